@@ -1,0 +1,37 @@
+# `make run` and `make test` do all the set-up themselves; they need Python 3.11 or newer and nothing else.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: run test test-all lint format clean
+
+run: .venv/app.stamp
+	$(BIN)/python main.py
+
+test: .venv/dev.stamp
+	$(BIN)/python -m pytest
+
+test-all: .venv/dev.stamp
+	$(BIN)/python -m pytest -m "slow or not slow"
+
+lint: .venv/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/dev.stamp
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# One pip command for torch and torchvision together: an unmatched pair does not import.
+.venv/app.stamp: requirements.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	touch $@
+
+.venv/dev.stamp: requirements.txt requirements-dev.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	touch .venv/app.stamp $@
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache

@@ -1,0 +1,142 @@
+"""What a model is and how its images are prepared. No torch here: `python main.py --help` imports this file."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import tyro
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+HALF = (0.5, 0.5, 0.5)
+
+
+@dataclass(frozen=True)
+class ImageSpec:
+    """How an image becomes a model's input: the one preprocessing of train, val, evaluate, predict and export.
+
+    An image is resized so that its shorter side is `image_size / crop_fraction` pixels, centre-cropped to `image_size`,
+    scaled to [0, 1] and normalised as `(x - mean) / std` per channel.
+    """
+
+    image_size: int = 224
+    mean: tuple[float, ...] = HALF
+    std: tuple[float, ...] = HALF
+    interpolation: Literal["nearest", "bilinear", "bicubic"] = "bilinear"
+    in_channels: int = 3
+    crop_fraction: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.image_size < 1:
+            raise ValueError(f"image_size={self.image_size} must be at least 1 pixel")
+        if not len(self.mean) == len(self.std) == self.in_channels:
+            raise ValueError(
+                f"mean has {len(self.mean)} and std {len(self.std)} values; in_channels={self.in_channels} needs as many"
+            )
+        if not 0 < self.crop_fraction <= 1:
+            raise ValueError(f"crop_fraction={self.crop_fraction} must lie in (0, 1]")
+
+
+@dataclass(frozen=True)
+class ViTConfig:
+    """The shape of a Vision Transformer (Dosovitskiy et al. 2020, table 1)."""
+
+    image_size: int = 224
+    patch_size: int = 16
+    in_channels: int = 3
+    num_classes: int = 1000
+    embed_dim: int = 192
+    depth: int = 12
+    num_heads: int = 3
+    mlp_ratio: float = 4.0
+    patch_embedding: Literal["conv", "linear"] = "conv"
+    pool: Literal["cls", "mean"] = "cls"
+    representation_size: int | None = None
+    qkv_bias: bool = True
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    stochastic_depth: float = 0.0
+    layer_norm_eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if self.image_size % self.patch_size:
+            below = self.image_size // self.patch_size * self.patch_size
+            sizes = [str(s) for s in (below, below + self.patch_size) if s > 0]
+            raise ValueError(
+                f"image_size={self.image_size} is not divisible by patch_size={self.patch_size}; "
+                f"nearest: {', '.join(sizes)}"
+            )
+        if self.embed_dim % self.num_heads:
+            heads = [h for h in range(1, self.embed_dim + 1) if self.embed_dim % h == 0]
+            near = sorted(heads, key=lambda h: abs(h - self.num_heads))[:2]
+            raise ValueError(
+                f"embed_dim={self.embed_dim} is not divisible by num_heads={self.num_heads}; "
+                f"nearest: {', '.join(map(str, sorted(near)))}"
+            )
+
+
+# Ti, S: Touvron et al. 2021 (DeiT), table 1. B, L, H: Dosovitskiy et al. 2020, table 1. micro: ours, for 8-64 px images.
+_WIDTHS: dict[str, dict[str, int]] = {
+    "tiny": {"embed_dim": 192, "depth": 12, "num_heads": 3},
+    "small": {"embed_dim": 384, "depth": 12, "num_heads": 6},
+    "base": {"embed_dim": 768, "depth": 12, "num_heads": 12},
+    "large": {"embed_dim": 1024, "depth": 24, "num_heads": 16},
+    "huge": {"embed_dim": 1280, "depth": 32, "num_heads": 16},
+}
+VIT_SHAPES: dict[str, dict[str, Any]] = {
+    "vit_micro_2": {"image_size": 8, "patch_size": 2, "embed_dim": 64, "depth": 4, "num_heads": 4},
+    "vit_micro_4": {"image_size": 32, "patch_size": 4, "embed_dim": 128, "depth": 6, "num_heads": 4},
+    "vit_tiny_8": {"patch_size": 8, **_WIDTHS["tiny"]},
+    "vit_tiny_16": {"patch_size": 16, **_WIDTHS["tiny"]},
+    "vit_small_8": {"patch_size": 8, **_WIDTHS["small"]},
+    "vit_small_14": {"patch_size": 14, **_WIDTHS["small"]},
+    "vit_small_16": {"patch_size": 16, **_WIDTHS["small"]},
+    "vit_small_32": {"patch_size": 32, **_WIDTHS["small"]},
+    "vit_base_8": {"patch_size": 8, **_WIDTHS["base"]},
+    "vit_base_14": {"patch_size": 14, **_WIDTHS["base"]},
+    "vit_base_16": {"patch_size": 16, **_WIDTHS["base"]},
+    "vit_base_32": {"patch_size": 32, **_WIDTHS["base"]},
+    "vit_large_14": {"patch_size": 14, **_WIDTHS["large"]},
+    "vit_large_16": {"patch_size": 16, **_WIDTHS["large"]},
+    "vit_large_32": {"patch_size": 32, **_WIDTHS["large"]},
+    "vit_huge_14": {"patch_size": 14, **_WIDTHS["huge"]},
+}
+MODEL_NAMES: tuple[str, ...] = (*VIT_SHAPES, "vit_b_16")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Which model, where its weights come from, and which of its parameters train."""
+
+    name: Annotated[str, tyro.conf.arg(name="model")] = "auto"
+    """Model name. `auto` picks one for the data set: vit_micro_2 for digits, vit_tiny_16 for photographs."""
+    weights: str | None = None
+    """Initial weights: `none`, a file, or an enum name of torchvision such as IMAGENET1K_V1. Default: none for the
+    scratch ViTs, IMAGENET1K_V1 for vit_b_16."""
+    trainable: str = "all"
+    """Which parameters train: all, head (a linear probe), or last:K (the head and the last K blocks)."""
+    image_size: int | None = None
+    """Side of the square input, in pixels. Default: the model's own."""
+    dropout: float = 0.0
+    """Dropout after the position embedding and in the MLPs."""
+    attention_dropout: float = 0.0
+    """Dropout on the attention weights."""
+    stochastic_depth: float = 0.0
+    """Probability that the last block is skipped in training; grows linearly from 0 at the first (Huang et al. 2016)."""
+
+    def __post_init__(self) -> None:
+        if self.name != "auto" and self.name not in MODEL_NAMES:
+            raise ValueError(f"unknown model {self.name!r}{did_you_mean(self.name, MODEL_NAMES)}")
+        if not re.fullmatch(r"all|head|last:[1-9]\d*", self.trainable):
+            raise ValueError(f"trainable={self.trainable!r} must be all, head or last:K with K >= 1")
+        for field in ("dropout", "attention_dropout", "stochastic_depth"):
+            if not 0 <= getattr(self, field) < 1:
+                raise ValueError(f"{field}={getattr(self, field)} must lie in [0, 1)")
+
+
+def did_you_mean(name: str, known: tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"{hint} Known: {', '.join(known)}"
