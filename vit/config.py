@@ -52,16 +52,17 @@ class ViTConfig:
     num_heads: int = 3
     mlp_ratio: float = 4.0
     patch_embedding: Literal["conv", "linear"] = "conv"
-    pool: Literal["cls", "mean"] = "cls"
+    pool: Literal["cls", "mean", "mean_norm"] = "cls"
     representation_size: int | None = None
     qkv_bias: bool = True
     dropout: float = 0.0
     attention_dropout: float = 0.0
     stochastic_depth: float = 0.0
     layer_norm_eps: float = 1e-6
+    attention: Literal["auto", "sdpa", "explicit"] = "auto"
 
     def __post_init__(self) -> None:
-        if self.image_size % self.patch_size:
+        if self.image_size < 1 or self.image_size % self.patch_size:
             below = self.image_size // self.patch_size * self.patch_size
             sizes = [str(s) for s in (below, below + self.patch_size) if s > 0]
             raise ValueError(
@@ -75,6 +76,15 @@ class ViTConfig:
                 f"embed_dim={self.embed_dim} is not divisible by num_heads={self.num_heads}; "
                 f"nearest: {', '.join(map(str, sorted(near)))}"
             )
+        for field in ("in_channels", "num_classes", "depth", "representation_size"):
+            value = getattr(self, field)
+            if value is not None and value < 1:
+                raise ValueError(f"{field}={value} must be at least 1")
+        check_probabilities(self)
+
+    @property
+    def num_patches(self) -> int:
+        return (self.image_size // self.patch_size) ** 2
 
 
 # Ti, S: Touvron et al. 2021 (DeiT), table 1. B, L, H: Dosovitskiy et al. 2020, table 1. micro: ours, for 8-64 px images.
@@ -103,7 +113,10 @@ VIT_SHAPES: dict[str, dict[str, Any]] = {
     "vit_large_32": {"patch_size": 32, **_WIDTHS["large"]},
     "vit_huge_14": {"patch_size": 14, **_WIDTHS["huge"]},
 }
-MODEL_NAMES: tuple[str, ...] = (*VIT_SHAPES, "vit_b_16")
+TORCHVISION_MODELS: tuple[str, ...] = ("vit_b_16", "resnet18")
+MODEL_NAMES: tuple[str, ...] = (*VIT_SHAPES, *TORCHVISION_MODELS)
+HF_PREFIX = "hf:"
+WEIGHT_SOURCES = ("torchvision", "timm", "huggingface", "google", "ours")
 
 
 @dataclass(frozen=True)
@@ -111,32 +124,68 @@ class ModelConfig:
     """Which model, where its weights come from, and which of its parameters train."""
 
     name: Annotated[str, tyro.conf.arg(name="model")] = "auto"
-    """Model name. `auto` picks one for the data set: vit_micro_2 for digits, vit_tiny_16 for photographs."""
+    """Model name, or hf:ID_OR_FOLDER for a Hugging Face model. `auto` picks one for the data set: vit_micro_2 for digits,
+    vit_tiny_16 for photographs."""
     weights: str | None = None
-    """Initial weights: `none`, a file, or an enum name of torchvision such as IMAGENET1K_V1. Default: none for the
-    scratch ViTs, IMAGENET1K_V1 for vit_b_16."""
+    """Initial weights: `none`, a file, a run directory, or an enum name of torchvision such as IMAGENET1K_V1. Default:
+    none for the scratch ViTs, IMAGENET1K_V1 for vit_b_16 and resnet18, its own for hf: models."""
+    weights_source: Literal["torchvision", "timm", "huggingface", "google", "ours"] | None = None
+    """Whose parameter names the weights file uses. Default: told from the names themselves."""
     trainable: str = "all"
-    """Which parameters train: all, head (a linear probe), or last:K (the head and the last K blocks)."""
+    """Which parameters train: all, head (a linear probe), or last:K (the head, the final norm and the last K blocks)."""
     image_size: int | None = None
-    """Side of the square input, in pixels. Default: the model's own."""
+    """Side of the square input, in pixels. Default: the model's own; positions are interpolated to any other."""
+    in_channels: int = 3
+    """Channels of the input: 1 for grey images, 3 for colour. Pretrained stems are summed over theirs for 1."""
+    pool: Literal["cls", "mean", "mean_norm"] = "cls"
+    """What the head sees: the class token, the mean of the normalised patch tokens (mean), or their mean, normalised
+    (mean_norm: timm's fc_norm)."""
+    patch_embedding: Literal["conv", "linear"] = "conv"
+    """Patches by a strided convolution or by cutting and one Linear: the same function, two ways to write it."""
+    representation_size: int | None = None
+    """Width of a Tanh layer before the head. Default: no such layer."""
     dropout: float = 0.0
     """Dropout after the position embedding and in the MLPs."""
     attention_dropout: float = 0.0
     """Dropout on the attention weights."""
     stochastic_depth: float = 0.0
     """Probability that the last block is skipped in training; grows linearly from 0 at the first (Huang et al. 2016)."""
+    attention: Literal["auto", "sdpa", "explicit"] = "auto"
+    """How attention is computed: by a measured table (auto), PyTorch's fused kernel, or the softmax written out."""
+    mean: tuple[float, ...] | None = None
+    """Mean subtracted from each channel. Default: what the weights were trained with; .5 from scratch."""
+    std: tuple[float, ...] | None = None
+    """Standard deviation each channel is divided by. Default: what the weights were trained with; .5 from scratch."""
+    layer_norm_eps: float | None = None
+    """Epsilon of every LayerNorm. Default: what the weights were trained with; 1e-6 from scratch."""
 
     def __post_init__(self) -> None:
-        if self.name != "auto" and self.name not in MODEL_NAMES:
+        if self.name != "auto" and self.name not in MODEL_NAMES and not re.fullmatch(f"{HF_PREFIX}.+", self.name):
             raise ValueError(f"unknown model {self.name!r}{did_you_mean(self.name, MODEL_NAMES)}")
         if not re.fullmatch(r"all|head|last:[1-9]\d*", self.trainable):
             raise ValueError(f"trainable={self.trainable!r} must be all, head or last:K with K >= 1")
-        for field in ("dropout", "attention_dropout", "stochastic_depth"):
-            if not 0 <= getattr(self, field) < 1:
-                raise ValueError(f"{field}={getattr(self, field)} must lie in [0, 1)")
+        for field in ("image_size", "in_channels", "representation_size"):
+            value = getattr(self, field)
+            if value is not None and value < 1:
+                raise ValueError(f"{field}={value} must be at least 1")
+        for field in ("mean", "std"):
+            values = getattr(self, field)
+            if values is not None and len(values) not in (1, self.in_channels):
+                raise ValueError(
+                    f"{field} has {len(values)} values; in_channels={self.in_channels} needs as many, or one"
+                )
+        if self.std is not None and min(self.std) <= 0:
+            raise ValueError(f"std={self.std} must be positive")
+        check_probabilities(self)
+
+
+def check_probabilities(config: ViTConfig | ModelConfig) -> None:
+    for field in ("dropout", "attention_dropout", "stochastic_depth"):
+        if not 0 <= getattr(config, field) < 1:
+            raise ValueError(f"{field}={getattr(config, field)} must lie in [0, 1)")
 
 
 def did_you_mean(name: str, known: tuple[str, ...]) -> str:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]}?" if near else ""
-    return f"{hint} Known: {', '.join(known)}"
+    return f"{hint} Known: {', '.join(known)}, hf:ID_OR_FOLDER"

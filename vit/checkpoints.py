@@ -1,0 +1,272 @@
+"""Weights from elsewhere into a model of this project: read, recognised, renamed, fitted, and checked to the last key."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vit.config import WEIGHT_SOURCES, ImageSpec
+from vit.key_maps import FAMILIES, Family
+from vit.model import VisionTransformer
+from vit.positions import resize_positions
+from vit.weight_files import WeightFile, WeightsError, read_weights
+
+__all__ = ["LoadReport", "WeightsError", "load_weights", "weights_image_spec"]
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What `load_weights` did: print it."""
+
+    path: Path
+    source: str
+    image_spec: ImageSpec
+    layer_norm_eps: float
+    notes: tuple[str, ...]
+    missing: tuple[str, ...] = ()
+    unexpected: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        spec = self.image_spec
+        lines = [
+            f"{self.path}: {self.source} weights; images as mean {_short(spec.mean)}, std {_short(spec.std)}, "
+            f"{spec.interpolation}, crop {spec.crop_fraction:.3g}; LayerNorm eps {self.layer_norm_eps:g}",
+            *self.notes,
+        ]
+        lines += [f"missing: {', '.join(self.missing)}"] if self.missing else []
+        lines += [f"unexpected: {', '.join(self.unexpected)}"] if self.unexpected else []
+        return "\n  ".join(lines)
+
+
+def load_weights(
+    model: nn.Module,
+    path: str | Path,
+    *,
+    source: str | None = None,
+    layer_norm_eps: float | None = None,
+    strict: bool = True,
+) -> LoadReport:
+    """Load a file of weights into a model that `build_model` made, in place.
+
+    Positions are interpolated to the model's grid by the rule of their family, a 3-channel stem is summed for a
+    1-channel model, and a head for other classes is left as it is, untrained. Everything else must fit exactly.
+
+    Args:
+        model: our VisionTransformer, or torchvision's vit_b_16 or resnet18 (these take files with torchvision's names).
+        path: .pth, .pt, .safetensors or .npz; a run directory; a Hugging Face folder.
+        source: torchvision, timm, huggingface, google or ours; default: told from the parameter names.
+        layer_norm_eps: default: the one of the family.
+        strict: False loads what fits and reports the missing and unexpected keys instead of refusing.
+
+    Raises:
+        FileNotFoundError: no such file.
+        WeightsError: unreadable, of another family or shape, or with keys missing or left over.
+    """
+    file = read_weights(path)
+    layout = _layout(model)
+    source = source or _detect_source(file, layout)
+    if source not in FAMILIES:
+        raise WeightsError(f"weights source {source!r} is unknown; known: {', '.join(WEIGHT_SOURCES)}")
+    family = FAMILIES[source]
+    tensors = _to_our_names(file, source, layout)
+    own = {name: tensor for name, tensor in layout.tensors.items()}
+    notes = _fit(tensors, own, layout, family, file.path)
+    missing = [name for name in own if name not in tensors and not name.startswith(layout.head)]
+    unexpected = [name for name in tensors if name not in own]
+    _check_shapes(tensors, own, file.path)
+    if strict and (missing or unexpected):
+        raise WeightsError(
+            f"{file.path}: {source} weights do not fill this model: missing {_collapse(missing)}; "
+            f"left over {_collapse(unexpected)}"
+        )
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            if name in own:
+                own[name].copy_(tensor)
+    eps = layer_norm_eps or _recorded_eps(file) or family.layer_norm_eps
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.eps = eps
+    return LoadReport(file.path, source, _spec_of(file, family), eps, tuple(notes), tuple(missing), tuple(unexpected))
+
+
+def weights_image_spec(path: str | Path, *, source: str | None = None) -> ImageSpec:
+    """The preprocessing that a file of weights expects: recorded in it by our own runs, else its family's.
+
+    Raises:
+        FileNotFoundError, WeightsError: as `load_weights`.
+    """
+    file = read_weights(path)
+    return _spec_of(file, FAMILIES[source or _detect_source(file, None)])
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """A model's parameters under our names, and the names that need fitting."""
+
+    tensors: dict[str, Tensor]
+    positions: str | None
+    stem: str
+    head: str
+
+
+def _layout(model: nn.Module) -> _Layout:
+    # state_dict() shares its tensors with the model: writing into them loads it.
+    tensors = model.state_dict()
+    if isinstance(model, VisionTransformer):
+        return _Layout(tensors, "embedding.positions", "embedding.patches.projection.weight", "head.")
+    if "encoder.pos_embedding" in tensors:  # torchvision's ViT
+        tensors = FAMILIES["torchvision"].to_ours(tensors)
+        return _Layout(tensors, "embedding.positions", "embedding.patches.projection.weight", "head.")
+    if "layer4.0.conv1.weight" in tensors:  # torchvision's ResNet
+        return _Layout(tensors, None, "conv1.weight", "fc.")
+    raise ValueError(f"{type(model).__name__} is not a model that weights load into; known: the ViTs and resnet18")
+
+
+def _detect_source(file: WeightFile, layout: _Layout | None) -> str:
+    """The one family whose signature is among the names.
+
+    Raises:
+        WeightsError: none fits, or several do.
+    """
+    if "layer4.0.conv1.weight" in file.tensors:
+        return "torchvision"
+    found = [name for name, family in FAMILIES.items() if any(map(family.signature.fullmatch, file.tensors))]
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(list(file.tensors)[:3])
+    told = f"could be {' or '.join(found)}" if found else "no family has them"
+    raise WeightsError(
+        f"{file.path}: cannot tell whose parameter names these are ({names}, ...): {told}; "
+        f"say it with --weights-source: {', '.join(WEIGHT_SOURCES)}"
+    )
+
+
+def _to_our_names(file: WeightFile, source: str, layout: _Layout) -> dict[str, Tensor]:
+    tensors = file.tensors if layout.positions is None else FAMILIES[source].to_ours(file.tensors)
+    if layout.stem not in tensors:
+        names = ", ".join(list(file.tensors)[:3])
+        wanted = FAMILIES[source].signature.pattern.replace("\\", "") if layout.positions else layout.stem
+        raise WeightsError(f"{file.path}: not {source} weights for this model: expected {wanted}, found {names}, ...")
+    return dict(tensors)
+
+
+def _fit(
+    tensors: dict[str, Tensor], own: Mapping[str, Tensor], layout: _Layout, family: Family, path: Path
+) -> list[str]:
+    """Adapt `tensors` in place to another resolution, channel count, patch embedding and class count; say what changed."""
+    notes = [family.note] if family.note else []
+    notes += _fit_stem(tensors, own[layout.stem], layout.stem)
+    if layout.positions is not None and layout.positions in tensors:
+        notes += _fit_positions(tensors, own[layout.positions].size(1), layout.positions, family, path)
+    for name in [name for name in own if name.endswith("attention.qkv.bias") and name not in tensors]:
+        tensors[name] = torch.zeros_like(own[name])  # trained without: zero is the same function
+    notes += _fit_head(tensors, own, layout.head)
+    return notes
+
+
+def _fit_stem(tensors: dict[str, Tensor], target: Tensor, name: str) -> list[str]:
+    stem, notes = tensors[name], []
+    if stem.dim() == 2 and target.dim() == 4 and stem.numel() == target.numel():
+        stem = stem.reshape(target.shape)  # written by the linear patch embedding
+    if stem.dim() == 4:
+        patch, channels = stem.size(-1), stem.size(1)
+        wanted = target.size(1) // patch**2 if target.dim() == 2 else target.size(1)
+        if wanted == 1 and channels > 1:
+            # A grey image fed as three equal channels gives exactly this sum.
+            stem = stem.sum(dim=1, keepdim=True)
+            notes.append(f"stem: {channels} input channels summed to 1")
+        elif channels == 1 and wanted > 1:
+            stem = stem.repeat(1, wanted, 1, 1) / wanted
+            notes.append(f"stem: 1 input channel spread over {wanted}")
+        if target.dim() == 2:
+            stem = stem.flatten(1)
+    tensors[name] = stem
+    return notes
+
+
+def _fit_positions(tensors: dict[str, Tensor], tokens: int, name: str, family: Family, path: Path) -> list[str]:
+    old = tensors[name].size(1)
+    if old == tokens:
+        return []
+    try:
+        tensors[name] = resize_positions(tensors[name], tokens, rule=family.position_rule)
+    except ValueError as error:
+        raise WeightsError(f"{path}: {error}") from None
+    sides = [round((count - 1) ** 0.5) for count in (old, tokens)]
+    return [f"positions: {sides[0]} x {sides[0]} interpolated to {sides[1]} x {sides[1]} ({family.position_rule})"]
+
+
+def _fit_head(tensors: dict[str, Tensor], own: Mapping[str, Tensor], head: str) -> list[str]:
+    name = f"{head}weight"
+    classes = own[name].size(0)
+    found = tensors[name].size(0) if name in tensors else 0
+    if found == classes:
+        return []
+    # With another task the layer before the head goes too, unless the model asks for one of its own.
+    gone = [key for key in tensors if key.startswith(head) or (key.startswith("pre_logits.") and key not in own)]
+    for key in gone:
+        del tensors[key]
+    return [f"head: {f'{found} classes in the file' if found else 'none in the file'}; a new one for {classes} classes"]
+
+
+def _check_shapes(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor], path: Path) -> None:
+    found, expected = _architecture(tensors), _architecture(own)
+    if found != expected:
+        raise WeightsError(f"{path}: holds a {found}; expected a {expected}")
+    for name, tensor in tensors.items():
+        if name in own and tensor.shape != own[name].shape:
+            raise WeightsError(f"{path}: {name} is {tuple(tensor.shape)}; expected {tuple(own[name].shape)}")
+
+
+def _architecture(tensors: Mapping[str, Tensor]) -> str:
+    """Width, depth, patch and MLP as one phrase: what most often differs, said before any key is."""
+    stem, mlp = tensors.get("embedding.patches.projection.weight"), tensors.get("blocks.0.mlp.fc1.weight")
+    depth = len({match[1] for name in tensors if (match := re.match(r"blocks\.(\d+)\.", name))})
+    if stem is None or mlp is None:
+        return "network without transformer blocks"
+    patch = f"patch {stem.size(-1)}" if stem.dim() == 4 else f"{stem.size(1)} numbers per patch"
+    return f"ViT of width {stem.size(0)}, depth {depth}, {patch}, MLP {mlp.size(0)}"
+
+
+def _spec_of(file: WeightFile, family: Family) -> ImageSpec:
+    recorded = file.extras.get("image_spec")
+    if not isinstance(recorded, Mapping):
+        return family.image_spec
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in recorded.items()}
+    try:
+        return ImageSpec(**values)
+    except (TypeError, ValueError) as error:
+        raise WeightsError(f"{file.path}: its image_spec is not readable ({error})") from None
+
+
+def _recorded_eps(file: WeightFile) -> float | None:
+    config: Any = file.extras.get("config")
+    model = config.get("model") if isinstance(config, Mapping) else None
+    return model.get("layer_norm_eps") if isinstance(model, Mapping) else None
+
+
+def _collapse(names: list[str]) -> str:
+    """`blocks.0.norm1.weight ... blocks.11.norm1.weight` as `blocks.{0-11}.norm1.weight`: exact, and still one line."""
+    blocks: dict[str, list[int]] = {}
+    for name in names:
+        match = re.fullmatch(r"(.*?blocks?[._])(\d+)([._].*)", name)
+        blocks.setdefault(f"{match[1]}{{}}{match[3]}" if match else name, []).append(int(match[2]) if match else -1)
+    shown = []
+    for pattern, numbers in blocks.items():
+        low, high = min(numbers), max(numbers)
+        whole = len(numbers) == high - low + 1
+        span = f"{{{low}-{high}}}" if whole and low < high else ",".join(map(str, numbers))
+        shown.append(pattern if low < 0 else pattern.replace("{}", span))
+    return ", ".join(shown) or "nothing"
+
+
+def _short(values: tuple[float, ...]) -> str:
+    shown = values[:1] if len(set(values)) == 1 else values
+    return " ".join(f"{value:.4g}" for value in shown)

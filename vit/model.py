@@ -1,0 +1,304 @@
+"""The Vision Transformer, from primitives: "An Image is Worth 16x16 Words" (Dosovitskiy et al. 2020, arXiv:2010.11929).
+
+Read from top to bottom: each class uses only those above it, and its docstring names the equation it implements.
+Shapes, everywhere in this file:
+
+    B batch, C channels, S image side, P patch side, G = S / P patches per side, N = G * G patches,
+    T = N + 1 tokens (the class token first), D embed_dim, H heads, K = D / H width of one head
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vit.config import ViTConfig
+
+
+class PatchEmbed(nn.Module):
+    """Cut the image into P x P patches and map each to D numbers: `x_p E` of eq. 1.
+
+    A convolution whose stride equals its kernel sees every patch exactly once: it *is* the linear projection.
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.in_channels, self.image_size, self.patch_size = config.in_channels, config.image_size, config.patch_size
+        self.projection = nn.Conv2d(config.in_channels, config.embed_dim, config.patch_size, stride=config.patch_size)
+
+    def forward(self, images: Tensor) -> Tensor:
+        check_images(images, in_channels=self.in_channels, image_size=self.image_size, patch_size=self.patch_size)
+        return self.projection(images).flatten(2).transpose(1, 2)  # (B, C, S, S) -> (B, D, G, G) -> (B, N, D)
+
+
+class LinearPatchEmbed(nn.Module):
+    """The same function with the cutting written out: `projection.weight` is the convolution's, flattened to (D, C*P*P)."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.in_channels, self.image_size, self.patch_size = config.in_channels, config.image_size, config.patch_size
+        self.projection = nn.Linear(config.in_channels * config.patch_size**2, config.embed_dim)
+
+    def forward(self, images: Tensor) -> Tensor:
+        check_images(images, in_channels=self.in_channels, image_size=self.image_size, patch_size=self.patch_size)
+        return self.projection(cut_patches(images, self.patch_size))  # (B, C, S, S) -> (B, N, D)
+
+
+def cut_patches(images: Tensor, patch_size: int) -> Tensor:
+    """(B, C, S, S) -> (B, N, C*P*P): patches row by row, each flattened in the order (channel, row, column).
+
+    The permute matters: reshaping without it mixes pixels of different patches, and nothing complains.
+    """
+    batch, channels, height, width = images.shape
+    rows, columns = height // patch_size, width // patch_size
+    patches = images.reshape(batch, channels, rows, patch_size, columns, patch_size)
+    return patches.permute(0, 2, 4, 1, 3, 5).reshape(batch, rows * columns, channels * patch_size**2)
+
+
+def check_images(images: Tensor, *, in_channels: int, image_size: int, patch_size: int) -> None:
+    """Say in one line what is wrong with the input and what would work.
+
+    Raises:
+        ValueError: not (B, C, S, S) with the model's own C and S.
+    """
+    if images.dim() != 4:
+        raise ValueError(f"images have shape {tuple(images.shape)}; expected (batch, channels, height, width)")
+    _, channels, height, width = images.shape
+    if channels != in_channels:
+        raise ValueError(f"images have {channels} channels; this model was built with in_channels={in_channels}")
+    for side in (height, width):
+        if side % patch_size:
+            below = side // patch_size * patch_size
+            nearest = ", ".join(str(s) for s in (below, below + patch_size) if s)
+            raise ValueError(f"image side {side} is not divisible by patch_size={patch_size}; nearest: {nearest}")
+    if (height, width) != (image_size, image_size):
+        raise ValueError(
+            f"images are {height} x {width}; this model was built for image_size={image_size}: "
+            f"resize the images, or build it with another image_size"
+        )
+
+
+class Embedding(nn.Module):
+    """Patches, class token and positions: `z_0 = [x_class; x_p^1 E; ...; x_p^N E] + E_pos` (eq. 1)."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.patches = (PatchEmbed if config.patch_embedding == "conv" else LinearPatchEmbed)(config)
+        self.class_token = nn.Parameter(torch.zeros(1, 1, config.embed_dim))
+        self.positions = nn.Parameter(torch.empty(1, config.num_patches + 1, config.embed_dim))
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, images: Tensor) -> Tensor:
+        patches = self.patches(images)  # (B, N, D)
+        class_token = self.class_token.expand(len(patches), -1, -1)
+        tokens = torch.cat([class_token, patches], dim=1) + self.positions  # (B, T, D)
+        # The dropout acts on the sum: a dropped token loses its content *and* its position.
+        return self.dropout(tokens)
+
+
+def attention_path(device_type: str, dtype: torch.dtype, length: int) -> str:
+    """Which way of computing attention is fastest: "sdpa" (PyTorch's fused kernel) or "explicit".
+
+    A static table, measured by benchmarks/step_throughput.py; never timed at run time, so that a run is reproducible.
+    """
+    if device_type == "cpu" and dtype is torch.bfloat16:
+        return "explicit"  # the fused CPU kernel was 5.7 times slower in bfloat16 at 65 tokens
+    return "sdpa"
+
+
+def explicit_attention(q: Tensor, k: Tensor, v: Tensor, *, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
+    """`A = softmax(q k^T / sqrt(K))` (eq. 6) and `A v` (eq. 7): (B, H, T, K) each -> output (B, H, T, K), A (B, H, T, T).
+
+    Without the division the scores have variance K, and the softmax of such numbers is nearly one-hot.
+    """
+    # Scaling q costs T*K multiplications per head, scaling the scores T*T.
+    weights = ((q * q.size(-1) ** -0.5) @ k.transpose(-2, -1)).softmax(dim=-1)  # (B, H, T, T), rows sum to 1
+    weights = weights.to(v.dtype)  # autocast computes a softmax in float32
+    return F.dropout(weights, dropout) @ v, weights
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention (eq. 5-8): every token looks at every token, H times in parallel."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.num_heads = config.num_heads
+        self.path = config.attention
+        self.dropout = config.attention_dropout
+        self.qkv = nn.Linear(config.embed_dim, 3 * config.embed_dim, bias=config.qkv_bias)  # eq. 5, all heads at once
+        self.projection = nn.Linear(config.embed_dim, config.embed_dim)  # U_msa of eq. 8
+
+    def forward(
+        self, x: Tensor, *, num_queries: int | None = None, need_weights: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """(B, T, D) -> (B, T, D), and the attention weights (B, H, T, T) if they are asked for.
+
+        With `num_queries` only the first so many tokens ask (all are still seen), and only their rows are returned.
+        The weights are those of this very pass: softmaxed, before dropout and before the output projection.
+        """
+        q, k, v = self._queries_keys_values(x, num_queries)
+        dropout = self.dropout if self.training else 0.0
+        path = self.path if self.path != "auto" else attention_path(q.device.type, q.dtype, k.size(2))
+        weights = None
+        if need_weights or path == "explicit":
+            out, weights = explicit_attention(q, k, v, dropout=dropout)
+        else:
+            out = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
+        out = out.transpose(1, 2).flatten(2)  # heads side by side: (B, H, T, K) -> (B, T, H, K) -> (B, T, D)
+        return self.projection(out), weights if need_weights else None
+
+    def _queries_keys_values(self, x: Tensor, num_queries: int | None) -> tuple[Tensor, ...]:
+        if num_queries is None:
+            return self._split_heads(self.qkv(x))
+        # Rows of the fused weight are [q; k; v]: the queries of a few tokens need only the first third.
+        dim, weight, bias = x.size(-1), self.qkv.weight, self.qkv.bias
+        q = F.linear(x[:, :num_queries], weight[:dim], None if bias is None else bias[:dim])
+        kv = F.linear(x, weight[dim:], None if bias is None else bias[dim:])
+        return *self._split_heads(q), *self._split_heads(kv)
+
+    def _split_heads(self, x: Tensor) -> tuple[Tensor, ...]:
+        """(B, T, n*D) -> n views (B, H, T, K)."""
+        head_dim = self.projection.in_features // self.num_heads
+        return x.unflatten(2, (-1, self.num_heads, head_dim)).permute(2, 0, 3, 1, 4).unbind(0)
+
+
+class MLP(nn.Module):
+    """Two Linears with one GELU between them, for each token on its own; no activation after the second."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        hidden = int(config.embed_dim * config.mlp_ratio)
+        self.fc1 = nn.Linear(config.embed_dim, hidden)
+        self.fc2 = nn.Linear(hidden, config.embed_dim)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.dropout(F.gelu(self.fc1(x)))  # (B, T, D) -> (B, T, 4D)
+        return self.dropout(self.fc2(x))  # (B, T, 4D) -> (B, T, D)
+
+
+class StochasticDepth(nn.Module):
+    """In training, drop a residual branch for whole samples with this probability (Huang et al. 2016, arXiv:1603.09382).
+
+    The surviving branches are divided by the survival probability, so evaluation needs no correction.
+    """
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.probability = probability
+
+    def forward(self, branch: Tensor) -> Tensor:
+        if not self.training or self.probability == 0:
+            return branch
+        survival = 1 - self.probability
+        keep = branch.new_empty(len(branch), 1, 1).bernoulli_(survival)  # one draw per sample
+        return branch * (keep / survival)
+
+
+class Block(nn.Module):
+    """One pre-norm encoder layer: `z' = MSA(LN(z)) + z` (eq. 2) and `z = MLP(LN(z')) + z'` (eq. 3).
+
+    With both output projections at zero it is the identity: the residual stream passes untouched.
+    """
+
+    def __init__(self, config: ViTConfig, *, stochastic_depth: float = 0.0) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(config.embed_dim, eps=config.layer_norm_eps)
+        self.attention = Attention(config)
+        self.attention_dropout = nn.Dropout(config.dropout)
+        self.norm2 = nn.LayerNorm(config.embed_dim, eps=config.layer_norm_eps)
+        self.mlp = MLP(config)
+        self.stochastic_depth = StochasticDepth(stochastic_depth)
+
+    def forward(
+        self, x: Tensor, *, num_queries: int | None = None, need_weights: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """(B, T, D) -> (B, T, D), and the attention weights if asked for; only the first `num_queries` tokens if given."""
+        attended, weights = self.attention(self.norm1(x), num_queries=num_queries, need_weights=need_weights)
+        x = x[:, :num_queries] + self.stochastic_depth(self.attention_dropout(attended))
+        x = x + self.stochastic_depth(self.mlp(self.norm2(x)))
+        return x, weights
+
+
+class VisionTransformer(nn.Module):
+    """Images (B, C, S, S) -> logits (B, classes): embedding, `depth` blocks, LayerNorm, pooling, head (eq. 1-4)."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = Embedding(config)
+        # Block l of L is dropped with probability l / (L - 1) * stochastic_depth: early blocks matter more.
+        rates = [config.stochastic_depth * layer / max(config.depth - 1, 1) for layer in range(config.depth)]
+        self.blocks = nn.ModuleList(Block(config, stochastic_depth=rate) for rate in rates)
+        self.norm = nn.LayerNorm(config.embed_dim, eps=config.layer_norm_eps)
+        width = config.representation_size or config.embed_dim
+        self.pre_logits = nn.Linear(config.embed_dim, width) if config.representation_size else None
+        self.head = nn.Linear(width, config.num_classes)
+        initialise(self)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C, S, S) float, normalised -> (B, classes) logits."""
+        x = self.embedding(images)  # (B, T, D)
+        for block in self.blocks[:-1]:
+            x, _ = block(x)
+        # When the class token alone is read, no other token needs the last block's output: the same logits for less.
+        x, _ = self.blocks[-1](x, num_queries=1 if self.config.pool == "cls" else None)
+        return self.forward_head(self._normalise_tokens(x))
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """(B, C, S, S) -> all tokens (B, T, D), class token first, normalised: a backbone for any other head."""
+        x = self.embedding(images)
+        for block in self.blocks:
+            x, _ = block(x)
+        return self._normalise_tokens(x)
+
+    def forward_with_attention(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """(B, C, S, S) -> logits (B, classes) and, per layer, the attention weights (B, H, T, T) that made them."""
+        x = self.embedding(images)
+        attention = []
+        for block in self.blocks:
+            x, weights = block(x, need_weights=True)
+            attention.append(weights)
+        return self.forward_head(self._normalise_tokens(x)), attention
+
+    def forward_head(self, tokens: Tensor) -> Tensor:
+        """Tokens (B, T, D) of `forward_features` -> logits (B, classes): pooling and eq. 4."""
+        x = tokens[:, 0] if self.config.pool == "cls" else tokens[:, 1:].mean(dim=1)  # (B, T, D) -> (B, D)
+        if self.config.pool == "mean_norm":
+            x = self.norm(x)
+        if self.pre_logits is not None:
+            x = torch.tanh(self.pre_logits(x))  # (B, D) -> (B, representation_size)
+        return self.head(x)
+
+    def _normalise_tokens(self, x: Tensor) -> Tensor:
+        return x if self.config.pool == "mean_norm" else self.norm(x)  # mean_norm: after pooling instead
+
+
+@torch.no_grad()
+def initialise(model: VisionTransformer) -> None:
+    """Initial weights of the paper's code (google-research/vision_transformer, `models_vit.py`).
+
+    Class token and head are zero: every class starts equally likely, the first loss is ln(classes), and the first
+    gradient reaches the head alone. Positions are truncated-normal with std .02. Linears of the blocks are
+    Xavier-uniform, each of q, k and v by itself (a fused matrix drawn at once would come out too small); patch and
+    pre-logits projections truncated-normal with variance 1 / fan-in, as in torchvision.
+    """
+    nn.init.trunc_normal_(model.embedding.positions, std=0.02)
+    for layer in (model.embedding.patches.projection, model.pre_logits):
+        if layer is not None:
+            nn.init.trunc_normal_(layer.weight, std=math.sqrt(1 / layer.weight[0].numel()))
+            nn.init.zeros_(layer.bias)
+    for block in model.blocks:
+        for weight in (*block.attention.qkv.weight.chunk(3), block.attention.projection.weight):
+            nn.init.xavier_uniform_(weight)
+        for layer in (block.mlp.fc1, block.mlp.fc2):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.normal_(layer.bias, std=1e-6)
+        for layer in (block.attention.qkv, block.attention.projection):
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+    nn.init.zeros_(model.head.weight)
+    nn.init.zeros_(model.head.bias)

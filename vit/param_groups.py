@@ -1,0 +1,61 @@
+"""Parameter groups for the optimizer: what decays, and which layer learns how fast."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from vit.parts import parts
+
+_EMBEDDINGS = ("class_token", "cls_token", "positions", "pos_embedding", "position_embeddings", "mask_token")
+
+
+def param_groups(model: nn.Module, *, weight_decay: float, layer_decay: float = 1.0) -> list[dict[str, Any]]:
+    """Trainable parameters in groups of equal weight decay and equal learning-rate scale.
+
+    Biases, norms, class token and positions do not decay: pulling them to zero regularises nothing.
+    With `layer_decay` < 1 every layer below the head learns slower by that factor (BEiT, arXiv:2106.08254): `lr_scale`
+    is `layer_decay ** (layers above)`, with the head at 1. The caller sets `lr = base_lr * group["lr_scale"]`.
+
+    Returns:
+        Dicts with `params`, `weight_decay`, `lr_scale` and `name`; every trainable parameter exactly once.
+
+    Raises:
+        ValueError: nothing is trainable, or layer_decay outside (0, 1].
+    """
+    if not 0 < layer_decay <= 1:
+        raise ValueError(f"layer_decay={layer_decay} must lie in (0, 1]")
+    depths = _depths(model) if layer_decay != 1 else {}
+    top = max(depths.values(), default=0)
+    groups: dict[str, dict[str, Any]] = {}
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        decays = parameter.dim() > 1 and not name.endswith(_EMBEDDINGS)
+        depth = depths.get(id(parameter), 0)
+        group_name = ("decay" if decays else "no_decay") + (f"/layer_{depth}" if depths else "")
+        group = groups.setdefault(
+            group_name,
+            {
+                "params": [],
+                "weight_decay": weight_decay if decays else 0.0,
+                "lr_scale": layer_decay ** (top - depth),
+                "name": group_name,
+            },
+        )
+        group["params"].append(parameter)
+    if not groups:
+        raise ValueError("no parameter is trainable: nothing to optimise")
+    return list(groups.values())
+
+
+def _depths(model: nn.Module) -> dict[int, int]:
+    """id(parameter) -> its layer: the stem is 0, block i is i + 1, the norm and the head come last."""
+    found = parts(model)
+    depths = {id(parameter): 0 for parameter in model.parameters()}
+    for depth, block in enumerate(found.blocks, start=1):
+        depths |= {id(parameter): depth for parameter in block.parameters()}
+    for part in (*found.norms, *found.head):
+        depths |= {id(parameter): len(found.blocks) + 1 for parameter in part.parameters()}
+    return depths

@@ -1,0 +1,76 @@
+"""Where the blocks, the final norm and the head of any model are: what freezing and layer-wise rates need to know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import MethodType
+
+from torch import nn
+
+from vit.model import VisionTransformer
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A classifier in the order of its data flow; whatever is not listed belongs to the stem."""
+
+    blocks: Sequence[nn.Module]
+    norms: Sequence[nn.Module]
+    head: Sequence[nn.Module]
+    block_name: str = "blocks"
+
+
+def parts(model: nn.Module) -> Parts:
+    """The parts of a model that `build_model` made.
+
+    Raises:
+        ValueError: a class this project does not build.
+    """
+    # Modules are told apart by class name where naming the class would import a library that is not needed otherwise.
+    if isinstance(model, VisionTransformer):
+        head = [layer for layer in (model.pre_logits, model.head) if layer is not None]
+        return Parts(list(model.blocks), [model.norm], head)
+    if hasattr(model, "encoder") and hasattr(model, "heads"):  # torchvision's VisionTransformer
+        return Parts(list(model.encoder.layers), [model.encoder.ln], [model.heads])
+    if hasattr(model, "layer4") and hasattr(model, "fc"):  # torchvision's ResNet: its four stages are the blocks
+        return Parts([model.layer1, model.layer2, model.layer3, model.layer4], [], [model.fc], block_name="stages")
+    raise ValueError(
+        f"{type(model).__name__} is not a model of this project; known: VisionTransformer, vit_b_16, resnet18"
+    )
+
+
+def freeze(model: nn.Module, trainable: str) -> None:
+    """Let `all` parameters train, only the `head`, or `last:K`: the head, the final norm and the last K blocks.
+
+    A frozen part stays in evaluation mode even after `model.train()`: no dropout, no stochastic depth and no moving
+    batch statistics, so that its output is a fixed function of the image.
+
+    Raises:
+        ValueError: `last:K` with more blocks than there are.
+    """
+    if trainable == "all":
+        return
+    found = parts(model)
+    chosen = list(found.head)
+    if trainable.startswith("last:"):
+        count = int(trainable.removeprefix("last:"))
+        if count > len(found.blocks):
+            raise ValueError(f"trainable={trainable}: this model has {len(found.blocks)} {found.block_name}")
+        chosen += [*found.norms, *found.blocks[len(found.blocks) - count :]]
+    model.requires_grad_(False)
+    for part in chosen:
+        part.requires_grad_(True)
+    # A method of the instance: the model keeps its class, and copies (deepcopy, EMA) keep the behaviour.
+    model.train = MethodType(_train_unfrozen_parts, model)  # type: ignore[method-assign]
+    model.train(model.training)
+
+
+def _train_unfrozen_parts(model: nn.Module, mode: bool = True) -> nn.Module:
+    type(model).train(model, False)
+    model.training = mode
+    found = parts(model)
+    for part in (*found.blocks, *found.norms, *found.head):
+        if any(parameter.requires_grad for parameter in part.parameters()):
+            part.train(mode)
+    return model

@@ -1,0 +1,153 @@
+"""Read tensors from files of weights, whoever wrote them, without ever running what a file contains.
+
+.safetensors and .npz hold arrays only; a .pth or .pt file is a pickle, which can run any code when it is opened, so it is
+read with `weights_only=True`: tensors, numbers, strings and containers, or an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import re
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+
+import numpy as np
+import torch
+from torch import Tensor
+
+WRAPPERS = ("model", "state_dict", "model_state_dict", "model_ema", "module")
+PREFIXES = ("module.", "_orig_mod.", "model.")
+
+
+class WeightsError(ValueError):
+    """A file of weights that cannot be had, read, or loaded into this model; one line, for people."""
+
+
+@dataclass(frozen=True)
+class WeightFile:
+    """Tensors by name, and the plain data that stood beside them (class names, image_spec, ... of our own runs)."""
+
+    path: Path
+    tensors: dict[str, Tensor]
+    extras: dict[str, Any] = field(default_factory=dict)
+
+
+def read_weights(path: str | Path) -> WeightFile:
+    """Read a .pth, .pt, .safetensors or .npz file, a run directory (its best weights) or a Hugging Face folder.
+
+    Raises:
+        FileNotFoundError: no such file.
+        WeightsError: truncated, not weights, or holding Python objects.
+    """
+    path = find_weights(Path(path).expanduser())
+    readers = {".safetensors": _read_safetensors, ".npz": _read_npz, ".pth": _read_torch, ".pt": _read_torch}
+    readers |= {".bin": _read_torch, ".ckpt": _read_torch}
+    if path.suffix not in readers:
+        raise WeightsError(f"{path}: unknown kind of weights file {path.suffix!r}; known: {', '.join(readers)}")
+    content = readers[path.suffix](path)
+    extras: dict[str, Any] = {}
+    while (wrapper := next((w for w in WRAPPERS if isinstance(content.get(w), Mapping)), None)) is not None:
+        extras |= {key: value for key, value in content.items() if key != wrapper}
+        content = content[wrapper]
+    tensors = {str(key): value for key, value in content.items() if isinstance(value, Tensor)}
+    if not tensors:
+        raise WeightsError(f"{path}: no tensors found; expected a state dict, found keys {_some(list(content))}")
+    return WeightFile(path, strip_prefixes(tensors), extras)
+
+
+def find_weights(path: Path) -> Path:
+    """The weights file a path means: itself, the best checkpoint of a run, or `model.safetensors` of a folder."""
+    if path.is_dir():
+        candidates = [*sorted((path / "checkpoints").glob("best_*.pt")), path / "model.safetensors"]
+        found = next((file for file in candidates if file.is_file()), None)
+        if found is None:
+            raise FileNotFoundError(f"{path}: a folder without checkpoints/best_*.pt (a run) or model.safetensors")
+        return found
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such weights file")
+    return path
+
+
+def strip_prefixes(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Drop `module.` (DDP), `_orig_mod.` (torch.compile) and `model.` (Lightning) where every name carries it."""
+    stripped = dict(tensors)
+    while prefix := next((p for p in PREFIXES if all(name.startswith(p) for name in stripped)), None):
+        stripped = {name.removeprefix(prefix): tensor for name, tensor in stripped.items()}
+    return stripped
+
+
+def _read_torch(path: Path) -> dict[str, Any]:
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        refused = re.search(r"GLOBAL (\S+)|[Uu]nsupported (?:class|operand|global)[^\w]*([\w.]+)", str(error))
+        if refused:
+            name = refused.group(1) or refused.group(2)
+            raise WeightsError(
+                f"{path}: the file holds a Python object ({name}), not only tensors; it was not run. "
+                "Save `model.state_dict()` or convert it to .safetensors"
+            ) from None
+        raise WeightsError(f"{path}: not a readable torch file (truncated, or another format)") from None
+    except (RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError, IndexError, TypeError):
+        raise WeightsError(f"{path}: not a readable torch file (truncated, or another format)") from None
+    if not isinstance(content, Mapping):
+        raise WeightsError(f"{path}: holds a {type(content).__name__}; expected a state dict")
+    return dict(content)
+
+
+def _read_safetensors(path: Path) -> dict[str, Any]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return dict(load_file(path))
+    except (SafetensorError, OSError, ValueError) as error:
+        raise WeightsError(f"{path}: not a readable safetensors file ({error})") from None
+
+
+def _read_npz(path: Path) -> dict[str, Any]:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: torch.from_numpy(np.array(arrays[name])) for name in arrays.files if arrays[name].ndim}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, TypeError, AttributeError) as error:
+        reason = "it holds Python objects, which are not opened" if "pickle" in str(error).lower() else "truncated?"
+        raise WeightsError(f"{path}: not a readable .npz file of arrays ({reason})") from None
+
+
+def fetch(url: str, *, megabytes: float) -> Path:
+    """The file behind `url` in torch's cache ($TORCH_HOME/hub/checkpoints), downloaded once and checked each time.
+
+    The name carries the first digits of the SHA-256 (`vit_b_16-c867db91.pth`): torch checks them while downloading but
+    not when the file is there already, as after a copy by hand.
+
+    Raises:
+        WeightsError: no network, or a file with other contents.
+    """
+    name = url.rsplit("/", 1)[-1]
+    digits = name.rsplit("-", 1)[-1].split(".")[0]
+    path = Path(torch.hub.get_dir()) / "checkpoints" / name
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            torch.hub.download_url_to_file(url, str(path), digits)
+        except (URLError, OSError, RuntimeError) as error:
+            raise WeightsError(
+                f"cannot download {name} ({getattr(error, 'reason', error)}); fetch {url} ({megabytes:.0f} MB) and put it at {path}"
+            ) from None
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if not found.startswith(digits):
+        raise WeightsError(
+            f"{path}: SHA-256 begins with {found[:8]}, expected {digits}: truncated or another file; delete it and fetch {url}"
+        )
+    return path
+
+
+def _some(names: list[Any], limit: int = 4) -> str:
+    shown = ", ".join(str(name) for name in names[:limit])
+    return f"{shown} and {len(names) - limit} more" if len(names) > limit else shown
