@@ -1,0 +1,96 @@
+"""From argv to a frozen options object, with one line for every mistake. No torch here."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import io
+import re
+import typing
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from trainers.config import RunConfig, flag, load_config
+
+
+class UsageError(ValueError):
+    """A command line that cannot be understood: exit code 2."""
+
+
+def parse(options_class: type, argv: Sequence[str], *, prog: str, default: Any = None) -> Any:
+    """Fill `options_class` from argv; all options have short flat names, whatever the nesting of the dataclasses.
+
+    Raises:
+        UsageError: one line that names the option, the value and what would work.
+        SystemExit: `--help` was asked for and answered.
+    """
+    for word in argv:
+        name = word.split("=")[0]
+        if name.startswith("--") and name not in {"--help", *flags(options_class)}:
+            raise UsageError(f"unknown option {name}{_nearest(name, list(flags(options_class)))}; see {prog} --help")
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            return tyro.cli(
+                options_class,
+                prog=prog,
+                args=list(argv),
+                config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone),
+                **({} if default is None else {"default": default}),
+            )
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise UsageError(one_line(complaint.getvalue())) from None
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainOptions(RunConfig):
+    """Train one model: scratch or pretrained, on a built-in set or your own images."""
+
+    config: Path | None = None
+    """JSON or TOML file of options, such as a run's config.json; the command line overrides it."""
+
+
+def parse_run_config(argv: Sequence[str], *, prog: str) -> RunConfig:
+    """A run's options: defaults < `--config FILE` < command line."""
+    options = parse(TrainOptions, argv, prog=prog)
+    if options.config is not None:
+        from_file = load_config(options.config)
+        options = parse(TrainOptions, argv, prog=prog, default=TrainOptions(**_sections(from_file)))
+    return RunConfig(**_sections(options))
+
+
+def _sections(config: RunConfig) -> dict[str, Any]:
+    return {field.name: getattr(config, field.name) for field in dataclasses.fields(RunConfig)}
+
+
+def flags(options_class: type) -> Iterator[str]:
+    """Every `--option` of a dataclass tree."""
+    hints = typing.get_type_hints(options_class)
+    for field in dataclasses.fields(options_class):
+        if dataclasses.is_dataclass(hints[field.name]):
+            yield from flags(hints[field.name])
+        else:
+            yield f"--{flag(options_class, field.name)}"
+
+
+def one_line(box: str) -> str:
+    """The message in one of tyro's framed complaints, without the frame and the hints below its rule."""
+    lines = [line.strip("│ ").strip() for line in box.splitlines()[1:-1]]
+    message = []
+    for line in lines:
+        if not line or set(line) <= {"─"}:
+            break
+        message.append(line)
+    text = re.sub(r"\s+", " ", " ".join(message))
+    return re.sub(r"^Error parsing (?!-)[\w.]+: ", "", text) or "the command line could not be understood"
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else ""

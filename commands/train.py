@@ -1,0 +1,30 @@
+"""`train`: one model, one run directory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from commands.arguments import parse_run_config
+from trainers.config import RunConfig
+
+
+def parse(argv: Sequence[str], prog: str) -> RunConfig:
+    return parse_run_config(argv, prog=prog)
+
+
+def main(config: RunConfig) -> int:
+    from trainers.run import train  # torch takes seconds to import; --help should not
+
+    result = train(config)
+    rows = [("val", result.val, f"best epoch {result.best_epoch}")]
+    if result.test is not None:
+        rows.append(("test", result.test, "same weights, scored once"))
+    print()
+    print(f"{'split':>9}  {'accuracy':>8}  {'loss':>7}  {'macro F1':>8}  {'ECE':>6}")
+    for split, metrics, remark in rows:
+        print(
+            f"{split:>9}  {metrics['accuracy']:>8.2%}  {metrics['loss']:>7.4f}  {metrics['macro_f1']:>8.4f}"
+            f"  {metrics['ece']:>6.4f}  ({remark})"
+        )
+    print(f"\n{'run':>9}  {result.run_dir}\n{'watch':>9}  tensorboard --logdir {config.output.output_dir}")
+    return 0

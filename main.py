@@ -1,0 +1,74 @@
+"""The command line: argv -> options -> one command -> exit code. No tensor code, and nothing heavy for --help."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+
+COMMANDS = {
+    "train": "train one model, from scratch or from given weights",
+    "evaluate": "score a run's best weights again",
+    "check": "look for what is wrong with a set of images before you train on it",
+}
+
+USAGE = """usage: python main.py [COMMAND] [OPTIONS]
+
+Train a Vision Transformer and watch it in TensorBoard. Without a command: the scratch ViT on 1,797 scanned digits.
+
+commands:
+{commands}
+
+python main.py COMMAND --help lists a command's options; --debug shows the traceback of an error."""
+
+
+def main(argv: list[str]) -> int:
+    """Run one command. 0 ok, 1 internal error, 2 usage, 3 data or weights, 4 training failed, 130 interrupted."""
+    debug = "--debug" in argv
+    argv = [word for word in argv if word != "--debug"]
+    if argv[:1] in (["--help"], ["-h"]):
+        print(USAGE.format(commands="\n".join(f"  {name:<10} {text}" for name, text in COMMANDS.items())))
+        return 0
+    name = argv[0] if argv else "train"
+    if name not in COMMANDS:
+        from vit.config import did_you_mean
+
+        return complain(f"unknown command {name!r}{did_you_mean(name, tuple(COMMANDS))}", 2)
+    try:
+        command = importlib.import_module(f"commands.{name}")
+        return command.main(command.parse(argv[1:], prog=f"python main.py {name}"))
+    except KeyboardInterrupt:
+        return complain("interrupted", 130)
+    except Exception as error:
+        code = exit_code(error)
+        if debug or code == 1:
+            traceback.print_exc()
+        return complain(str(error), code)
+
+
+def exit_code(error: Exception) -> int:
+    """What kind of fault an exception is. Only reached once a command has failed, so imports are free."""
+    from commands.arguments import UsageError
+    from trainers.config import ConfigError
+
+    if isinstance(error, UsageError | ConfigError):
+        return 2
+    if "torch" not in sys.modules:  # wrong values in an option: the config classes raise plain ValueErrors
+        return 2 if isinstance(error, ValueError) else 3 if isinstance(error, FileNotFoundError) else 1
+    from datasets.bundle import DataError
+    from trainers.checkpoint import CheckpointError
+    from trainers.engines import TrainingError
+    from vit import WeightsError
+
+    if isinstance(error, DataError | WeightsError | CheckpointError | FileNotFoundError):
+        return 3
+    return 4 if isinstance(error, TrainingError | OSError) else 1
+
+
+def complain(message: str, code: int) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,136 @@
+import hashlib
+import io
+import pickle
+import shutil
+import zipfile
+
+import pytest
+import torch
+from ignite.engine import Engine
+from ignite.handlers import Checkpoint
+from torch import nn
+
+from trainers.checkpoint import CheckpointError, CheckpointWriter, Fact, checkpoints, read_checkpoint
+
+
+def content(value=1.0):
+    return {"model": {"w": torch.full((100,), value)}, "format_version": 1}
+
+
+@pytest.fixture
+def saved(tmp_path):
+    CheckpointWriter(tmp_path, keep=2)(content(), "step_5.pt")
+    return checkpoints(tmp_path, "step")[0]
+
+
+def test_the_name_carries_the_hash_of_the_bytes(saved):
+    digest = hashlib.sha256(saved.read_bytes()).hexdigest()[:8]
+    assert saved.name == f"step_5_{digest}.pt"
+    assert torch.equal(read_checkpoint(saved)["model"]["w"], torch.ones(100))
+
+
+def test_the_same_state_gives_the_same_file(tmp_path):
+    for folder in ("a", "b"):
+        CheckpointWriter(tmp_path / folder, keep=1)(content(), "best.pt")
+    assert checkpoints(tmp_path / "a", "best")[0].name == checkpoints(tmp_path / "b", "best")[0].name
+
+
+def test_only_the_newest_of_a_kind_are_kept(tmp_path):
+    steps, best = CheckpointWriter(tmp_path, keep=2), CheckpointWriter(tmp_path, keep=1)
+    for step in (5, 10, 100):
+        steps(content(step), f"step_{step}.pt")
+        best(content(step), "best.pt")
+    assert [path.name.split("_")[1] for path in checkpoints(tmp_path, "step")] == ["100", "10"]
+    assert len(checkpoints(tmp_path, "best")) == 1
+    assert read_checkpoint(checkpoints(tmp_path, "best")[0])["model"]["w"][0] == 100
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_failed_write_leaves_the_old_files_and_no_half_one(saved, monkeypatch):
+    def half_a_save(data, file):
+        file.write(b"half")
+        raise RuntimeError("inline_container.cc: unexpected pos 704 vs 598")
+
+    monkeypatch.setattr(torch, "save", half_a_save)
+    with pytest.raises(OSError, match="checkpoint step_6 could not be written"):
+        CheckpointWriter(saved.parent, keep=1)(content(), "step_6.pt")
+    assert list(saved.parent.iterdir()) == [saved]
+    read_checkpoint(saved)
+
+
+def test_space_is_checked_before_anything_is_written(saved, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1))
+    with pytest.raises(OSError, match="does not fit: 0 MB are free"):
+        CheckpointWriter(saved.parent, keep=1)(content(), "step_6.pt")
+    assert list(saved.parent.iterdir()) == [saved]
+
+
+def test_a_flipped_bit_is_noticed(saved):
+    data = bytearray(saved.read_bytes())
+    data[len(data) // 2] ^= 1
+    saved.write_bytes(data)
+    with pytest.raises(CheckpointError, match="is damaged: its name says"):
+        read_checkpoint(saved)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: b"", "is not a checkpoint: EOFError"),
+        (lambda: b"text, not weights", "is not a checkpoint: UnpicklingError"),
+        (lambda: torch_bytes({"weights": torch.ones(1)}), "is not a checkpoint of this application"),
+        (lambda: torch_bytes({"model": {}, "format_version": 99}), "has format 99; this version reads up to 1"),
+    ],
+)
+def test_what_is_no_checkpoint_is_refused_in_one_line(tmp_path, make, message):
+    path = tmp_path / "some.pt"
+    path.write_bytes(make())
+    with pytest.raises(CheckpointError, match=message) as error:
+        read_checkpoint(path)
+    assert "\n" not in str(error.value)
+    assert str(path) in str(error.value)
+
+
+def torch_bytes(data):
+    buffer = io.BytesIO()
+    torch.save(data, buffer)
+    return buffer.getvalue()
+
+
+class Malicious:
+    ran = False
+
+    def __reduce__(self):
+        return (setattr, (Malicious, "ran", True))
+
+
+@pytest.mark.parametrize("wrap", ["bare", "zip"])
+def test_a_pickle_with_code_inside_runs_nothing(tmp_path, wrap):
+    path = tmp_path / "evil.pt"
+    if wrap == "bare":
+        path.write_bytes(pickle.dumps(Malicious()))
+    else:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("evil/data.pkl", pickle.dumps(Malicious()))
+            archive.writestr("evil/version", "3")
+    with pytest.raises(CheckpointError):
+        read_checkpoint(path)
+    assert not Malicious.ran
+
+
+def test_ignites_checkpoint_saves_through_the_writer(tmp_path):
+    model, engine = nn.Linear(2, 2), Engine(lambda engine, batch: None)
+    handler = Checkpoint(
+        {"model": model, "format_version": Fact(1), "class_names": Fact(["ant", "bee"])},
+        CheckpointWriter(tmp_path, keep=2),
+        filename_pattern="step_{global_step}.pt",
+        n_saved=None,
+    )
+    for step in (1, 2, 3):
+        engine.state.iteration = step
+        handler(engine)
+    newest = checkpoints(tmp_path, "step")
+    assert [path.name.split("_")[1] for path in newest] == ["3", "2"]
+    loaded = read_checkpoint(newest[0])
+    assert loaded["class_names"] == ["ant", "bee"]
+    assert torch.equal(loaded["model"]["weight"], model.weight)

@@ -1,0 +1,85 @@
+import dataclasses
+import json
+
+import pytest
+
+from commands.arguments import TrainOptions, UsageError, flags, parse_run_config
+from trainers.config import ConfigError, RunConfig, from_dict, load_config, to_dict
+
+
+def parse(*argv):
+    return parse_run_config(argv, prog="train")
+
+
+def test_a_config_survives_json():
+    config = parse("--lr", "0.01", "--data-root", "some/where", "--trainable", "last:2", "--mean", "0.1", "0.2", "0.3")
+    assert from_dict(RunConfig, json.loads(json.dumps(to_dict(config)))) == config
+
+
+def test_every_option_has_one_flag_of_its_own():
+    names = list(flags(TrainOptions))
+    assert len(names) == len(set(names))
+    assert {"--model", "--weights", "--data", "--data-root", "--epochs", "--batch-size", "--lr", "--seed"} <= set(names)
+
+
+def test_command_line_beats_file_beats_defaults(tmp_path):
+    path = tmp_path / "options.toml"
+    path.write_text('[train]\nlr = 0.5\nepochs = 7\n[model]\nname = "vit_tiny_16"\n')
+    config = parse("--config", str(path), "--lr", "0.25")
+    assert (config.train.lr, config.train.epochs, config.model.name) == (0.25, 7, "vit_tiny_16")
+    assert config.train.schedule == "cosine"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"train": {"learning_rat": 1}}, r"unknown option 'train.learning_rat' in the config"),
+        ({"trian": {}}, r"unknown option 'trian' in the config; did you mean train\?"),
+        ({"train": {"lr": "high"}}, r"train.lr='high' in the config must be"),
+        ({"train": {"seed": True}}, r"train.seed=True in the config must be int"),
+        ({"train": {"schedule": "linear"}}, r"must be one of cosine, step, constant"),
+        ({"train": 3}, r"train must be a table of options, not 3"),
+        ({"train": {"lr": -1}}, r"lr=-1.0 must be greater than 0"),
+    ],
+)
+def test_a_config_file_is_read_strictly(tmp_path, values, message):
+    path = tmp_path / "options.json"
+    path.write_text(json.dumps(values))
+    with pytest.raises(ConfigError, match=message):
+        load_config(path)
+
+
+@pytest.mark.parametrize("text", ["{", "[1, 2]", '{"train": '])
+def test_a_broken_config_file_is_named(tmp_path, text):
+    path = tmp_path / "options.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"config .*options\.json"):
+        load_config(path)
+    with pytest.raises(ConfigError, match="No such file"):
+        load_config(tmp_path / "missing.json")
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--modle", "x"], r"unknown option --modle; did you mean --model\?"),
+        (["--model", "vit_tinny_16"], r"unknown model 'vit_tinny_16'; did you mean vit_tiny_16\?"),
+        (["--amp", "half"], r"invalid choice 'half' for argument '--amp'. Expected one of"),
+        (["--lr", "abc"], r"--lr: no type matching FLOAT"),
+        (["--lr", "-1"], r"lr=-1.0 must be greater than 0"),
+        (["--epochs"], r"Missing value for argument '--epochs'"),
+        (["--trainable", "last:0"], r"trainable='last:0' must be all, head or last:K"),
+        (["--run-name", "a/b"], r"run_name='a/b' must be a plain folder name"),
+        (["extra"], r"extra"),
+    ],
+)
+def test_a_wrong_command_line_gets_one_line(argv, message):
+    with pytest.raises((UsageError, ValueError), match=message) as error:
+        parse(*argv)
+    assert "\n" not in str(error.value)
+
+
+def test_every_config_is_frozen():
+    for name in ("model", "data", "train", "output"):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(getattr(RunConfig(), name), "seed", 1)

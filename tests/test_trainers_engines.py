@@ -1,0 +1,170 @@
+import copy
+import math
+
+import pytest
+import torch
+from ignite.engine import Events
+from torch import nn
+
+from trainers.engines import TrainingError, create_evaluator, create_trainer
+from trainers.handlers import attach_learning_rate
+from trainers.optim import build_optimizer
+
+CPU = torch.device("cpu")
+
+
+def small_model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(12, 16), nn.GELU(), nn.Dropout(0.5), nn.Linear(16, 3))
+
+
+def batches(n=6, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        (torch.randn(8, 3, 2, 2, generator=generator), torch.randint(0, 3, (8,), generator=generator)) for _ in range(n)
+    ]
+
+
+def trainer_for(model, **options):
+    optimizer = build_optimizer([{"params": list(model.parameters())}], name="adamw", lr=0.01)
+    return create_trainer(model, optimizer, nn.CrossEntropyLoss(), CPU, **options), optimizer
+
+
+def test_a_training_iteration_equals_the_step_written_by_hand():
+    model = small_model()
+    model[3].p = 0.0
+    twin = copy.deepcopy(model)
+    trainer, _ = trainer_for(model, clip_norm=0.1)
+    trainer.run(batches(), max_epochs=1)
+
+    oracle = torch.optim.AdamW(twin.parameters(), lr=0.01, weight_decay=0.01, fused=True)
+    for images, labels in batches():
+        oracle.zero_grad()
+        nn.functional.cross_entropy(twin(images), labels).backward()
+        nn.utils.clip_grad_norm_(twin.parameters(), 0.1)
+        oracle.step()
+    for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_output_counts_hits_and_averages_the_loss():
+    model = small_model()
+    model[3].p = 0.0
+    images, labels = batches(1)[0]
+    logits = model(images)
+    trainer, _ = trainer_for(model)
+    trainer.run([(images, labels)], max_epochs=1)
+    output = trainer.state.output
+    assert output["n"] == 8
+    assert output["correct"] == int((logits.argmax(1) == labels).sum())
+    assert output["loss"] == nn.functional.cross_entropy(logits, labels).item()
+
+
+def test_dropout_depends_on_seed_and_iteration_alone():
+    def losses(seed, disturb):
+        trainer, _ = trainer_for(small_model(), seed=seed)
+        seen = []
+        if disturb:
+            trainer.add_event_handler(Events.ITERATION_STARTED, lambda: torch.rand(7))
+        trainer.add_event_handler(Events.ITERATION_COMPLETED, lambda engine: seen.append(engine.state.output["loss"]))
+        trainer.run(batches(), max_epochs=1)
+        return seen
+
+    assert losses(0, disturb=False) == losses(0, disturb=True)
+    assert losses(0, disturb=False) != losses(1, disturb=False)
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_stops_before_the_step(poison):
+    model = small_model()
+    trainer, _ = trainer_for(model)
+    data = batches()
+    data[3][0][0, 0, 0, 0] = poison
+    weights = {}
+    trainer.add_event_handler(
+        Events.ITERATION_STARTED, lambda: weights.update(copy.deepcopy({"w": model.state_dict()}))
+    )
+    with pytest.raises(TrainingError, match=r"loss is nan at step 4 \(lr 0.01, last finite loss \d"):
+        trainer.run(data, max_epochs=1)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, weights["w"][name])
+        assert torch.isfinite(value).all()
+
+
+def test_a_gradient_that_is_not_finite_stops_before_the_step():
+    class BadGradient(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * math.nan
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(12, 3)
+
+        def forward(self, images):
+            return BadGradient.apply(self.linear(images.flatten(1)))
+
+    model = Model()
+    before = copy.deepcopy(model.state_dict())
+    trainer, _ = trainer_for(model)
+    with pytest.raises(TrainingError, match="gradient norm is nan at step 1"):
+        trainer.run(batches(1), max_epochs=1)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_an_error_in_a_handler_is_not_swallowed():
+    trainer, _ = trainer_for(small_model())
+
+    @trainer.on(Events.ITERATION_COMPLETED)
+    def fail():
+        raise ZeroDivisionError("in a handler")
+
+    with pytest.raises(ZeroDivisionError, match="in a handler"):
+        trainer.run(batches(), max_epochs=1)
+
+
+def test_the_rate_of_every_group_at_every_step_is_the_closed_form():
+    model = small_model()
+    groups = [{"params": [p], "lr_scale": 0.5**i} for i, p in enumerate(model.parameters())]
+    optimizer = build_optimizer(groups, name="adamw", lr=1.0)
+    trainer = create_trainer(model, optimizer, nn.CrossEntropyLoss(), CPU)
+    attach_learning_rate(trainer, optimizer, lambda step: 1e-3 / (step + 1))
+    seen = []
+    step_of_optimizer = optimizer.step
+
+    def record(*args, **kwargs):
+        seen.append([group["lr"] for group in optimizer.param_groups])
+        return step_of_optimizer(*args, **kwargs)
+
+    optimizer.step = record
+    trainer.run(batches(), max_epochs=2)
+    assert seen == [[1e-3 / (step + 1) * 0.5**i for i in range(4)] for step in range(12)]
+
+
+def test_evaluation_uses_no_dropout_and_leaves_weights_alone():
+    model = small_model()
+    before = copy.deepcopy(model.state_dict())
+    evaluator = create_evaluator(model, nn.functional.cross_entropy, CPU, num_classes=3)
+    data = batches()
+    first = dict(evaluator.run(data).metrics)
+    second = dict(evaluator.run(data).metrics)
+    assert first["loss"] == second["loss"]
+    assert first["accuracy"] == second["accuracy"]
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_bf16_changes_the_precision_and_little_else():
+    data = batches()
+    exact = create_evaluator(small_model(), nn.functional.cross_entropy, CPU, num_classes=3).run(data).metrics["loss"]
+    rounded = (
+        create_evaluator(small_model(), nn.functional.cross_entropy, CPU, num_classes=3, amp_dtype=torch.bfloat16)
+        .run(data)
+        .metrics["loss"]
+    )
+    assert rounded != exact
+    assert rounded == pytest.approx(exact, rel=2e-2)

@@ -1,0 +1,83 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from trainers.optim import build_optimizer, gradient_norm, learning_rate, set_learning_rate
+
+RUN = {"peak": 0.1, "total_steps": 100, "warmup_steps": 10, "steps_per_epoch": 10}
+
+
+def test_cosine_equals_torchs_own_schedule_after_the_warm_up():
+    parameter = nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    oracle = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=90)
+    at = learning_rate(schedule="cosine", **RUN)
+    for step in range(10, 100):
+        assert at(step) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-9)
+        optimizer.step()
+        oracle.step()
+
+
+def test_warm_up_climbs_in_equal_steps_and_ends_at_the_peak():
+    at = learning_rate(schedule="constant", **RUN)
+    rates = [at(step) for step in range(11)]
+    assert rates == pytest.approx([0.1 * (step + 1) / 11 for step in range(11)])
+    assert at(10) == at(99) == 0.1
+
+
+def test_step_schedule_drops_to_a_tenth_at_60_and_a_hundredth_at_85_percent():
+    at = learning_rate(schedule="step", **RUN | {"warmup_steps": 0})
+    assert [at(0), at(59)] == [0.1, 0.1]
+    assert [at(60), at(79)] == pytest.approx([0.01, 0.01])
+    assert [at(80), at(99)] == pytest.approx([0.001, 0.001])
+
+
+def test_no_step_of_a_run_has_a_rate_of_zero():
+    at = learning_rate(schedule="cosine", **RUN)
+    assert all(at(step) > 0 for step in range(100))
+
+
+def test_a_warm_up_longer_than_the_run_is_refused():
+    with pytest.raises(ValueError, match="a warm-up of 100 steps leaves nothing of a run of 100 steps"):
+        learning_rate(schedule="cosine", **RUN | {"warmup_steps": 100})
+
+
+def test_a_groups_scale_multiplies_the_rate():
+    optimizer = build_optimizer(
+        [{"params": [nn.Parameter(torch.zeros(1))], "lr_scale": 0.5}, {"params": [nn.Parameter(torch.zeros(1))]}],
+        name="adamw",
+        lr=1.0,
+    )
+    set_learning_rate(optimizer, 0.2)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.2]
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_optimizers_equal_torchs_plain_ones(name):
+    torch.manual_seed(0)
+    start = torch.randn(5, 5)
+    ours, theirs = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+    optimizer = build_optimizer([{"params": [ours], "weight_decay": 0.1}], name=name, lr=0.01)
+    oracle = (
+        torch.optim.AdamW([theirs], lr=0.01, weight_decay=0.1, foreach=False)
+        if name == "adamw"
+        else torch.optim.SGD([theirs], lr=0.01, weight_decay=0.1, momentum=0.9, foreach=False)
+    )
+    for step in range(5):
+        gradient = torch.randn(5, 5, generator=torch.Generator().manual_seed(step))
+        ours.grad, theirs.grad = gradient.clone(), gradient.clone()
+        optimizer.step()
+        oracle.step()
+    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
+
+
+def test_clipping_scales_the_whole_gradient_and_zero_turns_it_off():
+    parameters = [nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2))]
+    for p in parameters:
+        p.grad = torch.full((2,), 3.0)
+    assert gradient_norm(parameters, clip_norm=0.0).item() == pytest.approx(6.0)
+    assert parameters[0].grad.tolist() == [3.0, 3.0]
+    assert gradient_norm(parameters, clip_norm=1.0).item() == pytest.approx(6.0)
+    assert math.sqrt(sum(float((p.grad**2).sum()) for p in parameters)) == pytest.approx(1.0, abs=1e-5)

@@ -1,0 +1,149 @@
+"""Checkpoints that cannot be half there: written aside, flushed, renamed once with their hash in the name, then pruned.
+
+They hold tensors and plain data only and are always read with `weights_only=True`: opening one runs no code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+FORMAT_VERSION = 1
+_NAME = re.compile(r"(?P<stem>step_(?P<step>\d+)|best)_(?P<hash>[0-9a-f]{8})\.pt")
+
+
+class CheckpointError(ValueError):
+    """A file that is not a checkpoint of this application, or a damaged one."""
+
+
+class Fact:
+    """Plain data in a checkpoint, in the form Ignite's `Checkpoint` asks of everything it saves."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def state_dict(self) -> Any:
+        return self.value
+
+
+class _HashingFile:
+    """A binary file that hashes what is written to it; torch.save writes strictly from front to back."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.sha = file, hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        self.sha.update(data)
+        return self.file.write(data)
+
+    def flush(self) -> None:
+        self.file.flush()
+
+
+class CheckpointWriter:
+    """Save handler for Ignite's `Checkpoint`.
+
+    The stock one deletes the old file before it writes the new one, so a full disk leaves none. Here the order is:
+    write aside, flush to disk, rename to `<stem>_<first 8 hex digits of the SHA-256>.pt`, and only then prune to the
+    `keep` newest of the same kind.
+    """
+
+    def __init__(self, folder: Path, *, keep: int) -> None:
+        self.folder, self.keep = folder, keep
+
+    def __call__(self, checkpoint: Mapping, filename: str, metadata: Mapping | None = None) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        stem = filename.removesuffix(".pt")
+        need, free = _tensor_bytes(checkpoint) * 1.02 + 1e5, shutil.disk_usage(self.folder).free
+        if need > free:
+            raise OSError(
+                f"a checkpoint of {need / 1e6:.0f} MB does not fit: {free / 1e6:.0f} MB are free in {self.folder}"
+            )
+        aside = self.folder / f".{stem}.{os.getpid()}.tmp"
+        try:
+            with open(aside, "wb") as file:
+                hashing = _HashingFile(file)
+                torch.save(dict(checkpoint), hashing)
+                file.flush()
+                os.fsync(file.fileno())
+            final = self.folder / f"{stem}_{hashing.sha.hexdigest()[:8]}.pt"
+            os.replace(aside, final)
+        except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError about its zip writer
+            raise OSError(f"checkpoint {stem} could not be written to {self.folder}: {error}") from error
+        finally:
+            aside.unlink(missing_ok=True)
+        _sync_folder(self.folder)
+        self.prune(final)
+
+    def prune(self, newest: Path) -> None:
+        """Remove all but the `keep` newest files of the kind of `newest`, which was just written."""
+        kind = newest.name.split("_")[0]
+        others = [path for path in checkpoints(self.folder, kind) if path != newest]
+        for path in others[max(0, self.keep - 1) :]:
+            path.unlink(missing_ok=True)
+
+
+def checkpoints(folder: Path, kind: str) -> list[Path]:
+    """The checkpoints of a kind (`step` or `best`) in a folder, newest first."""
+
+    def age(path: Path) -> tuple[int, float]:
+        match = _NAME.fullmatch(path.name)
+        assert match is not None
+        return int(match["step"] or 0), path.stat().st_mtime
+
+    found = [path for path in folder.glob(f"{kind}_*.pt") if _NAME.fullmatch(path.name)]
+    return sorted(found, key=age, reverse=True)
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Load a checkpoint after checking it against the hash in its name.
+
+    Raises:
+        CheckpointError: damaged, not ours, or of a later format.
+    """
+    match = _NAME.fullmatch(path.name)
+    if match is not None:
+        with open(path, "rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()[:8]
+        if found != match["hash"]:
+            raise CheckpointError(f"checkpoint {path} is damaged: its name says {match['hash']}, its bytes {found}")
+    try:
+        data = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # bytes that are no checkpoint provoke many kinds; none of them ran code
+        raise CheckpointError(f"{path} is not a checkpoint: {type(error).__name__} on opening it") from error
+    if not isinstance(data, dict) or "format_version" not in data or "model" not in data:
+        raise CheckpointError(f"{path} is not a checkpoint of this application: it has no 'model' and 'format_version'")
+    if data["format_version"] > FORMAT_VERSION:
+        raise CheckpointError(
+            f"checkpoint {path} has format {data['format_version']}; this version reads up to {FORMAT_VERSION}: update it"
+        )
+    return data
+
+
+def _tensor_bytes(tree: Any) -> int:
+    if isinstance(tree, torch.Tensor):
+        return tree.numel() * tree.element_size()
+    if isinstance(tree, Mapping):
+        return sum(_tensor_bytes(item) for item in tree.values())
+    if isinstance(tree, list | tuple):
+        return sum(_tensor_bytes(item) for item in tree)
+    return 0
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename durable; not every platform can."""
+    if hasattr(os, "O_DIRECTORY"):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

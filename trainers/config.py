@@ -1,0 +1,182 @@
+"""How a run trains, and the whole of a run's options. No torch here: `python main.py --help` imports this file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+import types
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from datasets.config import DataConfig
+from vit.config import ModelConfig, did_you_mean
+
+
+class ConfigError(ValueError):
+    """An option, or a combination of options, that cannot work. The command line answers it with exit code 2."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Optimisation. A value left at None depends on the model and is filled in from `trainers/defaults.py`."""
+
+    epochs: int | None = None
+    """Passes over the training images."""
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    """adamw, or sgd with momentum 0.9."""
+    lr: float | None = None
+    """Peak learning rate."""
+    weight_decay: float | None = None
+    """Decoupled weight decay (adamw) or L2 penalty (sgd); never on biases, norms, class token, positions."""
+    schedule: Literal["cosine", "step", "constant"] = "cosine"
+    """After the warm-up: cosine to zero, a tenth at 60 % and again at 85 % of the run (step), or constant."""
+    warmup_epochs: float | None = None
+    """Linear warm-up; may be a fraction of an epoch."""
+    label_smoothing: float | None = None
+    """Share of the target spread evenly over the classes."""
+    clip_norm: float = 1.0
+    """Largest norm of the whole gradient; 0 turns clipping off."""
+    amp: Literal["auto", "off", "bf16", "fp16"] = "auto"
+    """Mixed precision. auto: bf16 where the device computes in it natively and the model is wide enough to gain."""
+    patience: int = 0
+    """Stop after this many epochs without a better validation score; 0 never stops early."""
+    select: Literal["accuracy", "loss", "macro_f1"] = "accuracy"
+    """Validation metric that picks the best epoch; ties go to the lower loss, then to the earlier epoch."""
+    seed: int = 0
+    """Seeds initial weights, order, augmentation and dropout; never the split."""
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:N or mps."""
+    log_every: int | None = None
+    """Optimizer steps between TensorBoard points. Default: about 200 points in a run."""
+
+    def __post_init__(self) -> None:
+        positive = ("epochs", "lr", "log_every")
+        for name in positive:
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name}={value} must be greater than 0")
+        not_negative = ("weight_decay", "warmup_epochs", "clip_norm", "patience", "seed")
+        for name in not_negative:
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise ValueError(f"{name}={value} must be 0 or greater")
+        if self.label_smoothing is not None and not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"label_smoothing={self.label_smoothing} must lie in [0, 1)")
+
+
+@dataclass(frozen=True)
+class OutputConfig:
+    """Where a run leaves what it found."""
+
+    output_dir: Path = Path("runs")
+    """Parent of all runs; `tensorboard --logdir` shows it."""
+    run_name: str | None = None
+    """Name of the run's folder. Default: time, model and seed."""
+
+    def __post_init__(self) -> None:
+        if self.run_name is not None and (Path(self.run_name).name != self.run_name or self.run_name in {"", ".."}):
+            raise ValueError(f"run_name={self.run_name!r} must be a plain folder name, without '/'")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Every option of one training run. `config.json` in the run directory holds the resolved one."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    output: OutputConfig = field(default_factory=OutputConfig)
+
+
+def flag(config_class: type, name: str) -> str:
+    """The command-line name of a field: its tyro name where it has one, else the field's own."""
+    hint = typing.get_type_hints(config_class, include_extras=True)[name]
+    for extra in getattr(hint, "__metadata__", ()):
+        if getattr(extra, "name", None):
+            return str(extra.name)
+    return name.replace("_", "-")
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """A config as plain JSON data: paths become strings, tuples lists."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(item) for item in value]
+        return str(value) if isinstance(value, Path) else value
+
+    return plain(dataclasses.asdict(config))
+
+
+def from_dict(config_class: type, values: dict[str, Any], *, base: Any = None, where: str = "") -> Any:
+    """Build a config dataclass from plain data, strictly; `base` supplies what `values` leaves out.
+
+    Raises:
+        ConfigError: an unknown key (the nearest known one is named) or a value of the wrong type.
+    """
+    known = {f.name: f for f in dataclasses.fields(config_class)}
+    hints = typing.get_type_hints(config_class)
+    base = config_class() if base is None else base
+    changes = {}
+    for key, value in values.items():
+        label = f"{where}{key}"
+        if key not in known:
+            raise ConfigError(f"unknown option {label!r} in the config{did_you_mean(key, tuple(known))}")
+        if dataclasses.is_dataclass(hints[key]):
+            if not isinstance(value, dict):
+                raise ConfigError(f"{label} must be a table of options, not {value!r}")
+            changes[key] = from_dict(hints[key], value, base=getattr(base, key), where=f"{label}.")
+        else:
+            changes[key] = _coerce(value, hints[key], label)
+    return dataclasses.replace(base, **changes)
+
+
+def _coerce(value: Any, hint: Any, label: str) -> Any:
+    """`value` as type `hint`: only the conversions JSON forces on us (int to float, str to Path, list to tuple)."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        for option in arguments:
+            try:
+                return _coerce(value, option, label)
+            except ConfigError:
+                continue
+    elif origin is Literal:
+        if value in arguments:
+            return value
+    elif origin is tuple and isinstance(value, list | tuple):
+        return tuple(_coerce(item, arguments[0], label) for item in value)
+    elif hint is type(None) and value is None:
+        return None
+    elif hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    elif hint is Path and isinstance(value, str):
+        return Path(value)
+    elif isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
+        return value
+    choices = f"one of {', '.join(map(str, arguments))}" if origin is Literal else getattr(hint, "__name__", str(hint))
+    raise ConfigError(f"{label}={value!r} in the config must be {choices}")
+
+
+def load_config(path: Path, *, base: RunConfig | None = None) -> RunConfig:
+    """Read a JSON or TOML file of options over `base`.
+
+    Raises:
+        ConfigError: not a readable JSON or TOML file, an unknown key, or a wrong value.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        values = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"config {path}: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"config {path} must hold a table of options, not {type(values).__name__}")
+    try:
+        config: RunConfig = from_dict(RunConfig, values, base=base)
+    except ValueError as error:
+        raise ConfigError(f"config {path}: {error}") from error
+    return config

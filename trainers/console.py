@@ -1,0 +1,77 @@
+"""What a person reads on the terminal: one screen before the first step, a line per epoch, a table at the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ignite.engine import Engine, Events
+from torch import nn
+from tqdm import tqdm
+
+from trainers.config import RunConfig
+
+
+def say(line: str = "") -> None:
+    """Print without tearing a progress bar."""
+    tqdm.write(line)
+
+
+def count_parameters(model: nn.Module) -> tuple[int, int]:
+    """All and trainable parameters."""
+    sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
+    return sum(n for n, _ in sizes), sum(n for n, trains in sizes if trains)
+
+
+def announce(
+    config: RunConfig, *, model: nn.Module, class_names: tuple[str, ...], sizes: dict[str, int], steps_per_epoch: int,
+    run_dir: Path, defaults_source: str,
+) -> None:  # fmt: skip
+    """The screen before step 1."""
+    total, trainable = count_parameters(model)
+    train, data = config.train, config.data
+    names = ", ".join(class_names[:8]) + (f", ... ({len(class_names)})" if len(class_names) > 8 else "")
+    assert train.epochs is not None
+    rows = {
+        "data": f"{data.source}: " + ", ".join(f"{n:,} {split}" for split, n in sizes.items()),
+        "classes": f"{len(class_names)}: {names}",
+        "model": f"{config.model.name}, {total:,} parameters, {trainable:,} trainable, weights {config.model.weights}",
+        "training": f"{train.epochs} epochs x {steps_per_epoch} steps of {data.batch_size} images, "
+        f"{train.optimizer} lr {train.lr:g} ({train.schedule}, warm-up {train.warmup_epochs:g} epochs), "
+        f"weight decay {train.weight_decay:g}",
+        "": f"label smoothing {train.label_smoothing:g}, augmentation {data.augment}, "
+        f"precision {'fp32' if train.amp == 'off' else train.amp}, seed {train.seed}",
+        "defaults": defaults_source,
+        "device": train.device,
+        "run": str(run_dir),
+        "watch": f"tensorboard --logdir {config.output.output_dir}",
+    }
+    for label, text in rows.items():
+        say(f"{label:>9}  {text}")
+    say()
+
+
+def attach_epoch_lines(trainer: Engine, *, epochs: int, lines: int = 25) -> None:
+    """A line for every epoch of a short run, for about `lines` of a long one, and always for the last."""
+    every = -(-epochs // lines)
+
+    @trainer.on(Events.EPOCH_COMPLETED)
+    def line(engine: Engine) -> None:
+        epoch = engine.state.epoch
+        if epoch % every == 0 or epoch in (1, epochs):
+            say(epoch_line(engine.state.history[-1], epochs))
+
+
+def epoch_line(row: dict[str, Any], epochs: int) -> str:
+    return (
+        f"epoch {row['epoch']:>{len(str(epochs))}}/{epochs}  "
+        f"train loss {row['train_loss']:.4f} acc {row['train_accuracy']:6.1%}  "
+        f"val loss {row['val_loss']:.4f} acc {row['val_accuracy']:6.1%}  "
+        f"lr {row['lr']:.2e}  {row['seconds']:.1f} s"
+    )
+
+
+def duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

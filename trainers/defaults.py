@@ -1,0 +1,169 @@
+"""Default settings of every model, from scratch and fine-tuned, each with the place it comes from.
+
+They fill in what a user left open and nothing else. `resolve` turns every `auto` into a value once; the run prints the
+values, `config.json` keeps them and a resumed run uses them again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from trainers.config import ConfigError, RunConfig
+from vit.config import VIT_SHAPES
+
+SMALL_IMAGES = {"digits": "vit_micro_2"} | dict.fromkeys(
+    ("mnist", "fashion_mnist", "cifar10", "cifar100"), "vit_micro_4"
+)
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """Settings for one kind of model and start. Epochs: enough to see `images_seen` images, within [3, max_epochs]."""
+
+    lr: float
+    weight_decay: float
+    batch_size: int
+    images_seen: int
+    max_epochs: int
+    label_smoothing: float
+    augment: str
+    source: str
+    warmup_share: float = 0.1
+    optimizer: str = "adamw"
+
+
+DEFAULTS: dict[tuple[str, str], Defaults] = {
+    ("micro_2", "scratch"): Defaults(
+        lr=3e-3, weight_decay=0.05, batch_size=64, images_seen=118_000, max_epochs=110, label_smoothing=0.1,
+        augment="light", source="chosen on the validation images of digits",
+    ),
+    ("micro_4", "scratch"): Defaults(
+        lr=2e-3, weight_decay=0.05, batch_size=128, images_seen=500_000, max_epochs=100, label_smoothing=0.1,
+        augment="standard", source="Touvron et al. 2021 (DeiT), table 9, with a higher rate for the small width",
+    ),
+    ("vit", "scratch"): Defaults(
+        lr=5e-4, weight_decay=0.05, batch_size=32, images_seen=1_000_000, max_epochs=100, label_smoothing=0.1,
+        augment="standard", source="Touvron et al. 2021 (DeiT), table 9; batch and length cut down for one machine",
+    ),
+    ("vit", "finetune"): Defaults(
+        lr=5e-5, weight_decay=0.05, batch_size=32, images_seen=100_000, max_epochs=10, label_smoothing=0.1,
+        augment="light", source="Touvron et al. 2021 (DeiT), fine-tuning: AdamW at a tenth of the rate from scratch",
+    ),
+    ("vit", "probe"): Defaults(
+        lr=1e-3, weight_decay=0.0, batch_size=32, images_seen=100_000, max_epochs=20, label_smoothing=0.0,
+        augment="light", source="linear probe: one convex layer, so AdamW's customary rate and no decay",
+    ),
+}  # fmt: skip
+
+
+def model_family(name: str) -> str:
+    """The row of the table a model belongs to."""
+    return {"vit_micro_2": "micro_2", "vit_micro_4": "micro_4"}.get(name, "vit")
+
+
+def starting_point(config: RunConfig) -> str:
+    """scratch, finetune (any block trains from given weights) or probe (only the head trains)."""
+    if config.model.trainable == "head":
+        return "probe"
+    return "scratch" if config.model.weights == "none" else "finetune"
+
+
+def lookup(config: RunConfig) -> Defaults:
+    family, start = model_family(config.model.name), starting_point(config)
+    return DEFAULTS.get((family, start)) or DEFAULTS["vit", start]
+
+
+def resolve_model(config: RunConfig) -> RunConfig:
+    """Name the model and its weights; what follows depends on both."""
+    name = config.model.name
+    if name == "auto":
+        name = SMALL_IMAGES.get(config.data.source, "vit_tiny_16")
+    weights = config.model.weights
+    if weights is None:
+        weights = "none" if name in VIT_SHAPES else "IMAGENET1K_V1"
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, name=name, weights=weights))
+
+
+def resolve(config: RunConfig) -> RunConfig:
+    """Fill in every value that does not depend on the images; `resolve_length` does the rest.
+
+    Raises:
+        ConfigError: a device that this machine does not have, or a precision that the device cannot compute in.
+    """
+    config = resolve_model(config)
+    chosen = lookup(config)
+    device = resolve_device(config.train.device)
+    data = _fill(config.data, batch_size=chosen.batch_size)
+    if data.augment == "auto":
+        data = dataclasses.replace(data, augment=chosen.augment)
+    train = _fill(config.train, lr=chosen.lr, weight_decay=chosen.weight_decay, label_smoothing=chosen.label_smoothing)
+    train = dataclasses.replace(train, device=device, amp=resolve_amp(train.amp, device, config.model.name))
+    return dataclasses.replace(config, data=data, train=train)
+
+
+def resolve_length(config: RunConfig, *, train_images: int, steps_per_epoch: int) -> RunConfig:
+    """Epochs, warm-up and logging interval, which depend on how many training images there are.
+
+    Raises:
+        ConfigError: a warm-up that fills the whole run.
+    """
+    chosen = lookup(config)
+    epochs = config.train.epochs
+    if epochs is None:
+        epochs = min(chosen.max_epochs, max(3, round(chosen.images_seen / train_images)))
+    total_steps = epochs * steps_per_epoch
+    log_every = max(1, min(50, total_steps // 200))
+    train = _fill(config.train, epochs=epochs, warmup_epochs=chosen.warmup_share * epochs, log_every=log_every)
+    if train.warmup_epochs >= epochs:
+        raise ConfigError(f"warmup_epochs={train.warmup_epochs:g} leaves nothing of a run of epochs={epochs}")
+    return dataclasses.replace(config, train=train)
+
+
+def resolve_device(name: str) -> str:
+    import torch
+
+    if name == "auto":
+        if torch.cuda.is_available():
+            return "cuda"
+        return "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"unknown device {name!r}; known: auto, cpu, cuda, cuda:N, mps") from None
+    if device.type not in {"cpu", "cuda", "mps"}:
+        raise ConfigError(f"device {name!r} is not supported; known: auto, cpu, cuda, cuda:N, mps")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device {name!r} is not there: torch sees {torch.cuda.device_count()} CUDA devices; try --device cpu"
+        )
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise ConfigError("device 'mps' is not there; try --device cpu")
+    return name
+
+
+def resolve_amp(amp: str, device: str, model_name: str) -> str:
+    """`auto` is bf16 where the device multiplies in it natively; narrow models lose more in casts than they gain."""
+    if amp == "fp16" and device == "cpu":
+        raise ConfigError("--amp fp16 needs a GPU; on this device use bf16 or off")
+    if amp != "auto":
+        return amp
+    return "bf16" if model_family(model_name) == "vit" and computes_in_bf16(device) else "off"
+
+
+def computes_in_bf16(device: str) -> bool:
+    import torch
+
+    if device.startswith("cuda"):
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device == "cpu":
+        capabilities = torch.cpu.get_capabilities()
+        return bool(capabilities.get("amx_bf16") or capabilities.get("avx512_bf16"))
+    return False
+
+
+def _fill(config: Any, **values: Any) -> Any:
+    """Set the fields that are still None."""
+    open_fields = {name: value for name, value in values.items() if getattr(config, name) is None}
+    return dataclasses.replace(config, **open_fields)

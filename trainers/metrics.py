@@ -1,0 +1,71 @@
+"""The metrics of an evaluation pass. All are sums over samples, so a short last batch or an uneven share of a process
+weighs what it should; Ignite all-reduces them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from ignite.engine import Engine
+from ignite.metrics import Accuracy, ConfusionMatrix, Loss, Metric, MetricsLambda, TopKCategoricalAccuracy
+from ignite.metrics.metric import reinit__is_reduced, sync_all_reduce
+from torch import Tensor
+
+SCALARS = ("loss", "accuracy", "accuracy_top5", "macro_f1", "ece")
+
+
+class ExpectedCalibrationError(Metric):
+    """Mean gap between confidence and accuracy over equal-width bins of confidence (Guo et al. 2017, eq. 3).
+
+    Takes (logits (B, C), labels (B,)). A confidence on the edge of two bins belongs to the lower one.
+    """
+
+    _state_dict_all_req_keys = ("_sums",)
+
+    def __init__(self, num_bins: int = 15, device: str | torch.device = "cpu") -> None:
+        self.num_bins = num_bins
+        super().__init__(device=device)
+
+    @reinit__is_reduced
+    def reset(self) -> None:
+        self._sums = torch.zeros(3, self.num_bins, dtype=torch.float64, device=self._device)
+
+    @reinit__is_reduced
+    def update(self, output: tuple[Tensor, Tensor]) -> None:
+        logits, labels = output
+        confidence, predicted = logits.detach().float().softmax(dim=1).max(dim=1)
+        bins = (confidence * self.num_bins).ceil().long().clamp(1, self.num_bins) - 1
+        rows = torch.stack([torch.ones_like(confidence), confidence, (predicted == labels).float()])
+        self._sums.index_add_(1, bins.to(self._device), rows.to(self._device, torch.float64))
+
+    @sync_all_reduce("_sums")
+    def compute(self) -> float:
+        count, confidence, correct = self._sums
+        return float((confidence - correct).abs().sum() / count.sum().clamp(min=1))
+
+
+def macro_f1(confusion: Tensor) -> float:
+    """Mean F1 over the classes that occur among labels or predictions, from a confusion matrix (rows: labels)."""
+    confusion = confusion.double()
+    hits = confusion.diag()
+    occurrences = confusion.sum(dim=0) + confusion.sum(dim=1)
+    seen = occurrences > 0
+    return float((2 * hits[seen] / occurrences[seen]).mean()) if seen.any() else 0.0
+
+
+def attach_metrics(
+    evaluator: Engine, *, num_classes: int, loss_fn: Callable[[Tensor, Tensor], Tensor], device: torch.device
+) -> None:
+    """Compute `SCALARS` and `confusion` in `evaluator.state.metrics`; with fewer than 5 classes top-5 is top-all."""
+    on = "cpu" if device.type == "mps" else device  # float64 sums do not exist on mps
+    confusion = ConfusionMatrix(num_classes, device=on)
+    metrics: dict[str, Metric] = {
+        "loss": Loss(loss_fn, device=on),
+        "accuracy": Accuracy(device=on),
+        "accuracy_top5": TopKCategoricalAccuracy(k=min(5, num_classes), device=on),
+        "ece": ExpectedCalibrationError(device=on),
+        "confusion": confusion,
+        "macro_f1": MetricsLambda(macro_f1, confusion),
+    }
+    for name, metric in metrics.items():
+        metric.attach(evaluator, name)

@@ -1,0 +1,137 @@
+"""A run's folder on disk: everything a later command, a person or a script needs, in plain files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainers.config import ConfigError, RunConfig, load_config, to_dict
+
+VERSIONED = ("torch", "torchvision", "pytorch-ignite", "tensorboard", "numpy", "pillow")
+
+
+def plan_run_directory(config: RunConfig, data_name: str) -> Path:
+    """The folder this run will get; nothing is created yet, so that a wrong input leaves nothing behind.
+
+    Raises:
+        ConfigError: `--run-name` is taken.
+    """
+    parent = config.output.output_dir / data_name
+    if config.output.run_name is not None:
+        folder = parent / config.output.run_name
+        if folder.exists():
+            raise ConfigError(f"run {folder} exists already; choose another --run-name, or remove it")
+        return folder
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    name = f"{stamp}_{config.model.name.replace(':', '_').replace('/', '_')}_s{config.train.seed}"
+    folder, number = parent / name, 2
+    while folder.exists():
+        folder, number = parent / f"{name}_{number}", number + 1
+    return folder
+
+
+def write_json(path: Path, values: dict[str, Any]) -> None:
+    """Write through a temporary file, so that a reader or a crash never meets half of it."""
+    write_text(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return values
+
+
+def write_text(path: Path, text: str) -> None:
+    aside = path.with_name(f".{path.name}.tmp")
+    aside.write_text(text, encoding="utf-8")
+    os.replace(aside, path)
+
+
+def write_metrics_csv(path: Path, history: list[dict[str, Any]]) -> None:
+    """All rows of the history, each float in full precision."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(history[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(history)
+    write_text(path, text.getvalue())
+
+
+def describe_environment(argv: list[str], device: torch.device, fingerprint: str) -> dict[str, Any]:
+    """What a run depends on beside its config: the content of meta.json."""
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "argv": argv,
+        "versions": {"python": platform.python_version()} | {name: metadata.version(name) for name in VERSIONED},
+        "git": _git_state(),
+        "platform": platform.platform(),
+        "processor": processor_name(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "threads": torch.get_num_threads(),
+        "data_fingerprint": fingerprint,
+    }
+
+
+def processor_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _git_state() -> dict[str, Any] | None:
+    """Commit and cleanliness of the code that runs, or None outside a git checkout."""
+    here = Path(__file__).resolve().parent
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, timeout=10, check=True)
+        return done.stdout.strip()
+
+    try:
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def find_run(name: str, output_dir: Path = Path("runs")) -> Path:
+    """The run directory that a person named: a path, or `latest` below `output_dir`.
+
+    Raises:
+        FileNotFoundError: no such run.
+    """
+    if name == "latest":
+        configs = [*output_dir.glob("*/*/config.json")]
+        if not configs:
+            raise FileNotFoundError(f"no run in {output_dir}/: `python main.py train` makes one")
+        return max(configs, key=lambda path: path.stat().st_mtime_ns).parent
+    folder = Path(name)
+    if not (folder / "config.json").is_file():
+        what = "has no config.json" if folder.is_dir() else "does not exist"
+        raise FileNotFoundError(
+            f"{folder} is not a run directory: it {what}; name a folder below {output_dir}/, or latest"
+        )
+    return folder
+
+
+def read_run_config(folder: Path) -> RunConfig:
+    return load_config(folder / "config.json")
+
+
+def write_run_config(folder: Path, config: RunConfig) -> None:
+    write_json(folder / "config.json", to_dict(config))
+
+
+def command_line() -> list[str]:
+    return [Path(sys.argv[0]).name, *sys.argv[1:]]
