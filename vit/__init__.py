@@ -13,9 +13,12 @@ _EXPORTS = {
     "MODELS": "factory",
     "build_model": "factory",
     "image_spec": "factory",
+    "resolve": "factory",
     "WeightsError": "weight_files",
     "load_weights": "checkpoints",
     "freeze": "parts",
+    "attention_weights": "attention_maps",
+    "rollout": "attention_maps",
 }
 __all__ = list(_EXPORTS)
 

@@ -1,4 +1,4 @@
-"""Weights from elsewhere into a model of this project: read, recognised, renamed, fitted, and checked to the last key."""
+"""Weights from elsewhere into a model of this project: read, recognised, renamed, fitted, checked to the last key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vit.model import VisionTransformer
 from vit.positions import resize_positions
 from vit.weight_files import WeightFile, WeightsError, read_weights
 
-__all__ = ["LoadReport", "WeightsError", "load_weights", "weights_image_spec"]
+__all__ = ["LoadReport", "WeightsError", "load_weights", "weights_image_spec", "weights_layer_norm_eps"]
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,14 @@ def load_weights(
     """
     file = read_weights(path)
     layout = _layout(model)
-    source = source or _detect_source(file, layout)
+    source = source or _detect_source(file)
     if source not in FAMILIES:
         raise WeightsError(f"weights source {source!r} is unknown; known: {', '.join(WEIGHT_SOURCES)}")
     family = FAMILIES[source]
     tensors = _to_our_names(file, source, layout)
-    own = {name: tensor for name, tensor in layout.tensors.items()}
-    notes = _fit(tensors, own, layout, family, file.path)
+    _refuse_other_pooling(file, model)
+    own = layout.tensors
+    notes = _fit(tensors, layout, family, file.path)
     missing = [name for name in own if name not in tensors and not name.startswith(layout.head)]
     unexpected = [name for name in tensors if name not in own]
     _check_shapes(tensors, own, file.path)
@@ -103,7 +104,13 @@ def weights_image_spec(path: str | Path, *, source: str | None = None) -> ImageS
         FileNotFoundError, WeightsError: as `load_weights`.
     """
     file = read_weights(path)
-    return _spec_of(file, FAMILIES[source or _detect_source(file, None)])
+    return _spec_of(file, FAMILIES[source or _detect_source(file)])
+
+
+def weights_layer_norm_eps(path: str | Path, *, source: str | None = None) -> float:
+    """The LayerNorm epsilon that a file of weights was trained with."""
+    file = read_weights(path)
+    return _recorded_eps(file) or FAMILIES[source or _detect_source(file)].layer_norm_eps
 
 
 @dataclass(frozen=True)
@@ -129,7 +136,7 @@ def _layout(model: nn.Module) -> _Layout:
     raise ValueError(f"{type(model).__name__} is not a model that weights load into; known: the ViTs and resnet18")
 
 
-def _detect_source(file: WeightFile, layout: _Layout | None) -> str:
+def _detect_source(file: WeightFile) -> str:
     """The one family whose signature is among the names.
 
     Raises:
@@ -157,10 +164,17 @@ def _to_our_names(file: WeightFile, source: str, layout: _Layout) -> dict[str, T
     return dict(tensors)
 
 
-def _fit(
-    tensors: dict[str, Tensor], own: Mapping[str, Tensor], layout: _Layout, family: Family, path: Path
-) -> list[str]:
-    """Adapt `tensors` in place to another resolution, channel count, patch embedding and class count; say what changed."""
+def _refuse_other_pooling(file: WeightFile, model: nn.Module) -> None:
+    if "fc_norm.weight" in file.tensors and isinstance(model, VisionTransformer) and model.config.pool != "mean_norm":
+        raise WeightsError(
+            f"{file.path}: its norm follows the pooling (fc_norm); build the model with pool=mean_norm, "
+            f"found pool={model.config.pool}"
+        )
+
+
+def _fit(tensors: dict[str, Tensor], layout: _Layout, family: Family, path: Path) -> list[str]:
+    """Adapt `tensors` in place to another resolution, channel count, patch embedding and head; say what changed."""
+    own = layout.tensors
     notes = [family.note] if family.note else []
     notes += _fit_stem(tensors, own[layout.stem], layout.stem)
     if layout.positions is not None and layout.positions in tensors:
@@ -239,7 +253,7 @@ def _spec_of(file: WeightFile, family: Family) -> ImageSpec:
     recorded = file.extras.get("image_spec")
     if not isinstance(recorded, Mapping):
         return family.image_spec
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in recorded.items()}
+    values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in recorded.items()}
     try:
         return ImageSpec(**values)
     except (TypeError, ValueError) as error:

@@ -33,7 +33,7 @@ class ImageSpec:
             raise ValueError(f"image_size={self.image_size} must be at least 1 pixel")
         if not len(self.mean) == len(self.std) == self.in_channels:
             raise ValueError(
-                f"mean has {len(self.mean)} and std {len(self.std)} values; in_channels={self.in_channels} needs as many"
+                f"mean has {len(self.mean)} values, std {len(self.std)}; in_channels={self.in_channels} needs as many"
             )
         if not 0 < self.crop_fraction <= 1:
             raise ValueError(f"crop_fraction={self.crop_fraction} must lie in (0, 1]")
@@ -87,7 +87,7 @@ class ViTConfig:
         return (self.image_size // self.patch_size) ** 2
 
 
-# Ti, S: Touvron et al. 2021 (DeiT), table 1. B, L, H: Dosovitskiy et al. 2020, table 1. micro: ours, for 8-64 px images.
+# Ti, S: Touvron et al. 2021 (DeiT), table 1. B, L, H: Dosovitskiy et al. 2020, table 1. micro: ours, for 8-64 px.
 _WIDTHS: dict[str, dict[str, int]] = {
     "tiny": {"embed_dim": 192, "depth": 12, "num_heads": 3},
     "small": {"embed_dim": 384, "depth": 12, "num_heads": 6},
@@ -124,15 +124,15 @@ class ModelConfig:
     """Which model, where its weights come from, and which of its parameters train."""
 
     name: Annotated[str, tyro.conf.arg(name="model")] = "auto"
-    """Model name, or hf:ID_OR_FOLDER for a Hugging Face model. `auto` picks one for the data set: vit_micro_2 for digits,
-    vit_tiny_16 for photographs."""
+    """Model name, or hf:ID_OR_FOLDER for a Hugging Face model. `auto` picks one for the data set: vit_micro_2 for
+    digits, vit_tiny_16 for photographs."""
     weights: str | None = None
     """Initial weights: `none`, a file, a run directory, or an enum name of torchvision such as IMAGENET1K_V1. Default:
     none for the scratch ViTs, IMAGENET1K_V1 for vit_b_16 and resnet18, its own for hf: models."""
     weights_source: Literal["torchvision", "timm", "huggingface", "google", "ours"] | None = None
     """Whose parameter names the weights file uses. Default: told from the names themselves."""
     trainable: str = "all"
-    """Which parameters train: all, head (a linear probe), or last:K (the head, the final norm and the last K blocks)."""
+    """Which parameters train: all, head (a linear probe), or last:K (head, final norm and the last K blocks)."""
     image_size: int | None = None
     """Side of the square input, in pixels. Default: the model's own; positions are interpolated to any other."""
     in_channels: int = 3
@@ -149,7 +149,7 @@ class ModelConfig:
     attention_dropout: float = 0.0
     """Dropout on the attention weights."""
     stochastic_depth: float = 0.0
-    """Probability that the last block is skipped in training; grows linearly from 0 at the first (Huang et al. 2016)."""
+    """Probability that the last block is skipped in training; grows linearly from 0 at the first."""
     attention: Literal["auto", "sdpa", "explicit"] = "auto"
     """How attention is computed: by a measured table (auto), PyTorch's fused kernel, or the softmax written out."""
     mean: tuple[float, ...] | None = None
@@ -174,6 +174,8 @@ class ModelConfig:
                 raise ValueError(
                     f"{field} has {len(values)} values; in_channels={self.in_channels} needs as many, or one"
                 )
+        if self.layer_norm_eps is not None and self.layer_norm_eps <= 0:
+            raise ValueError(f"layer_norm_eps={self.layer_norm_eps} must be positive")
         if self.std is not None and min(self.std) <= 0:
             raise ValueError(f"std={self.std} must be positive")
         check_probabilities(self)

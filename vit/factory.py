@@ -5,21 +5,21 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from vit.checkpoints import load_weights, weights_image_spec
+from vit.checkpoints import load_weights, weights_image_spec, weights_layer_norm_eps
 from vit.config import HALF, HF_PREFIX, TORCHVISION_MODELS, VIT_SHAPES, ImageSpec, ModelConfig, ViTConfig
 from vit.model import VisionTransformer
 from vit.parts import freeze
 from vit.torchvision_models import (
     build_resnet18,
     build_vit_b_16,
-    fetch_torchvision,
     torchvision_image_spec,
     torchvision_weights,
-    weights_names,
+    torchvision_weights_path,
 )
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ def build_model(name: str | ModelConfig, *, num_classes: int, **options: Any) ->
     return model
 
 
-def weights_path(config: ModelConfig) -> Any | None:
+def weights_path(config: ModelConfig) -> Path | None:
     """The file that `config.weights` means; None for training from scratch.
 
     Raises:
@@ -101,21 +101,27 @@ def weights_path(config: ModelConfig) -> Any | None:
     """
     if config.weights == "none" or (config.weights is None and config.name not in TORCHVISION_MODELS):
         return None
-    if config.name in TORCHVISION_MODELS:
-        if torchvision_weights(config) is not None:
-            return fetch_torchvision(config)
-        assert config.weights is not None
-        if "/" not in config.weights and config.weights.isupper():
-            known = ", ".join(weights_names(config.name))
-            raise ValueError(f"{config.name} has no weights {config.weights!r}; known: {known}, none, or a file")
-    return config.weights
+    return torchvision_weights_path(config) if config.name in TORCHVISION_MODELS else Path(config.weights or "")
+
+
+def resolve(config: ModelConfig) -> ModelConfig:
+    """The same model with all that its weights decide written out, so that it can be rebuilt without their file.
+
+    A run stores this in config.json: its checkpoints then load into `build_model(config, weights="none", ...)`.
+    """
+    spec = image_spec(config)
+    path = None if config.name.startswith(HF_PREFIX) else weights_path(config)
+    eps = config.layer_norm_eps
+    if eps is None and path is not None and config.name != "resnet18":
+        eps = weights_layer_norm_eps(path, source=config.weights_source)
+    return dataclasses.replace(config, image_size=spec.image_size, mean=spec.mean, std=spec.std, layer_norm_eps=eps)
 
 
 def image_spec(config: ModelConfig) -> ImageSpec:
     """The preprocessing that belongs to a model and its weights, at the requested size.
 
-    torchvision weights bring `weights.transforms()`, foreign files the values of their family, our own runs what they were
-    trained with; a model from scratch gets mean = std = .5. `config.mean` and `config.std` override.
+    torchvision weights bring `weights.transforms()`, foreign files the values of their family, our own runs what they
+    were trained with; a model from scratch gets mean = std = .5. `config.mean` and `config.std` override.
     """
     if config.name == "auto":
         raise ValueError("model `auto` depends on the data; resolve it to a name first")

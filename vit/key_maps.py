@@ -1,7 +1,7 @@
 """The parameter names of five families of Vision Transformers, each mapped to ours by a pure function.
 
-A family also carries what its files do not say: how images were prepared, the epsilon of its LayerNorms, and the rule by
-which it interpolates positions. All of it is announced on loading and can be overridden.
+A family also carries what its files do not say: how images were prepared, the epsilon of its LayerNorms, and the rule
+by which it interpolates positions. All of it is announced on loading and can be overridden.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def from_timm(tensors: Mapping[str, Tensor]) -> Tensors:
 
 
 def fold_layer_scale(tensors: Tensors) -> Tensors:
-    """Multiply LayerScale factors (DeiT III, DINOv2) into the projection before them: the same function, no new layer."""
+    """Multiply LayerScale factors (DeiT III) into the projection before them: the same function, no new layer."""
     folded = dict(tensors)
     for number, layer in (("1", "attention.projection"), ("2", "mlp.fc2")):
         for name in [name for name in tensors if name.endswith(f".ls{number}.gamma")]:

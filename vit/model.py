@@ -35,7 +35,7 @@ class PatchEmbed(nn.Module):
 
 
 class LinearPatchEmbed(nn.Module):
-    """The same function with the cutting written out: `projection.weight` is the convolution's, flattened to (D, C*P*P)."""
+    """The same function, the cutting written out: `projection.weight` is the convolution's, flattened to (D, C*P*P)."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ def attention_path(device_type: str, dtype: torch.dtype, length: int) -> str:
 
 
 def explicit_attention(q: Tensor, k: Tensor, v: Tensor, *, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
-    """`A = softmax(q k^T / sqrt(K))` (eq. 6) and `A v` (eq. 7): (B, H, T, K) each -> output (B, H, T, K), A (B, H, T, T).
+    """`A = softmax(q k^T / sqrt(K))` (eq. 6), then `A v` (eq. 7): three (B, H, T, K) -> (B, H, T, K), A (B, H, T, T).
 
     Without the division the scores have variance K, and the softmax of such numbers is nearly one-hot.
     """
@@ -181,7 +181,7 @@ class MLP(nn.Module):
 
 
 class StochasticDepth(nn.Module):
-    """In training, drop a residual branch for whole samples with this probability (Huang et al. 2016, arXiv:1603.09382).
+    """In training, drop a residual branch for whole samples with this probability (Huang et al. 2016).
 
     The surviving branches are divided by the survival probability, so evaluation needs no correction.
     """
@@ -216,7 +216,7 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, *, num_queries: int | None = None, need_weights: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """(B, T, D) -> (B, T, D), and the attention weights if asked for; only the first `num_queries` tokens if given."""
+        """(B, T, D) -> (B, T, D) and the attention weights if asked for; of the first `num_queries` tokens if given."""
         attended, weights = self.attention(self.norm1(x), num_queries=num_queries, need_weights=need_weights)
         x = x[:, :num_queries] + self.stochastic_depth(self.attention_dropout(attended))
         x = x + self.stochastic_depth(self.mlp(self.norm2(x)))
@@ -289,16 +289,23 @@ def initialise(model: VisionTransformer) -> None:
     nn.init.trunc_normal_(model.embedding.positions, std=0.02)
     for layer in (model.embedding.patches.projection, model.pre_logits):
         if layer is not None:
-            nn.init.trunc_normal_(layer.weight, std=math.sqrt(1 / layer.weight[0].numel()))
-            nn.init.zeros_(layer.bias)
-    for block in model.blocks:
-        for weight in (*block.attention.qkv.weight.chunk(3), block.attention.projection.weight):
-            nn.init.xavier_uniform_(weight)
-        for layer in (block.mlp.fc1, block.mlp.fc2):
-            nn.init.xavier_uniform_(layer.weight)
-            nn.init.normal_(layer.bias, std=1e-6)
-        for layer in (block.attention.qkv, block.attention.projection):
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
+            _initialise_projection(layer.weight, layer.bias)
+    for module in model.modules():
+        if isinstance(module, Attention):
+            for weight in (*module.qkv.weight.chunk(3), module.projection.weight):
+                nn.init.xavier_uniform_(weight)
+            for bias in (module.qkv.bias, module.projection.bias):
+                if bias is not None:
+                    nn.init.zeros_(bias)
+        elif isinstance(module, MLP):
+            for linear in (module.fc1, module.fc2):
+                nn.init.xavier_uniform_(linear.weight)
+                nn.init.normal_(linear.bias, std=1e-6)
     nn.init.zeros_(model.head.weight)
     nn.init.zeros_(model.head.bias)
+
+
+def _initialise_projection(weight: Tensor, bias: Tensor | None) -> None:
+    nn.init.trunc_normal_(weight, std=math.sqrt(1 / weight[0].numel()))
+    if bias is not None:
+        nn.init.zeros_(bias)

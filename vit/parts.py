@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MethodType
+from typing import Any
 
 from torch import nn
 
@@ -27,16 +28,19 @@ def parts(model: nn.Module) -> Parts:
     Raises:
         ValueError: a class this project does not build.
     """
-    # Modules are told apart by class name where naming the class would import a library that is not needed otherwise.
     if isinstance(model, VisionTransformer):
         head = [layer for layer in (model.pre_logits, model.head) if layer is not None]
         return Parts(list(model.blocks), [model.norm], head)
+    # Told by their modules: naming the classes would import libraries that are not needed otherwise.
+    other: Any = model
     if hasattr(model, "encoder") and hasattr(model, "heads"):  # torchvision's VisionTransformer
-        return Parts(list(model.encoder.layers), [model.encoder.ln], [model.heads])
+        return Parts(list(other.encoder.layers), [other.encoder.ln], [other.heads])
     if hasattr(model, "layer4") and hasattr(model, "fc"):  # torchvision's ResNet: its four stages are the blocks
-        return Parts([model.layer1, model.layer2, model.layer3, model.layer4], [], [model.fc], block_name="stages")
+        return Parts([other.layer1, other.layer2, other.layer3, other.layer4], [], [other.fc], block_name="stages")
+    if hasattr(model, "find_parts"):  # the adapter of vit/huggingface.py
+        return other.find_parts()
     raise ValueError(
-        f"{type(model).__name__} is not a model of this project; known: VisionTransformer, vit_b_16, resnet18"
+        f"{type(model).__name__} is not a model of this project; known: VisionTransformer, vit_b_16, resnet18, hf:"
     )
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from vit.config import HALF, IMAGENET_MEAN, IMAGENET_STD, ImageSpec, ModelConfig
 from vit.weight_files import fetch
+
+log = logging.getLogger(__name__)
 
 PATCH_SIZE = 16
 # What each model cannot do; asking for it is an error, because an option without effect misleads.
@@ -57,7 +61,7 @@ def build_vit_b_16(config: ModelConfig, *, num_classes: int) -> nn.Module:
 
 
 def build_resnet18(config: ModelConfig, *, num_classes: int) -> nn.Module:
-    """torchvision's ResNet-18, untrained: the convolutional yardstick. Any image size; a zero head, as the ViTs have."""
+    """torchvision's ResNet-18, untrained: the convolutional yardstick, for any image size. A zero head, as the ViTs."""
     from torchvision.models import resnet18
 
     _refuse_unsupported(config)
@@ -70,24 +74,38 @@ def build_resnet18(config: ModelConfig, *, num_classes: int) -> nn.Module:
 
 
 def torchvision_weights(config: ModelConfig) -> Any | None:
-    """The member of the weights enum that `config.weights` names; None for no weights or a file."""
+    """The member of the weights enum that `config.weights` names, or whose file it is; None for any other file."""
+    members = _members(config.name)
+    name = "IMAGENET1K_V1" if config.weights is None else config.weights
+    by_file = {weights.url.rsplit("/", 1)[-1]: weights for weights in members.values()}
+    return members.get(name) or by_file.get(Path(name).name)
+
+
+def torchvision_weights_path(config: ModelConfig) -> Path:
+    """The file of `config.weights`, downloaded and verified if it is a name.
+
+    Raises:
+        ValueError: neither a name nor a file.
+        WeightsError: no network; the line says which file to fetch and where to put it.
+    """
+    members = _members(config.name)
+    weights = members.get("IMAGENET1K_V1" if config.weights is None else config.weights)
+    if weights is not None:
+        if "license" in weights.meta:
+            log.warning("weights %s: %s (not for commercial use)", weights.name, weights.meta["license"])
+        return fetch(weights.url, megabytes=weights.meta["_file_size"])
+    assert config.weights is not None
+    path = Path(config.weights).expanduser()
+    if not path.exists() and not path.suffix:
+        known = ", ".join(members)
+        raise ValueError(f"{config.name} has no weights {config.weights!r}; known: {known}, none, or a file")
+    return path
+
+
+def _members(name: str) -> dict[str, Any]:
     from torchvision.models import ResNet18_Weights, ViT_B_16_Weights
 
-    enum = {"vit_b_16": ViT_B_16_Weights, "resnet18": ResNet18_Weights}[config.name]
-    return enum.__members__.get("IMAGENET1K_V1" if config.weights is None else config.weights)
-
-
-def weights_names(name: str) -> tuple[str, ...]:
-    from torchvision.models import ResNet18_Weights, ViT_B_16_Weights
-
-    return tuple({"vit_b_16": ViT_B_16_Weights, "resnet18": ResNet18_Weights}[name].__members__)
-
-
-def fetch_torchvision(config: ModelConfig) -> Any:
-    """Path of the downloaded and verified weights file, or a WeightsError saying what to fetch and where to put it."""
-    weights = torchvision_weights(config)
-    assert weights is not None
-    return fetch(weights.url, megabytes=weights.meta["_file_size"])
+    return dict({"vit_b_16": ViT_B_16_Weights, "resnet18": ResNet18_Weights}[name].__members__)
 
 
 def native_size(config: ModelConfig) -> int:

@@ -1,11 +1,12 @@
 """Read tensors from files of weights, whoever wrote them, without ever running what a file contains.
 
-.safetensors and .npz hold arrays only; a .pth or .pt file is a pickle, which can run any code when it is opened, so it is
-read with `weights_only=True`: tensors, numbers, strings and containers, or an error.
+.safetensors and .npz hold arrays only; a .pth or .pt file is a pickle, which can run any code when it is opened, so it
+is read with `weights_only=True`: tensors, numbers, strings and containers, or an error.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import pickle
 import re
@@ -83,7 +84,9 @@ def strip_prefixes(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _read_torch(path: Path) -> dict[str, Any]:
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        # Namespace is what argparse left in the files of DeiT, MAE and DINO: attributes and nothing else.
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except pickle.UnpicklingError as error:
         refused = re.search(r"GLOBAL (\S+)|[Uu]nsupported (?:class|operand|global)[^\w]*([\w.]+)", str(error))
         if refused:
@@ -137,13 +140,15 @@ def fetch(url: str, *, megabytes: float) -> Path:
             torch.hub.download_url_to_file(url, str(path), digits)
         except (URLError, OSError, RuntimeError) as error:
             raise WeightsError(
-                f"cannot download {name} ({getattr(error, 'reason', error)}); fetch {url} ({megabytes:.0f} MB) and put it at {path}"
+                f"cannot download {name} ({getattr(error, 'reason', error)}); "
+                f"fetch {url} ({megabytes:.0f} MB) and put it at {path}"
             ) from None
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if not found.startswith(digits):
         raise WeightsError(
-            f"{path}: SHA-256 begins with {found[:8]}, expected {digits}: truncated or another file; delete it and fetch {url}"
+            f"{path}: SHA-256 begins with {found[:8]}, expected {digits}: truncated or another file; "
+            f"delete it and fetch {url}"
         )
     return path
 

@@ -1,0 +1,176 @@
+"""Hugging Face image classifiers by id or folder (`hf:google/vit-base-patch16-224`), when `transformers` is installed.
+
+Only this file imports transformers, and only inside its functions. Weights are read from .safetensors; code that comes
+with a model is never run.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from vit.config import HALF, HF_PREFIX, ImageSpec, ModelConfig
+from vit.parts import Parts
+from vit.weight_files import WeightsError
+
+_UNSUPPORTED = ("stochastic_depth", "pool", "patch_embedding", "representation_size", "attention", "weights_source")
+_RESAMPLE: dict[int, Literal["nearest", "bilinear", "bicubic"]] = {0: "nearest", 2: "bilinear", 3: "bicubic"}
+
+
+class HuggingFaceClassifier(nn.Module):
+    """A transformers classifier that takes images and returns logits, as every model here does."""
+
+    def __init__(self, model: Any, *, image_size: int) -> None:
+        super().__init__()
+        self.model = model
+        native = getattr(model.config, "image_size", image_size)
+        accepts = "interpolate_pos_encoding" in inspect.signature(model.forward).parameters
+        if image_size != native and hasattr(model.config, "patch_size") and not accepts:
+            raise ValueError(f"{type(model).__name__} takes image_size={native} only, got {image_size}")
+        # Without positions (a ResNet, a ConvNeXt) there is nothing to interpolate: any size goes in as it is.
+        self.options = {"interpolate_pos_encoding": True} if accepts and image_size != native else {}
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C, S, S) -> logits (B, classes)."""
+        return self.model(pixel_values=images, **self.options).logits
+
+    def forward_with_attention(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """(B, C, S, S) -> logits (B, classes) and per layer the attention weights (B, H, T, T)."""
+        usual = self.model.config._attn_implementation
+        self.model.set_attn_implementation("eager")  # the fused kernels do not return weights
+        try:
+            output = self.model(pixel_values=images, output_attentions=True, **self.options)
+        finally:
+            self.model.set_attn_implementation(usual)
+        if not output.attentions:
+            raise ValueError(f"{type(self.model).__name__} returns no attention weights; a ViT does")
+        return output.logits, list(output.attentions)
+
+    def find_parts(self) -> Parts:
+        """Blocks: the longest list of layers. Norms: what the base model holds beside it by the name of a norm."""
+        lists = [list(module) for module in self.model.modules() if isinstance(module, nn.ModuleList)]
+        blocks = max(lists, key=len, default=[])
+        base = self.model.base_model
+        norms = [module for name, module in base.named_children() if "norm" in name]
+        return Parts(blocks, norms, [self.model.classifier])
+
+
+def build_huggingface(config: ModelConfig, *, num_classes: int) -> nn.Module:
+    """The classifier that `config.name` means, with a new zero head where `num_classes` is not its own.
+
+    Raises:
+        ValueError: transformers is not installed, or an option this model does not have.
+        WeightsError: no such model here or on the hub, or no .safetensors.
+    """
+    transformers = _transformers()
+    _refuse_unsupported(config)
+    source = config.name.removeprefix(HF_PREFIX)
+    auto = transformers.AutoModelForImageClassification
+    try:
+        settings = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
+        _set_dropout(settings, config)
+        if config.weights == "none":
+            model = auto.from_config(settings, trust_remote_code=False)
+        else:
+            model = auto.from_pretrained(source, config=settings, use_safetensors=True, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise WeightsError(f"{config.name}: {_first_line(error)}") from None
+    channels = getattr(settings, "num_channels", 3)
+    if config.in_channels != channels:
+        raise ValueError(f"{config.name} takes {channels} channels, got in_channels={config.in_channels}")
+    _replace_head(model, num_classes)
+    native = getattr(settings, "image_size", None) or 224
+    return HuggingFaceClassifier(model.float(), image_size=config.image_size or native)
+
+
+def huggingface_image_spec(config: ModelConfig) -> ImageSpec:
+    """The values of the model's `preprocessor_config.json`; .5 where it has none.
+
+    Raises:
+        ValueError, WeightsError: as `build_huggingface`.
+    """
+    transformers = _transformers()
+    source = config.name.removeprefix(HF_PREFIX)
+    try:
+        settings = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
+        path = transformers.utils.cached_file(
+            source, "preprocessor_config.json", _raise_exceptions_for_missing_entries=False
+        )
+    except (OSError, ValueError) as error:
+        raise WeightsError(f"{config.name}: {_first_line(error)}") from None
+    values = json.loads(Path(path).read_text()) if path else {}
+    native = getattr(settings, "image_size", None) or 224
+    resized, cropped = _side(values.get("size")), _side(values.get("crop_size"))
+    return ImageSpec(
+        image_size=config.image_size or native,
+        mean=tuple(values.get("image_mean", HALF)),
+        std=tuple(values.get("image_std", HALF)),
+        interpolation=_RESAMPLE.get(values.get("resample", 2), "bicubic"),
+        crop_fraction=min(1.0, cropped / resized) if values.get("do_center_crop") and resized and cropped else 1.0,
+    )
+
+
+def _side(size: Any) -> int | None:
+    """Pixels of `224`, `{"height": 224, "width": 224}` or `{"shortest_edge": 256}`."""
+    if isinstance(size, dict):
+        return size.get("shortest_edge") or size.get("height")
+    return size
+
+
+def _replace_head(model: Any, num_classes: int) -> None:
+    head = getattr(model, "classifier", None)
+    last = head[-1] if isinstance(head, nn.Sequential) else head
+    if not isinstance(last, nn.Linear):
+        raise ValueError(
+            f"{type(model).__name__} does not end in a Linear named `classifier`: its head cannot be replaced"
+        )
+    if last.out_features != num_classes:
+        new = nn.Linear(last.in_features, num_classes)
+        nn.init.zeros_(new.weight)
+        nn.init.zeros_(new.bias)
+        if isinstance(head, nn.Sequential):
+            head[-1] = new
+        else:
+            model.classifier = new
+        model.config.num_labels = model.num_labels = num_classes
+
+
+def _set_dropout(settings: Any, config: ModelConfig) -> None:
+    names = {"dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob"}
+    for option, name in names.items():
+        value = getattr(config, option)
+        if value and not hasattr(settings, name):
+            raise ValueError(f"{config.name} has no option {option}, got {value}")
+        if hasattr(settings, name):
+            setattr(settings, name, value)
+    if config.layer_norm_eps is not None:
+        settings.layer_norm_eps = config.layer_norm_eps
+
+
+def _refuse_unsupported(config: ModelConfig) -> None:
+    defaults = ModelConfig()
+    for option in _UNSUPPORTED:
+        if getattr(config, option) != getattr(defaults, option):
+            raise ValueError(
+                f"{config.name} has no option {option}, got {getattr(config, option)!r}; scratch ViTs have"
+            )
+    if config.weights not in (None, "none"):
+        raise ValueError(f"{config.name} brings its own weights; weights={config.weights!r} must be none or left out")
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError:
+        raise ValueError(
+            "models named hf:... need the package transformers; install it: pip install transformers"
+        ) from None
+    return transformers
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
