@@ -70,7 +70,7 @@ class CheckpointWriter:
         try:
             with open(aside, "wb") as file:
                 hashing = _HashingFile(file)
-                torch.save(dict(checkpoint), hashing)
+                torch.save(dict(checkpoint), hashing)  # type: ignore[arg-type]  # it only ever writes
                 file.flush()
                 os.fsync(file.fileno())
             final = self.folder / f"{stem}_{hashing.sha.hexdigest()[:8]}.pt"
@@ -124,7 +124,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} is not a checkpoint of this application: it has no 'model' and 'format_version'")
     if data["format_version"] > FORMAT_VERSION:
         raise CheckpointError(
-            f"checkpoint {path} has format {data['format_version']}; this version reads up to {FORMAT_VERSION}: update it"
+            f"checkpoint {path} has format {data['format_version']}; this version reads up to {FORMAT_VERSION}"
         )
     return data
 

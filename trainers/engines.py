@@ -76,7 +76,7 @@ def create_trainer(
         return {"loss": value, "correct": correct, "n": len(labels), "grad_norm": norm}
 
     trainer = Engine(train_step)
-    trainer.scaler = scaler  # type: ignore[attr-defined]  # the checkpoint handler saves it
+    trainer.scaler = scaler  # the checkpoint handler saves it
     return trainer
 
 

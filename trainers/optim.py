@@ -29,9 +29,9 @@ def learning_rate(
     Nothing has to be saved to resume it. Ignite's wrapper around torch's schedulers is off for most of them under
     torch 2.14, and torch's own carry state.
 
-    The warm-up climbs linearly and reaches `peak` at step `warmup_steps`. Then: `cosine` falls to 0 just after the last
-    step (Loshchilov & Hutter 2017, eq. 5); `step` is a tenth of `peak` from the epoch at 60 % of the run and a hundredth
-    from the one at 85 %; `constant` stays.
+    The warm-up climbs linearly and reaches `peak` at step `warmup_steps`. Then: `cosine` falls to 0 just after the
+    last step (Loshchilov & Hutter 2017, eq. 5); `step` is a tenth of `peak` from the epoch at 60 % of the run and a
+    hundredth from the one at 85 %; `constant` stays.
     """
     if warmup_steps >= total_steps:
         raise ValueError(f"a warm-up of {warmup_steps} steps leaves nothing of a run of {total_steps} steps")

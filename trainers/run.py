@@ -34,6 +34,7 @@ from trainers.run_directory import (
 )
 from trainers.seeding import seed_everything
 from vit import ImageSpec, WeightsError, build_model, image_spec
+from vit.factory import resolve as resolve_model
 from vit.param_groups import param_groups
 
 AMP_DTYPES = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -120,6 +121,7 @@ def prepare(config: RunConfig) -> Job:
     """Build everything that can turn out wrong before anything is written."""
     try:
         config = defaults.resolve(config)
+        config = dataclasses.replace(config, model=resolve_model(config.model))
         spec = image_spec(config.model)
         data = build_dataloaders(config.data, spec, seed=config.train.seed)
         config = defaults.resolve_length(
@@ -136,7 +138,6 @@ def prepare(config: RunConfig) -> Job:
     assert config.train.weight_decay is not None
     groups = param_groups(model, weight_decay=config.train.weight_decay)
     optimizer = build_optimizer(groups, name=config.train.optimizer, lr=config.train.lr)
-    config = dataclasses.replace(config, model=dataclasses.replace(config.model, image_size=spec.image_size))
     return Job(config, spec, data, model, optimizer, device)
 
 
@@ -233,7 +234,7 @@ def attach_best_checkpoint(trainer: Engine, job: Job, run_dir: Path) -> None:
 
 def attach_resume_checkpoint(trainer: Engine, job: Job, run_dir: Path, stopper: EarlyStopping | None) -> None:
     """Save all of the training state after every epoch. The newest two stay."""
-    state = {"model": job.model, "optimizer": job.optimizer, "scaler": trainer.scaler, "trainer": trainer}  # type: ignore[attr-defined]
+    state = {"model": job.model, "optimizer": job.optimizer, "scaler": trainer.scaler, "trainer": trainer}
     if stopper is not None:
         state["early_stopping"] = stopper
     save = Checkpoint(
@@ -266,7 +267,7 @@ def conclude(job: Job, run_dir: Path, history: list[dict[str, Any]], loggers: te
                 job.model, loader, num_classes=len(job.data.class_names), device=job.device,
                 amp_dtype=AMP_DTYPES[job.config.train.amp],
             )  # fmt: skip
-            paths = [loader.dataset.path(i) for i in range(len(loader.dataset))]  # type: ignore[attr-defined, arg-type]
+            paths = [loader.dataset.path(i) for i in range(len(loader.dataset))]
             write_predictions(run_dir / "eval" / f"{split}_predictions.csv", scores[split], paths, job.data.class_names)
     final = {f"best_val_{name}": best[f"val_{name}"] for name in ("accuracy", "loss")}
     if "test" in scores:

@@ -1,7 +1,8 @@
 """Randomness as a function of position, so that a killed run can be resumed without saving any generator's state.
 
-Whatever a training step draws (dropout, stochastic depth, MixUp) depends only on (seed, iteration, slice), where the slice
-is the rank of the process or the number of the micro-batch. Evaluation may draw as it likes: the next step seeds again.
+Whatever a training step draws (dropout, stochastic depth, MixUp) depends only on (seed, iteration, slice), where the
+slice is the rank of the process or the number of the micro-batch. Evaluation may draw as it likes: the next step seeds
+again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The window on a run: three event writers in its `tb/` folder, and the handlers that feed them.
 
-`tb/train` and `tb/val` use the same tags, so both curves share one chart; `tb/` itself holds text, pictures and hparams.
-The step is the optimizer step everywhere.
+`tb/train` and `tb/val` use the same tags, so both curves share one chart; `tb/` itself holds text, pictures and
+hparams. The step is the optimizer step everywhere.
 """
 
 from __future__ import annotations

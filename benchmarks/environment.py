@@ -1,0 +1,32 @@
+"""What every benchmark notes beside its figures, and where the figures go."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from trainers.run_directory import processor_name
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+def describe(*packages: str) -> dict[str, Any]:
+    """Processor, cores, and the versions of Python, torch, torchvision, ignite and `packages`."""
+    names = ("torch", "torchvision", "pytorch-ignite", *packages)
+    return {
+        "processor": processor_name(),
+        "cores": os.cpu_count(),
+        "versions": {"python": platform.python_version()} | {name: metadata.version(name) for name in names},
+    }
+
+
+def write_result(name: str, result: dict[str, Any]) -> None:
+    """Print a result and keep it as benchmarks/results/<name>.json."""
+    RESULTS.mkdir(exist_ok=True)
+    text = json.dumps(result, indent=2)
+    (RESULTS / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+    print(text)

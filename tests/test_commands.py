@@ -1,0 +1,140 @@
+"""The command line as a person meets it: exit codes, one line per mistake, nothing left behind."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import main
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def image_folder(root: Path, *, classes=("cat", "dog"), n=6, size=20) -> Path:
+    generator = np.random.default_rng(0)
+    for split in ("train", "val"):
+        for index, name in enumerate(classes):
+            folder = root / split / name
+            folder.mkdir(parents=True)
+            for i in range(n):
+                pixels = generator.integers(0, 120, (size, size, 3), dtype=np.uint8) + np.uint8(100 * index)
+                Image.fromarray(pixels).save(folder / f"{i}.jpg")
+    return root
+
+
+def run(capsys, *argv) -> tuple[int, str, str]:
+    code = main.main([str(word) for word in argv])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def train_briefly(capsys, data: Path, folder: Path, *argv):
+    return run(
+        capsys, "train", "--data", data, "--output-dir", folder, "--model", "vit_micro_4", "--image-size", 16,
+        "--epochs", 1, "--batch-size", 4, "--workers", 0, "--device", "cpu", *argv,
+    )  # fmt: skip
+
+
+def test_train_then_evaluate_a_folder_of_images(capsys, tmp_path):
+    data = image_folder(tmp_path / "pets")
+    code, out, err = train_briefly(capsys, data, tmp_path / "runs")
+    assert code == 0, err
+    assert "2: cat, dog" in out
+    assert f"tensorboard --logdir {tmp_path / 'runs'}" in out
+    code, out, err = run(capsys, "evaluate", "latest", "--output-dir", tmp_path / "runs")
+    assert code == 0, err
+    assert "as logged" in out
+    assert "logged:" not in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "message"),
+    [
+        (["tain"], 2, "unknown command 'tain'; did you mean train?"),
+        (["train", "--model", "vit_tinny_16"], 2, "did you mean vit_tiny_16?"),
+        (["train", "--data", "digit"], 3, "did you mean digits?"),
+        (["train", "--epoch", "3"], 2, "unknown option --epoch; did you mean --epochs?"),
+        (["train", "--model", "vit_tiny_16", "--image-size", "225"], 2, "nearest: 224, 240"),
+        (["train", "--warmup-epochs", "5", "--epochs", "2"], 2, "warmup_epochs=5 leaves nothing of a run of epochs=2"),
+        (["train", "--device", "cuda:99"], 2, "device 'cuda:99' is not there"),
+        (["train", "--weights", "nothing.pth"], 3, "nothing.pth"),
+        (["train", "--config", "nothing.json"], 2, "nothing.json"),
+        (["evaluate", "nowhere"], 3, "nowhere is not a run directory: it does not exist"),
+        (["evaluate", "latest"], 3, "no run in runs/"),
+        (["evaluate"], 2, "run"),
+    ],
+)
+def test_a_mistake_gets_one_line_and_leaves_nothing(capsys, tmp_path, monkeypatch, argv, code, message):
+    monkeypatch.chdir(tmp_path)
+    found, _out, err = run(capsys, *argv)
+    assert found == code, err
+    assert message in err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_faulty_folders_get_one_line_and_leave_no_run(capsys, tmp_path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    hollow = image_folder(tmp_path / "hollow")
+    (hollow / "train" / "emu").mkdir()
+    truncated = image_folder(tmp_path / "truncated")
+    victim = truncated / "train" / "cat" / "3.jpg"
+    victim.write_bytes(victim.read_bytes()[:300])
+    for folder, message in ((empty, "empty"), (hollow, "emu"), (truncated, "3.jpg")):
+        code, _out, err = train_briefly(capsys, folder, tmp_path / "runs")
+        assert code == 3, (folder, err)
+        assert message in err
+        assert err.strip().count("\n") == 0, err
+        assert not [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+
+
+def test_weights_that_are_no_checkpoint_are_refused(capsys, tmp_path):
+    data, junk = image_folder(tmp_path / "pets"), tmp_path / "junk.pth"
+    junk.write_bytes(b"this is not a checkpoint")
+    code, _out, err = train_briefly(capsys, data, tmp_path / "runs", "--weights", junk)
+    assert code == 3
+    assert "junk.pth" in err
+    assert err.strip().count("\n") == 0
+
+
+def test_a_damaged_run_is_refused(capsys, tmp_path):
+    data = image_folder(tmp_path / "pets")
+    assert train_briefly(capsys, data, tmp_path / "runs", "--run-name", "r")[0] == 0
+    best = next((tmp_path / "runs" / "pets" / "r" / "checkpoints").glob("best_*.pt"))
+    best.write_bytes(best.read_bytes()[:-100])
+    code, _out, err = run(capsys, "evaluate", tmp_path / "runs" / "pets" / "r")
+    assert code == 3
+    assert "is damaged" in err
+
+
+def test_changed_images_are_noticed_by_evaluate(capsys, tmp_path):
+    data = image_folder(tmp_path / "pets")
+    assert train_briefly(capsys, data, tmp_path / "runs", "--run-name", "r")[0] == 0
+    (data / "val" / "cat" / "0.jpg").unlink()
+    code, _out, err = run(capsys, "evaluate", tmp_path / "runs" / "pets" / "r")
+    assert code == 3
+    assert "changed since the run" in err
+
+
+def test_a_log_file_gets_plain_lines_and_no_bar(tmp_path):
+    data = image_folder(tmp_path / "pets")
+    done = subprocess.run(
+        [sys.executable, "main.py", "train", "--data", data, "--output-dir", tmp_path / "runs", "--model", "vit_micro_4",
+         "--image-size", "16", "--epochs", "2", "--batch-size", "4", "--workers", "0", "--device", "cpu"],
+        cwd=ROOT, capture_output=True, text=True, timeout=120, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert "\r" not in done.stdout + done.stderr
+    assert done.stderr == ""
+    assert "epoch 2/2  train loss" in done.stdout
+
+
+def test_help_answers_without_torch_and_lists_every_command(capsys):
+    code, out, _err = run(capsys, "--help")
+    assert code == 0
+    assert all(name in out for name in main.COMMANDS)

@@ -1,0 +1,177 @@
+"""Whole runs, small ones, from options to run directory."""
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from datasets.config import DataConfig
+from trainers.checkpoint import checkpoints, read_checkpoint
+from trainers.config import ConfigError, OutputConfig, RunConfig, TrainConfig, load_config
+from trainers.engines import TrainingError
+from trainers.evaluation import score_split
+from trainers.handlers import TIMING_FIELDS
+from trainers.reevaluate import evaluate_run
+from trainers.run import load, prepare, train
+from trainers.run_directory import read_json
+from vit.config import ModelConfig
+
+
+def short_run(folder: Path, *, seed: int = 0, **train_options) -> RunConfig:
+    return RunConfig(
+        model=ModelConfig(name="vit_micro_2", dropout=0.1, stochastic_depth=0.1),
+        data=DataConfig(source="digits", workers=0),
+        train=TrainConfig(**{"epochs": 2, "seed": seed, "device": "cpu", "log_every": 5} | train_options),
+        output=OutputConfig(output_dir=folder),
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    return train(short_run(tmp_path_factory.mktemp("runs")))
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def without_timing(table: list[dict[str, str]]) -> list[dict[str, str]]:
+    return [{key: value for key, value in row.items() if key not in TIMING_FIELDS} for row in table]
+
+
+def test_a_run_learns(finished):
+    assert finished.history[0]["val_accuracy"] < 0.3
+    assert finished.val["accuracy"] > 0.5
+    assert finished.test["accuracy"] > 0.5
+
+
+def test_a_run_directory_holds_what_the_design_promises(finished):
+    names = {path.relative_to(finished.run_dir).as_posix() for path in finished.run_dir.rglob("*") if path.is_file()}
+    expected = {"config.json", "meta.json", "split.csv", "metrics.csv", "summary.json"}
+    assert expected | {"eval/val_predictions.csv", "eval/test_predictions.csv"} <= names
+    assert len(checkpoints(finished.run_dir / "checkpoints", "step")) == 1
+    assert len(checkpoints(finished.run_dir / "checkpoints", "best")) == 1
+    for part in (".", "train", "val"):
+        assert list((finished.run_dir / "tb" / part).glob("events.*")), part
+    assert not [name for name in names if name.endswith(".tmp")]
+
+
+def test_summary_agrees_with_the_history(finished):
+    summary = read_json(finished.run_dir / "summary.json")
+    assert summary["status"] == "finished"
+    assert summary["epochs"] == 2
+    assert summary["images_seen"] == 2 * read_split_count(finished.run_dir, "train")
+    best = rows(finished.run_dir / "metrics.csv")[summary["best"]["epoch"]]
+    assert float(best["val_accuracy"]) == summary["best"]["accuracy"] == finished.val["accuracy"]
+    assert summary["test"]["accuracy"] == finished.test["accuracy"]
+    assert summary["test"]["n"] == read_split_count(finished.run_dir, "test") == 360
+
+
+def read_split_count(run_dir: Path, split: str) -> int:
+    return sum(row["split"] == split for row in rows(run_dir / "split.csv"))
+
+
+def test_resolved_options_leave_nothing_open_and_rerun_the_run(finished, tmp_path):
+    config = load_config(finished.run_dir / "config.json")
+    for part in (config.data, config.train):
+        still_open = {name for name in vars(part) if getattr(part, name) in (None, "auto")}
+        assert not still_open & {"batch_size", "augment", "epochs", "lr", "weight_decay", "warmup_epochs", "amp", "device"}
+    again = train(replace(config, output=OutputConfig(output_dir=tmp_path)))
+    assert without_timing(rows(again.run_dir / "metrics.csv")) == without_timing(rows(finished.run_dir / "metrics.csv"))
+
+
+def test_one_seed_gives_one_result_and_another_seed_the_same_split(finished, tmp_path):
+    same = train(short_run(tmp_path / "same"))
+    first, second = (checkpoints(run.run_dir / "checkpoints", "best")[0] for run in (finished, same))
+    for name, value in read_checkpoint(first)["model"].items():
+        assert torch.equal(value, read_checkpoint(second)["model"][name])
+    assert without_timing(rows(same.run_dir / "metrics.csv")) == without_timing(rows(finished.run_dir / "metrics.csv"))
+    assert (same.run_dir / "split.csv").read_bytes() == (finished.run_dir / "split.csv").read_bytes()
+
+    other = train(short_run(tmp_path / "other", seed=1, epochs=1))
+    assert other.history[1]["val_loss"] != finished.history[1]["val_loss"]
+    assert (other.run_dir / "split.csv").read_bytes() == (finished.run_dir / "split.csv").read_bytes()
+
+
+def test_evaluate_gives_the_logged_numbers_to_the_last_bit(finished):
+    for split in ("val", "test"):
+        again = evaluate_run(finished.run_dir, split=split)
+        assert again.epoch == finished.best_epoch
+        assert {name: again.metrics[name] for name in again.logged} == again.logged
+        assert {"loss", "accuracy"} <= set(again.logged)
+
+
+def test_a_run_loads_from_its_directory_alone(finished):
+    model, spec, class_names = load(finished.run_dir)
+    assert class_names == tuple("0123456789")
+    assert not model.training
+    data = prepare(load_config(finished.run_dir / "config.json")).data
+    scores = score_split(
+        model, data.dataloaders["val"], num_classes=10, device=torch.device("cpu"), amp_dtype=None
+    )
+    assert scores.metrics["accuracy"] == finished.val["accuracy"]
+    assert spec.image_size == 8
+
+
+def test_predictions_name_each_image_once_and_agree_with_the_accuracy(finished):
+    table = rows(finished.run_dir / "eval" / "test_predictions.csv")
+    assert len({row["path"] for row in table}) == 360
+    assert sum(row["label"] == row["predicted"] for row in table) / 360 == finished.test["accuracy"]
+    for row in table[:20]:
+        probabilities = [float(value) for value in row["probabilities"].split()]
+        assert sum(probabilities) == pytest.approx(1, abs=1e-5)
+        assert str(probabilities.index(max(probabilities))) == row["predicted"]
+
+
+def events(folder: Path) -> EventAccumulator:
+    return EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+
+
+def test_train_and_val_share_tags_and_count_optimizer_steps(finished):
+    train_events, val_events = (events(finished.run_dir / "tb" / split) for split in ("train", "val"))
+    shared = {"loss", "accuracy"}
+    assert shared | {"optim/lr", "optim/grad_norm", "speed/images_per_s", "speed/data_wait"} == set(
+        train_events.Tags()["scalars"]
+    )
+    assert shared | {"accuracy_top5", "macro_f1", "calibration/ece"} == set(val_events.Tags()["scalars"])
+    last = finished.history[-1]["step"]
+    assert [event.step for event in val_events.Scalars("loss")] == [0, last // 2, last]
+    assert [event.step for event in train_events.Scalars("loss")] == list(range(5, last + 1, 5))
+
+
+def test_what_tensorboard_shows_stands_in_metrics_csv(finished):
+    table = rows(finished.run_dir / "metrics.csv")
+    for event, row in zip(events(finished.run_dir / "tb" / "val").Scalars("accuracy"), table, strict=True):
+        assert event.step == int(row["step"])
+        assert event.value == pytest.approx(float(row["val_accuracy"]))
+
+
+def test_the_picture_of_the_first_batch_is_there_un_normalised(finished):
+    root = events(finished.run_dir / "tb")
+    assert "data/augmented_batch" in root.Tags()["images"]
+    assert any(tag.startswith("config") for tag in root.Tags()["tensors"])
+
+
+def test_a_loss_that_is_not_finite_leaves_no_directory_before_the_first_checkpoint(tmp_path):
+    with pytest.raises(TrainingError, match=r"(loss|gradient norm) is (nan|inf) at step \d+"):
+        train(short_run(tmp_path, lr=1e30, warmup_epochs=0, clip_norm=0, epochs=1))
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_taken_run_name_is_refused_before_training(tmp_path):
+    config = short_run(tmp_path, epochs=1)
+    config = replace(config, output=OutputConfig(output_dir=tmp_path, run_name="mine"))
+    (tmp_path / "digits" / "mine").mkdir(parents=True)
+    with pytest.raises(ConfigError, match="mine exists already"):
+        train(config)
+
+
+def test_early_stopping_ends_the_run(tmp_path):
+    result = train(short_run(tmp_path, lr=1e-12, patience=2, epochs=9))
+    assert result.history[-1]["epoch"] < 5
+    assert json.loads((result.run_dir / "summary.json").read_text())["status"] == "finished"
