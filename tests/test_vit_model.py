@@ -1,0 +1,385 @@
+"""The Vision Transformer against PyTorch's own modules, then its exact laws, then what it says about wrong input."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vit.config import ViTConfig
+from vit.model import (
+    MLP,
+    Attention,
+    Block,
+    Embedding,
+    LinearPatchEmbed,
+    PatchEmbed,
+    StochasticDepth,
+    VisionTransformer,
+    attention_path,
+    cut_patches,
+    explicit_attention,
+)
+
+TINY = ViTConfig(image_size=12, patch_size=4, num_classes=5, embed_dim=24, depth=3, num_heads=3)
+
+
+def tiny(**options: Any) -> ViTConfig:
+    return dataclasses.replace(TINY, **options)
+
+
+def trained(config: ViTConfig = TINY, *, seed: int = 0) -> VisionTransformer:
+    """A model none of whose parameters is zero or one any more, in evaluation mode."""
+    torch.manual_seed(seed)
+    model = VisionTransformer(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    return model.eval()
+
+
+def pictures(config: ViTConfig = TINY, *, batch: int = 4, seed: int = 1) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(batch, config.in_channels, config.image_size, config.image_size, generator=generator)
+
+
+# --- patch embedding
+
+
+@pytest.mark.parametrize("channels", [1, 3, 5])
+def test_linear_patches_equal_the_convolution_after_a_weight_copy(channels: int) -> None:
+    config = tiny(in_channels=channels)
+    conv, linear = PatchEmbed(config), LinearPatchEmbed(config)
+    linear.projection.load_state_dict({"weight": conv.projection.weight.flatten(1), "bias": conv.projection.bias})
+    torch.testing.assert_close(linear(pictures(config)), conv(pictures(config)), atol=1e-5, rtol=0)
+
+
+def test_patches_are_cut_as_unfold_cuts_them() -> None:
+    images = pictures()
+    torch.testing.assert_close(cut_patches(images, 4), F.unfold(images, 4, stride=4).transpose(1, 2), atol=0, rtol=0)
+
+
+def test_a_plain_reshape_without_the_permute_is_another_function() -> None:
+    images = pictures()
+    assert (images.reshape(4, 9, -1) - cut_patches(images, 4)).abs().max() > 1
+
+
+def test_the_golden_shapes_of_a_512_pixel_image() -> None:
+    with torch.device("meta"):
+        model = VisionTransformer(ViTConfig(image_size=512, embed_dim=768, num_heads=12, depth=1))
+        images = torch.empty(1, 3, 512, 512)
+        assert model.embedding.patches.projection(images).shape == (1, 768, 32, 32)
+        assert model.embedding.patches(images).shape == (1, 1024, 768)
+        assert model.embedding(images).shape == (1, 1025, 768)
+        assert model.forward_features(images)[:, 0].shape == (1, 768)
+        assert model(images).shape == (1, 1000)
+
+
+def test_the_parameter_counts_of_the_paper_part_by_part() -> None:
+    with torch.device("meta"):
+        model = VisionTransformer(ViTConfig(image_size=512, embed_dim=768, num_heads=12, depth=1))
+    assert count(model.embedding.patches) == 590_592
+    assert model.embedding.positions.numel() == 787_200
+    assert count(model.blocks[0]) == 7_087_872
+
+
+def count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+# --- class token, positions, dropout
+
+
+def test_without_positions_the_class_output_ignores_the_order_of_patches_and_with_them_it_does_not() -> None:
+    model = trained()
+    images = pictures(batch=1)
+    tiles = images.unfold(2, 4, 4).unfold(3, 4, 4)  # (1, C, 3, 3, 4, 4)
+    shuffled = tiles.flip(2, 3).permute(0, 1, 2, 4, 3, 5).reshape(images.shape)
+    assert (model(images) - model(shuffled)).abs().max() > 1e-2
+    nn.init.zeros_(model.embedding.positions)
+    torch.testing.assert_close(model(images), model(shuffled), atol=1e-5, rtol=1e-5)
+
+
+def test_dropout_falls_on_the_sum_of_tokens_and_positions() -> None:
+    torch.manual_seed(0)
+    embedding = Embedding(tiny(dropout=0.5))
+    with torch.no_grad():
+        embedding.positions.fill_(100.0)  # a position that survived where its token was dropped would show
+    tokens = embedding.train()(pictures(batch=64))
+    dropped = tokens == 0
+    assert 0.45 < dropped.float().mean() < 0.55
+    assert tokens[~dropped].abs().min() > 150  # (token + 100) / 0.5
+
+
+def test_positions_are_added_and_the_class_token_comes_first() -> None:
+    embedding = Embedding(TINY)
+    nn.init.normal_(embedding.class_token)
+    nn.init.normal_(embedding.positions)
+    tokens = embedding(pictures())
+    expected = torch.cat([embedding.class_token.expand(4, -1, -1), embedding.patches(pictures())], 1)
+    torch.testing.assert_close(tokens, expected + embedding.positions)
+
+
+# --- attention
+
+
+def test_attention_equals_multihead_attention_after_a_weight_copy() -> None:
+    ours, x = Attention(TINY), torch.randn(2, 10, 24)
+    theirs = nn.MultiheadAttention(24, 3, batch_first=True)
+    theirs.load_state_dict(
+        {
+            "in_proj_weight": ours.qkv.weight,
+            "in_proj_bias": ours.qkv.bias,
+            "out_proj.weight": ours.projection.weight,
+            "out_proj.bias": ours.projection.bias,
+        }
+    )
+    out, weights = ours(x, need_weights=True)
+    expected, expected_weights = theirs(x, x, x, average_attn_weights=False)
+    torch.testing.assert_close(out, expected, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(weights, expected_weights, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(ours(x)[0], expected, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_both_attention_paths_agree_in_output_and_gradient(
+    dtype: torch.dtype, tolerance: float, dropout: float
+) -> None:
+    results = []
+    for path in ("explicit", "sdpa"):
+        torch.manual_seed(0)
+        attention = Attention(tiny(attention=path, attention_dropout=dropout)).to(dtype).train()
+        x = torch.randn(2, 10, 24, dtype=dtype, requires_grad=True)
+        torch.manual_seed(1)  # the same elements are dropped
+        out, _ = attention(x)
+        (gradient,) = torch.autograd.grad(out.float().square().mean(), x)
+        results.append((out, gradient))
+    for explicit, fused in zip(*results, strict=True):
+        torch.testing.assert_close(fused, explicit, atol=tolerance, rtol=tolerance)
+
+
+def test_attention_dropout_acts_on_the_weights_in_training_only() -> None:
+    torch.manual_seed(0)
+    for path in ("explicit", "sdpa"):
+        attention, x = Attention(tiny(attention=path, attention_dropout=0.5)), torch.randn(2, 10, 24)
+        assert (attention(x)[0] - attention(x)[0]).abs().max() > 1e-3
+        attention.eval()
+        torch.testing.assert_close(attention(x)[0], attention(x)[0], atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("qkv_bias", [True, False])
+def test_asking_for_a_few_queries_gives_the_same_rows(qkv_bias: bool) -> None:
+    block, x = Block(tiny(qkv_bias=qkv_bias)).eval(), torch.randn(2, 10, 24)
+    torch.testing.assert_close(block(x, num_queries=1)[0], block(x)[0][:, :1], atol=1e-6, rtol=1e-5)
+
+
+def test_scores_are_divided_by_the_root_of_the_head_width() -> None:
+    q, k = torch.randn(1, 1, 400, 64), torch.randn(1, 1, 400, 64)
+    assert math.isclose((q @ k.mT).var(), 64, rel_tol=0.1)  # one variance per number of the head
+    _, weights = explicit_attention(q, k, k)
+    scaled = q @ k.mT / 8
+    assert math.isclose(scaled.var(), 1, rel_tol=0.1)
+    torch.testing.assert_close(weights, scaled.softmax(-1), atol=1e-6, rtol=1e-4)
+
+
+def test_similar_vectors_get_the_larger_weight() -> None:
+    query = torch.tensor([[0.5, 0.5]])
+    keys = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, -1.0]])
+    scores = query @ keys.T
+    assert scores.tolist() == [[1.0, 0.0, -1.0]]
+    assert scores.softmax(-1).argsort(descending=True).tolist() == [[0, 1, 2]]
+
+
+def test_the_path_of_attention_is_a_static_table() -> None:
+    assert attention_path("cpu", torch.float32, 65) == "sdpa"
+    assert attention_path("cpu", torch.bfloat16, 65) == "explicit"
+    assert attention_path("cuda", torch.bfloat16, 197) == "sdpa"
+
+
+# --- MLP, blocks
+
+
+def test_mlp_has_one_activation_and_it_is_between_the_linears() -> None:
+    mlp, x = MLP(TINY).eval(), torch.randn(2, 10, 24)
+    assert mlp.fc1.out_features == 4 * 24
+    torch.testing.assert_close(
+        mlp(x), F.linear(F.gelu(F.linear(x, mlp.fc1.weight, mlp.fc1.bias)), mlp.fc2.weight, mlp.fc2.bias)
+    )
+    assert mlp(x).min() < -0.2  # a GELU at the end would cut everything below -0.17
+
+
+def test_mlp_drops_out_after_both_linears() -> None:
+    torch.manual_seed(0)
+    mlp = MLP(tiny(dropout=0.5)).train()
+    with torch.no_grad():
+        mlp.fc2.bias.fill_(10.0)
+    assert 0.4 < (mlp(torch.randn(2, 50, 24)) == 0).float().mean() < 0.6
+
+
+def test_zero_output_projections_make_a_block_the_identity() -> None:
+    block, x = Block(TINY), torch.randn(2, 10, 24)
+    for layer in (block.attention.projection, block.mlp.fc2):
+        nn.init.zeros_(layer.weight)
+        nn.init.zeros_(layer.bias)
+    torch.testing.assert_close(block(x)[0], x, atol=0, rtol=0)
+
+
+def test_norms_come_before_attention_and_mlp() -> None:
+    block, x = Block(TINY).eval(), torch.randn(2, 10, 24)
+    middle = x + block.attention(block.norm1(x))[0]
+    torch.testing.assert_close(block(x)[0], middle + block.mlp(block.norm2(middle)))
+
+
+def test_stochastic_depth_drops_whole_samples_and_keeps_the_mean() -> None:
+    torch.manual_seed(0)
+    layer, ones = StochasticDepth(0.25), torch.ones(4000, 3, 2)
+    out = layer(ones)
+    assert (out == out[:, :1, :1]).all()
+    assert out.unique().tolist() == pytest.approx([0, 4 / 3])
+    assert math.isclose(out.mean(), 1, abs_tol=0.05)
+    assert layer.eval()(ones) is ones
+
+
+def test_stochastic_depth_grows_linearly_from_zero() -> None:
+    model = VisionTransformer(tiny(stochastic_depth=0.2))
+    assert [block.stochastic_depth.probability for block in model.blocks] == pytest.approx([0, 0.1, 0.2])
+
+
+# --- the whole
+
+
+@pytest.mark.parametrize("pool", ["cls", "mean", "mean_norm"])
+@pytest.mark.parametrize("representation_size", [None, 7])
+def test_logits_do_not_change_by_asking_for_attention(pool: str, representation_size: int | None) -> None:
+    model = trained(tiny(pool=pool, representation_size=representation_size))
+    logits, attention = model.forward_with_attention(pictures())
+    torch.testing.assert_close(logits, model(pictures()), atol=1e-5, rtol=1e-5)
+    assert [tuple(weights.shape) for weights in attention] == [(4, 3, 10, 10)] * 3
+    for weights in attention:
+        torch.testing.assert_close(weights.sum(-1), torch.ones(4, 3, 10))
+
+
+def test_attention_weights_come_from_the_pass_that_predicts() -> None:
+    model = trained()
+    _, attention = model.forward_with_attention(pictures())
+    x = model.embedding(pictures())  # positions included
+    for block, weights in zip(model.blocks, attention, strict=True):
+        qkv = block.attention.qkv(block.norm1(x)).reshape(4, 10, 3, 3, 8)
+        scores = torch.einsum("bthk,bshk->bhts", qkv[:, :, 0], qkv[:, :, 1]) / math.sqrt(8)
+        torch.testing.assert_close(weights, scores.softmax(-1), atol=1e-5, rtol=1e-4)
+        x, _ = block(x)
+
+
+def test_features_are_all_tokens_normalised() -> None:
+    model = trained()
+    tokens = model.forward_features(pictures())
+    assert tokens.shape == (4, 10, 24)
+    torch.testing.assert_close(model.forward_head(tokens), model(pictures()), atol=1e-5, rtol=1e-5)
+    expected = (tokens - model.norm.bias) / model.norm.weight
+    torch.testing.assert_close(expected.mean(-1), torch.zeros(4, 10), atol=1e-5, rtol=0)
+
+
+def test_mean_pooling_leaves_out_the_class_token() -> None:
+    model = trained(tiny(pool="mean"))
+    tokens = model.forward_features(pictures())
+    torch.testing.assert_close(model(pictures()), model.head(tokens[:, 1:].mean(1)), atol=1e-5, rtol=1e-5)
+
+
+def test_a_representation_layer_is_linear_tanh_linear() -> None:
+    model = trained(tiny(representation_size=7))
+    assert model.pre_logits is not None
+    hidden = torch.tanh(model.pre_logits(model.forward_features(pictures())[:, 0]))
+    torch.testing.assert_close(model(pictures()), model.head(hidden), atol=1e-5, rtol=1e-5)
+
+
+def test_the_last_norm_has_the_epsilon_of_the_paper() -> None:
+    assert {module.eps for module in VisionTransformer(TINY).modules() if isinstance(module, nn.LayerNorm)} == {1e-6}
+
+
+def test_a_sample_does_not_depend_on_the_rest_of_its_batch() -> None:
+    model = trained().train()
+    torch.testing.assert_close(model(pictures(batch=8))[:1], model(pictures(batch=8)[:1]), atol=1e-5, rtol=1e-5)
+
+
+def test_a_fresh_model_has_the_loss_of_a_guess_and_moves_its_head_first() -> None:
+    model = VisionTransformer(TINY)
+    loss = F.cross_entropy(model(pictures()), torch.tensor([0, 1, 2, 3]))
+    loss.backward()
+    assert loss.item() == pytest.approx(math.log(5), abs=1e-6)
+    moved = {name for name, parameter in model.named_parameters() if parameter.grad.abs().max() > 0}
+    assert moved == {"head.weight", "head.bias"}
+
+
+def test_every_parameter_is_trained_once_the_head_is_not_zero() -> None:
+    model = trained().train()
+    F.cross_entropy(model(pictures()), torch.tensor([0, 1, 2, 3])).backward()
+    still = {name for name, parameter in model.named_parameters() if parameter.grad is None or not parameter.grad.any()}
+    assert not still
+
+
+def test_initial_weights_follow_the_paper() -> None:
+    torch.manual_seed(0)
+    model = VisionTransformer(ViTConfig(image_size=64, patch_size=4, embed_dim=192, depth=1))
+    positions, block = model.embedding.positions, model.blocks[0]
+    assert positions.std().item() == pytest.approx(0.02, rel=0.05)
+    assert not model.embedding.class_token.any()
+    assert model.embedding.patches.projection.weight.std().item() == pytest.approx(math.sqrt(1 / 48), rel=0.1)
+    for weight in block.attention.qkv.weight.chunk(3):
+        bound = math.sqrt(6 / (192 + 192))
+        assert 0.98 * bound < weight.abs().max() <= bound
+    assert not block.attention.qkv.bias.any()
+    assert block.mlp.fc1.bias.std().item() == pytest.approx(1e-6, rel=0.2)
+    assert (block.norm1.weight == 1).all()
+
+
+def test_a_copy_has_the_same_logits() -> None:
+    model = trained()
+    torch.testing.assert_close(copy.deepcopy(model)(pictures()), model(pictures()), atol=0, rtol=0)
+
+
+def test_autocast_in_bfloat16_stays_close_to_float32_on_both_paths() -> None:
+    for path in ("explicit", "sdpa"):
+        model = trained(tiny(attention=path))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            logits = model(pictures())
+        assert ((logits - model(pictures())).norm() / model(pictures()).norm()) < 2e-2
+
+
+# --- what is said about wrong input
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((3, 12, 12), r"images have shape \(3, 12, 12\); expected \(batch, channels, height, width\)"),
+        ((1, 1, 12, 12), r"images have 1 channels; this model was built with in_channels=3"),
+        ((1, 3, 14, 12), r"image side 14 is not divisible by patch_size=4; nearest: 12, 16"),
+        ((1, 3, 16, 16), r"images are 16 x 16; this model was built for image_size=12"),
+    ],
+)
+@pytest.mark.parametrize("patch_embedding", ["conv", "linear"])
+def test_wrong_images_are_refused_in_one_line(shape: tuple[int, ...], message: str, patch_embedding: str) -> None:
+    model = VisionTransformer(tiny(patch_embedding=patch_embedding))
+    with pytest.raises(ValueError, match=message):
+        model(torch.zeros(shape))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"image_size": 225, "patch_size": 16}, "image_size=225 is not divisible by patch_size=16; nearest: 224, 240"),
+        ({"embed_dim": 24, "num_heads": 5}, "embed_dim=24 is not divisible by num_heads=5; nearest: 4, 6"),
+        ({"num_classes": 0}, "num_classes=0 must be at least 1"),
+        ({"dropout": 1.0}, r"dropout=1.0 must lie in \[0, 1\)"),
+    ],
+)
+def test_wrong_shapes_are_refused_before_anything_is_built(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tiny(**options)

@@ -1,0 +1,371 @@
+"""Weights of torchvision, timm, Hugging Face and Google in our model: the same logits, attention and gradients.
+
+The sources are live models with random weights, so nothing is downloaded; the files are what those libraries write.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+from timm.models.vision_transformer import VisionTransformer as TimmViT
+from torch import Tensor, nn
+from torchvision.models.vision_transformer import VisionTransformer as TorchvisionViT
+from torchvision.models.vision_transformer import interpolate_embeddings
+from transformers import ViTConfig as HuggingFaceConfig
+from transformers import ViTForImageClassification
+
+from vit.attention_maps import attention_weights
+from vit.checkpoints import load_weights
+from vit.config import ViTConfig
+from vit.key_maps import FAMILIES
+from vit.model import VisionTransformer
+
+WIDTHS = {"Ti": (192, 3), "S": (384, 6), "B": (768, 12), "L": (1024, 16), "H": (1280, 16)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One shape of ViT, the size of its checkpoint and the size it is used at."""
+
+    width: str
+    patch_size: int
+    image_size: int
+    depth: int = 2
+    used_at: int | None = None
+    pool: str = "cls"
+
+    def __str__(self) -> str:
+        used = f"->{self.used_at}" if self.used_at else ""
+        return f"{self.width}/{self.patch_size}@{self.image_size}{used},depth{self.depth},{self.pool}"
+
+    def ours(self) -> VisionTransformer:
+        dim, heads = WIDTHS[self.width]
+        return VisionTransformer(
+            ViTConfig(
+                image_size=self.used_at or self.image_size,
+                patch_size=self.patch_size,
+                num_classes=11,
+                embed_dim=dim,
+                depth=self.depth,
+                num_heads=heads,
+                pool=self.pool,  # type: ignore[arg-type]
+            )
+        )
+
+
+FAST = [
+    Case("Ti", 8, 32),
+    Case("Ti", 14, 42),
+    Case("Ti", 16, 48, used_at=80),
+    Case("S", 32, 96, used_at=64),
+    Case("B", 16, 32, depth=1),
+]
+SLOW = [
+    Case("Ti", 16, 224, depth=12),
+    Case("S", 8, 96, depth=12, used_at=128),
+    Case("S", 16, 224, depth=12, used_at=288),
+    Case("B", 14, 224, depth=12),
+    Case("B", 16, 224, depth=12, used_at=384),
+    Case("B", 32, 224, depth=12, used_at=384),
+    Case("L", 16, 224, depth=3, used_at=256),
+    Case("L", 32, 384, depth=3),
+    Case("H", 14, 224, depth=2, used_at=280),
+]
+CASES = [pytest.param(case, id=str(case)) for case in FAST]
+CASES += [pytest.param(case, id=str(case), marks=pytest.mark.slow) for case in SLOW]
+
+
+def torchvision_source(case: Case) -> nn.Module:
+    dim, heads = WIDTHS[case.width]
+    return TorchvisionViT(case.image_size, case.patch_size, case.depth, heads, dim, 4 * dim, num_classes=11)
+
+
+def timm_source(case: Case) -> nn.Module:
+    dim, heads = WIDTHS[case.width]
+    return TimmViT(
+        img_size=case.image_size,
+        patch_size=case.patch_size,
+        num_classes=11,
+        embed_dim=dim,
+        depth=case.depth,
+        num_heads=heads,
+        global_pool="token" if case.pool == "cls" else "avg",
+        fc_norm=case.pool == "mean_norm",
+    )
+
+
+def huggingface_source(case: Case) -> nn.Module:
+    dim, heads = WIDTHS[case.width]
+    config = HuggingFaceConfig(
+        hidden_size=dim,
+        num_hidden_layers=case.depth,
+        num_attention_heads=heads,
+        intermediate_size=4 * dim,
+        image_size=case.image_size,
+        patch_size=case.patch_size,
+        num_labels=11,
+        attn_implementation="eager",
+    )
+    return ViTForImageClassification(config)
+
+
+SOURCES = {"torchvision": torchvision_source, "timm": timm_source, "huggingface": huggingface_source}
+
+
+def randomised(model: nn.Module, *, seed: int = 0) -> nn.Module:
+    """Every parameter moved away from zero and one, so that no key can be swapped unnoticed; logits of order one."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.02)
+    return model.eval()
+
+
+def forward(source: str, model: nn.Module, images: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Logits and attention of a source model, by its own means, at whatever size the images have."""
+    if source == "huggingface":
+        output = model(images, output_attentions=True, interpolate_pos_encoding=True)
+        return output.logits, list(output.attentions)
+    if source == "timm":
+        with timm_attention(model) as taken:
+            return model(images), taken
+    return attention_weights(model, images)
+
+
+@contextmanager
+def timm_attention(model: nn.Module) -> Iterator[list[Tensor]]:
+    taken: list[Tensor] = []
+    handles = []
+    for block in model.blocks:  # type: ignore[union-attr]
+        block.attn.fused_attn = False
+        handles.append(block.attn.attn_drop.register_forward_hook(lambda module, args, output: taken.append(args[0])))
+    yield taken
+    for handle in handles:
+        handle.remove()
+
+
+def at_size(source: str, model: nn.Module, case: Case) -> nn.Module:
+    """The source model at another resolution, by the source's own interpolation."""
+    if case.used_at is None or source == "huggingface":  # Hugging Face interpolates while it runs
+        return model
+    if source == "timm":
+        resized = copy.deepcopy(model)
+        resized.set_input_size((case.used_at, case.used_at))  # type: ignore[operator]
+        return resized
+    state = interpolate_embeddings(case.used_at, case.patch_size, copy.deepcopy(model.state_dict()))
+    resized = torchvision_source(Case(case.width, case.patch_size, case.used_at, case.depth))
+    resized.load_state_dict(state)
+    return resized.eval()
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("source", SOURCES)
+def test_foreign_weights_give_the_same_logits_attention_and_gradients(source: str, case: Case, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    theirs = randomised(SOURCES[source](case))
+    path = tmp_path / "weights.safetensors"
+    save_file({name: tensor.contiguous() for name, tensor in theirs.state_dict().items()}, path)
+    ours = case.ours()
+    report = load_weights(ours.eval(), path)
+    assert report.source == source
+    assert not report.missing
+    assert not report.unexpected
+
+    theirs = at_size(source, theirs, case)
+    images = torch.randn(2, 3, case.used_at or case.image_size, case.used_at or case.image_size)
+    expected, expected_attention = forward(source, theirs, images)
+    logits, attention = ours.forward_with_attention(images)
+    assert expected.std() > 0.1
+    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=0)
+    torch.testing.assert_close(ours(images), expected, atol=1e-4, rtol=0)
+    assert len(attention) == case.depth
+    torch.testing.assert_close(attention, expected_attention, atol=1e-5, rtol=0)
+
+    labels = torch.tensor([3, 7])
+    nn.functional.cross_entropy(ours(images), labels).backward()
+    nn.functional.cross_entropy(expected, labels).backward()
+    if case.used_at is None:
+        assert_same_gradients(source, ours, theirs)
+
+
+def assert_same_gradients(source: str, ours: nn.Module, theirs: nn.Module) -> None:
+    """Relative to the norm of each gradient. A key map is linear: it maps gradients as it maps weights."""
+    gradients = {name: parameter.grad for name, parameter in theirs.named_parameters() if parameter.grad is not None}
+    expected = FAMILIES[source].to_ours(gradients)
+    found = {name: parameter.grad for name, parameter in ours.named_parameters()}
+    assert set(found) == set(expected)
+    for name, gradient in found.items():
+        assert gradient is not None
+        error = (gradient - expected[name]).norm() / expected[name].norm().clamp_min(1e-6)
+        assert error < 1e-3, f"{name}: {error:.1e}"
+
+
+@pytest.mark.parametrize("pool", ["mean", "mean_norm"])
+def test_timm_models_that_pool_the_mean_load_with_the_norm_on_either_side(pool: str, tmp_path: Path) -> None:
+    case = Case("Ti", 8, 32, pool=pool)
+    theirs = randomised(timm_source(case))
+    torch.save(theirs.state_dict(), tmp_path / "weights.pth")
+    ours = case.ours().eval()
+    load_weights(ours, tmp_path / "weights.pth")
+    images = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(ours(images), theirs(images), atol=1e-4, rtol=0)
+    theirs(images).square().mean().backward()
+    ours(images).square().mean().backward()
+    assert_same_gradients("timm", ours, theirs)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"no_embed_class": True}, {"init_values": 0.3}, {"qkv_bias": False}],
+    ids=lambda options: next(iter(options)),
+)
+def test_timm_variants_that_are_the_same_function_load(options: dict[str, Any], tmp_path: Path) -> None:
+    theirs = randomised(
+        TimmViT(img_size=32, patch_size=8, embed_dim=192, depth=2, num_heads=3, num_classes=11, **options)
+    )
+    torch.save(theirs.state_dict(), tmp_path / "weights.pth")
+    ours = Case("Ti", 8, 32).ours().eval()
+    load_weights(ours, tmp_path / "weights.pth", source="timm")
+    images = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(ours(images), theirs(images), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", pytest.param("vit_base_patch16_224", marks=pytest.mark.slow)])
+def test_timm_models_by_their_registered_name_load(name: str, tmp_path: Path) -> None:
+    theirs = randomised(timm.create_model(name, num_classes=11))
+    torch.save(theirs.state_dict(), tmp_path / "weights.pth")
+    ours = Case("Ti" if "tiny" in name else "B", 16, 224, depth=12).ours().eval()
+    load_weights(ours, tmp_path / "weights.pth")
+    images = torch.randn(1, 3, 224, 224)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(images), theirs(images), atol=1e-4, rtol=0)
+
+
+def test_a_file_that_hugging_face_saved_loads_by_its_folder(tmp_path: Path) -> None:
+    case = Case("Ti", 8, 32)
+    theirs = randomised(huggingface_source(case))
+    theirs.save_pretrained(tmp_path / "folder")  # type: ignore[operator]
+    ours = case.ours().eval()
+    report = load_weights(ours, tmp_path / "folder")
+    assert report.source == "huggingface"
+    assert {module.eps for module in ours.modules() if isinstance(module, nn.LayerNorm)} == {1e-12}
+    images = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(ours(images), theirs(images).logits, atol=1e-4, rtol=0)
+
+
+# --- Google
+
+
+def google_arrays(case: Case, *, prefix: str = "", pre_logits: int | None = None) -> dict[str, np.ndarray]:
+    """Random weights with the names and layouts of the published `.npz` files (B_16.npz and its kin)."""
+    dim, heads = WIDTHS[case.width]
+    tokens = (case.image_size // case.patch_size) ** 2 + 1
+    shapes: dict[str, tuple[int, ...]] = {
+        "cls": (1, 1, dim),
+        "embedding/kernel": (case.patch_size, case.patch_size, 3, dim),
+        "embedding/bias": (dim,),
+        "Transformer/posembed_input/pos_embedding": (1, tokens, dim),
+        "Transformer/encoder_norm/scale": (dim,),
+        "Transformer/encoder_norm/bias": (dim,),
+        "head/kernel": (pre_logits or dim, 11),
+        "head/bias": (11,),
+    }
+    if pre_logits:
+        shapes |= {"pre_logits/kernel": (dim, pre_logits), "pre_logits/bias": (pre_logits,)}
+    for layer in range(case.depth):
+        block = f"Transformer/encoderblock_{layer}"
+        for norm in ("LayerNorm_0", "LayerNorm_2"):
+            shapes |= {f"{block}/{norm}/scale": (dim,), f"{block}/{norm}/bias": (dim,)}
+        attention = f"{block}/MultiHeadDotProductAttention_1"
+        for part in ("query", "key", "value"):
+            shapes[f"{attention}/{part}/kernel"] = (dim, heads, dim // heads)
+            shapes[f"{attention}/{part}/bias"] = (heads, dim // heads)
+        shapes |= {f"{attention}/out/kernel": (heads, dim // heads, dim), f"{attention}/out/bias": (dim,)}
+        shapes |= {f"{block}/MlpBlock_3/Dense_0/kernel": (dim, 4 * dim), f"{block}/MlpBlock_3/Dense_0/bias": (4 * dim,)}
+        shapes |= {f"{block}/MlpBlock_3/Dense_1/kernel": (4 * dim, dim), f"{block}/MlpBlock_3/Dense_1/bias": (dim,)}
+    random = np.random.default_rng(0)
+    return {
+        prefix + name: (random.normal(0, 0.05, shape) + name.endswith("scale")).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+
+
+@pytest.mark.parametrize("prefix", ["", "opt/target/"])
+@pytest.mark.parametrize(
+    "case", [Case("Ti", 16, 48), pytest.param(Case("B", 16, 224, 12), marks=pytest.mark.slow)], ids=str
+)
+def test_google_arrays_give_the_logits_that_timm_gives_them(case: Case, prefix: str, tmp_path: Path) -> None:
+    path = tmp_path / "weights.npz"
+    np.savez(path, **google_arrays(case, prefix=prefix))
+    theirs = timm_source(case).eval()
+    theirs.load_pretrained(str(path))  # type: ignore[operator]
+    ours = case.ours().eval()
+    report = load_weights(ours, path)
+    assert report.source == "google"
+    images = torch.randn(2, 3, case.image_size, case.image_size)
+    with timm_attention(theirs) as expected_attention:
+        expected = theirs(images)
+    logits, attention = ours.forward_with_attention(images)
+    assert expected.std() > 0.1
+    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=0)
+    torch.testing.assert_close(attention, expected_attention, atol=1e-5, rtol=0)
+
+
+def test_google_positions_are_zoomed_as_the_paper_code_does(tmp_path: Path) -> None:
+    from scipy.ndimage import zoom
+
+    case = Case("Ti", 16, 48, used_at=80)
+    arrays = google_arrays(case)
+    np.savez(tmp_path / "weights.npz", **arrays)
+    ours = case.ours()
+    load_weights(ours, tmp_path / "weights.npz")
+    positions = arrays["Transformer/posembed_input/pos_embedding"]
+    grid = zoom(positions[0, 1:].reshape(3, 3, -1), (5 / 3, 5 / 3, 1), order=1).reshape(25, -1)
+    np.testing.assert_allclose(ours.embedding.positions[0, 1:].detach(), grid, atol=1e-6)
+    np.testing.assert_array_equal(ours.embedding.positions[0, 0].detach(), positions[0, 0])
+
+
+# --- a real trained model
+
+
+def test_the_real_mnist_vit_scores_what_it_scored_elsewhere(real_data: Path) -> None:
+    check_mnist(real_data, images=1000, right=None)
+
+
+@pytest.mark.slow
+def test_the_real_mnist_vit_scores_9588_of_10000(real_data: Path) -> None:
+    check_mnist(real_data, images=10_000, right=9588)
+
+
+def check_mnist(real_data: Path, *, images: int, right: int | None) -> None:
+    """28 px, patch 2, 2 layers, 2 heads, width 64, MLP 256, representation 32; mean .1307, std .3081."""
+    model = VisionTransformer(
+        ViTConfig(28, 2, in_channels=1, num_classes=10, embed_dim=64, depth=2, num_heads=2, representation_size=32)
+    ).eval()
+    load_weights(model, real_data / "weights" / "mnist_vit_torchvision_keys.pth")
+    raw = real_data / "MNIST" / "raw"
+    pixels = idx(raw / "t10k-images-idx3-ubyte", header=16).reshape(-1, 1, 28, 28)[:images]
+    labels = torch.from_numpy(idx(raw / "t10k-labels-idx1-ubyte", header=8)[:images].astype(np.int64))
+    inputs = (torch.from_numpy(pixels).float() / 255 - 0.1307) / 0.3081
+    with torch.no_grad():
+        predicted = torch.cat([model(chunk).argmax(1) for chunk in inputs.split(250)])
+    correct = int((predicted == labels).sum())
+    assert correct == right if right is not None else correct > 0.93 * images
+
+
+def idx(path: Path, *, header: int) -> np.ndarray:
+    import gzip
+
+    opener: Callable[..., Any] = open if path.exists() else gzip.open
+    with opener(path if path.exists() else f"{path}.gz", "rb") as file:
+        return np.frombuffer(file.read(), np.uint8, offset=header).copy()
