@@ -1,0 +1,159 @@
+"""`python main.py check DATA`: what is wrong with a set of images, before a model learns it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from commands import arguments
+
+if TYPE_CHECKING:
+    from datasets.check import CheckReport
+    from datasets.inspection import Inspection
+
+CSV_COLUMNS = ("kind", "severity", "path", "split", "label", "other", "detail")
+
+
+@dataclass(frozen=True)
+class CheckConfig:
+    """Look for faults in a set of images: damaged files, copies across splits, class maps that differ, and 30 more.
+
+    Exit code 0: clean, or warnings only; 3: training would be wrong.
+    """
+
+    data: tyro.conf.Positional[str]
+    """A folder, a CSV or TSV table, a zip, or a built-in set."""
+    data_root: Path = Path("data")
+    """Where built-in sets are found, or downloaded to."""
+    output: Path | None = None
+    """CSV file for the full list of findings. Default: check_<data>.csv in the current folder."""
+    json: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """Print one JSON object instead of the table."""
+    workers: int | None = None
+    """Processes that read the files. Default: one per processor core."""
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.workers < 0:
+            raise ValueError(f"workers={self.workers} must be 0 or more")
+
+    @property
+    def csv_path(self) -> Path:
+        if self.output is not None:
+            return self.output
+        stem = re.sub(r"[^\w.-]+", "_", Path(self.data).resolve().name.removesuffix(".zip")) or "data"
+        return Path(f"check_{stem}.csv")
+
+
+def parse(argv: Sequence[str], *, prog: str) -> CheckConfig:
+    config: CheckConfig = arguments.parse(CheckConfig, argv, prog=prog)
+    return config
+
+
+def main(config: CheckConfig) -> int:
+    """Check, write the full list, print the short one. Returns 0, or 3 when training would be wrong.
+
+    Raises:
+        FileNotFoundError: there is no such data.
+        DataError: it cannot be listed, or has no image in it.
+        ValueError: the list cannot be written there.
+    """
+    from datasets.check_sources import check_source
+
+    start = time.perf_counter()
+    workers = config.workers if config.workers is not None else os.cpu_count() or 1
+    report = check_source(config.data, data_root=config.data_root, workers=workers, progress=_progress_bar)
+    write_findings(report, config.csv_path)
+    if config.json:
+        print(json.dumps(_summary(config, report, time.perf_counter() - start)))
+    else:
+        print("\n".join(_table(config, report)))
+    return report.exit_code
+
+
+def _progress_bar(inspections: Iterable[Inspection], total: int) -> Iterable[Inspection]:
+    from tqdm import tqdm
+
+    # disable=None: silent where stderr is not a terminal
+    return tqdm(inspections, total=total, desc="check", unit="image", file=sys.stderr, disable=None, leave=False)
+
+
+def write_findings(report: CheckReport, path: Path) -> None:
+    """One row per finding, header first. Bytes of a name that are no UTF-8 are written as \\udcXX."""
+    from datasets.check import severity
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file:
+            writer = csv.writer(file)
+            writer.writerow(CSV_COLUMNS)
+            writer.writerows((found.kind, severity(found), *found[1:]) for found in report.findings)
+    except OSError as error:
+        raise ValueError(f"cannot write {path}: {error.strerror}; choose another file with --output") from error
+
+
+def _summary(config: CheckConfig, report: CheckReport, seconds: float) -> dict[str, object]:
+    from datasets.check import severity
+
+    return {
+        "data": config.data,
+        "form": report.layout.form,
+        "images": len(report.layout.pictures),
+        "splits": {split or "all": dict(report.layout.counts(split)) for split in report.layout.classes},
+        "errors": report.errors,
+        "warnings": len(report.findings) - report.errors,
+        "notes": report.notes(),
+        "kinds": {kind: count for kind, count, _ in report.kinds()},
+        "findings": [{**found._asdict(), "severity": severity(found)} for found in report.findings],
+        "csv": str(config.csv_path),
+        "exit_code": report.exit_code,
+        "seconds": round(seconds, 3),
+    }
+
+
+def _table(config: CheckConfig, report: CheckReport) -> list[str]:
+    from datasets.check import severity
+
+    layout = report.layout
+    sizes = ", ".join(f"{sum(layout.counts(split).values()):,} {split or 'images'}" for split in layout.classes)
+    classes = len(set().union(*layout.classes.values()))
+    lines = [f"{printable(config.data)}: {layout.form}, {classes} classes, {sizes}"]
+    lines += [f"note: {note}" for note in report.notes()]
+    if not report.findings:
+        return [*lines, "no fault found"]
+    width = max(len(kind) for kind, _, _ in report.kinds())
+    lines += ["", f"{'kind':<{width}}  severity  {'count':>7}  for example"]
+    for kind, count, first in report.kinds():
+        lines.append(f"{kind:<{width}}  {severity(first):<8}  {count:>7,}  {_example(first)}")
+    warnings = len(report.findings) - report.errors
+    verdict = "training would be wrong" if report.errors else "nothing that makes training wrong"
+    lines += [
+        "",
+        f"{_count(report.errors, 'error')}, {_count(warnings, 'warning')}: {verdict}; all of them: {config.csv_path}",
+    ]
+    return lines
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def _example(found: Sequence[str]) -> str:
+    _, path, _, _, other, detail = found
+    return printable(
+        path + (f" = {other}" if other and other not in detail else "") + (f" ({detail})" if detail else "")
+    )
+
+
+def printable(text: str) -> str:
+    """On one line, and without the control characters that a file name may hold."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
