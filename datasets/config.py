@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
-DATASET_NAMES: tuple[str, ...] = ("digits", "hymenoptera")
+DATASET_NAMES: tuple[str, ...] = (
+    "digits",
+    "mnist",
+    "fashion_mnist",
+    "cifar10",
+    "cifar100",
+    "hymenoptera",
+    "dog_breed",
+    "oxford_pets",
+    "flowers102",
+)
 
 
 @dataclass(frozen=True)
@@ -16,32 +28,76 @@ class DataConfig:
     """A labelled set of images."""
 
     source: Annotated[str, tyro.conf.arg(name="data")] = "digits"
-    """A built-in set, or the path of your own: a folder, a CSV table, a zip."""
+    """A built-in set, or the path of your own: a folder, a CSV table (path,label[,split]), or a zip of either."""
     root: Annotated[Path, tyro.conf.arg(name="data-root")] = Path("data")
     """Where built-in sets are found, or downloaded to."""
+    split: Path | None = None
+    """Reuse the split of a `split.csv` (of an earlier run, or your own) instead of drawing one."""
     split_seed: int = 0
     """Seed of the split, where the set brings none; independent of --seed."""
-    val_fraction: float = 0.15
-    """Share of the images held out for validation, where the set brings no split."""
-    test_fraction: float = 0.15
-    """Share of the images held out for the test, where the set brings no split."""
+    val_fraction: float | None = None
+    """Share of the images held out for validation, where the set brings none. Default: 0.2 for digits, 0.1 of the
+    training images of sets that bring a test split, else 0.15."""
+    test_fraction: float | None = None
+    """Share of the images held out for the test, where the set brings no split at all. Default: 0.2 for digits,
+    else 0.15."""
+    folds: int | None = None
+    """Cross-validation: cut all images but the test split into this many folds."""
+    fold: int | None = None
+    """Which of the folds, 1 to `folds`, is the validation split; the others train."""
+    labels_per_class: int | None = None
+    """Train on at most this many images of each class; val and test stay whole."""
+    fraction: float | None = None
+    """Train on this share of each class; val and test stay whole."""
+    balance: Literal["none", "sampler", "loss"] = "none"
+    """Against unequal classes: draw every class equally often, or weight the loss by 1 / class size."""
     augment: Literal["auto", "none", "light", "standard", "strong"] = "auto"
-    """Augmentation preset of the training images."""
+    """Augmentation preset of the training images. `auto` is light."""
+    mirror: Literal["auto", "yes", "no"] = "auto"
+    """Whether a mirrored image keeps its label. `auto`: no for digits and mnist, yes for all others."""
+    on_bad_image: Literal["fail", "skip"] = "fail"
+    """An unreadable image stops the training with its name, or is found and left out before training starts."""
+    cache: Literal["auto", "on", "off"] = "auto"
+    """Keep decoded images in memory. `auto`: when they fit into a third of the free memory."""
     batch_size: int | None = None
     """Images per optimizer step. Default: depends on the model."""
     workers: int | None = None
     """Loader processes. Default: chosen from the data and the processor."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.val_fraction < 1 or not 0 <= self.test_fraction < 1:
-            raise ValueError(
-                f"val_fraction={self.val_fraction} must lie in (0, 1) and test_fraction={self.test_fraction} in [0, 1)"
-            )
-        if self.val_fraction + self.test_fraction >= 1:
-            raise ValueError(
-                f"val_fraction={self.val_fraction} + test_fraction={self.test_fraction} leave nothing to train on"
-            )
-        if self.batch_size is not None and self.batch_size < 1:
-            raise ValueError(f"batch_size={self.batch_size} must be at least 1")
+        val, test = self.val_fraction, self.test_fraction
+        if val is not None and not 0 < val < 1:
+            raise ValueError(f"val_fraction={val} must lie in (0, 1)")
+        if test is not None and not 0 <= test < 1:
+            raise ValueError(f"test_fraction={test} must lie in [0, 1)")
+        if (val or 0) + (test or 0) >= 1:
+            raise ValueError(f"val_fraction={val} + test_fraction={test} leave nothing to train on")
+        self._check_folds()
+        if self.fraction is not None and not 0 < self.fraction <= 1:
+            raise ValueError(f"fraction={self.fraction} must lie in (0, 1]")
+        if self.fraction is not None and self.labels_per_class is not None:
+            raise ValueError("fraction and labels_per_class both choose the training images; give one of them")
+        for field in ("labels_per_class", "batch_size"):
+            value = getattr(self, field)
+            if value is not None and value < 1:
+                raise ValueError(f"{field}={value} must be at least 1")
         if self.workers is not None and self.workers < 0:
             raise ValueError(f"workers={self.workers} must be 0 or more")
+
+    def _check_folds(self) -> None:
+        if self.folds is not None and self.folds < 2:
+            raise ValueError(f"folds={self.folds} must be at least 2")
+        if self.fold is None:
+            return
+        if self.folds is None:
+            raise ValueError(f"fold={self.fold} needs folds, the number of all folds")
+        if not 1 <= self.fold <= self.folds:
+            raise ValueError(f"fold={self.fold} must lie in 1 to {self.folds}")
+        if self.split is not None:
+            raise ValueError("folds draw their own split; leave out split")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`; did you mean X?` with the nearest known name, or nothing."""
+    near = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else ""

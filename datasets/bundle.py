@@ -1,0 +1,144 @@
+"""What the other packages receive: loaders, class names, sizes; and what a loader is made from: a columnar sample table."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
+SPLITS: tuple[str, ...] = ("train", "val", "test")
+UNSPLIT, LEFT_OUT = -1, -2  # split codes beside the indices of SPLITS
+
+
+class DataError(ValueError):
+    """The data, not the call, is at fault: one line that names the file or folder and says what would work."""
+
+    def __init__(self, message: str) -> None:
+        # A loader process re-raises with its whole traceback as the message; keep the line that was meant for people.
+        if message.startswith("Caught DataError in DataLoader worker"):
+            message = message.rstrip().rpartition("DataError: ")[2]
+        super().__init__(message)
+
+
+class DataBundle(NamedTuple):
+    """One loader per split (`train`, `val` and, where there is one, `test`), the class names, images per split."""
+
+    dataloaders: dict[str, DataLoader]
+    class_names: tuple[str, ...]
+    dataset_sizes: dict[str, int]
+
+
+class ImageSpecLike(Protocol):
+    """The attributes of the model's ImageSpec that data needs; `datasets` does not import `vit`."""
+
+    @property
+    def image_size(self) -> int: ...
+    @property
+    def mean(self) -> tuple[float, ...]: ...
+    @property
+    def std(self) -> tuple[float, ...]: ...
+    @property
+    def interpolation(self) -> str: ...
+    @property
+    def in_channels(self) -> int: ...
+    @property
+    def crop_fraction(self) -> float: ...
+
+
+class PathTable(Sequence[str]):
+    """Many relative paths in three arrays: a folder number each, and all file names in one buffer.
+
+    A list of a million `str` costs about 120 MB and, in every loader process, a copy of each page whose reference
+    counts are touched (pytorch issue 13246). Arrays cost the bytes of the names, and no page is ever copied.
+    """
+
+    def __init__(self, folders: Sequence[str], folder_ids: np.ndarray, names: bytes, ends: np.ndarray) -> None:
+        self.folders = tuple(folders)
+        self._folder_ids, self._names, self._ends = folder_ids, names, ends
+
+    @classmethod
+    def from_packed(cls, groups: Iterable[tuple[str, bytes, np.ndarray]]) -> PathTable:
+        """From (folder, its file names back to back, their lengths in bytes) triples; the order is kept."""
+        groups = list(groups)
+        names = b"".join(packed for _, packed, _ in groups)
+        ends = np.cumsum(np.concatenate([np.zeros(0, np.uint16), *(lengths for *_, lengths in groups)]), dtype=np.int64)
+        ends = ends.astype(np.uint32) if len(names) < 2**32 else ends
+        ids = np.repeat(np.arange(len(groups), dtype=np.int32), [len(lengths) for *_, lengths in groups])
+        return cls([folder for folder, *_ in groups], ids, names, ends)
+
+    @classmethod
+    def from_paths(cls, paths: Sequence[str]) -> PathTable:
+        encoded = [path.encode("utf-8", "surrogateescape") for path in paths]
+        return cls.from_packed([("", b"".join(encoded), np.fromiter(map(len, encoded), np.uint16, len(encoded)))])
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, index):  # type: ignore[no-untyped-def]  # int -> str is all that is offered
+        i = range(len(self))[index]
+        start = int(self._ends[i - 1]) if i else 0
+        name = self._names[start : int(self._ends[i])].decode("utf-8", "surrogateescape")
+        folder = self.folders[self._folder_ids[i]]
+        return f"{folder}/{name}" if folder else name
+
+    def __iter__(self) -> Iterator[str]:
+        return (self[i] for i in range(len(self)))
+
+    @property
+    def nbytes(self) -> int:
+        return self._folder_ids.nbytes + len(self._names) + self._ends.nbytes
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """All images of a set, columnar: sample i has path `paths[i]`, class `labels[i]` and split `splits[i]`."""
+
+    name: str
+    class_names: tuple[str, ...]
+    paths: PathTable
+    """Relative to `root`, `/` between parts; for sets without files a stable made-up id such as `digits/0123`."""
+    labels: np.ndarray
+    """int32 (N,): indices into `class_names`."""
+    splits: np.ndarray
+    """int8 (N,): indices into SPLITS, UNSPLIT where nobody has decided yet, LEFT_OUT where the sample is not used."""
+    root: Path | None = None
+    pixels: np.ndarray | None = None
+    """uint8 (N, H, W, C) when the set is held in memory; then there are no files."""
+    mirror: bool = True
+    """Whether a mirrored image keeps its label."""
+    val_fraction: float = 0.15
+    test_fraction: float = 0.15
+    notes: tuple[str, ...] = ()
+    """What a person should know about this set: one line each."""
+    skipped: tuple[str, ...] = ()
+    """Unreadable images left out under `on_bad_image=skip`: path and reason."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def file(self, index: int) -> Path:
+        if self.root is None:
+            raise ValueError(f"{self.name} is held in memory; {self.paths[index]} is not a file")
+        return self.root / self.paths[index]
+
+    def indices(self, split: str) -> np.ndarray:
+        """int64: the samples of one split, in table order."""
+        return np.flatnonzero(self.splits == SPLITS.index(split))
+
+    def replace(self, **changes: object) -> Samples:
+        return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
+
+    def note(self, *lines: str) -> Samples:
+        return self.replace(notes=(*self.notes, *lines))
+
+
+def samples_of(bundle: DataBundle) -> Samples:
+    """The sample table that all loaders of a bundle share."""
+    return next(iter(bundle.dataloaders.values())).dataset.samples  # type: ignore[attr-defined]

@@ -1,0 +1,113 @@
+"""Get a file from the network, or say how to get it by hand."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import sys
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from datasets.bundle import DataError
+
+_CHUNK = 2**18
+_TIMEOUT = 20  # seconds without a byte
+
+
+@dataclass(frozen=True)
+class Resource:
+    """A file with its address and its checksum (`sha256:...` or `md5:...` as the publisher states it)."""
+
+    path: str
+    """Where it belongs, relative to the data root."""
+    urls: tuple[str, ...]
+    checksum: str
+    size: str = ""
+    """For people: "45 MB"."""
+
+
+def obtain(resource: Resource, root: Path, *, name: str) -> Path:
+    """The file under `root`, downloaded if it is not there. A download is checked, resumed after a break, and committed
+    by one rename; a file that is there is trusted (`check` looks closer).
+
+    Raises:
+        FileNotFoundError: no network; one line says what to fetch and where to put it.
+        DataError: the checksum does not match.
+    """
+    target = root / resource.path
+    if target.is_file():
+        return target
+    errors = []
+    for url in resource.urls:
+        try:
+            return download(url, target, checksum=resource.checksum)
+        except (OSError, http.client.HTTPException) as error:
+            errors.append(f"{getattr(error, 'reason', None) or error}")
+    size = f" ({resource.size})" if resource.size else ""
+    raise FileNotFoundError(
+        f"{name} is not in {root}/ and cannot be downloaded ({errors[-1]}): "
+        f"fetch {resource.urls[0]}{size} and put it at {target}"
+    )
+
+
+def download(url: str, target: Path, *, checksum: str) -> Path:
+    """Fetch `url` to `target` by way of `target.part`, which a later call continues."""
+    if not url.startswith(("https://", "http://")):
+        raise ValueError(f"not an http address: {url}")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(target.name + ".part")
+    _receive(url, part)
+    found = digest(part, checksum.partition(":")[0])
+    if found != checksum:
+        part.unlink()
+        raise DataError(f"{url} arrived damaged or changed: expected {checksum}, found {found}; try again")
+    part.rename(target)
+    return target
+
+
+def digest(file: Path, algorithm: str) -> str:
+    with open(file, "rb") as stream:
+        return f"{algorithm}:{hashlib.file_digest(stream, algorithm).hexdigest()}"
+
+
+def _receive(url: str, part: Path) -> None:
+    start = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(url, headers={"User-Agent": "python-urllib"})
+    if start:
+        request.add_header("Range", f"bytes={start}-")
+    try:
+        response: Any = urllib.request.urlopen(request, timeout=_TIMEOUT)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == 416:  # nothing left to send: the part is complete, or not this file; the checksum decides
+            return
+        raise
+    with response:
+        resumed = response.status == 206
+        length = response.headers.get("Content-Length")
+        total = int(length) + (start if resumed else 0) if length else None
+        with (
+            open(part, "ab" if resumed else "wb") as file,
+            tqdm(
+                desc=url.rpartition("/")[2],
+                total=total,
+                initial=start if resumed else 0,
+                unit="B",
+                unit_scale=True,
+                file=sys.stderr,
+                disable=None,  # silent unless a terminal watches
+            ) as progress,
+        ):
+            while chunk := response.read(_CHUNK):
+                file.write(chunk)
+                progress.update(len(chunk))
+            file.flush()
+            os.fsync(file.fileno())
+    if total is not None and part.stat().st_size < total:
+        raise ConnectionError(f"the connection broke after {part.stat().st_size:,} of {total:,} bytes")

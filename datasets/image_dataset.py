@@ -1,0 +1,127 @@
+"""One split as a torch Dataset that makes whole batches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, get_worker_info
+
+from datasets.bundle import DataError, Samples
+from datasets.cache import ImageCache
+from datasets.images import from_array, image_size, read_image, to_array
+from datasets.sampling import BatchKey
+from datasets.transforms import Pipeline
+
+
+class ImageDataset(Dataset):
+    """The images of one split, prepared by `pipeline`.
+
+    `dataset[BatchKey]`, through `__getitems__`, is (images float32 (B, C, S, S), labels int64 (B,)): a loader asks for a
+    batch at once, and no Python object per image passes between processes. `dataset[i]` is sample i as in epoch 0.
+    """
+
+    def __init__(
+        self, samples: Samples, split: str, pipeline: Pipeline, *, seed: int = 0, cache: ImageCache | None = None
+    ) -> None:
+        self.samples, self.split, self.pipeline, self.seed, self.cache = samples, split, pipeline, seed, cache
+        self.indices = samples.indices(split)
+        self.labels = samples.labels[self.indices].astype(np.int64)
+        self._kept = self._pixels_as_stored()
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        row = range(len(self))[index]
+        images, labels = self.__getitems__(BatchKey(0, np.array([row])))
+        return images[0], int(labels[0])
+
+    def __getitems__(self, key: BatchKey) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = key.draws % len(self)
+        stored = self.stored(rows.tolist())
+        images = self.pipeline(stored, seed=self.seed, epoch=key.epoch, draws=key.draws)
+        return images, torch.from_numpy(self.labels[rows])
+
+    def path(self, index: int) -> str:
+        """The stable relative id of a sample, as in split.csv."""
+        return self.samples.paths[int(self.indices[index])]
+
+    def raw(self, index: int) -> torch.Tensor:
+        """The picture as decoded, before resizing and augmentation: uint8 (C, H, W)."""
+        return torch.from_numpy(to_array(self._picture(index)).copy())
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the set needs no cache: its pixels are at hand as they are stored."""
+        return self._kept is not None
+
+    def native_size(self, index: int) -> tuple[int, int]:
+        """(width, height) of a picture as it comes, from its header."""
+        if self.samples.pixels is not None:
+            return self.samples.pixels.shape[2], self.samples.pixels.shape[1]
+        return image_size(self.samples.file(int(self.indices[index])))
+
+    def stored(self, rows: Sequence[int]) -> list[np.ndarray]:
+        """uint8 (C, h, w) each: decoded and prepared as the pipeline wants it, from the cache where possible."""
+        if self._kept is not None:
+            return [self._kept[row] for row in rows]
+        if self.cache is None:
+            return self._load(rows)
+        found = [self.cache.get(row) for row in rows]
+        missing = [row for row, picture in zip(rows, found, strict=True) if picture is None]
+        loaded = iter(self._load(missing))
+        return [next(loaded) if picture is None else picture for picture in found]
+
+    def _load(self, rows: Sequence[int]) -> list[np.ndarray]:
+        # Pillow decodes and resizes without the interpreter lock, so without loader processes threads do the same.
+        if len(rows) > 1 and self.samples.pixels is None and get_worker_info() is None:
+            with ThreadPoolExecutor(min(len(rows), cpu_count())) as threads:
+                return list(threads.map(self._load_one, rows))
+        return [self._load_one(row) for row in rows]
+
+    def _load_one(self, row: int) -> np.ndarray:
+        picture = self.pipeline.store(self._picture(row))
+        if self.cache is not None:
+            self.cache.put(row, picture)
+        return picture
+
+    def _picture(self, row: int):  # type: ignore[no-untyped-def]  # PIL.Image.Image
+        index = int(self.indices[row])
+        if self.samples.pixels is not None:
+            return from_array(self.samples.pixels[index], self.pipeline.channels)
+        return read_image(self.samples.file(index), channels=self.pipeline.channels)
+
+    def _pixels_as_stored(self) -> np.ndarray | None:
+        """A set held in memory at the very size that is stored needs no preparation: (n, C, h, w), one copy."""
+        pixels = self.samples.pixels
+        if pixels is None or self.pipeline.stored_size(pixels.shape[2], pixels.shape[1]) != (
+            pixels.shape[2],
+            pixels.shape[1],
+        ):
+            return None
+        if pixels.shape[3] > self.pipeline.channels:
+            return None  # colour to grey is the decoder's work
+        return np.ascontiguousarray(pixels[self.indices].transpose(0, 3, 1, 2))
+
+
+def cpu_count() -> int:
+    """Processors this process may use, which in a container is fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def unreadable(samples: Samples, indices: np.ndarray) -> list[tuple[int, str]]:
+    """Decode every image once; (index, reason) of those that fail."""
+
+    def attempt(index: int) -> tuple[int, str] | None:
+        try:
+            read_image(samples.file(index))
+        except DataError as error:
+            return index, str(error)
+        return None
+
+    with ThreadPoolExecutor(cpu_count()) as threads:
+        return [bad for bad in threads.map(attempt, indices.tolist(), chunksize=1) if bad is not None]

@@ -1,0 +1,118 @@
+"""From a file to pixels: the one decoder of training, evaluation, prediction and `check`."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from datasets.bundle import DataError
+
+# As torchvision's ImageFolder. A .gif is an animation, or a web page's leftover: it is reported, not read.
+IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+RESAMPLING = {
+    "nearest": Image.Resampling.NEAREST,
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+}
+
+
+def read_image(file: str | os.PathLike[str] | BinaryIO, *, channels: int = 3, name: str | None = None) -> Image.Image:
+    """Decode one image completely: upright, 8 bits, RGB (`channels=3`) or grey (`channels=1`).
+
+    Transparent pixels are laid over white; 16-bit values are scaled, not clipped; CMYK and palettes are converted; the
+    EXIF orientation is applied.
+
+    Raises:
+        DataError: the file is missing, not an image, damaged or truncated; the message names it (as `name` if given).
+    """
+    label = name or (os.fspath(file) if isinstance(file, str | os.PathLike) else "the image")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # odd EXIF, palettes, sizes: what matters is raised
+            with Image.open(file) as image:
+                image.load()
+                upright = ImageOps.exif_transpose(image)
+                return to_mode(upright, "L" if channels == 1 else "RGB")
+    except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError, struct.error, ... for damaged files
+        raise DataError(f"cannot read image {label}: {_reason(error)}") from error
+
+
+def to_mode(image: Image.Image, mode: str) -> Image.Image:
+    """Convert any Pillow mode to L or RGB without clipping 16-bit values or inventing colours behind transparency."""
+    if image.mode == mode:
+        return image
+    if image.mode.startswith("I") or image.mode == "F":
+        image = _to_8_bits(image)
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return image.convert(mode)
+
+
+def fit(
+    image: Image.Image, shorter_side: int, *, interpolation: str = "bilinear", crop: int | None = None
+) -> Image.Image:
+    """Resize so that the shorter side has `shorter_side` pixels, then cut the central `crop` x `crop`.
+
+    The same pixels as torchvision's Resize + CenterCrop on a PIL image.
+    """
+    width, height = image.size
+    short, long = sorted((width, height))
+    if short != shorter_side:
+        other = int(shorter_side * long / short)
+        size = (shorter_side, other) if width <= height else (other, shorter_side)
+        image = image.resize(size, RESAMPLING[interpolation])
+    if crop is not None and image.size != (crop, crop):
+        left, top = round((image.width - crop) / 2), round((image.height - crop) / 2)
+        image = image.crop((left, top, left + crop, top + crop))
+    return image
+
+
+def to_array(image: Image.Image) -> np.ndarray:
+    """uint8 (C, H, W), contiguous."""
+    array = np.asarray(image)
+    return np.ascontiguousarray(array[None] if array.ndim == 2 else array.transpose(2, 0, 1))
+
+
+def from_array(pixels: np.ndarray, channels: int) -> Image.Image:
+    """The PIL image of one uint8 (H, W, C) picture held in memory."""
+    image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+    return to_mode(image, "L" if channels == 1 else "RGB")
+
+
+def is_image_name(name: str) -> bool:
+    return name.lower().endswith(IMAGE_EXTENSIONS)
+
+
+def image_size(file: str | Path) -> tuple[int, int]:
+    """(width, height) as shown, from the header alone."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(file) as image:
+                turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
+                return (image.height, image.width) if turned else (image.width, image.height)
+    except Exception as error:
+        raise DataError(f"cannot read image {os.fspath(file)}: {_reason(error)}") from error
+
+
+def _to_8_bits(image: Image.Image) -> Image.Image:
+    values = np.asarray(image).astype(np.float32)
+    if image.mode == "F":  # no fixed range: [0, 1] by convention, else 8-bit values kept as floats
+        scale = 255.0 if values.size and values.max() <= 1.0 else 1.0
+    else:  # mode I holds 16-bit PNGs and TIFFs as well as small 32-bit values
+        scale = 255.0 / 65535.0 if image.mode.startswith("I;16") or (values.size and values.max() > 255) else 1.0
+    return Image.fromarray(np.clip(np.rint(values * scale), 0, 255).astype(np.uint8))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    if isinstance(error, Image.UnidentifiedImageError):
+        return "not an image, or an empty file"
+    return " ".join(str(error).split()) or type(error).__name__

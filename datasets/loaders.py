@@ -1,0 +1,176 @@
+"""From a configuration to loaders: the one door to every data set."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+
+from datasets.builtin import read_digits, read_hymenoptera
+from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, ImageSpecLike, Samples, samples_of
+from datasets.cache import SHARE_OF_FREE_MEMORY, ImageCache, available_memory
+from datasets.config import DataConfig, did_you_mean
+from datasets.image_dataset import ImageDataset, cpu_count, unreadable
+from datasets.image_folder import read_image_folder
+from datasets.sampling import EpochBatchSampler, OrderedBatchSampler
+from datasets.splits import assign_splits, require_complete, subset_training
+from datasets.transforms import PRESETS, Pipeline, Preset, eval_pipeline, train_pipeline
+
+DATASETS: dict[str, Callable[[Path], Samples]] = {
+    "digits": read_digits,
+    "hymenoptera": read_hymenoptera,
+}
+DEFAULT_BATCH_SIZE = 64
+
+
+def build_dataloaders(
+    config: DataConfig, spec: ImageSpecLike, *, seed: int = 0, rank: int = 0, world_size: int = 1
+) -> DataBundle:
+    """Build one DataLoader per split of a labelled image set.
+
+    Each batch is (images, labels): float32 (B, C, S, S) normalised by `spec`, and int64 (B,) indexing `class_names`.
+    Training images are shuffled and augmented, as functions of (seed, epoch, sample) alone; the training loader's
+    `batch_sampler.set_position(epoch, start_batch)` goes to any place. All other splits are neither shuffled, augmented
+    nor cut short. `config.batch_size` is the number of images of one step over all processes.
+
+    Raises:
+        FileNotFoundError: no such data, or a set that cannot be downloaded.
+        DataError: the data is not usable as it is.
+        ValueError: an unknown data set.
+    """
+    samples = read_samples(config)
+    samples = subset_training(assign_splits(_leave_out_unreadable(samples, config), config), config)
+    samples = require_complete(samples)
+    preset = preset_of(config)
+    augmentation = train_pipeline(preset.name, spec, mirror=samples.mirror)
+    loaders: dict[str, DataLoader] = {}
+    for split in SPLITS:
+        if not (samples.splits == SPLITS.index(split)).any():
+            continue
+        pipeline = augmentation if split == "train" else eval_pipeline(spec)
+        dataset = ImageDataset(samples, split, pipeline, seed=seed)
+        dataset.cache = _cache(dataset, config)
+        loaders[split] = _loader(dataset, config, seed=seed, rank=rank, world_size=world_size)
+    sizes = {split: len(loader.dataset) for split, loader in loaders.items()}  # type: ignore[arg-type]
+    return DataBundle(loaders, samples.class_names, sizes)
+
+
+def read_samples(config: DataConfig) -> Samples:
+    """The sample table of a built-in set or of a person's own data, not yet split."""
+    reader = DATASETS.get(config.source)
+    samples = reader(config.root) if reader else read_own(config.source, config.root)
+    if config.mirror != "auto":
+        samples = samples.replace(mirror=config.mirror == "yes")
+    return samples
+
+
+def read_own(source: str, root: Path) -> Samples:
+    """A folder of images."""
+    path = Path(source)
+    if path.is_dir():
+        return read_image_folder(path)
+    known = ", ".join(DATASETS)
+    if path.exists() or "/" in source or path.suffix:
+        raise FileNotFoundError(f"no data at {source}; expected a folder of images, or one of {known}")
+    raise ValueError(f"unknown data set {source!r}{did_you_mean(source, DATASETS)}. Known: {known}; or a folder")
+
+
+def preset_of(config: DataConfig) -> Preset:
+    """The augmentation preset that a configuration means."""
+    return PRESETS["light" if config.augment == "auto" else config.augment]
+
+
+def class_weights(bundle: DataBundle) -> torch.Tensor:
+    """float32 (classes,): proportional to 1 / training images of the class; their mean over the images is 1."""
+    labels = bundle.dataloaders["train"].dataset.labels  # type: ignore[attr-defined]
+    counts = np.bincount(labels, minlength=len(bundle.class_names))
+    return torch.from_numpy(len(labels) / (len(counts) * np.maximum(counts, 1))).float()
+
+
+def skipped(bundle: DataBundle) -> tuple[str, ...]:
+    """The unreadable images that `on_bad_image=skip` left out before training."""
+    return samples_of(bundle).skipped
+
+
+def _leave_out_unreadable(samples: Samples, config: DataConfig) -> Samples:
+    if config.on_bad_image == "fail" or samples.pixels is not None:
+        return samples
+    bad = unreadable(samples, np.flatnonzero(samples.splits != LEFT_OUT))
+    if not bad:
+        return samples
+    splits = samples.splits.copy()
+    splits[[index for index, _ in bad]] = LEFT_OUT
+    return samples.replace(splits=splits, skipped=tuple(reason for _, reason in bad)).note(
+        f"{len(bad)} unreadable images left out, first: {bad[0][1]}"
+    )
+
+
+def _loader(dataset: ImageDataset, config: DataConfig, *, seed: int, rank: int, world_size: int) -> DataLoader:
+    batch_size = config.batch_size or DEFAULT_BATCH_SIZE
+    if dataset.split == "train":
+        sampler: EpochBatchSampler | OrderedBatchSampler = EpochBatchSampler(
+            dataset.labels,
+            min(batch_size, len(dataset)),
+            seed=seed,
+            balanced=config.balance == "sampler",
+            rank=rank,
+            world_size=world_size,
+        )
+    else:
+        sampler = OrderedBatchSampler(len(dataset), max(1, batch_size // world_size), rank=rank, world_size=world_size)
+    workers = _workers(dataset) if config.workers is None else config.workers
+    return DataLoader(
+        dataset,
+        batch_sampler=sampler,  # type: ignore[arg-type]  # yields BatchKey, which __getitems__ takes
+        num_workers=workers,
+        collate_fn=_as_is,
+        worker_init_fn=ignore_signals,
+        persistent_workers=workers > 0 and dataset.split == "train",
+        pin_memory=torch.cuda.is_available(),
+    )
+
+
+def _workers(dataset: ImageDataset) -> int:
+    """None for pixels that are in memory, or soon will be: a copy is quicker than a message between processes."""
+    if dataset.samples.pixels is not None and dataset.pipeline.batched:
+        return 0
+    if not torch.cuda.is_available():
+        return 0 if dataset.cache is not None and dataset.pipeline.batched else min(4, cpu_count())
+    return min(8, max(1, cpu_count() - 1))
+
+
+def _cache(dataset: ImageDataset, config: DataConfig) -> ImageCache | None:
+    if config.cache == "off" or dataset.in_memory:
+        return None
+    free = available_memory()
+    if config.cache == "on":
+        return ImageCache(len(dataset), int(free * 0.8))
+    needed = _bytes_to_cache(dataset)
+    return ImageCache(len(dataset), int(needed)) if needed < free * SHARE_OF_FREE_MEMORY else None
+
+
+def _bytes_to_cache(dataset: ImageDataset) -> float:
+    """An estimate from the sizes of 32 images spread over the split, with a quarter to spare."""
+    rows = np.unique(np.linspace(0, len(dataset) - 1, 32).astype(int))
+    sizes = [_stored_bytes(dataset.pipeline, dataset.native_size(row)) for row in rows]
+    return 1.25 * len(dataset) * float(np.mean(sizes)) + 2**20
+
+
+def _stored_bytes(pipeline: Pipeline, size: tuple[int, int]) -> int:
+    width, height = pipeline.stored_size(*size)
+    return width * height * pipeline.channels
+
+
+def _as_is(batch: object) -> object:
+    return batch
+
+
+def ignore_signals(worker: int) -> None:
+    """Leave Ctrl-C and SIGTERM to the main process, which finishes its step and saves. Sent to the whole process group
+    they would otherwise kill the loader processes in mid-batch, and the run with them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)

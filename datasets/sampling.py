@@ -1,0 +1,106 @@
+"""Which samples make up which batch: a function of (seed, epoch) alone, so that any position is reached at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch.utils.data import Sampler
+
+from datasets.seeding import ORDER, mix
+
+
+class BatchKey(NamedTuple):
+    """All a loader process needs to make one batch. `draws[b] % len(dataset)` is the sample of row b.
+
+    A balanced epoch may hold a sample several times; its k-th copy is draw `sample + k * len(dataset)`, so that each
+    copy is augmented differently.
+    """
+
+    epoch: int
+    draws: np.ndarray
+
+
+class EpochBatchSampler(Sampler[BatchKey]):
+    """Shuffled batches of the training split. The last one of an epoch may be smaller.
+
+    With several processes each takes its contiguous slice of every global batch of the one permutation; `batch_size` is
+    the global one. A last batch with fewer images than processes is then left out: nobody may wait for an empty step.
+    """
+
+    def __init__(
+        self,
+        labels: np.ndarray,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        balanced: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        self.labels, self.batch_size, self.seed, self.balanced = labels, batch_size, seed, balanced
+        self.rank, self.world_size = rank, world_size
+        self._next = (0, 0)
+
+    def __len__(self) -> int:
+        full, rest = divmod(len(self.labels), self.batch_size)
+        return full + (rest >= self.world_size)
+
+    def set_position(self, epoch: int, start_batch: int = 0) -> None:
+        """Let the next pass be epoch `epoch` (from 0) from batch `start_batch` on. Costs nothing: no batch is read."""
+        if epoch < 0 or not 0 <= start_batch <= len(self):
+            raise ValueError(f"epoch={epoch}, start_batch={start_batch}: an epoch has batches 0 to {len(self) - 1}")
+        self._next = (epoch, start_batch)
+
+    def __iter__(self) -> Iterator[BatchKey]:
+        epoch, start = self._next
+        self._next = (epoch + 1, 0)  # a plain `for epoch: for batch in loader` sees a new order each time
+        return self._batches(epoch, start)
+
+    def _batches(self, epoch: int, start: int) -> Iterator[BatchKey]:
+        order = self.order(epoch)
+        for batch in range(start, len(self)):
+            draws = order[batch * self.batch_size : (batch + 1) * self.batch_size]
+            lower = len(draws) * self.rank // self.world_size
+            upper = len(draws) * (self.rank + 1) // self.world_size
+            yield BatchKey(epoch, draws[lower:upper])
+
+    def order(self, epoch: int) -> np.ndarray:
+        """int64 (n,): all draws of an epoch."""
+        generator = torch.Generator().manual_seed(mix(self.seed, ORDER, epoch))
+        if self.balanced:
+            return _balanced_order(self.labels, generator)
+        return torch.randperm(len(self.labels), generator=generator).numpy()
+
+
+class OrderedBatchSampler(Sampler[BatchKey]):
+    """Batches in table order, each sample once. Process r of w takes samples r, r + w, ...: never padded."""
+
+    def __init__(self, length: int, batch_size: int, *, rank: int = 0, world_size: int = 1) -> None:
+        self.indices = np.arange(rank, length, world_size)
+        self.batch_size = batch_size
+
+    def __len__(self) -> int:
+        return -(-len(self.indices) // self.batch_size)
+
+    def __iter__(self) -> Iterator[BatchKey]:
+        for start in range(0, len(self.indices), self.batch_size):
+            yield BatchKey(0, self.indices[start : start + self.batch_size])
+
+
+def _balanced_order(labels: np.ndarray, generator: torch.Generator) -> np.ndarray:
+    """n draws in which class counts differ by at most one, and sample counts within a class too."""
+    n = len(labels)
+    present = np.unique(labels)
+    turn = torch.randperm(len(present), generator=generator).numpy()  # who gets the n % classes extra draws
+    parts = []
+    for place, which in enumerate(turn):
+        members = np.flatnonzero(labels == present[which])
+        wanted = n // len(present) + (place < n % len(present))
+        for copy in range(-(-wanted // len(members))):
+            shuffled = members[torch.randperm(len(members), generator=generator).numpy()]
+            parts.append(shuffled[: wanted - copy * len(members)] + copy * n)
+    draws = np.concatenate(parts)
+    return draws[torch.randperm(len(draws), generator=generator).numpy()]

@@ -1,0 +1,45 @@
+"""Randomness without state: every draw is a hash of what it is for.
+
+A draw that depends only on (seed, epoch, sample) is the same whatever the number of workers or processes, whatever was
+drawn before, and after any restart. The hash is the finaliser of splitmix64 (Steele, Lea & Flood 2014), chained.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK = 0xFFFFFFFFFFFFFFFF
+
+# What a draw is for: two uses never share a stream.
+ORDER, AUGMENT, SPLIT, SUBSET = 1, 2, 3, 4
+
+
+def mix(*values: int) -> int:
+    """Hash integers to 63 bits. torch's CPU generator keeps only 32 of a seed's bits, so a plain shift would lose some."""
+    state = 0
+    for value in values:
+        state = (state ^ (value & _MASK)) * _GOLDEN + _GOLDEN & _MASK
+        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+        state = (state ^ state >> 27) * 0x94D049BB133111EB & _MASK
+        state ^= state >> 31
+    return state >> 1
+
+
+def uniforms(key: int, index: np.ndarray, draws: int) -> np.ndarray:
+    """Float64 (B, draws) in [0, 1): draw d of sample i is a function of (key, i, d) alone."""
+    counter = index.astype(np.uint64)[:, None] * np.uint64(draws) + np.arange(draws, dtype=np.uint64)
+    state = _finalise(counter * np.uint64(_GOLDEN) + np.uint64(key & _MASK))
+    state = _finalise(state ^ np.uint64(key & _MASK))  # twice: one pass leaves neighbouring keys correlated
+    return (state >> np.uint64(11)) * 2.0**-53
+
+
+def hashes(key: int, index: np.ndarray) -> np.ndarray:
+    """Uint64 (B,): one hash per index, to sort by."""
+    return _finalise(_finalise(index.astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(key & _MASK)))
+
+
+def _finalise(state: np.ndarray) -> np.ndarray:
+    state = (state ^ state >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ state >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    return state ^ state >> np.uint64(31)

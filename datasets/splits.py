@@ -1,0 +1,252 @@
+"""Who trains, who validates, who tests: drawn stratified and seeded, written to split.csv, read back, cut into folds."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from datasets.bundle import LEFT_OUT, SPLITS, UNSPLIT, DataBundle, DataError, Samples, samples_of
+from datasets.config import DataConfig
+from datasets.seeding import SPLIT, SUBSET, hashes, mix
+
+HASH_CONTENTS_UP_TO = 2**30  # bytes in all; larger sets are told apart by path and size
+TRAIN, VAL, TEST = range(3)
+log = logging.getLogger(__name__)
+
+
+def assign_splits(samples: Samples, config: DataConfig) -> Samples:
+    """Give every sample its split: from `config.split`, from the set itself, or drawn by `config.split_seed`."""
+    if config.split is not None:
+        return reuse_split(samples, config.split)
+    if config.folds is not None:
+        return draw_fold(samples, config)
+    return draw_splits(samples, config)
+
+
+def draw_splits(samples: Samples, config: DataConfig) -> Samples:
+    """Hold out what the set does not: val and test of an unsplit set; val alone of one that has train (and test)."""
+    samples = _hold_out_test(samples, config)
+    if (samples.splits == VAL).any():
+        return samples
+    fraction = samples.val_fraction if config.val_fraction is None else config.val_fraction
+    pool = samples.splits != TEST
+    pool &= samples.splits != LEFT_OUT
+    chosen = _stratified(
+        samples.labels, pool, math.floor(fraction * _drawn_from(samples, pool)), config.split_seed, VAL
+    )
+    return _with_splits(samples, {VAL: chosen, TRAIN: np.setdiff1d(np.flatnonzero(pool), chosen)})
+
+
+def draw_fold(samples: Samples, config: DataConfig) -> Samples:
+    """Fold `config.fold` of `config.folds` is val; the other folds train; a test split stays out of all of them."""
+    if config.folds is None or config.fold is None:
+        raise ValueError(f"folds={config.folds} needs fold, a number from 1 to {config.folds}")
+    samples = _hold_out_test(samples, config)
+    pool = np.flatnonzero((samples.splits != TEST) & (samples.splits != LEFT_OUT))
+    if len(pool) < config.folds:
+        raise DataError(f"{samples.name} has {len(pool)} images for {config.folds} folds; use fewer folds")
+    # Dealt like cards, class after class in random order: fold sizes, overall and per class, differ by at most one.
+    order = pool[np.lexsort((hashes(mix(config.split_seed, SPLIT, VAL), pool), samples.labels[pool]))]
+    chosen = order[config.fold - 1 :: config.folds]
+    return _with_splits(samples, {VAL: chosen, TRAIN: np.setdiff1d(pool, chosen)})
+
+
+def subset_training(samples: Samples, config: DataConfig) -> Samples:
+    """Keep `labels_per_class` images, or the share `fraction`, of each training class; val and test stay whole."""
+    if config.labels_per_class is None and config.fraction is None:
+        return samples
+    train = samples.indices("train")
+    order = train[np.lexsort((hashes(mix(config.split_seed, SUBSET), train), samples.labels[train]))]
+    labels = samples.labels[order]
+    sizes = np.bincount(labels, minlength=len(samples.class_names))
+    place = np.arange(len(order)) - (np.cumsum(sizes) - sizes)[labels]  # rank of each image within its class
+    if config.labels_per_class is not None:
+        wanted = np.full_like(sizes, config.labels_per_class)
+    else:
+        wanted = np.maximum(1, np.rint(sizes * config.fraction)).astype(sizes.dtype)
+    splits = samples.splits.copy()
+    splits[order[place >= wanted[labels]]] = LEFT_OUT
+    short = int((sizes < wanted).sum()) if config.labels_per_class is not None else 0
+    samples = samples.replace(splits=splits)
+    if short:
+        return _warn(
+            samples, f"{short} of {len(sizes)} classes have fewer than {config.labels_per_class} training images"
+        )
+    return samples
+
+
+def split_table(bundle: DataBundle) -> pd.DataFrame:
+    """One row per image in use: path, label (class name), split, hash; in the order of the set."""
+    return _table(samples_of(bundle)).copy()
+
+
+def write_split(path: str | Path, bundle: DataBundle) -> None:
+    """Write split.csv, which `config.split` reads back."""
+    split_table(bundle).to_csv(path, index=False, encoding="utf-8", errors="surrogateescape")
+
+
+def fingerprint(bundle: DataBundle) -> str:
+    """16 hex digits over paths, labels, splits and contents: equal exactly when two runs saw the same data."""
+    digest = hashlib.blake2b(digest_size=8)
+    table = _table(samples_of(bundle))
+    for column in table.columns:
+        digest.update("\0".join(table[column]).encode("utf-8", "surrogateescape") + b"\1")
+    return digest.hexdigest()
+
+
+def reuse_split(samples: Samples, path: Path) -> Samples:
+    """Take the split of a table with the columns path, label, split (and hash, then contents are compared)."""
+    table = _read_split(path)
+    position = {name: i for i, name in enumerate(samples.paths)}
+    rows = np.array([position.get(name, -1) for name in table["path"]], np.int64)
+    absent = np.flatnonzero(rows < 0)
+    if len(absent):
+        raise DataError(
+            f"{path}: {len(absent)} of {len(rows)} images are not in {samples.name}, first {table['path'].iloc[absent[0]]!r}"
+        )
+    names = np.array(samples.class_names, dtype=object)
+    wrong = np.flatnonzero(names[samples.labels[rows]] != table["label"].to_numpy(object))
+    if len(wrong):
+        row = table.iloc[wrong[0]]
+        found = names[samples.labels[rows[wrong[0]]]]
+        raise DataError(f"{path}: {row['path']!r} has label {row['label']!r} there and {found!r} in {samples.name}")
+    splits = np.full(len(samples), LEFT_OUT, np.int8)
+    splits[rows] = [SPLITS.index(split) for split in table["split"]]
+    samples = samples.replace(splits=splits)
+    if "hash" in table:
+        _compare_hashes(samples, rows, table, path)
+    unused = len(samples) - len(rows)
+    return samples.note(f"split from {path}" + (f"; {unused} images are not in it and are left out" if unused else ""))
+
+
+def require_complete(samples: Samples) -> Samples:
+    """Check that there is something to train on and to validate, and say which classes are too small to do both."""
+    counts = {
+        split: np.bincount(samples.labels[samples.indices(split)], minlength=len(samples.class_names))
+        for split in SPLITS
+    }
+    for split in ("train", "val"):
+        if not counts[split].sum():
+            raise DataError(f"{samples.name} has no {split} images; give it more images or another split")
+    untrained = [samples.class_names[i] for i in np.flatnonzero(counts["train"] == 0)]
+    if untrained:
+        raise DataError(f"{samples.name}: no training image of class {some(untrained)}")
+    unseen = [samples.class_names[i] for i in np.flatnonzero(counts["val"] == 0)]
+    if unseen:
+        return _warn(samples, f"{len(unseen)} of {len(samples.class_names)} classes have no val image: {some(unseen)}")
+    return samples
+
+
+def some(names: list[str], limit: int = 3) -> str:
+    """The first few of a list of names, and how many more."""
+    shown = ", ".join(map(repr, names[:limit]))
+    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
+
+
+def _warn(samples: Samples, line: str) -> Samples:
+    log.warning("%s: %s", samples.name, line)
+    return samples.note(line)
+
+
+def _hold_out_test(samples: Samples, config: DataConfig) -> Samples:
+    if (samples.splits != UNSPLIT).any():
+        return samples  # a set that brings some split decides about the test itself
+    fraction = samples.test_fraction if config.test_fraction is None else config.test_fraction
+    pool = samples.splits == UNSPLIT
+    chosen = _stratified(samples.labels, pool, math.ceil(fraction * len(samples)), config.split_seed, TEST)
+    return _with_splits(samples, {TEST: chosen})
+
+
+def _drawn_from(samples: Samples, pool: np.ndarray) -> int:
+    """What a fraction is a fraction of: all images of an unsplit set, the training images of one with a test split."""
+    return len(samples) if (samples.splits == UNSPLIT).any() else int(pool.sum())
+
+
+def _with_splits(samples: Samples, parts: dict[int, np.ndarray]) -> Samples:
+    splits = samples.splits.copy()
+    for code, indices in parts.items():
+        splits[indices] = code
+    return samples.replace(splits=splits)
+
+
+def _stratified(labels: np.ndarray, pool: np.ndarray, count: int, seed: int, stream: int) -> np.ndarray:
+    """Choose `count` samples of the pool, each class in proportion (largest remainders), never a class's last image.
+
+    Within a class the order is a hash of (seed, position in the set).
+    """
+    members = np.flatnonzero(pool)
+    sizes = np.bincount(labels[members])
+    exact = sizes * (count / max(1, len(members)))
+    quota = np.floor(exact).astype(np.int64)
+    by_remainder = np.lexsort((hashes(mix(seed, SPLIT, stream, 1), np.arange(len(sizes))), quota - exact))
+    quota[by_remainder[: count - quota.sum()]] += 1
+    quota = np.minimum(quota, np.maximum(sizes - 1, 0))
+    order = members[np.lexsort((hashes(mix(seed, SPLIT, stream), members), labels[members]))]
+    place = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return np.sort(order[place < np.repeat(quota, sizes)])
+
+
+@lru_cache(maxsize=2)  # Samples are compared by identity; a run asks for the table two or three times
+def _table(samples: Samples) -> pd.DataFrame:
+    used = np.flatnonzero(samples.splits >= 0)
+    names = np.array(samples.class_names, dtype=object)
+    return pd.DataFrame(
+        {
+            "path": [samples.paths[i] for i in used],
+            "label": names[samples.labels[used]],
+            "split": np.array(SPLITS, dtype=object)[samples.splits[used]],
+            "hash": content_hashes(samples, used),
+        },
+        dtype=object,
+    )
+
+
+def content_hashes(samples: Samples, indices: np.ndarray) -> list[str]:
+    """16 hex digits per image: of its pixels or file contents; of path and size for sets above 1 GB."""
+    if samples.pixels is not None:
+        return [hashlib.blake2b(samples.pixels[i].tobytes(), digest_size=8).hexdigest() for i in indices]
+    files = [samples.file(i) for i in indices]
+    sizes = [_size(file) for file in files]
+    if sum(sizes) <= HASH_CONTENTS_UP_TO:
+        return [hashlib.blake2b(file.read_bytes(), digest_size=8).hexdigest() for file in files]
+    keys = [f"{samples.paths[i]}\0{size}" for i, size in zip(indices, sizes, strict=True)]
+    return [hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest() for key in keys]
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError as error:
+        raise DataError(f"cannot read image {file}: {error.strerror}") from error
+
+
+def _read_split(path: Path) -> pd.DataFrame:
+    if not path.is_file():
+        raise FileNotFoundError(f"no split file {path}; expected a CSV with the columns path,label,split")
+    table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8", encoding_errors="surrogateescape")
+    missing = [column for column in ("path", "label", "split") if column not in table]
+    if missing:
+        raise DataError(f"{path} has the columns {', '.join(table.columns)}; a split needs {', '.join(missing)} too")
+    unknown = sorted(set(table["split"]) - set(SPLITS))
+    if unknown:
+        raise DataError(f"{path}: split {unknown[0]!r} is not one of {', '.join(SPLITS)}")
+    twice = table["path"][table["path"].duplicated()]
+    if len(twice):
+        raise DataError(f"{path}: {twice.iloc[0]!r} appears more than once; a sample belongs to one split")
+    return table
+
+
+def _compare_hashes(samples: Samples, rows: np.ndarray, table: pd.DataFrame, path: Path) -> None:
+    changed = np.flatnonzero(np.array(content_hashes(samples, rows), object) != table["hash"].to_numpy(object))
+    if len(changed):
+        name = table["path"].iloc[changed[0]]
+        raise DataError(
+            f"{path}: {len(changed)} images changed since that split was made, first {name!r}; "
+            "remove the hash column to use it all the same"
+        )
