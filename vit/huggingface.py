@@ -46,9 +46,10 @@ class HuggingFaceClassifier(nn.Module):
             output = self.model(pixel_values=images, output_attentions=True, **self.options)
         finally:
             self.model.set_attn_implementation(usual)
-        if not output.attentions:
+        attention = getattr(output, "attentions", None)
+        if not attention:
             raise ValueError(f"{type(self.model).__name__} returns no attention weights; a ViT does")
-        return output.logits, list(output.attentions)
+        return output.logits, list(attention)
 
     def find_parts(self) -> Parts:
         """Blocks: the longest list of layers. Norms: what the base model holds beside it by the name of a norm."""
@@ -166,9 +167,7 @@ def _transformers() -> Any:
     try:
         import transformers
     except ImportError:
-        raise ValueError(
-            "models named hf:... need the package transformers; install it: pip install transformers"
-        ) from None
+        raise ValueError("models named hf:... need the package transformers: pip install transformers") from None
     return transformers
 
 

@@ -88,11 +88,10 @@ def _read_torch(path: Path) -> dict[str, Any]:
         with torch.serialization.safe_globals([argparse.Namespace]):
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except pickle.UnpicklingError as error:
-        refused = re.search(r"GLOBAL (\S+)|[Uu]nsupported (?:class|operand|global)[^\w]*([\w.]+)", str(error))
+        refused = re.search(r"GLOBAL (\S+)", str(error))
         if refused:
-            name = refused.group(1) or refused.group(2)
             raise WeightsError(
-                f"{path}: the file holds a Python object ({name}), not only tensors; it was not run. "
+                f"{path}: the file holds a Python object ({refused[1]}), not only tensors; it was not run. "
                 "Save `model.state_dict()` or convert it to .safetensors"
             ) from None
         raise WeightsError(f"{path}: not a readable torch file (truncated, or another format)") from None
@@ -115,7 +114,8 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
 
 def _read_npz(path: Path) -> dict[str, Any]:
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        # Opened here, because np.load leaves a truncated archive open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return {name: torch.from_numpy(np.array(arrays[name])) for name in arrays.files if arrays[name].ndim}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, TypeError, AttributeError) as error:
         reason = "it holds Python objects, which are not opened" if "pickle" in str(error).lower() else "truncated?"

@@ -1,0 +1,364 @@
+"""Files of weights: what is read, what is adapted, and what one line says when a file does not fit."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torchvision.models.vision_transformer import VisionTransformer as TorchvisionViT
+
+from vit.checkpoints import WeightsError, load_weights, weights_image_spec
+from vit.config import IMAGENET_MEAN, ImageSpec, ViTConfig
+from vit.model import VisionTransformer
+from vit.weight_files import fetch, read_weights
+
+SHAPE = {"image_size": 16, "patch_size": 4, "num_classes": 5, "embed_dim": 16, "depth": 2, "num_heads": 2}
+
+
+def model(**options: Any) -> VisionTransformer:
+    torch.manual_seed(0)
+    built = VisionTransformer(ViTConfig(**(SHAPE | options)))
+    with torch.no_grad():
+        for parameter in built.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return built.eval()
+
+
+def torchvision_state() -> dict[str, Tensor]:
+    return TorchvisionViT(16, 4, 2, 2, 16, 64, num_classes=5).state_dict()
+
+
+def pictures(channels: int = 3, side: int = 16) -> Tensor:
+    return torch.randn(2, channels, side, side, generator=torch.Generator().manual_seed(1))
+
+
+def fresh(**options: Any) -> VisionTransformer:
+    return VisionTransformer(ViTConfig(**(SHAPE | options))).eval()
+
+
+# --- kinds of file
+
+
+def test_every_kind_of_file_gives_the_same_model(tmp_path: Path) -> None:
+    source = model()
+    state = source.state_dict()
+    torch.save(state, tmp_path / "zip.pth")
+    torch.save(state, tmp_path / "legacy.pt", _use_new_zipfile_serialization=False)
+    save_file(state, tmp_path / "flat.safetensors")
+    np.savez(tmp_path / "arrays.npz", **{name: tensor.numpy() for name, tensor in state.items()})
+    for file in ("zip.pth", "legacy.pt", "flat.safetensors", "arrays.npz"):
+        target = fresh()
+        assert load_weights(target, tmp_path / file).source == "ours"
+        torch.testing.assert_close(target(pictures()), source(pictures()), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("prefix", ["model.", "module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.model."])
+def test_prefixes_of_wrappers_are_dropped(prefix: str, tmp_path: Path) -> None:
+    source = model()
+    torch.save({prefix + name: tensor for name, tensor in source.state_dict().items()}, tmp_path / "w.pth")
+    target = fresh()
+    load_weights(target, tmp_path / "w.pth")
+    torch.testing.assert_close(target(pictures()), source(pictures()), atol=0, rtol=0)
+
+
+def test_a_checkpoint_of_ours_brings_its_preprocessing(tmp_path: Path) -> None:
+    spec = {
+        "image_size": 16,
+        "mean": [0.1307],
+        "std": [0.3081],
+        "interpolation": "bicubic",
+        "in_channels": 1,
+        "crop_fraction": 0.9,
+    }
+    checkpoint = {
+        "format_version": 1,
+        "model": model(in_channels=1).state_dict(),
+        "class_names": ["a", "b"],
+        "image_spec": spec,
+        "config": {"model": {"layer_norm_eps": 1e-12}},
+    }
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    torch.save(checkpoint, tmp_path / "run" / "checkpoints" / "best_0123abcd.pt")
+    target = fresh(in_channels=1)
+    report = load_weights(target, tmp_path / "run")  # a run directory means its best checkpoint
+    assert report.image_spec == ImageSpec(16, (0.1307,), (0.3081,), "bicubic", 1, 0.9)
+    assert weights_image_spec(tmp_path / "run") == report.image_spec
+    assert {module.eps for module in target.modules() if isinstance(module, nn.LayerNorm)} == {1e-12}
+
+
+def test_files_with_the_arguments_of_a_script_are_read(tmp_path: Path) -> None:
+    torch.save({"model": model().state_dict(), "args": argparse.Namespace(lr=0.1), "epoch": 3}, tmp_path / "w.pth")
+    assert load_weights(fresh(), tmp_path / "w.pth").source == "ours"
+
+
+# --- adapting
+
+
+def test_what_a_family_assumes_is_announced_and_can_be_overridden(tmp_path: Path) -> None:
+    torch.save(torchvision_state(), tmp_path / "w.pth")
+    report = load_weights(fresh(), tmp_path / "w.pth")
+    assert report.image_spec.mean == IMAGENET_MEAN
+    assert "torchvision weights; images as mean 0.485 0.456 0.406" in str(report)
+    assert "LayerNorm eps 1e-06" in str(report)
+    target = fresh()
+    load_weights(target, tmp_path / "w.pth", layer_norm_eps=1e-3)
+    assert {module.eps for module in target.modules() if isinstance(module, nn.LayerNorm)} == {1e-3}
+
+
+def test_a_colour_stem_summed_for_grey_images_is_the_same_function_of_them(tmp_path: Path) -> None:
+    source, target = model(), fresh(in_channels=1)
+    torch.save(source.state_dict(), tmp_path / "w.pth")
+    report = load_weights(target, tmp_path / "w.pth")
+    grey = pictures(channels=1)
+    torch.testing.assert_close(target(grey), source(grey.expand(-1, 3, -1, -1)), atol=1e-5, rtol=1e-5)
+    assert "stem: 3 input channels summed to 1" in str(report)
+
+
+def test_a_grey_stem_spread_over_colours_sees_their_mean(tmp_path: Path) -> None:
+    source, target = model(in_channels=1), fresh()
+    torch.save(source.state_dict(), tmp_path / "w.pth")
+    load_weights(target, tmp_path / "w.pth")
+    images = pictures()
+    torch.testing.assert_close(target(images), source(images.mean(1, keepdim=True)), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("written", "read"), [("conv", "linear"), ("linear", "conv")])
+def test_weights_move_between_the_two_patch_embeddings(written: str, read: str, tmp_path: Path) -> None:
+    source, target = model(patch_embedding=written), fresh(patch_embedding=read)
+    torch.save(source.state_dict(), tmp_path / "w.pth")
+    load_weights(target, tmp_path / "w.pth")
+    torch.testing.assert_close(target(pictures()), source(pictures()), atol=1e-5, rtol=1e-5)
+
+
+def test_positions_are_interpolated_and_it_is_said(tmp_path: Path) -> None:
+    source, target = model(), fresh(image_size=24)
+    torch.save(source.state_dict(), tmp_path / "w.pth")
+    report = load_weights(target, tmp_path / "w.pth")
+    assert "positions: 4 x 4 interpolated to 6 x 6" in str(report)
+    torch.testing.assert_close(target.embedding.positions[:, 0], source.embedding.positions[:, 0], atol=0, rtol=0)
+
+
+def test_a_head_for_other_classes_is_left_new_and_the_backbone_loads(tmp_path: Path) -> None:
+    source, target = model(representation_size=8), fresh(num_classes=3)
+    torch.save(source.state_dict(), tmp_path / "w.pth")
+    report = load_weights(target, tmp_path / "w.pth")
+    assert "head: 5 classes in the file; a new one for 3 classes" in str(report)
+    assert not target.head.weight.any()
+    torch.testing.assert_close(target.forward_features(pictures()), source.forward_features(pictures()), atol=0, rtol=0)
+
+
+def test_a_backbone_without_a_head_loads(tmp_path: Path) -> None:
+    state = {name: tensor for name, tensor in model().state_dict().items() if not name.startswith("head.")}
+    torch.save(state, tmp_path / "w.pth")
+    assert "head: none in the file" in str(load_weights(fresh(), tmp_path / "w.pth"))
+
+
+def test_loading_leaves_the_file_of_the_caller_and_its_tensors_alone(tmp_path: Path) -> None:
+    torch.save(torchvision_state(), tmp_path / "w.pth")
+    before = (tmp_path / "w.pth").read_bytes()
+    target = fresh(image_size=24, num_classes=3)
+    load_weights(target, tmp_path / "w.pth")
+    nn.init.zeros_(target.embedding.positions)
+    assert (tmp_path / "w.pth").read_bytes() == before
+
+
+# --- refusing
+
+
+def refusal(path: Path, target: nn.Module | None = None, **options: Any) -> str:
+    """The message of the WeightsError; it is one line, names the file, and leaves the model as it was."""
+    target = target or fresh()
+    before = {name: tensor.clone() for name, tensor in target.state_dict().items()}
+    with pytest.raises(WeightsError) as caught:
+        load_weights(target, path, **options)
+    message = str(caught.value)
+    assert str(path) in message
+    assert "\n" not in message
+    for name, tensor in target.state_dict().items():
+        torch.testing.assert_close(tensor, before[name], atol=0, rtol=0)
+    return message
+
+
+class Malicious:
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.marker),)
+
+
+@pytest.mark.parametrize("legacy", [False, True, None])
+def test_code_in_a_pickle_is_never_run(legacy: bool | None, tmp_path: Path) -> None:
+    marker, path = tmp_path / "ran", tmp_path / "w.pth"
+    content = {"model": model().state_dict(), "extra": Malicious(marker)}
+    if legacy is None:
+        path.write_bytes(pickle.dumps(content, protocol=2))
+    else:
+        torch.save(content, path, _use_new_zipfile_serialization=not legacy)
+    message = refusal(path)
+    assert "the file holds a Python object" in message
+    assert "it was not run" in message
+    assert not marker.exists()
+
+
+def test_code_in_an_npz_is_never_run(tmp_path: Path) -> None:
+    marker, path = tmp_path / "ran", tmp_path / "w.npz"
+    np.savez(path, cls=np.array([Malicious(marker)], dtype=object))
+    assert "holds Python objects, which are not opened" in refusal(path)
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors", ".npz"])
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.98])
+def test_a_truncated_file_is_named(suffix: str, share: float, tmp_path: Path) -> None:
+    path, state = tmp_path / f"w{suffix}", model().state_dict()
+    if suffix == ".pth":
+        torch.save(state, path)
+    elif suffix == ".npz":
+        np.savez(path, **{name: tensor.numpy() for name, tensor in state.items()})
+    else:
+        save_file(state, path)
+    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+    assert "not a readable" in refusal(path)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.98])
+def test_a_truncated_legacy_file_is_named(share: float, tmp_path: Path) -> None:
+    path = tmp_path / "w.pt"
+    torch.save(model().state_dict(), path, _use_new_zipfile_serialization=False)
+    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+    assert "not a readable torch file" in refusal(path)
+
+
+def test_a_missing_file_and_an_empty_folder_are_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"nowhere\.pth: no such weights file"):
+        load_weights(fresh(), tmp_path / "nowhere.pth")
+    with pytest.raises(FileNotFoundError, match=r"without checkpoints/best_\*\.pt \(a run\) or model\.safetensors"):
+        load_weights(fresh(), tmp_path)
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "w.h5").write_bytes(b"x")
+    assert "unknown kind of weights file '.h5'; known: .safetensors, .npz, .pth" in refusal(tmp_path / "w.h5")
+    torch.save([1, 2], tmp_path / "list.pth")
+    assert "holds a list; expected a state dict" in refusal(tmp_path / "list.pth")
+    torch.save({"epoch": 3}, tmp_path / "dict.pth")
+    assert "no tensors found; expected a state dict, found keys epoch" in refusal(tmp_path / "dict.pth")
+
+
+def test_names_of_no_family_ask_for_the_source(tmp_path: Path) -> None:
+    torch.save({"conv1.weight": torch.zeros(2), "fc.bias": torch.zeros(2)}, tmp_path / "w.pth")
+    message = refusal(tmp_path / "w.pth")
+    assert "cannot tell whose parameter names these are (conv1.weight, fc.bias, ...): no family has them" in message
+    assert "--weights-source: torchvision, timm, huggingface, google, ours" in message
+
+
+def test_names_of_two_families_ask_for_the_source(tmp_path: Path) -> None:
+    torch.save(torchvision_state() | {"patch_embed.proj.weight": torch.zeros(16, 3, 4, 4)}, tmp_path / "w.pth")
+    assert "could be torchvision or timm; say it with --weights-source" in refusal(tmp_path / "w.pth")
+
+
+def test_the_wrong_source_says_what_was_expected_and_found(tmp_path: Path) -> None:
+    torch.save(torchvision_state(), tmp_path / "w.pth")
+    message = refusal(tmp_path / "w.pth", source="timm")
+    assert "not timm weights for this model: expected patch_embed.proj.weight, found class_token" in message
+    with pytest.raises(ValueError, match="weights source 'timn' is unknown; known: torchvision, timm"):
+        load_weights(fresh(), tmp_path / "w.pth", source="timn")
+
+
+def test_another_size_of_model_is_told_by_width_depth_and_patch(tmp_path: Path) -> None:
+    torch.save(model(embed_dim=32, depth=3).state_dict(), tmp_path / "w.pth")
+    message = refusal(tmp_path / "w.pth")
+    assert (
+        "holds a ViT of width 32, depth 3, patch 4, MLP 128; expected a ViT of width 16, depth 2, patch 4, MLP 64"
+        in message
+    )
+
+
+def test_one_wrong_shape_is_told_by_name(tmp_path: Path) -> None:
+    state = model().state_dict() | {"blocks.1.norm1.weight": torch.zeros(7)}
+    torch.save(state, tmp_path / "w.pth")
+    assert "blocks.1.norm1.weight is (7,); expected (16,)" in refusal(tmp_path / "w.pth")
+
+
+def test_missing_and_left_over_keys_are_all_stated(tmp_path: Path) -> None:
+    state = model().state_dict()
+    for block in (0, 1):
+        del state[f"blocks.{block}.mlp.fc1.bias"]
+    del state["norm.bias"]
+    state["extra.weight"] = torch.zeros(1)
+    torch.save(state, tmp_path / "w.pth")
+    message = refusal(tmp_path / "w.pth")
+    assert "missing blocks.{0-1}.mlp.fc1.bias, norm.bias; left over extra.weight" in message
+    report = load_weights(fresh(), tmp_path / "w.pth", strict=False)
+    assert set(report.missing) == {"blocks.0.mlp.fc1.bias", "blocks.1.mlp.fc1.bias", "norm.bias"}
+    assert report.unexpected == ("extra.weight",)
+
+
+def test_a_representation_layer_the_model_lacks_is_stated(tmp_path: Path) -> None:
+    torch.save(model(representation_size=16).state_dict(), tmp_path / "w.pth")
+    assert "left over pre_logits.weight, pre_logits.bias" in refusal(tmp_path / "w.pth")
+
+
+def test_a_norm_after_pooling_asks_for_that_pooling(tmp_path: Path) -> None:
+    from timm.models.vision_transformer import VisionTransformer as TimmViT
+
+    theirs = TimmViT(16, 4, num_classes=5, embed_dim=16, depth=2, num_heads=2, global_pool="avg")
+    torch.save(theirs.state_dict(), tmp_path / "w.pth")
+    assert "build the model with pool=mean_norm, found pool=cls" in refusal(tmp_path / "w.pth")
+
+
+def test_positions_that_are_no_square_grid_are_refused(tmp_path: Path) -> None:
+    state = model().state_dict() | {"embedding.positions": torch.zeros(1, 12, 16)}
+    torch.save(state, tmp_path / "w.pth")
+    assert "12 positions are not one class token and a square grid of patches" in refusal(tmp_path / "w.pth")
+
+
+# --- downloads
+
+
+def test_without_network_one_line_says_what_to_fetch_and_where_to_put_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from urllib.error import URLError
+
+    def offline(*args: Any, **kwargs: Any) -> None:
+        raise URLError("no network")
+
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setattr(torch.hub, "download_url_to_file", offline)
+    place = tmp_path / "hub" / "checkpoints" / "net-0123abcd.pth"
+    with pytest.raises(WeightsError) as caught:
+        fetch("https://example.org/net-0123abcd.pth", megabytes=330.3)
+    assert str(caught.value) == (
+        "cannot download net-0123abcd.pth (no network); "
+        f"fetch https://example.org/net-0123abcd.pth (330 MB) and put it at {place}"
+    )
+
+
+def test_a_cached_file_is_verified_by_the_digits_in_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    folder = tmp_path / "hub" / "checkpoints"
+    folder.mkdir(parents=True)
+    (folder / "net-ba7816bf.pth").write_bytes(b"abc")  # SHA-256 of "abc" begins with ba7816bf
+    assert fetch("https://example.org/net-ba7816bf.pth", megabytes=1) == folder / "net-ba7816bf.pth"
+    (folder / "net-ba7816bf.pth").write_bytes(b"ab")
+    with pytest.raises(
+        WeightsError, match="SHA-256 begins with fb8e20fc, expected ba7816bf: truncated or another file"
+    ):
+        fetch("https://example.org/net-ba7816bf.pth", megabytes=1)
+
+
+def test_reading_keeps_the_plain_data_beside_the_tensors(tmp_path: Path) -> None:
+    torch.save({"state_dict": {"a": torch.zeros(1)}, "class_names": ["x"], "epoch": 3}, tmp_path / "w.pth")
+    file = read_weights(tmp_path / "w.pth")
+    assert list(file.tensors) == ["a"]
+    assert file.extras == {"class_names": ["x"], "epoch": 3}

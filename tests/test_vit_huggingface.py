@@ -1,0 +1,137 @@
+"""`hf:` models from a folder of random weights: what transformers computes, behind our factory."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import ResNetConfig, ResNetForImageClassification, ViTConfig, ViTForImageClassification
+from transformers.utils import logging as transformers_logging
+
+from vit.attention_maps import attention_weights
+from vit.config import HALF, IMAGENET_MEAN, IMAGENET_STD, ImageSpec, ModelConfig
+from vit.factory import build_model, image_spec
+from vit.param_groups import param_groups
+from vit.parts import parts
+from vit.weight_files import WeightsError
+
+transformers_logging.disable_progress_bar()
+PREPROCESSOR = {"image_mean": IMAGENET_MEAN, "image_std": IMAGENET_STD, "resample": 3, "size": {"shortest_edge": 20}}
+PREPROCESSOR |= {"do_center_crop": True, "crop_size": {"height": 16, "width": 16}}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    shape = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 32}
+    ViTForImageClassification(ViTConfig(**shape, image_size=16, patch_size=4, num_labels=5)).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def reference(folder: Path) -> nn.Module:
+    return ViTForImageClassification.from_pretrained(folder, attn_implementation="eager").eval()
+
+
+def pictures(side: int = 16) -> torch.Tensor:
+    return torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(1))
+
+
+def test_a_local_folder_gives_the_logits_and_attention_of_transformers(folder: Path) -> None:
+    model = build_model(f"hf:{folder}", num_classes=5).eval()
+    expected = reference(folder)(pictures(), output_attentions=True)
+    torch.testing.assert_close(model(pictures()), expected.logits, atol=1e-5, rtol=1e-5)
+    logits, attention = attention_weights(model, pictures())
+    torch.testing.assert_close(logits, expected.logits, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(attention, list(expected.attentions), atol=1e-5, rtol=0)
+    torch.testing.assert_close(model(pictures()), expected.logits, atol=1e-5, rtol=1e-5)
+
+
+def test_another_size_interpolates_as_transformers_does(folder: Path) -> None:
+    model = build_model(f"hf:{folder}", num_classes=5, image_size=24).eval()
+    expected = reference(folder)(pictures(24), interpolate_pos_encoding=True).logits
+    torch.testing.assert_close(model(pictures(24)), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_other_classes_get_a_new_zero_head_and_freezing_works(folder: Path) -> None:
+    model = build_model(f"hf:{folder}", num_classes=2, trainable="head")
+    assert not model(pictures()).any()
+    assert sum(p.numel() for p in model.parameters() if p.requires_grad) == 2 * 16 + 2
+    model = build_model(f"hf:{folder}", num_classes=2, trainable="last:1")
+    found = parts(model)
+    assert len(found.blocks) == 3
+    assert [any(p.requires_grad for p in block.parameters()) for block in found.blocks] == [False, False, True]
+    assert found.norms[0].weight.requires_grad
+    groups = param_groups(build_model(f"hf:{folder}", num_classes=2), weight_decay=0.1, layer_decay=0.5)
+    assert {group["lr_scale"] for group in groups} == {1, 0.5, 0.25, 0.125, 0.0625}
+
+
+def test_dropout_reaches_the_model_and_weights_none_starts_anew(folder: Path) -> None:
+    model = build_model(f"hf:{folder}", num_classes=5, dropout=0.2, attention_dropout=0.3, weights="none")
+    assert model.model.config.hidden_dropout_prob == 0.2
+    assert model.model.config.attention_probs_dropout_prob == 0.3
+    assert (model.eval()(pictures()) - reference(folder)(pictures()).logits).abs().max() > 1e-4
+
+
+def test_preprocessing_is_read_from_the_folder(folder: Path) -> None:
+    assert image_spec(ModelConfig(name=f"hf:{folder}")) == ImageSpec(image_size=16, mean=HALF, std=HALF)
+    (folder / "preprocessor_config.json").write_text(json.dumps(PREPROCESSOR))
+    spec = image_spec(ModelConfig(name=f"hf:{folder}"))
+    assert spec == ImageSpec(16, IMAGENET_MEAN, IMAGENET_STD, "bicubic", crop_fraction=16 / 20)
+    assert image_spec(ModelConfig(name=f"hf:{folder}", image_size=32)).image_size == 32
+
+
+def test_a_classifier_that_is_no_transformer_works_at_any_size(tmp_path: Path) -> None:
+    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic", num_labels=4)
+    ResNetForImageClassification(config).save_pretrained(tmp_path)
+    model = build_model(f"hf:{tmp_path}", num_classes=3, image_size=40).eval()
+    assert model(pictures(40)).shape == (2, 3)
+    with pytest.raises(ValueError, match="ResNetForImageClassification returns no attention weights; a ViT does"):
+        attention_weights(model, pictures(40))
+
+
+def test_pickled_weights_are_never_opened(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save(reference_state(), folder / "pytorch_model.bin")
+    with pytest.raises(WeightsError, match=r"hf:.*safetensors") as caught:
+        build_model(f"hf:{folder}", num_classes=5)
+    assert "\n" not in str(caught.value)
+
+
+def reference_state() -> dict[str, Any]:
+    return {"classifier.bias": torch.zeros(5)}
+
+
+def test_code_that_comes_with_a_model_is_never_run(folder: Path) -> None:
+    settings = json.loads((folder / "config.json").read_text())
+    settings |= {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Config"}}
+    (folder / "config.json").write_text(json.dumps(settings))
+    (folder / "evil.py").write_text(f"import pathlib; pathlib.Path({str(folder / 'ran')!r}).mkdir()")
+    with pytest.raises(WeightsError) as caught:
+        build_model(f"hf:{folder}", num_classes=5)
+    assert "\n" not in str(caught.value)
+    assert not (folder / "ran").exists()
+
+
+def test_a_missing_model_and_options_without_effect_are_told_in_one_line(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match=r"hf:.*nowhere") as caught:
+        build_model(f"hf:{tmp_path / 'nowhere'}", num_classes=5)
+    assert "\n" not in str(caught.value)
+    for option in ({"stochastic_depth": 0.1}, {"pool": "mean"}, {"representation_size": 8}):
+        with pytest.raises(ValueError, match=f"has no option {next(iter(option))}"):
+            build_model(f"hf:{folder}", num_classes=5, **option)
+    with pytest.raises(ValueError, match="takes 3 channels, got in_channels=1"):
+        build_model(f"hf:{folder}", num_classes=5, in_channels=1)
+    with pytest.raises(ValueError, match="brings its own weights"):
+        build_model(f"hf:{folder}", num_classes=5, weights="w.pth")
+
+
+def test_without_transformers_one_line_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    for call in (lambda: build_model(f"hf:{folder}", num_classes=5), lambda: image_spec(ModelConfig(f"hf:{folder}"))):
+        with pytest.raises(ValueError, match="need the package transformers: pip install transformers"):
+            call()
