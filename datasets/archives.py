@@ -73,10 +73,10 @@ def _members(archive: Path, budget: int, free: int) -> Iterator[_Member]:
             for info in opened:
                 if info.isdir():
                     continue
-                stream = opened.extractfile(info) if info.isreg() else None
-                if stream is None:
+                content = opened.extractfile(info) if info.isreg() else None
+                if content is None:
                     raise DataError(f"{archive} is refused: {info.name!r} is a link or a device, not a file")
-                yield _Member(_safe_name(info.name, archive), info.size, stream)
+                yield _Member(_safe_name(info.name, archive), info.size, content)
     else:
         raise DataError(f"{archive} is neither a zip nor a tar archive, or its end is missing")
 

@@ -1,4 +1,4 @@
-"""What the other packages receive: loaders, class names, sizes; and what a loader is made from: a columnar sample table."""
+"""What the other packages receive, a DataBundle; and what it is made from, a columnar sample table."""
 
 from __future__ import annotations
 

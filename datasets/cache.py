@@ -1,7 +1,7 @@
 """Decoded images in memory, shared by all loader processes, filled as they are first needed.
 
-One anonymous shared mapping per split: the processes a loader forks write into it and read from it, so an image is decoded
-once, not once per process, and the pages are never copied. (/dev/shm is not used: containers often give it 64 MB.)
+One anonymous shared mapping per split: the processes a loader forks write into it and read from it, so an image is
+decoded once, not once per process, and the pages are never copied. (Not /dev/shm: containers often give it 64 MB.)
 """
 
 from __future__ import annotations

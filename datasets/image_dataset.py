@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
+from PIL import Image
 from torch.utils.data import Dataset, get_worker_info
 
 from datasets.bundle import DataError, Samples
@@ -20,8 +21,8 @@ from datasets.transforms import Pipeline
 class ImageDataset(Dataset):
     """The images of one split, prepared by `pipeline`.
 
-    `dataset[BatchKey]`, through `__getitems__`, is (images float32 (B, C, S, S), labels int64 (B,)): a loader asks for a
-    batch at once, and no Python object per image passes between processes. `dataset[i]` is sample i as in epoch 0.
+    A loader asks for a batch at once: `__getitems__(BatchKey)` is (images float32 (B, C, S, S), labels int64 (B,)), and
+    no Python object per image passes between processes. `dataset[i]` is sample i as in epoch 0.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class ImageDataset(Dataset):
             self.cache.put(row, picture)
         return picture
 
-    def _picture(self, row: int):  # type: ignore[no-untyped-def]  # PIL.Image.Image
+    def _picture(self, row: int) -> Image.Image:
         index = int(self.indices[row])
         if self.samples.pixels is not None:
             return from_array(self.samples.pixels[index], self.pipeline.channels)

@@ -65,7 +65,8 @@ def split_folders(root: Path) -> dict[str, str]:
 
 def list_folder(folder: Path | str) -> tuple[list[str], list[str]]:
     """Sorted names of the visible sub-folders and of the visible files."""
-    folders, files = [], []
+    folders: list[str] = []
+    files: list[str] = []
     with os.scandir(folder) as entries:
         for entry in entries:
             if not entry.name.startswith(".") and entry.name != "__MACOSX":

@@ -16,7 +16,7 @@ ORDER, AUGMENT, SPLIT, SUBSET = 1, 2, 3, 4
 
 
 def mix(*values: int) -> int:
-    """Hash integers to 63 bits. torch's CPU generator keeps only 32 of a seed's bits, so a plain shift would lose some."""
+    """Hash integers to 63 bits. torch's CPU generator keeps only the low 32 bits of a seed: a shift would lose some."""
     state = 0
     for value in values:
         state = (state ^ (value & _MASK)) * _GOLDEN + _GOLDEN & _MASK

@@ -1,4 +1,4 @@
-"""Who trains, who validates, who tests: drawn stratified and seeded, written to split.csv, read back, cut into folds."""
+"""Who trains, validates and tests: drawn stratified and seeded, written to split.csv, read back, cut into folds."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ def draw_splits(samples: Samples, config: DataConfig) -> Samples:
     if (samples.splits == VAL).any():
         return samples
     fraction = samples.val_fraction if config.val_fraction is None else config.val_fraction
-    pool = samples.splits != TEST
-    pool &= samples.splits != LEFT_OUT
+    pool = (samples.splits != TEST) & (samples.splits != LEFT_OUT)
     chosen = _stratified(
         samples.labels, pool, math.floor(fraction * _drawn_from(samples, pool)), config.split_seed, VAL
     )
@@ -66,10 +65,10 @@ def subset_training(samples: Samples, config: DataConfig) -> Samples:
     labels = samples.labels[order]
     sizes = np.bincount(labels, minlength=len(samples.class_names))
     place = np.arange(len(order)) - (np.cumsum(sizes) - sizes)[labels]  # rank of each image within its class
-    if config.labels_per_class is not None:
-        wanted = np.full_like(sizes, config.labels_per_class)
-    else:
+    if config.fraction is not None:
         wanted = np.maximum(1, np.rint(sizes * config.fraction)).astype(sizes.dtype)
+    else:
+        wanted = np.full_like(sizes, config.labels_per_class)
     splits = samples.splits.copy()
     splits[order[place >= wanted[labels]]] = LEFT_OUT
     short = int((sizes < wanted).sum()) if config.labels_per_class is not None else 0
@@ -107,9 +106,8 @@ def reuse_split(samples: Samples, path: Path) -> Samples:
     rows = np.array([position.get(name, -1) for name in table["path"]], np.int64)
     absent = np.flatnonzero(rows < 0)
     if len(absent):
-        raise DataError(
-            f"{path}: {len(absent)} of {len(rows)} images are not in {samples.name}, first {table['path'].iloc[absent[0]]!r}"
-        )
+        first = table["path"].iloc[absent[0]]
+        raise DataError(f"{path}: {len(absent)} of {len(rows)} images are not in {samples.name}, first {first!r}")
     names = np.array(samples.class_names, dtype=object)
     wrong = np.flatnonzero(names[samples.labels[rows]] != table["label"].to_numpy(object))
     if len(wrong):

@@ -39,8 +39,8 @@ PRESETS: dict[str, Preset] = {
         Preset("none", "The evaluation transform: resize, centre crop.", "no augmentation"),
         Preset(
             "light",
-            "A random crop of the image resized by 8/7, mirrored half the time. Up to 64 px: a random shift by up to an "
-            "eighth. Where mirroring would change the label, up to 64 px: rotation by up to 10 degrees, scale 0.9-1.1, "
+            "A random crop of the image resized by 8/7, mirrored half the time. Up to 64 px: a random shift by an "
+            "eighth at most. Where mirroring would change the label, up to 64 px: rotation by up to 10 degrees, scale 0.9-1.1, "
             "shift by up to a tenth.",
             "Krizhevsky et al. 2012, section 4.1 (crop, mirror); He et al. 2016, section 4.2 (shift of small images); "
             "Simard et al. 2003 (affine distortions of digits)",
