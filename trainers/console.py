@@ -62,6 +62,11 @@ def attach_epoch_lines(trainer: Engine, *, epochs: int, lines: int = 25) -> None
             say(epoch_line(engine.state.history[-1], epochs))
 
 
+def say_if_stopped_early(trainer: Engine, *, epochs: int, patience: int, select: str) -> None:
+    if trainer.state.epoch < epochs:
+        say(f"no better validation {select} for {patience} epoch{'s' * (patience > 1)}: stopped early")
+
+
 def epoch_line(row: dict[str, Any], epochs: int) -> str:
     return (
         f"epoch {row['epoch']:>{len(str(epochs))}}/{epochs}  "

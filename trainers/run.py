@@ -102,6 +102,9 @@ def train(config: RunConfig) -> RunResult:
                 max_epochs=job.config.train.epochs,
                 epoch_length=job.steps_per_epoch,
             )
+            console.say_if_stopped_early(
+                trainer, epochs=job.config.train.epochs, patience=job.config.train.patience, select=job.config.train.select
+            )
             result = conclude(job, run_dir, trainer.state.history, loggers)
         status = "finished"
     except KeyboardInterrupt:
