@@ -155,6 +155,20 @@ def test_a_head_for_other_classes_is_left_new_and_the_backbone_loads(tmp_path: P
     torch.testing.assert_close(target.forward_features(pictures()), source.forward_features(pictures()), atol=0, rtol=0)
 
 
+@pytest.mark.parametrize(("written", "read"), [(None, 8), (8, 8), (8, 4)])
+def test_a_layer_before_a_new_head_is_new_unless_it_fits(written: int | None, read: int, tmp_path: Path) -> None:
+    source = model(representation_size=written)
+    torch.save(source.state_dict(), tmp_path / "w.pth")
+    target = fresh(representation_size=read, num_classes=3)
+    untrained = target.pre_logits.weight.clone()
+    report = load_weights(target, tmp_path / "w.pth")
+    assert not report.missing
+    expected = source.pre_logits.weight if written == read else untrained
+    torch.testing.assert_close(target.pre_logits.weight, expected, atol=0, rtol=0)
+    assert not target.head.weight.any()
+    torch.testing.assert_close(target.forward_features(pictures()), source.forward_features(pictures()), atol=0, rtol=0)
+
+
 def test_a_backbone_without_a_head_loads(tmp_path: Path) -> None:
     state = {name: tensor for name, tensor in model().state_dict().items() if not name.startswith("head.")}
     torch.save(state, tmp_path / "w.pth")

@@ -217,10 +217,13 @@ def test_mlp_has_one_activation_and_it_is_between_the_linears() -> None:
 
 def test_mlp_drops_out_after_both_linears() -> None:
     torch.manual_seed(0)
-    mlp = MLP(tiny(dropout=0.5)).train()
+    mlp, seen = MLP(tiny(dropout=0.5)).train(), []
     with torch.no_grad():
         mlp.fc2.bias.fill_(10.0)
-    assert 0.4 < (mlp(torch.randn(2, 50, 24)) == 0).float().mean() < 0.6
+    mlp.fc2.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    seen.append(mlp(torch.randn(2, 50, 24)))
+    for dropped in seen:
+        assert 0.4 < (dropped == 0).float().mean() < 0.6
 
 
 def test_zero_output_projections_make_a_block_the_identity() -> None:
@@ -245,6 +248,23 @@ def test_stochastic_depth_drops_whole_samples_and_keeps_the_mean() -> None:
     assert out.unique().tolist() == pytest.approx([0, 4 / 3])
     assert math.isclose(out.mean(), 1, abs_tol=0.05)
     assert layer.eval()(ones) is ones
+
+
+def test_each_residual_branch_has_dropout_and_stochastic_depth() -> None:
+    torch.manual_seed(0)
+    block, x = Block(tiny(dropout=0.5)).train(), torch.randn(2, 50, 24)
+    block.attention.forward = lambda x, **options: (torch.ones_like(x), None)
+    nn.init.zeros_(block.mlp.fc2.weight)
+    nn.init.zeros_(block.mlp.fc2.bias)
+    assert (block(x)[0] - x).round().unique().tolist() == [0, 2]  # dropped, or divided by what is kept
+    block, x = Block(tiny(), stochastic_depth=0.5).train(), torch.randn(400, 2, 24)
+    nn.init.ones_(block.attention.projection.bias)
+    nn.init.ones_(block.mlp.fc2.bias)
+    for layer in (block.attention.projection, block.mlp.fc2):
+        nn.init.zeros_(layer.weight)
+    added = (block(x)[0] - x).mean(dim=(1, 2)).round()
+    shares = [(added == total).float().mean().item() for total in (0, 2, 4)]  # neither branch, one, both
+    assert shares == pytest.approx([0.25, 0.5, 0.25], abs=0.08)
 
 
 def test_stochastic_depth_grows_linearly_from_zero() -> None:

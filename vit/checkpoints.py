@@ -27,7 +27,7 @@ class LoadReport:
     path: Path
     source: str
     image_spec: ImageSpec
-    layer_norm_eps: float
+    layer_norm_eps: float | None  # None: the model has no LayerNorm
     notes: tuple[str, ...]
     missing: tuple[str, ...] = ()
     unexpected: tuple[str, ...] = ()
@@ -36,7 +36,8 @@ class LoadReport:
         spec = self.image_spec
         lines = [
             f"{self.path}: {self.source} weights; images as mean {_short(spec.mean)}, std {_short(spec.std)}, "
-            f"{spec.interpolation}, crop {spec.crop_fraction:.3g}; LayerNorm eps {self.layer_norm_eps:g}",
+            f"{spec.interpolation}, crop {spec.crop_fraction:.3g}"
+            + (f"; LayerNorm eps {self.layer_norm_eps:g}" if self.layer_norm_eps else ""),
             *self.notes,
         ]
         lines += [f"missing: {', '.join(self.missing)}"] if self.missing else []
@@ -78,7 +79,9 @@ def load_weights(
     _refuse_other_pooling(file, model)
     own = layout.tensors
     notes = _fit(tensors, layout, family, file.path)
-    missing = [name for name in own if name not in tensors and not name.startswith(layout.head)]
+    # A new head is left as it is, with the layer before it.
+    new = (layout.head, "pre_logits.") if f"{layout.head}weight" not in tensors else ()
+    missing = [name for name in own if name not in tensors and not name.startswith(new)]
     unexpected = [name for name in tensors if name not in own]
     _check_shapes(tensors, own, file.path)
     if strict and (missing or unexpected):
@@ -90,10 +93,10 @@ def load_weights(
         for name, tensor in tensors.items():
             if name in own:
                 own[name].copy_(tensor)
-    eps = layer_norm_eps or _recorded_eps(file) or family.layer_norm_eps
-    for module in model.modules():
-        if isinstance(module, nn.LayerNorm):
-            module.eps = eps
+    norms = [module for module in model.modules() if isinstance(module, nn.LayerNorm)]
+    eps = layer_norm_eps or _recorded_eps(file) or family.layer_norm_eps if norms else None
+    for norm in norms:
+        norm.eps = eps  # type: ignore[assignment]
     return LoadReport(file.path, source, _spec_of(file, family), eps, tuple(notes), tuple(missing), tuple(unexpected))
 
 
@@ -221,13 +224,15 @@ def _fit_head(tensors: dict[str, Tensor], own: Mapping[str, Tensor], head: str) 
     name = f"{head}weight"
     classes = own[name].size(0)
     found = tensors[name].size(0) if name in tensors else 0
-    if found == classes:
+    before = "pre_logits.weight"
+    if found == classes and (before in tensors or before not in own):
         return []
-    # With another task the layer before the head goes too, unless the model asks for one of its own.
-    gone = [key for key in tensors if key.startswith(head) or (key.startswith("pre_logits.") and key not in own)]
-    for key in gone:
+    # The layer before the head is part of the old task: it goes too, unless it fits the one this model asks for.
+    fits = before in own and before in tensors and own[before].shape == tensors[before].shape
+    for key in [key for key in tensors if key.startswith((head,) if fits else (head, "pre_logits."))]:
         del tensors[key]
-    return [f"head: {f'{found} classes in the file' if found else 'none in the file'}; a new one for {classes} classes"]
+    described = f"{found} classes in the file" if found else "none in the file"
+    return [f"head: {described}; a new one for {classes} classes"]
 
 
 def _check_shapes(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor], path: Path) -> None:

@@ -208,7 +208,7 @@ class Block(nn.Module):
         super().__init__()
         self.norm1 = nn.LayerNorm(config.embed_dim, eps=config.layer_norm_eps)
         self.attention = Attention(config)
-        self.attention_dropout = nn.Dropout(config.dropout)
+        self.dropout = nn.Dropout(config.dropout)
         self.norm2 = nn.LayerNorm(config.embed_dim, eps=config.layer_norm_eps)
         self.mlp = MLP(config)
         self.stochastic_depth = StochasticDepth(stochastic_depth)
@@ -218,7 +218,7 @@ class Block(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """(B, T, D) -> (B, T, D) and the attention weights if asked for; of the first `num_queries` tokens if given."""
         attended, weights = self.attention(self.norm1(x), num_queries=num_queries, need_weights=need_weights)
-        x = x[:, :num_queries] + self.stochastic_depth(self.attention_dropout(attended))
+        x = x[:, :num_queries] + self.stochastic_depth(self.dropout(attended))
         x = x + self.stochastic_depth(self.mlp(self.norm2(x)))
         return x, weights
 
@@ -241,11 +241,12 @@ class VisionTransformer(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, S, S) float, normalised -> (B, classes) logits."""
+        *blocks, last = self.blocks
         x = self.embedding(images)  # (B, T, D)
-        for block in self.blocks[:-1]:
+        for block in blocks:
             x, _ = block(x)
         # When the class token alone is read, no other token needs the last block's output: the same logits for less.
-        x, _ = self.blocks[-1](x, num_queries=1 if self.config.pool == "cls" else None)
+        x, _ = last(x, num_queries=1 if self.config.pool == "cls" else None)
         return self.forward_head(self._normalise_tokens(x))
 
     def forward_features(self, images: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ is read with `weights_only=True`: tensors, numbers, strings and containers, or a
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import pickle
 import re
@@ -143,14 +144,19 @@ def fetch(url: str, *, megabytes: float) -> Path:
                 f"cannot download {name} ({getattr(error, 'reason', error)}); "
                 f"fetch {url} ({megabytes:.0f} MB) and put it at {path}"
             ) from None
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+    found = _sha256(path, path.stat().st_mtime_ns)
     if not found.startswith(digits):
         raise WeightsError(
             f"{path}: SHA-256 begins with {found[:8]}, expected {digits}: truncated or another file; "
             f"delete it and fetch {url}"
         )
     return path
+
+
+@functools.lru_cache
+def _sha256(path: Path, modified: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _some(names: list[Any], limit: int = 4) -> str:
