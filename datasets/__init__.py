@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from datasets.bundle import DataBundle, DataError
     from datasets.config import DATASET_NAMES, DataConfig
-    from datasets.loaders import DATASETS, build_dataloaders, class_weights, skipped
+    from datasets.describe import describe
+    from datasets.loaders import DATASETS, batch_mix, build_dataloaders, class_weights, skipped
     from datasets.splits import fingerprint, split_table, write_split
 
 _HOMES = {
@@ -15,9 +16,11 @@ _HOMES = {
     "DATASET_NAMES": "config",
     "DataConfig": "config",
     "DATASETS": "loaders",
+    "batch_mix": "loaders",
     "build_dataloaders": "loaders",
     "class_weights": "loaders",
     "skipped": "loaders",
+    "describe": "describe",
     "fingerprint": "splits",
     "split_table": "splits",
     "write_split": "splits",
@@ -28,8 +31,10 @@ __all__ = [
     "DataBundle",
     "DataConfig",
     "DataError",
+    "batch_mix",
     "build_dataloaders",
     "class_weights",
+    "describe",
     "fingerprint",
     "skipped",
     "split_table",

@@ -26,35 +26,45 @@ class _Member(NamedTuple):
     stream: IO[bytes]
 
 
-def unpack(archive: Path, target: Path) -> Path:
+def unpack(archive: Path, target: Path, *, unwrap: bool = False) -> Path:
     """Unpack into the new folder `target`, whole or not at all: a temporary folder beside it, then one rename.
+
+    `unwrap`: where the archive holds one folder and nothing beside it, that folder becomes `target`.
 
     Raises:
         DataError: not a zip or tar, damaged, or a member is absolute, leaves the folder, is a link or a device, or the
             contents are larger than 100 times the archive or than the free disk. Nothing is left behind.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"cannot unpack {archive} to {target.parent}: {error.strerror}; name another folder") from error
     budget = max(FREE_BYTES, MAX_RATIO * archive.stat().st_size)
     free = shutil.disk_usage(target.parent).free
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as temporary:
+        content = Path(temporary) / "content"
+        content.mkdir()
         try:
             used = 0
             for member in _members(archive, budget, free):
                 used += member.size
                 _check_size(archive, used, budget, free)
-                _write(member, Path(temporary) / "content", archive)
+                _write(member, content, archive)
         except (zipfile.BadZipFile, tarfile.TarError, EOFError, OSError, NotImplementedError, RuntimeError) as error:
             raise DataError(
                 f"cannot unpack {archive}: {' '.join(str(error).split()) or type(error).__name__}"
             ) from error
-        content = Path(temporary) / "content"
-        content.mkdir(exist_ok=True)
-        content.rename(target)
+        (_single_folder(content) if unwrap else content).rename(target)
     return target
 
 
 def is_archive(path: Path) -> bool:
     return path.name.lower().endswith((".zip", ".tar", ".tar.gz", ".tgz"))
+
+
+def _single_folder(content: Path) -> Path:
+    entries = [entry for entry in content.iterdir() if entry.name != "__MACOSX"]
+    return entries[0] if len(entries) == 1 and entries[0].is_dir() else content
 
 
 def _members(archive: Path, budget: int, free: int) -> Iterator[_Member]:

@@ -81,7 +81,7 @@ class PathTable(Sequence[str]):
     def __len__(self) -> int:
         return len(self._ends)
 
-    def __getitem__(self, index):  # type: ignore[no-untyped-def]  # int -> str is all that is offered
+    def __getitem__(self, index):  # int -> str is all that is offered
         i = range(len(self))[index]
         start = int(self._ends[i - 1]) if i else 0
         name = self._names[start : int(self._ends[i])].decode("utf-8", "surrogateescape")

@@ -14,6 +14,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from datasets.archives import unpack
 from datasets.bundle import DataError
 
 _CHUNK = 2**18
@@ -54,6 +55,13 @@ def obtain(resource: Resource, root: Path, *, name: str) -> Path:
         f"{name} is not in {root}/ and cannot be downloaded ({errors[-1]}): "
         f"fetch {resource.urls[0]}{size} and put it at {target}"
     )
+
+
+def obtain_unpacked(name: str, root: Path, folder: str, archive: Resource) -> Path:
+    """The folder below `root`, unpacked from its archive, fetched from the network: whatever is still missing."""
+    if not (root / folder).is_dir():
+        unpack(obtain(archive, root, name=name), root / folder, unwrap=True)
+    return root / folder
 
 
 def download(url: str, target: Path, *, checksum: str) -> Path:

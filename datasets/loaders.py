@@ -10,19 +10,28 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from datasets.builtin import read_digits, read_hymenoptera
+from datasets.batch_mix import BatchMix
+from datasets.builtin_photos import read_dog_breed, read_flowers102, read_hymenoptera, read_oxford_pets
+from datasets.builtin_pixels import read_cifar10, read_cifar100, read_digits, read_fashion_mnist, read_mnist
 from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, ImageSpecLike, Samples, samples_of
 from datasets.cache import SHARE_OF_FREE_MEMORY, ImageCache, available_memory
-from datasets.config import DataConfig, did_you_mean
+from datasets.config import DataConfig
 from datasets.image_dataset import ImageDataset, cpu_count, unreadable
-from datasets.image_folder import read_image_folder
+from datasets.own_data import read_own_data
 from datasets.sampling import EpochBatchSampler, OrderedBatchSampler
 from datasets.splits import assign_splits, require_complete, subset_training
 from datasets.transforms import PRESETS, Pipeline, Preset, eval_pipeline, train_pipeline
 
 DATASETS: dict[str, Callable[[Path], Samples]] = {
     "digits": read_digits,
+    "mnist": read_mnist,
+    "fashion_mnist": read_fashion_mnist,
+    "cifar10": read_cifar10,
+    "cifar100": read_cifar100,
     "hymenoptera": read_hymenoptera,
+    "dog_breed": read_dog_breed,
+    "oxford_pets": read_oxford_pets,
+    "flowers102": read_flowers102,
 }
 DEFAULT_BATCH_SIZE = 64
 
@@ -62,26 +71,23 @@ def build_dataloaders(
 def read_samples(config: DataConfig) -> Samples:
     """The sample table of a built-in set or of a person's own data, not yet split."""
     reader = DATASETS.get(config.source)
-    samples = reader(config.root) if reader else read_own(config.source, config.root)
+    samples = reader(config.root) if reader else read_own_data(config.source, config.root)
     if config.mirror != "auto":
         samples = samples.replace(mirror=config.mirror == "yes")
     return samples
 
 
-def read_own(source: str, root: Path) -> Samples:
-    """A folder of images."""
-    path = Path(source)
-    if path.is_dir():
-        return read_image_folder(path)
-    known = ", ".join(DATASETS)
-    if path.exists() or "/" in source or path.suffix:
-        raise FileNotFoundError(f"no data at {source}; expected a folder of images, or one of {known}")
-    raise ValueError(f"unknown data set {source!r}{did_you_mean(source, DATASETS)}. Known: {known}; or a folder")
-
-
 def preset_of(config: DataConfig) -> Preset:
     """The augmentation preset that a configuration means."""
     return PRESETS["light" if config.augment == "auto" else config.augment]
+
+
+def batch_mix(config: DataConfig, num_classes: int) -> BatchMix | None:
+    """What the train step does to each batch under the configured preset; None when nothing."""
+    preset = preset_of(config)
+    if not preset.mixup_alpha and not preset.cutmix_alpha:
+        return None
+    return BatchMix(num_classes, mixup_alpha=preset.mixup_alpha, cutmix_alpha=preset.cutmix_alpha)
 
 
 def class_weights(bundle: DataBundle) -> torch.Tensor:

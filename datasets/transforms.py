@@ -40,8 +40,8 @@ PRESETS: dict[str, Preset] = {
         Preset(
             "light",
             "A random crop of the image resized by 8/7, mirrored half the time. Up to 64 px: a random shift by an "
-            "eighth at most. Where mirroring would change the label, up to 64 px: rotation by up to 10 degrees, scale 0.9-1.1, "
-            "shift by up to a tenth.",
+            "eighth at most. Up to 64 px and where mirroring would change the label: rotation by up to 10 degrees, "
+            "scale 0.9-1.1, shift by up to a tenth.",
             "Krizhevsky et al. 2012, section 4.1 (crop, mirror); He et al. 2016, section 4.2 (shift of small images); "
             "Simard et al. 2003 (affine distortions of digits)",
         ),

@@ -1,0 +1,119 @@
+"""Built-in sets of photographs: hymenoptera, dog breeds, Oxford-IIIT pets, Oxford flowers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from datasets.archives import unpack
+from datasets.bundle import SPLITS, DataError, PathTable, Samples
+from datasets.csv_table import samples_from_rows
+from datasets.fetch import Resource, obtain, obtain_unpacked
+from datasets.image_folder import innermost, read_image_folder
+
+HYMENOPTERA = Resource(
+    "hymenoptera_data.zip",
+    ("https://download.pytorch.org/tutorial/hymenoptera_data.zip",),
+    "sha256:77a1531d2237f648377f1f5679db8436247ec91d158ba3d836ffc3a3da5c1034",
+    "45 MB",
+)
+PETS_URL = "https://www.robots.ox.ac.uk/~vgg/data/pets/data/"
+PETS_IMAGES = Resource(
+    "oxford-iiit-pet/images.tar.gz",
+    (PETS_URL + "images.tar.gz",),
+    "md5:5c4f3ee8e5d25df40f4fd59a7f44e54c",
+    "755 MB",
+)
+PETS_ANNOTATIONS = Resource(
+    "oxford-iiit-pet/annotations.tar.gz",
+    (PETS_URL + "annotations.tar.gz",),
+    "md5:95a8c909bbe2e81eed6a22bccdf3f68f",
+    "18 MB",
+)
+FLOWERS_URL = "https://www.robots.ox.ac.uk/~vgg/data/flowers/102/"
+FLOWERS_IMAGES = Resource(
+    "flowers-102/102flowers.tgz", (FLOWERS_URL + "102flowers.tgz",), "md5:52808999861908f626f3c1f4e79d11fa", "329 MB"
+)
+FLOWERS_LABELS = Resource(
+    "flowers-102/imagelabels.mat", (FLOWERS_URL + "imagelabels.mat",), "md5:e0620be6f572b9609742df49c70aed4d"
+)
+FLOWERS_SPLITS = Resource("flowers-102/setid.mat", (FLOWERS_URL + "setid.mat",), "md5:a5357ecc9cb78c4bef273ce3793fc85c")
+DOG_BREED_FOLDERS = ("dog_breed", "dog-breed-identification", "dog_breed_tiny")
+
+
+def read_hymenoptera(root: Path) -> Samples:
+    """Ants and bees, 244 + 153 photographs: PyTorch's transfer-learning tutorial (Chilamkurthy 2017)."""
+    return read_image_folder(obtain_unpacked("hymenoptera", root, "hymenoptera_data", HYMENOPTERA), "hymenoptera")
+
+
+def read_dog_breed(root: Path) -> Samples:
+    """Dogs of 120 breeds: Kaggle's dog-breed-identification (2017), `labels.csv` with id,breed and `train/<id>.jpg`.
+
+    Its own `test/` has no labels and is not used.
+    """
+    table = _dog_breed_folder(root) / "labels.csv"
+    if not table.is_file():
+        raise DataError(f"no file {table}; expected Kaggle's labels.csv (id,breed) beside train/")
+    rows = pd.read_csv(table, dtype=str, keep_default_na=False)
+    if not {"id", "breed"} <= set(rows.columns):
+        raise DataError(f"{table} has the columns {', '.join(rows.columns)}; expected id,breed")
+    return samples_from_rows(table, [f"train/{each}.jpg" for each in rows["id"]], rows["breed"], name="dog_breed")
+
+
+def read_oxford_pets(root: Path) -> Samples:
+    """Cats and dogs of 37 breeds, 3,680 + 3,669 photographs (Parkhi et al. 2012)."""
+    folder = root / "oxford-iiit-pet"
+    obtain_unpacked("oxford_pets", root, "oxford-iiit-pet/images", PETS_IMAGES)
+    obtain_unpacked("oxford_pets", root, "oxford-iiit-pet/annotations", PETS_ANNOTATIONS)
+    parts = [_read_pets_list(folder / "annotations" / f"{part}.txt") for part in ("trainval", "test")]
+    rows = pd.concat(parts, keys=["train", "test"], names=["split"]).reset_index()
+    breeds = rows.drop_duplicates("label").sort_values("label")["image"].str.rpartition("_")[0]
+    return Samples(
+        name="oxford_pets",
+        class_names=tuple(" ".join(part.title() for part in breed.split("_")) for breed in breeds),
+        paths=PathTable.from_paths([f"images/{image}.jpg" for image in rows["image"]]),
+        labels=rows["label"].to_numpy(np.int32) - 1,
+        splits=rows["split"].map(SPLITS.index).to_numpy(np.int8),
+        root=folder,
+        val_fraction=0.1,
+    )
+
+
+def read_flowers102(root: Path) -> Samples:
+    """Flowers of 102 kinds, 1,020 + 1,020 + 6,149 photographs (Nilsback & Zisserman 2008)."""
+    from scipy.io import loadmat
+    from torchvision.datasets import Flowers102  # for the names alone
+
+    obtain_unpacked("flowers102", root, "flowers-102/jpg", FLOWERS_IMAGES)
+    labels = loadmat(obtain(FLOWERS_LABELS, root, name="flowers102"))["labels"].ravel()
+    ids = loadmat(obtain(FLOWERS_SPLITS, root, name="flowers102"))
+    numbers = [ids[key].ravel().astype(np.int64) for key in ("trnid", "valid", "tstid")]  # from 1
+    every = np.concatenate(numbers)
+    return Samples(
+        name="flowers102",
+        class_names=tuple(Flowers102.classes),
+        paths=PathTable.from_paths([f"jpg/image_{number:05d}.jpg" for number in every]),
+        labels=labels[every - 1].astype(np.int32) - 1,
+        splits=np.repeat(np.arange(3, dtype=np.int8), [len(part) for part in numbers]),
+        root=root / "flowers-102",
+    )
+
+
+def _read_pets_list(file: Path) -> pd.DataFrame:
+    if not file.is_file():
+        raise DataError(f"no file {file}; remove its folder to unpack it again")
+    return pd.read_csv(file, sep=" ", names=["image", "label", "species", "breed"], comment="#")
+
+
+def _dog_breed_folder(root: Path) -> Path:
+    for name in DOG_BREED_FOLDERS:
+        if (root / name).is_dir():
+            return innermost(root / name)
+        if (root / f"{name}.zip").is_file():
+            return innermost(unpack(root / f"{name}.zip", root / name, unwrap=True))
+    raise FileNotFoundError(
+        f"dog_breed is not in {root}/, and Kaggle wants a login: fetch dog-breed-identification.zip (691 MB) from "
+        f"https://www.kaggle.com/c/dog-breed-identification/data and put it at {root}/dog-breed-identification.zip"
+    )

@@ -1,0 +1,157 @@
+"""Built-in sets of small pictures, held in memory: digits, MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from datasets.bundle import SPLITS, UNSPLIT, DataError, PathTable, Samples
+from datasets.fetch import Resource, obtain, obtain_unpacked
+
+TRAIN, TEST = SPLITS.index("train"), SPLITS.index("test")
+
+# file name: checksum. From the publishers, as in torchvision.
+MNIST_FILES = {
+    "train-images-idx3-ubyte.gz": "md5:f68b3c2dcbeaaa9fbdd348bbdeb94873",
+    "train-labels-idx1-ubyte.gz": "md5:d53e105ee54ea40749a09fcbcd1e9432",
+    "t10k-images-idx3-ubyte.gz": "md5:9fb629c4189551a2d022fa330f9573f3",
+    "t10k-labels-idx1-ubyte.gz": "md5:ec29112dd5afa0611ce80d1b7f02629c",
+}
+FASHION_MNIST_FILES = {
+    "train-images-idx3-ubyte.gz": "md5:8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+    "train-labels-idx1-ubyte.gz": "md5:25c81989df183df01b3e8a0aad5dffbe",
+    "t10k-images-idx3-ubyte.gz": "md5:bef4ecab320f06d8554ea6380940ec79",
+    "t10k-labels-idx1-ubyte.gz": "md5:bb300cfdad3c16e7a12a480ee83cd310",
+}
+FASHION_CLASSES = (
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
+CIFAR10 = Resource(
+    "cifar-10-binary.tar.gz",
+    ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
+    "md5:c32a1d4ab5d03f1284b67883e8d87530",
+    "162 MB",
+)
+CIFAR100 = Resource(
+    "cifar-100-binary.tar.gz",
+    ("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",),
+    "md5:03b5dce01913d631647c71ecec9e9cb8",
+    "161 MB",
+)
+
+
+def read_digits(root: Path) -> Samples:
+    """1,797 scans of handwritten digits, 8 x 8 grey pixels: ships with scikit-learn (Alpaydin & Kaynak 1998)."""
+    from sklearn.datasets import load_digits
+
+    scans = load_digits()
+    pixels = np.rint(scans.images * (255 / 16)).astype(np.uint8)  # 17 levels, 0 to 16, become 0 to 255
+    return Samples(
+        name="digits",
+        class_names=tuple("0123456789"),
+        paths=PathTable.from_paths([f"digits/{i:04d}" for i in range(len(pixels))]),
+        labels=scans.target.astype(np.int32),
+        splits=np.full(len(pixels), UNSPLIT, np.int8),
+        pixels=pixels[..., None],
+        mirror=False,
+        val_fraction=0.2,
+        test_fraction=0.2,
+    )
+
+
+def read_mnist(root: Path) -> Samples:
+    """70,000 handwritten digits, 28 x 28 grey pixels (LeCun et al. 1998)."""
+    mirrors = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/")
+    parts = _read_idx_parts("mnist", root, "MNIST/raw", mirrors, MNIST_FILES)
+    return _in_memory("mnist", tuple("0123456789"), *parts, mirror=False)
+
+
+def read_fashion_mnist(root: Path) -> Samples:
+    """70,000 pieces of clothing, 28 x 28 grey pixels (Xiao et al. 2017)."""
+    mirrors = ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",)
+    parts = _read_idx_parts("fashion_mnist", root, "FashionMNIST/raw", mirrors, FASHION_MNIST_FILES)
+    return _in_memory("fashion_mnist", FASHION_CLASSES, *parts)
+
+
+def read_cifar10(root: Path) -> Samples:
+    """60,000 photographs of 10 classes, 32 x 32 (Krizhevsky 2009): the binary archive, the other is pickles."""
+    folder = obtain_unpacked("cifar10", root, "cifar-10-batches-bin", CIFAR10)
+    names = _read_names(folder / "batches.meta.txt")
+    train = [_read_records(folder / f"data_batch_{i}.bin", label_bytes=1) for i in range(1, 6)]
+    pixels, labels = (np.concatenate(part) for part in zip(*train, strict=True))
+    return _in_memory("cifar10", names, (pixels, labels), _read_records(folder / "test_batch.bin", label_bytes=1))
+
+
+def read_cifar100(root: Path) -> Samples:
+    """60,000 photographs of 100 classes, 32 x 32 (Krizhevsky 2009), fine labels."""
+    folder = obtain_unpacked("cifar100", root, "cifar-100-binary", CIFAR100)
+    names = _read_names(folder / "fine_label_names.txt")
+    train, test = (_read_records(folder / f"{part}.bin", label_bytes=2) for part in ("train", "test"))
+    return _in_memory("cifar100", names, train, test)
+
+
+def read_idx(file: Path) -> np.ndarray:
+    """An array in MNIST's idx format, gzipped or not: 0, 0, 8 for uint8, rank, sizes (big-endian), values."""
+    try:
+        data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        if data[:3] != b"\0\0\x08":
+            raise ValueError("not an idx file of bytes")
+        shape = np.frombuffer(data, ">i4", count=data[3], offset=4)
+        return np.frombuffer(data, np.uint8, offset=4 + 4 * data[3]).reshape(shape)
+    except (OSError, EOFError, ValueError, IndexError, zlib.error) as error:
+        raise DataError(f"cannot read {file}: {error}; remove it to download it again") from error
+
+
+_Part = tuple[np.ndarray, np.ndarray]
+
+
+def _read_idx_parts(
+    name: str, root: Path, folder: str, mirrors: tuple[str, ...], files: dict[str, str]
+) -> tuple[_Part, _Part]:
+    arrays = []
+    for file, checksum in files.items():
+        plain = root / folder / file.removesuffix(".gz")
+        resource = Resource(f"{folder}/{file}", tuple(mirror + file for mirror in mirrors), checksum)
+        arrays.append(read_idx(plain if plain.is_file() else obtain(resource, root, name=name)))
+    train_images, train_labels, test_images, test_labels = arrays
+    return (train_images[..., None], train_labels), (test_images[..., None], test_labels)
+
+
+def _read_records(file: Path, *, label_bytes: int) -> _Part:
+    """CIFAR's records: the label bytes (the last one is the class), then 32 x 32 pixels of red, green and blue."""
+    try:
+        records = np.fromfile(file, np.uint8).reshape(-1, label_bytes + 3072)
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot read {file}: {error}; remove its folder to unpack it again") from error
+    return records[:, label_bytes:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), records[:, label_bytes - 1]
+
+
+def _read_names(file: Path) -> tuple[str, ...]:
+    if not file.is_file():
+        raise DataError(f"{file} is missing; remove its folder to unpack it again")
+    return tuple(file.read_text(encoding="utf-8").split())
+
+
+def _in_memory(name: str, class_names: tuple[str, ...], train: _Part, test: _Part, *, mirror: bool = True) -> Samples:
+    for pixels, labels in (train, test):
+        if len(pixels) != len(labels) or (len(labels) and labels.max() >= len(class_names)):
+            raise DataError(
+                f"{name}: {len(pixels)} images and {len(labels)} labels of {len(class_names)} classes disagree"
+            )
+    counts = [len(train[1]), len(test[1])]
+    paths = [
+        f"{name}/{part}/{i:05d}" for part, count in zip(("train", "test"), counts, strict=True) for i in range(count)
+    ]
+    return Samples(
+        name=name,
+        class_names=class_names,
+        paths=PathTable.from_paths(train_paths + test_paths),
+        labels=np.concatenate([train[1], test[1]]).astype(np.int32),
+        splits=np.repeat(np.array([TRAIN, TEST], np.int8), counts),
+        pixels=np.concatenate([train[0], test[0]]),
+        mirror=mirror,
+        val_fraction=0.1,
+    )

@@ -1,0 +1,41 @@
+"""What was found in a data set, in a few lines for a person to check."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from datasets.bundle import SPLITS, DataBundle, samples_of
+from datasets.splits import some
+
+SIZES_LOOKED_AT = 200
+
+
+def describe(bundle: DataBundle) -> list[str]:
+    """Lines: the set and its classes, images per split, class sizes, image sizes, and everything worth knowing."""
+    samples = samples_of(bundle)
+    names = bundle.class_names
+    splits = ", ".join(f"{size:,} {split}" for split, size in bundle.dataset_sizes.items())
+    counts = np.bincount(samples.labels[samples.indices("train")], minlength=len(names))
+    spread = f"{counts.min()} to {counts.max()}" if counts.min() < counts.max() else f"{counts.max()}"
+    return [
+        f"{samples.name}: {len(names)} classes ({some(list(names), limit=5)})",
+        f"images: {splits}; {spread} training images per class",
+        f"image sizes: {_sizes(bundle)}",
+        *(f"note: {line}" for line in samples.notes),
+    ]
+
+
+def _sizes(bundle: DataBundle) -> str:
+    samples = samples_of(bundle)
+    if samples.pixels is not None:
+        return f"{samples.pixels.shape[2]} x {samples.pixels.shape[1]} px"
+    dataset = next(bundle.dataloaders[split].dataset for split in SPLITS if split in bundle.dataloaders)
+    rows = np.unique(np.linspace(0, len(dataset) - 1, SIZES_LOOKED_AT).astype(int))  # type: ignore[arg-type]
+    sizes = np.array([dataset.native_size(row) for row in rows])  # type: ignore[attr-defined]
+    low, middle, high = sizes.min(axis=0), np.median(sizes, axis=0).astype(int), sizes.max(axis=0)
+    if (low == high).all():
+        return f"{low[0]} x {low[1]} px"
+    return (
+        f"median {middle[0]} x {middle[1]} px, width {low[0]} to {high[0]}, height {low[1]} to {high[1]} "
+        f"({len(rows)} looked at)"
+    )

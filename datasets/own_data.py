@@ -1,0 +1,74 @@
+"""Find out what a person's own data is: a folder, a table, or an archive of either."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from datasets.archives import is_archive, unpack
+from datasets.bundle import DataError, Samples
+from datasets.config import DATASET_NAMES, did_you_mean
+from datasets.csv_table import TABLE_SUFFIXES, read_table
+from datasets.image_folder import innermost, list_folder, read_image_folder
+
+EXPECTED = "a folder of class folders, of train/ and val/, a table path,label[,split] (.csv, .tsv), or a .zip of these"
+
+
+def read_own_data(source: str, root: Path) -> Samples:
+    """The sample table of a folder, a table or an archive; archives are unpacked below `root`/unpacked, once.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        DataError: it is there but cannot be used as it is.
+        ValueError: not a path but a name, and no built-in set has it.
+    """
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return _read_folder(path, path.resolve().name)
+    if path.is_file() and path.suffix.lower() in TABLE_SUFFIXES:
+        return read_table(path)
+    if path.is_file() and is_archive(path):
+        return _read_folder(_unpacked_once(path, root), path.name.partition(".")[0], confined=True)
+    if path.exists():
+        raise DataError(f"{path} is no data set; expected {EXPECTED}")
+    if path.suffix or os.sep in source or "/" in source:
+        raise FileNotFoundError(f"no data at {path}; expected {EXPECTED}")
+    raise ValueError(
+        f"unknown data set {source!r}{did_you_mean(source, DATASET_NAMES)}. "
+        f"Known: {', '.join(DATASET_NAMES)}; or the path of your own data"
+    )
+
+
+def _read_folder(folder: Path, name: str, *, confined: bool = False) -> Samples:
+    inner = innermost(folder)
+    folders, files = list_folder(inner)
+    tables = [each for each in files if each.lower().endswith(TABLE_SUFFIXES)]
+    if len(tables) == 1 and _is_sample_table(inner / tables[0]):
+        return read_table(inner / tables[0], name, confined=confined)
+    if not folders and not files:
+        raise DataError(f"{folder} is empty; expected {EXPECTED}")
+    return read_image_folder(inner, name)
+
+
+def _is_sample_table(path: Path) -> bool:
+    """A folder may hold some other table; one that names paths and labels is meant as the index."""
+    with open(path, encoding="utf-8-sig", errors="replace") as file:
+        header = file.readline().lower().replace("\t", ",")
+    return {"path", "label"} <= {column.strip().strip('"') for column in header.split(",")}
+
+
+def _unpacked_once(archive: Path, root: Path) -> Path:
+    target = root / "unpacked" / f"{archive.name.partition('.')[0]}-{_mark(archive)}"
+    return target if target.is_dir() else unpack(archive, target)
+
+
+def _mark(archive: Path) -> str:
+    """Tells archives of one name apart: by size, start and end, where a zip lists its members and their checksums."""
+    with open(archive, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 2**20))
+        end = file.read()
+        file.seek(0)
+        start = file.read(2**16)
+    return hashlib.blake2b(b"%d|" % size + start + end, digest_size=4).hexdigest()
