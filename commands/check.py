@@ -108,7 +108,7 @@ def _summary(config: CheckConfig, report: CheckReport, seconds: float) -> dict[s
         "data": config.data,
         "form": report.layout.form,
         "images": len(report.layout.pictures),
-        "splits": {split or "all": dict(report.layout.counts(split)) for split in report.layout.classes},
+        "splits": {split or "all": dict(report.layout.counts(split)) for split in report.layout.splits},
         "errors": report.errors,
         "warnings": len(report.findings) - report.errors,
         "notes": report.notes(),
@@ -124,7 +124,7 @@ def _table(config: CheckConfig, report: CheckReport) -> list[str]:
     from datasets.check import severity
 
     layout = report.layout
-    sizes = ", ".join(f"{sum(layout.counts(split).values()):,} {split or 'images'}" for split in layout.classes)
+    sizes = ", ".join(f"{sum(layout.counts(split).values()):,} {split or 'images'}" for split in layout.splits)
     classes = len(set().union(*layout.classes.values()))
     lines = [f"{printable(config.data)}: {layout.form}, {classes} classes, {sizes}"]
     lines += [f"note: {note}" for note in report.notes()]
@@ -134,12 +134,9 @@ def _table(config: CheckConfig, report: CheckReport) -> list[str]:
     lines += ["", f"{'kind':<{width}}  severity  {'count':>7}  for example"]
     for kind, count, first in report.kinds():
         lines.append(f"{kind:<{width}}  {severity(first):<8}  {count:>7,}  {_example(first)}")
-    warnings = len(report.findings) - report.errors
     verdict = "training would be wrong" if report.errors else "nothing that makes training wrong"
-    lines += [
-        "",
-        f"{_count(report.errors, 'error')}, {_count(warnings, 'warning')}: {verdict}; all of them: {config.csv_path}",
-    ]
+    counts = f"{_count(report.errors, 'error')}, {_count(len(report.findings) - report.errors, 'warning')}"
+    lines += ["", f"{counts}: {verdict}; all of them: {config.csv_path}"]
     return lines
 
 

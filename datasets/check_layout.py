@@ -63,6 +63,10 @@ class Layout:
     classes: dict[str, set[str]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
+    @property
+    def splits(self) -> list[str]:
+        return sorted(self.classes, key=SPLIT_ORDER.__getitem__)
+
     def counts(self, split: str) -> Counter[str]:
         """Pictures per class of one split, 0 for the empty classes."""
         counts = Counter(dict.fromkeys(sorted(self.classes.get(split, ())), 0))
@@ -130,7 +134,7 @@ class _Walk:
 
     def split_folder(self, path: str, split: str) -> None:
         """Class folders in a split folder (or in the root, split ""); everything else in there is out of place."""
-        classes = self.layout.classes.setdefault(split, set())
+        classes: set[str] = set()
         loose: list[os.DirEntry[str]] = []
         for entry in self._list(path, split, ""):
             if not entry.is_dir():
@@ -143,6 +147,7 @@ class _Walk:
             kind = "split_without_classes" if pictures and split == "test" else "empty_split"
             self.add(kind, path, split, detail=f"{len(pictures):,} images, no class folders")
             return
+        self.layout.classes[split] = classes
         for entry in loose:
             self.loose_entry(entry, path, split)
 
@@ -226,7 +231,7 @@ def _target(entry: os.DirEntry[str]) -> str:
 def class_findings(layout: Layout) -> list[Finding]:
     """Class maps that differ between splits, empty and tiny classes, names that look alike, imbalance."""
     findings = []
-    home = "train" if "train" in layout.classes else ""
+    home = layout.splits[0]  # train, or all there is
     counts = layout.counts(home)
     for label, count in counts.items():
         if count == 0:
@@ -235,7 +240,7 @@ def class_findings(layout: Layout) -> list[Finding]:
             findings.append(
                 Finding("few_images", label, home, label, detail=f"{count} images; {FEW_IMAGES} or more help")
             )
-    for split in sorted(set(layout.classes) - {home}, key=SPLIT_ORDER.__getitem__):
+    for split in layout.splits[1:]:
         findings += _compare_classes(counts, layout.counts(split), split)
     filled = [(count, label) for label, count in counts.items() if count]
     if len(filled) == 1:

@@ -31,11 +31,11 @@ def table_layout(table: Path) -> Layout:
     header, rows = _read(table)
     path_at, label_at, split_at = (_column(header, role, table) for role in COLUMNS)
     layout = Layout(table.parent, "table")
-    walk = _Rows(layout)
-    for number, row in rows:
-        cells = [*row, *[""] * (len(header) - len(row))]  # a short row lacks its last cells
-        path, label = cells[path_at].strip(), cells[label_at].strip()
-        walk.add(number, path, label, cells[split_at].strip() if split_at >= 0 else "")
+    rows = [(number, row + [""] * (len(header) - len(row))) for number, row in rows]  # a short row lacks its last cells
+    splits = [row[split_at].strip() if split_at >= 0 else "" for _, row in rows]
+    walk = _Rows(layout, has_splits=any(splits))
+    for (number, row), split in zip(rows, splits, strict=True):
+        walk.add(number, row[path_at].strip(), row[label_at].strip(), split)
     if not layout.pictures:
         missing = next((found.path for found in layout.findings if found.kind == "missing_file"), "")
         hint = f"; for example {missing!r} is not in {table.parent}" if missing else ""
@@ -72,15 +72,16 @@ def _column(header: Sequence[str], role: str, table: Path) -> int:
 class _Rows:
     """Takes rows one by one, keeps the good ones as pictures and reports the others."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, *, has_splits: bool) -> None:
         self.layout = layout
+        self._has_splits = has_splits
         self._first: dict[str, tuple[int, Picture]] = {}
         self._inside = os.path.realpath(layout.root)
 
     def add(self, number: int, path: str, label: str, split_name: str) -> None:
         findings, where = self.layout.findings, f"line {number}"
         split = SPLIT_FOLDERS.get(split_name.lower(), "")
-        if split_name and not split:
+        if not split and self._has_splits:
             detail = f"{where}: {split_name!r}; known: train, val, test"
             findings.append(Finding("unknown_split", path, "", label, "", detail))
             return

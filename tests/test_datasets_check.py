@@ -1,0 +1,351 @@
+import csv
+import io
+import json
+import os
+import shutil
+import zipfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import planted_faults
+import pytest
+from PIL import Image
+from planted_faults import photograph, save
+
+from commands.check import CSV_COLUMNS, CheckConfig, main, parse, printable
+from datasets.bundle import DataError
+from datasets.check import KINDS
+from datasets.check_layout import Finding
+from datasets.check_sources import check_source
+from datasets.inspection import inspect_file, inspect_files
+
+
+def found_in(source, **options):
+    return {(finding.kind, finding.path) for finding in check_source(str(source), **options).findings}
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory):
+    root = tmp_path_factory.mktemp("faulty") / "set"
+    return root, planted_faults.faulty_folder(root)
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory):
+    return planted_faults.clean_folder(tmp_path_factory.mktemp("clean") / "set")
+
+
+def test_every_planted_fault_of_a_folder_is_found_and_nothing_else(faulty):
+    root, planted = faulty
+    assert len({kind for kind, _ in planted}) >= 25
+    assert found_in(root) == planted
+
+
+def test_every_planted_fault_of_a_table_is_found_and_nothing_else(tmp_path):
+    table, planted = planted_faults.faulty_table(tmp_path / "set")
+    assert found_in(table) == planted
+
+
+def test_nothing_is_found_in_a_clean_folder(clean):
+    report = check_source(str(clean))
+    assert report.findings == ()
+    assert report.exit_code == 0
+    assert report.layout.counts("train") == {"ant": 7, "bee": 7}
+    assert report.layout.counts("val") == {"ant": 3, "bee": 3}
+
+
+@pytest.mark.parametrize("name", ["labels.csv", "labels.tsv"])
+def test_nothing_is_found_in_a_clean_table(tmp_path, name):
+    assert found_in(planted_faults.clean_table(tmp_path, name=name)) == set()
+
+
+def test_nothing_is_found_in_clean_class_folders_of_every_format_and_mode(tmp_path):
+    for k, extension in enumerate((".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".JPG")):
+        save(photograph(k), tmp_path / "a" / f"{k}{extension}")
+    for k, mode in enumerate(("L", "P", "RGBA", "LA", "CMYK", "I;16", "1")):
+        image = photograph(100 + k)
+        if mode == "I;16":
+            image = Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257)
+        else:
+            image = image.convert(mode)
+        save(image, tmp_path / "b" / f"{k}{'.tif' if mode == 'CMYK' else '.png'}")
+    save(photograph(200).convert("CMYK"), tmp_path / "b" / "cmyk.jpg")
+    save(photograph(201).convert("L"), tmp_path / "b" / "grey.pgm")
+    assert found_in(tmp_path) == set()
+
+
+def test_a_zip_and_a_zip_with_a_folder_around_everything_give_the_same_findings(faulty, tmp_path):
+    root, planted = faulty
+    for wrapper in ("", "wrapper/"):
+        archive = tmp_path / f"{len(wrapper)}.zip"
+        with zipfile.ZipFile(archive, "w") as opened:
+            for file in sorted(root.rglob("*")):
+                if file.is_file() and not file.is_symlink() and "loop" not in file.parts:
+                    opened.write(file, wrapper + str(file.relative_to(root)))
+            opened.writestr(f"{wrapper}train/wasp/notes.txt", "an empty class: a zip of files has no empty folders")
+        expected = {pair for pair in planted if pair[0] != "broken_link"}
+        assert found_in(archive) == expected | {("unsupported_file", "train/wasp/notes.txt")}
+
+
+def test_a_kaggle_folder_is_read_through_its_table(tmp_path):
+    rows = ["id,breed"]
+    for k in range(12):
+        save(photograph(k), tmp_path / "train" / f"{k:03}.jpg")
+        rows.append(f"{k:03},{'pug' if k < 6 else 'boxer'}")
+    save(photograph(99), tmp_path / "test" / "900.jpg")
+    (tmp_path / "labels.csv").write_text("\n".join(rows))
+    report = check_source(str(tmp_path))
+    assert report.findings == ()
+    assert report.layout.counts("") == {"boxer": 6, "pug": 6}
+
+
+def test_the_pool_gives_the_same_inspections_as_one_process(clean, monkeypatch):
+    monkeypatch.setattr("datasets.inspection._POOL_THRESHOLD", 1)
+    paths = [str(path.relative_to(clean)) for path in sorted(clean.rglob("*.jpg"))]
+    assert list(inspect_files(clean, paths, workers=2)) == list(inspect_files(clean, paths, workers=0))
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"restart_marker_blocks": 2}], ids=str)
+def test_a_jpeg_cut_at_any_byte_is_judged_as_by_a_full_decode(tmp_path, options):
+    """The hash is taken from a reduced decode; that must not overlook what a full one stumbles over."""
+    file = save(photograph(0, (136, 136)), tmp_path / "whole.jpg", quality=40, **options)
+    data = file.read_bytes()
+    verdicts = Counter()
+    for length in range(2, len(data) + 1, 7 if len(data) > 3000 else 1):
+        file.write_bytes(data[:length])
+        try:
+            Image.open(io.BytesIO(data[:length])).convert("RGB")
+            readable = True
+        except Exception:
+            readable = False
+        seen = inspect_file(tmp_path, file.name)
+        assert (seen.fault is None) == readable, (length, len(data), seen)
+        verdicts[seen.fault] += 1
+    assert verdicts["truncated"] > 0.5 * sum(verdicts.values())  # the rest is cut within the header
+
+
+def test_exif_orientation_counts_for_size_and_likeness(tmp_path):
+    upright = photograph(5)
+    for k in range(5):
+        save(photograph(50 + k), tmp_path / "a" / f"{k}.jpg")
+        save(photograph(60 + k), tmp_path / "b" / f"{k}.jpg")
+    save(upright, tmp_path / "a" / "upright.jpg")
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    save(upright.transpose(Image.Transpose.ROTATE_90), tmp_path / "a" / "z_sideways.jpg", exif=exif)
+    assert found_in(tmp_path) == {("near_duplicate", "a/z_sideways.jpg")}
+    seen = inspect_file(tmp_path, "a/z_sideways.jpg")
+    assert (seen.width, seen.height) == upright.size
+
+
+def test_class_names_may_be_anything_a_file_system_allows(tmp_path, monkeypatch, capsys):
+    names = ['say "hi"', "naïve", "two\nlines", "a,b;c", " ", "犬", "=1+1", "'", "percent %s"]
+    names += [os.fsdecode(b"latin-\xe9")]
+    for k, name in enumerate(names):
+        for n in range(5):
+            save(photograph(100 * k + n), tmp_path / "data" / name / f"{n}.jpg")
+        (tmp_path / "data" / name / "zero\t.jpg").touch()
+    monkeypatch.chdir(tmp_path)
+    assert main(CheckConfig("data", json=True)) == 3
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["kinds"] == {"zero_bytes": len(names)}
+    table = pd.read_csv("check_data.csv", keep_default_na=False)
+    assert tuple(table.columns) == CSV_COLUMNS
+    assert set(names[:-1]) < set(table["label"])
+    assert set(table["path"]) > {f"{name}/zero\t.jpg" for name in names[:-1]}
+    assert main(CheckConfig("data")) == 3
+    assert "two\\nlines" in printable("two\nlines")
+    assert all(line.isprintable() for line in capsys.readouterr().out.split("\n"))
+
+
+def test_the_csv_has_one_row_per_finding_and_the_json_the_same(faulty, tmp_path, capsys):
+    root, planted = faulty
+    output = tmp_path / "new folder" / "list.csv"
+    assert main(CheckConfig(str(root), output=output, json=True)) == 3
+    captured = capsys.readouterr()
+    summary = json.loads(captured.out)
+    with output.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert {(row["kind"], row["path"]) for row in rows} == planted
+    assert [Finding(**{k: v for k, v in row.items() if k != "severity"}) for row in rows] == [
+        Finding(**{k: v for k, v in row.items() if k != "severity"}) for row in summary["findings"]
+    ]
+    assert summary["exit_code"] == 3
+    assert summary["errors"] == sum(row["severity"] == "error" for row in rows)
+    assert sum(summary["kinds"].values()) == len(rows) == summary["errors"] + summary["warnings"]
+    assert pd.read_csv(output).shape == (len(rows), len(CSV_COLUMNS))
+
+
+def test_the_table_names_each_kind_once_with_an_example_and_a_verdict(faulty, tmp_path, capsys):
+    root, planted = faulty
+    main(CheckConfig(str(root), output=tmp_path / "list.csv"))
+    lines = capsys.readouterr().out.splitlines()
+    for kind in {kind for kind, _ in planted}:
+        (line,) = (line for line in lines if line.split()[:1] == [kind])
+        assert KINDS[kind][0] in line
+        assert any(path in line for k, path in planted if k == kind)
+    assert "training would be wrong" in lines[-1]
+    assert str(tmp_path / "list.csv") in lines[-1]
+
+
+def test_a_clean_folder_says_so_and_exits_0(clean, tmp_path, capsys):
+    assert main(CheckConfig(str(clean), output=tmp_path / "list.csv")) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "no fault found"
+    assert (tmp_path / "list.csv").read_text().strip() == ",".join(CSV_COLUMNS)
+
+
+def test_warnings_alone_exit_0(clean, tmp_path):
+    root = shutil.copytree(clean, tmp_path / "set")
+    shutil.copy(root / "train" / "ant" / "00.jpg", root / "train" / "ant" / "copy.jpg")
+    report = check_source(str(root))
+    assert [finding.kind for finding in report.findings] == ["duplicate"]
+    assert report.exit_code == 0
+
+
+def test_a_copy_in_val_alone_exits_3(clean, tmp_path):
+    root = shutil.copytree(clean, tmp_path / "set")
+    shutil.copy(root / "train" / "ant" / "00.jpg", root / "val" / "ant" / "copy.jpg")
+    assert check_source(str(root)).exit_code == 3
+
+
+def test_ten_copies_are_ten_findings_not_forty_five(clean, tmp_path):
+    root = shutil.copytree(clean, tmp_path / "set")
+    for k in range(10):
+        shutil.copy(root / "train" / "ant" / "00.jpg", root / "train" / "ant" / f"copy{k}.jpg")
+    assert Counter(finding.kind for finding in check_source(str(root)).findings) == {"duplicate": 10}
+
+
+def test_data_without_a_split_are_told_that_copies_may_be_torn_apart(clean, tmp_path, capsys):
+    root = shutil.copytree(clean / "train", tmp_path / "set")
+    shutil.copy(root / "ant" / "00.jpg", root / "ant" / "copy.jpg")
+    assert main(CheckConfig(str(root), output=tmp_path / "list.csv")) == 0
+    assert "no split is given" in capsys.readouterr().out
+
+
+def test_a_folder_without_train_is_an_error(tmp_path):
+    planted_faults.clean_folder(tmp_path)
+    shutil.rmtree(tmp_path / "train")
+    assert ("empty_split", "train") in found_in(tmp_path)
+
+
+def test_two_folders_for_one_split_are_an_error(clean, tmp_path):
+    root = shutil.copytree(clean, tmp_path / "set")
+    save(photograph(77), root / "valid" / "ant" / "1.jpg")
+    assert ("two_split_folders", "valid") in found_in(root)
+
+
+def test_one_class_is_an_error(tmp_path):
+    for k in range(5):
+        save(photograph(k), tmp_path / "only" / f"{k}.jpg")
+    (tmp_path / "notes.txt").touch()
+    assert found_in(tmp_path) == {("one_class", "only")}
+
+
+@pytest.mark.parametrize("content", ["nothing", "loose images", "empty class folders"])
+def test_a_folder_without_labelled_images_is_one_line(tmp_path, content):
+    if content == "loose images":
+        save(photograph(0), tmp_path / "1.jpg")
+    if content == "empty class folders":
+        (tmp_path / "a").mkdir()
+        (tmp_path / "b").mkdir()
+    with pytest.raises(DataError, match="has no images in class folders; expected") as caught:
+        main(CheckConfig(str(tmp_path)))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_permission_is_one_line(tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", refuse)  # root, who runs tests in containers, may read everything
+    with pytest.raises(DataError, match=r"cannot list the folder .*: Permission denied"):
+        main(CheckConfig(str(tmp_path)))
+
+
+def test_a_class_folder_or_a_file_without_permission_is_a_finding(clean, tmp_path, monkeypatch):
+    root = shutil.copytree(clean, tmp_path / "set")
+    closed, locked = root / "train" / "bee", root / "train" / "ant" / "00.jpg"
+    scandir, read_bytes = os.scandir, Path.read_bytes
+
+    def guarded_scandir(path):
+        if Path(path) == closed:
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    def guarded_read(path):
+        if path == locked:
+            raise PermissionError(13, "Permission denied", str(path))
+        return read_bytes(path)
+
+    monkeypatch.setattr(os, "scandir", guarded_scandir)
+    monkeypatch.setattr(Path, "read_bytes", guarded_read)
+    found = found_in(root)
+    assert {("unreadable_folder", "train/bee"), ("unreadable", "train/ant/00.jpg"), ("empty_class", "bee")} <= found
+
+
+def test_a_source_that_is_not_there_is_one_line_with_what_would_work():
+    with pytest.raises(FileNotFoundError, match=r"no data at 'digit'.*did you mean digits"):
+        main(CheckConfig("digit"))
+    with pytest.raises(FileNotFoundError, match="no data at '/no/such/folder'"):
+        main(CheckConfig("/no/such/folder"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b\n1,2\n", "has no path column: found a, b"),
+        ("path\nx.jpg\n", "has no label column: found path"),
+        ("path,label\nx.jpg,a\n", "names no image that is there; for example 'x.jpg'"),
+        ("", "has no path column: found nothing"),
+    ],
+)
+def test_a_table_that_cannot_be_used_is_one_line(tmp_path, text, message):
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(DataError, match=message):
+        main(CheckConfig(str(tmp_path / "t.csv")))
+
+
+def test_rows_without_a_split_among_rows_with_one_are_an_error(tmp_path):
+    table = planted_faults.clean_table(tmp_path)
+    save(photograph(8000), tmp_path / "images" / "more.jpg")
+    table.write_text(table.read_text() + "images/more.jpg,ant\n")
+    assert found_in(table) == {("unknown_split", "images/more.jpg")}
+
+
+def test_a_list_that_cannot_be_written_is_one_line(clean, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=r"cannot write .*; choose another file with --output"):
+        main(CheckConfig(str(clean), output=tmp_path / "file" / "list.csv"))
+
+
+def test_the_digits_are_clean_and_too_small_to_be_compared(tmp_path, capsys):
+    assert main(CheckConfig("digits", output=tmp_path / "list.csv")) == 0
+    out = capsys.readouterr().out
+    assert "1,797 images" in out
+    assert "under 32 px: only exact copies" in out
+
+
+def test_the_command_line_means_the_config():
+    config = parse(["photos", "--json", "--workers", "2", "--output", "x.csv"], prog="check")
+    assert config == CheckConfig("photos", json=True, workers=2, output=Path("x.csv"))
+    assert CheckConfig("some/my photos.zip").csv_path == Path("check_my_photos.csv")
+    with pytest.raises(ValueError, match="workers=-1 must be 0 or more"):
+        CheckConfig("x", workers=-1)
+
+
+def test_workers_of_the_pool_do_not_import_torch():
+    import subprocess
+    import sys
+
+    code = "import sys, datasets.inspection, datasets.check_sources; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
+
+
+def test_every_kind_is_explained_and_reported_by_some_code():
+    source = "".join(path.read_text() for path in Path("datasets").glob("*.py"))
+    for kind, (severity, meaning) in KINDS.items():
+        assert severity in ("error", "warning")
+        assert meaning
+        assert source.count(f'"{kind.removeprefix("near_")}"') >= 2, kind

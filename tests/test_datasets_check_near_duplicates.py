@@ -1,0 +1,168 @@
+import io
+import os
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from planted_faults import EDITS, as_jpeg, photograph
+
+from datasets.check_sources import check_source
+from datasets.inspection import thumbnail_of
+from datasets.near_duplicates import (
+    RADIUS,
+    mirrored_hashes,
+    near_duplicates,
+    pairs_within,
+    perceptual_hashes,
+    registered_similarity,
+)
+
+DATA = Path(os.environ.get("VIT_TEST_DATA", "no such folder"))
+needs_photographs = pytest.mark.skipif(
+    not (DATA / "hymenoptera_data.zip").exists(), reason="VIT_TEST_DATA names no folder with hymenoptera_data.zip"
+)
+
+
+def thumbnail(image):
+    return thumbnail_of(np.asarray(image.convert("RGB")))
+
+
+def brute_force(queries, index, radius):
+    distances = np.bitwise_count(queries[:, None] ^ index[None])
+    return set(zip(*(axis.tolist() for axis in np.nonzero(distances <= radius)), strict=True))
+
+
+def by_index(queries, index, radius):
+    blocks = [np.stack(pair) for pair in pairs_within(queries, index, radius=radius)]
+    pairs = np.concatenate(blocks, axis=1).T.tolist() if blocks else []
+    assert len(pairs) == len(set(map(tuple, pairs))), "a pair came twice"
+    return set(map(tuple, pairs))
+
+
+@pytest.fixture(scope="module")
+def hashes():
+    """Random words, and words 0 to 20 bits away from them: every distance around the radius occurs."""
+    rng = np.random.default_rng(0)
+    first = rng.integers(0, 2**64, 800, dtype=np.uint64)
+    second = first.copy()
+    for k in range(len(second)):
+        for bit in rng.choice(64, k % 21, replace=False):
+            second[k] ^= np.uint64(1) << np.uint64(bit)
+    return first, second
+
+
+@pytest.mark.parametrize("radius", [0, 1, 3, 4, 7, 8, RADIUS])
+def test_the_index_finds_exactly_the_pairs_of_brute_force(hashes, radius):
+    first, second = hashes
+    expected = brute_force(first, second, radius)
+    assert len(expected) >= 38 * (radius + 1)
+    assert by_index(first, second, radius) == expected
+
+
+def test_the_index_holds_for_words_that_share_most_of_their_bits():
+    words = np.random.default_rng(1).integers(0, 2**12, 300, dtype=np.uint64)  # full buckets: everything is a candidate
+    assert by_index(words, words, RADIUS) == brute_force(words, words, RADIUS)
+
+
+def test_small_blocks_give_the_same_pairs(hashes, monkeypatch):
+    first, second = hashes
+    monkeypatch.setattr("datasets.near_duplicates._BLOCK", 5)
+    assert by_index(first[:200], second[:200], RADIUS) == brute_force(first[:200], second[:200], RADIUS)
+
+
+def test_a_radius_that_the_chunks_do_not_guarantee_is_refused(hashes):
+    with pytest.raises(ValueError, match=r"radius=12 is outside 0\.\.11"):
+        list(pairs_within(*hashes, radius=12))
+
+
+def test_the_hash_of_a_mirrored_picture_follows_from_its_hash():
+    thumbnails = np.stack([thumbnail(photograph(k)) for k in range(50)])
+    assert np.array_equal(mirrored_hashes(perceptual_hashes(thumbnails)), perceptual_hashes(thumbnails[:, :, ::-1]))
+
+
+def test_the_hash_is_the_signs_of_scipys_dct():
+    from scipy.fft import dctn
+
+    thumbnails = np.stack([thumbnail(photograph(k)) for k in range(20)])
+    signs = dctn(thumbnails.astype(float), axes=(1, 2))[:, :8, :8].reshape(20, 64) > 0
+    signs[:, 0] = False
+    assert np.array_equal(perceptual_hashes(thumbnails), np.packbits(signs, axis=1).view(">u8").ravel())
+
+
+def test_equal_and_brighter_pictures_correlate_fully_and_noise_does_not():
+    thumbnails = np.stack([thumbnail(photograph(k)) for k in range(20)])
+    paler = (thumbnails * 0.6 + 60).astype(np.uint8)
+    assert np.all(np.stack(registered_similarity(thumbnails, thumbnails)) > 0.999)
+    assert np.all(np.stack(registered_similarity(thumbnails, paler)) > 0.98)
+    assert np.all(registered_similarity(thumbnails, np.roll(thumbnails, 1, axis=0))[0] < 0.8)
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_edited_copies_are_found_among_strangers(edit):
+    originals = [photograph(k) for k in range(60)]
+    copies = [Image.open(io.BytesIO(as_jpeg(EDITS[edit](image)))) for image in originals[:20]]
+    (i, j), correlation, mirrored = near_duplicates(np.stack([thumbnail(image) for image in originals + copies]))
+    pairs = set(zip(i.tolist(), j.tolist(), strict=True))
+    assert pairs <= {(k, 60 + k) for k in range(20)}
+    assert len(pairs) >= 19
+    assert np.all(mirrored == (edit == "mirrored"))
+    assert np.all((correlation >= 0.9) & (correlation <= 1.001))
+
+
+def test_very_many_copies_of_one_picture_are_all_tied_to_it_without_all_their_pairs():
+    copies = np.repeat(thumbnail(photograph(0))[None], 3000, axis=0)
+    copies[:, 0, 0] = np.arange(3000) % 7
+    (i, j), _, _ = near_duplicates(copies)
+    assert set(j.tolist()) == set(range(1, 3000))
+    assert len(i) < 20 * 3000
+    assert np.all(i < j)
+
+
+def test_pictures_of_one_colour_and_no_pictures_match_nothing():
+    flat = np.full((10, 32, 32), 200, np.uint8)
+    for thumbnails in (flat, flat[:0]):
+        (i, j), correlation, mirrored = near_duplicates(thumbnails)
+        assert len(i) == len(j) == len(correlation) == len(mirrored) == 0
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    root = tmp_path_factory.mktemp("photographs")
+    for name in ("hymenoptera_data.zip", "dog_breed_tiny.zip"):
+        with zipfile.ZipFile(DATA / name) as archive:
+            archive.extractall(root)
+    return root
+
+
+@needs_photographs
+def test_hymenoptera_has_one_stray_file_and_no_other_fault(photographs):
+    report = check_source(str(photographs / "hymenoptera_data"))
+    assert [(found.kind, found.path) for found in report.findings] == [
+        ("unsupported_file", "train/ants/imageNotFound.gif")
+    ]
+    assert report.exit_code == 0
+
+
+@needs_photographs
+def test_among_a_thousand_dogs_one_pair_is_near_two_shots_of_the_same_leonberger(photographs):
+    report = check_source(str(photographs / "dog_breed_tiny"))
+    near = [found for found in report.findings if "duplicate" in found.kind]
+    assert [(found.path, found.other) for found in near] == [
+        ("train/3e76131101838e9ea1f12dc2eba4c6f1.jpg", "train/2eb1bf4abd7d1b7868afbf0328597108.jpg")
+    ]
+
+
+@needs_photographs
+def test_edited_copies_of_real_photographs_are_found_and_no_strangers(photographs):
+    files = sorted((photographs / "hymenoptera_data" / "train").rglob("*.jpg"))
+    originals = [Image.open(file) for file in files]
+    for k, edit in enumerate(EDITS.values()):
+        copies = [Image.open(io.BytesIO(as_jpeg(edit(image.convert("RGB"))))) for image in originals[k::24]]
+        thumbnails = np.stack([thumbnail(image) for image in originals + copies])
+        (i, j), _, _ = near_duplicates(thumbnails)
+        found = set(zip(i.tolist(), j.tolist(), strict=True))
+        expected = {(k + 24 * n, len(originals) + n) for n in range(len(copies))}
+        assert found <= expected
+        assert len(found) >= len(expected) - 1
