@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from datasets.bundle import DataBundle, DataError
     from datasets.config import DATASET_NAMES, DataConfig
-    from datasets.describe import describe
+    from datasets.description import describe
     from datasets.loaders import DATASETS, batch_mix, build_dataloaders, class_weights, skipped
     from datasets.splits import fingerprint, split_table, write_split
 
@@ -20,7 +20,7 @@ _HOMES = {
     "build_dataloaders": "loaders",
     "class_weights": "loaders",
     "skipped": "loaders",
-    "describe": "describe",
+    "describe": "description",
     "fingerprint": "splits",
     "split_table": "splits",
     "write_split": "splits",

@@ -142,9 +142,8 @@ def _in_memory(name: str, class_names: tuple[str, ...], train: _Part, test: _Par
                 f"{name}: {len(pixels)} images and {len(labels)} labels of {len(class_names)} classes disagree"
             )
     counts = [len(train[1]), len(test[1])]
-    paths = [
-        f"{name}/{part}/{i:05d}" for part, count in zip(("train", "test"), counts, strict=True) for i in range(count)
-    ]
+    train_paths = [f"{name}/train/{i:05d}" for i in range(counts[0])]
+    test_paths = [f"{name}/test/{i:05d}" for i in range(counts[1])]
     return Samples(
         name=name,
         class_names=class_names,
