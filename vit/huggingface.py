@@ -91,6 +91,8 @@ def build_huggingface(config: ModelConfig, *, num_classes: int) -> nn.Module:
 def huggingface_image_spec(config: ModelConfig) -> ImageSpec:
     """The values of the model's `preprocessor_config.json`; .5 where it has none.
 
+    One thing differs: many Hugging Face processors squeeze the picture into a square, here it keeps its proportions.
+
     Raises:
         ValueError, WeightsError: as `build_huggingface`.
     """
