@@ -98,6 +98,6 @@ class DataConfig:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean X?` with the nearest known name, or nothing."""
+    """` (did you mean X?)` with the nearest known name, or nothing."""
     near = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.5)
-    return f"; did you mean {near[0]}?" if near else ""
+    return f" (did you mean {near[0]}?)" if near else ""

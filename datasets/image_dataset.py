@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch.utils.data import Dataset, get_worker_info
+from tqdm import tqdm
 
 from datasets.bundle import DataError, Samples
 from datasets.cache import ImageCache
@@ -124,5 +125,9 @@ def unreadable(samples: Samples, indices: np.ndarray) -> list[tuple[int, str]]:
             return index, str(error)
         return None
 
-    with ThreadPoolExecutor(cpu_count()) as threads:
-        return [bad for bad in threads.map(attempt, indices.tolist(), chunksize=1) if bad is not None]
+    found = []
+    with ThreadPoolExecutor(cpu_count()) as threads, tqdm(desc="reading", total=len(indices), disable=None) as progress:
+        for part in np.array_split(indices, len(indices) // 1024 + 1):  # a future per image, so not all at once
+            found += [bad for bad in threads.map(attempt, part.tolist()) if bad is not None]
+            progress.update(len(part))
+    return found

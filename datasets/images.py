@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import warnings
 from pathlib import Path
 from typing import BinaryIO
@@ -21,6 +22,33 @@ RESAMPLING = {
 }
 
 
+class _Quiet:
+    """Silence Pillow's warnings (odd EXIF, palettes, sizes): what matters is raised.
+
+    `warnings.catch_warnings` alone is not safe with threads: the last one to leave could keep the filter for ever.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._inside = threading.Lock(), 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                self._caught = warnings.catch_warnings()
+                self._caught.__enter__()
+                warnings.simplefilter("ignore")
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._caught.__exit__(None, None, None)
+
+
+_QUIET = _Quiet()
+
+
 def read_image(file: str | os.PathLike[str] | BinaryIO, *, channels: int = 3, name: str | None = None) -> Image.Image:
     """Decode one image completely: upright, 8 bits, RGB (`channels=3`) or grey (`channels=1`).
 
@@ -32,12 +60,10 @@ def read_image(file: str | os.PathLike[str] | BinaryIO, *, channels: int = 3, na
     """
     label = name or (os.fspath(file) if isinstance(file, str | os.PathLike) else "the image")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # odd EXIF, palettes, sizes: what matters is raised
-            with Image.open(file) as image:
-                image.load()
-                upright = ImageOps.exif_transpose(image)
-                return to_mode(upright, "L" if channels == 1 else "RGB")
+        with _QUIET, Image.open(file) as image:
+            image.load()
+            upright = ImageOps.exif_transpose(image)
+            return to_mode(upright, "L" if channels == 1 else "RGB")
     except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError, struct.error, ... for damaged files
         raise DataError(f"cannot read image {label}: {_reason(error)}") from error
 
@@ -92,11 +118,9 @@ def is_image_name(name: str) -> bool:
 def image_size(file: str | Path) -> tuple[int, int]:
     """(width, height) as shown, from the header alone."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with Image.open(file) as image:
-                turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
-                return (image.height, image.width) if turned else (image.width, image.height)
+        with _QUIET, Image.open(file) as image:
+            turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
+            return (image.height, image.width) if turned else (image.width, image.height)
     except Exception as error:
         raise DataError(f"cannot read image {os.fspath(file)}: {_reason(error)}") from error
 

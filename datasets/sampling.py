@@ -55,11 +55,9 @@ class EpochBatchSampler(Sampler[BatchKey]):
         self._next = (epoch, start_batch)
 
     def __iter__(self) -> Iterator[BatchKey]:
+        # A generator: the position is taken at the first batch, not here. A loader with processes calls iter() twice.
         epoch, start = self._next
         self._next = (epoch + 1, 0)  # a plain `for epoch: for batch in loader` sees a new order each time
-        return self._batches(epoch, start)
-
-    def _batches(self, epoch: int, start: int) -> Iterator[BatchKey]:
         order = self.order(epoch)
         for batch in range(start, len(self)):
             draws = order[batch * self.batch_size : (batch + 1) * self.batch_size]

@@ -153,17 +153,17 @@ def _warn(samples: Samples, line: str) -> Samples:
 
 
 def _hold_out_test(samples: Samples, config: DataConfig) -> Samples:
-    if (samples.splits != UNSPLIT).any():
+    if (samples.splits >= 0).any():
         return samples  # a set that brings some split decides about the test itself
     fraction = samples.test_fraction if config.test_fraction is None else config.test_fraction
     pool = samples.splits == UNSPLIT
-    chosen = _stratified(samples.labels, pool, math.ceil(fraction * len(samples)), config.split_seed, TEST)
+    chosen = _stratified(samples.labels, pool, math.ceil(fraction * pool.sum()), config.split_seed, TEST)
     return _with_splits(samples, {TEST: chosen})
 
 
 def _drawn_from(samples: Samples, pool: np.ndarray) -> int:
     """What a fraction is a fraction of: all images of an unsplit set, the training images of one with a test split."""
-    return len(samples) if (samples.splits == UNSPLIT).any() else int(pool.sum())
+    return int((samples.splits != LEFT_OUT).sum() if (samples.splits == UNSPLIT).any() else pool.sum())
 
 
 def _with_splits(samples: Samples, parts: dict[int, np.ndarray]) -> Samples:

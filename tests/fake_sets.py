@@ -1,0 +1,175 @@
+"""Tiny stand-ins for every data set, made in the original file formats; and folders of generated pictures."""
+
+import csv
+import gzip
+import io
+import tarfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from scipy.io import savemat
+
+
+@dataclass(frozen=True)
+class Spec:
+    """The attributes the data package reads of a model's ImageSpec."""
+
+    image_size: int = 32
+    mean: tuple[float, ...] = (0.5, 0.4, 0.3)
+    std: tuple[float, ...] = (0.2, 0.25, 0.3)
+    interpolation: str = "bilinear"
+    in_channels: int = 3
+    crop_fraction: float = 1.0
+
+
+def picture(seed: int, size: tuple[int, int] = (40, 30)) -> Image.Image:
+    """A smooth coloured picture, so that JPEG and resizing change it little; (width, height)."""
+    small = np.random.default_rng(seed).integers(0, 256, (4, 4, 3), dtype=np.uint8)
+    return Image.fromarray(small).resize(size, Image.Resampling.BICUBIC)
+
+
+def save(path: Path, seed: int = 0, size: tuple[int, int] = (40, 30)) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    picture(seed, size).save(path)
+    return path
+
+
+def class_folders(root: Path, counts: dict[str, int], *, suffix: str = ".png") -> Path:
+    seed = sum(map(ord, str(root.name)))
+    for number, (name, count) in enumerate(counts.items()):
+        for i in range(count):
+            save(root / name / f"{i:03d}{suffix}", seed=seed * 10007 + number * 1000 + i, size=(40 + i % 3, 30 + i % 5))
+    return root
+
+
+def write_table(path: Path, rows: list[tuple[str, ...]], header: tuple[str, ...] = ("path", "label")) -> Path:
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file, delimiter="\t" if path.suffix == ".tsv" else ",").writerows([header, *rows])
+    return path
+
+
+def zip_folder(folder: Path, target: Path) -> Path:
+    with zipfile.ZipFile(target, "w") as archive:
+        for path in sorted(folder.rglob("*")):
+            archive.write(path, path.relative_to(folder.parent))
+    return target
+
+
+def tar_bytes(target: Path, members: dict[str, bytes]) -> Path:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(target, "w:gz") as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return target
+
+
+def jpeg(seed: int, size: tuple[int, int] = (40, 30)) -> bytes:
+    buffer = io.BytesIO()
+    picture(seed, size).save(buffer, "JPEG")
+    return buffer.getvalue()
+
+
+def _idx(array: np.ndarray) -> bytes:
+    return gzip.compress(bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes() + array.tobytes())
+
+
+def _mnist(folder: str):
+    def make(root: Path) -> None:
+        random = np.random.default_rng(0)
+        (root / folder / "raw").mkdir(parents=True)
+        for part, count in (("train", 60), ("t10k", 20)):
+            images = random.integers(0, 256, (count, 28, 28), dtype=np.uint8)
+            (root / folder / "raw" / f"{part}-images-idx3-ubyte.gz").write_bytes(_idx(images))
+            labels = (np.arange(count) % 10).astype(np.uint8)
+            (root / folder / "raw" / f"{part}-labels-idx1-ubyte.gz").write_bytes(_idx(labels))
+
+    return make
+
+
+def _records(count: int, classes: int, *, coarse: bool, seed: int) -> bytes:
+    random = np.random.default_rng(seed)
+    labels = (np.arange(count) % classes).astype(np.uint8)[:, None]
+    pixels = random.integers(0, 256, (count, 3072), dtype=np.uint8)
+    return np.hstack([*([labels // 5] if coarse else []), labels, pixels]).tobytes()
+
+
+def _cifar10(root: Path) -> None:
+    folder = "cifar-10-batches-bin"
+    names = "airplane automobile bird cat deer dog frog horse ship truck".split()
+    members = {f"{folder}/data_batch_{i}.bin": _records(20, 10, coarse=False, seed=i) for i in range(1, 6)}
+    members |= {f"{folder}/test_batch.bin": _records(20, 10, coarse=False, seed=9)}
+    tar_bytes(root / "cifar-10-binary.tar.gz", {**members, f"{folder}/batches.meta.txt": "\n".join(names).encode()})
+
+
+def _cifar100(root: Path) -> None:
+    folder = "cifar-100-binary"
+    names = "\n".join(f"class_{i:02d}" for i in range(100)).encode()
+    tar_bytes(
+        root / "cifar-100-binary.tar.gz",
+        {
+            f"{folder}/train.bin": _records(300, 100, coarse=True, seed=1),
+            f"{folder}/test.bin": _records(100, 100, coarse=True, seed=2),
+            f"{folder}/fine_label_names.txt": names,
+        },
+    )
+
+
+def _hymenoptera(root: Path) -> None:
+    folder = root / "tmp" / "hymenoptera_data"
+    class_folders(folder / "train", {"ants": 7, "bees": 6})
+    class_folders(folder / "val", {"ants": 3, "bees": 4})
+    (folder / "train" / "ants" / "imageNotFound.gif").write_bytes(b"GIF89a")
+    zip_folder(folder, root / "hymenoptera_data.zip")
+
+
+def _dog_breed(root: Path) -> None:
+    folder = root / "dog_breed"
+    rows = []
+    for i in range(24):
+        save(folder / "train" / f"{i:032x}.jpg", seed=i)
+        rows.append((f"{i:032x}", f"breed_{i % 3}"))
+    save(folder / "test" / "unlabelled.jpg")
+    write_table(folder / "labels.csv", rows, ("id", "breed"))
+
+
+def _oxford_pets(root: Path) -> None:
+    breeds = ("Abyssinian", "american_bulldog", "Bengal")
+    images, lists = {}, {"trainval": "", "test": ""}
+    for part, offset in (("trainval", 0), ("test", 100)):
+        for i in range(18):
+            label = i % 3
+            name = f"{breeds[label]}_{offset + i}"
+            images[f"images/{name}.jpg"] = jpeg(offset + i)
+            lists[part] += f"{name} {label + 1} 1 1\n"
+    tar_bytes(root / "oxford-iiit-pet" / "images.tar.gz", images)
+    tar_bytes(
+        root / "oxford-iiit-pet" / "annotations.tar.gz",
+        {f"annotations/{part}.txt": text.encode() for part, text in lists.items()},
+    )
+
+
+def _flowers102(root: Path) -> None:
+    folder = root / "flowers-102"
+    tar_bytes(folder / "102flowers.tgz", {f"jpg/image_{i:05d}.jpg": jpeg(i) for i in range(1, 307)})
+    labels = np.arange(306) % 102 + 1
+    savemat(folder / "imagelabels.mat", {"labels": labels[None].astype(np.uint8)})
+    ids = {"trnid": np.arange(1, 103), "valid": np.arange(103, 205), "tstid": np.arange(205, 307)}
+    savemat(folder / "setid.mat", {key: value[None].astype(np.uint16) for key, value in ids.items()})
+
+
+MAKERS = {
+    "digits": lambda root: None,
+    "mnist": _mnist("MNIST"),
+    "fashion_mnist": _mnist("FashionMNIST"),
+    "cifar10": _cifar10,
+    "cifar100": _cifar100,
+    "hymenoptera": _hymenoptera,
+    "dog_breed": _dog_breed,
+    "oxford_pets": _oxford_pets,
+    "flowers102": _flowers102,
+}

@@ -1,0 +1,220 @@
+"""What every built-in set promises: one suite over all rows, each on a tiny copy in the original file format."""
+
+import numpy as np
+import pytest
+import torch
+from fake_sets import MAKERS, Spec
+
+from datasets import DATASETS, DataBundle, build_dataloaders, describe, fingerprint, split_table
+from datasets.config import DATASET_NAMES, DataConfig
+from datasets.sampling import BatchKey
+from datasets.transforms import eval_pipeline
+
+# name: classes, images per split
+EXPECTED = {
+    "digits": (10, {"train": 1078, "val": 359, "test": 360}),
+    "mnist": (10, {"train": 54, "val": 6, "test": 20}),
+    "fashion_mnist": (10, {"train": 54, "val": 6, "test": 20}),
+    "cifar10": (10, {"train": 90, "val": 10, "test": 20}),
+    "cifar100": (100, {"train": 270, "val": 30, "test": 100}),
+    "hymenoptera": (2, {"train": 7 + 6, "val": 3 + 4}),
+    "dog_breed": (3, {"train": 17, "val": 3, "test": 4}),
+    "oxford_pets": (3, {"train": 17, "val": 1, "test": 18}),
+    "flowers102": (102, {"train": 102, "val": 102, "test": 102}),
+}
+ROWS = tuple(DATASETS)
+
+
+@pytest.fixture(scope="module")
+def roots(tmp_path_factory):
+    folders = {}
+    for name, make in MAKERS.items():
+        folders[name] = tmp_path_factory.mktemp(name)
+        make(folders[name])
+    return folders
+
+
+@pytest.fixture(scope="module")
+def build(roots):
+    def build(name: str, **options) -> DataBundle:
+        seed = options.pop("seed", 0)
+        options = {"batch_size": 16, "workers": 0, **options}
+        return build_dataloaders(DataConfig(source=name, root=roots[name], **options), Spec(), seed=seed)
+
+    return build
+
+
+def epoch_of(bundle: DataBundle, split: str) -> tuple[torch.Tensor, torch.Tensor]:
+    images, labels = zip(*bundle.dataloaders[split], strict=True)
+    return torch.cat(images), torch.cat(labels)
+
+
+def test_every_registered_set_has_a_name_in_the_config_and_a_row_here():
+    assert tuple(DATASETS) == DATASET_NAMES
+    assert set(DATASETS) == set(EXPECTED) == set(MAKERS)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_bundle_unpacks_as_loaders_class_names_and_sizes(name, build):
+    dataloaders, class_names, dataset_sizes = build(name)
+    classes, sizes = EXPECTED[name]
+    assert list(dataloaders) == list(sizes)
+    assert dataset_sizes == sizes == {split: len(loader.dataset) for split, loader in dataloaders.items()}
+    assert len(class_names) == classes == len(set(class_names))
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_batches_are_float_images_and_int64_labels_of_every_sample_once(name, build):
+    bundle = build(name)
+    low = torch.tensor([-m / s for m, s in zip(Spec.mean, Spec.std, strict=True)]).view(3, 1, 1)
+    high = torch.tensor([(1 - m) / s for m, s in zip(Spec.mean, Spec.std, strict=True)]).view(3, 1, 1)
+    for split, loader in bundle.dataloaders.items():
+        images, labels = epoch_of(bundle, split)
+        assert images.shape == (bundle.dataset_sizes[split], 3, 32, 32)
+        assert images.dtype == torch.float32
+        assert labels.dtype == torch.int64
+        assert (images >= low - 1e-5).all()
+        assert (images <= high + 1e-5).all()
+        assert sorted(labels.tolist()) == sorted(loader.dataset.labels.tolist())
+        assert len(loader) == -(-len(images) // 16)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_training_has_every_class_and_no_sample_is_in_two_splits(name, build):
+    bundle = build(name)
+    assert set(bundle.dataloaders["train"].dataset.labels) == set(range(len(bundle.class_names)))
+    table = split_table(bundle)
+    assert list(table.columns) == ["path", "label", "split", "hash"]
+    assert not table["path"].duplicated().any()
+    for split, loader in bundle.dataloaders.items():
+        rows = table[table["split"] == split]
+        assert [loader.dataset.path(i) for i in range(len(loader.dataset))] == list(rows["path"])
+        assert [bundle.class_names[label] for label in loader.dataset.labels] == list(rows["label"])
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_evaluation_is_neither_augmented_nor_shuffled(name, build):
+    bundle = build(name, augment="strong")
+    for split in list(bundle.dataloaders)[1:]:
+        dataset = bundle.dataloaders[split].dataset
+        images, labels = epoch_of(bundle, split)
+        again, _ = epoch_of(bundle, split)
+        assert torch.equal(images, again)
+        assert labels.tolist() == dataset.labels.tolist()
+        pipeline = eval_pipeline(Spec())
+        stored = [pipeline.store(dataset._picture(i)) for i in range(min(4, len(dataset)))]
+        expected = torch.stack([pipeline.normalise(torch.from_numpy(picture)) for picture in stored])
+        assert torch.equal(images[: len(stored)], expected)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_training_batches_are_a_function_of_seed_epoch_and_sample(name, build):
+    first, again, other = build(name), build(name), build(name, seed=1)
+    images, labels = epoch_of(first, "train")
+    same, same_labels = epoch_of(again, "train")
+    assert torch.equal(images, same)
+    assert torch.equal(labels, same_labels)
+    assert not torch.equal(images, epoch_of(first, "train")[0])  # the next epoch
+    assert not torch.equal(images, epoch_of(other, "train")[0])  # another seed
+    dataset = first.dataloaders["train"].dataset
+    alone, _ = dataset.__getitems__(BatchKey(0, np.array([5])))
+    within, _ = dataset.__getitems__(BatchKey(0, np.array([2, 5, 7])))
+    assert torch.equal(alone[0], within[1])
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_raw_pictures_are_uint8_with_three_channels_and_the_description_counts_them(name, build):
+    bundle = build(name)
+    raw = bundle.dataloaders["val"].dataset.raw(0)
+    assert raw.dtype == torch.uint8
+    assert raw.ndim == 3
+    assert raw.shape[0] == 3
+    lines = "\n".join(describe(bundle))
+    assert f"{EXPECTED[name][0]} classes" in lines
+    assert f"{EXPECTED[name][1]['train']:,} train" in lines
+    assert len(fingerprint(bundle)) == 16
+    assert fingerprint(bundle) == fingerprint(build(name))
+
+
+@pytest.mark.parametrize("name", ["mnist", "oxford_pets"])
+@pytest.mark.parametrize("augment", ["light", "standard", "strong"])
+def test_loader_processes_change_nothing(name, augment, build):
+    alone, shared = build(name, augment=augment), build(name, augment=augment, workers=2)
+    for split in ("train", "val", "train"):  # the second time: another epoch, from the cache
+        for (images, labels), (expected, expected_labels) in zip(
+            shared.dataloaders[split], alone.dataloaders[split], strict=True
+        ):
+            assert torch.equal(images, expected)
+            assert torch.equal(labels, expected_labels)
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion_mnist"])
+def test_mnist_equals_torchvisions(name, roots):
+    from torchvision import datasets as oracle
+
+    from datasets.loaders import read_samples
+
+    samples = read_samples(DataConfig(source=name, root=roots[name]))
+    for path in (roots[name] / ("MNIST" if name == "mnist" else "FashionMNIST") / "raw").glob("*.gz"):
+        import gzip
+
+        path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
+    kind = oracle.MNIST if name == "mnist" else oracle.FashionMNIST
+    train, test = kind(roots[name], train=True), kind(roots[name], train=False)
+    assert np.array_equal(samples.pixels[..., 0], torch.cat([train.data, test.data]).numpy())
+    assert samples.labels.tolist() == [*train.targets.tolist(), *test.targets.tolist()]
+    if name == "fashion_mnist":
+        assert list(samples.class_names) == train.classes
+    plain = read_samples(DataConfig(source=name, root=roots[name]))  # now from the unpacked files
+    assert np.array_equal(samples.pixels, plain.pixels)
+
+
+def test_pets_equal_torchvisions(build, roots):
+    from torchvision.datasets import OxfordIIITPet
+
+    samples = build("oxford_pets").dataloaders["train"].dataset.samples
+    train, test = OxfordIIITPet(roots["oxford_pets"], "trainval"), OxfordIIITPet(roots["oxford_pets"], "test")
+    assert list(samples.class_names) == train.classes
+    assert samples.labels.tolist() == [*train._labels, *test._labels]
+    assert [samples.file(i) for i in range(len(samples))] == [*train._images, *test._images]
+
+
+def test_flowers_equal_torchvisions(build, roots, monkeypatch):
+    from torchvision.datasets import Flowers102
+
+    samples = build("flowers102").dataloaders["train"].dataset.samples
+    monkeypatch.setattr(Flowers102, "_check_integrity", lambda self: True)  # the stand-in has other checksums
+    parts = [Flowers102(roots["flowers102"], split) for split in ("train", "val", "test")]
+    assert samples.labels.tolist() == [label for part in parts for label in part._labels]
+    assert [samples.file(i) for i in range(len(samples))] == [file for part in parts for file in part._image_files]
+
+
+def test_cifar_records_are_red_green_blue_planes(build, roots):
+    samples = build("cifar100").dataloaders["train"].dataset.samples
+    record = (roots["cifar100"] / "cifar-100-binary" / "train.bin").read_bytes()[:3074]
+    assert samples.labels[0] == record[1]
+    assert samples.pixels[0, 0, 1].tolist() == [record[2 + 1], record[2 + 1024 + 1], record[2 + 2048 + 1]]
+
+
+def test_digits_are_the_scans_of_scikit_learn(build):
+    from sklearn.datasets import load_digits
+
+    samples = build("digits").dataloaders["train"].dataset.samples
+    assert np.array_equal(np.rint(samples.pixels[..., 0] / 255 * 16), load_digits().images)
+
+
+def test_the_real_mnist_and_hymenoptera_have_their_published_sizes(real_data, tmp_path):
+    (tmp_path / "hymenoptera_data.zip").symlink_to(real_data / "hymenoptera_data.zip")
+    (tmp_path / "MNIST").symlink_to(real_data / "MNIST")
+    ants = build_dataloaders(DataConfig(source="hymenoptera", root=tmp_path), Spec())
+    assert ants.dataset_sizes == {"train": 244, "val": 153}
+    assert any("imageNotFound.gif" in line for line in describe(ants))
+    digits = build_dataloaders(DataConfig(source="mnist", root=tmp_path), Spec(image_size=28))
+    assert digits.dataset_sizes == {"train": 54000, "val": 6000, "test": 10000}
+
+
+def test_the_real_dog_photographs_have_120_classes(real_data, tmp_path):
+    (tmp_path / "dog_breed_tiny.zip").symlink_to(real_data / "dog_breed_tiny.zip")
+    bundle = build_dataloaders(DataConfig(source="dog_breed", root=tmp_path), Spec())
+    assert len(bundle.class_names) == 120
+    assert sum(bundle.dataset_sizes.values()) == 1000
