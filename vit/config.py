@@ -124,11 +124,9 @@ class ModelConfig:
     """Which model, where its weights come from, and which of its parameters train."""
 
     name: Annotated[str, tyro.conf.arg(name="model")] = "auto"
-    """Model name, or hf:ID_OR_FOLDER for a Hugging Face model. `auto` picks one for the data set: vit_micro_2 for
-    digits, vit_tiny_16 for photographs."""
+    """Model name, or hf:ID_OR_FOLDER. By default (auto) vit_micro_2 for digits and vit_tiny_16 for photographs."""
     weights: str | None = None
-    """Initial weights: `none`, a file, a run directory, or an enum name of torchvision such as IMAGENET1K_V1. Default:
-    none for the scratch ViTs, IMAGENET1K_V1 for vit_b_16 and resnet18, its own for hf: models."""
+    """none, a file, a run, or a name such as IMAGENET1K_V1 (the default of vit_b_16 and resnet18; else none)."""
     weights_source: Literal["torchvision", "timm", "huggingface", "google", "ours"] | None = None
     """Whose parameter names the weights file uses. Default: told from the names themselves."""
     trainable: str = "all"
@@ -138,8 +136,8 @@ class ModelConfig:
     in_channels: int = 3
     """Channels of the input: 1 for grey images, 3 for colour. Pretrained stems are summed over theirs for 1."""
     pool: Literal["cls", "mean", "mean_norm"] = "cls"
-    """What the head sees: the class token, the mean of the normalised patch tokens (mean), or their mean, normalised
-    (mean_norm: timm's fc_norm)."""
+    """What the head sees: the class token (cls), the mean of the normalised patch tokens (mean), or the mean of the
+    patch tokens, then normalised, which is timm's fc_norm (mean_norm)."""
     patch_embedding: Literal["conv", "linear"] = "conv"
     """Patches by a strided convolution or by cutting and one Linear: the same function, two ways to write it."""
     representation_size: int | None = None
