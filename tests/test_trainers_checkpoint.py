@@ -77,7 +77,7 @@ def test_a_flipped_bit_is_noticed(saved):
     ("make", "message"),
     [
         (lambda: b"", "is not a checkpoint: EOFError"),
-        (lambda: b"text, not weights", "is not a checkpoint: UnpicklingError"),
+        (lambda: b"text, not weights", "is not a checkpoint: "),
         (lambda: torch_bytes({"weights": torch.ones(1)}), "is not a checkpoint of this application"),
         (lambda: torch_bytes({"model": {}, "format_version": 99}), "has format 99; this version reads up to 1"),
     ],

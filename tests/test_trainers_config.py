@@ -82,4 +82,4 @@ def test_a_wrong_command_line_gets_one_line(argv, message):
 def test_every_config_is_frozen():
     for name in ("model", "data", "train", "output"):
         with pytest.raises(dataclasses.FrozenInstanceError):
-            setattr(getattr(RunConfig(), name), "seed", 1)
+            getattr(RunConfig(), name).seed = 1

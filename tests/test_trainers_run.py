@@ -82,7 +82,16 @@ def test_resolved_options_leave_nothing_open_and_rerun_the_run(finished, tmp_pat
     config = load_config(finished.run_dir / "config.json")
     for part in (config.data, config.train):
         still_open = {name for name in vars(part) if getattr(part, name) in (None, "auto")}
-        assert not still_open & {"batch_size", "augment", "epochs", "lr", "weight_decay", "warmup_epochs", "amp", "device"}
+        assert not still_open & {
+            "batch_size",
+            "augment",
+            "epochs",
+            "lr",
+            "weight_decay",
+            "warmup_epochs",
+            "amp",
+            "device",
+        }
     again = train(replace(config, output=OutputConfig(output_dir=tmp_path)))
     assert without_timing(rows(again.run_dir / "metrics.csv")) == without_timing(rows(finished.run_dir / "metrics.csv"))
 
@@ -113,9 +122,7 @@ def test_a_run_loads_from_its_directory_alone(finished):
     assert class_names == tuple("0123456789")
     assert not model.training
     data = prepare(load_config(finished.run_dir / "config.json")).data
-    scores = score_split(
-        model, data.dataloaders["val"], num_classes=10, device=torch.device("cpu"), amp_dtype=None
-    )
+    scores = score_split(model, data.dataloaders["val"], num_classes=10, device=torch.device("cpu"), amp_dtype=None)
     assert scores.metrics["accuracy"] == finished.val["accuracy"]
     assert spec.image_size == 8
 

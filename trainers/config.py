@@ -37,6 +37,10 @@ class TrainConfig:
     """Linear warm-up; may be a fraction of an epoch."""
     label_smoothing: float | None = None
     """Share of the target spread evenly over the classes."""
+    mixup: float | None = None
+    """Alpha of MixUp in the step; 0 turns it off. Default: what the augmentation preset brings."""
+    cutmix: float | None = None
+    """Alpha of CutMix in the step; with both on, each batch takes one of them. Default: as for mixup."""
     clip_norm: float = 1.0
     """Largest norm of the whole gradient; 0 turns clipping off."""
     amp: Literal["auto", "off", "bf16", "fp16"] = "auto"
@@ -58,7 +62,7 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name}={value} must be greater than 0")
-        not_negative = ("weight_decay", "warmup_epochs", "clip_norm", "patience", "seed")
+        not_negative = ("weight_decay", "warmup_epochs", "mixup", "cutmix", "clip_norm", "patience", "seed")
         for name in not_negative:
             value = getattr(self, name)
             if value is not None and not value >= 0:

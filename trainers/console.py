@@ -9,7 +9,7 @@ from ignite.engine import Engine, Events
 from torch import nn
 from tqdm import tqdm
 
-from trainers.config import RunConfig
+from trainers.config import RunConfig, TrainConfig
 
 
 def say(line: str = "") -> None:
@@ -40,6 +40,7 @@ def announce(
         f"{train.optimizer} lr {train.lr:g} ({train.schedule}, warm-up {train.warmup_epochs:g} epochs), "
         f"weight decay {train.weight_decay:g}",
         "": f"label smoothing {train.label_smoothing:g}, augmentation {data.augment}, "
+        f"MixUp {train.mixup:g}, CutMix {train.cutmix:g}, "
         f"precision {'fp32' if train.amp == 'off' else train.amp}, seed {train.seed}",
         "defaults": defaults_source,
         "device": train.device,
@@ -62,9 +63,10 @@ def attach_epoch_lines(trainer: Engine, *, epochs: int, lines: int = 25) -> None
             say(epoch_line(engine.state.history[-1], epochs))
 
 
-def say_if_stopped_early(trainer: Engine, *, epochs: int, patience: int, select: str) -> None:
-    if trainer.state.epoch < epochs:
-        say(f"no better validation {select} for {patience} epoch{'s' * (patience > 1)}: stopped early")
+def say_if_stopped_early(trainer: Engine, train: TrainConfig) -> None:
+    if trainer.state.epoch < trainer.state.max_epochs:
+        epochs = f"{train.patience} epoch{'s' * (train.patience > 1)}"
+        say(f"no better validation {train.select} for {epochs}: stopped early")
 
 
 def epoch_line(row: dict[str, Any], epochs: int) -> str:

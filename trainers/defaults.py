@@ -10,8 +10,9 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from datasets.transforms import PRESETS
 from trainers.config import ConfigError, RunConfig
-from vit.config import VIT_SHAPES
+from vit.config import HF_PREFIX, VIT_SHAPES
 
 SMALL_IMAGES = {"digits": "vit_micro_2"} | dict.fromkeys(
     ("mnist", "fashion_mnist", "cifar10", "cifar100"), "vit_micro_4"
@@ -81,7 +82,7 @@ def resolve_model(config: RunConfig) -> RunConfig:
     if name == "auto":
         name = SMALL_IMAGES.get(config.data.source, "vit_tiny_16")
     weights = config.model.weights
-    if weights is None:
+    if weights is None and not name.startswith(HF_PREFIX):  # those bring their own
         weights = "none" if name in VIT_SHAPES else "IMAGENET1K_V1"
     return dataclasses.replace(config, model=dataclasses.replace(config.model, name=name, weights=weights))
 
@@ -98,7 +99,15 @@ def resolve(config: RunConfig) -> RunConfig:
     data = _fill(config.data, batch_size=chosen.batch_size)
     if data.augment == "auto":
         data = dataclasses.replace(data, augment=chosen.augment)
-    train = _fill(config.train, lr=chosen.lr, weight_decay=chosen.weight_decay, label_smoothing=chosen.label_smoothing)
+    preset = PRESETS[data.augment]
+    train = _fill(
+        config.train,
+        lr=chosen.lr,
+        weight_decay=chosen.weight_decay,
+        label_smoothing=chosen.label_smoothing,
+        mixup=preset.mixup_alpha,
+        cutmix=preset.cutmix_alpha,
+    )
     train = dataclasses.replace(train, device=device, amp=resolve_amp(train.amp, device, config.model.name))
     return dataclasses.replace(config, data=data, train=train)
 

@@ -14,9 +14,11 @@ from torch.optim import Optimizer
 
 from trainers.metrics import attach_metrics
 from trainers.optim import gradient_norm
-from trainers.seeding import seed_step
+from trainers.seeding import seed_step, step_generator
 
 Batch = tuple[Tensor, Tensor]
+# MixUp or CutMix: (images, labels (B,), generator) -> (blended images, soft targets (B, classes)).
+Mix = Callable[[Tensor, Tensor, torch.Generator], Batch]
 
 
 class TrainingError(RuntimeError):
@@ -36,12 +38,13 @@ def create_trainer(
     amp_dtype: torch.dtype | None = None,
     clip_norm: float = 1.0,
     seed: int = 0,
+    mix: Mix | None = None,
 ) -> Engine:
     """An engine whose iteration is one optimizer step on a batch (images (B, C, S, S), labels (B,)).
 
     `engine.state.output` is a dict of plain numbers: `loss` (mean over the batch), `correct`, `n`, `grad_norm` (before
     clipping). Ignite's own create_supervised_trainer is not used: it cannot clip, autocasts on CUDA only and drops the
-    last window of an accumulation.
+    last window of an accumulation. `mix` blends images and targets; hits are still counted against the plain labels.
 
     Raises:
         TrainingError: a loss or a gradient is not finite. The step is not taken, so the weights stay finite.
@@ -57,9 +60,12 @@ def create_trainer(
             model.train()
         seed_step(seed, engine.state.iteration, 0, device)
         images, labels = (part.to(device, non_blocking=True) for part in batch)
+        targets = labels
+        if mix is not None:
+            images, targets = mix(images, labels, step_generator(seed, engine.state.iteration, 0))
         with autocast(device, amp_dtype):
             logits = model(images)
-            loss = loss_fn(logits.float(), labels)
+            loss = loss_fn(logits.float(), targets)
         value = loss.item()
         if not math.isfinite(value):
             raise TrainingError(_not_finite("loss", value, engine, optimizer, last_loss))

@@ -7,6 +7,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from ignite.handlers import EpochOutputStore
@@ -43,12 +44,13 @@ def score_split(
     return Scores(metrics, evaluator.state.metrics["confusion"].cpu(), logits, labels)
 
 
-def write_predictions(path: Path, scores: Scores, paths: Sequence[str], class_names: Sequence[str]) -> None:
+def write_predictions(path: Path, scores: Scores, dataset: Any, class_names: Sequence[str]) -> None:
     """One row per image: path, label, predicted, probabilities (in class order, separated by spaces)."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["path", "label", "predicted", "probabilities"])
     probabilities = scores.logits.double().softmax(dim=1)
+    paths = (dataset.path(i) for i in range(len(dataset)))
     for name, label, row in zip(paths, scores.labels.tolist(), probabilities.tolist(), strict=True):
         predicted = max(range(len(row)), key=row.__getitem__)
         writer.writerow([name, class_names[label], class_names[predicted], " ".join(f"{p:.7g}" for p in row)])

@@ -54,8 +54,7 @@ def evaluate_run(run_dir: Path, *, split: str) -> Reevaluation:
         model.to(device), loader, num_classes=len(class_names), device=device, amp_dtype=AMP_DTYPES[config.train.amp]
     )
     predictions = run_dir / "eval" / f"{split}_predictions.csv"
-    paths = [loader.dataset.path(i) for i in range(len(loader.dataset))]
-    write_predictions(predictions, scores, paths, class_names)
+    write_predictions(predictions, scores, loader.dataset, class_names)
     return Reevaluation(
         run_dir, epoch, data.dataset_sizes[split], scores.metrics, logged_metrics(run_dir, split, epoch), predictions
     )

@@ -15,8 +15,9 @@ from ignite.handlers import Checkpoint, EarlyStopping
 from torch import nn
 from torch.optim import Optimizer
 
-from datasets import DataBundle, build_dataloaders
+from datasets import DataBundle, build_dataloaders, class_weights, skipped
 from datasets.bundle import DataError
+from datasets.mixing import BatchMix
 from datasets.splits import fingerprint, write_split
 from trainers import console, defaults, handlers, tensorboard
 from trainers.checkpoint import FORMAT_VERSION, CheckpointWriter, Fact, checkpoints, read_checkpoint
@@ -102,9 +103,7 @@ def train(config: RunConfig) -> RunResult:
                 max_epochs=job.config.train.epochs,
                 epoch_length=job.steps_per_epoch,
             )
-            console.say_if_stopped_early(
-                trainer, epochs=job.config.train.epochs, patience=job.config.train.patience, select=job.config.train.select
-            )
+            console.say_if_stopped_early(trainer, job.config.train)
             result = conclude(job, run_dir, trainer.state.history, loggers)
         status = "finished"
     except KeyboardInterrupt:
@@ -148,7 +147,8 @@ def write_inputs(job: Job, run_dir: Path) -> None:
     """What the run starts from: config.json, meta.json, split.csv."""
     run_dir.mkdir(parents=True)
     write_run_config(run_dir, job.config)
-    write_json(run_dir / "meta.json", describe_environment(command_line(), job.device, fingerprint(job.data)))
+    meta = describe_environment(command_line(), job.device, fingerprint(job.data))
+    write_json(run_dir / "meta.json", meta | {"skipped_images": list(skipped(job.data))})
     write_split(run_dir / "split.csv", job.data)
 
 
@@ -160,10 +160,9 @@ def assemble(job: Job, run_dir: Path, loggers: tensorboard.RunLoggers) -> Engine
     assert config.epochs is not None
     assert config.log_every is not None
     num_classes = len(job.data.class_names)
-    loss_fn = nn.CrossEntropyLoss(label_smoothing=config.label_smoothing or 0.0)
     trainer = create_trainer(
-        job.model, job.optimizer, loss_fn, job.device,
-        amp_dtype=amp_dtype, clip_norm=config.clip_norm, seed=config.seed,
+        job.model, job.optimizer, training_loss(job), job.device,
+        amp_dtype=amp_dtype, clip_norm=config.clip_norm, seed=config.seed, mix=batch_mix(job),
     )  # fmt: skip
     evaluator = create_evaluator(
         job.model, nn.functional.cross_entropy, job.device, num_classes=num_classes, amp_dtype=amp_dtype
@@ -190,6 +189,17 @@ def assemble(job: Job, run_dir: Path, loggers: tensorboard.RunLoggers) -> Engine
     tensorboard.write_config_text(loggers, to_dict(job.config))
     tensorboard.start_hparams(loggers, hparam_values(job.config))
     return trainer
+
+
+def training_loss(job: Job) -> nn.Module:
+    """Cross-entropy with label smoothing, weighted by class if so asked. Validation always uses the plain one."""
+    weight = class_weights(job.data).to(job.device) if job.config.data.balance == "loss" else None
+    return nn.CrossEntropyLoss(weight=weight, label_smoothing=job.config.train.label_smoothing or 0.0)
+
+
+def batch_mix(job: Job) -> BatchMix | None:
+    alphas = (job.config.train.mixup or 0.0, job.config.train.cutmix or 0.0)
+    return BatchMix(len(job.data.class_names), *alphas) if any(alphas) else None
 
 
 def schedule(job: Job) -> Any:
@@ -270,8 +280,8 @@ def conclude(job: Job, run_dir: Path, history: list[dict[str, Any]], loggers: te
                 job.model, loader, num_classes=len(job.data.class_names), device=job.device,
                 amp_dtype=AMP_DTYPES[job.config.train.amp],
             )  # fmt: skip
-            paths = [loader.dataset.path(i) for i in range(len(loader.dataset))]
-            write_predictions(run_dir / "eval" / f"{split}_predictions.csv", scores[split], paths, job.data.class_names)
+            predictions = run_dir / "eval" / f"{split}_predictions.csv"
+            write_predictions(predictions, scores[split], loader.dataset, job.data.class_names)
     final = {f"best_val_{name}": best[f"val_{name}"] for name in ("accuracy", "loss")}
     if "test" in scores:
         final |= {f"test_{name}": scores["test"].metrics[name] for name in ("accuracy", "loss")}

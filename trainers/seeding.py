@@ -36,3 +36,8 @@ def seed_step(seed: int, iteration: int, slice_index: int, device: torch.device)
         torch.cuda.default_generators[device.index or 0].manual_seed(value)
     elif device.type == "mps":
         torch.mps.manual_seed(value)
+
+
+def step_generator(seed: int, iteration: int, slice_index: int) -> torch.Generator:
+    """A generator on the CPU for what a step draws outside the model: MixUp and CutMix."""
+    return torch.Generator().manual_seed(mix(seed, 4, iteration, slice_index))
