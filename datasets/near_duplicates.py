@@ -43,6 +43,9 @@ Pairs = tuple[NDArray[np.int64], NDArray[np.int64]]
 _FREQUENCIES = 8
 _CHUNKS, _CHUNK_BITS = 4, 16
 _REPRESENTATIVES = 8  # of the pictures that share one hash
+_NEAREST = 32  # candidates looked at per picture: frames of a film have thousands
+_POOL = 1 << 23  # candidates held before all but the nearest are dropped
+_CANDIDATE = np.dtype([("i", np.int32), ("j", np.int32), ("distance", np.uint8), ("mirrored", np.bool_)])
 _VERIFY_BLOCK = 1 << 12  # candidate pairs registered at a time: 4 KiB each as float32
 _BLOCK = 1 << 21  # candidate pairs looked at in one numpy call: 16 MiB per array
 
@@ -155,31 +158,52 @@ def near_duplicates(thumbnails: NDArray[np.uint8]) -> tuple[Pairs, NDArray[np.fl
     """
     textured = np.flatnonzero(thumbnails.reshape(-1, THUMBNAIL_SIZE**2).std(axis=1) >= 2)
     kept = thumbnails[textured]
-    found = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32), np.empty(0, bool))]
-    for i, j, mirrored in _candidates(kept):
-        right = kept[j][:, :, ::-1] if mirrored else kept[j]
-        correlation, detail = registered_similarity(kept[i], right)
-        same = (correlation >= LEAST_CORRELATION) & (detail >= LEAST_DETAIL)
-        found.append((i[same], j[same], correlation[same], np.full(int(same.sum()), mirrored)))
-    i, j, correlation, flipped = (np.concatenate(column) for column in zip(*found, strict=True))
-    order = np.lexsort((-correlation, j, i))
-    i, j, correlation, flipped = i[order], j[order], correlation[order], flipped[order]
-    new = np.ones(len(i), bool)
-    new[1:] = (np.diff(i) != 0) | (np.diff(j) != 0)  # a pair found by several views: the best correlation is kept
-    return (textured[i[new]], textured[j[new]]), correlation[new], flipped[new]
+    candidates = _candidates(kept)
+    correlation = np.empty(len(candidates), np.float32)
+    same = np.empty(len(candidates), bool)
+    for start in range(0, len(candidates), _VERIFY_BLOCK):
+        block = candidates[start : start + _VERIFY_BLOCK]
+        right = kept[block["j"]]
+        right = np.where(block["mirrored"][:, None, None], right[:, :, ::-1], right)
+        overall, detail = registered_similarity(kept[block["i"]], right)
+        correlation[start : start + len(block)] = overall
+        same[start : start + len(block)] = (overall >= LEAST_CORRELATION) & (detail >= LEAST_DETAIL)
+    found, correlation = candidates[same], correlation[same]
+    order = np.lexsort((-correlation, found["j"], found["i"]))
+    found, correlation = found[order], correlation[order]
+    new = np.ones(len(found), bool)  # symmetric pictures match themselves mirrored too: keep the better
+    new[1:] = (np.diff(found["i"]) != 0) | (np.diff(found["j"]) != 0)
+    found = found[new]
+    return (textured[found["i"]], textured[found["j"]]), correlation[new], found["mirrored"]
 
 
-def _candidates(thumbnails: NDArray[np.uint8]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], bool]]:
-    """Yield blocks of pairs i < j to look at, as they are and with j mirrored."""
+def _candidates(thumbnails: NDArray[np.uint8]) -> NDArray[np.void]:
+    """Pairs i < j to look at, as they are or with j mirrored; for every j the few i with the nearest hashes."""
     hashes = perceptual_hashes(thumbnails)
     cropped = perceptual_hashes(thumbnails, margin=CROP_VIEW)
+    pool, waiting, size = np.empty(0, _CANDIDATE), [np.empty(0, _CANDIDATE)], 0
     for queries, mirrored in ((hashes, False), (cropped, False), (mirrored_hashes(hashes), True)):
         for a, b in _pairs_of_groups(queries, hashes):
-            ordered = a < b if queries is not cropped else a != b  # only the cropped view is not symmetric
-            a, b = a[ordered], b[ordered]
-            for start in range(0, len(a), _VERIFY_BLOCK):
-                i, j = a[start : start + _VERIFY_BLOCK], b[start : start + _VERIFY_BLOCK]
-                yield np.minimum(i, j), np.maximum(i, j), mirrored
+            block = np.empty(len(a), _CANDIDATE)
+            block["i"], block["j"], block["mirrored"] = np.minimum(a, b), np.maximum(a, b), mirrored
+            block["distance"] = np.bitwise_count(queries[a] ^ hashes[b])
+            waiting.append(block[a != b])
+            size += len(waiting[-1])
+            if size > _POOL:
+                pool, waiting, size = _nearest(np.concatenate([pool, *waiting])), [], 0
+    return _nearest(np.concatenate([pool, *waiting]))
+
+
+def _nearest(candidates: NDArray[np.void]) -> NDArray[np.void]:
+    """Every pair once, and of each j the `_NEAREST` pairs with the smallest distance, lower i first."""
+    order = np.lexsort([candidates[name] for name in ("distance", "mirrored", "i", "j")])
+    candidates = candidates[order]
+    new = np.ones(len(candidates), bool)
+    new[1:] = np.logical_or.reduce([np.diff(candidates[name]) != 0 for name in ("j", "i", "mirrored")])
+    candidates = candidates[new]
+    candidates = candidates[np.lexsort([candidates[name] for name in ("i", "distance", "j")])]
+    rank = np.arange(len(candidates)) - np.searchsorted(candidates["j"], candidates["j"])
+    return candidates[rank < _NEAREST]
 
 
 def _pairs_of_groups(queries: NDArray[np.uint64], index: NDArray[np.uint64]) -> Iterator[Pairs]:
@@ -209,14 +233,25 @@ def registered_similarity(
     removed in every step. A scale beyond ±20 % or a shift beyond 4 pixels counts as no match.
     """
     scores = np.empty((2, len(left)), np.float32)
+    everywhere = np.ones((1, THUMBNAIL_SIZE, THUMBNAIL_SIZE), bool)
     for start in range(0, len(left), 1024):
-        block = slice(start, start + 1024)
-        scores[:, block] = _register(left[block].astype(np.float32), right[block].astype(np.float32))
+        rows = np.arange(start, min(start + 1024, len(left)))
+        a, b = left[rows].astype(np.float32), right[rows].astype(np.float32)
+        scores[:, rows] = _scores(a, b, everywhere)
+        apart = (scores[0, rows] < 0.98) | (scores[1, rows] < 0.9)  # the others lie well enough as they are
+        if apart.any():
+            scores[:, rows[apart]] = _register(a[apart], b[apart])
     return scores[0], scores[1]
 
 
+def _scores(left: NDArray[np.float32], right: NDArray[np.float32], inside: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """(2, m): correlation over the pixels inside, and correlation of what is left when smoothing is taken away."""
+    detail = left - _blur(_blur(left)), right - _blur(_blur(right))
+    return np.stack([_correlation(left, right, inside), _correlation(*detail, inside)])
+
+
 def _register(left: NDArray[np.float32], right: NDArray[np.float32], steps: int = 15) -> NDArray[np.float32]:
-    """(2, m): correlation, and correlation of what is left after smoothing is taken away."""
+    """(2, m) scores after registration, -1 where it ended somewhere implausible."""
     m = len(left)
     smooth_left, smooth_right = _blur(left), _blur(right)
     axis = np.arange(THUMBNAIL_SIZE, dtype=np.float32) - (THUMBNAIL_SIZE - 1) / 2
@@ -236,8 +271,7 @@ def _register(left: NDArray[np.float32], right: NDArray[np.float32], steps: int 
         params[:, 0::2] = params[:, 0::2].clip(0.75, 1.3)
         params[:, 1::2] = params[:, 1::2].clip(-5, 5)
     sampled, inside = _sample(left, params)
-    detail = sampled - _blur(_blur(sampled)), right - _blur(_blur(right))
-    scores = np.stack([_correlation(sampled, right, inside), _correlation(*detail, inside)])
+    scores = _scores(sampled, right, inside)
     plausible = (np.abs(np.log(params[:, 0::2])) < np.log(1.2)).all(1) & (np.abs(params[:, 1::2]) < 4).all(1)
     return np.where(plausible, scores, -1).astype(np.float32)
 

@@ -116,7 +116,7 @@ def test_very_many_copies_of_one_picture_are_all_tied_to_it_without_all_their_pa
     copies[:, 0, 0] = np.arange(3000) % 7
     (i, j), _, _ = near_duplicates(copies)
     assert set(j.tolist()) == set(range(1, 3000))
-    assert len(i) < 20 * 3000
+    assert len(i) <= 32 * 3000
     assert np.all(i < j)
 
 
@@ -157,11 +157,11 @@ def test_among_a_thousand_dogs_one_pair_is_near_two_shots_of_the_same_leonberger
 @needs_photographs
 def test_edited_copies_of_real_photographs_are_found_and_no_strangers(photographs):
     files = sorted((photographs / "hymenoptera_data" / "train").rglob("*.jpg"))
-    originals = [Image.open(file) for file in files]
+    originals = np.stack([thumbnail(Image.open(file)) for file in files])
     for k, edit in enumerate(EDITS.values()):
-        copies = [Image.open(io.BytesIO(as_jpeg(edit(image.convert("RGB"))))) for image in originals[k::24]]
-        thumbnails = np.stack([thumbnail(image) for image in originals + copies])
-        (i, j), _, _ = near_duplicates(thumbnails)
+        pictures = [Image.open(file).convert("RGB") for file in files[k::24]]
+        copies = [thumbnail(Image.open(io.BytesIO(as_jpeg(edit(picture))))) for picture in pictures]
+        (i, j), _, _ = near_duplicates(np.concatenate([originals, copies]))
         found = set(zip(i.tolist(), j.tolist(), strict=True))
         expected = {(k + 24 * n, len(originals) + n) for n in range(len(copies))}
         assert found <= expected
