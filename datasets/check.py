@@ -44,10 +44,10 @@ KINDS: dict[str, tuple[Severity, str]] = {
     "split_without_classes": ("warning", "a split folder whose images have no labels; not read"),
     "empty_label": ("error", "a row of the table without a label"),
     "unknown_split": ("error", "a split the application does not know"),
-    "duplicate_row": ("warning", "the same row twice"),
+    "duplicate_row": ("error", "the same file twice in the table: the loader refuses it"),
     "row_in_two_splits": ("error", "the same file in two splits of the table"),
     "row_with_two_labels": ("error", "the same file under two labels in the table"),
-    "outside_root": ("error", "the table names a file outside its own folder"),
+    "outside_root": ("warning", "the table names a file outside its own folder: it does not move with it"),
     # classes
     "empty_class": ("error", "a class without one training image"),
     "one_class": ("error", "there is only one class"),

@@ -13,12 +13,8 @@ from datasets.image_folder import SPLIT_FOLDERS
 from datasets.images import IMAGE_EXTENSIONS
 
 TABLE_EXTENSIONS = (".csv", ".tsv")
-COLUMNS: dict[str, tuple[str, ...]] = {
-    "path": ("path", "file", "filename", "file_name", "image", "image_path", "id", "image_id"),
-    "label": ("label", "class", "class_name", "category", "breed", "target"),
-    "split": ("split", "set", "subset", "partition"),
-}
-"""What the columns may be called, upper or lower case; the first name that is there counts."""
+COLUMNS: dict[str, tuple[str, ...]] = {"path": ("path", "id"), "label": ("label", "breed"), "split": ("split",)}
+"""What the columns are called, here and in Kaggle's dog breeds; upper or lower case."""
 
 
 def table_layout(table: Path) -> Layout:
@@ -92,9 +88,10 @@ class _Rows:
         file = self._find(path)
         if file is None:
             findings.append(Finding("missing_file", path, split, label, "", where))
-        elif not Path(os.path.realpath(self.layout.root / file)).is_relative_to(self._inside):
-            findings.append(Finding("outside_root", path, split, label, "", where))
-        elif file in self._first:
+            return
+        if not Path(os.path.realpath(self.layout.root / file)).is_relative_to(self._inside):
+            findings.append(Finding("outside_root", file, split, label, "", where))
+        if file in self._first:
             self._repeated(Picture(file, split, label), where)
         else:
             self._first[file] = number, Picture(file, split, label)

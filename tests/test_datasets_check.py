@@ -3,6 +3,8 @@ import io
 import json
 import os
 import shutil
+import subprocess
+import sys
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -285,6 +287,16 @@ def test_a_class_folder_or_a_file_without_permission_is_a_finding(clean, tmp_pat
     assert {("unreadable_folder", "train/bee"), ("unreadable", "train/ant/00.jpg"), ("empty_class", "bee")} <= found
 
 
+def test_an_empty_folder_exits_3_with_one_line_on_the_command_line(tmp_path):
+    main_py = Path(__file__).resolve().parent.parent / "main.py"
+    command = [sys.executable, str(main_py), "check", str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert result.returncode == 3
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+
+
 def test_a_source_that_is_not_there_is_one_line_with_what_would_work():
     with pytest.raises(FileNotFoundError, match=r"no data at 'digit'.*did you mean digits"):
         main(CheckConfig("digit"))
@@ -336,9 +348,6 @@ def test_the_command_line_means_the_config():
 
 
 def test_workers_of_the_pool_do_not_import_torch():
-    import subprocess
-    import sys
-
     code = "import sys, datasets.inspection, datasets.check_sources; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
 
