@@ -64,7 +64,8 @@ def time_check(count: int, workers: int) -> dict[str, float]:
         start = time.perf_counter()
         report = check_source(folder, workers=workers)
         seconds = time.perf_counter() - start
-        assert not report.errors, report.findings[:3]
+        # Blends that share a dominant texture are honestly alike; damaged files would mean that less was timed.
+        assert all(found.kind.startswith("near_") for found in report.findings), report.findings[:3]
     return {
         "images": count,
         "mean_bytes": round(mean_bytes),
