@@ -100,7 +100,7 @@ def _records(count: int, classes: int, *, coarse: bool, seed: int) -> bytes:
 
 def _cifar10(root: Path) -> None:
     folder = "cifar-10-batches-bin"
-    names = "airplane automobile bird cat deer dog frog horse ship truck".split()
+    names = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
     members = {f"{folder}/data_batch_{i}.bin": _records(20, 10, coarse=False, seed=i) for i in range(1, 6)}
     members |= {f"{folder}/test_batch.bin": _records(20, 10, coarse=False, seed=9)}
     tar_bytes(root / "cifar-10-binary.tar.gz", {**members, f"{folder}/batches.meta.txt": "\n".join(names).encode()})

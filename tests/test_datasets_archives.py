@@ -1,0 +1,105 @@
+"""Archives: what is honest is unpacked whole, what is not is refused in one line and leaves nothing behind."""
+
+import io
+import tarfile
+import zipfile
+
+import pytest
+
+from datasets import archives
+from datasets.archives import unpack
+from datasets.bundle import DataError
+
+
+def zipped(path, members, *, links=()):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+        for name, target in links:
+            info = zipfile.ZipInfo(name)
+            info.external_attr = 0o120777 << 16
+            archive.writestr(info, target)
+    return path
+
+
+def tarred(path, members, *, special=()):
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+        for name, kind, target in special:
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, target
+            archive.addfile(info)
+    return path
+
+
+def refused(archive, target, message):
+    with pytest.raises(DataError, match=message) as caught:
+        unpack(archive, target)
+    assert "\n" not in str(caught.value)
+    assert str(archive) in str(caught.value)
+    assert not list(target.parent.iterdir())  # no target, no temporary folder, nothing beside it
+    assert not (archive.parent / "evil").exists()
+
+
+@pytest.mark.parametrize("make", [zipped, tarred])
+def test_an_honest_archive_arrives_whole(tmp_path, make):
+    members = {"set/train/a b/ü.txt": b"1", "set/empty": b"", "set/deep/er/x": b"2" * 3_000_000}
+    archive = make(tmp_path / "archive", members)
+    unpack(archive, tmp_path / "out" / "plain")
+    unpack(archive, tmp_path / "out" / "unwrapped", unwrap=True)
+    for name, content in members.items():
+        assert (tmp_path / "out" / "plain" / name).read_bytes() == content
+        assert (tmp_path / "out" / "unwrapped" / name.removeprefix("set/")).read_bytes() == content
+    assert sorted(each.name for each in (tmp_path / "out").iterdir()) == ["plain", "unwrapped"]
+
+
+@pytest.mark.parametrize("make", [zipped, tarred])
+@pytest.mark.parametrize("name", ["../evil", "a/../../evil", "/tmp/evil-absolute", "C:/evil", "..\\evil", "C:\\evil"])
+def test_a_member_that_leaves_the_folder_is_refused(tmp_path, make, name):
+    archive = make(tmp_path / "archive", {"good": b"1", name: b"bad"})
+    refused(archive, tmp_path / "out" / "set", "lies outside the folder")
+
+
+def test_links_and_devices_are_refused(tmp_path):
+    refused(zipped(tmp_path / "a.zip", {"x": b"1"}, links=[("l", "/etc/passwd")]), tmp_path / "out" / "s", "is a link")
+    for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE):
+        archive = tarred(tmp_path / "a.tgz", {"x": b"1"}, special=[("l", kind, "../../evil")])
+        refused(archive, tmp_path / "out" / "s", "is a link or a device")
+
+
+@pytest.mark.parametrize("make", [zipped, tarred])
+def test_a_bomb_is_refused(tmp_path, make, monkeypatch):
+    monkeypatch.setattr(archives, "FREE_BYTES", 2**20)
+    archive = make(tmp_path / "bomb", {f"{i}": bytes(2**20) for i in range(20)})
+    assert archive.stat().st_size * archives.MAX_RATIO < 20 * 2**20
+    refused(archive, tmp_path / "out" / "set", "over 100 times")
+
+
+def test_a_zip_that_lies_about_its_sizes_is_refused(tmp_path):
+    archive = zipped(tmp_path / "liar.zip", {"x": b"7" * 1000})
+    data = archive.read_bytes()
+    archive.write_bytes(data.replace((1000).to_bytes(4, "little"), (10).to_bytes(4, "little")))
+    refused(archive, tmp_path / "out" / "set", "cannot unpack|larger than it says")
+
+
+def test_more_than_the_disk_holds_is_refused(tmp_path, monkeypatch):
+    usage = archives.shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(archives.shutil, "disk_usage", lambda _: usage._replace(free=100))
+    refused(zipped(tmp_path / "a.zip", {"x": b"1" * 1000}), tmp_path / "out" / "s", "100 are free on that disk")
+
+
+def test_damage_and_other_files_are_named(tmp_path):
+    archive = zipped(tmp_path / "cut.zip", {"x": bytes(range(256)) * 40})
+    archive.write_bytes(archive.read_bytes()[:-30])
+    refused(archive, tmp_path / "out" / "s", "neither a zip nor a tar")
+    whole = tarred(tmp_path / "cut.tgz", {"x": bytes(range(256)) * 4000})
+    whole.write_bytes(whole.read_bytes()[:-40])
+    refused(whole, tmp_path / "out" / "s", "cannot unpack")
+    twice = tmp_path / "twice.tgz"
+    with tarfile.open(twice, "w:gz") as archive:
+        for _ in range(2):
+            archive.addfile(tarfile.TarInfo("same"), io.BytesIO(b""))
+    refused(twice, tmp_path / "out" / "s", "cannot unpack")

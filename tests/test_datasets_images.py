@@ -1,0 +1,134 @@
+"""Every kind of image file becomes the right 8-bit pixels, or an error that names the file."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from fake_sets import picture
+from PIL import Image
+from torchvision.transforms import v2
+
+from datasets.bundle import DataError
+from datasets.images import fit, image_size, read_image, to_array
+
+COLOURS = np.array([[[255, 0, 0], [0, 255, 0]], [[0, 0, 255], [250, 128, 7]]], np.uint8)
+
+
+def saved(image: Image.Image, path, **options):
+    image.save(path, **options)
+    return path
+
+
+def test_rgb_and_grey_and_bilevel(tmp_path):
+    rgb = saved(Image.fromarray(COLOURS), tmp_path / "a.png")
+    assert np.array_equal(np.asarray(read_image(rgb)), COLOURS)
+    grey = saved(Image.fromarray(COLOURS[..., 0]), tmp_path / "b.png")
+    assert np.array_equal(np.asarray(read_image(grey)), COLOURS[..., [0, 0, 0]])
+    assert read_image(rgb, channels=1).mode == "L"
+    bilevel = saved(Image.fromarray(COLOURS[..., 0] > 100), tmp_path / "c.png")
+    assert np.array_equal(np.asarray(read_image(bilevel, channels=1)), np.where(COLOURS[..., 0] > 100, 255, 0))
+
+
+def test_a_palette_image_gets_its_colours_back(tmp_path):
+    path = saved(Image.fromarray(COLOURS).convert("P", palette=Image.Palette.ADAPTIVE), tmp_path / "p.png")
+    with Image.open(path) as image:
+        assert image.mode == "P"
+    assert np.array_equal(np.asarray(read_image(path)), COLOURS)
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_transparent_pixels_are_laid_over_white(tmp_path, mode):
+    image = Image.new("RGBA", (2, 1), (0, 0, 0, 0))
+    image.putpixel((1, 0), (10, 10, 10, 255))
+    image = image.quantize(colors=4) if mode == "P" else image.convert(mode)
+    path = saved(image, tmp_path / "t.png")
+    assert np.asarray(read_image(path))[0].tolist() == [[255, 255, 255], [10, 10, 10]]
+
+
+def test_half_transparency_blends(tmp_path):
+    path = saved(Image.new("RGBA", (1, 1), (0, 0, 0, 128)), tmp_path / "h.png")
+    assert np.asarray(read_image(path))[0, 0].tolist() == pytest.approx([127] * 3, abs=1)
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+def test_16_bits_are_scaled_and_not_clipped(tmp_path, suffix):
+    values = np.array([[0, 257, 32768, 65535]], np.uint16)
+    path = saved(Image.fromarray(values), tmp_path / f"deep.{suffix}")
+    assert np.asarray(read_image(path, channels=1)).tolist() == [[0, 1, 128, 255]]
+    assert np.asarray(read_image(path))[0, 2].tolist() == [128, 128, 128]
+
+
+def test_floats_in_0_to_1_are_scaled(tmp_path):
+    path = saved(Image.fromarray(np.array([[0.0, 0.5, 1.0]], np.float32)), tmp_path / "f.tif")
+    assert np.asarray(read_image(path, channels=1)).tolist() == [[0, 128, 255]]
+
+
+def test_cmyk_is_converted(tmp_path):
+    path = saved(Image.new("RGB", (16, 16), (255, 0, 0)).convert("CMYK"), tmp_path / "c.jpg", quality=95)
+    assert np.asarray(read_image(path)).reshape(-1, 3).mean(axis=0) == pytest.approx([254, 0, 0], abs=4)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_orientation_is_applied(tmp_path, orientation):
+    upright = picture(3, (24, 16))
+    undo = {
+        2: Image.Transpose.FLIP_LEFT_RIGHT,
+        3: Image.Transpose.ROTATE_180,
+        4: Image.Transpose.FLIP_TOP_BOTTOM,
+        5: Image.Transpose.TRANSPOSE,
+        6: Image.Transpose.ROTATE_90,
+        7: Image.Transpose.TRANSVERSE,
+        8: Image.Transpose.ROTATE_270,
+    }
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    stored = upright.transpose(undo[orientation]) if orientation > 1 else upright
+    path = saved(stored, tmp_path / "o.png", exif=exif)
+    assert np.array_equal(np.asarray(read_image(path)), np.asarray(upright))
+    assert image_size(path) == (24, 16)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("empty.jpg", b"", "not an image, or an empty file"),
+        ("text.png", b"<html>404</html>", "not an image"),
+        ("cut.jpg", None, "truncated"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path, name, content, reason):
+    if content is None:
+        buffer = io.BytesIO()
+        picture(0, (200, 200)).save(buffer, "JPEG")
+        content = buffer.getvalue()[:1500]
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=reason) as caught:
+        read_image(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_and_a_stream_are_named(tmp_path):
+    with pytest.raises(DataError, match=r"gone\.png: no such file"):
+        read_image(tmp_path / "gone.png")
+    with pytest.raises(DataError, match="cannot read image upload 1"):
+        read_image(io.BytesIO(b"nothing"), name="upload 1")
+
+
+@pytest.mark.parametrize("size", [(37, 53), (53, 37), (32, 32), (500, 333), (40, 41)])
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic"])
+@pytest.mark.parametrize("shorter", [32, 36, 80])
+def test_fit_equals_torchvisions_resize_and_centre_crop(size, interpolation, shorter):
+    image = picture(1, size)
+    oracle = v2.Compose([v2.Resize(shorter, interpolation=v2.InterpolationMode(interpolation)), v2.CenterCrop(32)])
+    assert np.array_equal(
+        np.asarray(fit(image, shorter, interpolation=interpolation, crop=32)), np.asarray(oracle(image))
+    )
+
+
+def test_to_array_is_channels_first():
+    array = to_array(Image.fromarray(COLOURS))
+    assert array.shape == (3, 2, 2)
+    assert torch.equal(torch.from_numpy(array), v2.functional.pil_to_tensor(Image.fromarray(COLOURS)))

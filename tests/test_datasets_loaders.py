@@ -1,0 +1,215 @@
+"""Loaders: damaged images, balance, the cache, several processes."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+from fake_sets import Spec, class_folders
+
+from datasets import DataConfig, DataError, batch_mix, build_dataloaders, class_weights, describe, fingerprint, skipped
+from datasets.bundle import samples_of
+from datasets.cache import ImageCache, available_memory
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("data") / "set"
+    class_folders(root / "train", {"ants": 14, "bees": 7}, suffix=".jpg")
+    class_folders(root / "val", {"ants": 5, "bees": 4}, suffix=".jpg")
+    return root
+
+
+def build(source, spec=None, *, seed=0, rank=0, world_size=1, **options):
+    config = DataConfig(source=str(source), **{"batch_size": 8, "workers": 0, **options})
+    return build_dataloaders(config, spec or Spec(), seed=seed, rank=rank, world_size=world_size)
+
+
+def batches(bundle, split="train"):
+    return list(bundle.dataloaders[split])
+
+
+def same(first, second):
+    return all(torch.equal(a, b) for x, y in zip(first, second, strict=True) for a, b in zip(x, y, strict=True))
+
+
+def damaged(tmp_path):
+    root = class_folders(tmp_path / "set", {"a": 12, "b": 12}, suffix=".jpg")
+    for name in ("a/003.jpg", "b/007.jpg"):
+        (root / name).write_bytes((root / name).read_bytes()[:600])
+    return root
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_damaged_image_stops_the_training_with_its_name_in_one_line(tmp_path, workers):
+    bundle = build(damaged(tmp_path), workers=workers, cache="off")
+    with pytest.raises(DataError, match=r"cannot read image .*/set/[ab]/00[37]\.jpg: ") as caught:
+        [batches(bundle, split) for split in bundle.dataloaders]
+    assert "\n" not in str(caught.value)
+    assert "worker" not in str(caught.value)
+
+
+def test_skipped_images_are_found_before_training_and_listed(tmp_path):
+    bundle = build(damaged(tmp_path), on_bad_image="skip")
+    assert sum(bundle.dataset_sizes.values()) == 22
+    assert bundle.dataset_sizes["test"] == 4  # the test split is still drawn
+    assert [name for line in skipped(bundle) for name in ("a/003.jpg", "b/007.jpg") if name in line] == [
+        "a/003.jpg",
+        "b/007.jpg",
+    ]
+    assert any("2 unreadable images left out" in line for line in describe(bundle))
+    for split in bundle.dataloaders:
+        batches(bundle, split)
+
+
+@pytest.mark.parametrize("cache", ["on", "off", "auto"])
+@pytest.mark.parametrize("augment", ["light", "strong"])
+def test_the_cache_changes_nothing(folder, cache, augment):
+    expected, cached = build(folder, cache="off", augment=augment), build(folder, cache=cache, augment=augment)
+    for _ in range(3):
+        assert same(batches(cached), batches(expected))
+    assert same(batches(cached, "val"), batches(expected, "val"))
+
+
+def test_the_second_epoch_reads_no_file(folder, tmp_path):
+    import shutil
+
+    shutil.copytree(folder, tmp_path / "copy")
+    bundle = build(tmp_path / "copy")
+    batches(bundle), batches(bundle, "val")
+    shutil.rmtree(tmp_path / "copy")
+    assert len(batches(bundle)) == 3
+    assert len(batches(bundle, "val")) == 2
+
+
+def test_loader_processes_fill_one_shared_cache(folder):
+    bundle = build(folder, workers=2)
+    batches(bundle)
+    cache = bundle.dataloaders["train"].dataset.cache
+    assert all(cache.get(i) is not None for i in range(21))
+    assert cache.used == 21 * 3 * 32 * 32
+
+
+def test_a_full_cache_keeps_what_it_has_and_the_rest_is_decoded():
+    cache = ImageCache(4, 100)
+    pictures = [np.full((1, 6, 7), i, np.uint8) for i in range(4)]
+    for i, picture in enumerate(pictures):
+        cache.put(i, picture)
+    assert np.array_equal(cache.get(0), pictures[0])
+    assert np.array_equal(cache.get(1), pictures[1])
+    assert cache.get(2) is None
+    assert cache.used == 84
+
+
+def test_auto_caches_what_fits_into_memory(folder, monkeypatch):
+    assert available_memory() > 0
+    assert build(folder).dataloaders["train"].dataset.cache is not None
+    monkeypatch.setattr("datasets.loaders.available_memory", lambda: 10_000)
+    assert build(folder).dataloaders["train"].dataset.cache is None
+
+
+def test_any_place_of_any_epoch_is_reached_at_once(folder):
+    whole = build(folder, augment="standard")
+    batches(whole)
+    second = batches(whole)
+    resumed = build(folder, augment="standard", workers=2)
+    resumed.dataloaders["train"].batch_sampler.set_position(1, 2)
+    assert same(batches(resumed), second[2:])
+
+
+@pytest.mark.parametrize("augment", ["light", "strong"])
+def test_two_processes_see_the_slices_of_one_global_batch(folder, augment):
+    alone = batches(build(folder, augment=augment))
+    ranks = [batches(build(folder, augment=augment, rank=rank, world_size=2)) for rank in range(2)]
+    together = [(torch.cat([a, b]), torch.cat([c, d])) for (a, c), (b, d) in zip(*ranks, strict=True)]
+    assert same(together, alone)
+    parts = [build(folder, rank=rank, world_size=2).dataloaders["val"] for rank in range(2)]
+    assert sum(len(labels) for part in parts for _, labels in part) == 9
+
+
+def test_class_weights_are_inverse_to_the_counts_and_average_to_one_over_images(folder):
+    weights = class_weights(build(folder))
+    assert weights.tolist() == pytest.approx([21 / (2 * 14), 21 / (2 * 7)])
+    labels = torch.from_numpy(build(folder).dataloaders["train"].dataset.labels)
+    assert weights[labels].mean().item() == pytest.approx(1.0)
+
+
+def test_a_balanced_epoch_has_as_many_images_of_each_class_and_copies_differ(folder):
+    images, labels = zip(*batches(build(folder, balance="sampler")), strict=True)
+    counts = torch.cat(labels).bincount()
+    assert counts.sum() == 21
+    assert abs(int(counts[0] - counts[1])) <= 1
+    flat = torch.cat(images).flatten(1)
+    assert len(torch.unique(flat, dim=0)) >= 18  # 3-4 bees come twice, augmented differently
+
+
+def test_mirror_follows_the_set_unless_told_otherwise():
+    def flips(**options):
+        return type(build("digits", Spec(image_size=8), **options).dataloaders["train"].dataset.pipeline).__name__
+
+    assert flips() == "SmallAffine"
+    assert flips(mirror="yes") == "CropFlip"
+
+
+def test_mixing_belongs_to_the_presets_that_say_so():
+    assert batch_mix(DataConfig(augment="light"), 5) is None
+    assert batch_mix(DataConfig(), 5) is None
+    strong = batch_mix(DataConfig(augment="strong"), 5)
+    assert (strong.num_classes, strong.mixup_alpha, strong.cutmix_alpha) == (5, 0.8, 1.0)
+
+
+def test_one_channel_models_get_one_channel(folder):
+    spec = Spec(in_channels=1, mean=(0.5,), std=(0.5,))
+    for source in (folder, "digits"):
+        images, _ = batches(build(source, spec))[0]
+        assert images.shape[1] == 1
+
+
+def test_small_sets_need_no_loader_processes(folder):
+    def workers(source, **options):
+        return build(source, **{"workers": None, **options}).dataloaders["train"].num_workers
+
+    assert workers("digits") == 0
+    if not torch.cuda.is_available():
+        assert workers(folder) == 0
+        assert workers(folder, augment="strong") > 0
+    assert workers(folder, workers=1) == 1
+
+
+def test_loader_processes_leave_signals_to_the_main_process(folder):
+    bundle = build(folder, workers=2)
+    iterator = iter(bundle.dataloaders["train"])
+    next(iterator)
+    for process in iterator._workers:
+        os.kill(process.pid, signal.SIGINT)
+        os.kill(process.pid, signal.SIGTERM)
+    assert len(list(iterator)) == 2
+
+
+def test_a_subset_leaves_val_alone_and_changes_the_fingerprint(folder):
+    whole, part = build(folder), build(folder, labels_per_class=3)
+    assert part.dataset_sizes == {"train": 6, "val": 9}
+    assert fingerprint(part) != fingerprint(whole)
+    assert samples_of(part).class_names == whole.class_names
+
+
+def test_every_pass_from_python_is_a_new_epoch(folder):
+    bundle = build(folder)
+    assert not same(batches(bundle), batches(bundle))
+
+
+def test_wrong_options_are_refused_in_the_config():
+    for options, message in (
+        ({"val_fraction": 1.5}, "val_fraction=1.5"),
+        ({"val_fraction": 0.6, "test_fraction": 0.5}, "leave nothing to train on"),
+        ({"fraction": 0.0}, "fraction=0.0"),
+        ({"fraction": 0.5, "labels_per_class": 3}, "give one of them"),
+        ({"labels_per_class": 0}, "labels_per_class=0"),
+        ({"folds": 1}, "folds=1"),
+        ({"fold": 1}, "needs folds"),
+        ({"workers": -1}, "workers=-1"),
+        ({"batch_size": 0}, "batch_size=0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            DataConfig(**options)

@@ -1,0 +1,204 @@
+"""A person's own images: folders, tables, archives; and one clear line for each thing that can be wrong with them."""
+
+import shutil
+
+import numpy as np
+import pytest
+from fake_sets import Spec, class_folders, save, write_table, zip_folder
+from torchvision.datasets import ImageFolder
+
+from datasets import DataConfig, DataError, build_dataloaders, describe, split_table
+from datasets.csv_table import read_table
+from datasets.image_folder import read_image_folder
+from datasets.own_data import read_own_data
+
+
+def build(source, root, **options):
+    return build_dataloaders(DataConfig(source=str(source), root=root, **options), Spec())
+
+
+def table_of(folder, *, split=False, name="labels.csv"):
+    rows = []
+    for i, label in enumerate(["cat", "dog", "NA"] * 8):
+        save(folder / "pics" / f"{i}.png", seed=i)
+        rows.append((f"pics/{i}.png", label, *(["val" if i >= 18 else "train"] if split else [])))
+    return write_table(folder / name, rows, ("path", "label", *(["split"] if split else [])))
+
+
+def test_class_folders_are_indexed_like_image_folder(tmp_path):
+    root = class_folders(tmp_path / "set", {"b": 5, "A": 4, "ü c": 6})
+    save(root / "b" / "deeper" / "x.JPG")
+    oracle = ImageFolder(root)
+    samples = read_image_folder(root)
+    assert list(samples.class_names) == oracle.classes
+    assert sorted(map(str, map(samples.file, range(len(samples))))) == sorted(path for path, _ in oracle.samples)
+    labels = {str(samples.file(i)): int(samples.labels[i]) for i in range(len(samples))}
+    assert labels == dict(oracle.samples)
+
+
+def test_split_folders_are_kept_and_the_class_map_comes_from_train(tmp_path):
+    class_folders(tmp_path / "set" / "train", {"a": 4, "b": 4, "c": 4})
+    class_folders(tmp_path / "set" / "valid", {"a": 2, "c": 2})
+    class_folders(tmp_path / "set" / "test", {"c": 3})
+    bundle = build(tmp_path / "set", tmp_path)
+    assert bundle.dataset_sizes == {"train": 12, "val": 4, "test": 3}
+    assert bundle.dataloaders["val"].dataset.labels.tolist() == [0, 0, 2, 2]
+    assert bundle.dataloaders["test"].dataset.labels.tolist() == [2, 2, 2]
+    assert any("1 of 3 classes have no val image: 'b'" in line for line in describe(bundle))
+
+
+def test_without_a_val_folder_train_is_split_and_the_test_folder_kept(tmp_path):
+    class_folders(tmp_path / "set" / "train", {"a": 20, "b": 20})
+    class_folders(tmp_path / "set" / "test", {"a": 2, "b": 3})
+    assert build(tmp_path / "set", tmp_path).dataset_sizes == {"train": 36, "val": 4, "test": 5}
+
+
+def test_hidden_folders_and_other_files_are_no_classes_and_no_images(tmp_path):
+    root = class_folders(tmp_path / "set", {"a": 8, "b": 8})
+    (root / ".ipynb_checkpoints").mkdir()
+    (root / "__MACOSX").mkdir()
+    (root / "a" / "._0.png").write_bytes(b"")
+    (root / "a" / "notes.txt").write_bytes(b"")
+    (root / "readme.md").write_bytes(b"")
+    bundle = build(root, tmp_path)
+    assert bundle.class_names == ("a", "b")
+    assert sum(bundle.dataset_sizes.values()) == 16
+    assert any("a/notes.txt" in line for line in describe(bundle))
+
+
+@pytest.mark.parametrize("name", ["labels.csv", "labels.tsv"])
+def test_a_table_names_images_relative_to_itself(tmp_path, name):
+    bundle = build(table_of(tmp_path / "set", name=name), tmp_path)
+    assert bundle.class_names == ("NA", "cat", "dog")
+    assert sum(bundle.dataset_sizes.values()) == 24
+    assert set(split_table(bundle)["path"]) == {f"pics/{i}.png" for i in range(24)}
+
+
+def test_a_table_may_bring_its_split(tmp_path):
+    bundle = build(table_of(tmp_path / "set", split=True), tmp_path)
+    assert bundle.dataset_sizes == {"train": 18, "val": 6}
+
+
+@pytest.mark.parametrize("kind", ["folders", "splits", "table"])
+def test_an_archive_equals_what_was_packed(tmp_path, kind):
+    folder = tmp_path / "set"
+    if kind == "table":
+        table_of(folder)
+    else:
+        for part in ("train", "val") if kind == "splits" else ("",):
+            class_folders(folder / part, {"a": 7, "b": 9})
+    archive = zip_folder(folder, tmp_path / "set.zip")
+    source = folder / "labels.csv" if kind == "table" else folder
+    expected = split_table(build(source, tmp_path))
+    shutil.rmtree(folder)
+    for _ in range(2):  # unpacked once, then found
+        assert split_table(build(archive, tmp_path / "data")).equals(expected)
+    assert len(list((tmp_path / "data" / "unpacked").iterdir())) == 1
+
+
+def test_another_archive_of_the_same_name_is_not_mistaken(tmp_path):
+    for count in (8, 9):
+        shutil.rmtree(tmp_path / "set", ignore_errors=True)
+        class_folders(tmp_path / "set", {"a": count, "b": 8})
+        archive = zip_folder(tmp_path / "set", tmp_path / "set.zip")
+        assert len(read_own_data(str(archive), tmp_path / "data")) == count + 8
+
+
+def test_folders_named_like_odd_classes_work(tmp_path):
+    names = {"it's": 4, 'quo"te': 4, "a, b": 4, "猫": 4, " lead": 4, "new\nline": 4, "%s {x}": 4}
+    bundle = build(class_folders(tmp_path / "set", names), tmp_path)
+    assert set(bundle.class_names) == set(names)
+    for loader in bundle.dataloaders.values():
+        for images, labels in loader:
+            assert len(images) == len(labels)
+
+
+def faulty(tmp_path, kind):
+    root = tmp_path / "set"
+    if kind == "empty":
+        root.mkdir()
+    elif kind == "flat":
+        save(root / "a.png")
+    elif kind == "empty class":
+        class_folders(root, {"a": 4, "b": 4})
+        (root / "c").mkdir()
+    elif kind == "val class":
+        class_folders(root / "train", {"cat": 4, "dog": 4})
+        class_folders(root / "val", {"cat": 1, "dgo": 1})
+    elif kind == "no train":
+        class_folders(root / "val", {"cat": 4})
+        class_folders(root / "test", {"cat": 4})
+    elif kind == "two vals":
+        for part in ("train", "val", "valid"):
+            class_folders(root / part, {"cat": 4})
+    elif kind == "file":
+        return save(tmp_path / "x.png")
+    elif kind == "missing":
+        return tmp_path / "missing"
+    return root
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "message"),
+    [
+        ("empty", DataError, "set is empty; expected a folder of class folders"),
+        ("flat", DataError, "has 1 images but no class folders; expected .*/set/<class>/<image>"),
+        ("empty class", DataError, r"class folder .*/set/c holds no images \(\.jpg"),
+        ("val class", DataError, "val has the class 'dgo', which train/ does not have; classes there: cat, dog"),
+        ("no train", DataError, "has the folder 'val' but no 'train' folder"),
+        ("two vals", DataError, "two folders for val: 'val' and 'valid'; keep one"),
+        ("file", DataError, r"x\.png is no data set; expected a folder of class folders"),
+        ("missing", FileNotFoundError, "no data at .*/missing; expected a folder"),
+    ],
+)
+def test_a_folder_that_cannot_be_used_is_refused_in_one_line(tmp_path, kind, error, message):
+    with pytest.raises(error, match=message) as caught:
+        build(faulty(tmp_path, kind), tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_name_lists_the_known_ones_with_the_nearest():
+    with pytest.raises(
+        ValueError, match=r"'hymenopter' \(did you mean hymenoptera\?\)\. Known: digits"
+    ):
+        build("hymenopter", "data")
+
+
+@pytest.mark.parametrize(
+    ("rows", "header", "message"),
+    [
+        ([("0.png", "a")], ("file", "class"), "has the columns file, class; it needs path and label"),
+        ([("0.png", "a"), ("9.png", "a")], ("path", "label"), r"line 3: no file '9\.png'"),
+        ([("0.png", "a"), ("0.png", "b")], ("path", "label"), r"twice \(lines 2 and 3\) with the labels 'a' and 'b'"),
+        ([("0.png", "")], ("path", "label"), "line 2: label is empty"),
+        ([], ("path", "label"), "has no rows"),
+        ([("0.png", "a", "dev")], ("path", "label", "split"), "split 'dev' is none of train, val, test"),
+        ([("0.png", "a", "val")], ("path", "label", "split"), "no row with split 'train'"),
+        (
+            [("0.png", "a", "train"), ("1.png", "b", "val")],
+            ("path", "label", "split"),
+            "no training row has the class 'b'",
+        ),
+    ],
+)
+def test_a_table_that_cannot_be_used_is_refused_in_one_line(tmp_path, rows, header, message):
+    save(tmp_path / "0.png")
+    save(tmp_path / "1.png")
+    with pytest.raises(DataError, match=message) as caught:
+        read_table(write_table(tmp_path / "t.csv", rows, header))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_table_out_of_an_archive_may_not_lead_out_of_it(tmp_path):
+    save(tmp_path / "secret.png")
+    (tmp_path / "set").mkdir()
+    table = write_table(tmp_path / "set" / "t.csv", [("../secret.png", "a")])
+    assert len(read_table(table)) == 1  # a person's own table may point anywhere
+    with pytest.raises(DataError, match="leads out of the archive"):
+        read_table(table, confined=True)
+
+
+def test_labels_are_a_narrow_array(tmp_path):
+    samples = read_image_folder(class_folders(tmp_path / "set", {"a": 3, "b": 4}))
+    assert samples.labels.dtype == np.int32
+    assert samples.splits.dtype == np.int8

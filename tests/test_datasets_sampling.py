@@ -1,0 +1,96 @@
+"""Batches: every sample once, any position at once, the same over any number of processes."""
+
+from itertools import chain
+
+import numpy as np
+import pytest
+
+from datasets.sampling import EpochBatchSampler, OrderedBatchSampler
+
+LABELS = np.repeat([0, 1, 2], [40, 20, 10])
+
+
+def flat(parts):
+    return list(chain.from_iterable(parts))
+
+
+def batches(sampler):
+    return [key.draws.tolist() for key in sampler]
+
+
+def test_an_epoch_holds_every_sample_once_in_an_order_of_its_own():
+    sampler = EpochBatchSampler(LABELS, 16)
+    first, second = batches(sampler), batches(sampler)
+    assert [len(batch) for batch in first] == [16, 16, 16, 16, 6]
+    assert len(sampler) == 5
+    assert sorted(flat(first)) == list(range(70)) == sorted(flat(second))
+    assert first != second
+
+
+def test_set_position_continues_in_mid_epoch():
+    whole = EpochBatchSampler(LABELS, 16, seed=3)
+    whole.set_position(2)
+    expected = batches(whole)
+    resumed = EpochBatchSampler(LABELS, 16, seed=3)
+    resumed.set_position(2, 3)
+    assert batches(resumed) == expected[3:]
+    assert batches(resumed) == batches(whole)  # both now at epoch 3, from its start
+    resumed.set_position(2, 5)
+    assert batches(resumed) == []
+
+
+def test_keys_carry_the_epoch():
+    sampler = EpochBatchSampler(LABELS, 16)
+    sampler.set_position(7)
+    assert {key.epoch for key in sampler} == {7}
+
+
+def test_calling_iter_without_drawing_does_not_skip_an_epoch():
+    sampler = EpochBatchSampler(LABELS, 16)
+    iter(sampler)
+    assert batches(sampler) == batches(EpochBatchSampler(LABELS, 16))
+
+
+def test_a_position_outside_the_epoch_is_refused():
+    with pytest.raises(ValueError, match="an epoch has batches 0 to 4"):
+        EpochBatchSampler(LABELS, 16).set_position(0, 6)
+    with pytest.raises(ValueError, match="epoch=-1"):
+        EpochBatchSampler(LABELS, 16).set_position(-1)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_the_slices_of_all_processes_make_up_the_global_batch(world):
+    alone = batches(EpochBatchSampler(LABELS, 16))
+    ranks = [batches(EpochBatchSampler(LABELS, 16, rank=rank, world_size=world)) for rank in range(world)]
+    assert [flat(parts) for parts in zip(*ranks, strict=True)] == alone
+
+
+def test_a_last_batch_too_small_for_all_processes_is_left_out_by_all():
+    samplers = [EpochBatchSampler(np.zeros(33), 16, rank=rank, world_size=2) for rank in range(2)]
+    assert [len(sampler) for sampler in samplers] == [2, 2]
+    assert [len(batches(sampler)) for sampler in samplers] == [2, 2]
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_evaluation_takes_each_sample_once_and_pads_nothing(world):
+    parts = [OrderedBatchSampler(13, 4, rank=rank, world_size=world) for rank in range(world)]
+    seen = [flat(batches(part)) for part in parts]
+    assert sorted(flat(seen)) == list(range(13))
+    for rank, part in enumerate(parts):
+        assert seen[rank] == list(range(rank, 13, world))
+        assert len(part) == len(batches(part))
+
+
+@pytest.mark.parametrize("extra", [0, 1, 2])
+def test_a_balanced_epoch_draws_classes_and_their_samples_equally_often(extra):
+    labels = np.repeat([0, 1, 2], [40 + extra, 20, 10])
+    sampler = EpochBatchSampler(labels, 16, balanced=True)
+    for _ in range(3):
+        draws = np.array(flat(batches(sampler)))
+        assert len(draws) == len(labels) == len(set(draws.tolist()))  # copies of a sample are different draws
+        samples = draws % len(labels)
+        classes = np.bincount(labels[samples])
+        assert classes.max() - classes.min() <= 1
+        for label in range(3):
+            copies = np.bincount(samples[labels[samples] == label], minlength=len(labels))[labels == label]
+            assert copies.max() - copies.min() <= 1

@@ -1,0 +1,172 @@
+"""Splits: in proportion, seeded, saved and reused, cut into folds."""
+
+import logging
+
+import numpy as np
+import pytest
+from fake_sets import Spec, class_folders
+from sklearn.model_selection import StratifiedKFold
+
+from datasets import DataConfig, DataError, build_dataloaders, fingerprint, split_table, write_split
+from datasets.bundle import SPLITS, UNSPLIT, PathTable, Samples
+from datasets.splits import assign_splits, require_complete, subset_training
+
+
+def made(counts, splits=None, **more):
+    labels = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    codes = np.full(len(labels), UNSPLIT, np.int8) if splits is None else np.array(splits, np.int8)
+    paths = PathTable.from_paths([f"{label}/{i}" for i, label in enumerate(labels)])
+    return Samples("made", tuple(f"c{i}" for i in range(len(counts))), paths, labels, codes, **more)
+
+
+def sizes(samples, split):
+    return np.bincount(samples.labels[samples.indices(split)], minlength=len(samples.class_names)).tolist()
+
+
+def test_every_class_is_split_in_proportion():
+    samples = assign_splits(made([200, 100, 40]), DataConfig(val_fraction=0.1, test_fraction=0.25))
+    assert sizes(samples, "test") == [50, 25, 10]
+    assert sizes(samples, "val") == [20, 10, 4]
+    assert sizes(samples, "train") == [130, 65, 26]
+
+
+@pytest.mark.parametrize("counts", [[7, 11, 13], [3] * 40, [1000, 9, 1], [5, 5]])
+def test_totals_are_exact_and_no_class_is_off_by_more_than_one(counts):
+    samples = assign_splits(made(counts), DataConfig(val_fraction=0.2, test_fraction=0.2))
+    expected = np.array(counts) * 0.2
+    assert (np.abs(np.array(sizes(samples, "test")) - expected) < 1).all()
+    if min(counts) > 2:
+        assert sum(sizes(samples, "test")) == int(np.ceil(sum(counts) * 0.2 - 1e-9))
+
+
+def test_the_split_depends_on_its_own_seed_only():
+    first = assign_splits(made([50, 50]), DataConfig())
+    assert np.array_equal(first.splits, assign_splits(made([50, 50]), DataConfig()).splits)
+    assert not np.array_equal(first.splits, assign_splits(made([50, 50]), DataConfig(split_seed=1)).splits)
+    one, two = (build_dataloaders(DataConfig(), Spec(image_size=8), seed=seed) for seed in (0, 5))
+    assert fingerprint(one) == fingerprint(two)
+
+
+def test_a_class_of_one_image_trains_and_the_missing_val_images_are_said(caplog):
+    with caplog.at_level(logging.WARNING):
+        samples = require_complete(assign_splits(made([30, 1, 2]), DataConfig()))
+    assert sizes(samples, "train")[1] == 1
+    assert min(sizes(samples, "train")) >= 1
+    assert "classes have no val image: 'c1'" in caplog.text
+    assert any("have no val image" in note for note in samples.notes)
+
+
+def test_sets_with_a_test_split_keep_it_and_give_val_from_train():
+    samples = assign_splits(made([40, 40], splits=[0] * 60 + [2] * 20), DataConfig(val_fraction=0.1))
+    assert sum(sizes(samples, "test")) == 20
+    assert sum(sizes(samples, "val")) == 6
+
+
+def test_sets_with_train_and_val_stay_as_they_are():
+    given = made([10, 10], splits=[0, 1] * 10)
+    assert np.array_equal(assign_splits(given, DataConfig(val_fraction=0.5)).splits, given.splits)
+
+
+def test_folds_partition_the_images_like_scikit_learns():
+    counts = [23, 17, 10]
+    folds = [assign_splits(made(counts), DataConfig(folds=5, fold=k, test_fraction=0.2)) for k in range(1, 6)]
+    test = folds[0].indices("test")
+    assert all(np.array_equal(fold.indices("test"), test) for fold in folds)
+    together = np.concatenate([fold.indices("val") for fold in folds])
+    assert sorted([*together, *test]) == list(range(50))
+    labels = folds[0].labels[np.setdiff1d(np.arange(50), test)]
+    oracle = [np.bincount(labels[val], minlength=3) for _, val in StratifiedKFold(5).split(labels, labels)]
+    for fold in folds:
+        assert not set(fold.indices("val")) & set(fold.indices("train"))
+        assert len(fold.indices("val")) in {len(labels) // 5, -(-len(labels) // 5)}
+        assert (np.abs(np.array(sizes(fold, "val")) - np.mean(oracle, axis=0)) < 1).all()
+
+
+def test_folds_pool_train_and_val_of_a_set_that_brings_them():
+    samples = assign_splits(made([10, 10], splits=[0, 1] * 10), DataConfig(folds=4, fold=2))
+    assert sizes(samples, "val") in ([2, 3], [3, 2])
+
+
+def test_folds_need_a_fold_and_enough_images():
+    with pytest.raises(ValueError, match="folds=4 needs fold"):
+        assign_splits(made([10]), DataConfig(folds=4))
+    with pytest.raises(DataError, match="3 images for 4 folds"):
+        assign_splits(made([3]), DataConfig(folds=4, fold=1, test_fraction=0.0))
+    with pytest.raises(ValueError, match="must lie in 1 to 4"):
+        DataConfig(folds=4, fold=5)
+
+
+def test_labels_per_class_and_fraction_thin_out_training_alone():
+    samples = assign_splits(made([100, 40, 6]), DataConfig())
+    few = subset_training(samples, DataConfig(labels_per_class=5))
+    assert sizes(few, "train") == [5, 5, 4]
+    assert any("1 of 3 classes have fewer than 5" in note for note in few.notes)
+    part = subset_training(samples, DataConfig(fraction=0.1))
+    assert sizes(part, "train") == [round(n * 0.1) or 1 for n in sizes(samples, "train")]
+    for subset in (few, part):
+        assert sizes(subset, "val") == sizes(samples, "val")
+        assert sizes(subset, "test") == sizes(samples, "test")
+        assert set(subset.indices("train")) < set(samples.indices("train"))
+    more = subset_training(samples, DataConfig(labels_per_class=10))
+    assert set(few.indices("train")) < set(more.indices("train"))  # growing subsets are nested: fair learning curves
+
+
+def test_a_split_is_written_and_read_back(tmp_path):
+    folder = class_folders(tmp_path / "set", {"a b": 12, 'quo"te, comma': 9, "größe 猫": 10})
+    drawn = build_dataloaders(DataConfig(source=str(folder), split_seed=4), Spec())
+    write_split(tmp_path / "split.csv", drawn)
+    again = build_dataloaders(DataConfig(source=str(folder), split=tmp_path / "split.csv"), Spec())
+    assert fingerprint(again) == fingerprint(drawn)
+    assert split_table(again).equals(split_table(drawn))
+    assert set(split_table(drawn)["label"]) == {"a b", 'quo"te, comma', "größe 猫"}
+    part = split_table(drawn).drop(index=[0, 1])
+    part.to_csv(tmp_path / "part.csv", index=False)
+    fewer = build_dataloaders(DataConfig(source=str(folder), split=tmp_path / "part.csv"), Spec())
+    assert sum(fewer.dataset_sizes.values()) == 29
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.drop(columns="split"), "a split needs split too"),
+        (lambda t: t.assign(split="dev"), "split 'dev' is not one of train, val, test"),
+        (lambda t: t.assign(path="x/" + t["path"]), "12 of 12 images are not in set, first 'x/a/000.png'"),
+        (
+            lambda t: t.assign(label=t["label"].map({"a": "b", "b": "a"})),
+            "'a/000.png' has label 'b' there and 'a' in set",
+        ),
+        (lambda t: t.assign(hash="0" * 16), "12 images changed since that split was made"),
+        (lambda t: t.assign(path="a/000.png"), "appears more than once"),
+        (lambda t: t.assign(split="test"), "set has no train images"),
+    ],
+)
+def test_a_split_that_does_not_fit_is_refused(tmp_path, change, message):
+    folder = class_folders(tmp_path / "set", {"a": 6, "b": 6})
+    table = split_table(build_dataloaders(DataConfig(source=str(folder)), Spec()))
+    change(table).to_csv(tmp_path / "split.csv", index=False)
+    with pytest.raises(DataError, match=message):
+        build_dataloaders(DataConfig(source=str(folder), split=tmp_path / "split.csv"), Spec())
+
+
+def test_the_fingerprint_changes_with_any_file_label_or_split(tmp_path):
+    folder = class_folders(tmp_path / "set", {"a": 8, "b": 8})
+
+    def mark(**options):
+        return fingerprint(build_dataloaders(DataConfig(source=str(folder), **options), Spec()))
+
+    before = mark()
+    assert mark() == before
+    assert mark(split_seed=1) != before
+    assert mark(fraction=0.5) != before
+    (folder / "a" / "000.png").write_bytes((folder / "b" / "000.png").read_bytes())
+    assert mark() != before
+
+
+def test_a_million_paths_cost_their_characters():
+    names = [f"image_{i:07d}.jpg" for i in range(100_000)]
+    table = PathTable.from_paths(names)
+    assert table.nbytes < 26 * len(names)
+    assert table[77] == names[77]
+    assert table[len(names) - 1] == names[-1]
+    assert list(PathTable.from_paths(["ü/é.png", "a"])) == ["ü/é.png", "a"]
+    assert SPLITS == ("train", "val", "test")

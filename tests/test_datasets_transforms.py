@@ -1,0 +1,223 @@
+"""Augmentation: equal to torchvision's where the operation is the same, stateless, and safe for the label."""
+
+import numpy as np
+import pytest
+import torch
+from fake_sets import Spec, picture
+from PIL import Image
+from torchvision.transforms import v2
+
+from datasets.mixing import BatchMix
+from datasets.seeding import AUGMENT, mix, uniforms
+from datasets.transforms import PRESETS, CropFlip, SmallAffine, eval_pipeline, preprocess, train_pipeline
+
+DRAWS = np.arange(8)
+LARGE = Spec(image_size=96, crop_fraction=0.875, interpolation="bicubic")
+
+
+def run(pipeline, images, *, seed=0, epoch=0, draws=DRAWS):
+    return pipeline([pipeline.store(image) for image in images], seed=seed, epoch=epoch, draws=draws)
+
+
+def pictures(count=8, size=(150, 120)):
+    return [picture(i, size) for i in range(count)]
+
+
+def test_preprocessing_equals_torchvisions_on_pil_images():
+    oracle = v2.Compose(
+        [
+            v2.Resize(round(96 / 0.875), interpolation=v2.InterpolationMode.BICUBIC),
+            v2.CenterCrop(96),
+            v2.ToImage(),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize(LARGE.mean, LARGE.std),
+        ]
+    )
+    for image in pictures(3):
+        torch.testing.assert_close(preprocess(image, LARGE), oracle(image), atol=2e-6, rtol=0)
+
+
+def test_light_equals_torchvisions_crop_and_flip_at_the_drawn_places():
+    pipeline = CropFlip(LARGE, mirror=True)
+    images = pictures()
+    batch = run(pipeline, images, epoch=3)
+    random = uniforms(mix(0, AUGMENT, 3), DRAWS, 3)
+    flips = 0
+    for row, image in enumerate(images):
+        resized = v2.functional.resize(image, [round(96 * 8 / 7)], interpolation=v2.InterpolationMode.BICUBIC)
+        top = int(random[row, 0] * (resized.height - 96 + 1))
+        left = int(random[row, 1] * (resized.width - 96 + 1))
+        expected = v2.functional.crop(resized, top, left, 96, 96)
+        if random[row, 2] < 0.5:
+            expected, flips = v2.functional.horizontal_flip(expected), flips + 1
+        expected = v2.functional.normalize(v2.functional.to_image(expected) / 255, LARGE.mean, LARGE.std)
+        torch.testing.assert_close(batch[row], torch.as_tensor(expected), atol=2e-6, rtol=0)
+    assert 0 < flips < len(images)
+
+
+def test_light_reaches_every_window_of_a_large_image():
+    random = uniforms(5, np.arange(20_000), 2)
+    places = (random * 14).astype(int)
+    assert len({tuple(place) for place in places.tolist()}) == 14 * 14
+
+
+def test_light_shifts_a_small_image_over_black():
+    spec = Spec(image_size=16, mean=(0, 0, 0), std=(1, 1, 1))
+    white = [picture(0, (16, 16)).point(lambda _: 255)] * 64
+    batch = run(CropFlip(spec, mirror=True), white, draws=np.arange(64))
+    lost = (batch[:, 0] == 0).sum(dim=(1, 2))
+    assert lost.min() == 0
+    assert lost.max() == 16 * 16 - 14 * 14  # two pixels in both directions
+
+
+@pytest.mark.parametrize("preset", ["light", "standard", "strong"])
+@pytest.mark.parametrize("size", [16, 96])
+def test_no_preset_mirrors_where_the_orientation_carries_the_label(preset, size):
+    """Left half black, right half white: after any label-safe transform the right half is the brighter one."""
+    spec = Spec(image_size=size, mean=(0, 0, 0), std=(1, 1, 1))
+    array = np.zeros((size, size, 3), np.uint8)
+    array[:, size // 2 :] = 255
+    images = [Image.fromarray(array)] * 200
+
+    def mirrored(mirror: bool) -> int:
+        pipeline = train_pipeline(preset, spec, mirror=mirror)
+        if preset != "light":  # RandAugment may invert or rotate: the geometry alone is at stake
+            geometry = pipeline.transform.transforms[: 2 if mirror else 1]
+            pipeline.transform = v2.Compose(geometry)
+        batch = run(pipeline, images, draws=np.arange(200))
+        half = size // 2
+        return int((batch[..., :half].mean(dim=(1, 2, 3)) > batch[..., half:].mean(dim=(1, 2, 3)) + 1e-6).sum())
+
+    assert mirrored(False) == 0
+    assert mirrored(True) > 40
+
+
+def test_the_affine_of_digits_without_distortion_is_the_identity():
+    spec = Spec(image_size=8)
+    pipeline = SmallAffine(spec)
+    pipeline.degrees = pipeline.zoom = pipeline.shift = 0.0
+    images = pictures(8, (8, 8))
+    torch.testing.assert_close(run(pipeline, images), run(eval_pipeline(spec), images), atol=1e-4, rtol=0)
+
+
+def test_the_affine_of_digits_equals_torchvisions():
+    spec = Spec(image_size=28, mean=(0, 0, 0), std=(1, 1, 1))
+    pipeline = SmallAffine(spec)
+    images = pictures(8, (28, 28))
+    batch = run(pipeline, images)
+    random = uniforms(mix(0, AUGMENT, 0), DRAWS, 4) * 2 - 1
+    for row, image in enumerate(images):
+        turn, zoom = random[row, :2]
+        expected = v2.functional.affine(
+            v2.functional.to_dtype(v2.functional.to_image(image), torch.float32, scale=True),
+            angle=-turn * 10,
+            translate=[0, 0],
+            scale=1 + zoom * 0.1,
+            shear=[0.0],
+            interpolation=v2.InterpolationMode.BILINEAR,
+        )
+        centred = SmallAffine(spec)
+        centred.shift = 0.0
+        torch.testing.assert_close(run(centred, images)[row], torch.as_tensor(expected), atol=1e-4, rtol=0)
+    assert not torch.allclose(batch, run(centred, images))
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("size", [16, 96])
+def test_a_sample_is_a_function_of_seed_epoch_and_draw_whatever_the_batch(preset, size):
+    pipeline = train_pipeline(preset, Spec(image_size=size))
+    images = pictures(8, (130, 110))
+    batch = run(pipeline, images)
+    assert batch.shape == (8, 3, size, size)
+    torch.manual_seed(99)
+    backwards = run(pipeline, images[::-1], draws=DRAWS[::-1].copy())
+    assert torch.equal(backwards.flip(0), batch)
+    assert torch.equal(run(pipeline, images[3:4], draws=DRAWS[3:4])[0], batch[3])
+    for change in ({"epoch": 1}, {"seed": 1}, {"draws": DRAWS + 8}):
+        assert torch.equal(run(pipeline, images, **change), batch) == (preset == "none")
+
+
+@pytest.mark.parametrize("preset", ["standard", "strong"])
+def test_augmentation_leaves_the_trainers_random_numbers_alone(preset):
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    run(train_pipeline(preset, Spec()), pictures(2), draws=DRAWS[:2])
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_only_strong_erases():
+    spec = Spec(image_size=96, mean=(0.5, 0.5, 0.5))
+    presets = {name: train_pipeline(name, spec).transform.transforms for name in ("standard", "strong")}
+    kinds = {name: [type(step).__name__ for step in steps] for name, steps in presets.items()}
+    assert kinds["standard"] == ["RandomResizedCrop", "RandomHorizontalFlip", "RandAugment"]
+    assert kinds["strong"] == [*kinds["standard"], "RandomErasing"]
+
+
+def test_a_grey_picture_fills_three_channels_and_one_channel_stays_one():
+    grey = picture(0, (8, 8)).convert("L")
+    three = preprocess(grey, Spec(image_size=8))
+    assert three.shape == (3, 8, 8)
+    one = preprocess(grey, Spec(image_size=8, in_channels=1, mean=(0.5,), std=(0.2,)))
+    torch.testing.assert_close(three[0], one[0])
+
+
+def test_every_preset_is_a_card_with_its_source():
+    for name, card in PRESETS.items():
+        assert card.name == name
+        assert len(card.does) > 20
+        assert card.source
+    with pytest.raises(ValueError, match="unknown augmentation preset 'wild'; known: none, light"):
+        train_pipeline("wild", Spec())
+
+
+def test_uniforms_are_uniform_and_uncorrelated_between_neighbours():
+    table = np.stack([uniforms(mix(0, AUGMENT, epoch), np.arange(4000), 2) for epoch in range(4)])
+    assert abs(table.mean() - 0.5) < 0.01
+    assert abs(table.var() - 1 / 12) < 0.002
+    columns = table.transpose(1, 0, 2).reshape(4000, -1)  # sample x (epoch, draw)
+    assert np.abs(np.corrcoef(columns.T) - np.eye(8)).max() < 0.06
+    assert np.abs(np.corrcoef(table[0, :-1, 0], table[0, 1:, 0])[0, 1]) < 0.06
+
+
+class TestBatchMix:
+    images = torch.rand(6, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([0, 1, 2, 0, 1, 2])
+
+    def mixed(self, seed=0, **alphas):
+        return BatchMix(3, **alphas)(self.images, self.labels, torch.Generator().manual_seed(seed))
+
+    def test_is_a_pure_function_of_the_generator(self):
+        first, second = self.mixed(mixup_alpha=0.8, cutmix_alpha=1.0), self.mixed(mixup_alpha=0.8, cutmix_alpha=1.0)
+        assert torch.equal(first[0], second[0])
+        assert torch.equal(first[1], second[1])
+        assert not torch.equal(first[0], self.mixed(1, mixup_alpha=0.8, cutmix_alpha=1.0)[0])
+
+    def test_mixup_equals_torchvisions_at_the_same_share(self):
+        images, targets = self.mixed(mixup_alpha=0.8)
+        share = targets[0, 0].item()
+        oracle = v2.MixUp(alpha=0.8, num_classes=3)
+        oracle.make_params = lambda _: {"lam": share}
+        expected, expected_targets = oracle(self.images, self.labels)
+        torch.testing.assert_close(images, expected)
+        torch.testing.assert_close(targets, expected_targets)
+
+    def test_cutmix_replaces_a_box_and_the_targets_say_how_large(self):
+        for seed in range(20):
+            images, targets = self.mixed(seed, cutmix_alpha=1.0)
+            own = (images == self.images).all(dim=1)
+            assert torch.equal(own[0], own[1])
+            assert targets[0, 0].item() == pytest.approx(own[0].float().mean().item(), abs=1e-6)
+            assert torch.equal(images[:, :, ~own[0]], self.images.roll(1, 0)[:, :, ~own[0]])
+
+    def test_both_are_used_when_both_are_on(self):
+        kinds = {bool(self._is_cut(self.mixed(seed, mixup_alpha=0.8, cutmix_alpha=1.0)[0])) for seed in range(20)}
+        assert kinds == {True, False}
+
+    def _is_cut(self, images):
+        return ((images == self.images) | (images == self.images.roll(1, 0))).all()
+
+    def test_without_mixing_the_targets_are_one_hot(self):
+        images, targets = self.mixed()
+        assert torch.equal(images, self.images)
+        assert torch.equal(targets, torch.eye(3)[self.labels])
