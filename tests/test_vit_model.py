@@ -364,6 +364,16 @@ def test_a_copy_has_the_same_logits() -> None:
     torch.testing.assert_close(copy.deepcopy(model)(pictures()), model(pictures()), atol=0, rtol=0)
 
 
+@pytest.mark.parametrize("pool", ["cls", "mean"])
+def test_the_model_compiles_and_exports_as_one_graph_for_any_batch(pool: str) -> None:
+    model = trained(tiny(pool=pool))
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(pictures()), model(pictures()), atol=1e-6, rtol=1e-5)
+    exported = torch.export.export(model, (pictures(),), dynamic_shapes=({0: torch.export.Dim("batch")},)).module()
+    images = pictures(batch=7)
+    torch.testing.assert_close(exported(images), model(images), atol=1e-6, rtol=1e-5)
+
+
 def test_autocast_in_bfloat16_stays_close_to_float32_on_both_paths() -> None:
     for path in ("explicit", "sdpa"):
         model = trained(tiny(attention=path))

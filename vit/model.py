@@ -93,7 +93,8 @@ class Embedding(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         patches = self.patches(images)  # (B, N, D)
-        class_token = self.class_token.expand(len(patches), -1, -1)
+        # size(0), not len(): an int would fix the batch size of an exported model.
+        class_token = self.class_token.expand(patches.size(0), -1, -1)
         tokens = torch.cat([class_token, patches], dim=1) + self.positions  # (B, T, D)
         # The dropout acts on the sum: a dropped token loses its content *and* its position.
         return self.dropout(tokens)
@@ -194,7 +195,7 @@ class StochasticDepth(nn.Module):
         if not self.training or self.probability == 0:
             return branch
         survival = 1 - self.probability
-        keep = branch.new_empty(len(branch), 1, 1).bernoulli_(survival)  # one draw per sample
+        keep = branch.new_empty(branch.size(0), 1, 1).bernoulli_(survival)  # one draw per sample
         return branch * (keep / survival)
 
 
@@ -250,7 +251,10 @@ class VisionTransformer(nn.Module):
         return self.forward_head(self._normalise_tokens(x))
 
     def forward_features(self, images: Tensor) -> Tensor:
-        """(B, C, S, S) -> all tokens (B, T, D), class token first, normalised: a backbone for any other head."""
+        """(B, C, S, S) -> all tokens (B, T, D), class token first: a backbone for any other head.
+
+        They are normalised, except with pool="mean_norm", where the norm belongs to the head.
+        """
         x = self.embedding(images)
         for block in self.blocks:
             x, _ = block(x)
