@@ -6,10 +6,14 @@ import importlib
 import sys
 import traceback
 
+from trainers.errors import CheckpointError, ConfigError, Interrupted, TrainingError
+
 COMMANDS = {
     "train": "train one model, from scratch or from given weights",
+    "resume": "train a stopped run to its end, as if it had never stopped",
     "evaluate": "score a run's best weights again",
     "check": "look for what is wrong with a set of images before you train on it",
+    "summary": "print a model's layers: output shapes, parameters, GFLOPs",
 }
 
 USAGE = """usage: python main.py [COMMAND] [OPTIONS]
@@ -23,7 +27,7 @@ python main.py COMMAND --help lists a command's options; --debug shows the trace
 
 
 def main(argv: list[str]) -> int:
-    """Run one command. 0 ok, 1 internal error, 2 usage, 3 data or weights, 4 training failed, 130 interrupted."""
+    """Run one command: 0 ok, 1 internal error, 2 usage, 3 data or weights, 4 training failed, 130/143 interrupted."""
     debug = "--debug" in argv
     argv = [word for word in argv if word != "--debug"]
     if argv[:1] in (["--help"], ["-h"]):
@@ -39,6 +43,8 @@ def main(argv: list[str]) -> int:
         return command.main(command.parse(argv[1:], prog=f"python main.py {name}"))
     except KeyboardInterrupt:
         return complain("interrupted", 130)
+    except Interrupted as stop:
+        return complain(str(stop), stop.exit_code)
     except Exception as error:
         code = exit_code(error)
         if debug or code == 1:
@@ -49,20 +55,21 @@ def main(argv: list[str]) -> int:
 def exit_code(error: Exception) -> int:
     """What kind of fault an exception is. Only reached once a command has failed, so imports are free."""
     from commands.arguments import UsageError
-    from trainers.config import ConfigError
 
     if isinstance(error, UsageError | ConfigError):
         return 2
+    if isinstance(error, CheckpointError | FileNotFoundError):
+        return 3
+    if isinstance(error, TrainingError):
+        return 4
     if "torch" not in sys.modules:  # wrong values in an option: the config classes raise plain ValueErrors
-        return 2 if isinstance(error, ValueError) else 3 if isinstance(error, FileNotFoundError) else 1
-    from datasets.bundle import DataError
-    from trainers.checkpoint import CheckpointError
-    from trainers.engines import TrainingError
+        return 2 if isinstance(error, ValueError) else 1
+    from datasets import DataError
     from vit import WeightsError
 
-    if isinstance(error, DataError | WeightsError | CheckpointError | FileNotFoundError):
+    if isinstance(error, DataError | WeightsError):
         return 3
-    return 4 if isinstance(error, TrainingError | OSError) else 1
+    return 4 if isinstance(error, OSError) else 1
 
 
 def complain(message: str, code: int) -> int:

@@ -24,20 +24,22 @@ from scipy.stats import bootstrap
 from torch import nn
 
 from benchmarks.environment import describe, write_result
-from trainers import run as recipe
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.handlers import endless_batches
+from trainers.interruption import SignalFlag
+from trainers.job import Job, prepare, schedule
 from trainers.optim import set_learning_rate
+from trainers.run import assemble
 from trainers.seeding import seed_step
 from trainers.tensorboard import RunLoggers
 
 
-def run_bare(job: recipe.Job, epochs: int) -> tuple[float, list[float]]:
+def run_bare(job: Job, epochs: int) -> tuple[float, list[float]]:
     """A plain loop that does the same training and validation, and logs nothing but two numbers per epoch."""
     model, optimizer, device = job.model, job.optimizer, job.device
     loss_fn = nn.CrossEntropyLoss(label_smoothing=job.config.train.label_smoothing or 0.0)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    rate = recipe.schedule(job)
+    rate = schedule(job)
     train, val = job.data.dataloaders["train"], job.data.dataloaders["val"]
     losses = []
     start = time.perf_counter()
@@ -76,12 +78,12 @@ def validate_bare(model: nn.Module, loader: torch.utils.data.DataLoader) -> tupl
     return loss / seen, correct / seen
 
 
-def run_ignite(job: recipe.Job, epochs: int, folder: Path) -> tuple[float, list[float]]:
+def run_ignite(job: Job, epochs: int, folder: Path) -> tuple[float, list[float]]:
     run_dir = folder / f"run_{time.monotonic_ns()}"
     run_dir.mkdir()
-    with contextlib.redirect_stdout(io.StringIO()), RunLoggers(run_dir / "tb") as loggers:
+    with contextlib.redirect_stdout(io.StringIO()), RunLoggers(run_dir / "tb") as loggers, SignalFlag() as flag:
         start = time.perf_counter()
-        trainer = recipe.assemble(job, run_dir, loggers)
+        trainer = assemble(job, run_dir, loggers, flag).trainer
         trainer.run(
             endless_batches(job.data.dataloaders["train"], 0), max_epochs=epochs, epoch_length=job.steps_per_epoch
         )
@@ -101,7 +103,7 @@ def main() -> None:
             order = ("bare", "ignite") if round_number % 2 else ("ignite", "bare")
             seconds, losses = {}, {}
             for side in order:
-                job = recipe.prepare(config)  # the same start for both
+                job = prepare(config)  # the same start for both
                 if side == "bare":
                     seconds[side], losses[side] = run_bare(job, options.epochs)
                 else:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from commands.arguments import parse_run_config
 from trainers.config import RunConfig
+
+if TYPE_CHECKING:
+    from trainers.run import RunResult
 
 
 def parse(argv: Sequence[str], prog: str) -> RunConfig:
@@ -13,9 +17,15 @@ def parse(argv: Sequence[str], prog: str) -> RunConfig:
 
 
 def main(config: RunConfig) -> int:
-    from trainers.run import train  # torch takes seconds to import; --help should not
+    from trainers.resume import train_or_resume  # torch takes seconds to import; --help should not
+    from trainers.run import train
 
-    result = train(config)
+    report(train_or_resume(config) if config.output.auto_resume else train(config))
+    return 0
+
+
+def report(result: RunResult) -> None:
+    """The table at the end of a run."""
     rows = [("val", result.val, f"best epoch {result.best_epoch}")]
     if result.test is not None:
         rows.append(("test", result.test, "same weights, scored once"))
@@ -26,5 +36,4 @@ def main(config: RunConfig) -> int:
             f"{split:>9}  {metrics['accuracy']:>8.2%}  {metrics['loss']:>7.4f}  {metrics['macro_f1']:>8.4f}"
             f"  {metrics['ece']:>6.4f}  ({remark})"
         )
-    print(f"\n{'run':>9}  {result.run_dir}\n{'watch':>9}  tensorboard --logdir {config.output.output_dir}")
-    return 0
+    print(f"\n{'run':>9}  {result.run_dir}\n{'watch':>9}  tensorboard --logdir {result.run_dir.parent.parent}")

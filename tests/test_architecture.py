@@ -9,7 +9,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("commands", "comparison", "datasets", "trainers", "vit")
-TORCH_FREE = ("main.py", "vit/config.py", "datasets/config.py", "trainers/config.py", "commands/arguments.py")
+TORCH_FREE = (
+    "main.py",
+    "vit/config.py",
+    "datasets/config.py",
+    "trainers/config.py",
+    "trainers/errors.py",
+    "commands/arguments.py",
+)
 # The parts of a run: they take plain values, never a RunConfig, so a two-layer model tests them.
 MECHANICS = ("engines", "metrics", "optim", "handlers", "checkpoint", "tensorboard", "seeding")
 

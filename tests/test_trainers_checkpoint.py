@@ -10,7 +10,8 @@ from ignite.engine import Engine
 from ignite.handlers import Checkpoint
 from torch import nn
 
-from trainers.checkpoint import CheckpointError, CheckpointWriter, Fact, checkpoints, read_checkpoint
+from trainers.checkpoint import CheckpointWriter, Fact, checkpoints, read_checkpoint
+from trainers.errors import CheckpointError
 
 
 def content(value=1.0):

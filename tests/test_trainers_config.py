@@ -4,7 +4,8 @@ import json
 import pytest
 
 from commands.arguments import TrainOptions, UsageError, flags, parse_run_config
-from trainers.config import ConfigError, RunConfig, from_dict, load_config, to_dict
+from trainers.config import RunConfig, from_dict, load_config, to_dict
+from trainers.errors import ConfigError
 
 
 def parse(*argv):

@@ -6,7 +6,8 @@ import torch
 from ignite.engine import Events
 from torch import nn
 
-from trainers.engines import TrainingError, create_evaluator, create_trainer
+from trainers.engines import create_evaluator, create_trainer
+from trainers.errors import TrainingError
 from trainers.handlers import attach_learning_rate
 from trainers.optim import build_optimizer
 

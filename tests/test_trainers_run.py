@@ -12,12 +12,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from datasets.config import DataConfig
 from trainers.checkpoint import checkpoints, read_checkpoint
-from trainers.config import ConfigError, OutputConfig, RunConfig, TrainConfig, load_config
-from trainers.engines import TrainingError
+from trainers.config import OutputConfig, RunConfig, TrainConfig, load_config
+from trainers.errors import ConfigError, TrainingError
 from trainers.evaluation import score_split
 from trainers.handlers import TIMING_FIELDS
+from trainers.job import prepare
 from trainers.reevaluate import evaluate_run
-from trainers.run import load, prepare, train
+from trainers.run import load, train
 from trainers.run_directory import read_json
 from vit.config import ModelConfig
 

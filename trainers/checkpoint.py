@@ -15,12 +15,10 @@ from typing import Any, BinaryIO
 
 import torch
 
+from trainers.errors import CheckpointError
+
 FORMAT_VERSION = 1
 _NAME = re.compile(r"(?P<stem>step_(?P<step>\d+)|best)_(?P<hash>[0-9a-f]{8})\.pt")
-
-
-class CheckpointError(ValueError):
-    """A file that is not a checkpoint of this application, or a damaged one."""
 
 
 class Fact:

@@ -12,11 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from datasets.config import DataConfig
+from trainers.errors import ConfigError
 from vit.config import ModelConfig, did_you_mean
-
-
-class ConfigError(ValueError):
-    """An option, or a combination of options, that cannot work. The command line answers it with exit code 2."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +38,8 @@ class TrainConfig:
     """Alpha of MixUp in the step; 0 turns it off. Default: what the augmentation preset brings."""
     cutmix: float | None = None
     """Alpha of CutMix in the step; with both on, each batch takes one of them. Default: as for mixup."""
+    ema_decay: float = 0.0
+    """Momentum of a moving average of the weights, which is then validated, saved and chosen; 0 turns it off."""
     clip_norm: float = 1.0
     """Largest norm of the whole gradient; 0 turns clipping off."""
     amp: Literal["auto", "off", "bf16", "fp16"] = "auto"
@@ -51,13 +50,15 @@ class TrainConfig:
     """Validation metric that picks the best epoch; ties go to the lower loss, then to the earlier epoch."""
     seed: int = 0
     """Seeds initial weights, order, augmentation and dropout; never the split."""
+    save_every: int | None = None
+    """Save within an epoch too, every so many steps. Default: at the end of each epoch only."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:N or mps."""
     log_every: int | None = None
     """Optimizer steps between TensorBoard points. Default: about 200 points in a run."""
 
     def __post_init__(self) -> None:
-        positive = ("epochs", "lr", "log_every")
+        positive = ("epochs", "lr", "save_every", "log_every")
         for name in positive:
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -67,6 +68,8 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and not value >= 0:
                 raise ValueError(f"{name}={value} must be 0 or greater")
+        if not 0 <= self.ema_decay < 1:
+            raise ValueError(f"ema_decay={self.ema_decay} must lie in [0, 1)")
         if self.label_smoothing is not None and not 0 <= self.label_smoothing < 1:
             raise ValueError(f"label_smoothing={self.label_smoothing} must lie in [0, 1)")
 
@@ -79,6 +82,9 @@ class OutputConfig:
     """Parent of all runs; `tensorboard --logdir` shows it."""
     run_name: str | None = None
     """Name of the run's folder. Default: time, model and seed."""
+
+    auto_resume: bool = False
+    """Take up the newest run that was started with these same options; for schedulers that repeat a command."""
 
     def __post_init__(self) -> None:
         if self.run_name is not None and (Path(self.run_name).name != self.run_name or self.run_name in {"", ".."}):

@@ -9,7 +9,8 @@ from ignite.engine import Engine, Events
 from torch import nn
 from tqdm import tqdm
 
-from trainers.config import RunConfig, TrainConfig
+from trainers.config import TrainConfig
+from trainers.job import Job
 
 
 def say(line: str = "") -> None:
@@ -23,25 +24,29 @@ def count_parameters(model: nn.Module) -> tuple[int, int]:
     return sum(n for n, _ in sizes), sum(n for n, trains in sizes if trains)
 
 
-def announce(
-    config: RunConfig, *, model: nn.Module, class_names: tuple[str, ...], sizes: dict[str, int], steps_per_epoch: int,
-    run_dir: Path, defaults_source: str,
-) -> None:  # fmt: skip
+def announce(job: Job, run_dir: Path, *, defaults_source: str) -> None:
     """The screen before step 1."""
-    total, trainable = count_parameters(model)
+    config, class_names = job.config, job.data.class_names
+    total, trainable = count_parameters(job.model)
     train, data = config.train, config.data
     names = ", ".join(class_names[:8]) + (f", ... ({len(class_names)})" if len(class_names) > 8 else "")
-    assert train.epochs is not None
+    options = [
+        f"label smoothing {train.label_smoothing:g}",
+        f"augmentation {data.augment}",
+        *([f"MixUp {train.mixup:g}"] if train.mixup else []),
+        *([f"CutMix {train.cutmix:g}"] if train.cutmix else []),
+        *([f"EMA {train.ema_decay:g}"] if train.ema_decay else []),
+        f"precision {'fp32' if train.amp == 'off' else train.amp}",
+        f"seed {train.seed}",
+    ]
     rows = {
-        "data": f"{data.source}: " + ", ".join(f"{n:,} {split}" for split, n in sizes.items()),
+        "data": f"{data.source}: " + ", ".join(f"{n:,} {split}" for split, n in job.data.dataset_sizes.items()),
         "classes": f"{len(class_names)}: {names}",
         "model": f"{config.model.name}, {total:,} parameters, {trainable:,} trainable, weights {config.model.weights}",
-        "training": f"{train.epochs} epochs x {steps_per_epoch} steps of {data.batch_size} images, "
+        "training": f"{train.epochs} epochs x {job.steps_per_epoch} steps of {data.batch_size} images, "
         f"{train.optimizer} lr {train.lr:g} ({train.schedule}, warm-up {train.warmup_epochs:g} epochs), "
         f"weight decay {train.weight_decay:g}",
-        "": f"label smoothing {train.label_smoothing:g}, augmentation {data.augment}, "
-        f"MixUp {train.mixup:g}, CutMix {train.cutmix:g}, "
-        f"precision {'fp32' if train.amp == 'off' else train.amp}, seed {train.seed}",
+        "": ", ".join(options),
         "defaults": defaults_source,
         "device": train.device,
         "run": str(run_dir),

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from datasets.transforms import PRESETS
-from trainers.config import ConfigError, RunConfig
+from trainers.config import RunConfig
+from trainers.errors import ConfigError
 from vit.config import HF_PREFIX, VIT_SHAPES
 
 SMALL_IMAGES = {"digits": "vit_micro_2"} | dict.fromkeys(

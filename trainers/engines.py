@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
+from trainers.errors import TrainingError
 from trainers.metrics import attach_metrics
 from trainers.optim import gradient_norm
 from trainers.seeding import seed_step, step_generator
@@ -19,10 +20,6 @@ from trainers.seeding import seed_step, step_generator
 Batch = tuple[Tensor, Tensor]
 # MixUp or CutMix: (images, labels (B,), generator) -> (blended images, soft targets (B, classes)).
 Mix = Callable[[Tensor, Tensor, torch.Generator], Batch]
-
-
-class TrainingError(RuntimeError):
-    """Training cannot go on. The command line answers it with exit code 4."""
 
 
 def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager:

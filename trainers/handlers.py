@@ -9,7 +9,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from ignite.handlers import EarlyStopping, ProgressBar
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from trainers.ema import ModelEMA
 from trainers.metrics import SCALARS
 from trainers.optim import set_learning_rate
 
@@ -44,6 +45,18 @@ def attach_learning_rate(trainer: Engine, optimizer: Optimizer, lr_at: Callable[
     @trainer.on(Events.ITERATION_STARTED)
     def set_rate(engine: Engine) -> None:
         set_learning_rate(optimizer, lr_at(engine.state.iteration - 1))
+
+
+def attach_ema(trainer: Engine, ema: ModelEMA) -> None:
+    trainer.add_event_handler(Events.ITERATION_COMPLETED, lambda engine: ema.update(engine.state.iteration))
+
+
+def stop_workers(loaders: Iterable[DataLoader]) -> None:
+    """End the loader processes now. Persistent ones that ignore SIGTERM would hang the interpreter at its exit."""
+    for loader in loaders:
+        iterator = loader._iterator
+        if iterator is not None and hasattr(iterator, "_shutdown_workers"):
+            iterator._shutdown_workers()
 
 
 class Sums:

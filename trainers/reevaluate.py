@@ -13,7 +13,8 @@ from datasets.bundle import DataError
 from datasets.splits import fingerprint
 from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.evaluation import score_split, write_predictions
-from trainers.run import AMP_DTYPES, load
+from trainers.job import AMP_DTYPES
+from trainers.run import load
 from trainers.run_directory import read_json, read_run_config
 
 

@@ -16,18 +16,19 @@ from typing import Any
 
 import torch
 
-from trainers.config import ConfigError, RunConfig, load_config, to_dict
+from trainers.config import RunConfig, load_config, to_dict
+from trainers.errors import ConfigError
 
 VERSIONED = ("torch", "torchvision", "pytorch-ignite", "tensorboard", "numpy", "pillow")
 
 
-def plan_run_directory(config: RunConfig, data_name: str) -> Path:
+def plan_run_directory(config: RunConfig) -> Path:
     """The folder this run will get; nothing is created yet, so that a wrong input leaves nothing behind.
 
     Raises:
         ConfigError: `--run-name` is taken.
     """
-    parent = config.output.output_dir / data_name
+    parent = config.output.output_dir / (Path(config.data.source).stem or "data")
     if config.output.run_name is not None:
         folder = parent / config.output.run_name
         if folder.exists():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +36,14 @@ class SplitLogger(TensorboardLogger):
 class RunLoggers:
     """The three writers of a run, as a context manager that closes them whatever happens."""
 
-    def __init__(self, folder: Path, *, start_step: int = 0) -> None:
+    def __init__(self, folder: Path, *, start_step: int = 0, validate_again: bool = False) -> None:
+        """A run resumed at `start_step` hides what its first life wrote after it; with `validate_again` the
+        validation of `start_step` itself too, which the checkpoint does not hold."""
+        wait_for_a_new_second(folder)
         purge_step = start_step + 1 if start_step else 0
         self.root = SplitLogger(folder, purge_step=purge_step)
         self.train = SplitLogger(folder / "train", purge_step=purge_step)
-        self.val = SplitLogger(folder / "val", purge_step=purge_step)
+        self.val = SplitLogger(folder / "val", purge_step=start_step if validate_again else purge_step)
 
     def __enter__(self) -> RunLoggers:
         return self
@@ -51,6 +55,14 @@ class RunLoggers:
     def flush(self) -> None:
         for logger in (self.root, self.train, self.val):
             logger.writer.flush()
+
+
+def wait_for_a_new_second(folder: Path) -> None:
+    """TensorBoard reads event files in the order of the second in their names; two of one second may swap, and the
+    points of the resumed run would be lost."""
+    stamps = [int(path.name.split(".")[3]) for path in folder.rglob("events.out.tfevents.*")]
+    while stamps and int(time.time()) == max(stamps):
+        time.sleep(0.05)
 
 
 def attach_train_scalars(trainer: Engine, loggers: RunLoggers, optimizer: Any, clock: StepClock, *, every: int) -> None:

@@ -1,0 +1,38 @@
+"""`resume RUN`: train a stopped run to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from commands import arguments
+from commands.train import report
+
+
+@dataclass(frozen=True)
+class Options:
+    """Train a stopped run to its end, as if it had never stopped."""
+
+    run: Annotated[str, tyro.conf.Positional]
+    """A run directory, or `latest`."""
+    epochs: int | None = None
+    """Train for this many epochs in all instead of the planned number; the learning rate is planned anew."""
+    output_dir: Path = Path("runs")
+    """Where `latest` is looked for."""
+
+
+def parse(argv: Sequence[str], prog: str) -> Options:
+    options: Options = arguments.parse(Options, argv, prog=prog)
+    return options
+
+
+def main(options: Options) -> int:
+    from trainers.resume import resume
+    from trainers.run_directory import find_run
+
+    report(resume(find_run(options.run, options.output_dir), epochs=options.epochs))
+    return 0

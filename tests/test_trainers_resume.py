@@ -1,0 +1,273 @@
+"""A run that was stopped ends as if nothing had happened."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ignite.engine import Events
+
+from benchmarks.kill_resume import PHASES, demanding_config, differences, launch, run_content, set_workers
+from datasets import DataError
+from trainers import handlers, run
+from trainers.checkpoint import checkpoints
+from trainers.errors import CheckpointError, ConfigError, Interrupted
+from trainers.resume import resume, train_or_resume
+from trainers.run import train
+from trainers.run_directory import read_json, write_json
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Crash(BaseException):
+    """Stands for a kill: nothing in the application catches it, nothing is saved on its way."""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return run_content(train(demanding_config(tmp_path_factory.mktemp("whole"), workers=0)).run_dir)
+
+
+def crash_at(monkeypatch, step, *, in_validation=False):
+    """Let the next run crash after its `step`-th step, or in the validation that follows it."""
+    attach = handlers.attach_validation if in_validation else handlers.attach_progress
+
+    def armed(trainer, *args):
+        attach(trainer, *args)
+        engine = args[0] if in_validation else trainer
+
+        @engine.on(Events.ITERATION_COMPLETED)
+        def crash(_):
+            if trainer.state.iteration == step:
+                raise Crash
+
+    monkeypatch.setattr(handlers, attach.__name__, armed)
+
+
+@pytest.mark.parametrize("step", [3, 4, 6, 10, 12, 15])
+def test_a_run_that_crashed_after_any_step_ends_like_the_whole_one(monkeypatch, tmp_path, whole, step):
+    config = demanding_config(tmp_path, workers=0)
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        crash_at(patch, step)
+        train(config)
+    assert not differences(whole, run_content(resume(tmp_path / "digits" / "r").run_dir))
+
+
+def test_a_crash_in_validation_loses_nothing(monkeypatch, tmp_path, whole):
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        crash_at(patch, 12, in_validation=True)
+        train(demanding_config(tmp_path, workers=0))
+    assert not differences(whole, run_content(resume(tmp_path / "digits" / "r").run_dir))
+
+
+@pytest.mark.parametrize(("step", "in_validation"), [(3, False), (6, False), (12, True)])
+def test_a_signal_saves_after_the_step_and_the_rest_is_the_same(monkeypatch, tmp_path, whole, step, in_validation):
+    attach = handlers.attach_validation if in_validation else handlers.attach_progress
+
+    def armed(trainer, *args):
+        attach(trainer, *args)
+        engine = args[0] if in_validation else trainer
+
+        @engine.on(Events.ITERATION_STARTED)
+        def signal_myself(_):
+            if trainer.state.iteration == step:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch, pytest.raises(Interrupted, match="resume with: python main.py resume") as stop:
+        patch.setattr(handlers, attach.__name__, armed)
+        train(demanding_config(tmp_path, workers=0))
+    assert stop.value.exit_code == 143
+    run_dir = tmp_path / "digits" / "r"
+    assert read_json(run_dir / "summary.json")["status"] == "interrupted"
+    assert checkpoints(run_dir / "checkpoints", "step")[0].name.startswith(f"step_{step}_")
+    assert not differences(whole, run_content(resume(run_dir).run_dir))
+
+
+def test_a_resumed_run_may_use_another_number_of_workers(monkeypatch, tmp_path, whole):
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        crash_at(patch, 8)
+        train(demanding_config(tmp_path, workers=2))
+    set_workers(tmp_path / "digits" / "r", 0)
+    assert not differences(whole, run_content(resume(tmp_path / "digits" / "r").run_dir))
+
+
+def crashed(monkeypatch, folder, step=9, **changes):
+    config = demanding_config(folder, workers=0)
+    config = replace(config, train=replace(config.train, **changes))
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        crash_at(patch, step)
+        train(config)
+    return folder / "digits" / "r"
+
+
+def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(monkeypatch, tmp_path, whole, capsys):
+    run_dir = crashed(monkeypatch, tmp_path)
+    newest = checkpoints(run_dir / "checkpoints", "step")[0]
+    data = bytearray(newest.read_bytes())
+    data[1000] ^= 1
+    newest.write_bytes(data)
+    assert not differences(whole, run_content(resume(run_dir).run_dir))
+    out = capsys.readouterr().out
+    assert f"{newest} is damaged" in out
+    assert "trying the one before it" in out
+
+
+def test_only_damaged_checkpoints_are_refused(monkeypatch, tmp_path):
+    run_dir = crashed(monkeypatch, tmp_path)
+    for path in checkpoints(run_dir / "checkpoints", "step"):
+        path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(CheckpointError, match="no checkpoint in .* is whole"):
+        resume(run_dir)
+
+
+def test_a_finished_run_resumed_is_a_no_op(tmp_path, capsys):
+    config = demanding_config(tmp_path, workers=0)
+    result = train(config)
+    before = {path: path.stat().st_mtime_ns for path in result.run_dir.rglob("*")}
+    again = resume(result.run_dir)
+    assert {path: path.stat().st_mtime_ns for path in result.run_dir.rglob("*")} == before
+    assert "is finished: nothing to do" in capsys.readouterr().out
+    assert (again.best_epoch, again.val, again.test) == (result.best_epoch, result.val, result.test)
+
+
+def test_changed_options_are_refused_by_name(monkeypatch, tmp_path):
+    run_dir = crashed(monkeypatch, tmp_path)
+    values = read_json(run_dir / "config.json")
+    values["train"]["lr"] = 0.5
+    write_json(run_dir / "config.json", values)
+    with pytest.raises(ConfigError, match=r"train\.lr from 0\.003 to 0\.5"):
+        resume(run_dir)
+
+
+def test_changed_images_are_refused(monkeypatch, tmp_path):
+    run_dir = crashed(monkeypatch, tmp_path)
+    meta = read_json(run_dir / "meta.json")
+    write_json(run_dir / "meta.json", meta | {"data_fingerprint": "0123456789abcdef"})
+    with pytest.raises(DataError, match="changed since the run started"):
+        resume(run_dir)
+
+
+def test_another_thread_count_is_announced(monkeypatch, tmp_path, capsys):
+    run_dir = crashed(monkeypatch, tmp_path)
+    meta = read_json(run_dir / "meta.json")
+    write_json(run_dir / "meta.json", meta | {"threads": 64})
+    resume(run_dir)
+    assert "note: threads 1 now, 64 when the run started; the last bits may differ" in capsys.readouterr().out
+
+
+def test_more_epochs_replan_the_learning_rate_and_say_so(monkeypatch, tmp_path, capsys):
+    run_dir = crashed(monkeypatch, tmp_path)
+    result = resume(run_dir, epochs=5)
+    assert result.history[-1]["epoch"] == 5
+    assert "5 epochs instead of 3: the learning rate at step" in capsys.readouterr().out
+    assert read_json(run_dir / "config.json")["train"]["epochs"] == 5
+
+
+def test_fewer_epochs_than_done_are_refused(monkeypatch, tmp_path):
+    run_dir = crashed(monkeypatch, tmp_path, step=12)
+    with pytest.raises(ConfigError, match=r"epochs=1 is less than the 1\.\d epochs the run has done"):
+        resume(run_dir, epochs=1)
+
+
+def test_auto_resume_takes_up_the_run_of_the_same_options_and_only_that(monkeypatch, tmp_path, whole):
+    run_dir = crashed(monkeypatch, tmp_path)
+    config = demanding_config(tmp_path, workers=0)
+    other = replace(config, train=replace(config.train, seed=7), output=replace(config.output, run_name="other"))
+    assert train_or_resume(other).run_dir != run_dir
+    result = train_or_resume(config)
+    assert result.run_dir == run_dir
+    assert not differences(whole, run_content(run_dir))
+    assert train_or_resume(config).run_dir == run_dir
+
+
+def test_a_full_disk_keeps_the_old_checkpoint_and_is_named(monkeypatch, tmp_path, whole):
+    original = run.ResumeCheckpoint.save
+    saves = []
+
+    def full_disk(self, **options):
+        saves.append(options)
+        if len(saves) == 3:
+            raise OSError(28, "No space left on device")
+        original(self, **options)
+
+    with monkeypatch.context() as patch, pytest.raises(run.TrainingError, match="No space left.*resume with"):
+        patch.setattr(run.ResumeCheckpoint, "save", full_disk)
+        train(demanding_config(tmp_path, workers=0))
+    run_dir = tmp_path / "digits" / "r"
+    assert read_json(run_dir / "summary.json")["status"] == "failed"
+    assert not differences(whole, run_content(resume(run_dir).run_dir))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_run_killed_in_any_phase_ends_like_the_whole_one(tmp_path, whole, phase):
+    kills = 0
+    for occurrence, workers in ((2, 0), (3, 2), (1, 2), (4, 0), (5, 2)):
+        kills += launch(tmp_path, phase, occurrence, workers) == -signal.SIGKILL
+    while launch(tmp_path, "none", 1, 0):
+        pass
+    assert kills >= 3
+    assert not differences(whole, run_content(tmp_path / "digits" / "r"))
+
+
+def start(folder, *argv):
+    return subprocess.Popen(
+        [sys.executable, "main.py", "train", "--data", "digits", "--epochs", "200", "--run-name", "r", "--output-dir",
+         folder, "--device", "cpu", "--workers", "2", *argv],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("to_group", [False, True])
+def test_a_signal_from_outside_saves_exits_and_leaves_no_process(tmp_path, signum, code, to_group):
+    process = start(tmp_path)
+    wait_for_checkpoint(tmp_path)
+    (os.killpg if to_group else os.kill)(process.pid, signum)
+    _out, err = process.communicate(timeout=30)
+    assert process.returncode == code, err
+    assert f"python main.py resume {tmp_path / 'digits' / 'r'}" in err
+    assert err.count("\n") == 1, err
+    deadline = time.monotonic() + 10
+    while group_lives(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not group_lives(process.pid)
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_named_and_the_run_can_be_resumed(tmp_path):
+    process = start(tmp_path)
+    wait_for_checkpoint(tmp_path)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(children[-1]), signal.SIGKILL)
+    _out, err = process.communicate(timeout=60)
+    assert process.returncode == 4, err
+    assert "a loader process was killed" in err
+    assert "resume with: python main.py resume" in err
+    assert err.count("\n") == 1, err
+
+
+def wait_for_checkpoint(folder):
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline and not checkpoints(folder / "digits" / "r" / "checkpoints", "step"):
+        time.sleep(0.2)
+
+
+def group_lives(pid) -> bool:
+    try:
+        os.killpg(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_summary_of_a_running_run_says_so(monkeypatch, tmp_path):
+    run_dir = crashed(monkeypatch, tmp_path, step=9)
+    assert json.loads((run_dir / "summary.json").read_text())["epochs"] == 1

@@ -1,0 +1,30 @@
+"""What can stop a run. The command line turns each into an exit code and one line."""
+
+from __future__ import annotations
+
+import signal
+
+
+class ConfigError(ValueError):
+    """An option, or a combination of options, that cannot work: exit code 2."""
+
+
+class CheckpointError(ValueError):
+    """A file that is not a checkpoint of this application, or a damaged one: exit code 3."""
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on: exit code 4."""
+
+
+class Interrupted(BaseException):
+    """A signal asked the run to stop. Not an Exception, so that no handler takes it for a fault."""
+
+    def __init__(self, signum: int) -> None:
+        self.signum = signum
+        super().__init__(f"interrupted by {signal.Signals(signum).name}")
+
+    @property
+    def exit_code(self) -> int:
+        """130 for Ctrl-C, 143 for SIGTERM, as shells count."""
+        return 128 + self.signum

@@ -1,0 +1,32 @@
+"""Faults of the machine during training, each in one line that says what to do."""
+
+from __future__ import annotations
+
+import torch
+
+from trainers.errors import TrainingError
+
+_OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory", "not enough memory")
+
+
+def explain(error: Exception, *, batch_size: int | None, workers: int | None) -> TrainingError | None:
+    """The TrainingError that says what `error` means for a run; None for anything else, such as a bug."""
+    text = str(error)
+    if isinstance(error, TrainingError):
+        return error
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in text for words in _OUT_OF_MEMORY):
+        return TrainingError(
+            f"out of memory at --batch-size {batch_size}: try half of it, a smaller --image-size, or --amp bf16"
+        )
+    if "DataLoader worker" in text:
+        return TrainingError(
+            f"a loader process was killed ({_first_line(text)}): it probably ran out of memory; try fewer --workers"
+            f" than {workers if workers is not None else 'now'}, or --workers 0"
+        )
+    if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+        return TrainingError(_first_line(text))
+    return None
+
+
+def _first_line(text: str) -> str:
+    return text.splitlines()[0].rstrip(". ") if text else "no reason given"

@@ -1,0 +1,110 @@
+"""What a run needs, built from its options before anything is written, so that whatever can be wrong is wrong here."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from datasets import DataBundle, build_dataloaders, class_weights
+from datasets.bundle import DataError
+from datasets.mixing import BatchMix
+from trainers import defaults
+from trainers.config import RunConfig, from_dict
+from trainers.errors import ConfigError
+from trainers.optim import build_optimizer, learning_rate
+from trainers.seeding import seed_everything
+from vit import ImageSpec, WeightsError, build_model, image_spec
+from vit.factory import resolve as resolve_model
+from vit.param_groups import param_groups
+
+AMP_DTYPES = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Job:
+    """Resolved options, and everything built from them."""
+
+    config: RunConfig
+    spec: ImageSpec
+    data: DataBundle
+    model: nn.Module
+    optimizer: Optimizer
+    device: torch.device
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return len(self.data.dataloaders["train"])
+
+    @property
+    def total_steps(self) -> int:
+        assert self.config.train.epochs is not None
+        return self.config.train.epochs * self.steps_per_epoch
+
+    @property
+    def amp_dtype(self) -> torch.dtype | None:
+        return AMP_DTYPES[self.config.train.amp]
+
+
+def prepare(config: RunConfig, *, checkpoint: dict[str, Any] | None = None) -> Job:
+    """Resolve the options, read the data, build model and optimizer.
+
+    With the checkpoint of a run, that run's preprocessing is used and no initial weights are looked for.
+
+    Raises:
+        ConfigError: options that cannot work. DataError, WeightsError, FileNotFoundError: data or weights that cannot.
+    """
+    try:
+        config = defaults.resolve(config)
+        if checkpoint is None:
+            config = dataclasses.replace(config, model=resolve_model(config.model))
+            initial, spec = config.model, image_spec(config.model)
+        else:
+            initial = dataclasses.replace(config.model, weights="none", weights_source=None)
+            spec = from_dict(ImageSpec, checkpoint["image_spec"])
+        data = build_dataloaders(config.data, spec, seed=config.train.seed)
+        config = defaults.resolve_length(
+            config, train_images=data.dataset_sizes["train"], steps_per_epoch=len(data.dataloaders["train"])
+        )
+        device = torch.device(config.train.device)
+        seed_everything(config.train.seed)
+        model = build_model(initial, num_classes=len(data.class_names)).to(device)
+    except (ConfigError, DataError, WeightsError):
+        raise
+    except ValueError as error:  # a value that one of the parts refuses, such as an image size
+        raise ConfigError(str(error)) from error
+    assert config.train.lr is not None
+    assert config.train.weight_decay is not None
+    groups = param_groups(model, weight_decay=config.train.weight_decay)
+    optimizer = build_optimizer(groups, name=config.train.optimizer, lr=config.train.lr)
+    return Job(config, spec, data, model, optimizer, device)
+
+
+def schedule(job: Job) -> Callable[[int], float]:
+    """The learning rate as a function of the step."""
+    config = job.config.train
+    assert config.lr is not None
+    assert config.warmup_epochs is not None
+    return learning_rate(
+        peak=config.lr,
+        schedule=config.schedule,
+        total_steps=job.total_steps,
+        warmup_steps=round(config.warmup_epochs * job.steps_per_epoch),
+        steps_per_epoch=job.steps_per_epoch,
+    )
+
+
+def training_loss(job: Job) -> nn.Module:
+    """Cross-entropy with label smoothing, weighted by class if so asked. Validation always uses the plain one."""
+    weight = class_weights(job.data).to(job.device) if job.config.data.balance == "loss" else None
+    return nn.CrossEntropyLoss(weight=weight, label_smoothing=job.config.train.label_smoothing or 0.0)
+
+
+def batch_mix(job: Job) -> BatchMix | None:
+    alphas = (job.config.train.mixup or 0.0, job.config.train.cutmix or 0.0)
+    return BatchMix(len(job.data.class_names), *alphas) if any(alphas) else None

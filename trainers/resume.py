@@ -1,0 +1,137 @@
+"""Take up a run where it stopped, and refuse or announce whatever is not as it was."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from datasets import DataError
+from datasets.splits import fingerprint
+from trainers.checkpoint import checkpoints
+from trainers.config import RunConfig, to_dict
+from trainers.console import announce, say
+from trainers.errors import CheckpointError, ConfigError
+from trainers.job import Job, prepare, schedule
+from trainers.metrics import SCALARS
+from trainers.run import RunResult, execute, train
+from trainers.run_directory import read_json, read_run_config, write_run_config
+from trainers.saving import newest_checkpoint
+
+
+def resume(run_dir: Path, *, epochs: int | None = None) -> RunResult:
+    """Train a stopped run to its end, as if it had never stopped. A finished run is left as it is.
+
+    More `epochs` than planned re-plan the learning rate, so the run is then no longer the one it would have been.
+
+    Raises:
+        DataError: the images are not those the run started with. CheckpointError: no whole checkpoint.
+        ConfigError: `epochs` below what is done, or a config.json that was edited since.
+    """
+    config = read_run_config(run_dir)
+    planned = config.train.epochs
+    summary = read_json(run_dir / "summary.json")
+    if summary["status"] == "finished" and epochs in (None, planned):
+        say(f"run {run_dir} is finished: nothing to do; --epochs N trains it further")
+        return read_result(run_dir)
+    checkpoint = newest_checkpoint(run_dir, warn=say)
+    if checkpoint is not None:
+        refuse_an_edited_config(run_dir, config, checkpoint)
+    if epochs is not None:
+        config = dataclasses.replace(config, train=dataclasses.replace(config.train, epochs=epochs))
+    job = prepare(config, checkpoint=checkpoint)
+    refuse_or_announce_changes(run_dir, job)
+    if checkpoint is not None:
+        replan(job, checkpoint, run_dir, planned)
+        steps = checkpoint["trainer"]["iteration"]
+        say(f"resuming {run_dir} after step {steps:,} of {job.total_steps:,}")
+    else:
+        say(f"resuming {run_dir}: it has no checkpoint yet, so it starts over")
+    announce(job, run_dir, defaults_source="as resolved when the run started")
+    return execute(job, run_dir, checkpoint)
+
+
+def train_or_resume(config: RunConfig) -> RunResult:
+    """`train --auto-resume`: take up the newest run that was started with these same options, or start it."""
+    earlier = find_same_options(config)
+    return train(config) if earlier is None else resume(earlier)
+
+
+def find_same_options(config: RunConfig) -> Path | None:
+    """The newest run directory whose `requested` options, in meta.json, are these."""
+    wanted = to_dict(config)
+    found = []
+    for path in config.output.output_dir.glob("*/*/meta.json"):
+        if (path.parent / "summary.json").is_file() and read_json(path).get("requested") == wanted:
+            found.append(path)
+    return max(found, key=lambda path: path.stat().st_mtime_ns).parent if found else None
+
+
+def refuse_an_edited_config(run_dir: Path, config: RunConfig, checkpoint: dict[str, Any]) -> None:
+    now, then = flatten(to_dict(config)), flatten(checkpoint["config"])
+    movable = {"output.output_dir", "output.run_name", "data.root", "data.workers"}  # they leave every bit as it was
+    changed = [key for key in now if key not in movable and now[key] != then.get(key)]
+    if changed:
+        changes = ", ".join(f"{key} from {then.get(key)!r} to {now[key]!r}" for key in changed)
+        raise ConfigError(f"{run_dir}/config.json was changed since the run started: {changes}; undo it or train anew")
+
+
+def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
+
+
+def refuse_or_announce_changes(run_dir: Path, job: Job) -> None:
+    """Other images are refused; another thread count, version or processor may change the last bits, and is said."""
+    then = read_json(run_dir / "meta.json")
+    found = fingerprint(job.data)
+    if then["data_fingerprint"] != found:
+        raise DataError(
+            f"the images of {job.config.data.source} changed since the run started: their fingerprint is {found},"
+            f" not {then['data_fingerprint']}; bring them back, or train anew"
+        )
+    now = {"threads": torch.get_num_threads(), "torch": metadata.version("torch"), "device": job.device.type}
+    was = {"threads": then["threads"], "torch": then["versions"]["torch"], "device": job.config.train.device}
+    for name, value in now.items():
+        if str(value) != str(was[name]).split(":")[0]:
+            say(f"note: {name} {value} now, {was[name]} when the run started; the last bits may differ")
+
+
+def replan(job: Job, checkpoint: dict[str, Any], run_dir: Path, planned: int | None) -> None:
+    """Fit a checkpoint to another number of epochs, and say what that does to the learning rate."""
+    epochs, done = job.config.train.epochs, checkpoint["trainer"]["iteration"]
+    if epochs == planned:
+        return
+    if job.total_steps < done:
+        raise ConfigError(f"epochs={epochs} is less than the {done / job.steps_per_epoch:.1f} epochs the run has done")
+    before = dataclasses.replace(
+        job, config=dataclasses.replace(job.config, train=dataclasses.replace(job.config.train, epochs=planned))
+    )
+    then = schedule(before)(min(done, before.total_steps - 1))
+    now = schedule(job)(min(done, job.total_steps - 1))
+    say(f"{epochs} epochs instead of {planned}: the learning rate at step {done} jumps from {then:.3g} to {now:.3g}")
+    checkpoint["trainer"]["max_epochs"] = epochs
+    write_run_config(run_dir, job.config)
+
+
+def read_result(run_dir: Path) -> RunResult:
+    """What a finished run found, from its files.
+
+    Raises:
+        CheckpointError: the run did not finish.
+    """
+    summary = read_json(run_dir / "summary.json")
+    if summary["status"] != "finished" or not checkpoints(run_dir / "checkpoints", "best"):
+        raise CheckpointError(f"run {run_dir} is {summary['status']}: it has no result yet")
+    with open(run_dir / "metrics.csv", newline="", encoding="utf-8") as file:
+        history = [{key: float(value) if value else None for key, value in row.items()} for row in csv.DictReader(file)]
+    best = summary["best"]["epoch"]
+    test = summary["test"] and {name: value for name, value in summary["test"].items() if name != "n"}
+    val = {name: history[best][f"val_{name}"] for name in SCALARS}
+    return RunResult(run_dir, best, val, test, history)
