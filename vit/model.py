@@ -100,13 +100,13 @@ class Embedding(nn.Module):
         return self.dropout(tokens)
 
 
-def attention_path(device_type: str, dtype: torch.dtype, length: int) -> str:
+def attention_path(device_type: str, dtype: torch.dtype, length: int, *, gradient: bool = True) -> str:
     """Which way of computing attention is fastest: "sdpa" (PyTorch's fused kernel) or "explicit".
 
-    A static table, measured by benchmarks/step_throughput.py; never timed at run time, so that a run is reproducible.
+    A static table, measured by benchmarks/attention_paths.py; never timed at run time, so that a run is reproducible.
     """
-    if device_type == "cpu" and dtype is torch.bfloat16:
-        return "explicit"  # the fused CPU kernel was 5.7 times slower in bfloat16 at 65 tokens
+    if device_type == "cpu" and dtype is torch.bfloat16 and gradient:
+        return "explicit"  # the fused CPU kernel's backward pass is 3 to 9 times slower in bfloat16 up to 197 tokens
     return "sdpa"
 
 
@@ -115,10 +115,13 @@ def explicit_attention(q: Tensor, k: Tensor, v: Tensor, *, dropout: float = 0.0)
 
     Without the division the scores have variance K, and the softmax of such numbers is nearly one-hot.
     """
-    # Scaling q costs T*K multiplications per head, scaling the scores T*T.
-    weights = ((q * q.size(-1) ** -0.5) @ k.transpose(-2, -1)).softmax(dim=-1)  # (B, H, T, T), rows sum to 1
-    weights = weights.to(v.dtype)  # autocast computes a softmax in float32
-    return F.dropout(weights, dropout) @ v, weights
+    heads, scale = q.size(1), q.size(-1) ** -0.5
+    q, k, v = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)  # every head of every image by itself: (B*H, T, K)
+    # alpha * q k^T, the scaling inside the product: no pass of its own over memory. beta=0: the first tensor is unread.
+    scores = torch.baddbmm(q.new_empty(1, 1, 1), q, k.mT, beta=0, alpha=scale)
+    weights = scores.softmax(dim=-1).to(v.dtype)  # (B*H, T, T), rows sum to 1; autocast may compute it in float32
+    out = F.dropout(weights, dropout) @ v
+    return out.unflatten(0, (-1, heads)), weights.unflatten(0, (-1, heads))
 
 
 class Attention(nn.Module):
@@ -142,7 +145,9 @@ class Attention(nn.Module):
         """
         q, k, v = self._queries_keys_values(x, num_queries)
         dropout = self.dropout if self.training else 0.0
-        path = self.path if self.path != "auto" else attention_path(q.device.type, q.dtype, k.size(2))
+        path = self.path
+        if path == "auto":
+            path = attention_path(q.device.type, q.dtype, k.size(2), gradient=q.requires_grad)
         weights = None
         if need_weights or path == "explicit":
             out, weights = explicit_attention(q, k, v, dropout=dropout)
@@ -163,7 +168,8 @@ class Attention(nn.Module):
     def _split_heads(self, x: Tensor) -> tuple[Tensor, ...]:
         """(B, T, n*D) -> n views (B, H, T, K)."""
         head_dim = self.projection.in_features // self.num_heads
-        return x.unflatten(2, (-1, self.num_heads, head_dim)).permute(2, 0, 3, 1, 4).unbind(0)
+        # Taken apart before the transpose: their gradients are then put together where they belong, in one copy.
+        return tuple(part.transpose(1, 2) for part in x.unflatten(2, (-1, self.num_heads, head_dim)).unbind(2))
 
 
 class MLP(nn.Module):
