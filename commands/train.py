@@ -20,7 +20,19 @@ def main(config: RunConfig) -> int:
     from trainers.resume import train_or_resume  # torch takes seconds to import; --help should not
     from trainers.run import train
 
+    if config.train.loop == "plain":
+        return train_without_ignite(config)
     report(train_or_resume(config) if config.output.auto_resume else train(config))
+    return 0
+
+
+def train_without_ignite(config: RunConfig) -> int:
+    from trainers.job import prepare
+    from trainers.plain_loop import refuse_other_options, train_plainly
+
+    job = prepare(config)
+    refuse_other_options(config, job.config)
+    train_plainly(job)
     return 0
 
 

@@ -48,6 +48,8 @@ class TrainConfig:
     """Stop after this many epochs without a better validation score; 0 never stops early."""
     select: Literal["accuracy", "loss", "macro_f1"] = "accuracy"
     """Validation metric that picks the best epoch; ties go to the lower loss, then to the earlier epoch."""
+    loop: Literal["ignite", "plain"] = "ignite"
+    """plain: a training loop without Ignite, to read and to compare; it leaves no run directory."""
     seed: int = 0
     """Seeds initial weights, order, augmentation and dropout; never the split."""
     save_every: int | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,21 @@ from trainers.job import Job
 def say(line: str = "") -> None:
     """Print without tearing a progress bar."""
     tqdm.write(line)
+
+
+class ModelLog(logging.Handler):
+    """Shows what the model factory has to say: which weights were loaded how, and what was interpolated or replaced."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        say(f"{'weights':>9}  {record.getMessage()}")
+
+
+def show_model_log() -> None:
+    log = logging.getLogger("vit")
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    if not any(isinstance(handler, ModelLog) for handler in log.handlers):
+        log.addHandler(ModelLog())
 
 
 def count_parameters(model: nn.Module) -> tuple[int, int]:

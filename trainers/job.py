@@ -19,7 +19,7 @@ from trainers.config import RunConfig, from_dict
 from trainers.errors import ConfigError
 from trainers.optim import build_optimizer, learning_rate
 from trainers.seeding import seed_everything
-from vit import ImageSpec, WeightsError, build_model, image_spec
+from vit import ImageSpec, ModelConfig, VisionTransformer, WeightsError, attention_path, build_model, image_spec
 from vit.factory import resolve as resolve_model
 from vit.param_groups import param_groups
 
@@ -78,11 +78,21 @@ def prepare(config: RunConfig, *, checkpoint: dict[str, Any] | None = None) -> J
         raise
     except ValueError as error:  # a value that one of the parts refuses, such as an image size
         raise ConfigError(str(error)) from error
+    config = dataclasses.replace(config, model=record_attention(config, model))
     assert config.train.lr is not None
     assert config.train.weight_decay is not None
     groups = param_groups(model, weight_decay=config.train.weight_decay)
     optimizer = build_optimizer(groups, name=config.train.optimizer, lr=config.train.lr)
     return Job(config, spec, data, model, optimizer, device)
+
+
+def record_attention(config: RunConfig, model: nn.Module) -> ModelConfig:
+    """The model options with the attention path that this device, precision and length take written out."""
+    if config.model.attention != "auto" or not isinstance(model, VisionTransformer):
+        return config.model
+    dtype = AMP_DTYPES[config.train.amp] or torch.float32
+    path = attention_path(torch.device(config.train.device).type, dtype, model.config.num_patches + 1)
+    return dataclasses.replace(config.model, attention=path)
 
 
 def schedule(job: Job) -> Callable[[int], float]:

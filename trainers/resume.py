@@ -74,9 +74,10 @@ def find_same_options(config: RunConfig) -> Path | None:
 def refuse_an_edited_config(run_dir: Path, config: RunConfig, checkpoint: dict[str, Any]) -> None:
     now, then = flatten(to_dict(config)), flatten(checkpoint["config"])
     movable = {"output.output_dir", "output.run_name", "data.root", "data.workers"}  # they leave every bit as it was
-    changed = [key for key in now if key not in movable and now[key] != then.get(key)]
+    # An option that the checkpoint does not know is younger than it, and at its default.
+    changed = [key for key in now if key in then and key not in movable and now[key] != then[key]]
     if changed:
-        changes = ", ".join(f"{key} from {then.get(key)!r} to {now[key]!r}" for key in changed)
+        changes = ", ".join(f"{key} from {then[key]!r} to {now[key]!r}" for key in changed)
         raise ConfigError(f"{run_dir}/config.json was changed since the run started: {changes}; undo it or train anew")
 
 

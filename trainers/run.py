@@ -59,6 +59,7 @@ def train(config: RunConfig) -> RunResult:
         TrainingError: training cannot go on. A run that fails before its first checkpoint leaves no directory.
         Interrupted: Ctrl-C or SIGTERM; the run can be resumed.
     """
+    console.show_model_log()
     job = prepare(config)
     run_dir = plan_run_directory(job.config)
     console.announce(job, run_dir, defaults_source=defaults.lookup(job.config).source)
