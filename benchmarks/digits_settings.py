@@ -2,7 +2,8 @@
 
     python -m benchmarks.digits_settings [--seeds 3] [--jobs 2]
 
-Every setting changes one thing of the default. Only validation scores are printed and kept; the test split plays no part.
+Every setting changes something of the default. Only validation scores are printed and kept; the test split plays no
+part.
 """
 
 from __future__ import annotations
@@ -35,6 +36,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "stochastic depth 0.1": {"stochastic_depth": 0.1},
     "dropout 0.1": {"dropout": 0.1},
     "60 epochs": {"epochs": 60},
+    "150 epochs": {"epochs": 150},
+    "mean pooling": {"pool": "mean"},
+    "EMA 0.99": {"ema_decay": 0.99},
+    "150 epochs, dropout 0.1": {"epochs": 150, "dropout": 0.1},
+    "150 epochs, mean pooling": {"epochs": 150, "pool": "mean"},
+    "150 epochs, mean pooling, dropout 0.1": {"epochs": 150, "pool": "mean", "dropout": 0.1},
 }
 
 
@@ -76,7 +83,7 @@ def main() -> None:
         for future in pending:
             name, accuracy, loss = future.result()
             found[name].append((accuracy, loss))
-            print(f"{name:>22}  val accuracy {accuracy:.2%}  loss {loss:.4f}", flush=True)
+            print(f"{name:>38}  val accuracy {accuracy:.2%}  loss {loss:.4f}", flush=True)
     table = {
         name: {
             "val_accuracy_mean": round(statistics.mean(accuracy for accuracy, _ in scores), 5),

@@ -42,7 +42,7 @@ def refuse_other_options(asked: RunConfig, resolved: RunConfig) -> None:
     if other:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in other)
         raise ConfigError(
-            f"--loop plain does not know {flags} (given, or the default here); turn off or use --loop ignite"
+            f"--loop plain does not know {flags} (given or by default); turn it off, or leave out --loop"
         )
 
 
