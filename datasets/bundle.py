@@ -53,30 +53,29 @@ class ImageSpecLike(Protocol):
 
 
 class PathTable(Sequence[str]):
-    """Many relative paths in three arrays: a folder number each, and all file names in one buffer.
+    """Many relative paths in a few arrays: all file names in one buffer, where each ends, where each folder ends.
 
     A list of a million `str` costs about 120 MB and, in every loader process, a copy of each page whose reference
     counts are touched (pytorch issue 13246). Arrays cost the bytes of the names, and no page is ever copied.
     """
 
-    def __init__(self, folders: Sequence[str], folder_ids: np.ndarray, names: bytes, ends: np.ndarray) -> None:
+    def __init__(self, groups: Iterable[tuple[str, Sequence[str]]]) -> None:
+        """From (folder, file names in it) pairs; the order is kept, and one group at a time is held as strings."""
+        folders, starts, lengths, self._names = [], [0], bytearray(), bytearray()
+        for folder, names in groups:
+            encoded = [name.encode("utf-8", "surrogateescape") for name in names]
+            folders.append(folder)
+            starts.append(starts[-1] + len(encoded))
+            lengths += np.fromiter(map(len, encoded), np.uint16, len(encoded)).tobytes()
+            self._names += b"".join(encoded)
         self.folders = tuple(folders)
-        self._folder_ids, self._names, self._ends = folder_ids, names, ends
-
-    @classmethod
-    def from_packed(cls, groups: Iterable[tuple[str, bytes, np.ndarray]]) -> PathTable:
-        """From (folder, its file names back to back, their lengths in bytes) triples; the order is kept."""
-        groups = list(groups)
-        names = b"".join(packed for _, packed, _ in groups)
-        ends = np.cumsum(np.concatenate([np.zeros(0, np.uint16), *(lengths for *_, lengths in groups)]), dtype=np.int64)
-        ends = ends.astype(np.uint32) if len(names) < 2**32 else ends
-        ids = np.repeat(np.arange(len(groups), dtype=np.int32), [len(lengths) for *_, lengths in groups])
-        return cls([folder for folder, *_ in groups], ids, names, ends)
+        self._folder_ends = np.array(starts[1:])
+        width = np.uint32 if len(self._names) < 2**32 else np.int64
+        self._ends = np.cumsum(np.frombuffer(lengths, np.uint16), dtype=width)
 
     @classmethod
     def from_paths(cls, paths: Sequence[str]) -> PathTable:
-        encoded = [path.encode("utf-8", "surrogateescape") for path in paths]
-        return cls.from_packed([("", b"".join(encoded), np.fromiter(map(len, encoded), np.uint16, len(encoded)))])
+        return cls([("", paths)])
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -85,7 +84,7 @@ class PathTable(Sequence[str]):
         i = range(len(self))[index]
         start = int(self._ends[i - 1]) if i else 0
         name = self._names[start : int(self._ends[i])].decode("utf-8", "surrogateescape")
-        folder = self.folders[self._folder_ids[i]]
+        folder = self.folders[np.searchsorted(self._folder_ends, i, side="right")]
         return f"{folder}/{name}" if folder else name
 
     def __iter__(self) -> Iterator[str]:
@@ -93,7 +92,7 @@ class PathTable(Sequence[str]):
 
     @property
     def nbytes(self) -> int:
-        return self._folder_ids.nbytes + len(self._names) + self._ends.nbytes
+        return self._folder_ends.nbytes + len(self._names) + self._ends.nbytes
 
 
 @dataclass(frozen=True, eq=False)

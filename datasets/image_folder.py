@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -79,7 +80,7 @@ def _read_splits(root: Path, splits: dict[str, str], name: str) -> Samples:
     if not class_names:
         raise DataError(f"{root / splits['train']} has no class folders; expected {root}/train/<class>/<image>")
     notes: list[str] = []
-    groups, labels, codes = _Groups(root), [], []
+    tree, groups, labels, codes = _Classes(root), [], [], []
     for split, folder in splits.items():
         classes = list_folder(root / folder)[0]
         if split == "test" and not classes:
@@ -91,18 +92,19 @@ def _read_splits(root: Path, splits: dict[str, str], name: str) -> Samples:
                 f"{root / folder} has the class {unknown[0]!r}, which {splits['train']}/ does not have; "
                 f"classes there: {', '.join(class_names[:10])}{', ...' if len(class_names) > 10 else ''}"
             )
-        counts = [groups.add(f"{folder}/{each}", required=split == "train") for each in classes]
-        labels.append(np.repeat(np.array([class_names.index(each) for each in classes], np.int32), counts))
-        codes.append(np.full(sum(counts), SPLITS.index(split), np.int8))
+        groups.append(tree.walk([f"{folder}/{each}" for each in classes], required=split == "train"))
+        labels += [class_names.index(each) for each in classes]
+        codes += [SPLITS.index(split)] * len(classes)
+    paths = PathTable(chain.from_iterable(groups))
     return Samples(
         name=name,
         class_names=class_names,
-        paths=groups.table(),
-        labels=np.concatenate(labels),
-        splits=np.concatenate(codes),
+        paths=paths,
+        labels=np.repeat(np.array(labels, np.int32), tree.counts),
+        splits=np.repeat(np.array(codes, np.int8), tree.counts),
         root=root,
         val_fraction=0.1 if "test" in splits else 0.15,
-        notes=(*notes, *groups.notes()),
+        notes=(*notes, *tree.notes()),
     )
 
 
@@ -114,42 +116,40 @@ def _read_tree(root: Path, name: str) -> Samples:
             f"{root} has {pictures} images but no class folders; expected {root}/<class>/<image> "
             f"or {root}/train/<class>/<image>"
         )
-    groups = _Groups(root)
-    counts = [groups.add(each, required=True) for each in class_names]
+    tree = _Classes(root)
+    paths = PathTable(tree.walk(class_names, required=True))
     return Samples(
         name=name,
         class_names=tuple(class_names),
-        paths=groups.table(),
-        labels=np.repeat(np.arange(len(class_names), dtype=np.int32), counts),
-        splits=np.full(sum(counts), UNSPLIT, np.int8),
+        paths=paths,
+        labels=np.repeat(np.arange(len(class_names), dtype=np.int32), tree.counts),
+        splits=np.full(len(paths), UNSPLIT, np.int8),
         root=root,
-        notes=groups.notes(),
+        notes=tree.notes(),
     )
 
 
-class _Groups:
-    """Collects (folder, image names) pairs class by class, and what was passed over."""
+class _Classes:
+    """Walks class folders, one after the other as the table asks for them, and notes what it passes over."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._groups: list[tuple[str, bytes, np.ndarray]] = []
+        self.counts: list[int] = []
         self._other: list[str] = []
 
-    def add(self, folder: str, *, required: bool) -> int:
-        """Index the images below one class folder; how many there are."""
-        count = 0
-        for each, names in self._walk(folder):
-            encoded = [os.fsencode(name) for name in names]
-            self._groups.append((each, b"".join(encoded), np.fromiter(map(len, encoded), np.uint16, len(encoded))))
-            count += len(names)
-        if required and not count:
-            raise DataError(
-                f"class folder {self.root / folder} holds no images ({', '.join(IMAGE_EXTENSIONS)}); fill or remove it"
-            )
-        return count
-
-    def table(self) -> PathTable:
-        return PathTable.from_packed(self._groups)
+    def walk(self, folders: list[str], *, required: bool) -> Iterator[tuple[str, list[str]]]:
+        """(folder, image names) for every folder below the class folders; `counts` grows by one per class folder."""
+        for folder in folders:
+            count = 0
+            for each, names in self._walk(folder):
+                count += len(names)
+                yield each, names
+            if required and not count:
+                raise DataError(
+                    f"class folder {self.root / folder} holds no images ({', '.join(IMAGE_EXTENSIONS)}); "
+                    "fill or remove it"
+                )
+            self.counts.append(count)
 
     def notes(self) -> tuple[str, ...]:
         if not self._other:
