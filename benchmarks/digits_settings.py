@@ -31,17 +31,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "batch 32, lr 2e-3": {"batch_size": 32, "lr": 2e-3},
     "augment none": {"augment": "none"},
     "augment standard": {"augment": "standard"},
-    "no label smoothing": {"label_smoothing": 0.0},
+    "label smoothing 0": {"label_smoothing": 0.0},
     "weight decay 0.2": {"weight_decay": 0.2},
     "stochastic depth 0.1": {"stochastic_depth": 0.1},
     "dropout 0.1": {"dropout": 0.1},
-    "60 epochs": {"epochs": 60},
-    "150 epochs": {"epochs": 150},
-    "mean pooling": {"pool": "mean"},
     "EMA 0.99": {"ema_decay": 0.99},
-    "150 epochs, dropout 0.1": {"epochs": 150, "dropout": 0.1},
-    "150 epochs, mean pooling": {"epochs": 150, "pool": "mean"},
-    "150 epochs, mean pooling, dropout 0.1": {"epochs": 150, "pool": "mean", "dropout": 0.1},
+    "mean pooling": {"pool": "mean"},
+    "mean pooling, dropout 0.1": {"pool": "mean", "dropout": 0.1},
+    "mean pooling, dropout 0.1, lr 2e-3": {"pool": "mean", "dropout": 0.1, "lr": 2e-3},
 }
 
 

@@ -57,7 +57,7 @@ def read_digits(root: Path) -> Samples:
         splits=np.full(len(pixels), UNSPLIT, np.int8),
         pixels=pixels[..., None],
         mirror=False,
-        val_fraction=0.2,
+        val_fraction=0.1,
         test_fraction=0.2,
     )
 

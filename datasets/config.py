@@ -36,7 +36,7 @@ class DataConfig:
     split_seed: int = 0
     """Seed of the split, where the set brings none; independent of --seed."""
     val_fraction: float | None = None
-    """Share of the images held out for validation, where the set brings none. Default: 0.2 for digits, 0.1 of the
+    """Share of the images held out for validation, where the set brings none. Default: 0.1 for digits, 0.1 of the
     training images of sets that bring a test split, else 0.15."""
     test_fraction: float | None = None
     """Share of the images held out for the test, where the set brings no split at all. Default: 0.2 for digits,
