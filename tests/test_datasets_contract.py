@@ -12,7 +12,7 @@ from datasets.transforms import eval_pipeline
 
 # name: classes, images per split
 EXPECTED = {
-    "digits": (10, {"train": 1078, "val": 359, "test": 360}),
+    "digits": (10, {"train": 1258, "val": 179, "test": 360}),
     "mnist": (10, {"train": 54, "val": 6, "test": 20}),
     "fashion_mnist": (10, {"train": 54, "val": 6, "test": 20}),
     "cifar10": (10, {"train": 90, "val": 10, "test": 20}),
