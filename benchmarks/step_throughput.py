@@ -252,9 +252,7 @@ def main() -> None:
 def print_table(result: dict[str, Any]) -> None:
     for mode in MODES:
         print(f"{result['config']} {result['dtype']} {mode}, batch {result['batch_size']}:")
-        print(
-            f"{'':>12}  {'images/s':>9}  {'GFLOP/s':>8}  {'of matmul':>9}  {'ours / it':>9}  {'95 % interval':>14}  attention"
-        )
+        print(f"{'':>12}   images/s   GFLOP/s  of matmul  ours / it   95 % interval  attention")
         for name, row in result[mode]["rows"].items():
             ours = row.get("ours_over_it", {"ratio": 1.0, "interval_95": None})
             interval = "" if ours["interval_95"] is None else "{:.3f} - {:.3f}".format(*ours["interval_95"])

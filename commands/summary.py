@@ -107,7 +107,7 @@ def lines(name: str, summary: Summary) -> Iterator[str]:
         yield f"  {stage:<{stages}}  {_shape(shape)}"
     yield ""
     yield f"parameters  {summary.parameters:,}, of which {summary.trainable:,} train"
-    yield f"GFLOPs      {summary.flops / 1e9:.3f} per image, forward, as this model runs it; training takes about 3 times that"
+    yield f"GFLOPs      {summary.flops / 1e9:.3f} per image, forward, as this model runs it; training takes 3x that"
     yield "            1 multiply-add = 2 FLOPs; matrix products and convolutions only (torch.utils.flop_counter)"
 
 

@@ -145,7 +145,7 @@ class Attention(nn.Module):
         """
         q, k, v = self._queries_keys_values(x, num_queries)
         dropout = self.dropout if self.training else 0.0
-        path = self.path
+        path: str = self.path
         if path == "auto":
             path = attention_path(q.device.type, q.dtype, k.size(2), gradient=q.requires_grad)
         weights = None

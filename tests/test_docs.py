@@ -1,0 +1,90 @@
+"""The walk-through: its snippets run and print what they say, its figures exist, its points are all there."""
+
+from __future__ import annotations
+
+import doctest
+import importlib.util
+import re
+from pathlib import Path
+
+import matplotlib
+import pytest
+import torch
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+WALKTHROUGH = DOCS / "walkthrough.md"
+
+
+def snippets(text: str) -> str:
+    """The fenced `pycon` blocks, other lines left empty so that line numbers stay those of the page."""
+    inside, lines = False, []
+    for line in text.splitlines():
+        if line.startswith("```"):
+            inside = line == "```pycon"
+            lines.append("")
+        else:
+            lines.append(line if inside else "")
+    return "\n".join(lines) + "\n"
+
+
+def test_every_snippet_prints_what_the_page_says() -> None:
+    test = doctest.DocTestParser().get_doctest(
+        snippets(WALKTHROUGH.read_text(encoding="utf-8")), {}, "walkthrough", str(WALKTHROUGH), 0
+    )
+    report: list[str] = []
+    with torch.random.fork_rng():
+        result = doctest.DocTestRunner(verbose=False).run(test, out=report.append)
+    assert result.attempted > 60
+    assert result.failed == 0, "".join(report)
+
+
+def test_a_snippet_with_a_wrong_output_is_noticed() -> None:
+    test = doctest.DocTestParser().get_doctest(snippets("```pycon\n>>> 1 + 1\n3\n\n```\n"), {}, "wrong", None, 0)
+    assert doctest.DocTestRunner(verbose=False).run(test, out=lambda text: None).failed == 1
+
+
+def test_no_snippet_escapes_the_check() -> None:
+    for page in DOCS.glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        assert page == WALKTHROUGH or ">>>" not in text
+        assert set(re.findall(r"^```(\w+)$", text, flags=re.MULTILINE)) <= {"pycon", "text"}
+
+
+def test_every_equation_of_the_paper_is_numbered_once() -> None:
+    text = WALKTHROUGH.read_text(encoding="utf-8")
+    assert sorted(map(int, re.findall(r"\\tag\{(\d)\}", text))) == list(range(1, 9))
+
+
+def test_every_link_and_figure_leads_to_a_file() -> None:
+    for page in DOCS.glob("*.md"):
+        targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text(encoding="utf-8"))
+        assert targets
+        for target in targets:
+            assert (page.parent / target).is_file(), f"{page.name}: {target}"
+
+
+def test_the_figures_are_small_and_all_of_them_are_shown() -> None:
+    figures = sorted((DOCS / "figures").glob("*.png"))
+    assert sum(path.stat().st_size for path in figures) < 1_500_000
+    text = WALKTHROUGH.read_text(encoding="utf-8")
+    for path in figures:
+        assert f"figures/{path.name}" in text, path.name
+
+
+@pytest.fixture
+def figure_script():
+    matplotlib.use("Agg")
+    spec = importlib.util.spec_from_file_location("docs_figures", DOCS / "figures.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_script_draws_every_figure_of_the_page(figure_script, tmp_path: Path) -> None:
+    with torch.random.fork_rng():
+        figure_script.main(["--output", str(tmp_path), "--epochs", "1"])
+    drawn = {path.name for path in tmp_path.glob("*.png")}
+    assert drawn == {path.name for path in (DOCS / "figures").glob("*.png")}
+    assert drawn
