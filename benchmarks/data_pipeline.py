@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
-import timm
+import timm.data
 import torch
 from PIL import Image
 from torch.utils.data import DataLoader
@@ -69,7 +69,7 @@ def torchvision_loader(folder: Path, workers: int) -> DataLoader:
 def timm_loader(folder: Path, workers: int) -> Iterable:
     dataset = timm.data.ImageDataset(str(folder / "train"))
     loader = timm.data.create_loader(
-        dataset, (3, 224, 224), BATCH_SIZE, is_training=True, use_prefetcher=False, num_workers=workers, drop_last=False
+        dataset, (3, 224, 224), BATCH_SIZE, is_training=True, use_prefetcher=False, num_workers=workers
     )
     dataset.transform = v2.Compose([v2.Resize(256), *AFTER_RESIZE])
     return loader
@@ -108,7 +108,10 @@ def throughput(folder: Path, repeats: int) -> dict[str, dict[str, float]]:
         "this project, tensor pipeline, 2 workers": lambda: our_loader(folder, 2),
         "this project, tensor pipeline, 0 workers (its own choice)": lambda: our_loader(folder, 0),
     }
-    runs = {name: [epochs(make, 4) for _ in range(repeats)] for name, make in rows.items()}
+    runs: dict[str, list[list[float]]] = {name: [] for name in rows}
+    for _ in range(repeats):
+        for name, make in rows.items():
+            runs[name].append(epochs(make, 4))
     return {
         name: {
             "first_epoch_images_per_s": round(max(run[0] for run in each), 1),
@@ -196,7 +199,7 @@ def main() -> None:
     torch.set_num_threads(1)
     target = RESULTS / "data_pipeline.json"
     results = json.loads(target.read_text(encoding="utf-8")) if target.exists() else {}
-    results |= describe("timm", "pillow")
+    results |= describe("timm", "pillow") | {"load_average_at_start": round(os.getloadavg()[0], 1)}
     if arguments.folder:
         results["throughput"] = throughput(arguments.folder, arguments.repeats)
         results["largest_pixel_difference"] = largest_pixel_difference(arguments.folder)
