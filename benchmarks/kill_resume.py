@@ -36,7 +36,15 @@ def demanding_config(folder: Path, *, workers: int) -> Any:
         model=ModelConfig(name="vit_micro_2", dropout=0.1, attention_dropout=0.1, stochastic_depth=0.1),
         data=DataConfig(source="digits", labels_per_class=25, augment="light", batch_size=48, workers=workers),
         train=TrainConfig(
-            epochs=3, mixup=0.2, cutmix=1.0, ema_decay=0.9, save_every=2, log_every=2, patience=50, device="cpu"
+            epochs=3,
+            mixup=0.2,
+            cutmix=1.0,
+            accumulate=2,
+            ema_decay=0.9,
+            save_every=2,
+            log_every=2,
+            patience=50,
+            device="cpu",
         ),
         output=OutputConfig(output_dir=folder, run_name="r"),
     )

@@ -42,8 +42,21 @@ class TrainConfig:
     """Momentum of a moving average of the weights, which is then validated, saved and chosen; 0 turns it off."""
     clip_norm: float = 1.0
     """Largest norm of the whole gradient; 0 turns clipping off."""
+    layer_decay: float = 1.0
+    """Every layer below the head learns slower by this factor, for fine-tuning; 1 turns it off."""
+    accumulate: int = 1
+    """Cut each step's images into this many parts that pass one after the other: less memory, the same step."""
+    checkpoint_activations: bool = False
+    """Compute the blocks' activations again in the backward pass instead of keeping them: less memory, more time."""
+    compile: bool = False
+    """Compile the training step's model with torch.compile; worth its minutes of preparation in long runs."""
     amp: Literal["auto", "off", "bf16", "fp16"] = "auto"
     """Mixed precision. auto: bf16 where the device computes in it natively and the model is wide enough to gain."""
+    cache_features: Literal["auto", "on", "off"] = "auto"
+    """With --trainable head: pass each image through the frozen backbone once and train the head on what comes out.
+    auto: whenever the images stay the same, that is without augmentation, MixUp and CutMix."""
+    max_minutes: float | None = None
+    """Stop after this many minutes of training steps, then validate and conclude as usual."""
     patience: int = 0
     """Stop after this many epochs without a better validation score; 0 never stops early."""
     select: Literal["accuracy", "loss", "macro_f1"] = "accuracy"
@@ -60,7 +73,7 @@ class TrainConfig:
     """Optimizer steps between TensorBoard points. Default: about 200 points in a run."""
 
     def __post_init__(self) -> None:
-        positive = ("epochs", "lr", "save_every", "log_every")
+        positive = ("epochs", "lr", "accumulate", "max_minutes", "save_every", "log_every")
         for name in positive:
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -70,6 +83,8 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and not value >= 0:
                 raise ValueError(f"{name}={value} must be 0 or greater")
+        if not 0 < self.layer_decay <= 1:
+            raise ValueError(f"layer_decay={self.layer_decay} must lie in (0, 1]")
         if not 0 <= self.ema_decay < 1:
             raise ValueError(f"ema_decay={self.ema_decay} must lie in [0, 1)")
         if self.label_smoothing is not None and not 0 <= self.label_smoothing < 1:

@@ -10,13 +10,16 @@ from ignite.engine import Engine, Events
 from torch import nn
 from tqdm import tqdm
 
+from trainers import distributed
 from trainers.config import TrainConfig
+from trainers.effects import without_effect
 from trainers.job import Job
 
 
 def say(line: str = "") -> None:
-    """Print without tearing a progress bar."""
-    tqdm.write(line)
+    """Print without tearing a progress bar; of several processes, the first alone."""
+    if distributed.is_first():
+        tqdm.write(line)
 
 
 class ModelLog(logging.Handler):
@@ -84,8 +87,19 @@ def attach_epoch_lines(trainer: Engine, *, epochs: int, lines: int = 25) -> None
             say(epoch_line(engine.state.history[-1], epochs))
 
 
-def say_if_stopped_early(trainer: Engine, train: TrainConfig) -> None:
-    if trainer.state.epoch < trainer.state.max_epochs:
+def say_what_has_no_effect(job: Job) -> None:
+    for line in without_effect(job.config, steps_per_epoch=job.steps_per_epoch):
+        say(f"{'note':>9}  {line}")
+
+
+def say_if_stopped_early(trainer: Engine, train: TrainConfig, total_steps: int) -> None:
+    state = trainer.state
+    if state.iteration == total_steps:
+        return
+    if train.max_minutes is not None and state.step_seconds >= 60 * train.max_minutes:
+        epochs = f"{state.iteration / state.epoch_length:.1f} of {train.epochs} epochs"
+        say(f"{train.max_minutes:g} minutes of training steps are over, after {epochs}")
+    elif trainer.state.epoch < trainer.state.max_epochs:
         epochs = f"{train.patience} epoch{'s' * (train.patience > 1)}"
         say(f"no better validation {train.select} for {epochs}: stopped early")
 

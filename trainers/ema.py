@@ -19,7 +19,9 @@ class ModelEMA:
         self.decay = decay
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
         self._pairs = [
-            (average, live) for average, live in zip(self.model.parameters(), model.parameters(), strict=True)
+            (average, live)
+            for average, live in zip(self.model.parameters(), model.parameters(), strict=True)
+            if live.requires_grad  # a frozen backbone is its own average
         ]
         self._buffers = list(zip(self.model.buffers(), model.buffers(), strict=True))
 

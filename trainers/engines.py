@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
+import ignite.distributed as idist
 import torch
 from ignite.engine import Engine
 from torch import Tensor, nn
@@ -26,6 +30,33 @@ def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContext
     return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)
 
 
+@dataclass(frozen=True)
+class Slices:
+    """How the images of one step are cut: a share for each process, each share into micro-batches.
+
+    Whatever a slice draws depends on its number among all slices, and its loss weighs as many images as it has: two
+    processes do, bit for bit, what one process does with two micro-batches.
+    """
+
+    micro_batches: int = 1
+    rank: int = 0
+    world_size: int = 1
+    step_images: Callable[[int], int] | None = None
+    """Images of step 1, 2, ... over all processes; needed with more than one."""
+
+    def cut(self, n: int) -> list[tuple[int, slice]]:
+        """(number among all slices, rows) of every slice of this process's `n` images; none is empty."""
+        bounds = [n * k // self.micro_batches for k in range(self.micro_batches + 1)]
+        first = self.rank * self.micro_batches
+        return [(first + k, slice(*rows)) for k, rows in enumerate(pairwise(bounds)) if rows[0] < rows[1]]
+
+    def scale(self, n: int, *, share: int, iteration: int) -> float:
+        """What the mean loss over a slice of `n` images is multiplied by; DDP then averages over the processes."""
+        if self.step_images is None:
+            return n / share
+        return n * self.world_size / self.step_images(iteration)
+
+
 def create_trainer(
     model: nn.Module,
     optimizer: Optimizer,
@@ -36,51 +67,81 @@ def create_trainer(
     clip_norm: float = 1.0,
     seed: int = 0,
     mix: Mix | None = None,
+    slices: Slices = Slices(),
+    forward: nn.Module | None = None,
 ) -> Engine:
     """An engine whose iteration is one optimizer step on a batch (images (B, C, S, S), labels (B,)).
 
     `engine.state.output` is a dict of plain numbers: `loss` (mean over the batch), `correct`, `n`, `grad_norm` (before
     clipping). Ignite's own create_supervised_trainer is not used: it cannot clip, autocasts on CUDA only and drops the
     last window of an accumulation. `mix` blends images and targets; hits are still counted against the plain labels.
+    `loss_fn` is a mean over images. `forward` computes the logits where that is not the model itself: the model
+    compiled, or wrapped for several processes.
 
     Raises:
         TrainingError: a loss or a gradient is not finite. The step is not taken, so the weights stay finite.
     """
     scaler = GradScaler(device.type, enabled=amp_dtype is torch.float16)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-
+    network = model if forward is None else forward
     last_loss = math.nan
 
     def train_step(engine: Engine, batch: Batch) -> dict[str, float]:
         nonlocal last_loss
         if not model.training:  # a validation pass came between
             model.train()
-        seed_step(seed, engine.state.iteration, 0, device)
-        images, labels = (part.to(device, non_blocking=True) for part in batch)
-        targets = labels
-        if mix is not None:
-            images, targets = mix(images, labels, step_generator(seed, engine.state.iteration, 0))
-        with autocast(device, amp_dtype):
-            logits = model(images)
-            loss = loss_fn(logits.float(), targets)
-        value = loss.item()
+        optimizer.zero_grad(set_to_none=True)
+        value, correct, n = add_gradients(engine.state.iteration, batch)
         if not math.isfinite(value):
             raise TrainingError(_not_finite("loss", value, engine, optimizer, last_loss))
-        optimizer.zero_grad(set_to_none=True)
-        scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
         norm = gradient_norm(parameters, clip_norm=clip_norm).item()
-        if not math.isfinite(norm) and not scaler.is_enabled():  # a scaler skips such a step by itself
+        # A scaler skips such a step and halves its scale; below 1 it is not the scale that overflows.
+        if not math.isfinite(norm) and not (scaler.is_enabled() and scaler.get_scale() > 1):
             raise TrainingError(_not_finite("gradient norm", norm, engine, optimizer, value))
         scaler.step(optimizer)
         scaler.update()
         last_loss = value
-        correct = int((logits.argmax(dim=1) == labels).sum())
-        return {"loss": value, "correct": correct, "n": len(labels), "grad_norm": norm}
+        return {"loss": value, "correct": correct, "n": n, "grad_norm": norm}
+
+    def add_gradients(iteration: int, batch: Batch) -> tuple[float, int, int]:
+        """Forward and backward, slice by slice; mean loss, hits and number of images over all slices and processes."""
+        images, labels = (part.to(device, non_blocking=True) for part in batch)
+        cuts = slices.cut(len(labels))
+        results = []
+        for number, rows in cuts:
+            scale = slices.scale(rows.stop - rows.start, share=len(labels), iteration=iteration)
+            with nullcontext() if number == cuts[-1][0] else _no_sync(network):
+                results.append(backward(iteration, number, images[rows], labels[rows], scale))
+        if len(results) == 1 and slices.world_size == 1:
+            return results[0][0].item(), int(results[0][1]), len(labels)
+        sums = [sum(loss.item() * n for loss, _, n in results), sum(int(hits) for _, hits, _ in results), len(labels)]
+        if slices.world_size > 1:
+            sums = idist.all_reduce(torch.tensor(sums, dtype=torch.float64, device=device)).tolist()
+        return sums[0] / sums[2], int(sums[1]), int(sums[2])
+
+    def backward(
+        iteration: int, number: int, images: Tensor, labels: Tensor, scale: float
+    ) -> tuple[Tensor, Tensor, int]:
+        seed_step(seed, iteration, number, device)
+        targets = labels
+        if mix is not None:
+            images, targets = mix(images, labels, step_generator(seed, iteration, number))
+        with autocast(device, amp_dtype):
+            logits = network(images)
+            loss = loss_fn(logits.float(), targets)
+        scaler.scale(loss if scale == 1 else loss * scale).backward()
+        return loss.detach(), (logits.detach().argmax(dim=1) == labels).sum(), len(labels)
 
     trainer = Engine(train_step)
     trainer.scaler = scaler  # the checkpoint handler saves it
     return trainer
+
+
+def _no_sync(network: nn.Module) -> AbstractContextManager:
+    """Gradients are exchanged between processes once a step, with its last micro-batch."""
+    no_sync: Any = getattr(network, "no_sync", nullcontext)
+    return no_sync()
 
 
 def _not_finite(what: str, value: float, engine: Engine, optimizer: Optimizer, last_loss: float) -> str:

@@ -7,6 +7,7 @@ import torch
 from trainers.errors import TrainingError
 
 _OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory", "not enough memory")
+_PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "gloo", "NCCL")
 
 
 def explain(error: Exception, *, batch_size: int | None, workers: int | None) -> TrainingError | None:
@@ -23,6 +24,8 @@ def explain(error: Exception, *, batch_size: int | None, workers: int | None) ->
             f"a loader process was killed ({_first_line(text)}): it probably ran out of memory; try fewer --workers"
             f" than {workers if workers is not None else 'now'}, or --workers 0"
         )
+    if any(words in text for words in _PEER_GONE):
+        return TrainingError("another process of this run has ended; its own message, or the system's log, says why")
     if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
         return TrainingError(_first_line(text))
     return None

@@ -86,16 +86,17 @@ class Sums:
         for sums in (engine.state.epoch_sums, engine.state.window_sums):
             sums["loss"] += output["loss"] * output["n"]
             sums["correct"] += output["correct"]
-            sums["grad_norm"] += output["grad_norm"]
             sums["n"] += output["n"]
-            sums["steps"] += 1
+            if math.isfinite(output["grad_norm"]):  # else a step that the scaler of fp16 skipped
+                sums["grad_norm"] += output["grad_norm"]
+                sums["steps"] += 1
 
     @staticmethod
     def means(sums: dict[str, float]) -> dict[str, float]:
         return {
             "loss": sums["loss"] / sums["n"],
             "accuracy": sums["correct"] / sums["n"],
-            "grad_norm": sums["grad_norm"] / sums["steps"],
+            "grad_norm": sums["grad_norm"] / max(sums["steps"], 1),
         }
 
 

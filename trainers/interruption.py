@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
 
 from ignite.engine import Engine, Events
@@ -20,8 +21,10 @@ class SignalFlag:
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-    def __init__(self) -> None:
+    def __init__(self, *, processes: int = 1, agree: Callable[[int], int] = int) -> None:
+        """`agree` makes a signal that one of several processes received everybody's."""
         self.received: int | None = None
+        self.processes, self.agree = processes, agree
 
     def __enter__(self) -> SignalFlag:
         self._main = threading.current_thread() is threading.main_thread()  # only there may handlers be set
@@ -41,10 +44,18 @@ class SignalFlag:
         self.received = signum
 
     def attach(self, *engines: Engine) -> None:
-        """Look at the flag after every iteration of these engines. Attach last: all other work of a step is done."""
+        """Look at the flag after every iteration of these engines. Attach last: all other work of a step is done.
+
+        Several processes agree first, which takes a message: they look less often, and only in the trainer (the first
+        engine), whose iterations all of them have in common.
+        """
+        if self.processes > 1:
+            engines[0].add_event_handler(Events.ITERATION_COMPLETED(every=10) | Events.EPOCH_COMPLETED, self.check)
+            return
         for engine in engines:
             engine.add_event_handler(Events.ITERATION_COMPLETED, self.check)
 
     def check(self) -> None:
-        if self.received is not None:
-            raise Interrupted(self.received)
+        received = self.agree(self.received or 0)
+        if received:
+            raise Interrupted(received)

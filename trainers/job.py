@@ -5,23 +5,28 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from datasets import DataBundle, build_dataloaders, class_weights
 from datasets.bundle import DataError
 from datasets.mixing import BatchMix
-from trainers import defaults
+from trainers import defaults, distributed
 from trainers.config import RunConfig, from_dict
+from trainers.engines import Slices
 from trainers.errors import ConfigError
+from trainers.memory import recompute_activations
 from trainers.optim import build_optimizer, learning_rate
 from trainers.seeding import seed_everything
 from vit import ImageSpec, ModelConfig, VisionTransformer, WeightsError, attention_path, build_model, image_spec
+from vit.config import HF_PREFIX
 from vit.factory import resolve as resolve_model
 from vit.param_groups import param_groups
+from vit.parts import parts
 
 AMP_DTYPES = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -67,13 +72,15 @@ def prepare(config: RunConfig, *, checkpoint: dict[str, Any] | None = None) -> J
         else:
             initial = dataclasses.replace(config.model, weights="none", weights_source=None)
             spec = from_dict(ImageSpec, checkpoint["image_spec"])
-        data = build_dataloaders(config.data, spec, seed=config.train.seed)
+        data = distributed.together(partial(read_data, config, spec))
         config = defaults.resolve_length(
             config, train_images=data.dataset_sizes["train"], steps_per_epoch=len(data.dataloaders["train"])
         )
-        device = torch.device(config.train.device)
+        device = distributed.own_device(config.train.device)
         seed_everything(config.train.seed)
         model = build_model(initial, num_classes=len(data.class_names)).to(device)
+        if config.train.checkpoint_activations:
+            recompute_activations(list(parts(model).blocks))
     except (ConfigError, DataError, WeightsError):
         raise
     except ValueError as error:  # a value that one of the parts refuses, such as an image size
@@ -81,9 +88,29 @@ def prepare(config: RunConfig, *, checkpoint: dict[str, Any] | None = None) -> J
     config = dataclasses.replace(config, model=record_attention(config, model))
     assert config.train.lr is not None
     assert config.train.weight_decay is not None
-    groups = param_groups(model, weight_decay=config.train.weight_decay)
+    groups = param_groups(model, weight_decay=config.train.weight_decay, layer_decay=config.train.layer_decay)
     optimizer = build_optimizer(groups, name=config.train.optimizer, lr=config.train.lr)
     return Job(config, spec, data, model, optimizer, device)
+
+
+def read_data(config: RunConfig, spec: ImageSpec) -> DataBundle:
+    """The loaders of this process, with its share of every batch and of every other split.
+
+    Raises:
+        ConfigError: fewer images than processes, in a step or in a split.
+    """
+    rank, processes = distributed.rank(), distributed.world_size()
+    data = build_dataloaders(config.data, spec, seed=config.train.seed, rank=rank, world_size=processes)
+    slices = processes * config.train.accumulate
+    if config.data.batch_size is not None and config.data.batch_size < slices:
+        raise ConfigError(
+            f"a step of batch_size={config.data.batch_size} images cannot be cut into {slices} parts"
+            f" ({processes} processes x accumulate={config.train.accumulate})"
+        )
+    for split, size in data.dataset_sizes.items():
+        if size < processes:
+            raise ConfigError(f"the {split} split has {size} images, too few for {processes} processes")
+    return data
 
 
 def record_attention(config: RunConfig, model: nn.Module) -> ModelConfig:
@@ -109,10 +136,38 @@ def schedule(job: Job) -> Callable[[int], float]:
     )
 
 
-def training_loss(job: Job) -> nn.Module:
+def training_loss(job: Job) -> Callable[[Tensor, Tensor], Tensor]:
     """Cross-entropy with label smoothing, weighted by class if so asked. Validation always uses the plain one."""
-    weight = class_weights(job.data).to(job.device) if job.config.data.balance == "loss" else None
-    return nn.CrossEntropyLoss(weight=weight, label_smoothing=job.config.train.label_smoothing or 0.0)
+    smoothing = job.config.train.label_smoothing or 0.0
+    if job.config.data.balance != "loss":
+        return nn.CrossEntropyLoss(label_smoothing=smoothing)
+    weight = class_weights(job.data).to(job.device)
+
+    def weighted(logits: Tensor, targets: Tensor) -> Tensor:
+        # torch's own mean divides by the weights in the batch, so micro-batches would not add up to their batch.
+        total = nn.functional.cross_entropy(logits, targets, weight, label_smoothing=smoothing, reduction="sum")
+        return total / len(logits)
+
+    return weighted
+
+
+def slices(job: Job) -> Slices:
+    """How each step's images are cut."""
+    sampler: Any = job.data.dataloaders["train"].batch_sampler
+    n, batch_size, steps = len(sampler.labels), sampler.batch_size, job.steps_per_epoch
+
+    def step_images(iteration: int) -> int:
+        return min(batch_size, n - (iteration - 1) % steps * batch_size)
+
+    return Slices(job.config.train.accumulate, distributed.rank(), distributed.world_size(), step_images)
+
+
+def training_forward(job: Job) -> nn.Module:
+    """The model as the training step calls it: itself, or wrapped for several processes, or compiled."""
+    # A Hugging Face model may bring a part that its classifier does not use.
+    skips = job.config.model.name.startswith(HF_PREFIX)
+    forward = distributed.wrap(job.model, job.device, may_skip_parameters=skips)
+    return torch.compile(forward) if job.config.train.compile else forward  # type: ignore[return-value]
 
 
 def batch_mix(job: Job) -> BatchMix | None:

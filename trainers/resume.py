@@ -12,6 +12,7 @@ import torch
 
 from datasets import DataError
 from datasets.splits import fingerprint
+from trainers import distributed
 from trainers.checkpoint import checkpoints
 from trainers.config import RunConfig, to_dict
 from trainers.console import announce, say
@@ -30,19 +31,25 @@ def resume(run_dir: Path, *, epochs: int | None = None) -> RunResult:
 
     Raises:
         DataError: the images are not those the run started with. CheckpointError: no whole checkpoint.
-        ConfigError: `epochs` below what is done, or a config.json that was edited since.
+        ConfigError: `epochs` below what is done, a config.json that was edited since, another number of processes.
     """
     config = read_run_config(run_dir)
+    with distributed.joined(config.train.device):
+        return _resume(run_dir, config, epochs=epochs)
+
+
+def _resume(run_dir: Path, config: RunConfig, *, epochs: int | None) -> RunResult:
     planned = config.train.epochs
     summary = read_json(run_dir / "summary.json")
     if summary["status"] == "finished" and epochs in (None, planned):
         say(f"run {run_dir} is finished: nothing to do; --epochs N trains it further")
         return read_result(run_dir)
-    checkpoint = newest_checkpoint(run_dir, warn=say)
+    checkpoint = distributed.from_first(lambda: newest_checkpoint(run_dir, warn=say))
     if checkpoint is not None:
         refuse_an_edited_config(run_dir, config, checkpoint)
     if epochs is not None:
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, epochs=epochs))
+    refuse_another_number_of_processes(run_dir)
     job = prepare(config, checkpoint=checkpoint)
     refuse_or_announce_changes(run_dir, job)
     if checkpoint is not None:
@@ -57,8 +64,9 @@ def resume(run_dir: Path, *, epochs: int | None = None) -> RunResult:
 
 def train_or_resume(config: RunConfig) -> RunResult:
     """`train --auto-resume`: take up the newest run that was started with these same options, or start it."""
-    earlier = find_same_options(config)
-    return train(config) if earlier is None else resume(earlier)
+    with distributed.joined(config.train.device):
+        earlier = distributed.from_first(lambda: find_same_options(config))
+        return train(config) if earlier is None else resume(earlier)
 
 
 def find_same_options(config: RunConfig) -> Path | None:
@@ -86,6 +94,14 @@ def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in values.items():
         flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
     return flat
+
+
+def refuse_another_number_of_processes(run_dir: Path) -> None:
+    """Each process draws its own dropout: with another number of them the run would be another one."""
+    then, now = read_json(run_dir / "meta.json").get("processes", 1), distributed.world_size()
+    if then != now:
+        how = f"torchrun --nproc-per-node {then}" if then > 1 else "without torchrun"
+        raise ConfigError(f"{run_dir} was started with {then} processes, not {now}: resume it {how}")
 
 
 def refuse_or_announce_changes(run_dir: Path, job: Job) -> None:

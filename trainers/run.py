@@ -6,7 +6,7 @@ import logging
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ from torch import nn
 
 from datasets import skipped
 from datasets.splits import fingerprint, write_split
-from trainers import console, defaults, faults, handlers, tensorboard
+from trainers import console, defaults, distributed, faults, handlers, tensorboard
+from trainers.budget import TimeBudget
 from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import RunConfig, from_dict, to_dict
 from trainers.ema import ModelEMA
@@ -24,7 +25,7 @@ from trainers.engines import create_evaluator, create_trainer
 from trainers.errors import Interrupted, TrainingError
 from trainers.evaluation import Scores, score_split, write_predictions
 from trainers.interruption import SignalFlag
-from trainers.job import Job, batch_mix, prepare, schedule, training_loss
+from trainers.job import Job, batch_mix, prepare, schedule, slices, training_forward, training_loss
 from trainers.run_directory import (
     command_line,
     describe_environment,
@@ -60,11 +61,13 @@ def train(config: RunConfig) -> RunResult:
         Interrupted: Ctrl-C or SIGTERM; the run can be resumed.
     """
     console.show_model_log()
-    job = prepare(config)
-    run_dir = plan_run_directory(job.config)
-    console.announce(job, run_dir, defaults_source=defaults.lookup(job.config).source)
-    write_inputs(job, run_dir, requested=config)
-    return execute(job, run_dir)
+    with distributed.joined(config.train.device):
+        job = prepare(config)
+        run_dir = distributed.from_first(lambda: plan_run_directory(job.config))
+        console.announce(job, run_dir, defaults_source=defaults.lookup(job.config).source)
+        console.say_what_has_no_effect(job)
+        distributed.from_first(lambda: write_inputs(job, run_dir, requested=config))
+        return execute(job, run_dir)
 
 
 def write_inputs(job: Job, run_dir: Path, *, requested: RunConfig) -> None:
@@ -72,6 +75,7 @@ def write_inputs(job: Job, run_dir: Path, *, requested: RunConfig) -> None:
     run_dir.mkdir(parents=True)
     write_run_config(run_dir, job.config)
     meta = describe_environment(command_line(), job.device, fingerprint(job.data))
+    meta |= {"processes": distributed.world_size()}
     meta |= {"skipped_images": list(skipped(job.data)), "requested": to_dict(requested)}
     write_json(run_dir / "meta.json", meta)
     write_split(run_dir / "split.csv", job.data)
@@ -84,38 +88,45 @@ class Assembly:
     trainer: Engine
     evaluated: nn.Module
     saver: ResumeCheckpoint
+    budget: TimeBudget | None
 
 
 def execute(job: Job, run_dir: Path, checkpoint: dict[str, Any] | None = None) -> RunResult:
-    """Train to the end, from the start or from a checkpoint, and conclude."""
+    """Train to the end, from the start or from a checkpoint, and conclude. Only the first process has loggers."""
     start_step = checkpoint["trainer"]["iteration"] if checkpoint else 0
     reopened = bool(checkpoint and checkpoint["epoch_open"])
     with (
         recorded(job, run_dir) as record,
-        tensorboard.RunLoggers(run_dir / "tb", start_step=start_step, validate_again=reopened) as loggers,
-        SignalFlag() as flag,
+        opened_loggers(run_dir, start_step=start_step, validate_again=reopened) as loggers,
+        SignalFlag(processes=distributed.world_size(), agree=distributed.largest) as flag,
     ):
         run = assemble(job, run_dir, loggers, flag)
         record.attach(run.trainer)
-        if checkpoint is None:
+        if checkpoint is None and loggers is not None:
             tensorboard.write_config_text(loggers, to_dict(job.config))
             tensorboard.start_hparams(loggers, hparam_values(job.config))
-        else:
+        if checkpoint is not None:
             run.saver.restore(checkpoint)
         try:
-            fit(run.trainer, job, validate_first=reopened)
+            fit(run, job, validate_first=reopened)
         except Interrupted:
-            run.saver.save_interrupted()
+            if distributed.is_first():
+                run.saver.save_interrupted()
             raise
         finally:
             handlers.stop_workers(job.data.dataloaders.values())
-        console.say_if_stopped_early(run.trainer, job.config.train)
+        console.say_if_stopped_early(run.trainer, job.config.train, job.total_steps)
         return record.finish(conclude(job, run, run_dir, loggers))
 
 
-def fit(trainer: Engine, job: Job, *, validate_first: bool) -> None:
+def opened_loggers(run_dir: Path, **options: Any) -> AbstractContextManager[tensorboard.RunLoggers | None]:
+    return tensorboard.RunLoggers(run_dir / "tb", **options) if distributed.is_first() else nullcontext()
+
+
+def fit(run: Assembly, job: Job, *, validate_first: bool) -> None:
     """All steps that are left. Nothing when the run is done: Ignite would start it over (its issue #3622)."""
-    trainer.should_terminate = False
+    trainer = run.trainer
+    trainer.should_terminate = run.budget is not None and run.budget.spent
     if validate_first:
         trainer.fire_event(Events.EPOCH_COMPLETED)  # the validation that was interrupted, and what follows it
     if trainer.state.iteration < job.total_steps and not trainer.should_terminate:
@@ -124,11 +135,14 @@ def fit(trainer: Engine, job: Job, *, validate_first: bool) -> None:
             max_epochs=job.config.train.epochs,
             epoch_length=job.steps_per_epoch,
         )
+    if trainer.state.history[-1]["step"] != trainer.state.iteration:  # the time ran out within an epoch
+        trainer.fire_event(Events.EPOCH_COMPLETED)
 
 
-def assemble(job: Job, run_dir: Path, loggers: tensorboard.RunLoggers, flag: SignalFlag) -> Assembly:
+def assemble(job: Job, run_dir: Path, loggers: tensorboard.RunLoggers | None, flag: SignalFlag) -> Assembly:
     """The trainer with everything that hangs on it. The order matters: Ignite fires handlers in this order, so an epoch
     ends in validation, history, best checkpoint, files, early stopping, and last of all the checkpoint to resume from.
+    Of several processes only the first, which has the loggers, writes.
     """
     config, num_classes = job.config.train, len(job.data.class_names)
     assert config.epochs is not None
@@ -138,6 +152,7 @@ def assemble(job: Job, run_dir: Path, loggers: tensorboard.RunLoggers, flag: Sig
     trainer = create_trainer(
         job.model, job.optimizer, training_loss(job), job.device,
         amp_dtype=job.amp_dtype, clip_norm=config.clip_norm, seed=config.seed, mix=batch_mix(job),
+        slices=slices(job), forward=training_forward(job),
     )  # fmt: skip
     evaluator = create_evaluator(
         evaluated, nn.functional.cross_entropy, job.device, num_classes=num_classes, amp_dtype=job.amp_dtype
@@ -149,31 +164,38 @@ def assemble(job: Job, run_dir: Path, loggers: tensorboard.RunLoggers, flag: Sig
         handlers.attach_ema(trainer, ema)
     handlers.Sums().attach(trainer)
     clock.attach(trainer)
-    tensorboard.attach_batch_picture(trainer, loggers, mean=job.spec.mean, std=job.spec.std)
-    tensorboard.attach_train_scalars(trainer, loggers, job.optimizer, clock, every=config.log_every)
-    tensorboard.attach_val_scalars(trainer, evaluator, loggers)
-    handlers.attach_progress(trainer)
+    if loggers is not None:
+        tensorboard.attach_batch_picture(trainer, loggers, mean=job.spec.mean, std=job.spec.std)
+        tensorboard.attach_train_scalars(trainer, loggers, job.optimizer, clock, every=config.log_every)
+        tensorboard.attach_val_scalars(trainer, evaluator, loggers)
+        handlers.attach_progress(trainer)
     handlers.attach_validation(trainer, evaluator, job.data.dataloaders["val"])
     handlers.attach_history(trainer, evaluator, job.optimizer, clock, job.device)
-    attach_best_checkpoint(trainer, job, evaluated, run_dir)
-    attach_files(trainer, run_dir)
-    console.attach_epoch_lines(trainer, epochs=config.epochs)
-    stopper = None
+    if loggers is not None:
+        attach_best_checkpoint(trainer, job, evaluated, run_dir)
+        attach_files(trainer, run_dir)
+        console.attach_epoch_lines(trainer, epochs=config.epochs)
+    stopper = budget = None
     if config.patience:
         stopper = handlers.attach_early_stopping(trainer, evaluator, patience=config.patience, select=config.select)
     saver = ResumeCheckpoint(job, run_dir, trainer, ema=ema, stopper=stopper)
-    saver.attach(save_every=config.save_every, before_save=loggers.flush)
+    if loggers is not None:
+        saver.attach(save_every=config.save_every, before_save=loggers.flush)
+    if config.max_minutes is not None:
+        budget = TimeBudget(60 * config.max_minutes, agree=distributed.agreed)
+        budget.attach(trainer)
     flag.attach(trainer, evaluator)
-    return Assembly(trainer, evaluated, saver)
+    return Assembly(trainer, evaluated, saver, budget)
 
 
-def conclude(job: Job, run: Assembly, run_dir: Path, loggers: tensorboard.RunLoggers) -> RunResult:
+def conclude(job: Job, run: Assembly, run_dir: Path, loggers: tensorboard.RunLoggers | None) -> RunResult:
     """Score the best weights, on the test split once, and write it everywhere."""
     history = run.trainer.state.history
     best = handlers.best_row(history, job.config.train.select)
     if best is None:
         raise TrainingError(f"no epoch has a finite validation {job.config.train.select}: nothing to choose")
-    job.model.load_state_dict(read_checkpoint(checkpoints(run_dir / "checkpoints", "best")[0])["model"])
+    weights = distributed.from_first(lambda: read_checkpoint(checkpoints(run_dir / "checkpoints", "best")[0])["model"])
+    job.model.load_state_dict(weights)
     scores: dict[str, Scores] = {}
     for split in ("val", "test"):
         if split in job.data.dataloaders:
@@ -181,14 +203,16 @@ def conclude(job: Job, run: Assembly, run_dir: Path, loggers: tensorboard.RunLog
             scores[split] = score_split(
                 job.model, loader, num_classes=len(job.data.class_names), device=job.device, amp_dtype=job.amp_dtype
             )
-            predictions = run_dir / "eval" / f"{split}_predictions.csv"
-            write_predictions(predictions, scores[split], loader.dataset, job.data.class_names)
+            if loggers is not None:
+                predictions = run_dir / "eval" / f"{split}_predictions.csv"
+                write_predictions(predictions, scores[split], loader.dataset, job.data.class_names)
     final = {f"best_val_{name}": best[f"val_{name}"] for name in ("accuracy", "loss")}
     if "test" in scores:
         final |= {f"test_{name}": scores["test"].metrics[name] for name in ("accuracy", "loss")}
-    tensorboard.finish_hparams(loggers, final, history[-1]["step"])
-    for stale in checkpoints(run_dir / "checkpoints", "step")[1:]:
-        stale.unlink()
+    if loggers is not None:
+        tensorboard.finish_hparams(loggers, final, history[-1]["step"])
+        for stale in checkpoints(run_dir / "checkpoints", "step")[1:]:
+            stale.unlink()
     return RunResult(
         run_dir=run_dir,
         best_epoch=best["epoch"],
@@ -220,6 +244,8 @@ class Record:
         return result
 
     def write(self, status: str) -> None:
+        if not distributed.is_first():
+            return
         job, result = self.job, self.result
         total, trainable = console.count_parameters(job.model)
         best = handlers.best_row(self.history, job.config.train.select)
@@ -228,7 +254,7 @@ class Record:
             "status": status,
             "epochs": epochs,
             "seconds": round(self.earlier_seconds + time.perf_counter() - self.started, 3),
-            "images_seen": epochs * job.data.dataset_sizes["train"],
+            "images_seen": self.images_seen(),
             "parameters": total,
             "trainable": trainable,
             "best": {"epoch": best["epoch"], "accuracy": best["val_accuracy"], "loss": best["val_loss"]}
@@ -237,6 +263,11 @@ class Record:
             "test": result.test | {"n": job.data.dataset_sizes["test"]} if result and result.test else None,
         }
         write_json(self.path, values)
+
+    def images_seen(self) -> int:
+        """Training images of all steps; the last epoch may have been cut short."""
+        epochs, steps = divmod(self.history[-1]["step"] if self.history else 0, self.job.steps_per_epoch)
+        return epochs * self.job.data.dataset_sizes["train"] + steps * (self.job.config.data.batch_size or 0)
 
 
 @contextmanager
@@ -255,7 +286,7 @@ def recorded(job: Job, run_dir: Path) -> Iterator[Record]:
         resumable = bool(checkpoints(run_dir / "checkpoints", "step"))
         if resumable:
             record.write("interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed")
-        else:
+        elif distributed.is_first():
             shutil.rmtree(run_dir, ignore_errors=True)
         hint = f"; resume with: python main.py resume {run_dir}" if resumable else ""
         if isinstance(error, Interrupted):

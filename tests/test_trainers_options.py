@@ -1,0 +1,255 @@
+"""Every training option changes what it says, and nothing else."""
+
+import copy
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from ignite.engine import Events
+from torch import nn
+
+from datasets.config import DataConfig
+from datasets.mixing import BatchMix
+from trainers.checkpoint import checkpoints, read_checkpoint
+from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.effects import without_effect
+from trainers.ema import ModelEMA
+from trainers.engines import Slices, create_trainer
+from trainers.errors import ConfigError
+from trainers.job import prepare, training_loss
+from trainers.memory import recompute_activations
+from trainers.optim import build_optimizer
+from trainers.resume import resume
+from trainers.run import train
+from trainers.run_directory import read_json
+from vit.config import ModelConfig, ViTConfig
+from vit.model import VisionTransformer
+
+CPU = torch.device("cpu")
+SHAPE = ViTConfig(image_size=8, patch_size=4, embed_dim=16, depth=3, num_heads=2, num_classes=3)
+
+
+def small_vit(**options) -> VisionTransformer:
+    torch.manual_seed(0)
+    model = VisionTransformer(dataclasses.replace(SHAPE, **options))
+    nn.init.normal_(model.head.weight)
+    return model
+
+
+def batch(n=8, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(n, 3, 8, 8, generator=generator), torch.randint(0, 3, (n,), generator=generator)
+
+
+def trained(model, batches, *, optimizer="sgd", loss_fn=None, lr=0.1, **options):
+    """The model after one epoch, and the outputs of its steps."""
+    model = copy.deepcopy(model)
+    trainer = create_trainer(
+        model,
+        build_optimizer([{"params": list(model.parameters())}], name=optimizer, lr=lr),
+        loss_fn or nn.CrossEntropyLoss(label_smoothing=0.1),
+        CPU,
+        **options,
+    )
+    outputs = []
+    trainer.add_event_handler(Events.ITERATION_COMPLETED, lambda engine: outputs.append(engine.state.output))
+    trainer.run(batches, max_epochs=1)
+    return model, outputs
+
+
+def gap(one: nn.Module, other: nn.Module) -> float:
+    return max(float((a - b).detach().abs().max()) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("parts", [2, 3, 8])
+def test_micro_batches_add_up_to_their_batch_the_short_last_one_too(parts):
+    batches = [batch(8), batch(8, seed=1), batch(5, seed=2)]
+    whole, expected = trained(small_vit(), batches)
+    cut, found = trained(small_vit(), batches, slices=Slices(parts))
+    assert gap(whole, small_vit()) > 1e-2
+    assert gap(cut, whole) < 1e-6
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-6)
+        assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-5)
+        assert (ours["n"], ours["correct"]) == (theirs["n"], theirs["correct"])
+
+
+def test_each_micro_batch_draws_its_own_dropout_and_its_own_mixture():
+    images, labels = batch(4)
+    twice = [(torch.cat([images, images]), torch.cat([labels, labels]))]
+    seen = []
+
+    def mix(images, labels, generator):
+        seen.append(float(torch.rand((), generator=generator)))
+        return images, nn.functional.one_hot(labels, 3).float()
+
+    first, _ = trained(small_vit(dropout=0.5), twice, slices=Slices(2), mix=mix)
+    whole, _ = trained(small_vit(dropout=0.5), [(images, labels)])
+    assert len(set(seen)) == 2
+    assert gap(first, whole) > 1e-4  # equal, were both halves dropped out alike
+
+
+def test_a_class_weighted_loss_adds_up_over_micro_batches():
+    config = RunConfig(
+        model=ModelConfig(name="vit_micro_2"),
+        data=DataConfig(source="digits", balance="loss", workers=0, labels_per_class=20),
+        train=TrainConfig(epochs=1, device="cpu"),
+    )
+    job = prepare(config)
+    loss_fn = training_loss(job)
+    generator = torch.Generator().manual_seed(0)
+    logits, labels = torch.randn(12, 10, generator=generator), torch.randint(0, 10, (12,), generator=generator)
+    halves = (loss_fn(logits[:5], labels[:5]) * 5 + loss_fn(logits[5:], labels[5:]) * 7) / 12
+    assert loss_fn(logits, labels) == pytest.approx(float(halves), abs=1e-6)
+
+
+def test_mixup_that_keeps_each_image_whole_is_off():
+    class KeepAll(BatchMix):
+        def __call__(self, images, labels, generator):
+            return torch.lerp(images.roll(1, 0), images, 1.0), nn.functional.one_hot(labels, 3).float()
+
+    off, _ = trained(small_vit(), [batch()])
+    kept, _ = trained(small_vit(), [batch()], mix=KeepAll(3, mixup_alpha=1.0))
+    mixed, _ = trained(small_vit(), [batch()], mix=BatchMix(3, mixup_alpha=1.0))
+    assert gap(off, kept) < 1e-6
+    assert gap(off, mixed) > 1e-4
+
+
+def test_clipping_bounds_the_step_and_reports_the_norm_before_it():
+    free, outputs = trained(small_vit(), [batch()], clip_norm=0.0, lr=1.0)
+    clipped, same = trained(small_vit(), [batch()], clip_norm=0.01, lr=1.0)
+    assert outputs[0]["grad_norm"] == same[0]["grad_norm"] > 0.1
+
+    def moved(model):
+        steps = [a - b for a, b in zip(model.parameters(), small_vit().parameters(), strict=True)]
+        return float(torch.cat([step.detach().flatten() for step in steps]).norm())
+
+    assert moved(clipped) == pytest.approx(0.01, rel=1e-3)
+    assert moved(free) == pytest.approx(outputs[0]["grad_norm"], rel=1e-3)
+
+
+def test_the_moving_average_is_the_recursion_in_float64():
+    model = small_vit()
+    ema = ModelEMA(model, decay=0.9)
+    expected = [p.detach().double().clone() for p in model.parameters()]
+    for step in range(1, 40):
+        with torch.no_grad():
+            for p in model.parameters():
+                p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(step)), alpha=0.1)
+        ema.update(step)
+        momentum = min(0.9, (1 + step) / (10 + step))
+        expected = [
+            momentum * average + (1 - momentum) * p.detach().double()
+            for average, p in zip(expected, model.parameters(), strict=True)
+        ]
+    for average, oracle in zip(ema.model.parameters(), expected, strict=True):
+        torch.testing.assert_close(average.double(), oracle, atol=1e-6, rtol=1e-5)
+
+
+def gradients(model, *, seed=3):
+    torch.manual_seed(seed)
+    logits = model(batch()[0])
+    nn.functional.cross_entropy(logits, batch()[1]).backward()
+    return logits.detach(), [p.grad for p in model.parameters()]
+
+
+def test_recomputed_activations_give_the_same_logits_and_gradients_dropout_included():
+    plain = small_vit(dropout=0.3, attention_dropout=0.3, stochastic_depth=0.5)
+    saving = copy.deepcopy(plain)
+    recompute_activations(list(saving.blocks))
+    calls = []
+    saving.blocks[0].mlp.fc1.register_forward_pre_hook(lambda *_: calls.append(1))
+    (one, ours), (other, theirs) = gradients(saving), gradients(plain)
+    assert len(calls) == 2  # once more in the backward pass
+    torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
+    with torch.no_grad():
+        saving.eval()(batch()[0])
+    assert len(calls) == 3
+    assert gap(copy.deepcopy(saving), saving) == 0
+
+
+def test_a_model_with_batch_norm_refuses_to_recompute(tmp_path):
+    config = run_config(tmp_path, checkpoint_activations=True)
+    with pytest.raises(ConfigError, match="batch norm would count every batch's statistics twice"):
+        prepare(dataclasses.replace(config, model=ModelConfig(name="resnet18", image_size=32, weights="none")))
+
+
+@pytest.mark.slow
+def test_compiling_changes_logits_by_rounding_and_trains_the_model_itself(tmp_path):
+    result = train(run_config(tmp_path, compile=True, epochs=1))
+    plain = train(run_config(tmp_path / "plain", epochs=1))
+    assert result.val["loss"] == pytest.approx(plain.val["loss"], abs=1e-4)
+    saved = read_checkpoint(checkpoints(result.run_dir / "checkpoints", "step")[0])["model"]
+    assert not [name for name in saved if "_orig_mod" in name]
+    model = small_vit().eval()
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(model)(batch()[0]), model(batch()[0]), atol=1e-5, rtol=0)
+
+
+def run_config(folder: Path, *, model: dict | None = None, data: dict | None = None, **train_options) -> RunConfig:
+    return RunConfig(
+        model=ModelConfig(**{"name": "vit_micro_2"} | (model or {})),
+        data=DataConfig(**{"source": "digits", "labels_per_class": 20, "batch_size": 32, "workers": 0} | (data or {})),
+        train=TrainConfig(**{"epochs": 2, "device": "cpu"} | train_options),
+        output=OutputConfig(output_dir=folder),
+    )
+
+
+@pytest.mark.parametrize("trainable", ["head", "last:1"])
+def test_frozen_parameters_stay_bit_identical_and_out_of_the_optimizer(tmp_path, trainable):
+    config = run_config(tmp_path, model={"trainable": trainable, "dropout": 0.1})
+    before = {name: value.clone() for name, value in prepare(config).model.state_dict().items()}
+    job = prepare(config)
+    frozen = {name for name, parameter in job.model.named_parameters() if not parameter.requires_grad}
+    held = {id(p) for group in job.optimizer.param_groups for p in group["params"]}
+    assert frozen
+    assert held == {id(p) for name, p in job.model.named_parameters() if name not in frozen}
+    after = read_checkpoint(checkpoints(train(config).run_dir / "checkpoints", "step")[0])["model"]
+    assert {name for name in before if not torch.equal(before[name], after[name])} == set(before) - frozen
+
+
+def test_layer_decay_slows_each_layer_below_the_head(tmp_path):
+    job = prepare(run_config(tmp_path, layer_decay=0.5))
+    scales = {id(p): group["lr_scale"] for group in job.optimizer.param_groups for p in group["params"]}
+    assert scales[id(job.model.head.weight)] == 1
+    assert scales[id(job.model.blocks[-1].mlp.fc1.weight)] == 0.5
+    assert scales[id(job.model.blocks[0].mlp.fc1.weight)] == 0.5**4
+    assert scales[id(job.model.embedding.positions)] == 0.5**5
+
+
+def test_a_time_budget_ends_within_an_epoch_validates_and_concludes(tmp_path, capsys):
+    result = train(run_config(tmp_path, epochs=500, max_minutes=0.4 / 60))
+    last = result.history[-1]
+    assert 0 < last["step"] < 500 * 7
+    assert result.test is not None
+    assert "0.00666667 minutes of training steps are over" in capsys.readouterr().out
+    summary = read_json(result.run_dir / "summary.json")
+    assert summary["status"] == "finished"
+    assert summary["images_seen"] == last["step"] // 7 * 200 + last["step"] % 7 * 32
+    assert resume(result.run_dir).best_epoch == result.best_epoch  # finished: nothing to do
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": {"trainable": "head"}, "layer_decay": 0.7}, "--layer-decay has no effect: only the head trains"),
+        ({"model": {"trainable": "head"}, "checkpoint_activations": True}, "--checkpoint-activations has no effect"),
+        ({"model": {"trainable": "head", "dropout": 0.1}}, "--dropout has no effect: the frozen backbone stays"),
+        ({"patience": 2}, "--patience has no effect: the run has 2 epochs"),
+        ({"save_every": 7}, "--save-every has no effect: an epoch has 7 steps"),
+        ({"log_every": 15}, "--log-every has no effect: the run has 14 steps"),
+        ({"mixup": 0.2, "data": {"batch_size": 1}}, "--mixup has no effect: a batch of one image"),
+    ],
+)
+def test_an_option_without_effect_is_named(tmp_path, changes, message):
+    job = prepare(run_config(tmp_path, **changes))
+    assert [line for line in without_effect(job.config, steps_per_epoch=7) if message in line]
+    assert not without_effect(prepare(run_config(tmp_path)).config, steps_per_epoch=7)
+
+
+def test_more_parts_than_images_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="batch_size=2 images cannot be cut into 3 parts"):
+        prepare(run_config(tmp_path, data={"batch_size": 2}, accumulate=3))
