@@ -12,6 +12,7 @@ COMMANDS = {
     "train": "train one model, from scratch or from given weights",
     "resume": "train a stopped run to its end, as if it had never stopped",
     "evaluate": "score a run's best weights again",
+    "predict": "classify image files, folders or globs: CSV or JSON lines out",
     "check": "look for what is wrong with a set of images before you train on it",
     "summary": "print a model's layers: output shapes, parameters, GFLOPs",
 }
@@ -62,13 +63,10 @@ def exit_code(error: Exception) -> int:
         return 3
     if isinstance(error, TrainingError):
         return 4
+    if type(error).__name__ in {"DataError", "WeightsError"}:  # by name: importing them would import torch
+        return 3
     if "torch" not in sys.modules:  # wrong values in an option: the config classes raise plain ValueErrors
         return 2 if isinstance(error, ValueError) else 1
-    from datasets import DataError
-    from vit import WeightsError
-
-    if isinstance(error, DataError | WeightsError):
-        return 3
     return 4 if isinstance(error, OSError) else 1
 
 

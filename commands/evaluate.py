@@ -1,27 +1,53 @@
-"""`evaluate RUN`: score a run's best weights again, and hold them against what training logged."""
+"""`evaluate RUN`: score a run's best weights again, or any model on any labelled images."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from commands import arguments
 
+if TYPE_CHECKING:
+    from trainers.evaluation_report import Report
+    from trainers.reevaluate import Reevaluation
+
+SHOWN_CLASSES = 30
+
 
 @dataclass(frozen=True)
 class Options:
-    """Score a run's best weights on one of its splits."""
+    """Score a run's best weights on one of its splits, and hold them against what training logged; or with --data a
+    run, an export or a weights file on any labelled images. Tables and figures are written to the run's eval/.
+    """
 
     run: Annotated[str, tyro.conf.Positional]
-    """A run directory, or `latest`."""
-    split: Literal["val", "test"] = "val"
-    """Which split to score."""
+    """A run directory, `latest`, an export (.safetensors, .onnx, .pt2), a weights file (with --model), or hf:ID."""
+    split: Literal["train", "val", "test"] | None = None
+    """Which split to score. Default: val of the run's own data; every image of --data."""
+    data: str | None = None
+    """Other labelled images: a built-in set, folder, table or zip. Classes are matched by name."""
+    data_root: Path | None = None
+    """Where built-in sets are found. Default: where the run found them; else data."""
+    output: Path | None = None
+    """Folder for the files about --data. Default: eval/ of the run."""
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:N or mps; for --data. The run's own splits are scored where it trained."""
+    model: str | None = None
+    """Which model a weights file from elsewhere belongs to."""
+    class_names: Path | None = None
+    """Text file with one class name per line, for weights that carry none."""
+    trust: bool = False
+    """Open a .pt2 file, which can run code that is in it."""
     output_dir: Path = Path("runs")
     """Where `latest` is looked for."""
+
+    def __post_init__(self) -> None:
+        if self.data is None and self.split == "train":
+            raise ValueError("split=train of a run's own data is augmented; name its images with --data to score them")
 
 
 def parse(argv: Sequence[str], prog: str) -> Options:
@@ -30,14 +56,67 @@ def parse(argv: Sequence[str], prog: str) -> Options:
 
 
 def main(options: Options) -> int:
-    from trainers.reevaluate import evaluate_run
+    from trainers.classifier import is_run_name
+    from trainers.reevaluate import evaluate_on, evaluate_run
     from trainers.run_directory import find_run
 
-    result = evaluate_run(find_run(options.run, options.output_dir), split=options.split)
-    print(f"{result.run_dir}: best weights (epoch {result.epoch}) on {result.n} {options.split} images")
+    if options.data is None and is_run_name(options.run):
+        run_dir = find_run(options.run, options.output_dir)
+        result = evaluate_run(run_dir, split=options.split or "val", data_root=options.data_root)
+        print(f"{run_dir}: best weights (epoch {result.epoch}) on {result.n:,} {options.split or 'val'} images")
+    else:
+        result = _evaluate_elsewhere(options, evaluate_on)
+    for line in lines(result):
+        print(line)
+    return 0
+
+
+def _evaluate_elsewhere(options: Options, evaluate_on) -> Reevaluation:
+    from datasets import DataConfig
+    from trainers.classifier import open_classifier
+
+    if options.data is None:
+        raise arguments.UsageError(f"{options.run} brings no images; name labelled ones with --data")
+    classifier = open_classifier(
+        options.run, device=options.device, model=options.model, class_names=options.class_names,
+        trust=options.trust, output_dir=options.output_dir,
+    )  # fmt: skip
+    data = DataConfig(source=options.data, root=options.data_root or Path("data"))
+    result: Reevaluation = evaluate_on(classifier, data, split=options.split, folder=options.output)
+    print(f"{classifier.source} on {result.n:,} {options.split or 'labelled'} images of {options.data}")
+    return result
+
+
+def lines(result: Reevaluation) -> Iterator[str]:
+    """The metrics in full precision, then the classes, then the files."""
+    for note in result.notes:
+        yield f"note: {note}"
     for name, value in result.metrics.items():
         logged = result.logged.get(name)
         remark = "" if logged is None else ("  as logged" if logged == value else f"  logged: {logged!r}")
-        print(f"{name:>14}  {value!r}{remark}")
-    print(f"{'predictions':>14}  {result.predictions}")
-    return 0
+        yield f"{name:>17}  {value!r}{remark}"
+    report = result.report
+    yield f"{'balanced_accuracy':>17}  {report.balanced_accuracy!r}"
+    if report.temperature is not None:
+        yield (
+            f"{'temperature':>17}  {report.temperature:.4f} fitted on val: loss {report.scaled_loss:.4f}, "
+            f"ece {report.scaled_ece:.4f} when logits are divided by it"
+        )
+    yield ""
+    yield from _class_table(report)
+    yield ""
+    yield f"{'files':>17}  {result.predictions.parent}/: {', '.join(path.name for path in report.files)}"
+
+
+def _class_table(report: Report) -> Iterator[str]:
+    """All classes, or of many the ones with the lowest F1."""
+    rows = list(report.classes)
+    if len(rows) > SHOWN_CLASSES:
+        rows = sorted(rows, key=lambda row: 1.0 if row.f1 is None else row.f1)[:SHOWN_CLASSES]
+        yield f"the {SHOWN_CLASSES} classes with the lowest F1; all {len(report.classes)} are in the per-class file"
+    width = max(5, *(len(row.name) for row in rows))
+    yield f"{'class':<{width}}  {'precision':>9}  {'recall':>7}  {'F1':>7}  {'images':>7}"
+    for row in rows:
+        shares = ("-" if value is None else f"{value:.2%}" for value in (row.precision, row.recall, row.f1))
+        precision, recall, f1 = shares
+        yield f"{row.name:<{width}}  {precision:>9}  {recall:>7}  {f1:>7}  {row.images:>7,}"

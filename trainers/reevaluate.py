@@ -1,18 +1,22 @@
-"""Score the best weights of a finished run again, from its directory and its data."""
+"""Score a finished run again, from its directory and its data; or any classifier on any labelled images."""
 
 from __future__ import annotations
 
 import csv
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from datasets import build_dataloaders
+from datasets import DataConfig, build_dataloaders
 from datasets.bundle import DataError
-from datasets.splits import fingerprint
+from datasets.labelled import labelled_loader
+from datasets.splits import fingerprint, some
 from trainers.checkpoint import checkpoints, read_checkpoint
-from trainers.evaluation import score_split, write_predictions
+from trainers.classifier import Classifier
+from trainers.evaluation import score_split
+from trainers.evaluation_report import Report, write_report
 from trainers.job import AMP_DTYPES
 from trainers.run import load
 from trainers.run_directory import read_json, read_run_config
@@ -22,27 +26,34 @@ from trainers.run_directory import read_json, read_run_config
 class Reevaluation:
     """Metrics of one split as fractions, and what training logged for the same weights (empty when it did not)."""
 
-    run_dir: Path
-    epoch: int
+    epoch: int | None
     n: int
     metrics: dict[str, float]
     logged: dict[str, float]
     predictions: Path
+    report: Report
+    notes: tuple[str, ...] = ()
 
 
-def evaluate_run(run_dir: Path, *, split: str) -> Reevaluation:
+def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None) -> Reevaluation:
     """Evaluate as training did: same evaluator, batch size, precision and thread count give the same bits.
 
     Raises:
         DataError: the data set changed since the run, or has no such split.
     """
     config = read_run_config(run_dir)
+    if data_root is not None:
+        config = dataclasses.replace(config, data=dataclasses.replace(config.data, root=data_root))
     model, spec, class_names = load(run_dir)
     epoch = read_checkpoint(checkpoints(run_dir / "checkpoints", "best")[0])["epoch"]
     data = build_dataloaders(config.data, spec, seed=config.train.seed)
     if data.class_names != class_names:
-        raise DataError(f"the classes changed since the run: it has {class_names}, the data {data.class_names}")
-    trained_on, found = read_json(run_dir / "meta.json")["data_fingerprint"], fingerprint(data)
+        raise DataError(
+            f"the classes changed since the run: it has {some(list(class_names), 20)}, "
+            f"the data {some(list(data.class_names), 20)}"
+        )
+    meta = read_json(run_dir / "meta.json")
+    trained_on, found = meta["data_fingerprint"], fingerprint(data)
     if trained_on != found:
         raise DataError(
             f"the images of {config.data.source} changed since the run: fingerprint {found}, not {trained_on}"
@@ -54,11 +65,31 @@ def evaluate_run(run_dir: Path, *, split: str) -> Reevaluation:
     scores = score_split(
         model.to(device), loader, num_classes=len(class_names), device=device, amp_dtype=AMP_DTYPES[config.train.amp]
     )
-    predictions = run_dir / "eval" / f"{split}_predictions.csv"
-    write_predictions(predictions, scores, loader.dataset, class_names)
-    return Reevaluation(
-        run_dir, epoch, data.dataset_sizes[split], scores.metrics, logged_metrics(run_dir, split, epoch), predictions
+    report = write_report(run_dir / "eval", split, scores, loader.dataset, class_names, fit=split == "val")
+    threads = torch.get_num_threads()
+    notes: tuple[str, ...] = ()
+    if meta["threads"] != threads:
+        notes = (f"{threads} threads now, {meta['threads']} when the run trained: the last bits may differ",)
+    logged = logged_metrics(run_dir, split, epoch)
+    return Reevaluation(epoch, len(scores.labels), scores.metrics, logged, report.files[0], report, notes)
+
+
+def evaluate_on(
+    classifier: Classifier, data: DataConfig, *, split: str | None, folder: Path | None = None
+) -> Reevaluation:
+    """Score any classifier on any labelled images, in float32, without comparing with what a run logged.
+
+    Raises:
+        FileNotFoundError, DataError: no such data, or classes that the classifier does not have.
+    """
+    loader = labelled_loader(data, classifier.spec, class_names=classifier.class_names, split=split)
+    scores = score_split(
+        classifier.model, loader, num_classes=len(classifier.class_names), device=classifier.device, amp_dtype=None
     )
+    name = f"{Path(data.source).stem or 'data'}" + (f"_{split}" if split else "")
+    target = folder or classifier.folder / ("eval" if classifier.run_dir else "")
+    report = write_report(target, name, scores, loader.dataset, classifier.class_names, fit=False)
+    return Reevaluation(None, len(scores.labels), scores.metrics, {}, report.files[0], report)
 
 
 def logged_metrics(run_dir: Path, split: str, epoch: int) -> dict[str, float]:

@@ -1,0 +1,53 @@
+"""Any labelled images as one unshuffled loader, its labels numbered as a trained model numbers its classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from torch.utils.data import DataLoader
+
+from datasets.bundle import LEFT_OUT, SPLITS, DataError, ImageSpecLike, Samples
+from datasets.config import DataConfig
+from datasets.image_dataset import ImageDataset
+from datasets.loaders import DEFAULT_BATCH_SIZE, read_samples
+from datasets.sampling import OrderedBatchSampler
+from datasets.splits import some
+from datasets.transforms import eval_pipeline
+
+
+def labelled_loader(
+    config: DataConfig, spec: ImageSpecLike, *, class_names: Sequence[str], split: str | None = None
+) -> DataLoader:
+    """All images of `config.source`, or those of a split that it brings; batches as of `build_dataloaders`.
+
+    Classes are matched by name, so their order and which of them occur do not matter.
+
+    Raises:
+        FileNotFoundError: no such data.
+        DataError: a class that `class_names` does not have (both lists are named), or no such split.
+    """
+    samples = read_samples(config)
+    unknown = [name for name in samples.class_names if name not in class_names]
+    if unknown:
+        raise DataError(
+            f"{config.source} has classes that the model does not know: {some(unknown)}; "
+            f"the data has {some(list(samples.class_names), 20)}; the model has {some(list(class_names), 20)}"
+        )
+    chosen = samples.splits != LEFT_OUT if split is None else samples.splits == SPLITS.index(split)
+    if not chosen.any():
+        brought = [name for code, name in enumerate(SPLITS) if (samples.splits == code).any()]
+        raise DataError(f"{config.source} has no {split} split of its own; it has {', '.join(brought) or 'no splits'}")
+    dataset = ImageDataset(_renumbered(samples, class_names, chosen), "val", eval_pipeline(spec))
+    sampler = OrderedBatchSampler(len(dataset), config.batch_size or DEFAULT_BATCH_SIZE, rank=0, world_size=1)
+    return DataLoader(dataset, batch_sampler=sampler, collate_fn=_as_is)  # type: ignore[arg-type]  # yields BatchKey
+
+
+def _renumbered(samples: Samples, class_names: Sequence[str], chosen: np.ndarray) -> Samples:
+    number = np.array([list(class_names).index(name) for name in samples.class_names], np.int32)
+    splits = np.where(chosen, SPLITS.index("val"), LEFT_OUT).astype(np.int8)
+    return samples.replace(labels=number[samples.labels], class_names=tuple(class_names), splits=splits)
+
+
+def _as_is(batch: object) -> object:
+    return batch

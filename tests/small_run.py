@@ -1,0 +1,69 @@
+"""A run directory as training leaves it, made in a moment: random weights, a head that has opinions, three classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+
+from datasets.config import DataConfig
+from trainers.checkpoint import FORMAT_VERSION, CheckpointWriter
+from trainers.config import OutputConfig, RunConfig, TrainConfig, to_dict
+from trainers.run_directory import write_run_config
+from vit.config import ModelConfig
+from vit.factory import build_model, image_spec, resolve
+
+CLASSES = ("ant", "bee", "cat")
+
+
+def make_run(folder: Path, *, classes: tuple[str, ...] = CLASSES, seed: int = 0, **model_options) -> Path:
+    """`model_options`: fields of ModelConfig, by default vit_micro_4 at 32 px."""
+    options = {"name": "vit_micro_4", "weights": "none"} | model_options
+    config = RunConfig(
+        model=resolve(ModelConfig(**options)),
+        data=DataConfig(source=str(folder / "gone"), workers=0),
+        train=TrainConfig(epochs=1, device="cpu", amp="off"),
+        output=OutputConfig(output_dir=folder.parent),
+    )
+    torch.manual_seed(seed)
+    model = build_model(config.model, num_classes=len(classes))
+    stir(model)
+    folder.mkdir(parents=True)
+    write_run_config(folder, config)
+    content = {
+        "model": model.state_dict(),
+        "epoch": 1,
+        "format_version": FORMAT_VERSION,
+        "class_names": list(classes),
+        "image_spec": to_dict(image_spec(config.model)),
+        "config": to_dict(config),
+        "torch_version": str(torch.__version__),
+    }
+    CheckpointWriter(folder / "checkpoints", keep=1)(content, "best.pt")
+    return folder
+
+
+@torch.no_grad()
+def stir(model: nn.Module) -> None:
+    """Away from the initial weights, whose head is zero: logits differ between images and classes."""
+    for parameter in model.parameters():
+        parameter.add_(torch.randn_like(parameter) * 0.05)
+
+
+def photo(path: Path, *, seed: int = 0, size: tuple[int, int] = (40, 36), mode: str = "RGB", **options) -> Path:
+    """A smooth random picture, so that JPEG keeps most of it."""
+    generator = np.random.default_rng(seed)
+    coarse = Image.fromarray(generator.integers(0, 256, (5, 5, 3), dtype=np.uint8))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    coarse.resize(size, Image.Resampling.BICUBIC).convert(mode).save(path, **options)
+    return path
+
+
+def labelled_photos(root: Path, *, classes: tuple[str, ...] = CLASSES, n: int = 4) -> Path:
+    for index, name in enumerate(classes):
+        for number in range(n):
+            photo(root / name / f"{number}.png", seed=100 * index + number)
+    return root

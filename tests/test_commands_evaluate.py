@@ -1,0 +1,164 @@
+"""`evaluate`: every number against scikit-learn; classes matched by name; a temperature that calibrates."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import balanced_accuracy_score, confusion_matrix, precision_recall_fscore_support
+from small_run import CLASSES, labelled_photos, make_run, photo
+from torch.nn import functional as F
+
+import main
+from trainers.calibration import LIMITS, expected_calibration_error, fit_temperature, reliability
+from trainers.evaluation_report import balanced_accuracy, per_class
+from trainers.metrics import ExpectedCalibrationError
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    return make_run(tmp_path_factory.mktemp("evaluate") / "run")
+
+
+def call(capsys, *argv) -> tuple[int, str, str]:
+    code = main.main(["evaluate", *(str(word) for word in argv)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def number(out: str, name: str) -> float:
+    return next(float(line.split()[1]) for line in out.splitlines() if line.split()[:1] == [name])
+
+
+def test_classes_and_confusion_agree_with_scikit_learn():
+    generator = np.random.default_rng(0)
+    labels, predicted = generator.integers(0, 5, 300), generator.integers(0, 6, 300)  # class 5 has no image
+    confusion = confusion_matrix(labels, predicted, labels=range(6))
+    precision, recall, f1, images = precision_recall_fscore_support(
+        labels, predicted, labels=range(6), zero_division=np.nan
+    )
+    for index, row in enumerate(per_class(confusion, [str(each) for each in range(6)])):
+        assert row.precision == pytest.approx(precision[index])
+        assert row.images == images[index]
+        if images[index]:
+            assert row.recall == pytest.approx(recall[index])
+            assert row.f1 == pytest.approx(f1[index])
+    assert per_class(confusion, [*"abcdef"])[5].recall is None
+    seen = predicted < 5
+    assert balanced_accuracy(confusion_matrix(labels[seen], predicted[seen], labels=range(6))) == pytest.approx(
+        balanced_accuracy_score(labels[seen], predicted[seen])
+    )
+
+
+def test_the_bins_sum_to_the_error_that_training_logs():
+    generator = torch.Generator().manual_seed(0)
+    logits, labels = torch.randn(500, 4, generator=generator) * 2, torch.randint(0, 4, (500,), generator=generator)
+    metric = ExpectedCalibrationError()
+    metric.update((logits, labels))
+    bins = reliability(logits, labels)
+    assert expected_calibration_error(bins) == pytest.approx(metric.compute(), abs=1e-6)
+    assert sum(each.count for each in bins) == 500
+
+
+@pytest.mark.parametrize("planted", [0.4, 1.0, 3.0])
+def test_a_planted_temperature_is_found_again(planted):
+    generator = torch.Generator().manual_seed(0)
+    true = torch.randn(20_000, 5, generator=generator) * 1.5
+    labels = torch.multinomial(true.softmax(1), 1, generator=generator)[:, 0]
+    found = fit_temperature(true * planted, labels)
+    assert found == pytest.approx(planted, rel=0.05)
+    losses = {
+        t: F.cross_entropy((true * planted).double() / t, labels).item() for t in (found, found * 1.05, found / 1.05)
+    }
+    assert min(losses, key=lambda t: losses[t]) == found
+
+
+def test_a_model_that_is_always_right_gets_the_lowest_temperature_and_not_zero():
+    logits = F.one_hot(torch.arange(30) % 3).float()
+    assert fit_temperature(logits, torch.arange(30) % 3) == pytest.approx(LIMITS[0], rel=1e-3)
+
+
+def test_other_data_is_scored_by_class_name_and_written_class_by_class(capsys, run, tmp_path):
+    data = labelled_photos(tmp_path / "photos", n=5)
+    code, out, err = call(capsys, run, "--data", data)
+    assert code == 0, err
+    table = rows(run / "eval" / "photos_predictions.csv")
+    assert len(table) == 15
+    labels, predicted = [row["label"] for row in table], [row["predicted"] for row in table]
+    assert number(out, "accuracy") == np.mean([a == b for a, b in zip(labels, predicted, strict=True)])
+    assert number(out, "balanced_accuracy") == pytest.approx(
+        np.mean([np.mean([p == c for p, t in zip(predicted, labels, strict=True) if t == c]) for c in CLASSES])
+    )
+    probability = [dict(zip(CLASSES, map(float, row["probabilities"].split()), strict=True)) for row in table]
+    losses = [-math.log(each[label]) for each, label in zip(probability, labels, strict=True)]
+    assert number(out, "loss") == pytest.approx(np.mean(losses), abs=1e-5)
+    with open(run / "eval" / "photos_confusion.csv", newline="") as file:
+        header, *body = csv.reader(file)
+    assert header == ["true \\ predicted", *CLASSES]
+    expected = confusion_matrix(labels, predicted, labels=CLASSES)
+    assert [[int(value) for value in row[1:]] for row in body] == expected.tolist()
+    assert [row["name"] for row in rows(run / "eval" / "photos_per_class.csv")] == list(CLASSES)
+    for figure in ("confusion", "reliability"):
+        assert (run / "eval" / f"photos_{figure}.png").stat().st_size > 5_000
+
+
+def test_a_subset_of_the_classes_keeps_its_names_and_an_unknown_class_is_refused_with_both_lists(capsys, run, tmp_path):
+    two = labelled_photos(tmp_path / "two", classes=("bee", "cat"))
+    code, out, _err = call(capsys, run, "--data", two, "--output", tmp_path / "out")
+    assert code == 0
+    assert {row["label"] for row in rows(tmp_path / "out" / "two_predictions.csv")} == {"bee", "cat"}
+    assert [line.split()[-1] for line in out.splitlines() if line[:3] in CLASSES] == ["0", "4", "4"]
+    photo(two / "dog" / "0.png")
+    code, _out, err = call(capsys, run, "--data", two)
+    assert code == 3
+    assert err == (
+        f"error: {two} has classes that the model does not know: dog; the data has bee, cat, dog; "
+        "the model has ant, bee, cat\n"
+    )
+
+
+def test_val_fits_the_temperature_and_test_uses_it(capsys, tmp_path):
+    data = labelled_photos(tmp_path / "pets", n=20)
+    common = ["--output-dir", str(tmp_path / "runs"), "--run-name", "r"]
+    options = ["--model", "vit_micro_4", "--image-size", "16", "--epochs", "1", "--workers", "0", "--device", "cpu"]
+    assert main.main(["train", "--data", str(data), *common, *options]) == 0
+    trained = tmp_path / "runs" / "pets" / "r"
+    code, out, _err = call(capsys, trained, "--split", "test")
+    assert code == 0
+    assert "temperature" not in out.split("split")[-1]
+    code, out, _err = call(capsys, trained)
+    assert code == 0
+    assert out.count("as logged") == 5
+    assert "logged:" not in out
+    fitted = json.loads((trained / "eval" / "temperature.json").read_text())
+    assert fitted["loss_after"] <= fitted["loss_before"]
+    assert fitted["fitted_on"] == "val"
+    code, out, _err = call(capsys, trained, "--split", "test")
+    assert f"{fitted['temperature']:.4f} fitted on val" in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "message"),
+    [
+        (["{run}", "--split", "train"], 2, "split=train of a run's own data is augmented"),
+        (["{run}", "--data", "nowhere/"], 3, "no data at nowhere"),
+        (["weights.pth"], 2, "weights.pth brings no images; name labelled ones with --data"),
+        (["{run}", "--split", "dev"], 2, "dev"),
+    ],
+)
+def test_a_mistake_gets_one_line(capsys, run, tmp_path, monkeypatch, argv, code, message):
+    monkeypatch.chdir(tmp_path)
+    found, _out, err = call(capsys, *(word.format(run=run) for word in argv))
+    assert found == code, err
+    assert message in err
+    assert err.count("\n") == 1

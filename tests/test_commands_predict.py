@@ -1,0 +1,299 @@
+"""`predict`: a file gets what evaluation gives it; nothing readable is lost, nothing unreadable goes unnamed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import struct
+import sys
+import time
+import tracemalloc
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from small_run import CLASSES, labelled_photos, make_run, photo
+
+import main
+from datasets.config import DataConfig
+from datasets.images import read_image
+from datasets.labelled import labelled_loader
+from datasets.transforms import preprocess
+from trainers.classifier import open_classifier
+from trainers.predict import Prediction, Source, find_images, predict
+from trainers.run import load
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    return make_run(tmp_path_factory.mktemp("predict") / "run")
+
+
+def call(capsys, *argv) -> tuple[int, str, str]:
+    code = main.main(["predict", *(str(word) for word in argv)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def table(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def every_kind(folder: Path) -> Path:
+    """One labelled file of each kind: grey, palette, alpha, 16 bits, turned by EXIF, CMYK, as JPEG, PNG, TIFF, WebP."""
+    bee = folder / "bee"
+    photo(bee / "rgb.jpg", seed=1)
+    photo(bee / "grey.png", seed=2, mode="L")
+    photo(bee / "palette.png", seed=3, mode="P")
+    photo(bee / "cmyk.jpg", seed=4, mode="CMYK")
+    photo(bee / "rgb.webp", seed=5)
+    clear = Image.open(photo(folder / "x.png", seed=6)).convert("RGBA")
+    clear.putalpha(Image.linear_gradient("L").resize(clear.size))
+    clear.save(bee / "alpha.png")
+    (folder / "x.png").unlink()
+    deep = (np.arange(40 * 36, dtype=np.uint16) * 45).reshape(36, 40)
+    Image.fromarray(deep).save(bee / "deep.png")
+    Image.fromarray(deep).save(bee / "deep.tif")
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    photo(bee / "turned.jpg", seed=7, size=(60, 36), exif=exif)
+    photo(folder / "ant" / "thin.png", seed=8, size=(200, 33))
+    photo(folder / "cat" / "tiny.png", seed=9, size=(3, 2))
+    return folder
+
+
+def test_a_file_gets_the_probabilities_that_its_evaluation_gives(run, tmp_path):
+    data = every_kind(tmp_path / "data")
+    classifier = open_classifier(str(run), device="cpu")
+    found = {
+        p.path: dict(p.top) for p in predict(classifier, find_images([str(data)]), top=3, batch_size=4) if not p.error
+    }
+    loader = labelled_loader(DataConfig(source=str(data)), classifier.spec, class_names=classifier.class_names)
+    expected = torch.cat([classifier.model(images) for images, _ in loader]).detach().softmax(1)
+    assert len(found) == len(expected) == 11
+    for index, row in enumerate(expected.tolist()):
+        path = str(data / loader.dataset.path(index))
+        assert [found[path][name] for name in CLASSES] == pytest.approx(row, abs=1e-5), path
+
+
+def test_a_run_predicts_from_its_directory_alone_after_it_was_moved(capsys, tmp_path):
+    run = make_run(tmp_path / "before")
+    picture = photo(tmp_path / "a.jpg")
+    first = call(capsys, run, picture)
+    assert first[0] == 0, first[2]
+    assert call(capsys, run.rename(tmp_path / "after"), picture) == first
+
+
+def test_the_two_formats_say_the_same_and_top_is_capped_at_the_classes(capsys, run, tmp_path):
+    data = labelled_photos(tmp_path / "data", n=2)
+    code, out, err = call(capsys, run, data, "--top", 5)
+    assert code == 0
+    assert call(capsys, run, data, "--top", 5, "--output", tmp_path / "out" / "p.jsonl")[1] == ""
+    objects = [json.loads(line) for line in (tmp_path / "out" / "p.jsonl").read_text().splitlines()]
+    for row, entry in zip(table(out), objects, strict=True):
+        assert row["path"] == entry["path"]
+        assert row["label"] == entry["label"] == Path(row["path"]).parent.name
+        assert row["predicted"] == entry["predicted"] == entry["top"][0]["class"]
+        names = [row["predicted"], row["predicted_2"], row["predicted_3"]]
+        assert [each["class"] for each in entry["top"]] == names
+        assert set(names) == set(CLASSES)
+        assert sum(each["probability"] for each in entry["top"]) == pytest.approx(1)
+    right = sum(row["label"] == row["predicted"] for row in table(out))
+    assert f"{right} of 6 images whose folder names their class are right" in err
+
+
+def test_folders_globs_and_standard_input_name_the_same_images(capsys, run, tmp_path, monkeypatch):
+    data = labelled_photos(tmp_path / "data", n=3)
+    (data / "ant" / "notes.txt").write_text("not an image, and not meant as one")
+    (data / "back").symlink_to(data)  # a loop must end
+    folder = table(call(capsys, run, data)[1])
+    assert len(folder) == 9
+    assert table(call(capsys, run, f"{data}/[abc]*/*.png")[1]) == folder
+
+    class Piped:
+        buffer = io.BytesIO("\n".join(row["path"] for row in folder).encode() + b"\r\n\n")
+
+    monkeypatch.setattr(sys, "stdin", Piped)
+    assert table(call(capsys, run, "-")[1]) == folder
+
+
+def test_one_image_may_come_through_standard_input(capsys, run, tmp_path, monkeypatch):
+    for suffix in ("jpg", "png", "webp", "tif"):
+        picture = photo(tmp_path / f"a.{suffix}", seed=3)
+
+        class Piped:
+            buffer = io.BytesIO(picture.read_bytes())
+
+        monkeypatch.setattr(sys, "stdin", Piped)
+        piped, named = (table(call(capsys, run, source)[1])[0] for source in ("-", picture))
+        assert piped["path"] == "<stdin>"
+        assert (piped["predicted"], piped["probability"]) == (named["predicted"], named["probability"])
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def huge_png() -> bytes:
+    header = struct.pack(">IIBBBBB", 50_000, 50_000, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0")) + chunk(b"IEND", b"")
+
+
+def malformed(folder: Path, count: int = 200) -> list[Path]:
+    whole = photo(folder / "whole.jpg", size=(90, 80)).read_bytes()
+    png = photo(folder / "whole.png", size=(90, 80)).read_bytes()
+    generator = np.random.default_rng(0)
+    bad = []
+    for number in range(count):
+        path = folder / f"bad{number:03d}.jpg"
+        kind = number % 8
+        if kind == 0:
+            path.write_bytes(whole[: int(generator.integers(1, len(whole) // 2))])
+        elif kind == 1:
+            path.write_bytes(b"")
+        elif kind == 2:
+            path.write_text("plain text\n")
+        elif kind == 3:
+            path.write_bytes(huge_png())
+        elif kind == 4:
+            path = path.with_suffix(".gif")
+            frames = [Image.new("P", (8, 8), colour) for colour in (0, 1, 2)]
+            frames[0].save(path, save_all=True, append_images=frames[1:])
+        elif kind == 5:
+            path.mkdir()
+        elif kind == 6:
+            path.symlink_to(folder / "nothing here")
+        else:
+            path = path.with_suffix(".png")
+            path.write_bytes(png[: int(generator.integers(9, len(png) // 2))])
+        bad.append(path)
+    return bad
+
+
+def test_two_hundred_malformed_inputs_are_each_named_and_cost_no_other_image(capsys, run, tmp_path):
+    folder = tmp_path / "mixed"
+    bad = malformed(folder)
+    good = [photo(folder / f"good{number}.png", seed=number) for number in range(20)]
+    arguments = [*bad[:100], *good, *bad[100:]]
+    code, out, err = call(capsys, run, *arguments, "--batch-size", 16)
+    assert code == 3
+    assert [row["path"] for row in table(out)] == [str(path) for path in good]
+    assert "Traceback" not in err
+    for path in bad:
+        assert f"error: cannot read image {path}: " in err
+    assert "200 of 220 files could not be read" in err
+    # As a folder: the directories in it are walked, everything else is named again.
+    code, out, err = call(capsys, run, folder)
+    assert code == 3
+    assert len(table(out)) == 22
+    assert len(err.splitlines()) == 200 - 25 + 1
+
+
+def test_names_that_are_no_text_do_not_stop_it(capsys, run, tmp_path):
+    odd = tmp_path / "line\nbreak.png"
+    photo(odd)
+    bytes_name = bytes(tmp_path) + b"/caf\xe9.png"
+    Path(bytes_name.decode("utf-8", "surrogateescape")).write_bytes(odd.read_bytes())
+    code, out, _err = call(capsys, run, tmp_path)
+    assert code == 0
+    assert [Path(row["path"]).name for row in table(out)] == ["caf\\udce9.png", "line\\nbreak.png"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_the_grid_takes_any_number_of_pictures(run, tmp_path, capsys, count):
+    paths = [photo(tmp_path / CLASSES[number % 3] / f"{number}.png", seed=number) for number in range(count)]
+    assert call(capsys, run, *paths, "--grid", tmp_path / "grid.png")[0] == 0
+    with Image.open(tmp_path / "grid.png") as image:
+        assert image.width > 150
+
+
+def test_titles_of_the_grid_are_green_when_right_red_when_wrong_and_dark_when_unknown():
+    from matplotlib.colors import to_rgb
+
+    from trainers.figures import prediction_grid
+
+    pixels = np.zeros((1, 8, 8), np.uint8)
+    made = [Prediction("a", (("$x$", 0.9),), label, pixels) for label in ("$x$", "y", None)]
+    axes = prediction_grid(made).axes[:3]
+    right, wrong, unknown = (to_rgb(axis.title.get_color()) for axis in axes)
+    assert right[1] > max(right[0], right[2])
+    assert wrong[0] > max(wrong[1], wrong[2])
+    assert max(unknown) < 0.3
+    assert axes[0].get_title() == "\\$x\\$ [\\$x\\$]\n90%"
+
+
+def test_temperature_changes_probabilities_but_no_prediction(run, tmp_path, capsys):
+    picture = photo(tmp_path / "a.png")
+    code, _out, err = call(capsys, run, picture, "--calibrated")
+    assert code == 2
+    assert "no fitted temperature; python main.py evaluate" in err
+    classifier = open_classifier(str(run), device="cpu")
+    plain, cooled = (
+        next(predict(classifier, [Source(str(picture))], top=3, temperature=temperature)) for temperature in (1.0, 3.0)
+    )
+    assert plain.predicted == cooled.predicted
+    logits = torch.tensor([dict(plain.top)[name] for name in CLASSES]).double().log() / 3
+    assert [dict(cooled.top)[name] for name in CLASSES] == pytest.approx(logits.softmax(0).tolist(), abs=1e-5)
+
+
+def test_memory_does_not_grow_with_the_number_of_files(run, tmp_path):
+    picture = str(photo(tmp_path / "a.png"))
+    classifier = open_classifier(str(run), device="cpu")
+
+    def peak(count: int) -> int:
+        tracemalloc.start()
+        for _ in predict(classifier, (Source(picture) for _ in range(count)), batch_size=8):
+            pass
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return most
+
+    peak(16)
+    assert peak(320) < 1.5 * peak(48)
+
+
+@pytest.mark.slow
+def test_batches_are_at_least_twice_as_fast_as_one_image_at_a_time(run, tmp_path):
+    paths = [photo(tmp_path / f"{number}.jpg", seed=number) for number in range(192)]
+    model, spec, class_names = load(run)
+    classifier = open_classifier(str(run), device="cpu")
+
+    def one_by_one() -> list[str]:
+        with torch.inference_mode():
+            return [class_names[int(model(preprocess(read_image(path), spec)[None]).argmax())] for path in paths]
+
+    def streamed() -> list[str]:
+        return [each.predicted for each in predict(classifier, (Source(str(path)) for path in paths))]
+
+    def seconds(work) -> float:
+        start = time.perf_counter()
+        work()
+        return time.perf_counter() - start
+
+    assert one_by_one() == streamed()
+    ratios = [seconds(one_by_one) / seconds(streamed) for _ in range(3)]
+    print(f"images/s against one by one: {max(ratios):.1f}x")
+    assert max(ratios) >= 2
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "message"),
+    [
+        (["nowhere", "a.png"], 3, "nowhere is not a run directory"),
+        (["{run}"], 2, "no images named"),
+        (["{run}", "a.png", "--top", "0"], 2, "top=0 must be at least 1"),
+        (["{run}", "a.png", "--device", "cuda:99"], 2, "is not there"),
+        (["weights.pth", "a.png"], 3, "weights.pth: no such weights file"),
+        (["{run}", "a.png", "--output", "/proc/nothing/x.csv"], 2, "cannot write /proc/nothing/x.csv"),
+    ],
+)
+def test_a_mistake_gets_one_line(capsys, run, tmp_path, monkeypatch, argv, code, message):
+    monkeypatch.chdir(tmp_path)
+    found, _out, err = call(capsys, *(word.format(run=run) for word in argv))
+    assert found == code, err
+    assert message in err
+    assert err.count("\n") == 1

@@ -1,0 +1,120 @@
+"""Pictures of results: predictions as a grid, confusion matrix, reliability diagram. No pyplot: no global state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from trainers.calibration import Bin
+from trainers.predict import Prediction
+
+RIGHT, WRONG, UNKNOWN = "#1a7f37", "#cf222e", "#24292f"
+BLUE, GREY = "#0969da", "#8c959f"
+
+
+def prediction_grid(predictions: Sequence[Prediction]) -> Figure:
+    """The pictures as the model saw them, each under `predicted [true]`: green when right, red when wrong.
+
+    Raises:
+        ValueError: there is no picture.
+    """
+    if not predictions:
+        raise ValueError("a grid needs at least one picture")
+    columns = math.ceil(math.sqrt(len(predictions)))
+    rows = math.ceil(len(predictions) / columns)
+    figure = Figure(figsize=(max(2.4, 1.9 * columns), 2.25 * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axis in axes:
+        axis.set_axis_off()
+    for axis, prediction in zip(axes, predictions, strict=False):
+        assert prediction.pixels is not None
+        show(axis, prediction.pixels)
+        text = f"{shorten(prediction.predicted)} {prediction.top[0][1]:.0%}"
+        if prediction.label is not None:
+            text = f"{shorten(prediction.predicted)} [{shorten(prediction.label)}]\n{prediction.top[0][1]:.0%}"
+        axis.set_title(escape(text), fontsize=9, color=_colour(prediction))
+    return figure
+
+
+def _colour(prediction: Prediction) -> str:
+    if prediction.label is None:
+        return UNKNOWN
+    return RIGHT if prediction.label == prediction.predicted else WRONG
+
+
+def confusion_figure(confusion: np.ndarray, class_names: Sequence[str], *, title: str) -> Figure:
+    """Counts (classes, classes), rows true; shaded by the share of the row, so that small classes show, too."""
+    count = len(class_names)
+    side = min(16.0, 3.2 + 0.34 * count)
+    figure = Figure(figsize=(side + 0.6, side), layout="constrained")
+    axis = figure.subplots()
+    shares = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)
+    image = axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    figure.colorbar(image, ax=axis, shrink=0.8, label="share of the true class")
+    axis.set_xlabel("predicted")
+    axis.set_ylabel("true")
+    axis.set_title(escape(title), fontsize=10)
+    if count <= 40:
+        names = [escape(shorten(name)) for name in class_names]
+        axis.set_xticks(range(count), names, rotation=90 if count * max(map(len, names)) > 12 * side else 0, fontsize=8)
+        axis.set_yticks(range(count), names, fontsize=8)
+    if count <= 25:
+        for row, column in zip(*np.nonzero(confusion), strict=True):
+            colour = "white" if shares[row, column] > 0.5 else "black"
+            axis.text(column, row, f"{confusion[row, column]:,}", ha="center", va="center", fontsize=7, color=colour)
+    return figure
+
+
+def reliability_figure(bins: Sequence[Bin], *, ece: float, title: str, scaled: Sequence[Bin] = ()) -> Figure:
+    """Accuracy over confidence in bins, with how many images each bin holds; `scaled`: after temperature scaling."""
+    figure = Figure(figsize=(5, 5.6), layout="constrained")
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    top.plot([0, 1], [0, 1], "--", color=GREY, linewidth=1, label="perfectly calibrated")
+    for group, colour, marker, label in ((bins, BLUE, "o", "as trained"), (scaled, RIGHT, "s", "temperature scaled")):
+        filled = [each for each in group if each.count]
+        if filled:
+            top.plot(
+                [each.confidence for each in filled], [each.accuracy for each in filled],
+                marker=marker, markersize=4, color=colour, linewidth=1.4, label=label,
+            )  # fmt: skip
+    top.set_ylabel("accuracy")
+    top.set_ylim(-0.02, 1.02)
+    top.set_title(escape(f"{title}\nECE {ece:.4f}"), fontsize=10)
+    top.legend(frameon=False, fontsize=8, loc="upper left")
+    edges = np.linspace(0, 1, len(bins) + 1)
+    bottom.bar(edges[:-1], [each.count for each in bins], width=1 / len(bins), align="edge", color=BLUE, alpha=0.7)
+    bottom.set_xlabel("confidence")
+    bottom.set_ylabel("images")
+    bottom.set_xlim(0, 1)
+    for axis in (top, bottom):
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.25, linewidth=0.6)
+    return figure
+
+
+def show(axis, pixels: np.ndarray) -> None:
+    """uint8 (C, S, S) as a picture; pixels of small images stay squares."""
+    picture = pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)
+    axis.imshow(
+        picture, cmap="gray", vmin=0, vmax=255, interpolation="nearest" if len(picture) <= 96 else "antialiased"
+    )
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Write a PNG; folders are made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    return path
+
+
+def shorten(name: str, limit: int = 18) -> str:
+    return name if len(name) <= limit else name[: limit - 1] + "…"
+
+
+def escape(text: str) -> str:
+    """Matplotlib takes text between dollar signs for mathematics; class names and files may hold any."""
+    return text.replace("$", r"\$")
