@@ -63,12 +63,9 @@ def test_every_link_and_figure_leads_to_a_file() -> None:
             assert (page.parent / target).is_file(), f"{page.name}: {target}"
 
 
-def test_the_figures_are_small_and_all_of_them_are_shown() -> None:
+def test_the_figures_are_small() -> None:
     figures = sorted((DOCS / "figures").glob("*.png"))
     assert sum(path.stat().st_size for path in figures) < 1_500_000
-    text = WALKTHROUGH.read_text(encoding="utf-8")
-    for path in figures:
-        assert f"figures/{path.name}" in text, path.name
 
 
 @pytest.fixture
@@ -86,5 +83,5 @@ def test_the_script_draws_every_figure_of_the_page(figure_script, tmp_path: Path
     with torch.random.fork_rng():
         figure_script.main(["--output", str(tmp_path), "--epochs", "1"])
     drawn = {path.name for path in tmp_path.glob("*.png")}
-    assert drawn == {path.name for path in (DOCS / "figures").glob("*.png")}
+    assert drawn == set(re.findall(r"\(figures/([\w.]+)\)", WALKTHROUGH.read_text(encoding="utf-8")))
     assert drawn

@@ -80,3 +80,10 @@ def test_the_patch_convolution_is_a_convolution_with_its_gradients() -> None:
         torch.autograd.grad(out, inputs, seed), torch.autograd.grad(expected, inputs, seed), strict=True
     ):
         torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-4)
+
+
+def test_returned_weights_are_part_of_the_graph() -> None:
+    q, k, v = torch.randn(3, 2, 3, 9, 8, requires_grad=True)
+    out, weights = explicit_attention(q, k, v)
+    (gradient,) = torch.autograd.grad(out.sum(), weights)
+    torch.testing.assert_close(gradient, v.sum(-1)[:, :, None].expand(2, 3, 9, 9))

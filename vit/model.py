@@ -130,12 +130,11 @@ def explicit_attention(q: Tensor, k: Tensor, v: Tensor, *, dropout: float = 0.0)
     Without the division the scores have variance K, and the softmax of such numbers is nearly one-hot.
     """
     heads, scale = q.size(1), q.size(-1) ** -0.5
-    q, k, v = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)  # every head of every image by itself: (B*H, T, K)
     # alpha * q k^T, the scaling inside the product: no pass of its own over memory. beta=0: the first tensor is unread.
-    scores = torch.baddbmm(q.new_empty(1, 1, 1), q, k.mT, beta=0, alpha=scale)
+    scores = torch.baddbmm(q.new_empty(1, 1, 1), q.flatten(0, 1), k.flatten(0, 1).mT, beta=0, alpha=scale)
     weights = scores.softmax(dim=-1).to(v.dtype)  # (B*H, T, T), rows sum to 1; autocast may compute it in float32
-    out = F.dropout(weights, dropout) @ v
-    return out.unflatten(0, (-1, heads)), weights.unflatten(0, (-1, heads))
+    weights = weights.unflatten(0, (-1, heads))  # (B, H, T, T): what is returned is what `out` comes from
+    return F.dropout(weights, dropout) @ v, weights
 
 
 class Attention(nn.Module):
