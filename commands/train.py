@@ -17,12 +17,15 @@ def parse(argv: Sequence[str], prog: str) -> RunConfig:
 
 
 def main(config: RunConfig) -> int:
+    from trainers.distributed import is_first
     from trainers.resume import train_or_resume  # torch takes seconds to import; --help should not
     from trainers.run import train
 
     if config.train.loop == "plain":
         return train_without_ignite(config)
-    report(train_or_resume(config) if config.output.auto_resume else train(config))
+    result = train_or_resume(config) if config.output.auto_resume else train(config)
+    if is_first():
+        report(result)
     return 0
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from datasets.transforms import PRESETS
 from trainers.config import RunConfig
+from trainers.distributed import world_size
 from trainers.errors import ConfigError
 from vit.config import HF_PREFIX, VIT_SHAPES
 
@@ -55,7 +56,7 @@ DEFAULTS: dict[tuple[str, str], Defaults] = {
     ),
     ("vit", "probe"): Defaults(
         lr=1e-3, weight_decay=0.0, batch_size=32, images_seen=100_000, max_epochs=20, label_smoothing=0.0,
-        augment="light", source="linear probe: one convex layer, so AdamW's customary rate and no decay",
+        augment="none", source="linear probe: one convex layer, so AdamW's customary rate, no decay, fixed images",
     ),
 }  # fmt: skip
 
@@ -110,7 +111,29 @@ def resolve(config: RunConfig) -> RunConfig:
         cutmix=preset.cutmix_alpha,
     )
     train = dataclasses.replace(train, device=device, amp=resolve_amp(train.amp, device, config.model.name))
-    return dataclasses.replace(config, data=data, train=train)
+    config = dataclasses.replace(config, data=data, train=train)
+    return dataclasses.replace(config, train=dataclasses.replace(train, cache_features=resolve_cache(config)))
+
+
+def resolve_cache(config: RunConfig) -> Literal["on", "off"]:
+    """Whether a linear probe may train on cached features: `auto` does so whenever it changes nothing but the time.
+
+    Raises:
+        ConfigError: it is asked for, and the head would see other features than without it.
+    """
+    train = config.train
+    obstacles = {
+        "only --trainable head leaves the backbone as it is": config.model.trainable != "head",
+        f"--augment {config.data.augment} changes the images from epoch to epoch; add --augment none": (
+            config.data.augment != "none"
+        ),
+        "MixUp and CutMix blend images, not features; add --mixup 0 --cutmix 0": bool(train.mixup or train.cutmix),
+        "a head on cached features trains in one process, without torchrun": world_size() > 1,
+    }
+    found = [reason for reason, holds in obstacles.items() if holds]
+    if train.cache_features == "on" and found:
+        raise ConfigError(f"--cache-features on is not possible: {found[0]}")
+    return "off" if train.cache_features == "off" or found else "on"
 
 
 def resolve_length(config: RunConfig, *, train_images: int, steps_per_epoch: int) -> RunConfig:

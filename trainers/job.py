@@ -19,8 +19,10 @@ from trainers import defaults, distributed
 from trainers.config import RunConfig, from_dict
 from trainers.engines import Slices
 from trainers.errors import ConfigError
+from trainers.handlers import stop_workers
 from trainers.memory import recompute_activations
 from trainers.optim import build_optimizer, learning_rate
+from trainers.probe import cached_features, head_of
 from trainers.seeding import seed_everything
 from vit import ImageSpec, ModelConfig, VisionTransformer, WeightsError, attention_path, build_model, image_spec
 from vit.config import HF_PREFIX
@@ -41,6 +43,8 @@ class Job:
     model: nn.Module
     optimizer: Optimizer
     device: torch.device
+    on_features: bool = False
+    """The loaders give cached features, and the head alone is trained and evaluated."""
 
     @property
     def steps_per_epoch(self) -> int:
@@ -54,6 +58,10 @@ class Job:
     @property
     def amp_dtype(self) -> torch.dtype | None:
         return AMP_DTYPES[self.config.train.amp]
+
+    def classifier(self, model: nn.Module) -> nn.Module:
+        """The part of `model`, which is this job's or its average, that turns what the loaders give into logits."""
+        return head_of(model) if self.on_features else model
 
 
 def prepare(config: RunConfig, *, checkpoint: dict[str, Any] | None = None) -> Job:
@@ -122,6 +130,15 @@ def record_attention(config: RunConfig, model: nn.Module) -> ModelConfig:
     return dataclasses.replace(config.model, attention=path)
 
 
+def with_cached_features(job: Job, *, between_batches: Callable[[], None]) -> tuple[Job, str]:
+    """The job with each image passed through the frozen backbone once, and one line about it."""
+    data, line = cached_features(
+        job.model, job.data, job.device, amp_dtype=job.amp_dtype, between_batches=between_batches
+    )
+    stop_workers(job.data.dataloaders.values())
+    return dataclasses.replace(job, data=data, on_features=True), line
+
+
 def schedule(job: Job) -> Callable[[int], float]:
     """The learning rate as a function of the step."""
     config = job.config.train
@@ -164,6 +181,8 @@ def slices(job: Job) -> Slices:
 
 def training_forward(job: Job) -> nn.Module:
     """The model as the training step calls it: itself, or wrapped for several processes, or compiled."""
+    if job.on_features:
+        return head_of(job.model)
     # A Hugging Face model may bring a part that its classifier does not use.
     skips = job.config.model.name.startswith(HF_PREFIX)
     forward = distributed.wrap(job.model, job.device, may_skip_parameters=skips)

@@ -25,7 +25,16 @@ from trainers.engines import create_evaluator, create_trainer
 from trainers.errors import Interrupted, TrainingError
 from trainers.evaluation import Scores, score_split, write_predictions
 from trainers.interruption import SignalFlag
-from trainers.job import Job, batch_mix, prepare, schedule, slices, training_forward, training_loss
+from trainers.job import (
+    Job,
+    batch_mix,
+    prepare,
+    schedule,
+    slices,
+    training_forward,
+    training_loss,
+    with_cached_features,
+)
 from trainers.run_directory import (
     command_line,
     describe_environment,
@@ -34,7 +43,7 @@ from trainers.run_directory import (
     write_json,
     write_run_config,
 )
-from trainers.saving import ResumeCheckpoint, attach_best_checkpoint, attach_files
+from trainers.saving import BestCheckpoint, ResumeCheckpoint, attach_files
 from vit import ImageSpec, build_model
 
 # Ignite logs an exception that passes through an engine; the command line says it once, in its own words.
@@ -100,6 +109,9 @@ def execute(job: Job, run_dir: Path, checkpoint: dict[str, Any] | None = None) -
         opened_loggers(run_dir, start_step=start_step, validate_again=reopened) as loggers,
         SignalFlag(processes=distributed.world_size(), agree=distributed.largest) as flag,
     ):
+        if job.config.train.cache_features == "on":
+            job, line = with_cached_features(job, between_batches=flag.check)
+            console.say(line)
         run = assemble(job, run_dir, loggers, flag)
         record.attach(run.trainer)
         if checkpoint is None and loggers is not None:
@@ -115,6 +127,8 @@ def execute(job: Job, run_dir: Path, checkpoint: dict[str, Any] | None = None) -
             raise
         finally:
             handlers.stop_workers(job.data.dataloaders.values())
+        if distributed.is_first():
+            run.saver.save_last()
         console.say_if_stopped_early(run.trainer, job.config.train, job.total_steps)
         return record.finish(conclude(job, run, run_dir, loggers))
 
@@ -155,7 +169,11 @@ def assemble(job: Job, run_dir: Path, loggers: tensorboard.RunLoggers | None, fl
         slices=slices(job), forward=training_forward(job),
     )  # fmt: skip
     evaluator = create_evaluator(
-        evaluated, nn.functional.cross_entropy, job.device, num_classes=num_classes, amp_dtype=job.amp_dtype
+        job.classifier(evaluated),
+        nn.functional.cross_entropy,
+        job.device,
+        num_classes=num_classes,
+        amp_dtype=job.amp_dtype,
     )
     clock = handlers.StepClock()
 
@@ -165,14 +183,16 @@ def assemble(job: Job, run_dir: Path, loggers: tensorboard.RunLoggers | None, fl
     handlers.Sums().attach(trainer)
     clock.attach(trainer)
     if loggers is not None:
-        tensorboard.attach_batch_picture(trainer, loggers, mean=job.spec.mean, std=job.spec.std)
+        if not job.on_features:
+            tensorboard.attach_batch_picture(trainer, loggers, mean=job.spec.mean, std=job.spec.std)
         tensorboard.attach_train_scalars(trainer, loggers, job.optimizer, clock, every=config.log_every)
         tensorboard.attach_val_scalars(trainer, evaluator, loggers)
         handlers.attach_progress(trainer)
     handlers.attach_validation(trainer, evaluator, job.data.dataloaders["val"])
     handlers.attach_history(trainer, evaluator, job.optimizer, clock, job.device)
     if loggers is not None:
-        attach_best_checkpoint(trainer, job, evaluated, run_dir)
+        best = BestCheckpoint(trainer, job, evaluated, run_dir)
+        best.attach()
         attach_files(trainer, run_dir)
         console.attach_epoch_lines(trainer, epochs=config.epochs)
     stopper = budget = None
@@ -180,7 +200,7 @@ def assemble(job: Job, run_dir: Path, loggers: tensorboard.RunLoggers | None, fl
         stopper = handlers.attach_early_stopping(trainer, evaluator, patience=config.patience, select=config.select)
     saver = ResumeCheckpoint(job, run_dir, trainer, ema=ema, stopper=stopper)
     if loggers is not None:
-        saver.attach(save_every=config.save_every, before_save=loggers.flush)
+        saver.attach(save_every=config.save_every, before_save=[loggers.flush, best.write])
     if config.max_minutes is not None:
         budget = TimeBudget(60 * config.max_minutes, agree=distributed.agreed)
         budget.attach(trainer)
@@ -201,7 +221,11 @@ def conclude(job: Job, run: Assembly, run_dir: Path, loggers: tensorboard.RunLog
         if split in job.data.dataloaders:
             loader = job.data.dataloaders[split]
             scores[split] = score_split(
-                job.model, loader, num_classes=len(job.data.class_names), device=job.device, amp_dtype=job.amp_dtype
+                job.classifier(job.model),
+                loader,
+                num_classes=len(job.data.class_names),
+                device=job.device,
+                amp_dtype=job.amp_dtype,
             )
             if loggers is not None:
                 predictions = run_dir / "eval" / f"{split}_predictions.csv"

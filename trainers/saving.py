@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from ignite.engine import Engine, Events
 from ignite.handlers import Checkpoint, EarlyStopping
-from torch import nn
+from torch import Tensor, nn
 
 from trainers.checkpoint import FORMAT_VERSION, CheckpointWriter, Fact, checkpoints, read_checkpoint
 from trainers.config import to_dict
@@ -18,6 +20,8 @@ from trainers.errors import CheckpointError
 from trainers.handlers import best_row
 from trainers.job import Job
 from trainers.run_directory import write_metrics_csv
+
+SECONDS_BETWEEN_SAVES = 60.0  # when epochs on cached features take seconds
 
 
 def identity(job: Job) -> dict[str, Fact]:
@@ -32,22 +36,46 @@ def identity(job: Job) -> dict[str, Fact]:
     return {name: Fact(value) for name, value in facts.items()}
 
 
-def attach_best_checkpoint(trainer: Engine, job: Job, evaluated: nn.Module, run_dir: Path) -> None:
-    """Keep the weights of the best epoch. Ignite's own score comparison knows no ties and keeps a NaN for ever."""
-    epoch = Fact(0)
-    save = Checkpoint(
-        {"model": evaluated, "epoch": epoch, **identity(job)},
-        CheckpointWriter(run_dir / "checkpoints", keep=1),
-        filename_pattern="best.pt",
-        n_saved=None,
-    )
+class BestCheckpoint:
+    """Keep the weights of the best epoch. Ignite's own score comparison knows no ties and keeps a NaN for ever.
 
-    @trainer.on(Events.EPOCH_COMPLETED)
-    def save_if_best(engine: Engine) -> None:
-        best = best_row(engine.state.history, job.config.train.select)
-        if best is not None and best["epoch"] == engine.state.epoch:
-            epoch.value = engine.state.epoch
-            save(engine)
+    With cached features an epoch takes less time than the file of a large backbone: then the head of the best epoch
+    waits in memory until the training state is saved too.
+    """
+
+    def __init__(self, trainer: Engine, job: Job, evaluated: nn.Module, run_dir: Path) -> None:
+        self.trainer, self.job = trainer, job
+        self.epoch, self.head = Fact(0), job.classifier(evaluated)
+        self.waiting: dict[str, Tensor] | None = None
+        self._save = Checkpoint(
+            {"model": evaluated, "epoch": self.epoch, **identity(job)},
+            CheckpointWriter(run_dir / "checkpoints", keep=1),
+            filename_pattern="best.pt",
+            n_saved=None,
+        )
+
+    def attach(self) -> None:
+        self.trainer.add_event_handler(Events.EPOCH_COMPLETED, self.keep_if_best)
+
+    def keep_if_best(self, engine: Engine) -> None:
+        best = best_row(engine.state.history, self.job.config.train.select)
+        if best is None or best["epoch"] != engine.state.epoch:
+            return
+        self.epoch.value = engine.state.epoch
+        if self.job.on_features:
+            self.waiting = copy.deepcopy(self.head.state_dict())
+        else:
+            self._save(engine)
+
+    def write(self) -> None:
+        """Write what waits in memory: a checkpoint to resume from must find the best of its history on the disk."""
+        if self.waiting is None:
+            return
+        now = copy.deepcopy(self.head.state_dict())
+        self.head.load_state_dict(self.waiting)
+        self._save(self.trainer)
+        self.head.load_state_dict(now)
+        self.waiting = None
 
 
 def attach_files(trainer: Engine, run_dir: Path) -> None:
@@ -67,6 +95,8 @@ class ResumeCheckpoint:
         self, job: Job, run_dir: Path, trainer: Engine, *, ema: ModelEMA | None, stopper: EarlyStopping | None
     ) -> None:
         self.trainer, self.folder = trainer, run_dir / "checkpoints"
+        self.seconds_between = SECONDS_BETWEEN_SAVES if job.on_features else 0.0
+        self.saved_at, self.saved_step = time.monotonic(), 0
         self.parts: dict[str, Any] = {
             "model": job.model,
             "optimizer": job.optimizer,
@@ -84,10 +114,10 @@ class ResumeCheckpoint:
             n_saved=None,
         )
 
-    def attach(self, *, save_every: int | None, before_save: Callable[[], None]) -> None:
+    def attach(self, *, save_every: int | None, before_save: Sequence[Callable[[], None]]) -> None:
         """Save at the end of each epoch, after all other work of it, and every `save_every` steps within one."""
         self.before_save = before_save
-        self.trainer.add_event_handler(Events.EPOCH_COMPLETED, self.save, epoch_open=False)
+        self.trainer.add_event_handler(Events.EPOCH_COMPLETED, self.save_epoch)
         if save_every:
 
             @self.trainer.on(Events.ITERATION_COMPLETED(every=save_every))
@@ -95,10 +125,21 @@ class ResumeCheckpoint:
                 if engine.state.iteration % engine.state.epoch_length:  # else EPOCH_COMPLETED saves in a moment
                     self.save(epoch_open=False)
 
+    def save_epoch(self) -> None:
+        if time.monotonic() - self.saved_at >= self.seconds_between:
+            self.save(epoch_open=False)
+
+    def save_last(self) -> None:
+        """Training is over: save what the last epoch left, where that has not been done."""
+        if self.saved_step != self.trainer.state.iteration:
+            self.save(epoch_open=False)
+
     def save(self, *, epoch_open: bool) -> None:
-        self.before_save()  # flush the event files: what a checkpoint knows, they must hold
+        for prepare in self.before_save:  # what a checkpoint knows, event files and best weights must hold
+            prepare()
         self.epoch_open.value = epoch_open
         self._save(self.trainer)
+        self.saved_at, self.saved_step = time.monotonic(), self.trainer.state.iteration
 
     def save_interrupted(self) -> None:
         """Save between two steps, or while the epoch's validation was under way."""
@@ -108,13 +149,15 @@ class ResumeCheckpoint:
         at_end = state.iteration % state.epoch_length == 0
         recorded = bool(state.history) and state.history[-1]["step"] == state.iteration
         if at_end and recorded:
-            return  # the end-of-epoch checkpoint holds just this
-        self.save(epoch_open=at_end)
+            self.save_last()  # nothing, where the end of the epoch was saved
+        else:
+            self.save(epoch_open=at_end)
 
     def restore(self, checkpoint: dict[str, Any]) -> None:
         """Put every part where `checkpoint` has it."""
         for name, part in self.parts.items():
             part.load_state_dict(checkpoint[name])
+        self.saved_step = self.trainer.state.iteration
 
 
 def newest_checkpoint(run_dir: Path, warn: Callable[[str], None]) -> dict[str, Any] | None:

@@ -1,0 +1,45 @@
+"""What tests/test_trainers_distributed.py starts several times: one process of a run, told its place by environment
+variables as torchrun tells it."""
+
+import sys
+from pathlib import Path
+
+import torch
+
+import main
+from datasets.config import DataConfig
+from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.errors import ConfigError, Interrupted
+from vit.config import ModelConfig
+
+torch.set_num_threads(1)
+
+
+def config(folder: Path, *, data: str = "digits", **options) -> RunConfig:
+    """A short run with everything on that draws random numbers."""
+    return RunConfig(
+        model=ModelConfig(name="vit_micro_2", dropout=0.2, attention_dropout=0.1, stochastic_depth=0.2),
+        data=DataConfig(source=data, batch_size=48, workers=0, labels_per_class=15 if data == "digits" else None),
+        train=TrainConfig(
+            **{"epochs": 2, "mixup": 0.3, "cutmix": 0.5, "ema_decay": 0.9, "patience": 50, "device": "cpu"} | options
+        ),
+        output=OutputConfig(output_dir=folder, run_name="r"),
+    )
+
+
+def train_or_resume(folder: Path) -> int:
+    from trainers.resume import resume
+    from trainers.run import train
+
+    run_dir = folder / "digits" / "r"
+    try:
+        (resume(run_dir) if run_dir.exists() else train(config(folder)))
+    except Interrupted as stop:
+        return main.complain(str(stop), stop.exit_code)
+    except ConfigError as error:
+        return main.complain(str(error), 2)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main.main(sys.argv[2:]) if sys.argv[1] == "main" else train_or_resume(Path(sys.argv[1])))

@@ -1,0 +1,180 @@
+"""Several processes train as one: the same bits as one process with micro-batches, and they end together."""
+
+import csv
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from benchmarks.kill_resume import differences, run_content
+from tests.distributed_run import config
+from trainers.checkpoint import checkpoints
+from trainers.run import train
+from trainers.run_directory import read_json
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def start(processes, *argv):
+    """One process per rank, as torchrun would start them, but with exit codes of their own."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    place = {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.distributed_run", *map(str, argv)],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=os.environ
+            | {key: str(value) for key, value in place.items()}
+            | {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+        )
+        for rank in range(processes)
+    ]  # fmt: skip
+
+
+def finish(processes, *, timeout=120):
+    """(exit code, stdout, stderr) of each."""
+    outputs = [process.communicate(timeout=timeout) for process in processes]
+    return [(process.returncode, *texts) for process, texts in zip(processes, outputs, strict=True)]
+
+
+def history(run_dir):
+    with open(run_dir / "metrics.csv", newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def predictions(run_dir, split):
+    with open(run_dir / "eval" / f"{split}_predictions.csv", newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_two_processes_equal_one_with_two_micro_batches_bit_for_bit(tmp_path):
+    results = finish(start(2, tmp_path / "two"))
+    assert [code for code, *_ in results] == [0, 0], results
+    two = tmp_path / "two" / "digits" / "r"
+    one = train(config(tmp_path / "one", accumulate=2)).run_dir
+    assert read_json(two / "meta.json")["processes"] == 2
+    (ours, theirs) = (run_content_without_rounding(run_dir) for run_dir in (two, one))
+    assert not differences(ours, theirs)
+    for mine, other in zip(history(two), history(one), strict=True):
+        for name in ("train_loss", "train_accuracy", "grad_norm", "val_accuracy", "lr"):
+            assert mine[name] == other[name], name
+        assert float(mine["val_loss"]) == pytest.approx(float(other["val_loss"]), rel=1e-6)
+    for split in ("val", "test"):
+        assert [row["path"] for row in predictions(two, split)] == [row["path"] for row in predictions(one, split)]
+        assert [row["predicted"] for row in predictions(two, split)] == [
+            row["predicted"] for row in predictions(one, split)
+        ]
+    # The first process alone speaks and writes.
+    assert "epoch 2/2" in results[0][1]
+    assert "epoch" not in results[1][1]
+
+
+def run_content_without_rounding(run_dir):
+    """Weights, optimizer and averages, which must agree to the bit; sums over another order of images do not."""
+    step = torch.load(checkpoints(run_dir / "checkpoints", "step")[0], weights_only=True)
+    content = {"trainer": [step["trainer"]["iteration"], step["trainer"]["epoch_length"]]}
+    for name in ("model", "ema"):
+        content[name] = {key: value.numpy().tobytes() for key, value in step[name].items()}
+    content["optimizer"] = {
+        f"{index}.{key}": value.numpy().tobytes()
+        for index, state in step["optimizer"]["state"].items()
+        for key, value in state.items()
+    }
+    assert content["optimizer"]
+    return content
+
+
+def image_folder(root):
+    """13 validation images; 27 to train on, so that the last batch of 3 is cut unevenly."""
+    generator = np.random.default_rng(0)
+    for split, counts in (("train", (14, 13)), ("val", (7, 6))):
+        for name, count in zip(("cat", "dog"), counts, strict=True):
+            folder = root / split / name
+            folder.mkdir(parents=True)
+            for i in range(count):
+                Image.fromarray(generator.integers(0, 256, (20, 20, 3), dtype=np.uint8)).save(folder / f"{i}.png")
+    return root
+
+
+def main_arguments(data, folder, *more):
+    return (
+        "main", "train", "--data", data, "--output-dir", folder, "--run-name", "r", "--model", "vit_micro_4",
+        "--image-size", 16, "--epochs", 2, "--batch-size", 8, "--workers", 0, "--device", "cpu", *more,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_thirteen_validation_images_on_two_processes_score_as_on_one(tmp_path):
+    data = image_folder(tmp_path / "pets")
+    pair = start(2, *main_arguments(data, tmp_path / "two"))
+    (single,) = start(1, *main_arguments(data, tmp_path / "one", "--accumulate", 2))
+    assert [code for code, *_ in finish([*pair, single])] == [0, 0, 0]
+    two, one = (history(tmp_path / name / "pets" / "r") for name in ("two", "one"))
+    for mine, other in zip(two, one, strict=True):
+        for name in ("val_accuracy", "val_macro_f1", "train_accuracy"):
+            assert mine[name] == other[name]
+        for name in ("val_loss", "val_ece"):
+            assert float(mine[name]) == pytest.approx(float(other[name]), abs=1e-6)
+    assert len({row["path"] for row in predictions(tmp_path / "two" / "pets" / "r", "val")}) == 13
+
+
+@pytest.mark.slow
+def test_a_stop_of_one_process_stops_all_and_the_rest_is_the_same(tmp_path):
+    whole = finish(start(2, tmp_path / "whole"))
+    assert [code for code, *_ in whole] == [0, 0], whole
+    processes = start(2, tmp_path / "stopped")
+    wait_for(tmp_path / "stopped" / "digits" / "r" / "config.json")
+    processes[1].send_signal(signal.SIGTERM)
+    results = finish(processes)
+    assert [code for code, *_ in results] == [143, 143], results
+    run_dir = tmp_path / "stopped" / "digits" / "r"
+    assert read_json(run_dir / "summary.json")["status"] == "interrupted"
+    refused = finish(start(1, tmp_path / "stopped"))
+    assert refused[0][0] == 2
+    assert "was started with 2 processes, not 1: resume it torchrun --nproc-per-node 2" in refused[0][2]
+    resumed = finish(start(2, tmp_path / "stopped"))
+    assert [code for code, *_ in resumed] == [0, 0], resumed
+    assert not differences(run_content(tmp_path / "whole" / "digits" / "r"), run_content(run_dir))
+
+
+def wait_for(path, *, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert path.exists()
+
+
+@pytest.mark.slow
+def test_a_killed_process_ends_all_within_a_minute_with_one_line(tmp_path):
+    data = image_folder(tmp_path / "pets")
+    processes = start(2, *main_arguments(data, tmp_path / "runs", "--epochs", 500))
+    wait_for(tmp_path / "runs" / "pets" / "r" / "metrics.csv")
+    begin = time.monotonic()
+    processes[1].kill()
+    (code, _out, err), _ = finish(processes, timeout=60)
+    assert time.monotonic() - begin < 60
+    assert code == 4, err
+    assert "another process of this run has ended" in err
+    assert "resume with: python main.py resume" in err
+
+
+@pytest.mark.slow
+def test_torchrun_trains_and_reports_once(tmp_path):
+    data = image_folder(tmp_path / "pets")
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "main.py",
+         *map(str, main_arguments(data, tmp_path / "runs")[1:])],
+        cwd=ROOT, capture_output=True, text=True, timeout=120, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("best epoch") == 1

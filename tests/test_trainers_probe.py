@@ -1,0 +1,191 @@
+"""A linear probe on cached features: the same head, for a fraction of the time."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from datasets.config import DataConfig
+from datasets.sampling import BatchKey
+from trainers.checkpoint import checkpoints, read_checkpoint
+from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.errors import ConfigError, Interrupted
+from trainers.job import prepare
+from trainers.probe import features_of, head_of
+from trainers.reevaluate import evaluate_run
+from trainers.resume import resume
+from trainers.run import load, train
+from trainers.run_directory import read_json
+from vit.config import ModelConfig
+from vit.parts import parts
+
+CPU = torch.device("cpu")
+
+
+def probe_config(folder, *, model=None, data=None, **train_options) -> RunConfig:
+    return RunConfig(
+        model=ModelConfig(**{"name": "vit_micro_2", "trainable": "head"} | (model or {})),
+        data=DataConfig(**{"source": "digits", "labels_per_class": 20, "batch_size": 32, "workers": 0} | (data or {})),
+        train=TrainConfig(**{"epochs": 3, "device": "cpu"} | train_options),
+        output=OutputConfig(output_dir=folder, run_name="r"),
+    )
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {},
+        {"pool": "mean_norm", "representation_size": 24},
+        {"name": "resnet18", "weights": "none", "image_size": 32},
+        {"name": "vit_tiny_16", "image_size": 32},
+    ],
+    ids=lambda model: model.get("name", "") + model.get("pool", ""),
+)
+def test_the_head_of_the_features_is_the_model(model):
+    job = prepare(probe_config("unused", model=model))
+    for parameter in job.model.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    features = features_of(job.model, job.data.dataloaders["val"], CPU, amp_dtype=None)
+    images, labels = next(iter(job.data.dataloaders["val"]))
+    with torch.no_grad():
+        torch.testing.assert_close(head_of(job.model)(features[: len(labels)]), job.model(images), atol=1e-6, rtol=1e-5)
+    assert len(features) == len(job.data.dataloaders["val"].dataset)
+    assert {id(p) for p in head_of(job.model).parameters()} == {
+        id(p) for part in parts(job.model).head for p in part.parameters()
+    }
+
+
+def final_weights(result, kind="step"):
+    return read_checkpoint(checkpoints(result.run_dir / "checkpoints", kind)[0])["model"]
+
+
+@pytest.mark.parametrize("options", [{}, {"ema_decay": 0.9, "accumulate": 2}], ids=["plain", "averaged"])
+def test_training_on_cached_features_equals_training_on_the_images(tmp_path, capsys, options):
+    cached = train(probe_config(tmp_path / "cached", **options))
+    assert "64 features of each of" in capsys.readouterr().out
+    uncached = train(probe_config(tmp_path / "uncached", cache_features="off", **options))
+    assert "features of each of" not in capsys.readouterr().out
+    for kind in ("step", "best"):
+        ours, theirs = final_weights(cached, kind), final_weights(uncached, kind)
+        for name, value in ours.items():
+            torch.testing.assert_close(value, theirs[name], atol=1e-5, rtol=0)
+    assert float(final_weights(cached)["head.weight"].abs().max()) > 1e-3
+    for mine, other in zip(cached.history, uncached.history, strict=True):
+        for name in ("val_loss", "val_accuracy"):
+            assert mine[name] == pytest.approx(other[name], abs=1e-5)
+    assert cached.test["loss"] == pytest.approx(uncached.test["loss"], abs=1e-5)
+
+
+def test_a_probe_is_a_run_like_any_other(tmp_path):
+    result = train(probe_config(tmp_path))
+    assert read_json(result.run_dir / "config.json")["train"]["cache_features"] == "on"
+    again = evaluate_run(result.run_dir, split="val")
+    assert again.metrics["loss"] == pytest.approx(result.val["loss"], abs=1e-6)
+    model, _spec, class_names = load(result.run_dir)
+    assert len(class_names) == 10
+    assert float(model.head.weight.detach().abs().max()) > 0
+
+
+def test_auto_caches_whenever_the_images_stay_the_same_and_only_then():
+    def resolved(**options):
+        return prepare(probe_config("unused", **options)).config.train.cache_features
+
+    assert resolved() == "on"
+    assert resolved(data={"augment": "none"}) == "on"
+    assert resolved(data={"augment": "light"}) == "off"
+    assert resolved(mixup=0.2) == "off"
+    assert resolved(model={"trainable": "last:1"}) == "off"
+    assert resolved(cache_features="off") == "off"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"data": {"augment": "light"}}, "--augment light changes the images from epoch to epoch; add --augment none"),
+        ({"mixup": 0.2}, "MixUp and CutMix blend images"),
+        ({"model": {"trainable": "all"}}, "only --trainable head"),
+    ],
+)
+def test_caching_what_cannot_be_cached_is_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        prepare(probe_config("unused", cache_features="on", **options))
+
+
+def test_a_stop_while_features_are_computed_leaves_at_once():
+    job = prepare(probe_config("unused"))
+    seen = []
+
+    def stop():
+        seen.append(1)
+        raise Interrupted(15)
+
+    with pytest.raises(Interrupted):
+        features_of(job.model, job.data.dataloaders["train"], CPU, amp_dtype=None, between_batches=stop)
+    assert len(seen) == 1
+
+
+def test_feature_rows_follow_the_table_and_labels_stay_with_them(tmp_path):
+    from trainers.job import with_cached_features
+
+    job = prepare(probe_config(tmp_path))
+    cached, _line = with_cached_features(job, between_batches=lambda: None)
+    images, features = (one.data.dataloaders["train"].dataset for one in (job, cached))
+    rows = torch.tensor([5, 0, 17]).numpy()
+    (pictures, labels), (numbers, same) = (
+        images.__getitems__(BatchKey(3, rows)),
+        features.__getitems__(BatchKey(3, rows)),
+    )
+    assert torch.equal(labels, same)
+    expected = []
+    parts(job.model).head[0].register_forward_pre_hook(lambda _, inputs: expected.append(inputs[0]))
+    with torch.no_grad():
+        job.model.eval()(pictures)
+    torch.testing.assert_close(numbers, expected[0], atol=1e-6, rtol=1e-5)
+    assert features.path(5) == images.path(5)
+
+
+def test_a_probe_that_was_stopped_ends_like_one_that_was_not(tmp_path, monkeypatch):
+    from trainers import saving
+
+    whole = train(probe_config(tmp_path / "whole"))
+    monkeypatch.setattr(saving, "SECONDS_BETWEEN_SAVES", 0.0)
+    attach = saving.ResumeCheckpoint.attach
+
+    class Crash(BaseException):
+        pass
+
+    def armed(self, **options):
+        attach(self, **options)
+
+        def crash(engine):
+            if engine.state.epoch == 2:
+                raise Crash
+
+        from ignite.engine import Events
+
+        self.trainer.add_event_handler(Events.EPOCH_COMPLETED, crash)
+
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(saving.ResumeCheckpoint, "attach", armed)
+        train(probe_config(tmp_path / "cut"))
+    monkeypatch.setattr(saving, "SECONDS_BETWEEN_SAVES", 1e9)
+    resumed = resume(tmp_path / "cut" / "digits" / "r")
+    for kind in ("step", "best"):
+        ours, theirs = final_weights(resumed, kind), final_weights(whole, kind)
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert dataclasses.asdict(resumed)["val"] == dataclasses.asdict(whole)["val"]
+
+
+def test_an_epoch_of_seconds_does_not_write_the_whole_backbone(tmp_path, monkeypatch):
+    from trainers.checkpoint import CheckpointWriter
+
+    written = []
+    write = CheckpointWriter.__call__
+
+    def counted(self, checkpoint, filename, metadata=None):
+        written.append(filename)
+        write(self, checkpoint, filename, metadata)
+
+    monkeypatch.setattr(CheckpointWriter, "__call__", counted)
+    train(probe_config(tmp_path, epochs=8))
+    assert len(written) == 2, written  # the best weights and the last state, once each

@@ -1,0 +1,135 @@
+"""A linear probe on cached features: the frozen backbone sees each image once, and the head trains on what it said.
+
+Valid where the images stay the same in every epoch. Training then takes seconds, whatever the size of the backbone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+from tqdm import tqdm
+
+from datasets import DataBundle
+from datasets.cache import available_memory
+from datasets.sampling import BatchKey, OrderedBatchSampler
+from trainers.engines import autocast
+from trainers.errors import ConfigError
+from vit import VisionTransformer
+from vit.parts import parts
+
+
+class FeatureDataset(Dataset):
+    """One split as features (N, D) instead of images; everything else is the image data set's."""
+
+    def __init__(self, images: Any, features: Tensor) -> None:
+        self.images, self.features = images, features
+        self.labels, self.samples = images.labels, images.samples
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitems__(self, key: BatchKey) -> tuple[Tensor, Tensor]:
+        rows = torch.from_numpy(np.asarray(key.draws) % len(self))
+        return self.features[rows], torch.from_numpy(self.labels)[rows]
+
+    def path(self, index: int) -> str:
+        return self.images.path(index)
+
+    def raw(self, index: int) -> Tensor:
+        return self.images.raw(index)
+
+
+def head_of(model: nn.Module) -> nn.Module:
+    """Features -> logits: the trained end of a model, sharing its parameters."""
+    head = list(parts(model).head)
+    if isinstance(model, VisionTransformer) and len(head) == 2:
+        return nn.Sequential(head[0], nn.Tanh(), head[1])  # the layer of `representation_size`
+    return head[0] if len(head) == 1 else nn.Sequential(*head)
+
+
+def cached_features(
+    model: nn.Module,
+    data: DataBundle,
+    device: torch.device,
+    *,
+    amp_dtype: torch.dtype | None,
+    between_batches: Callable[[], None],
+) -> tuple[DataBundle, str]:
+    """The same bundle with features for images, and one line about it. Order, batches and labels stay as they are.
+
+    Raises:
+        ConfigError: they do not fit into memory.
+    """
+    start = time.perf_counter()
+    loaders = {
+        split: _feature_loader(
+            loader, features_of(model, loader, device, amp_dtype=amp_dtype, between_batches=between_batches)
+        )
+        for split, loader in data.dataloaders.items()
+    }
+    images, width = sum(data.dataset_sizes.values()), loaders["train"].dataset.features.shape[1]  # type: ignore[attr-defined]
+    seconds = time.perf_counter() - start
+    line = f"cached: {width:,} features of each of {images:,} images, computed once in {seconds:.1f} s"
+    return DataBundle(loaders, data.class_names, data.dataset_sizes), line
+
+
+@torch.no_grad()
+def features_of(
+    model: nn.Module,
+    loader: DataLoader,
+    device: torch.device,
+    *,
+    amp_dtype: torch.dtype | None,
+    between_batches: Callable[[], None] = lambda: None,
+) -> Tensor:
+    """(N, D) on the CPU: what reaches the head, for every image of a split in table order.
+
+    `between_batches` may raise to end it: a signal need not wait for the last image.
+    """
+    model.eval()
+    dataset: Any = loader.dataset
+    sampler = OrderedBatchSampler(len(dataset), loader.batch_sampler.batch_size)  # type: ignore[union-attr]
+    ordered = DataLoader(
+        dataset,
+        batch_sampler=sampler,  # type: ignore[arg-type]  # yields BatchKey, as the loaders of `datasets` do
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        worker_init_fn=loader.worker_init_fn,
+        pin_memory=loader.pin_memory,
+    )
+    found: list[Tensor] = []
+    handle = parts(model).head[0].register_forward_pre_hook(lambda _, inputs: found.append(inputs[0].cpu()))
+    try:
+        for images, _ in tqdm(ordered, desc="features", disable=None, leave=False):
+            with autocast(device, amp_dtype):
+                model(images.to(device, non_blocking=True))
+            between_batches()
+            if len(found) == 1:
+                _require_memory(found[0], len(dataset))
+    finally:
+        handle.remove()
+    return torch.cat(found)
+
+
+def _require_memory(batch: Tensor, images: int) -> None:
+    need, free = batch[0].numel() * batch.element_size() * images, available_memory()
+    if need > 0.8 * free:
+        raise ConfigError(
+            f"the features of {images:,} images need {need / 1e9:.1f} GB, {free / 1e9:.1f} GB are free: "
+            "use --cache-features off"
+        )
+
+
+def _feature_loader(loader: DataLoader, features: Tensor) -> DataLoader:
+    return DataLoader(
+        FeatureDataset(loader.dataset, features),
+        batch_sampler=loader.batch_sampler,
+        collate_fn=loader.collate_fn,
+        pin_memory=loader.pin_memory,
+    )
