@@ -46,7 +46,7 @@ class Options:
     """How many pictures the grid shows at most."""
     calibrated: bool = False
     """Divide the logits by the temperature that `evaluate` fitted on val."""
-    batch_size: int = 64
+    batch_size: int = 32
     """Images per forward pass."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:N or mps."""

@@ -240,9 +240,9 @@ def test_temperature_changes_probabilities_but_no_prediction(run, tmp_path, caps
     assert [dict(cooled.top)[name] for name in CLASSES] == pytest.approx(logits.softmax(0).tolist(), abs=1e-5)
 
 
-def test_memory_does_not_grow_with_the_number_of_files(run, tmp_path):
+def test_memory_does_not_grow_with_the_number_of_files(tmp_path):
     picture = str(photo(tmp_path / "a.png"))
-    classifier = open_classifier(str(run), device="cpu")
+    classifier = open_classifier(str(make_run(tmp_path / "run", name="vit_micro_2")), device="cpu")
 
     def peak(count: int) -> int:
         tracemalloc.start()

@@ -15,8 +15,8 @@ from trainers.config import from_dict
 from trainers.defaults import resolve_device
 from trainers.errors import ConfigError
 from trainers.run import load
-from trainers.run_directory import find_run
-from vit import ImageSpec, ModelConfig, WeightsError, build_model, image_spec
+from trainers.run_directory import find_run, read_run_config
+from vit import ImageSpec, ModelConfig, WeightsError, build_model, image_spec, resolve
 from vit.config import HF_PREFIX, TORCHVISION_MODELS
 from vit.weight_files import WeightFile, read_weights
 
@@ -35,6 +35,8 @@ class Classifier:
     spec: ImageSpec
     class_names: tuple[str, ...]
     device: torch.device
+    config: ModelConfig | None = None
+    """What rebuilds the model; None for onnx and pt2, which are programs."""
     run_dir: Path | None = None
     """Only of a run; reports are written below it."""
 
@@ -74,8 +76,10 @@ def open_classifier(
     """
     on = torch.device(resolve_device(device))
     path = Path(source).expanduser()
+    config: ModelConfig | None = None
     if source.startswith(HF_PREFIX):
-        module, spec, names = _open_huggingface(source)
+        config = ModelConfig(name=source)
+        module, spec, names = _open_huggingface(config)
         kind = "huggingface"
     elif path.suffix == ".onnx":
         module, spec, names = _open_onnx(path)
@@ -84,15 +88,16 @@ def open_classifier(
         module, spec, names = _open_pt2(path, trust=trust)
         kind, on = "pt2", torch.device("cpu")
     elif path.suffix in WEIGHT_FILES:
-        module, spec, names = _open_weights(path, model)
+        module, spec, names, config = _open_weights(path, model)
         kind = "weights"
     else:
         run_dir = find_run(source, output_dir)
         module, spec, names = load(run_dir)
-        return Classifier(str(run_dir), "run", module.to(on), spec, names, on, run_dir)
+        config = read_run_config(run_dir).model
+        return Classifier(str(run_dir), "run", module.to(on), spec, names, on, config, run_dir)
     if class_names is not None:
         names = read_class_names(class_names, expected=len(names))
-    return Classifier(source, kind, module.to(on), spec, tuple(names), on)
+    return Classifier(source, kind, module.to(on), spec, tuple(names), on, config)
 
 
 def is_run_name(source: str) -> bool:
@@ -107,8 +112,8 @@ def read_class_names(path: Path, *, expected: int) -> tuple[str, ...]:
     return names
 
 
-def _open_huggingface(name: str) -> tuple[nn.Module, ImageSpec, Sequence[str]]:
-    config = ModelConfig(name=name)
+def _open_huggingface(config: ModelConfig) -> tuple[nn.Module, ImageSpec, Sequence[str]]:
+    name = config.name
     try:
         from transformers import AutoConfig
     except ImportError:
@@ -122,14 +127,13 @@ def _open_huggingface(name: str) -> tuple[nn.Module, ImageSpec, Sequence[str]]:
     return module.eval(), image_spec(config), [labels[index] for index in range(len(labels))]
 
 
-def _open_weights(path: Path, model: str | None) -> tuple[nn.Module, ImageSpec, Sequence[str]]:
+def _open_weights(path: Path, model: str | None) -> tuple[nn.Module, ImageSpec, Sequence[str], ModelConfig]:
     """Our own .safetensors exports and checkpoints say what they are; for any other file `model` says it."""
     file = read_weights(path)
     described = describe(file)
     if described is not None:
         config, spec, names = described
-        config_of = {"weights": "none", "weights_source": None, "trainable": "all"}
-        module = build_model(config, num_classes=len(names), **config_of)
+        module = build_model(config, num_classes=len(names), weights="none", weights_source=None, trainable="all")
         if config.name.startswith(HF_PREFIX):
             module.load_state_dict(file.tensors if _fits(module, file) else _under_model(file.tensors))
         elif _fits(module, file):
@@ -138,12 +142,13 @@ def _open_weights(path: Path, model: str | None) -> tuple[nn.Module, ImageSpec, 
             from vit import load_weights
 
             load_weights(module, path, layer_norm_eps=config.layer_norm_eps)
-        return module.eval(), spec, names
+        return module.eval(), spec, names, config
     if model is None:
         raise ConfigError(f"{path} does not say which model it holds; name it with --model, such as --model vit_b_16")
     classes = _count_classes(file)
     config = ModelConfig(name=model, weights=str(path))
-    return build_model(config, num_classes=classes).eval(), image_spec(config), _numbered(config, classes)
+    module = build_model(config, num_classes=classes).eval()
+    return module, image_spec(config), _numbered(config, classes), resolve(config)
 
 
 def describe(file: WeightFile) -> tuple[ModelConfig, ImageSpec, Sequence[str]] | None:
@@ -217,7 +222,7 @@ def _open_pt2(path: Path, *, trust: bool) -> tuple[nn.Module, ImageSpec, Sequenc
         program = torch.export.load(path, extra_files=extras)
     except Exception as error:  # a damaged archive provokes many kinds
         raise WeightsError(f"{path}: not a readable .pt2 file ({type(error).__name__})") from None
-    return program.module(check_guards=False), *_read_metadata(extras, path)
+    return program.module(), *_read_metadata(extras, path)
 
 
 def _read_metadata(values: Mapping[str, str], path: Path) -> tuple[ImageSpec, tuple[str, ...]]:

@@ -110,7 +110,7 @@ def predict(
     sources: Iterable[Source],
     *,
     top: int = 1,
-    batch_size: int = 64,
+    batch_size: int = 32,
     temperature: float = 1.0,
     keep_pixels: bool = False,
 ) -> Iterator[Prediction]:

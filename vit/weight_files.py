@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import functools
 import hashlib
+import json
 import pickle
 import re
 import zipfile
@@ -104,12 +105,18 @@ def _read_torch(path: Path) -> dict[str, Any]:
 
 
 def _read_safetensors(path: Path) -> dict[str, Any]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    from safetensors import SafetensorError, safe_open
 
     try:
-        return dict(load_file(path))
-    except (SafetensorError, OSError, ValueError) as error:
+        with safe_open(path, "pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
+            described = file.metadata() or {}
+        if "image_spec" not in described:
+            return tensors
+        # Our own exports say how images are prepared, what the classes are, and which model it is.
+        extras = {name: json.loads(described[name]) for name in ("class_names", "image_spec", "config")}
+        return {**extras, "model": tensors}
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise WeightsError(f"{path}: not a readable safetensors file ({error})") from None
 
 

@@ -1,0 +1,65 @@
+"""`export RUN --format safetensors|onnx|pt2`: a file that other programs run, checked against the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from commands import arguments
+
+
+@dataclass(frozen=True)
+class Options:
+    """Write a model to a file for use elsewhere: any batch size, class names and preprocessing inside. The file is
+    compared with the model on real images first; one that computes something else is not left behind.
+    """
+
+    run: Annotated[str, tyro.conf.Positional]
+    """A run directory, `latest`, a weights file (with --model), or hf:ID_OR_FOLDER."""
+    format: Literal["safetensors", "onnx", "pt2"] = "safetensors"
+    """safetensors: weights, in torchvision's names where its class fits. onnx, pt2: the whole computation."""
+    output: Path | None = None
+    """File to write. Default: export/model.<format> in the run directory."""
+    images: tuple[str, ...] = ()
+    """Images or folders to compare on. Default: the run's own val images."""
+    model: str | None = None
+    """Which model a weights file from elsewhere belongs to."""
+    class_names: Path | None = None
+    """Text file with one class name per line, for weights that carry none."""
+    output_dir: Path = Path("runs")
+    """Where `latest` is looked for."""
+
+
+def parse(argv: Sequence[str], prog: str) -> Options:
+    options: Options = arguments.parse(Options, argv, prog=prog)
+    return options
+
+
+def main(options: Options) -> int:
+    from trainers.classifier import open_classifier
+    from trainers.export import SUFFIXES, export
+    from vit.export import MissingPackage
+
+    suffix = SUFFIXES[options.format]
+    if options.output is not None and options.output.suffix != suffix:
+        raise arguments.UsageError(f"output {options.output} must end in {suffix} for --format {options.format}")
+    classifier = open_classifier(
+        options.run, device="cpu", model=options.model, class_names=options.class_names, output_dir=options.output_dir
+    )
+    path = options.output or classifier.folder / "export" / f"model{suffix}"
+    try:
+        written = export(classifier, options.format, path, images=options.images)
+    except MissingPackage as error:
+        raise arguments.UsageError(str(error)) from None
+    spec = classifier.spec
+    print(f"{'written':>9}  {written.path} ({written.path.stat().st_size / 1e6:.1f} MB)")
+    print(f"{'input':>9}  float32 (batch, {spec.in_channels}, {spec.image_size}, {spec.image_size}), any batch")
+    print(f"{'classes':>9}  {len(classifier.class_names)}, names inside; preprocessing inside as image_spec")
+    print(f"{'parity':>9}  {written.parity}")
+    if written.note:
+        print(f"{'note':>9}  {written.note}")
+    return 0

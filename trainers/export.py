@@ -1,0 +1,160 @@
+"""Export a classifier, and refuse to leave a file that does not compute what the model computes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datasets import DataError, build_dataloaders
+from datasets.transforms import eval_pipeline
+from trainers.classifier import Classifier, open_classifier
+from trainers.config import to_dict
+from trainers.errors import ConfigError
+from trainers.predict import find_images, read_source
+from trainers.run_directory import read_run_config
+from vit import ImageSpec, WeightsError
+from vit.export import Logits, describe, export_onnx, export_pt2, export_safetensors
+
+SUFFIXES = {"safetensors": ".safetensors", "onnx": ".onnx", "pt2": ".pt2"}
+BATCH_SIZES = (1, 3, 64)
+TOLERANCE = 1e-4  # largest difference of logits; relative to the largest logit where that is above 1
+
+
+@dataclass(frozen=True)
+class Parity:
+    """How an exported file compares with the model: over `n` images, in batches of each of BATCH_SIZES."""
+
+    n: int
+    images: str
+    max_difference: float
+    largest_logit: float
+    top1_agreement: float
+
+    @property
+    def good(self) -> bool:
+        allowed = TOLERANCE * max(1.0, self.largest_logit)
+        return self.max_difference <= allowed and self.top1_agreement == 1
+
+    def __str__(self) -> str:
+        return (
+            f"logits differ by at most {self.max_difference:.2g} (largest logit {self.largest_logit:.3g}), "
+            f"top-1 agrees on {self.top1_agreement:.2%}: {self.n} {self.images}, "
+            f"batches of {', '.join(map(str, BATCH_SIZES))}"
+        )
+
+
+@dataclass(frozen=True)
+class Export:
+    """The file that was written, its parity with the model, and what a person should know."""
+
+    path: Path
+    parity: Parity
+    note: str = ""
+
+
+def export(classifier: Classifier, kind: str, path: Path, *, images: Sequence[str] = ()) -> Export:
+    """Write `classifier` to `path` as safetensors, onnx or pt2, once its file has been found to compute the same.
+
+    Args:
+        images: files or folders to compare on. Default: the run's own val images, or generated ones where these
+            are gone.
+
+    Raises:
+        ConfigError: this kind of classifier has no parameters to export.
+        WeightsError: the file computes something else; nothing is left behind.
+    """
+    if classifier.config is None:
+        raise ConfigError(f"{classifier.source} is an export itself; export the run or the weights it came from")
+    batch, what = comparison_images(classifier, images)
+    metadata = describe(classifier.spec, classifier.class_names, {"model": to_dict(classifier.config)})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    try:
+        logits, note = _write(classifier, kind, aside, metadata)
+        parity = compare(classifier, logits, batch, what)
+        if not parity.good:
+            raise WeightsError(f"{kind} export refused: {parity}; nothing was written")
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+    return Export(path, parity, note)
+
+
+def _write(classifier: Classifier, kind: str, path: Path, metadata: dict[str, str]) -> tuple[Logits, str]:
+    model = classifier.model.cpu()
+    if kind == "onnx":
+        return export_onnx(model, classifier.spec, path, metadata=metadata), ""
+    if kind == "pt2":
+        return export_pt2(model, classifier.spec, path, metadata=metadata), ""
+    names = export_safetensors(model, path, metadata=metadata)
+    return open_classifier(str(path), device="cpu").logits, f"parameter names: {names}"
+
+
+def compare(classifier: Classifier, logits: Logits, images: Tensor, what: str) -> Parity:
+    """Compare a file with the model it came from, on each batch size."""
+    difference = largest = 0.0
+    agreed: list[bool] = []
+    for size in BATCH_SIZES:
+        for batch in _batches(images, size):
+            expected, found = classifier.logits(batch), logits(batch).detach()
+            difference = max(difference, float((expected - found).abs().max().nan_to_num(torch.inf)))
+            largest = max(largest, float(expected.abs().max()))
+            agreed += (expected.argmax(1) == found.argmax(1)).tolist()
+    return Parity(len(images), what, difference, largest, float(np.mean(agreed)))
+
+
+def _batches(images: Tensor, size: int) -> Iterator[Tensor]:
+    """Whole batches; of single images only the first few, which is what that size is there to test."""
+    for start in range(0, min(len(images), 8 * size), size):
+        batch = images[start : start + size]
+        yield batch if len(batch) == size else images[torch.arange(start, start + size) % len(images)]
+
+
+def comparison_images(classifier: Classifier, paths: Sequence[str], *, count: int = 64) -> tuple[Tensor, str]:
+    """Up to `count` images (B, C, S, S), normalised, and what they are.
+
+    Raises:
+        DataError: none of `paths` is an image.
+    """
+    if paths:
+        pipeline = eval_pipeline(classifier.spec)
+        read = (read_source(source, pipeline) for source in find_images(paths))
+        pictures = [picture for picture, _ in zip(filter(_is_picture, read), range(count), strict=False)]
+        if not pictures:
+            raise DataError(f"{', '.join(paths)}: no image to compare on")
+        return pipeline.normalise(torch.from_numpy(np.stack(pictures))), "given images"
+    own = _own_images(classifier, count)
+    if own is not None:
+        return own, "val images of the run"
+    return generated_images(classifier.spec, count), "generated images (the run's own are gone; --images names some)"
+
+
+def _is_picture(found: np.ndarray | str) -> bool:
+    return not isinstance(found, str)
+
+
+def _own_images(classifier: Classifier, count: int) -> Tensor | None:
+    if classifier.run_dir is None:
+        return None
+    config = read_run_config(classifier.run_dir)
+    try:
+        loader = build_dataloaders(config.data, classifier.spec, seed=config.train.seed).dataloaders["val"]
+        batch = torch.stack([loader.dataset[row][0] for row in range(min(count, len(loader.dataset)))])  # type: ignore[arg-type]
+    except (DataError, ValueError, OSError):  # gone, moved or damaged
+        return None
+    return batch
+
+
+def generated_images(spec: ImageSpec, count: int) -> Tensor:
+    """Smooth random pictures with the statistics of `spec`: closer to photographs than white noise is."""
+    generator = torch.Generator().manual_seed(0)
+    coarse = torch.rand(count, spec.in_channels, 7, 7, generator=generator)
+    pictures = torch.nn.functional.interpolate(coarse, size=spec.image_size, mode="bicubic").clamp(0, 1)
+    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (spec.mean, spec.std))
+    return (pictures - mean) / std

@@ -1,0 +1,158 @@
+"""A model as a file that other programs run: ONNX, torch.export (.pt2), or safetensors in torchvision's names.
+
+B batch, C channels, S side. Each file carries the class names and the ImageSpec, as JSON, and takes any batch size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vit.config import ImageSpec
+from vit.key_maps import rename
+from vit.model import VisionTransformer
+
+EXAMPLE_BATCH = 2  # 0 and 1 are special to torch.export: it would fix them
+Logits = Callable[[Tensor], Tensor]
+
+# The way back of `key_maps.from_torchvision`.
+_TO_TORCHVISION = (
+    (r"embedding\.class_token", r"class_token"),
+    (r"embedding\.positions", r"encoder.pos_embedding"),
+    (r"embedding\.patches\.projection\.(weight|bias)", r"conv_proj.\1"),
+    (r"blocks\.(\d+)\.norm([12])\.(weight|bias)", r"encoder.layers.encoder_layer_\1.ln_\2.\3"),
+    (r"blocks\.(\d+)\.attention\.qkv\.(weight|bias)", r"encoder.layers.encoder_layer_\1.self_attention.in_proj_\2"),
+    (r"blocks\.(\d+)\.attention\.projection\.(\w+)", r"encoder.layers.encoder_layer_\1.self_attention.out_proj.\2"),
+    (r"blocks\.(\d+)\.mlp\.fc1\.(weight|bias)", r"encoder.layers.encoder_layer_\1.mlp.0.\2"),
+    (r"blocks\.(\d+)\.mlp\.fc2\.(weight|bias)", r"encoder.layers.encoder_layer_\1.mlp.3.\2"),
+    (r"norm\.(weight|bias)", r"encoder.ln.\1"),
+    (r"head\.(weight|bias)", r"heads.head.\1"),
+    (r"pre_logits\.(weight|bias)", r"heads.pre_logits.\1"),
+)
+
+
+class MissingPackage(ValueError):
+    """A format needs a package that is not installed; one line that says how to get it."""
+
+
+def describe(spec: ImageSpec, class_names: Sequence[str], config: Mapping[str, Any]) -> dict[str, str]:
+    """What every export carries beside its tensors: name -> JSON."""
+    values = {"class_names": list(class_names), "image_spec": dataclasses.asdict(spec), "config": dict(config)}
+    return {name: json.dumps(value, ensure_ascii=False) for name, value in values.items()}
+
+
+def export_onnx(model: nn.Module, spec: ImageSpec, path: Path, *, metadata: Mapping[str, str]) -> Logits:
+    """Write one file with input `images` (B, C, S, S) and output `logits` (B, classes); returns what the file computes.
+
+    Raises:
+        MissingPackage: onnx, onnxscript or onnxruntime is not installed.
+    """
+    onnxruntime = _import_onnx()
+    with _exportable(model):
+        program = torch.onnx.export(
+            model, (_example(spec),), input_names=["images"], output_names=["logits"],
+            dynamic_shapes=({0: torch.export.Dim("batch")},), dynamo=True, verbose=False,
+        )  # fmt: skip
+    assert program is not None
+    program.model.metadata_props.update(metadata)
+    program.save(path, external_data=False)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = torch.get_num_threads(), 3
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return lambda images: torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
+
+
+def export_pt2(model: nn.Module, spec: ImageSpec, path: Path, *, metadata: Mapping[str, str]) -> Logits:
+    """Write a torch.export program, whole with its weights; returns what the file computes."""
+    with _exportable(model):
+        program = torch.export.export(model, (_example(spec),), dynamic_shapes=({0: torch.export.Dim("batch")},))
+        torch.export.save(program, path, extra_files=dict(metadata))
+    return torch.export.load(path).module()  # our own bytes, written a moment ago
+
+
+def export_safetensors(model: nn.Module, path: Path, *, metadata: Mapping[str, str]) -> str:
+    """Write the weights; returns whose names they have: torchvision, where its class can hold them, or ours."""
+    from safetensors.torch import save_file
+
+    heads = _num_heads(model)
+    tensors = {name: tensor.detach().clone().contiguous() for name, tensor in model.state_dict().items()}
+    names = "its own"
+    if isinstance(model, VisionTransformer):
+        names = "ours"
+        if fits_torchvision(model):
+            tensors, names = rename(tensors, _TO_TORCHVISION), "torchvision"
+    save_file(
+        tensors,
+        path,
+        metadata={
+            **metadata,
+            "format": "pt",
+            "names": names,
+            "num_heads": str(heads),
+            "layer_norm_eps": str(_eps(model)),
+        },
+    )
+    return names
+
+
+def _num_heads(model: nn.Module) -> int:
+    """What the shapes of the tensors do not tell; 0 without attention."""
+    return next((int(module.num_heads) for module in model.modules() if hasattr(module, "num_heads")), 0)  # type: ignore[arg-type]
+
+
+def _eps(model: nn.Module) -> float:
+    return next((module.eps for module in model.modules() if isinstance(module, nn.LayerNorm)), 0.0)
+
+
+def fits_torchvision(model: VisionTransformer) -> bool:
+    """Whether `torchvision.models.vision_transformer.VisionTransformer` computes the same from the same tensors."""
+    config = model.config
+    return (
+        config.pool == "cls"
+        and config.patch_embedding == "conv"
+        and config.in_channels == 3
+        and config.qkv_bias
+        and not config.representation_size
+    )
+
+
+def _example(spec: ImageSpec) -> Tensor:
+    return torch.zeros(EXAMPLE_BATCH, spec.in_channels, spec.image_size, spec.image_size)
+
+
+@contextlib.contextmanager
+def _exportable(model: nn.Module) -> Iterator[None]:
+    """Trace plain operations on the CPU: torch's fused encoder kernel cannot be written to a file."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    chatter = logging.getLogger("torch.onnx")
+    level = chatter.level
+    chatter.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")  # about packages that are not needed, and deprecations within torch
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        chatter.setLevel(level)
+
+
+def _import_onnx() -> Any:
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise MissingPackage(
+            f"--format onnx needs the package {error.name}: pip install -r requirements-extras.txt"
+        ) from None
+    return onnxruntime
