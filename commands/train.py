@@ -5,27 +5,61 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from commands.arguments import parse_run_config
+from commands.arguments import TrainOptions, parse_train_options
 from trainers.config import RunConfig
+from trainers.recipes import card
 
 if TYPE_CHECKING:
     from trainers.run import RunResult
 
 
-def parse(argv: Sequence[str], prog: str) -> RunConfig:
-    return parse_run_config(argv, prog=prog)
+def parse(argv: Sequence[str], prog: str) -> TrainOptions:
+    return parse_train_options(argv, prog=prog)
 
 
-def main(config: RunConfig) -> int:
+def main(options: TrainOptions) -> int:
+    config = options.run
+    if options.recipe is not None:
+        print(f"{card(options.recipe)}\n")
+    if options.dry_run or options.find_lr:
+        return rehearse(config, find_lr=options.find_lr)
+    return train(config)
+
+
+def train(config: RunConfig) -> int:
+    from trainers import run
     from trainers.distributed import is_first
     from trainers.resume import train_or_resume  # torch takes seconds to import; --help should not
-    from trainers.run import train
 
     if config.train.loop == "plain":
         return train_without_ignite(config)
-    result = train_or_resume(config) if config.output.auto_resume else train(config)
+    if config.data.folds is not None and config.data.fold is None:
+        return train_folds(config)
+    result = train_or_resume(config) if config.output.auto_resume else run.train(config)
     if is_first():
         report(result)
+    return 0
+
+
+def rehearse(config: RunConfig, *, find_lr: bool) -> int:
+    """What `--find-lr` and `--dry-run` do instead of a run."""
+    from trainers import dry_run, lr_finder
+
+    if find_lr:
+        lr_finder.find_lr(config)
+    else:
+        dry_run.dry_run(config)
+    return 0
+
+
+def train_folds(config: RunConfig) -> int:
+    from trainers.kfold import SCORES, cross_validate
+
+    found = cross_validate(config)
+    print(f"{len(found.results)} folds, validation: mean (standard deviation)")
+    for score in SCORES:
+        print(f"{score:>9}  {found.mean(score):.4f} ({found.spread(score):.4f})")
+    print(f"{'table':>9}  {found.table}")
     return 0
 
 

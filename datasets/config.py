@@ -36,15 +36,15 @@ class DataConfig:
     split_seed: int = 0
     """Seed of the split, where the set brings none; independent of --seed."""
     val_fraction: float | None = None
-    """Share of the images held out for validation, where the set brings none. Default: 0.1 for digits, 0.1 of the
-    training images of sets that bring a test split, else 0.15."""
+    """Share of the images held out for validation, where the set brings none. Default: 0.1 for digits and
+    of the training images of sets that bring a test split, else 0.15."""
     test_fraction: float | None = None
     """Share of the images held out for the test, where the set brings no split at all. Default: 0.2 for digits,
     else 0.15."""
     folds: int | None = None
-    """Cross-validation: cut all images but the test split into this many folds."""
+    """Cross-validation: cut all images but the test split into this many folds, and train on each in turn."""
     fold: int | None = None
-    """Which of the folds, 1 to `folds`, is the validation split; the others train."""
+    """Only this one of the folds, 1 to `folds`: it is the validation split, the others train."""
     labels_per_class: int | None = None
     """Train on at most this many images of each class; val and test stay whole."""
     fraction: float | None = None

@@ -1,0 +1,31 @@
+import csv
+import statistics
+
+import main
+
+
+def test_every_fold_is_a_run_and_the_table_sums_them_up(tmp_path, capsys):
+    argv = ["train", "--data", "digits", "--folds", "3", "--labels-per-class", "10", "--epochs", "1", "--device", "cpu"]
+    assert main.main([*argv, "--output-dir", str(tmp_path), "--run-name", "cv"]) == 0
+    runs = [tmp_path / "digits" / f"cv_fold{fold}" for fold in (1, 2, 3)]
+    validated = []
+    for run in runs:
+        with open(run / "split.csv", newline="") as file:
+            validated.append({row["path"] for row in csv.DictReader(file) if row["split"] == "val"})
+        assert (run / "summary.json").is_file()
+    assert not validated[0] & validated[1]
+    assert not validated[1] & validated[2]
+    assert sum(map(len, validated)) == 1797 - 360
+    with open(tmp_path / "digits" / "cv_folds.csv", newline="") as file:
+        table = list(csv.DictReader(file))
+    assert [row["fold"] for row in table] == ["1", "2", "3", "mean", "standard deviation"]
+    scores = [float(row["val_accuracy"]) for row in table]
+    assert scores[3] == statistics.mean(scores[:3])
+    assert scores[4] == statistics.stdev(scores[:3])
+    assert "3 folds, validation: mean (standard deviation)" in capsys.readouterr().out
+
+
+def test_one_fold_alone_is_one_run(tmp_path):
+    argv = ["train", "--folds", "3", "--fold", "2", "--labels-per-class", "5", "--epochs", "1", "--device", "cpu"]
+    assert main.main([*argv, "--output-dir", str(tmp_path), "--run-name", "one"]) == 0
+    assert [path.name for path in (tmp_path / "digits").iterdir()] == ["one"]
