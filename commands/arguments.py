@@ -10,11 +10,12 @@ import re
 import typing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tyro
 
 from trainers.config import RunConfig, flag, load_config
+from trainers.recipes import recipe_config
 
 
 class UsageError(ValueError):
@@ -54,15 +55,34 @@ class TrainOptions(RunConfig):
 
     config: Path | None = None
     """JSON or TOML file of options, such as a run's config.json; the command line overrides it."""
+    recipe: Literal["scratch-small", "finetune-sgd", "finetune-adamw-llrd", "linear-probe"] | None = None
+    """Named set of options with a source, from trainers/recipes.py; file and command line override it."""
+    dry_run: bool = False
+    """Two batches of everything (train, validate, save, load, resume), what a step costs, and nothing left behind."""
+    find_lr: bool = False
+    """Raise the learning rate from step to step until the loss diverges; draw the curve and suggest a rate."""
+
+    @property
+    def run(self) -> RunConfig:
+        """The options of the run itself."""
+        return RunConfig(**_sections(self))
+
+
+def parse_train_options(argv: Sequence[str], *, prog: str) -> TrainOptions:
+    """Everything `train` is told: defaults < `--recipe NAME` < `--config FILE` < command line."""
+    options: TrainOptions = parse(TrainOptions, argv, prog=prog)
+    if options.config is None and options.recipe is None:
+        return options
+    base = RunConfig() if options.recipe is None else recipe_config(options.recipe)
+    if options.config is not None:
+        base = load_config(options.config, base=base)
+    final: TrainOptions = parse(TrainOptions, argv, prog=prog, default=TrainOptions(**_sections(base)))
+    return final
 
 
 def parse_run_config(argv: Sequence[str], *, prog: str) -> RunConfig:
-    """A run's options: defaults < `--config FILE` < command line."""
-    options = parse(TrainOptions, argv, prog=prog)
-    if options.config is not None:
-        from_file = load_config(options.config)
-        options = parse(TrainOptions, argv, prog=prog, default=TrainOptions(**_sections(from_file)))
-    return RunConfig(**_sections(options))
+    """A run's options alone."""
+    return parse_train_options(argv, prog=prog).run
 
 
 def _sections(config: RunConfig) -> dict[str, Any]:

@@ -33,7 +33,7 @@ SHAPE = ViTConfig(image_size=8, patch_size=4, embed_dim=16, depth=3, num_heads=2
 def small_vit(**options) -> VisionTransformer:
     torch.manual_seed(0)
     model = VisionTransformer(dataclasses.replace(SHAPE, **options))
-    nn.init.normal_(model.head.weight)
+    nn.init.normal_(model.head.weight, std=0.2)
     return model
 
 
@@ -42,7 +42,7 @@ def batch(n=8, seed=0):
     return torch.randn(n, 3, 8, 8, generator=generator), torch.randint(0, 3, (n,), generator=generator)
 
 
-def trained(model, batches, *, optimizer="sgd", loss_fn=None, lr=0.1, **options):
+def trained(model, batches, *, optimizer="sgd", loss_fn=None, lr=0.02, **options):
     """The model after one epoch, and the outputs of its steps."""
     model = copy.deepcopy(model)
     trainer = create_trainer(
@@ -67,7 +67,7 @@ def test_micro_batches_add_up_to_their_batch_the_short_last_one_too(parts):
     batches = [batch(8), batch(8, seed=1), batch(5, seed=2)]
     whole, expected = trained(small_vit(), batches)
     cut, found = trained(small_vit(), batches, slices=Slices(parts))
-    assert gap(whole, small_vit()) > 1e-2
+    assert gap(whole, small_vit()) > 1e-3
     assert gap(cut, whole) < 1e-6
     for ours, theirs in zip(found, expected, strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-6)

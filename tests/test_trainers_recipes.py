@@ -1,0 +1,120 @@
+"""Recipes, rehearsals and the learning-rate finder: what `train` offers beside a run."""
+
+import math
+
+import pytest
+
+import main
+from commands.arguments import parse_train_options
+from datasets.config import DataConfig
+from trainers import defaults
+from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.dry_run import dry_run
+from trainers.errors import ConfigError
+from trainers.lr_finder import rate_at, smooth, suggest
+from trainers.recipes import RECIPES, card, recipe_config
+from trainers.run_directory import read_json
+from vit.config import ModelConfig
+
+
+def parse(*argv):
+    return parse_train_options(argv, prog="train")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_is_a_card_and_a_configuration_that_resolves(name):
+    recipe = RECIPES[name]
+    assert recipe.purpose
+    assert recipe.source
+    assert recipe.cost
+    assert f"--recipe {name}" in recipe.command
+    assert recipe.purpose in card(name)
+    words = recipe.command.removeprefix("python main.py train ").split()
+    config = defaults.resolve(parse(*words).run)
+    for section, options in recipe.options.items():
+        for option, value in options.items():
+            assert getattr(getattr(config, section), option) == value, option
+
+
+def test_every_recipe_can_be_named_on_the_command_line():
+    for name in RECIPES:
+        assert parse("--recipe", name).recipe == name
+
+
+def test_command_line_beats_file_beats_recipe_beats_defaults(tmp_path):
+    path = tmp_path / "options.toml"
+    path.write_text("[train]\nlr = 0.5\nweight_decay = 0.3\n")
+    options = parse("--recipe", "finetune-adamw-llrd", "--config", str(path), "--lr", "0.25")
+    train = options.run.train
+    assert (train.lr, train.weight_decay, train.layer_decay, train.clip_norm) == (0.25, 0.3, 0.75, 1.0)
+    assert type(options.run) is RunConfig
+
+
+def test_an_unknown_recipe_lists_the_known_ones():
+    with pytest.raises(ConfigError, match="unknown recipe 'probe'; known: scratch-small, finetune-sgd"):
+        recipe_config("probe")
+
+
+def test_the_probe_recipe_trains_on_cached_features():
+    assert (
+        defaults.resolve(parse("--recipe", "linear-probe", "--model", "vit_tiny_16").run).train.cache_features == "on"
+    )
+
+
+def small_run(folder, *, model=None, **train_options) -> RunConfig:
+    return RunConfig(
+        model=ModelConfig(**{"name": "vit_micro_2"} | (model or {})),
+        data=DataConfig(source="digits", labels_per_class=20, batch_size=32, workers=0),
+        train=TrainConfig(**{"epochs": 50, "device": "cpu"} | train_options),
+        output=OutputConfig(output_dir=folder),
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"ema_decay": 0.9, "accumulate": 2, "mixup": 0.2}, {"model": {"trainable": "head"}}],
+    ids=["all", "probe"],
+)
+def test_a_dry_run_trains_saves_loads_resumes_and_leaves_nothing(tmp_path, capsys, options):
+    result = dry_run(small_run(tmp_path, **options))
+    assert [row["step"] for row in result.history] == [0, 2, 4]
+    assert not list(tmp_path.iterdir())
+    out = capsys.readouterr().out
+    assert "dry run passed: trained, validated, saved, loaded and resumed" in out
+    assert "the 50 epochs" in out
+
+
+def test_a_dry_run_from_the_command_line(tmp_path, capsys):
+    arguments = ["train", "--dry-run", "--labels-per-class", "20", "--device", "cpu", "--output-dir", str(tmp_path)]
+    assert main.main(arguments) == 0
+    assert "dry run passed" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_finder_suggests_the_steepest_fall_and_draws_the_curve(tmp_path, capsys):
+    arguments = ["train", "--find-lr", "--device", "cpu", "--output-dir", str(tmp_path), "--workers", "0"]
+    assert main.main(arguments) == 0
+    suggestion = float(capsys.readouterr().out.split("--lr ")[1].split(",")[0])
+    assert 1e-5 < suggestion < 0.1
+    assert (tmp_path / "digits" / "lr_finder.png").stat().st_size > 5000
+
+
+def test_the_suggestion_on_a_curve_that_is_known():
+    rates = [rate_at(step) for step in range(120)]
+    losses = [2.0 - 1 / (1 + math.exp(-4 * (math.log10(rate) + 3))) + max(0.0, rate - 0.05) * 50 for rate in rates]
+    assert suggest(rates, losses) == pytest.approx(1e-3, rel=0.15)
+    with pytest.raises(ConfigError, match="the loss fell at no learning rate"):
+        suggest(rates, [1.0 + rate for rate in rates])
+
+
+def test_smoothing_has_no_bias_towards_zero():
+    assert smooth([3.0] * 5) == pytest.approx([3.0] * 5)
+    assert smooth([1.0, 2.0])[1] == pytest.approx((0.9 * 0.1 * 1 + 0.1 * 2) / 0.19)
+
+
+def test_a_resolved_recipe_reruns_from_its_config_file(tmp_path):
+    arguments = ["train", "--recipe", "scratch-small", "--data", "digits", "--model", "vit_micro_2", "--device", "cpu"]
+    arguments += ["--labels-per-class", "10", "--epochs", "1", "--run-name", "r", "--output-dir", str(tmp_path)]
+    assert main.main(arguments) == 0
+    saved = read_json(tmp_path / "digits" / "r" / "config.json")
+    assert (saved["train"]["lr"], saved["data"]["batch_size"], saved["train"]["epochs"]) == (2e-3, 128, 1)

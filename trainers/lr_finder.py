@@ -1,0 +1,117 @@
+"""`--find-lr`: the learning-rate range test (Smith 2017, arXiv:1506.01186), with its curve as a figure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ignite.engine import Engine, Events
+
+from trainers import console
+from trainers.config import RunConfig
+from trainers.engines import create_trainer
+from trainers.errors import ConfigError, TrainingError
+from trainers.handlers import attach_learning_rate, endless_batches, stop_workers
+from trainers.job import batch_mix, prepare, slices, training_forward, training_loss
+
+LOWEST, HIGHEST, STEPS = 1e-7, 1.0, 120
+SMOOTHING = 0.9
+DIVERGED = 3.0  # times the best smoothed loss
+
+
+@dataclass(frozen=True)
+class RangeTest:
+    """Rates tried, the smoothed loss at each, and the rate at which it fell fastest."""
+
+    rates: list[float]
+    losses: list[float]
+    suggestion: float
+
+
+def find_lr(config: RunConfig) -> Path:
+    """Raise the rate from step to step on a fresh model until the loss diverges; the figure that shows it.
+
+    Raises:
+        ConfigError: the loss diverged, or never fell, before a rate could be told.
+    """
+    found = range_test(config)
+    source = Path(config.data.source).stem
+    path = config.output.output_dir / source / "lr_finder.png"
+    draw(found, path)
+    console.say(f"steepest fall of the loss at --lr {found.suggestion:.2g}, of {len(found.rates)} rates tried")
+    console.say(f"curve: {path}")
+    return path
+
+
+def range_test(config: RunConfig) -> RangeTest:
+    job = prepare(config)
+    train = job.config.train
+    trainer = create_trainer(
+        job.model, job.optimizer, training_loss(job), job.device,
+        amp_dtype=job.amp_dtype, clip_norm=train.clip_norm, seed=train.seed, mix=batch_mix(job),
+        slices=slices(job), forward=training_forward(job),
+    )  # fmt: skip
+    losses: list[float] = []
+    attach_learning_rate(trainer, job.optimizer, rate_at)
+
+    @trainer.on(Events.ITERATION_COMPLETED)
+    def note(engine: Engine) -> None:
+        losses.append(engine.state.output["loss"])
+        smoothed = smooth(losses)
+        if smoothed[-1] > DIVERGED * min(smoothed):
+            engine.terminate()
+
+    try:
+        trainer.run(endless_batches(job.data.dataloaders["train"], 0), max_epochs=1, epoch_length=STEPS)
+    except TrainingError:  # not finite: as diverged as can be
+        pass
+    finally:
+        stop_workers(job.data.dataloaders.values())
+    rates, losses = [rate_at(step) for step in range(len(losses))], smooth(losses)
+    return RangeTest(rates, losses, suggest(rates, losses))
+
+
+def rate_at(step: int) -> float:
+    """Exponential from LOWEST to HIGHEST."""
+    return LOWEST * (HIGHEST / LOWEST) ** (step / (STEPS - 1))
+
+
+def smooth(losses: Sequence[float]) -> list[float]:
+    """An exponential moving average without its bias towards zero."""
+    average, smoothed = 0.0, []
+    for count, loss in enumerate(losses, start=1):
+        average = SMOOTHING * average + (1 - SMOOTHING) * loss
+        smoothed.append(average / (1 - SMOOTHING**count))
+    return smoothed
+
+
+def suggest(rates: Sequence[float], losses: Sequence[float]) -> float:
+    """The rate of the steepest fall per decade, before the lowest loss.
+
+    Raises:
+        ConfigError: the loss never fell.
+    """
+    lowest = min(range(len(losses)), key=losses.__getitem__, default=0)
+    slopes = {i: (losses[i + 1] - losses[i - 1]) / math.log10(rates[i + 1] / rates[i - 1]) for i in range(1, lowest)}
+    best = min(slopes, key=slopes.__getitem__, default=None)
+    if best is None or slopes[best] >= 0:
+        raise ConfigError("the loss fell at no learning rate that was tried: look at the data, or at --weights")
+    return rates[best]
+
+
+def draw(found: RangeTest, path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 3.5), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(found.rates, found.losses)
+    axes.axvline(found.suggestion, linestyle="--", color="tab:orange", label=f"steepest fall: {found.suggestion:.2g}")
+    lowest, first = min(found.losses), found.losses[0]
+    axes.set_ylim(lowest - 0.1 * (first - lowest) - 1e-3, first + 0.5 * (first - lowest) + 1e-3)
+    axes.set(xscale="log", xlabel="learning rate", ylabel="training loss, smoothed")
+    axes.legend()
+    axes.grid(alpha=0.3)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)

@@ -1,0 +1,102 @@
+"""Named sets of options, each a card: what it is for, where it comes from, what it costs. No torch here.
+
+A recipe fills in what a config file and the command line leave open: defaults < recipe < file < command line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainers.config import RunConfig, from_dict
+from trainers.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One card. `options` are those of a config file; `results` what it gave here, with the command that gave it."""
+
+    purpose: str
+    source: str
+    cost: str
+    command: str
+    options: dict[str, dict[str, Any]]
+    results: tuple[str, ...] = field(default=())
+    """Mean, spread, number of seeds and command, one line each; empty where nothing was measured yet."""
+
+
+RECIPES: dict[str, Recipe] = {
+    "scratch-small": Recipe(
+        purpose="a small ViT from scratch on images of 28 to 64 pixels, in minutes on a processor",
+        source="Touvron et al. 2021 (DeiT), table 9, cut down: short runs gain nothing from its strong augmentation",
+        cost="about 500,000 image passes of vit_micro_4 at 32 px",
+        command="python main.py train --data cifar10 --recipe scratch-small",
+        options={
+            "model": {"name": "vit_micro_4", "weights": "none", "pool": "mean"},
+            "data": {"batch_size": 128, "augment": "light"},
+            "train": {"lr": 2e-3, "weight_decay": 0.05, "label_smoothing": 0.1, "schedule": "cosine", "epochs": 10},
+        },
+    ),
+    "finetune-sgd": Recipe(
+        purpose="fine-tune a pretrained ViT as its paper did",
+        source="Dosovitskiy et al. 2020, appendix B.1.1: SGD with momentum 0.9, no weight decay, gradients clipped at"
+        " 1, cosine decay; its rates for ImageNet and CIFAR are 0.001 to 0.06",
+        cost="every step is a full forward and backward pass; no state but one momentum per weight",
+        command="python main.py train --data hymenoptera --model vit_b_16 --recipe finetune-sgd",
+        options={
+            "model": {"trainable": "all"},
+            "train": {
+                "optimizer": "sgd", "lr": 3e-3, "weight_decay": 0.0, "clip_norm": 1.0, "schedule": "cosine",
+                "label_smoothing": 0.0,
+            },
+        },
+    ),
+    "finetune-adamw-llrd": Recipe(
+        purpose="fine-tune a pretrained ViT on few images, lower layers slower",
+        source="Bao et al. 2021 (BEiT, arXiv:2106.08254), table 9: AdamW, layer-wise decay 0.65 to 0.75 of the rate,"
+        " weight decay 0.05, label smoothing 0.1, stochastic depth 0.1 (left out: torchvision's ViT has none)",
+        cost="every step is a full forward and backward pass; two moments per weight",
+        command="python main.py train --data hymenoptera --model vit_b_16 --recipe finetune-adamw-llrd",
+        options={
+            "model": {"trainable": "all"},
+            "train": {
+                "optimizer": "adamw", "lr": 5e-4, "weight_decay": 0.05, "layer_decay": 0.75, "label_smoothing": 0.1,
+                "schedule": "cosine",
+            },
+        },
+    ),
+    "linear-probe": Recipe(
+        purpose="train only the head of a pretrained model, on features computed once",
+        source="linear evaluation as in Chen et al. 2020 (SimCLR, arXiv:2002.05709), appendix B.6, on fixed images so"
+        " that features can be cached; AdamW's customary rate, no weight decay: the problem is convex",
+        cost="one forward pass per image, then seconds",
+        command="python main.py train --data hymenoptera --model vit_b_16 --recipe linear-probe",
+        options={
+            "model": {"trainable": "head"},
+            "data": {"augment": "none"},
+            "train": {
+                "optimizer": "adamw", "lr": 1e-3, "weight_decay": 0.0, "label_smoothing": 0.0, "epochs": 20,
+                "schedule": "cosine", "mixup": 0.0, "cutmix": 0.0,
+            },
+        },
+    ),
+}  # fmt: skip
+
+
+def recipe_config(name: str) -> RunConfig:
+    """The defaults with a recipe's options over them.
+
+    Raises:
+        ConfigError: no recipe has this name.
+    """
+    if name not in RECIPES:
+        raise ConfigError(f"unknown recipe {name!r}; known: {', '.join(RECIPES)}")
+    config: RunConfig = from_dict(RunConfig, RECIPES[name].options)
+    return config
+
+
+def card(name: str) -> str:
+    """A recipe to read, as `--recipe NAME` prints it before it trains."""
+    recipe = RECIPES[name]
+    lines = [f"{name}: {recipe.purpose}", f"source: {recipe.source}", f"cost: {recipe.cost}", *recipe.results]
+    return "\n".join(lines)
