@@ -13,6 +13,7 @@ COMMANDS = {
     "resume": "train a stopped run to its end, as if it had never stopped",
     "evaluate": "score a run's best weights again",
     "predict": "classify image files, folders or globs: CSV or JSON lines out",
+    "explain": "show what a model looked at: rollout, relevance, every head",
     "export": "write a model as safetensors, ONNX or pt2, checked against the original",
     "check": "look for what is wrong with a set of images before you train on it",
     "summary": "print a model's layers: output shapes, parameters, GFLOPs",

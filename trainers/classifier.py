@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -218,10 +219,15 @@ def _open_pt2(path: Path, *, trust: bool) -> tuple[nn.Module, ImageSpec, Sequenc
     if not trust:
         raise ConfigError(f"{path}: opening a .pt2 file can run code that is in it; --trust opens it all the same")
     extras = {"class_names": "", "image_spec": ""}
+    chatter = logging.getLogger("torch.export")  # it shows a traceback of its own before it raises
+    level = chatter.level
+    chatter.setLevel(logging.CRITICAL)
     try:
         program = torch.export.load(path, extra_files=extras)
     except Exception as error:  # a damaged archive provokes many kinds
         raise WeightsError(f"{path}: not a readable .pt2 file ({type(error).__name__})") from None
+    finally:
+        chatter.setLevel(level)
     return program.module(), *_read_metadata(extras, path)
 
 

@@ -1,4 +1,4 @@
-"""python use_onnx.py model.onnx IMAGE...    Needs onnxruntime, numpy and Pillow; no torch, and nothing of this project."""
+"""python use_onnx.py model.onnx IMAGE...    Needs onnxruntime, numpy and Pillow; no torch, nothing of this project."""
 
 import json
 import sys

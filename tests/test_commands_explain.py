@@ -1,0 +1,125 @@
+"""`explain`: the attention of the very pass that predicts, for every kind of ViT, as pictures."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from small_run import CLASSES, make_run, photo, stir
+
+import main
+from trainers.classifier import open_classifier
+from trainers.explain import explain, reading
+from trainers.predict import Source, predict
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    return make_run(tmp_path_factory.mktemp("explain") / "run")
+
+
+def call(capsys, *argv) -> tuple[int, str, str]:
+    code = main.main(["explain", *(str(word) for word in argv)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def huggingface_folder(folder: Path) -> Path:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from transformers import ViTConfig, ViTForImageClassification
+
+        names = dict(enumerate(CLASSES))
+        config = ViTConfig(
+            hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, image_size=32,
+            patch_size=8, id2label=names, label2id={name: index for index, name in names.items()},
+        )  # fmt: skip
+        torch.manual_seed(0)
+        model = ViTForImageClassification(config)
+        stir(model)
+        model.save_pretrained(folder)
+    return folder
+
+
+def check(source: str, picture: Path, *, grid: int) -> None:
+    classifier = open_classifier(source, device="cpu")
+    found = explain(classifier, Source(str(picture)))
+    predicted = next(predict(classifier, [Source(str(picture))], top=3))
+    assert not isinstance(found, str)
+    # Logits are unchanged: what is explained is what is predicted.
+    assert dict(found.top) == pytest.approx(dict(predicted.top), abs=1e-5)
+    for weights in found.attention:
+        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+    assert found.rollout.shape == found.relevance.shape == found.heads.shape[-2:] == (grid, grid)
+    assert found.rollout.sum() == pytest.approx(1, abs=1e-5)
+    assert found.relevance.min() >= 0
+    assert found.distance.shape == found.heads.shape[:2]
+    torch.testing.assert_close(found.chosen(layer=-1, head=1), found.heads[-1, 1])
+
+
+def test_a_scratch_vit_is_explained(run, tmp_path):
+    check(str(run), photo(tmp_path / "a.jpg"), grid=8)
+
+
+def test_a_huggingface_vit_is_explained(tmp_path):
+    check(f"hf:{huggingface_folder(tmp_path / 'hf')}", photo(tmp_path / "a.jpg"), grid=4)
+
+
+@pytest.mark.slow
+def test_torchvisions_vit_b_16_is_explained(tmp_path):
+    check(str(make_run(tmp_path / "run", name="vit_b_16", image_size=64)), photo(tmp_path / "a.jpg"), grid=4)
+
+
+def test_a_mean_pooled_model_is_explained_from_the_tokens_that_its_head_reads(tmp_path):
+    run = make_run(tmp_path / "run", pool="mean")
+    found = explain(open_classifier(str(run), device="cpu"), Source(str(photo(tmp_path / "a.jpg"))))
+    assert not isinstance(found, str)
+    assert found.rollout.sum() == pytest.approx(1, abs=1e-5)
+    looking = torch.zeros(1, 5, 5)
+    looking[:, 1:, 3] = 1  # every patch asks patch 2; the class token asks nobody
+    assert reading(looking, pool="mean")[0].tolist() == [[0, 0], [1, 0]]
+
+
+def test_the_command_writes_pictures_and_names_what_it_cannot_read(capsys, run, tmp_path):
+    good, bad = photo(tmp_path / "odd name $1.png"), tmp_path / "bad.jpg"
+    bad.write_text("text")
+    code, out, err = call(capsys, run, bad, good, "--layer", -1, "--output", tmp_path / "out", "--target", "cat")
+    assert code == 3
+    assert err.count("\n") == 1
+    assert f"cannot read image {bad}" in err
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"001_odd_name_1.png", "001_odd_name_1_heads.png", "attention_distance.png"}
+    for path in (tmp_path / "out").iterdir():
+        with Image.open(path) as image:
+            assert len(image.convert("RGB").getcolors(2**20)) > 50, path  # not blank
+    assert str(good) in out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--layer", "6"], "layer=6: this model has layers 0 to 5"),
+        (["--layer", "0", "--head", "4"], "head=4: this model has heads 0 to 3"),
+        (["--head", "1"], "head=1 needs --layer"),
+        (["--target", "dog"], "class 'dog' is not one of the model's: ant, bee, cat"),
+    ],
+)
+def test_a_mistake_gets_one_line(capsys, run, tmp_path, options, message):
+    code, _out, err = call(capsys, run, photo(tmp_path / "a.png"), *options)
+    assert code == 2
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_models_without_attention_are_refused(capsys, tmp_path):
+    code, _out, err = call(
+        capsys, make_run(tmp_path / "run", name="resnet18", image_size=32), photo(tmp_path / "a.png")
+    )
+    assert code == 2
+    assert "ResNet has no attention weights" in err
+    code, _out, err = call(capsys, "model.onnx", "a.png")
+    assert code == 2
+    assert "holds no attention weights to show; explain the run, or its .safetensors export" in err

@@ -1,0 +1,195 @@
+"""`export`: a file computes what the model computes, at any batch size, or it is not written."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from small_run import CLASSES, labelled_photos, make_run, photo
+from torch import nn
+from torchvision.models import VisionTransformer as TorchvisionViT
+
+import main
+from trainers.classifier import open_classifier
+from trainers.export import BATCH_SIZES, compare, generated_images
+from trainers.predict import Source, predict
+from trainers.run import load
+from vit.export import fits_torchvision
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "docs" / "examples"
+
+
+def call(capsys, *argv) -> tuple[int, str, str]:
+    code = main.main([str(word) for word in argv])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def check(capsys, run: Path, kind: str, pictures: list[Path]) -> Path:
+    """Export, compare at every batch size, open it again, and run the example that knows nothing of this project."""
+    if kind == "onnx":
+        pytest.importorskip("onnxruntime", reason="requirements-extras.txt is not installed")
+    code, out, err = call(capsys, "export", run, "--format", kind, "--images", pictures[0].parent)
+    assert code == 0, err
+    assert "top-1 agrees on 100.00%" in out
+    file = run / "export" / f"model.{kind}"
+    ours = open_classifier(str(run), device="cpu")
+    theirs = open_classifier(str(file), device="cpu", trust=True)
+    assert theirs.class_names == CLASSES
+    assert theirs.spec == ours.spec
+    for size in BATCH_SIZES:
+        batch = generated_images(ours.spec, size)
+        torch.testing.assert_close(theirs.logits(batch), ours.logits(batch), atol=1e-4, rtol=0)
+    return file
+
+
+def example_agrees(kind: str, file: Path, run: Path, pictures: list[Path]) -> None:
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / f"use_{kind}.py", file, *pictures],
+        cwd=file.parent, capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    expected = predict(open_classifier(str(run), device="cpu"), [Source(str(picture)) for picture in pictures])
+    for line, prediction in zip(done.stdout.splitlines(), expected, strict=True):
+        path, name, probability = line.rsplit(" ", 2)
+        assert (path, name) == (prediction.path, prediction.predicted)
+        assert float(probability) == pytest.approx(prediction.top[0][1], abs=1e-4)
+
+
+@pytest.fixture
+def pictures(tmp_path) -> list[Path]:
+    return [photo(tmp_path / "pictures" / f"{number}.png", seed=number, size=(50 + number, 40)) for number in range(5)]
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "pt2"])
+def test_a_scratch_vit(capsys, tmp_path, pictures, kind):
+    check(capsys, make_run(tmp_path / "run", name="vit_micro_2"), kind, pictures)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["safetensors", "pt2", "onnx"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"name": "vit_micro_4"},
+        {"name": "vit_micro_4", "image_size": 48},
+        {"name": "vit_b_16", "image_size": 64},
+        {"name": "vit_micro_4", "pool": "mean", "patch_embedding": "linear", "in_channels": 1},
+    ],
+    ids=["scratch", "other_resolution", "vit_b_16", "options"],
+)
+def test_every_format_for_every_kind_of_model_and_its_example(capsys, tmp_path, pictures, kind, model):
+    run = make_run(tmp_path / "run", **model)
+    file = check(capsys, run, kind, pictures)
+    if kind != "safetensors" or "pool" not in model:
+        example_agrees(kind, file, run, pictures)
+
+
+def test_safetensors_of_a_scratch_vit_load_into_torchvisions_class(capsys, tmp_path, pictures):
+    from safetensors.torch import load_file
+
+    run = make_run(tmp_path / "run", name="vit_micro_2")
+    file = check(capsys, run, "safetensors", pictures)
+    model, spec, _ = load(run)
+    theirs = TorchvisionViT(
+        8, 2, 4, 4, 64, 256, num_classes=3, norm_layer=lambda size: nn.LayerNorm(size, eps=1e-6)
+    ).eval()
+    theirs.load_state_dict(load_file(file))
+    images = generated_images(spec, 9)
+    torch.testing.assert_close(theirs(images), model(images), atol=1e-5, rtol=0)
+
+
+def test_what_torchvisions_class_cannot_hold_keeps_our_names_and_opens_again(capsys, tmp_path, pictures):
+    run = make_run(tmp_path / "run", name="vit_micro_2", pool="mean", in_channels=1)
+    assert not fits_torchvision(load(run)[0])
+    check(capsys, run, "safetensors", pictures)
+
+
+def test_an_export_is_scored_and_trains_on_like_the_run_it_came_from(capsys, tmp_path):
+    run, data = make_run(tmp_path / "run"), labelled_photos(tmp_path / "photos")
+    assert call(capsys, "export", run)[0] == 0
+    file = run / "export" / "model.safetensors"
+    outputs = [
+        call(capsys, "evaluate", source, "--data", data, "--output", tmp_path / "out")[1].splitlines()[1:]
+        for source in (run, file)
+    ]
+    assert outputs[0] == outputs[1]
+    from vit.checkpoints import weights_image_spec
+
+    assert weights_image_spec(file) == load(run)[1]
+
+
+def test_without_the_runs_images_it_says_what_it_compared_on(capsys, tmp_path):
+    _code, out, _err = call(capsys, "export", make_run(tmp_path / "run", name="vit_micro_2"))
+    assert "64 generated images (the run's own are gone; --images names some)" in out
+
+
+def test_a_file_that_computes_something_else_is_refused_and_not_left_behind(capsys, tmp_path, monkeypatch):
+    import trainers.export
+
+    run = make_run(tmp_path / "run", name="vit_micro_2")
+    write = trainers.export.export_safetensors
+
+    def damaged(model, path, *, metadata):
+        with torch.no_grad():
+            model.head.bias[0] += 0.01
+        names = write(model, path, metadata=metadata)
+        with torch.no_grad():
+            model.head.bias[0] -= 0.01
+        return names
+
+    monkeypatch.setattr(trainers.export, "export_safetensors", damaged)
+    code, _out, err = call(capsys, "export", run)
+    assert code == 3
+    assert "safetensors export refused: logits differ by at most 0.01" in err
+    assert not [*(run / "export").iterdir()]
+
+
+def test_nan_is_never_parity(tmp_path):
+    classifier = open_classifier(str(make_run(tmp_path / "run", name="vit_micro_2")), device="cpu")
+    images = generated_images(classifier.spec, 4)
+    assert compare(classifier, classifier.logits, images, "").good
+    assert not compare(classifier, lambda batch: classifier.logits(batch) * torch.nan, images, "").good
+
+
+def test_a_pt2_file_is_opened_only_when_it_is_trusted(capsys, tmp_path):
+    file = tmp_path / "model.pt2"
+    file.write_bytes(b"anything")
+    code, _out, err = call(capsys, "predict", file, photo(tmp_path / "a.png"))
+    assert code == 2
+    assert "opening a .pt2 file can run code that is in it; --trust opens it all the same" in err
+
+
+@pytest.mark.parametrize("suffix", [".pt2", ".safetensors", ".pth", ".onnx"])
+def test_damaged_files_are_refused_in_one_line(capsys, tmp_path, suffix):
+    if suffix == ".onnx":
+        pytest.importorskip("onnxruntime", reason="requirements-extras.txt is not installed")
+    file = tmp_path / f"model{suffix}"
+    file.write_bytes(b"not a model")
+    code, _out, err = call(capsys, "predict", file, photo(tmp_path / "a.png"), "--trust")
+    assert code == 3
+    assert str(file) in err
+    assert err.count("\n") == 1
+
+
+def test_foreign_weights_need_the_name_of_their_model_and_take_class_names(capsys, tmp_path):
+    model, _, _ = load(make_run(tmp_path / "run"))
+    torch.save(model.state_dict(), tmp_path / "w.pth")
+    picture = photo(tmp_path / "a.png")
+    code, _out, err = call(capsys, "predict", tmp_path / "w.pth", picture)
+    assert code == 2
+    assert "does not say which model it holds; name it with --model" in err
+    (tmp_path / "names.txt").write_text("Ameise\nBiene\nKatze\n")
+    options = ["--model", "vit_micro_4", "--class-names", tmp_path / "names.txt"]
+    ours, theirs = (
+        call(capsys, "predict", source, picture, *more)[1].splitlines()[1].split(",")
+        for source, more in ((tmp_path / "run", []), (tmp_path / "w.pth", options))
+    )
+    german = dict(zip(CLASSES, ("Ameise", "Biene", "Katze"), strict=True))
+    assert (german[ours[2]], ours[3]) == (theirs[2], theirs[3])
+    (tmp_path / "names.txt").write_text("one\n")
+    code, _out, err = call(capsys, "predict", tmp_path / "w.pth", picture, *options)
+    assert code == 2
+    assert "names 1 classes; the model has 3" in err

@@ -1,0 +1,93 @@
+"""What a Vision Transformer looked at when it classified one image, as maps over its patches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datasets.transforms import eval_pipeline
+from trainers.classifier import Classifier
+from trainers.errors import ConfigError
+from trainers.predict import Source, read_source
+from vit import attention_weights, relevance, rollout
+from vit.attention_maps import attention_distance, class_map, select
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One image. G patches per side, S pixels per side, H heads; maps sum to 1 (or are all 0: nothing spoke for it)."""
+
+    path: str
+    pixels: np.ndarray  # uint8 (C, S, S): what the model saw
+    top: tuple[tuple[str, float], ...]
+    target: str
+    """The class that `relevance` is about."""
+    attention: tuple[Tensor, ...]
+    """Per layer (H, T, T); rows sum to 1."""
+    heads: Tensor
+    """Attention of the class token, per layer and head: (L, H, G, G)."""
+    rollout: Tensor
+    relevance: Tensor
+    distance: Tensor
+    """Mean attention distance in pixels, per layer and head: (L, H)."""
+
+    def chosen(self, *, layer: int, head: int | None) -> Tensor:
+        """The map (G, G) of one head, or of a layer's mean over heads."""
+        return reading(select([weights[None] for weights in self.attention], layer=layer, head=head), pool="cls")[0]
+
+
+def explain(classifier: Classifier, source: Source, *, target: str | None = None, top: int = 3) -> Explanation | str:
+    """Explain one image; a string says why it cannot be read.
+
+    Args:
+        target: the class to explain. Default: the predicted one.
+
+    Raises:
+        ConfigError: a class the model does not have.
+        ValueError: no attention weights, or tokens that are not one class token and a square grid.
+    """
+    if target is not None and target not in classifier.class_names:
+        raise ConfigError(f"class {target!r} is not one of the model's: {', '.join(classifier.class_names[:20])}")
+    pipeline = eval_pipeline(classifier.spec)
+    pixels = read_source(source, pipeline)
+    if isinstance(pixels, str):
+        return pixels
+    images = pipeline.normalise(torch.from_numpy(pixels[None])).to(classifier.device)
+    with torch.no_grad():
+        logits, attention = attention_weights(classifier.model, images)
+    probabilities = logits[0].double().softmax(dim=0)
+    best = probabilities.topk(min(top, len(classifier.class_names)))
+    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    ranked = tuple((classifier.class_names[index], value) for index, value in pairs)
+    wanted = target or ranked[0][0]
+    classes = torch.tensor([classifier.class_names.index(wanted)], device=classifier.device)
+    _, spoke = relevance(classifier.model, images, classes=classes)
+    pool = pooling(classifier)
+    side = round((attention[0].size(-1) - 1) ** 0.5)
+    return Explanation(
+        path=source.path,
+        pixels=pixels,
+        top=ranked,
+        target=wanted,
+        attention=tuple(weights[0].cpu() for weights in attention),
+        heads=torch.stack([reading(weights[0], pool="cls") for weights in attention]).cpu(),
+        rollout=reading(rollout(attention), pool=pool)[0].cpu(),
+        relevance=reading(spoke, pool=pool)[0].cpu(),
+        distance=attention_distance(attention, patch_size=classifier.spec.image_size // side).cpu(),
+    )
+
+
+def pooling(classifier: Classifier) -> str:
+    """cls, or mean: which tokens the head reads, and whose rows a map is therefore made of."""
+    pool = classifier.config.pool if classifier.config is not None else "cls"
+    return "cls" if pool == "cls" else "mean"
+
+
+def reading(weights: Tensor, *, pool: str) -> Tensor:
+    """(B, T, T) -> (B, G, G): what the tokens that the head reads see of each patch."""
+    if pool == "mean":
+        weights = weights[:, 1:].mean(dim=1, keepdim=True).expand(-1, weights.size(1), -1)
+    return class_map(weights)

@@ -1,0 +1,88 @@
+"""Explanations as pictures: overlays, every head of every layer, and how far attention reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from trainers.explain import Explanation
+from trainers.figures import BLUE, GREY, escape, shorten, show
+
+
+def overview_figure(found: Explanation, *, chosen: Sequence[tuple[str, Tensor]] = ()) -> Figure:
+    """The picture, its rollout, its relevance, and any `chosen` maps (title, (G, G)) side by side."""
+    panels: list[tuple[str, Tensor | None]] = [
+        (f"{shorten(found.top[0][0])} {found.top[0][1]:.0%}", None),
+        ("attention rollout", found.rollout),
+        (f"what spoke for {shorten(found.target)}", found.relevance),
+        *chosen,
+    ]
+    figure = Figure(figsize=(2.7 * len(panels), 3.1), layout="constrained")
+    for axis, (title, values) in zip(figure.subplots(1, len(panels)), panels, strict=True):
+        axis.set_axis_off()
+        if values is not None and not values.any():
+            title += ": nothing"
+        axis.set_title(escape(title), fontsize=10)
+        overlay(axis, found.pixels, values)
+    return figure
+
+
+def overlay(axis, pixels: np.ndarray, values: Tensor | None) -> None:
+    """The picture, and a map (G, G) over it: the more a patch weighs, the stronger its colour."""
+    if values is None or not values.any():
+        show(axis, pixels)
+        return
+    grey = pixels.astype(np.float32).mean(axis=0, keepdims=True)
+    show(axis, (0.35 * grey + 0.65 * pixels).clip(0, 255).astype(np.uint8))
+    low, high = values.min(), values.max()
+    scaled = ((values - low) / (high - low).clamp(min=1e-12)).numpy()
+    smooth = _enlarged(scaled, pixels.shape[-1])
+    axis.imshow(smooth, cmap="inferno", vmin=0, vmax=1, alpha=0.25 + 0.5 * smooth)
+
+
+def _enlarged(values: np.ndarray, side: int) -> np.ndarray:
+    grid = torch.from_numpy(values)[None, None]
+    return torch.nn.functional.interpolate(grid, size=(side, side), mode="bilinear")[0, 0].numpy()
+
+
+def heads_figure(found: Explanation) -> Figure:
+    """One row per layer, one column per head: what the class token asks for, each scaled to its own maximum."""
+    layers, heads = found.heads.shape[:2]
+    figure = Figure(figsize=(1.05 * heads + 1.2, 1.05 * layers + 0.7), layout="constrained")
+    axes = figure.subplots(layers, heads, squeeze=False)
+    for layer in range(layers):
+        for head in range(heads):
+            axis = axes[layer, head]
+            axis.imshow(found.heads[layer, head].numpy(), cmap="inferno", vmin=0)
+            axis.set_xticks([])
+            axis.set_yticks([])
+            axis.spines[:].set_visible(False)
+            if layer == 0:
+                axis.set_title(f"head {head}", fontsize=8)
+        axes[layer, 0].set_ylabel(f"layer {layer}", fontsize=8)
+    figure.suptitle("attention of the class token", fontsize=10)
+    return figure
+
+
+def distance_figure(found: Sequence[Explanation]) -> Figure:
+    """Mean attention distance of every head over the layers: figure 7 of Dosovitskiy et al. 2020."""
+    distance = torch.stack([each.distance for each in found]).mean(dim=0)  # (L, H)
+    layers, heads = distance.shape
+    figure = Figure(figsize=(5.4, 3.6), layout="constrained")
+    axis = figure.subplots()
+    numbers = np.repeat(np.arange(layers), heads)
+    axis.scatter(numbers, distance.flatten().numpy(), s=16, color=BLUE, alpha=0.7, label="one head")
+    axis.plot(range(layers), distance.mean(dim=1).numpy(), color=GREY, linewidth=1.2, label="mean of the layer")
+    axis.set_xlabel("layer")
+    axis.set_ylabel("mean attention distance (pixels)")
+    axis.set_ylim(bottom=0)
+    axis.set_xticks(range(0, layers, max(1, layers // 12)))
+    axis.set_title(f"{len(found)} image" + ("s" if len(found) > 1 else ""), fontsize=10)
+    axis.legend(frameon=False, fontsize=8)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(alpha=0.25, linewidth=0.6)
+    return figure
