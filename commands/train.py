@@ -43,8 +43,10 @@ def train(config: RunConfig) -> int:
 
 def rehearse(config: RunConfig, *, find_lr: bool) -> int:
     """What `--find-lr` and `--dry-run` do instead of a run."""
-    from trainers import dry_run, lr_finder
+    from trainers import distributed, dry_run, lr_finder
 
+    if not distributed.is_first():  # one process is enough
+        return 0
     if find_lr:
         lr_finder.find_lr(config)
     else:

@@ -186,3 +186,25 @@ def test_early_stopping_ends_the_run(tmp_path, capsys):
     assert result.history[-1]["epoch"] < 10
     assert "no better validation accuracy for 1 epoch: stopped early" in capsys.readouterr().out
     assert json.loads((result.run_dir / "summary.json").read_text())["status"] == "finished"
+
+
+def test_the_best_epochs_validation_is_not_repeated_and_its_predictions_are_those_of_the_best_weights(
+    tmp_path, monkeypatch
+):
+    from trainers import run
+
+    scored = []
+
+    def counted(model, loader, **options):
+        scored.append(loader.dataset.split)
+        return score_split(model, loader, **options)
+
+    monkeypatch.setattr(run, "score_split", counted)
+    result = train(short_run(tmp_path, epochs=3, ema_decay=0.5))
+    assert scored == ["test"]
+    model, _spec, _names = load(result.run_dir)
+    data = prepare(load_config(result.run_dir / "config.json")).data
+    again = score_split(model, data.dataloaders["val"], num_classes=10, device=torch.device("cpu"), amp_dtype=None)
+    assert again.metrics == result.val
+    predicted = [int(row["predicted"]) for row in rows(result.run_dir / "eval" / "val_predictions.csv")]
+    assert predicted == again.logits.argmax(dim=1).tolist()

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from ignite.engine import Engine, Events
 from ignite.handlers import EpochOutputStore
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from trainers import distributed
 from trainers.engines import create_evaluator
+from trainers.handlers import best_row
 from trainers.metrics import SCALARS
 from trainers.run_directory import write_text
 
@@ -45,14 +47,48 @@ def score_split(
     evaluator = create_evaluator(
         model, nn.functional.cross_entropy, device, num_classes=num_classes, amp_dtype=amp_dtype
     )
+    store_outputs(evaluator)
+    evaluator.run(loader)
+    return scores_of(evaluator.state.outputs, evaluator.state.metrics, loader)
+
+
+def store_outputs(evaluator: Engine) -> None:
+    """Let `evaluator.state.outputs` hold (logits, labels) of every batch after each pass."""
     store = EpochOutputStore(output_transform=lambda output: tuple(part.cpu() for part in output))
     store.attach(evaluator, "outputs")
-    evaluator.run(loader)
-    logits, labels = (torch.cat(parts) for parts in zip(*evaluator.state.outputs, strict=True))
+
+
+def scores_of(outputs: Sequence[tuple[Tensor, Tensor]], metrics: Mapping[str, Any], loader: DataLoader) -> Scores:
+    """What one pass over `loader` found, with the predictions of all processes."""
+    logits, labels = (torch.cat(parts) for parts in zip(*outputs, strict=True))
     rows = getattr(loader.batch_sampler, "indices", np.arange(len(labels)))
     rows, logits, labels = in_stored_order(distributed.gathered((rows, logits, labels)))
-    metrics = {name: float(evaluator.state.metrics[name]) for name in SCALARS}
-    return Scores(metrics, evaluator.state.metrics["confusion"].cpu(), logits, labels, rows.tolist())
+    scalars = {name: float(metrics[name]) for name in SCALARS}
+    return Scores(scalars, metrics["confusion"].cpu(), logits, labels, rows.tolist())
+
+
+class BestOutputs:
+    """The validation outputs of the best epoch, so that a finished run need not validate its best weights again.
+
+    They are not part of a checkpoint: a run that was resumed after its best epoch has none, and does validate again.
+    """
+
+    def __init__(self, trainer: Engine, evaluator: Engine, loader: DataLoader, *, select: str) -> None:
+        self.evaluator, self.loader, self.select = evaluator, loader, select
+        self.kept: tuple[int, Sequence[tuple[Tensor, Tensor]], dict[str, Any]] | None = None
+        store_outputs(evaluator)
+        trainer.add_event_handler(Events.EPOCH_COMPLETED, self.keep_if_best)
+
+    def keep_if_best(self, engine: Engine) -> None:
+        best, state = best_row(engine.state.history, self.select), self.evaluator.state
+        if best is not None and best["epoch"] == engine.state.epoch:
+            self.kept = engine.state.epoch, state.outputs, dict(state.metrics)
+
+    def scores(self, epoch: int) -> Scores | None:
+        """Of the epoch asked for, if it is the one that was kept."""
+        if self.kept is None or self.kept[0] != epoch:
+            return None
+        return scores_of(*self.kept[1:], self.loader)
 
 
 def in_stored_order(shares: Sequence[tuple[np.ndarray, Tensor, Tensor]]) -> tuple[np.ndarray, Tensor, Tensor]:

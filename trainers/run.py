@@ -23,7 +23,7 @@ from trainers.config import RunConfig, from_dict, to_dict
 from trainers.ema import ModelEMA
 from trainers.engines import create_evaluator, create_trainer
 from trainers.errors import Interrupted, TrainingError
-from trainers.evaluation import Scores, score_split, write_predictions
+from trainers.evaluation import BestOutputs, Scores, score_split, write_predictions
 from trainers.interruption import SignalFlag
 from trainers.job import (
     Job,
@@ -98,6 +98,7 @@ class Assembly:
     evaluated: nn.Module
     saver: ResumeCheckpoint
     budget: TimeBudget | None
+    best_outputs: BestOutputs
 
 
 def execute(job: Job, run_dir: Path, checkpoint: dict[str, Any] | None = None) -> RunResult:
@@ -190,6 +191,7 @@ def assemble(job: Job, run_dir: Path, loggers: tensorboard.RunLoggers | None, fl
         handlers.attach_progress(trainer)
     handlers.attach_validation(trainer, evaluator, job.data.dataloaders["val"])
     handlers.attach_history(trainer, evaluator, job.optimizer, clock, job.device)
+    best_outputs = BestOutputs(trainer, evaluator, job.data.dataloaders["val"], select=config.select)
     if loggers is not None:
         best = BestCheckpoint(trainer, job, evaluated, run_dir)
         best.attach()
@@ -205,7 +207,7 @@ def assemble(job: Job, run_dir: Path, loggers: tensorboard.RunLoggers | None, fl
         budget = TimeBudget(60 * config.max_minutes, agree=distributed.agreed)
         budget.attach(trainer)
     flag.attach(trainer, evaluator)
-    return Assembly(trainer, evaluated, saver, budget)
+    return Assembly(trainer, evaluated, saver, budget, best_outputs)
 
 
 def conclude(job: Job, run: Assembly, run_dir: Path, loggers: tensorboard.RunLoggers | None) -> RunResult:
@@ -220,7 +222,8 @@ def conclude(job: Job, run: Assembly, run_dir: Path, loggers: tensorboard.RunLog
     for split in ("val", "test"):
         if split in job.data.dataloaders:
             loader = job.data.dataloaders[split]
-            scores[split] = score_split(
+            kept = run.best_outputs.scores(best["epoch"]) if split == "val" else None
+            scores[split] = kept or score_split(
                 job.classifier(job.model),
                 loader,
                 num_classes=len(job.data.class_names),
