@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from datasets.bundle import DataBundle, DataError
     from datasets.config import DATASET_NAMES, DataConfig
     from datasets.description import describe
-    from datasets.loaders import DATASETS, batch_mix, build_dataloaders, class_weights, skipped
+    from datasets.loaders import DATASETS, build_dataloaders, class_weights, skipped
     from datasets.splits import fingerprint, split_table, write_split
 
 _HOMES = {
@@ -16,7 +16,6 @@ _HOMES = {
     "DATASET_NAMES": "config",
     "DataConfig": "config",
     "DATASETS": "loaders",
-    "batch_mix": "loaders",
     "build_dataloaders": "loaders",
     "class_weights": "loaders",
     "skipped": "loaders",
@@ -31,7 +30,6 @@ __all__ = [
     "DataBundle",
     "DataConfig",
     "DataError",
-    "batch_mix",
     "build_dataloaders",
     "class_weights",
     "describe",

@@ -16,7 +16,6 @@ from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, ImageSpecLike, Samples
 from datasets.cache import SHARE_OF_FREE_MEMORY, ImageCache, available_memory
 from datasets.config import DataConfig
 from datasets.image_dataset import ImageDataset, cpu_count, unreadable
-from datasets.mixing import BatchMix
 from datasets.own_data import read_own_data
 from datasets.sampling import EpochBatchSampler, OrderedBatchSampler
 from datasets.splits import assign_splits, require_complete, subset_training
@@ -80,14 +79,6 @@ def read_samples(config: DataConfig) -> Samples:
 def preset_of(config: DataConfig) -> Preset:
     """The augmentation preset that a configuration means."""
     return PRESETS["light" if config.augment == "auto" else config.augment]
-
-
-def batch_mix(config: DataConfig, num_classes: int) -> BatchMix | None:
-    """What the train step does to each batch under the configured preset; None when nothing."""
-    preset = preset_of(config)
-    if not preset.mixup_alpha and not preset.cutmix_alpha:
-        return None
-    return BatchMix(num_classes, mixup_alpha=preset.mixup_alpha, cutmix_alpha=preset.cutmix_alpha)
 
 
 def class_weights(bundle: DataBundle) -> torch.Tensor:

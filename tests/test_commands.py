@@ -5,25 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
+from small_images import image_folder
 
 import main
 
 ROOT = Path(__file__).resolve().parent.parent
-
-
-def image_folder(root: Path, *, classes=("cat", "dog"), n=6, size=20) -> Path:
-    generator = np.random.default_rng(0)
-    for split in ("train", "val"):
-        for index, name in enumerate(classes):
-            folder = root / split / name
-            folder.mkdir(parents=True)
-            for i in range(n):
-                pixels = generator.integers(0, 120, (size, size, 3), dtype=np.uint8) + np.uint8(100 * index)
-                Image.fromarray(pixels).save(folder / f"{i}.jpg")
-    return root
 
 
 def run(capsys, *argv) -> tuple[int, str, str]:

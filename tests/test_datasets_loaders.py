@@ -8,7 +8,7 @@ import pytest
 import torch
 from fake_sets import Spec, class_folders
 
-from datasets import DataConfig, DataError, batch_mix, build_dataloaders, class_weights, describe, fingerprint, skipped
+from datasets import DataConfig, DataError, build_dataloaders, class_weights, describe, fingerprint, skipped
 from datasets.bundle import samples_of
 from datasets.cache import ImageCache, available_memory
 
@@ -150,13 +150,6 @@ def test_mirror_follows_the_set_unless_told_otherwise():
 
     assert flips() == "SmallAffine"
     assert flips(mirror="yes") == "CropFlip"
-
-
-def test_mixing_belongs_to_the_presets_that_say_so():
-    assert batch_mix(DataConfig(augment="light"), 5) is None
-    assert batch_mix(DataConfig(), 5) is None
-    strong = batch_mix(DataConfig(augment="strong"), 5)
-    assert (strong.num_classes, strong.mixup_alpha, strong.cutmix_alpha) == (5, 0.8, 1.0)
 
 
 def test_one_channel_models_get_one_channel(folder):

@@ -10,6 +10,7 @@ from ignite.engine import Engine, Events
 from torch import nn
 from tqdm import tqdm
 
+from datasets import describe
 from trainers import distributed
 from trainers.config import TrainConfig
 from trainers.effects import without_effect
@@ -45,10 +46,9 @@ def count_parameters(model: nn.Module) -> tuple[int, int]:
 
 def announce(job: Job, run_dir: Path, *, defaults_source: str) -> None:
     """The screen before step 1."""
-    config, class_names = job.config, job.data.class_names
+    config = job.config
     total, trainable = count_parameters(job.model)
     train, data = config.train, config.data
-    names = ", ".join(class_names[:8]) + (f", ... ({len(class_names)})" if len(class_names) > 8 else "")
     options = [
         f"label smoothing {train.label_smoothing:g}",
         f"augmentation {data.augment}",
@@ -58,20 +58,27 @@ def announce(job: Job, run_dir: Path, *, defaults_source: str) -> None:
         f"precision {'fp32' if train.amp == 'off' else train.amp}",
         f"seed {train.seed}",
     ]
-    rows = {
-        "data": f"{data.source}: " + ", ".join(f"{n:,} {split}" for split, n in job.data.dataset_sizes.items()),
-        "classes": f"{len(class_names)}: {names}",
-        "model": f"{config.model.name}, {total:,} parameters, {trainable:,} trainable, weights {config.model.weights}",
-        "training": f"{train.epochs} epochs x {job.steps_per_epoch} steps of {data.batch_size} images, "
-        f"{train.optimizer} lr {train.lr:g} ({train.schedule}, warm-up {train.warmup_epochs:g} epochs), "
-        f"weight decay {train.weight_decay:g}",
-        "": ", ".join(options),
-        "defaults": defaults_source,
-        "device": train.device,
-        "run": str(run_dir),
-        "watch": f"tensorboard --logdir {config.output.output_dir}",
-    }
-    for label, text in rows.items():
+    set_line, images_line, *more = describe(job.data)
+    rows = [
+        ("data", set_line),
+        *(("", line) for line in (images_line, *more)),
+        (
+            "model",
+            f"{config.model.name}, {total:,} parameters, {trainable:,} trainable, weights {config.model.weights}",
+        ),
+        (
+            "training",
+            f"{train.epochs} epochs x {job.steps_per_epoch} steps of {data.batch_size} images, "
+            f"{train.optimizer} lr {train.lr:g} ({train.schedule}, warm-up {train.warmup_epochs:g} epochs), "
+            f"weight decay {train.weight_decay:g}",
+        ),
+        ("", ", ".join(options)),
+        ("defaults", defaults_source),
+        ("device", train.device),
+        ("run", str(run_dir)),
+        ("watch", f"tensorboard --logdir {config.output.output_dir}"),
+    ]
+    for label, text in rows:
         say(f"{label:>9}  {text}")
     say()
 
