@@ -30,7 +30,7 @@ def test_train_then_evaluate_a_folder_of_images(capsys, tmp_path):
     data = image_folder(tmp_path / "pets")
     code, out, err = train_briefly(capsys, data, tmp_path / "runs")
     assert code == 0, err
-    assert "2: cat, dog" in out
+    assert "2 classes ('cat', 'dog')" in out
     assert f"tensorboard --logdir {tmp_path / 'runs'}" in out
     code, out, err = run(capsys, "evaluate", "latest", "--output-dir", tmp_path / "runs")
     assert code == 0, err

@@ -64,7 +64,8 @@ def announce(job: Job, run_dir: Path, *, defaults_source: str) -> None:
         *(("", line) for line in (images_line, *more)),
         (
             "model",
-            f"{config.model.name}, {total:,} parameters, {trainable:,} trainable, weights {config.model.weights}",
+            f"{config.model.name} at {job.spec.image_size} px, {total:,} parameters, {trainable:,} trainable, "
+            f"weights {config.model.weights}",
         ),
         (
             "training",
