@@ -115,9 +115,8 @@ def test_a_mistake_gets_one_line(capsys, run, tmp_path, options, message):
 
 
 def test_models_without_attention_are_refused(capsys, tmp_path):
-    code, _out, err = call(
-        capsys, make_run(tmp_path / "run", name="resnet18", image_size=32), photo(tmp_path / "a.png")
-    )
+    run = make_run(tmp_path / "run", name="resnet18", image_size=32)
+    code, _out, err = call(capsys, run, photo(tmp_path / "a.png"))
     assert code == 2
     assert "ResNet has no attention weights" in err
     code, _out, err = call(capsys, "model.onnx", "a.png")

@@ -184,7 +184,7 @@ def test_foreign_weights_need_the_name_of_their_model_and_take_class_names(capsy
     (tmp_path / "names.txt").write_text("Ameise\nBiene\nKatze\n")
     options = ["--model", "vit_micro_4", "--class-names", tmp_path / "names.txt"]
     ours, theirs = (
-        call(capsys, "predict", source, picture, *more)[1].splitlines()[1].split(",")
+        call(capsys, "predict", source, picture, *more)[1].splitlines()[-1].split(",")
         for source, more in ((tmp_path / "run", []), (tmp_path / "w.pth", options))
     )
     german = dict(zip(CLASSES, ("Ameise", "Biene", "Katze"), strict=True))

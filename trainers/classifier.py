@@ -16,7 +16,7 @@ from trainers.config import from_dict
 from trainers.defaults import resolve_device
 from trainers.errors import ConfigError
 from trainers.run import load
-from trainers.run_directory import find_run, read_run_config
+from trainers.run_directory import find_run, read_json
 from vit import ImageSpec, ModelConfig, WeightsError, build_model, image_spec, resolve
 from vit.config import HF_PREFIX, TORCHVISION_MODELS
 from vit.weight_files import WeightFile, read_weights
@@ -94,7 +94,8 @@ def open_classifier(
     else:
         run_dir = find_run(source, output_dir)
         module, spec, names = load(run_dir)
-        config = read_run_config(run_dir).model
+        # The model's options alone: those of data and training may have changed their names since the run.
+        config = from_dict(ModelConfig, read_json(run_dir / "config.json")["model"])
         return Classifier(str(run_dir), "run", module.to(on), spec, names, on, config, run_dir)
     if class_names is not None:
         names = read_class_names(class_names, expected=len(names))
