@@ -15,6 +15,7 @@ COMMANDS = {
     "predict": "classify image files, folders or globs: CSV or JSON lines out",
     "explain": "show what a model looked at: rollout, relevance, every head",
     "export": "write a model as safetensors, ONNX or pt2, checked against the original",
+    "serve": "a page on this machine to try a model on",
     "check": "look for what is wrong with a set of images before you train on it",
     "summary": "print a model's layers: output shapes, parameters, GFLOPs",
 }

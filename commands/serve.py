@@ -1,0 +1,75 @@
+"""`serve RUN`: a page on this machine to drop images on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from commands import arguments
+
+
+@dataclass(frozen=True)
+class Options:
+    """Serve a page to try a model on: drop an image, see classes, probabilities and where it looked. Only this machine
+    can reach it, unless --host says otherwise; nothing is fetched from elsewhere, kept or logged.
+    """
+
+    run: Annotated[str, tyro.conf.Positional]
+    """A run directory, `latest`, an export (.safetensors, .onnx, .pt2), a weights file (with --model), or hf:ID."""
+    port: int = 7860
+    """TCP port; 0 takes a free one."""
+    host: str = "127.0.0.1"
+    """Address to listen on. Any other than this one lets other machines in, without a password."""
+    max_megabytes: float = 20.0
+    """Largest file that is accepted."""
+    top: int = 5
+    """How many classes are shown."""
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:N or mps."""
+    model: str | None = None
+    """Which model a weights file from elsewhere belongs to."""
+    class_names: Path | None = None
+    """Text file with one class name per line, for weights that carry none."""
+    trust: bool = False
+    """Open a .pt2 file, which can run code that is in it."""
+    output_dir: Path = Path("runs")
+    """Where `latest` is looked for."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port < 65_536:
+            raise ValueError(f"port={self.port} must lie in 0 to 65535")
+        if self.max_megabytes <= 0:
+            raise ValueError(f"max_megabytes={self.max_megabytes} must be positive")
+        if self.top < 1:
+            raise ValueError(f"top={self.top} must be at least 1")
+
+
+def parse(argv: Sequence[str], prog: str) -> Options:
+    options: Options = arguments.parse(Options, argv, prog=prog)
+    return options
+
+
+def main(options: Options) -> int:
+    """Serve until Ctrl-C."""
+    from trainers.classifier import open_classifier
+    from trainers.serve import LOOPBACK, Server
+
+    classifier = open_classifier(
+        options.run, device=options.device, model=options.model, class_names=options.class_names,
+        trust=options.trust, output_dir=options.output_dir,
+    )  # fmt: skip
+    with Server(
+        classifier, host=options.host, port=options.port, max_megabytes=options.max_megabytes, top=options.top
+    ) as server:
+        print(f"{classifier.source} on {server.url}  (Ctrl-C ends it)", flush=True)
+        if options.host not in LOOPBACK:
+            print(f"note: every machine that reaches {options.host} can use it", flush=True)
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print()
+    return 0

@@ -1,0 +1,127 @@
+"""`serve`: a local page that classifies what is dropped on it, and lets nobody else in."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from small_run import CLASSES, make_run, photo
+
+import main
+from trainers.classifier import open_classifier
+from trainers.predict import Source, predict
+from trainers.serve import Server
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    run = make_run(tmp_path_factory.mktemp("serve") / "a <run>")
+    with Server(open_classifier(str(run), device="cpu"), host="127.0.0.1", port=0, max_megabytes=0.05, top=5) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def ask(server: Server, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, dict, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=20)
+    try:
+        connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+        reply = connection.getresponse()
+        return reply.status, dict(reply.headers), reply.read()
+    finally:
+        connection.close()
+
+
+def test_an_image_gets_the_classes_that_predict_gives_and_an_overlay(server, tmp_path):
+    picture = photo(tmp_path / "a.png")
+    status, _, body = ask(server, "POST", "/classify", picture.read_bytes(), Content_Type="image/png")
+    assert status == 200
+    result = json.loads(body)
+    expected = next(predict(server.classifier, [Source(str(picture))], top=5))
+    assert [tuple(pair) for pair in result["top"]] == [(name, pytest.approx(p)) for name, p in expected.top]
+    assert {name for name, _ in result["top"]} == set(CLASSES)
+    with Image.open(io.BytesIO(base64.b64decode(result["attention"].partition(",")[2]))) as overlay:
+        assert overlay.width > 2 * overlay.height
+
+
+def test_the_page_is_whole_without_any_other_address(server):
+    status, headers, body = ask(server, "GET", "/")
+    page = body.decode()
+    assert status == 200
+    assert "a &lt;run&gt;" in page
+    assert "{{" not in page
+    assert not re.search(r"https?://|//[\w.]+/|@import|src=\"(?!data)", page)
+    assert headers["Content-Security-Policy"].startswith("default-src 'none'")
+    assert "Access-Control-Allow-Origin" not in headers
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status", "message"),
+    [
+        (b"text", {"Content_Type": "text/plain"}, 415, "text/plain is not read"),
+        (b"GIF89a", {"Content_Type": "image/gif"}, 415, "image/gif is not read"),
+        (b"not an image", {"Content_Type": "image/png"}, 422, "cannot read image the image"),
+        (b"", {"Content_Type": "image/png"}, 422, "cannot read image"),
+        (b"x" * 50_001, {"Content_Type": "image/png"}, 413, "larger than 0.05 MB"),
+        (b"x", {"Content_Type": "image/png", "Origin": "http://elsewhere.example"}, 403, "other sites"),
+        (b"x", {"Content_Type": "image/png", "Host": "elsewhere.example:80"}, 403, "other sites"),
+    ],
+)
+def test_what_is_no_image_too_large_or_from_elsewhere_is_refused_and_the_server_lives(
+    server, tmp_path, body, headers, status, message
+):
+    found, _, answer = ask(server, "POST", "/classify", body, **headers)
+    assert found == status
+    assert message in json.loads(answer)["error"]
+    picture = photo(tmp_path / "a.png").read_bytes()
+    assert ask(server, "POST", "/classify", picture, Content_Type="image/png")[0] == 200
+
+
+def test_other_pages_do_not_exist(server):
+    for path in ("/etc/passwd", "/../main.py", "/classify"):
+        assert ask(server, "GET", path)[0] == 404
+
+
+def test_a_model_without_attention_still_classifies(tmp_path):
+    from trainers.serve import classify
+
+    classifier = open_classifier(str(make_run(tmp_path / "run", name="resnet18", image_size=32)), device="cpu")
+    result = classify(classifier, photo(tmp_path / "a.png").read_bytes())
+    assert "has no attention weights" in result["note"]
+    assert len(result["top"]) == 3
+
+
+def test_the_command_listens_on_this_machine_only_and_ends_with_ctrl_c(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "main.py", "serve", make_run(tmp_path / "run"), "--port", "0", "--device", "cpu"],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        assert "on http://127.0.0.1:" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+        assert (process.returncode, err) == (0, "")
+    finally:
+        process.kill()
+
+
+def test_a_port_that_is_taken_gets_one_line(server, tmp_path, capsys):
+    run, port = make_run(tmp_path / "run"), server.server_address[1]
+    assert main.main(["serve", str(run), "--port", str(port), "--device", "cpu"]) == 2
+    assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err

@@ -1,0 +1,140 @@
+"""A page on this machine to try a model on: Python's own HTTP server, one HTML file, nothing fetched from elsewhere."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import json
+import threading
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from trainers.classifier import Classifier
+from trainers.errors import ConfigError
+from trainers.explain import explain
+from trainers.explain_figures import overview_figure
+from trainers.predict import Source, predict
+
+PAGE = Path(__file__).with_name("serve_page.html")
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+TYPES = ("image/jpeg", "image/png", "image/webp", "image/tiff", "image/bmp", "image/x-portable-pixmap")
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+
+class Server(ThreadingHTTPServer):
+    """Answers GET / with the page and POST /classify (the bytes of an image) with JSON."""
+
+    daemon_threads = True
+
+    def __init__(self, classifier: Classifier, *, host: str, port: int, max_megabytes: float, top: int) -> None:
+        """Raises ConfigError: the port is taken, or no such address."""
+        self.classifier, self.max_bytes, self.top = classifier, int(max_megabytes * 1e6), top
+        self.one_at_a_time = threading.Lock()
+        self.page = _fill_page(classifier)
+        try:
+            super().__init__((host, port), Handler)
+        except OSError as error:
+            raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from None
+        self.only_loopback = host in LOOPBACK
+
+    @property
+    def url(self) -> str:
+        host, port = self.server_address[:2]
+        return f"http://{host!s}:{port}/"
+
+
+def _fill_page(classifier: Classifier) -> bytes:
+    values = {
+        "source": html.escape(classifier.source),
+        "classes": str(len(classifier.class_names)),
+        "size": str(classifier.spec.image_size),
+    }
+    page = PAGE.read_text(encoding="utf-8")
+    for name, value in values.items():
+        page = page.replace("{{" + name + "}}", value)
+    return page.encode()
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+    timeout = 30  # seconds: a client that sends nothing does not keep a thread
+    server_version, sys_version = "try-a-model", ""
+
+    def do_GET(self) -> None:
+        if not self._is_from_here():
+            return
+        if self.path == "/":
+            self._reply(HTTPStatus.OK, self.server.page, "text/html; charset=utf-8")
+        else:
+            self._refuse(HTTPStatus.NOT_FOUND, "no such page")
+
+    def do_POST(self) -> None:
+        if not self._is_from_here():
+            return None
+        if self.path != "/classify":
+            return self._refuse(HTTPStatus.NOT_FOUND, "no such page")
+        kind = (self.headers.get("Content-Type") or "").partition(";")[0].strip().lower()
+        if kind not in TYPES:
+            known = ", ".join(name.removeprefix("image/") for name in TYPES)
+            return self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"{kind or 'this'} is not read; known: {known}")
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal():
+            return self._refuse(HTTPStatus.LENGTH_REQUIRED, "the request does not say how long it is")
+        if int(length) > self.server.max_bytes:
+            limit = f"{self.server.max_bytes / 1e6:g} MB"
+            return self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the file is larger than {limit}")
+        content = self.rfile.read(int(length))
+        with self.server.one_at_a_time:
+            result = classify(self.server.classifier, content, top=self.server.top)
+        status = HTTPStatus.UNPROCESSABLE_ENTITY if "error" in result else HTTPStatus.OK
+        return self._reply(status, json.dumps(result).encode(), "application/json")
+
+    def _is_from_here(self) -> bool:
+        """Refuse other names for this machine and other sites' scripts: a page elsewhere could reach a local server."""
+        host = (self.headers.get("Host") or "").rpartition(":")[0].strip("[]")
+        origin = self.headers.get("Origin")
+        known = not self.server.only_loopback or host in LOOPBACK
+        if known and origin in (None, f"http://{self.headers.get('Host')}"):
+            return True
+        self._refuse(HTTPStatus.FORBIDDEN, "requests of other sites are refused")
+        return False
+
+    def _refuse(self, status: HTTPStatus, reason: str) -> None:
+        self.close_connection = True  # what it still sends is not read
+        self._reply(status, json.dumps({"error": reason}).encode(), "application/json")
+
+    def _reply(self, status: HTTPStatus, body: bytes, kind: str) -> None:
+        self.send_response(status)
+        for name, value in {**HEADERS, "Content-Type": kind, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Nothing is logged: whose picture was looked at is nobody's business."""
+
+
+def classify(classifier: Classifier, content: bytes, *, top: int = 5) -> dict[str, Any]:
+    """`top`: [name, probability] pairs; `attention`: a PNG as data URI, or a `note` why none; or an `error`."""
+    source = Source("the image", content)
+    prediction = next(predict(classifier, [source], top=top))
+    if prediction.error is not None:
+        return {"error": prediction.error}
+    result: dict[str, Any] = {"top": [list(pair) for pair in prediction.top]}
+    try:
+        found = explain(classifier, source)
+    except ValueError as error:  # a model without attention weights
+        return {**result, "note": str(error)}
+    assert not isinstance(found, str)
+    picture = io.BytesIO()
+    overview_figure(found).savefig(picture, dpi=110, format="png")
+    return {**result, "attention": "data:image/png;base64," + base64.b64encode(picture.getvalue()).decode()}
