@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from headless_browser import Browser, find_browser
 from PIL import Image
 from small_run import CLASSES, make_run, photo
 
@@ -125,3 +126,33 @@ def test_a_port_that_is_taken_gets_one_line(server, tmp_path, capsys):
     run, port = make_run(tmp_path / "run"), server.server_address[1]
     assert main.main(["serve", str(run), "--port", str(port), "--device", "cpu"]) == 2
     assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_browser() is None, reason="no Chromium on this machine")
+def test_in_a_real_browser_a_chosen_image_is_classified_and_nothing_else_is_fetched(server, tmp_path):
+    picture = photo(tmp_path / "a <b>.png")
+    expected = next(predict(server.classifier, [Source(str(picture))], top=5))
+    browser = Browser(tmp_path / "profile")
+    try:
+        browser.call("Page.navigate", url=server.url)
+        browser.wait_for("document.readyState == 'complete' && !!document.getElementById('file')")
+        browser.choose_file("#file", picture)
+        browser.wait_for("document.getElementById('attention').naturalWidth > 0")
+        cells = browser.evaluate("[...document.querySelectorAll('td')].map(cell => cell.textContent).join('|')").split(
+            "|"
+        )
+        shown = list(zip(cells[::3], cells[2::3], strict=True))
+        assert shown == [(name, f"{100 * probability:.1f} %") for name, probability in expected.top]
+        assert browser.evaluate("document.getElementById('status').textContent") == "a <b>.png"
+        image = browser.call("Page.captureScreenshot")["data"]
+        (tmp_path / "page.png").write_bytes(base64.b64decode(image))
+        (tmp_path / "bad.png").write_text("no image")
+        browser.choose_file("#file", tmp_path / "bad.png")
+        browser.wait_for("document.getElementById('status').className == 'error'")
+        assert "cannot read image" in browser.evaluate("document.getElementById('status').textContent")
+        assert {url for url in browser.requests if not url.startswith("data:")} <= {
+            server.url, server.url + "classify", server.url + "favicon.ico", "about:blank",
+        }  # fmt: skip
+    finally:
+        browser.close()

@@ -1,0 +1,84 @@
+"""Chromium without a window, driven over a pair of pipes by its DevTools protocol: no driver, no library."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def find_browser() -> str | None:
+    """None also where there is no bash: the shell of some systems passes no descriptors above 9."""
+    return next((path for name in NAMES if (path := shutil.which(name)) and shutil.which("bash")), None)
+
+
+class Browser:
+    """One page. Messages are JSON, each ended by a zero byte; the browser reads from descriptor 3 and writes to 4."""
+
+    def __init__(self, profile: Path) -> None:
+        program = find_browser()
+        assert program is not None
+        there, self.to_browser = os.pipe()
+        self.from_browser, back = os.pipe()
+        options = "--headless --no-sandbox --disable-gpu --disable-background-networking --remote-debugging-pipe"
+        self.process = subprocess.Popen(
+            ["bash", "-c", f'exec "$0" {options} --user-data-dir="$1" 3<&{there} 4>&{back}', program, profile],
+            pass_fds=(there, back), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        os.close(there)
+        os.close(back)
+        self.count, self.buffer, self.session = 0, b"", None
+        self.requests: list[str] = []
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "DOM", "Runtime", "Network"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        self.count += 1
+        message = {"id": self.count, "method": method, "params": parameters}
+        if self.session:
+            message["sessionId"] = self.session
+        os.write(self.to_browser, json.dumps(message).encode() + b"\0")
+        while True:
+            reply = self._read()
+            if reply.get("method") == "Network.requestWillBeSent":
+                self.requests.append(reply["params"]["request"]["url"])
+            if reply.get("id") == self.count:
+                assert "error" not in reply, reply
+                return reply["result"]
+
+    def _read(self) -> dict[str, Any]:
+        while b"\0" not in self.buffer:
+            part = os.read(self.from_browser, 2**16)
+            assert part, "the browser is gone"
+            self.buffer += part
+        message, _, self.buffer = self.buffer.partition(b"\0")
+        return json.loads(message)
+
+    def evaluate(self, script: str) -> Any:
+        return self.call("Runtime.evaluate", expression=script, returnByValue=True)["result"].get("value")
+
+    def wait_for(self, script: str, *, seconds: float = 20) -> Any:
+        end = time.monotonic() + seconds
+        while not (value := self.evaluate(script)):
+            assert time.monotonic() < end, f"never true: {script}"
+            time.sleep(0.05)
+        return value
+
+    def choose_file(self, selector: str, path: Path) -> None:
+        root = self.call("DOM.getDocument")["root"]["nodeId"]
+        node = self.call("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
+        self.call("DOM.setFileInputFiles", nodeId=node, files=[str(path)])
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self.to_browser)
+        os.close(self.from_browser)
