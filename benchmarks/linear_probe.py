@@ -22,11 +22,11 @@ from benchmarks.environment import describe, write_result
 from benchmarks.whole_process import seconds_of
 
 
-def run(folder: Path, *, cache: str, epochs: int, data_root: str) -> float:
+def run(folder: Path, *, cache: str, epochs: int, data_root: str, amp: str) -> float:
     return seconds_of(
         "main.py", "train", "--data", "hymenoptera", "--data-root", data_root, "--model", "vit_b_16",
         "--weights", "none", "--trainable", "head", "--image-size", 96, "--augment", "none", "--epochs", epochs,
-        "--cache-features", cache, "--output-dir", folder, "--run-name", cache, "--device", "cpu",
+        "--cache-features", cache, "--output-dir", folder, "--run-name", cache, "--device", "cpu", "--amp", amp,
     )  # fmt: skip
 
 
@@ -39,6 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-root", default="data")
     parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--amp", choices=("auto", "off", "bf16"), default="auto")
     options = parser.parse_args()
     load = os.getloadavg()[0]
     seconds: dict[tuple[str, int], float] = {}
@@ -48,7 +49,9 @@ def main() -> None:
         for epochs in (1, options.epochs):
             for cache in ("on", "off"):
                 folder = Path(name) / str(epochs)
-                seconds[cache, epochs] = run(folder, cache=cache, epochs=epochs, data_root=options.data_root)
+                seconds[cache, epochs] = run(
+                    folder, cache=cache, epochs=epochs, data_root=options.data_root, amp=options.amp
+                )
                 accuracy[cache] = best_accuracy(folder / "hymenoptera" / cache)
                 print(f"{epochs} epochs, cache {cache}: {seconds[cache, epochs]:.1f} s", flush=True)
     per_epoch = {
@@ -58,6 +61,7 @@ def main() -> None:
     result: dict[str, Any] = {
         "model": "vit_b_16, random weights, 96 px",
         "data": "hymenoptera",
+        "amp": options.amp,
         "epochs": options.epochs,
         "seconds_cached": round(seconds["on", options.epochs], 1),
         "seconds_uncached": round(seconds["off", options.epochs], 1),
