@@ -28,7 +28,7 @@ format: .venv/dev.stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	touch $@
 
-.venv/dev.stamp: requirements.txt requirements-dev.txt
+.venv/dev.stamp: requirements.txt requirements-extras.txt requirements-dev.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	touch .venv/app.stamp $@
