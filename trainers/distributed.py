@@ -49,7 +49,7 @@ def world_size() -> int:
 
 def is_first() -> bool:
     """Whether this process writes and speaks for all; true to the end of the process, after the others have parted."""
-    return int(os.environ.get("RANK", "0")) == 0
+    return int(os.environ.get("WORLD_SIZE", "1")) == 1 or os.environ["RANK"] == "0"
 
 
 def own_device(name: str) -> torch.device:
