@@ -7,11 +7,12 @@ BIN := .venv/bin
 run: .venv/app.stamp
 	$(BIN)/python main.py
 
+# Two processes, each with one torch thread (tests/conftest.py); a file's tests stay together and share their runs.
 test: .venv/dev.stamp
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadscope
 
 test-all: .venv/dev.stamp
-	$(BIN)/python -m pytest -m "slow or not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadscope -m "slow or not slow"
 
 lint: .venv/dev.stamp
 	$(BIN)/ruff check .

@@ -112,7 +112,7 @@ def test_changed_images_are_noticed_by_evaluate(capsys, tmp_path):
 def test_a_log_file_gets_plain_lines_and_no_bar(tmp_path):
     data = image_folder(tmp_path / "pets")
     done = subprocess.run(
-        [sys.executable, "main.py", "train", "--data", data, "--output-dir", tmp_path / "runs", "--model", "vit_micro_4",
+        [sys.executable, "main.py", "train", "--data", data, "--output-dir", tmp_path / "r", "--model", "vit_micro_4",
          "--image-size", "16", "--epochs", "2", "--batch-size", "4", "--workers", "0", "--device", "cpu"],
         cwd=ROOT, capture_output=True, text=True, timeout=120, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip

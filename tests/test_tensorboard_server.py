@@ -6,12 +6,17 @@ import subprocess
 import sys
 import time
 import urllib.request
+from contextlib import contextmanager
 from urllib.parse import parse_qsl, urlencode
 
 import pytest
+from ignite.engine import Events
 
+from benchmarks.kill_resume import demanding_config
 from datasets.config import DataConfig
+from trainers import handlers
 from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.resume import resume
 from trainers.run import train
 
 
@@ -26,15 +31,13 @@ def finished(tmp_path_factory):
     )
 
 
-@pytest.fixture(scope="module", params=["true", "false"], ids=["fast loader", "slow loader"])
-def server(request, finished, tmp_path_factory):
+@contextmanager
+def serving(logdir, load_fast, log):
     """The address of a TensorBoard on loopback; it is stopped at the end."""
-    log = tmp_path_factory.mktemp("server") / "log"
-    logdir = finished.run_dir.parent.parent
     with open(log, "w") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "tensorboard.main", "--logdir", str(logdir), "--host", "127.0.0.1", "--port", "0",
-             f"--load_fast={request.param}"],
+             f"--load_fast={load_fast}"],
             stdout=output, stderr=subprocess.STDOUT,
         )  # fmt: skip
     try:
@@ -42,6 +45,12 @@ def server(request, finished, tmp_path_factory):
     finally:
         process.terminate()
         process.wait(timeout=20)
+
+
+@pytest.fixture(scope="module", params=["true", "false"], ids=["fast loader", "slow loader"])
+def server(request, finished, tmp_path_factory):
+    with serving(finished.run_dir.parent.parent, request.param, tmp_path_factory.mktemp("server") / "log") as address:
+        yield address
 
 
 def wait_for_address(process, log) -> str:
@@ -52,6 +61,41 @@ def wait_for_address(process, log) -> str:
             return match[0]
         time.sleep(0.1)
     raise AssertionError(f"TensorBoard did not start: {log.read_text()}")
+
+
+def crash(_):
+    raise KeyboardInterrupt  # stands for a kill: the run saves nothing on its way out
+
+
+@pytest.fixture(scope="module")
+def resumed(tmp_path_factory):
+    """A run that crashed between two checkpoints and was resumed: its first life logged points that never were."""
+    folder = tmp_path_factory.mktemp("resumed")
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        attach = handlers.attach_progress
+
+        def armed(trainer):
+            attach(trainer)
+            trainer.add_event_handler(Events.ITERATION_COMPLETED(once=10), crash)
+
+        patch.setattr(handlers, "attach_progress", armed)
+        train(demanding_config(folder, workers=0))
+    return resume(folder / "digits" / "r")
+
+
+@pytest.mark.parametrize("load_fast", ["true", "false"])
+def test_a_resumed_run_shows_every_point_once(resumed, load_fast, tmp_path):
+    with serving(resumed.run_dir, load_fast, tmp_path / "log") as address:
+        runs = ("tb/train", "tb/val")
+        get_json_when_loaded(address, "plugin/scalars/tags", lambda found: set(runs) <= set(found))
+        steps = {run: points(address, run) for run in runs}
+    last = resumed.history[-1]["step"]
+    assert steps["tb/train"] == list(range(2, last + 1, 2))
+    assert steps["tb/val"] == [0, 6, 12, last]
+
+
+def points(address: str, run: str) -> list[int]:
+    return [step for _, step, _ in json.loads(get(address, "plugin/scalars/scalars", run=run, tag="loss"))]
 
 
 def get(server: str, path: str, **query: object) -> bytes:
@@ -81,7 +125,9 @@ def test_scalars_of_train_and_val_come_back_under_one_tag(server, finished):
 
 def test_the_picture_of_the_batch_is_served_as_png(server):
     run = "digits/r/tb"
-    tags = get_json_when_loaded(server, "plugin/images/tags", lambda found: "data/augmented_batch" in found.get(run, {}))
+    tags = get_json_when_loaded(
+        server, "plugin/images/tags", lambda found: "data/augmented_batch" in found.get(run, {})
+    )
     assert "data/augmented_batch" in tags[run]
     pictures = json.loads(get(server, "plugin/images/images", run=run, tag="data/augmented_batch", sample=0))
     png = get(server, "plugin/images/individualImage", **dict(parse_qsl(pictures[0]["query"])))

@@ -117,6 +117,45 @@ def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(monkeypatch, tm
     assert "trying the one before it" in out
 
 
+def test_a_moved_run_resumes_where_it_lies_now(monkeypatch, tmp_path, whole):
+    moved = tmp_path / "elsewhere" / "under another name"
+    moved.parent.mkdir()
+    crashed(monkeypatch, tmp_path).rename(moved)
+    result = resume(moved)
+    assert result.run_dir == moved
+    assert not differences(whole, run_content(moved))
+    assert not (tmp_path / "digits" / "r").exists()
+
+
+def test_checkpoints_that_someone_deletes_meanwhile_do_not_stop_the_run(monkeypatch, tmp_path, whole):
+    attach = handlers.attach_progress
+
+    def armed(trainer, *args):
+        attach(trainer, *args)
+
+        @trainer.on(Events.EPOCH_COMPLETED)
+        def delete(_):
+            for path in checkpoints(tmp_path / "digits" / "r" / "checkpoints", "step"):
+                path.unlink()
+
+    monkeypatch.setattr(handlers, "attach_progress", armed)
+    result = train(demanding_config(tmp_path, workers=0))
+    assert not differences(whole, run_content(result.run_dir))
+
+
+def test_a_new_run_starts_from_the_best_weights_of_another(monkeypatch, tmp_path):
+    first = train(demanding_config(tmp_path, workers=0))
+    config = demanding_config(tmp_path, workers=0)
+    second = replace(
+        config,
+        model=replace(config.model, weights=str(first.run_dir)),
+        output=replace(config.output, run_name="second"),
+        train=replace(config.train, epochs=1),
+    )
+    untrained = train(second).history[0]
+    assert untrained["val_loss"] == pytest.approx(first.val["loss"], abs=1e-6)
+
+
 def test_only_damaged_checkpoints_are_refused(monkeypatch, tmp_path):
     run_dir = crashed(monkeypatch, tmp_path)
     for path in checkpoints(run_dir / "checkpoints", "step"):
@@ -252,6 +291,25 @@ def test_a_killed_worker_is_named_and_the_run_can_be_resumed(tmp_path):
     assert "a loader process was killed" in err
     assert "resume with: python main.py resume" in err
     assert err.count("\n") == 1, err
+
+
+def test_a_second_signal_stops_at_once():
+    program = (
+        "import time\n"
+        "from trainers.interruption import SignalFlag\n"
+        "with SignalFlag():\n"
+        "    print('ready', flush=True)\n"
+        "    time.sleep(60)\n"
+        "    time.sleep(60)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=0.5)  # the first one only raises the flag
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=10) == -signal.SIGTERM
+    process.stdout.close()
 
 
 def wait_for_checkpoint(folder):

@@ -1,0 +1,60 @@
+"""What the README says is there is there, and its commands run."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from small_images import image_folder
+
+import main
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_every_linked_file_exists():
+    links = re.findall(r"\]\((?!http)([^)#]+)\)", README)
+    assert len(links) >= 6
+    for link in links:
+        assert (ROOT / link).exists(), link
+
+
+def test_the_command_table_is_complete():
+    table = re.findall(r"^\| `(\w+)", README, flags=re.MULTILINE)
+    assert set(main.COMMANDS) <= set(table)
+
+
+def test_every_dependency_has_its_line():
+    required = re.findall(r"^([a-z][\w-]+)==", (ROOT / "requirements.txt").read_text(), flags=re.MULTILINE)
+    section = README[README.index("| dependency |") :]
+    assert not [name for name in required if name not in section]
+
+
+def commands() -> list[str]:
+    blocks = re.findall(r"```bash\n(.*?)```", README, flags=re.DOTALL)
+    lines = [line.split("#")[0].strip() for block in blocks for line in block.splitlines()]
+    return [line for line in lines if "main.py" in line]
+
+
+def test_there_are_commands_to_run():
+    assert len(commands()) >= 4
+
+
+# vit_b_16 writes checkpoints of 343 MB.
+LINES = [pytest.param(line, marks=pytest.mark.slow) if "vit_b_16" in line else line for line in commands()]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_commands_of_the_readme_are_understood(line, tmp_path, monkeypatch, capsys):
+    """Each one runs on a small folder; training is cut short by options that the command line accepts after its own."""
+    data = image_folder(tmp_path / "images")
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(line.replace("path/to/images", str(data)).partition("main.py")[2])
+    if "vit_b_16" in words:
+        words += ["--weights", "none", "--image-size", "32"]
+    if words[0] == "train":
+        words += ["--epochs", "1", "--image-size", "32", "--device", "cpu", "--workers", "0", "--batch-size", "4"]
+    if words[0] in {"evaluate", "predict"}:
+        main.main(["train", "--data", str(data), "--model", "vit_micro_4", "--epochs", "1", "--workers", "0"])
+    assert main.main(words) == 0, capsys.readouterr().err
