@@ -1,6 +1,6 @@
 """What Ignite, its handlers and the default logging cost over a bare loop, on the default digits run.
 
-    python -m benchmarks.engine_overhead [--rounds 8] [--epochs 15]
+    python -m benchmarks.engine_overhead [--rounds 8] [--epochs 15] [--batch-size 8]
 
 Both sides take the same steps on the same batches: same model, optimizer, learning-rate schedule, clipping, seeds, and
 the same validation after every epoch. The Ignite side is the application's own assembly with everything it logs by
@@ -24,6 +24,7 @@ from scipy.stats import bootstrap
 from torch import nn
 
 from benchmarks.environment import describe, write_result
+from datasets.config import DataConfig
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.handlers import endless_batches
 from trainers.interruption import SignalFlag
@@ -95,10 +96,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--epochs", type=int, default=15)
+    parser.add_argument("--batch-size", type=int, help="smaller batches make shorter steps; default: the default run's")
     options = parser.parse_args()
     ratios, step_ms = [], []
     with tempfile.TemporaryDirectory() as name:
-        config = RunConfig(train=TrainConfig(epochs=options.epochs), output=OutputConfig(output_dir=Path(name)))
+        config = RunConfig(
+            data=DataConfig(batch_size=options.batch_size),
+            train=TrainConfig(epochs=options.epochs, device="cpu"),
+            output=OutputConfig(output_dir=Path(name)),
+        )
         for round_number in range(options.rounds + 1):
             order = ("bare", "ignite") if round_number % 2 else ("ignite", "bare")
             seconds, losses = {}, {}
@@ -118,6 +124,7 @@ def main() -> None:
     result = {
         "overhead_percent": round(100 * (float(np.median(ratios)) - 1), 2),
         "interval_95_percent": [round(100 * (float(bound) - 1), 2) for bound in (low, high)],
+        "batch_size": job.config.data.batch_size,
         "bare_ms_per_step": round(float(np.median(step_ms)), 2),
         "rounds": options.rounds,
         "epochs_per_round": options.epochs,
@@ -125,7 +132,7 @@ def main() -> None:
         "load_average": os.getloadavg()[0],
         **describe(),
     }
-    write_result("engine_overhead", result)
+    write_result("engine_overhead" + (f"_batch_{options.batch_size}" if options.batch_size else ""), result)
 
 
 if __name__ == "__main__":
