@@ -40,7 +40,7 @@ class Defaults:
 DEFAULTS: dict[tuple[str, str], Defaults] = {
     ("micro_2", "scratch"): Defaults(
         lr=3e-3, weight_decay=0.05, batch_size=64, images_seen=150_000, max_epochs=120, label_smoothing=0.1,
-        augment="light", source="chosen on the validation images of digits",
+        augment="light", source="chosen on validation images of digits (benchmarks/digits_settings.py)",
     ),
     ("micro_4", "scratch"): Defaults(
         lr=2e-3, weight_decay=0.05, batch_size=128, images_seen=500_000, max_epochs=100, label_smoothing=0.1,
