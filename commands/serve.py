@@ -65,10 +65,10 @@ def main(options: Options) -> int:
     with Server(
         classifier, host=options.host, port=options.port, max_megabytes=options.max_megabytes, top=options.top
     ) as server:
-        print(f"{classifier.source} on {server.url}  (Ctrl-C ends it)", flush=True)
-        if options.host not in LOOPBACK:
-            print(f"note: every machine that reaches {options.host} can use it", flush=True)
         try:
+            print(f"{classifier.source} on {server.url}  (Ctrl-C ends it)", flush=True)
+            if options.host not in LOOPBACK:
+                print(f"note: every machine that reaches {options.host} can use it", flush=True)
             server.serve_forever()
         except KeyboardInterrupt:
             print()
