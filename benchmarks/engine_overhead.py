@@ -2,9 +2,10 @@
 
     python -m benchmarks.engine_overhead [--rounds 8] [--epochs 15] [--batch-size 8]
 
-Both sides take the same steps on the same batches: same model, optimizer, learning-rate schedule, clipping, seeds, and
-the same validation after every epoch. The Ignite side is the application's own assembly with everything it logs by
-default: TensorBoard, metrics.csv, console lines, best and resume checkpoints. Both run in one process, in alternating
+Both sides take the same steps on the same batches: same model, optimizer, learning-rate schedule, clipping, seeds, the
+same validation after every epoch, and the same checkpoints (all of the state each epoch, the weights when they are
+better), written by the same writer. The Ignite side is the application's own assembly with everything it logs by
+default: TensorBoard, metrics.csv, summary.json, console lines. Both run in one process, in alternating
 order; the figure is the median of the paired ratios with a bootstrap interval.
 """
 
@@ -25,6 +26,7 @@ from torch import nn
 
 from benchmarks.environment import describe, write_result
 from datasets.config import DataConfig
+from trainers.checkpoint import CheckpointWriter
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.handlers import endless_batches
 from trainers.interruption import SignalFlag
@@ -35,8 +37,10 @@ from trainers.seeding import seed_step
 from trainers.tensorboard import RunLoggers
 
 
-def run_bare(job: Job, epochs: int) -> tuple[float, list[float]]:
-    """A plain loop that does the same training and validation, and logs nothing but two numbers per epoch."""
+def run_bare(job: Job, epochs: int, folder: Path) -> tuple[float, list[float]]:
+    """A plain loop that trains, validates and saves alike, and logs nothing but one number per epoch."""
+    steps, bests = (CheckpointWriter(folder / f"bare_{time.monotonic_ns()}", keep=keep) for keep in (2, 1))
+    best = -1.0
     model, optimizer, device = job.model, job.optimizer, job.device
     loss_fn = nn.CrossEntropyLoss(label_smoothing=job.config.train.label_smoothing or 0.0)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -63,7 +67,12 @@ def run_bare(job: Job, epochs: int) -> tuple[float, list[float]]:
             correct += int((logits.argmax(1) == labels).sum())
             seen += len(labels)
         losses.append(total / seen)
-        validate_bare(model, val)
+        _, accuracy = validate_bare(model, val)
+        if accuracy > best:
+            best = accuracy
+            bests({"model": model.state_dict()}, "best.pt")
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "losses": losses}
+        steps(state, f"step_{(epoch + 1) * len(train)}.pt")
     return time.perf_counter() - start, losses
 
 
@@ -111,7 +120,7 @@ def main() -> None:
             for side in order:
                 job = prepare(config)  # the same start for both
                 if side == "bare":
-                    seconds[side], losses[side] = run_bare(job, options.epochs)
+                    seconds[side], losses[side] = run_bare(job, options.epochs, Path(name))
                 else:
                     seconds[side], losses[side] = run_ignite(job, options.epochs, Path(name))
             assert losses["bare"] == losses["ignite"], "the two sides did not take the same steps"
