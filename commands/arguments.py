@@ -80,11 +80,6 @@ def parse_train_options(argv: Sequence[str], *, prog: str) -> TrainOptions:
     return final
 
 
-def parse_run_config(argv: Sequence[str], *, prog: str) -> RunConfig:
-    """A run's options alone."""
-    return parse_train_options(argv, prog=prog).run
-
-
 def _sections(config: RunConfig) -> dict[str, Any]:
     return {field.name: getattr(config, field.name) for field in dataclasses.fields(RunConfig)}
 

@@ -3,13 +3,13 @@ import json
 
 import pytest
 
-from commands.arguments import TrainOptions, UsageError, flags, parse_run_config
+from commands.arguments import TrainOptions, UsageError, flags, parse_train_options
 from trainers.config import RunConfig, from_dict, load_config, to_dict
 from trainers.errors import ConfigError
 
 
 def parse(*argv):
-    return parse_run_config(argv, prog="train")
+    return parse_train_options(argv, prog="train").run
 
 
 def test_a_config_survives_json():
