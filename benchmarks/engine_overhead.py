@@ -1,12 +1,13 @@
 """What Ignite, its handlers and the default logging cost over a bare loop, on the default digits run.
 
-    python -m benchmarks.engine_overhead [--rounds 8] [--epochs 15] [--batch-size 8]
+    python -m benchmarks.engine_overhead [--rounds 3] [--batch-size 8] [--epochs 40]
 
 Both sides take the same steps on the same batches: same model, optimizer, learning-rate schedule, clipping, seeds, the
 same validation after every epoch, and the same checkpoints (all of the state each epoch, the weights when they are
 better), written by the same writer. The Ignite side is the application's own assembly with everything it logs by
-default: TensorBoard, metrics.csv, summary.json, console lines. Both run in one process, in alternating
-order; the figure is the median of the paired ratios with a bootstrap interval.
+default: TensorBoard, metrics.csv, summary.json, console lines, the history in every checkpoint. Both run in one
+process and take turns epoch by epoch, so that a machine that slows down slows both. The figure is the ratio of the
+total seconds; its interval is a bootstrap over the epochs.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ import io
 import os
 import tempfile
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from ignite.engine import Events
 from scipy.stats import bootstrap
 from torch import nn
 
@@ -32,13 +36,13 @@ from trainers.handlers import endless_batches
 from trainers.interruption import SignalFlag
 from trainers.job import Job, prepare, schedule
 from trainers.optim import set_learning_rate
-from trainers.run import assemble
+from trainers.run import Record, assemble
 from trainers.seeding import seed_step
 from trainers.tensorboard import RunLoggers
 
 
-def run_bare(job: Job, epochs: int, folder: Path) -> tuple[float, list[float]]:
-    """A plain loop that trains, validates and saves alike, and logs nothing but one number per epoch."""
+def bare_epochs(job: Job, folder: Path) -> Iterator[float]:
+    """A plain loop that trains, validates and saves alike, and logs nothing: the training loss of each epoch."""
     steps, bests = (CheckpointWriter(folder / f"bare_{time.monotonic_ns()}", keep=keep) for keep in (2, 1))
     best = -1.0
     model, optimizer, device = job.model, job.optimizer, job.device
@@ -46,10 +50,9 @@ def run_bare(job: Job, epochs: int, folder: Path) -> tuple[float, list[float]]:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     rate = schedule(job)
     train, val = job.data.dataloaders["train"], job.data.dataloaders["val"]
-    losses = []
-    start = time.perf_counter()
     validate_bare(model, val)
-    for epoch in range(epochs):
+    assert job.config.train.epochs is not None
+    for epoch in range(job.config.train.epochs):
         model.train()
         train.batch_sampler.set_position(epoch)  # type: ignore[union-attr]
         total, correct, seen = 0.0, 0, 0
@@ -66,14 +69,13 @@ def run_bare(job: Job, epochs: int, folder: Path) -> tuple[float, list[float]]:
             total += loss.item() * len(labels)
             correct += int((logits.argmax(1) == labels).sum())
             seen += len(labels)
-        losses.append(total / seen)
         _, accuracy = validate_bare(model, val)
         if accuracy > best:
             best = accuracy
             bests({"model": model.state_dict()}, "best.pt")
-        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "losses": losses}
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
         steps(state, f"step_{(epoch + 1) * len(train)}.pt")
-    return time.perf_counter() - start, losses
+        yield total / seen
 
 
 def validate_bare(model: nn.Module, loader: torch.utils.data.DataLoader) -> tuple[float, float]:
@@ -88,55 +90,69 @@ def validate_bare(model: nn.Module, loader: torch.utils.data.DataLoader) -> tupl
     return loss / seen, correct / seen
 
 
-def run_ignite(job: Job, epochs: int, folder: Path) -> tuple[float, list[float]]:
+def run_in_turns(config: RunConfig, folder: Path) -> np.ndarray:
+    """Seconds of each epoch, (epochs, 2): the bare loop's and Ignite's."""
     run_dir = folder / f"run_{time.monotonic_ns()}"
     run_dir.mkdir()
+    job, bare_job = prepare(config), prepare(config)  # the same start for both
+    bare, bare_losses = bare_epochs(bare_job, folder), []
+    seconds: list[tuple[float, float]] = []
     with contextlib.redirect_stdout(io.StringIO()), RunLoggers(run_dir / "tb") as loggers, SignalFlag() as flag:
-        start = time.perf_counter()
-        trainer = assemble(job, run_dir, loggers, flag).trainer
-        trainer.run(
-            endless_batches(job.data.dataloaders["train"], 0), max_epochs=epochs, epoch_length=job.steps_per_epoch
+        started = time.perf_counter()
+        run = assemble(job, run_dir, loggers, flag)
+        Record(job, run_dir).attach(run.trainer)
+
+        @run.trainer.on(Events.EPOCH_COMPLETED)  # attached last: all that an epoch costs lies before it
+        def give_turn() -> None:
+            nonlocal started
+            ignite_ended = time.perf_counter()
+            bare_losses.append(next(bare))
+            bare_ended = time.perf_counter()
+            seconds.append((bare_ended - ignite_ended, ignite_ended - started))
+            started = time.perf_counter()
+
+        run.trainer.run(
+            endless_batches(job.data.dataloaders["train"], 0),
+            max_epochs=job.config.train.epochs,
+            epoch_length=job.steps_per_epoch,
         )
-        seconds = time.perf_counter() - start
-    return seconds, [row["train_loss"] for row in trainer.state.history if row["epoch"]]
+    losses = [row["train_loss"] for row in run.trainer.state.history if row["epoch"]]
+    assert losses == bare_losses, "the two sides did not take the same steps"
+    return np.array(seconds)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--epochs", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, help="default: the default run's")
     parser.add_argument("--batch-size", type=int, help="smaller batches make shorter steps; default: the default run's")
     options = parser.parse_args()
-    ratios, step_ms = [], []
     with tempfile.TemporaryDirectory() as name:
         config = RunConfig(
             data=DataConfig(batch_size=options.batch_size),
             train=TrainConfig(epochs=options.epochs, device="cpu"),
             output=OutputConfig(output_dir=Path(name)),
         )
-        for round_number in range(options.rounds + 1):
-            order = ("bare", "ignite") if round_number % 2 else ("ignite", "bare")
-            seconds, losses = {}, {}
-            for side in order:
-                job = prepare(config)  # the same start for both
-                if side == "bare":
-                    seconds[side], losses[side] = run_bare(job, options.epochs, Path(name))
-                else:
-                    seconds[side], losses[side] = run_ignite(job, options.epochs, Path(name))
-            assert losses["bare"] == losses["ignite"], "the two sides did not take the same steps"
-            if round_number == 0:  # warm-up
-                continue
-            ratios.append(seconds["ignite"] / seconds["bare"])
-            step_ms.append(1e3 * seconds["bare"] / (options.epochs * job.steps_per_epoch))
-            print(f"round {round_number}: bare {seconds['bare']:.2f} s, ignite {seconds['ignite']:.2f} s", flush=True)
-    low, high = bootstrap((np.array(ratios),), np.median, rng=0, method="percentile").confidence_interval
+        run_in_turns(replace(config, train=replace(config.train, epochs=2)), Path(name))  # warm-up
+        rounds = []
+        for number in range(options.rounds):
+            rounds.append(run_in_turns(config, Path(name)))
+            bare, ignite = rounds[-1].sum(axis=0)
+            print(f"round {number + 1}: bare {bare:.2f} s, ignite {ignite:.2f} s, {ignite / bare - 1:+.2%}", flush=True)
+        resolved = prepare(config)
+    bare, ignite = np.concatenate(rounds).T
+
+    def overhead(bare: np.ndarray, ignite: np.ndarray, axis: int = -1) -> np.ndarray:
+        return 100 * (ignite.sum(axis=axis) / bare.sum(axis=axis) - 1)
+
+    low, high = bootstrap((bare, ignite), overhead, paired=True, rng=0, method="percentile").confidence_interval
     result = {
-        "overhead_percent": round(100 * (float(np.median(ratios)) - 1), 2),
-        "interval_95_percent": [round(100 * (float(bound) - 1), 2) for bound in (low, high)],
-        "batch_size": job.config.data.batch_size,
-        "bare_ms_per_step": round(float(np.median(step_ms)), 2),
+        "overhead_percent": round(float(overhead(bare, ignite)), 2),
+        "interval_95_percent": [round(float(bound), 2) for bound in (low, high)],
+        "batch_size": resolved.config.data.batch_size,
+        "bare_ms_per_step": round(1e3 * float(np.median(bare)) / resolved.steps_per_epoch, 2),
         "rounds": options.rounds,
-        "epochs_per_round": options.epochs,
+        "epochs_per_round": resolved.config.train.epochs,
         "threads": torch.get_num_threads(),
         "load_average": os.getloadavg()[0],
         **describe(),

@@ -17,7 +17,7 @@ from trainers.checkpoint import FORMAT_VERSION, CheckpointWriter, Fact, checkpoi
 from trainers.config import to_dict
 from trainers.ema import ModelEMA
 from trainers.errors import CheckpointError
-from trainers.handlers import best_row
+from trainers.handlers import History, best_row
 from trainers.job import Job
 from trainers.run_directory import write_metrics_csv
 
@@ -102,6 +102,7 @@ class ResumeCheckpoint:
             "optimizer": job.optimizer,
             "scaler": trainer.scaler,
             "trainer": trainer,
+            "history": History(trainer),
         }
         self.parts |= {"ema": ema} if ema is not None else {}
         self.parts |= {"early_stopping": stopper} if stopper is not None else {}
