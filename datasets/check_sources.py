@@ -84,6 +84,13 @@ def _check_builtin(name: str, data_root: Path, workers: int, progress: Progress)
     samples = read_samples(DataConfig(source=name, root=data_root))
     if samples.root is not None and samples.pixels is None and _in_class_folders(samples):
         return check(folder_layout(samples.root), workers=workers, progress=progress)
+    return check_samples(samples, workers=workers, progress=progress)
+
+
+def check_samples(
+    samples: Samples, *, workers: int = 0, progress: Progress = lambda items, total: items
+) -> CheckReport:
+    """Check the images of a sample table that are not left out, in the splits it gives them."""
     layout, rows = samples_layout(samples)
     if samples.pixels is None:
         return check(layout, workers=workers, progress=progress)

@@ -51,7 +51,7 @@ class DataConfig:
     """Train on this share of each class; val and test stay whole."""
     balance: Literal["none", "sampler", "loss"] = "none"
     """Against unequal classes: draw every class equally often, or weight the loss by 1 / class size."""
-    augment: Literal["auto", "none", "light", "standard", "strong"] = "auto"
+    augment: Literal["auto", "none", "light", "recolour", "standard", "strong"] = "auto"
     """Augmentation preset of the training images. `auto` is light."""
     mirror: Literal["auto", "yes", "no"] = "auto"
     """Whether a mirrored image keeps its label. `auto`: no for digits and mnist, yes for all others."""

@@ -50,9 +50,7 @@ def build_dataloaders(
         DataError: the data is not usable as it is.
         ValueError: an unknown data set.
     """
-    samples = read_samples(config)
-    samples = subset_training(assign_splits(_leave_out_unreadable(samples, config), config), config)
-    samples = require_complete(samples)
+    samples = require_complete(subset_training(split_samples(config), config))
     preset = preset_of(config)
     augmentation = train_pipeline(preset.name, spec, mirror=samples.mirror)
     loaders: dict[str, DataLoader] = {}
@@ -74,6 +72,11 @@ def read_samples(config: DataConfig) -> Samples:
     if config.mirror != "auto":
         samples = samples.replace(mirror=config.mirror == "yes")
     return samples
+
+
+def split_samples(config: DataConfig) -> Samples:
+    """The sample table with a split for every image, before any training image is taken out to learn from fewer."""
+    return assign_splits(_leave_out_unreadable(read_samples(config), config), config)
 
 
 def preset_of(config: DataConfig) -> Preset:

@@ -56,6 +56,12 @@ def draw_fold(samples: Samples, config: DataConfig) -> Samples:
     return _with_splits(samples, {VAL: chosen, TRAIN: np.setdiff1d(pool, chosen)})
 
 
+def hold_out_half_of_val(samples: Samples, seed: int) -> Samples:
+    """Make a test split of half of the validation images, each class in proportion."""
+    pool = samples.splits == VAL
+    return _with_splits(samples, {TEST: _stratified(samples.labels, pool, int(pool.sum()) // 2, seed, TEST)})
+
+
 def subset_training(samples: Samples, config: DataConfig) -> Samples:
     """Keep `labels_per_class` images, or the share `fraction`, of each training class; val and test stay whole."""
     if config.labels_per_class is None and config.fraction is None:
@@ -85,9 +91,10 @@ def split_table(bundle: DataBundle) -> pd.DataFrame:
     return _table(samples_of(bundle)).copy()
 
 
-def write_split(path: str | Path, bundle: DataBundle) -> None:
+def write_split(path: str | Path, data: DataBundle | Samples) -> None:
     """Write split.csv, which `config.split` reads back."""
-    split_table(bundle).to_csv(path, index=False, encoding="utf-8", errors="surrogateescape")
+    table = _table(data if isinstance(data, Samples) else samples_of(data))
+    table.to_csv(path, index=False, encoding="utf-8", errors="surrogateescape")
 
 
 def fingerprint(bundle: DataBundle) -> str:

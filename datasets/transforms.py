@@ -46,6 +46,12 @@ PRESETS: dict[str, Preset] = {
             "Simard et al. 2003 (affine distortions of digits)",
         ),
         Preset(
+            "recolour",
+            "For grey drawings that shall teach shapes alone: rotation by up to 10 degrees, scale 0.75-1.25, shift by "
+            "up to an eighth, then black and white each become a random colour.",
+            "domain randomisation: Tobin et al. 2017, section III; Simard et al. 2003 (affine distortions)",
+        ),
+        Preset(
             "standard",
             "Random resized crop (8-100 % of the area), mirror, RandAugment (2 operations, magnitude 9 of 30); in the "
             "step MixUp 0.2 or CutMix 1.0.",
@@ -137,8 +143,12 @@ class SmallAffine(Pipeline):
     degrees, zoom, shift = 10.0, 0.1, 0.1
 
     def __call__(self, images: Sequence[np.ndarray], *, seed: int, epoch: int, draws: np.ndarray) -> torch.Tensor:
+        random = torch.from_numpy(uniforms(mix(seed, AUGMENT, epoch), draws, 4) * 2 - 1).float()
+        return self.normalise(self.warp(images, random))
+
+    def warp(self, images: Sequence[np.ndarray], random: torch.Tensor) -> torch.Tensor:
+        """Float pixels 0-255 (B, C or 1, S, S), moved as `random` (B, 4) in [-1, 1) says."""
         pixels = torch.from_numpy(np.stack(images)).float()
-        random = torch.from_numpy(uniforms(mix(seed, AUGMENT, epoch), draws, 4) * 2 - 1).float()  # (B, 4) in [-1, 1)
         angle, scale = torch.deg2rad(random[:, 0] * self.degrees), 1 + random[:, 1] * self.zoom
         cos, sin = angle.cos() / scale, angle.sin() / scale
         dx, dy = random[:, 2] * 2 * self.shift, random[:, 3] * 2 * self.shift  # the grid spans [-1, 1]: 2 = one side
@@ -146,7 +156,22 @@ class SmallAffine(Pipeline):
         grid = F.affine_grid(theta, list(pixels.shape), align_corners=False)
         # Nearest, as torchvision's RandomAffine: interpolation would blur every training image and no evaluation image,
         # which cost 8 x 8 digits a quarter of the validation loss.
-        return self.normalise(F.grid_sample(pixels, grid, mode="nearest", align_corners=False))
+        return F.grid_sample(pixels, grid, mode="nearest", align_corners=False)
+
+
+class Recolour(SmallAffine):
+    """`recolour`: a grey drawing in random colours, so that neither polarity nor contrast tells anything."""
+
+    zoom, shift = 0.25, 0.125
+    contrast = 0.4  # least mean distance of the two colours, of 1
+
+    def __call__(self, images: Sequence[np.ndarray], *, seed: int, epoch: int, draws: np.ndarray) -> torch.Tensor:
+        random = torch.from_numpy(uniforms(mix(seed, AUGMENT, epoch), draws, 4 + 2 * self.channels)).float()
+        grey = self.warp(images, random[:, :4] * 2 - 1).mean(dim=1, keepdim=True) / 255
+        black, white = random[:, 4:].view(len(images), 2, self.channels, 1, 1).unbind(dim=1)
+        too_close = (white - black).abs().mean(dim=1, keepdim=True) < self.contrast
+        white = torch.where(too_close, (black < 0.5).float(), white)
+        return self.normalise(255 * (black + (white - black) * grey))
 
 
 class PerSample(Pipeline):
@@ -182,6 +207,8 @@ def train_pipeline(preset: str, spec: ImageSpecLike, *, mirror: bool = True) -> 
         return Pipeline(spec)
     if preset == "light":
         return CropFlip(spec, mirror=mirror) if mirror or spec.image_size > SMALL else SmallAffine(spec)
+    if preset == "recolour":
+        return Recolour(spec)
     if preset == "standard":
         return PerSample(spec, v2.Compose(_randaugment(spec, mirror=mirror, magnitude=9)))
     if preset == "strong":

@@ -42,6 +42,14 @@ DEFAULTS: dict[tuple[str, str], Defaults] = {
         lr=3e-3, weight_decay=0.05, batch_size=64, images_seen=150_000, max_epochs=120, label_smoothing=0.1,
         augment="light", source="chosen on validation images of digits (benchmarks/digits_settings.py)",
     ),
+    ("nano_4", "scratch"): Defaults(
+        lr=1e-3, weight_decay=0.05, batch_size=64, images_seen=150_000, max_epochs=120, label_smoothing=0.1,
+        augment="light", source="as vit_micro_2; the rate chosen on validation images of digits (comparison table)",
+    ),
+    ("nano_4", "finetune"): Defaults(
+        lr=1e-3, weight_decay=0.05, batch_size=64, images_seen=150_000, max_epochs=120, label_smoothing=0.1,
+        augment="light", source="chosen on validation images of digits (comparison table in the README)",
+    ),
     ("micro_4", "scratch"): Defaults(
         lr=2e-3, weight_decay=0.05, batch_size=128, images_seen=500_000, max_epochs=100, label_smoothing=0.1,
         augment="standard", source="Touvron et al. 2021 (DeiT), table 9, with a higher rate for the small width",
@@ -63,7 +71,7 @@ DEFAULTS: dict[tuple[str, str], Defaults] = {
 
 def model_family(name: str) -> str:
     """The row of the table a model belongs to."""
-    return {"vit_micro_2": "micro_2", "vit_micro_4": "micro_4"}.get(name, "vit")
+    return {"vit_micro_2": "micro_2", "vit_nano_4": "nano_4", "vit_micro_4": "micro_4"}.get(name, "vit")
 
 
 def starting_point(config: RunConfig) -> str:

@@ -11,7 +11,16 @@ from typing import Any
 from torch import nn
 
 from vit.checkpoints import load_weights, weights_image_spec, weights_layer_norm_eps
-from vit.config import HALF, HF_PREFIX, TORCHVISION_MODELS, VIT_SHAPES, ImageSpec, ModelConfig, ViTConfig
+from vit.config import (
+    EMBEDDED_WEIGHTS,
+    HALF,
+    HF_PREFIX,
+    TORCHVISION_MODELS,
+    VIT_SHAPES,
+    ImageSpec,
+    ModelConfig,
+    ViTConfig,
+)
 from vit.model import VisionTransformer
 from vit.parts import freeze
 from vit.torchvision_models import (
@@ -101,7 +110,18 @@ def weights_path(config: ModelConfig) -> Path | None:
     """
     if config.weights == "none" or (config.weights is None and config.name not in TORCHVISION_MODELS):
         return None
+    if config.weights in EMBEDDED_WEIGHTS:
+        return embedded_weights_path(config)
     return torchvision_weights_path(config) if config.name in TORCHVISION_MODELS else Path(config.weights or "")
+
+
+def embedded_weights_path(config: ModelConfig) -> Path:
+    """The file of weights that come with the application (`vit/weights/README.md`)."""
+    assert config.weights is not None
+    owner = EMBEDDED_WEIGHTS[config.weights]
+    if config.name != owner:
+        raise ValueError(f"weights {config.weights!r} belong to {owner}, not to {config.name}; use --model {owner}")
+    return Path(__file__).parent / "weights" / f"{owner}-{config.weights}.safetensors"
 
 
 def resolve(config: ModelConfig) -> ModelConfig:
