@@ -10,6 +10,7 @@ from trainers.errors import CheckpointError, ConfigError, Interrupted, TrainingE
 
 COMMANDS = {
     "train": "train one model, from scratch or from given weights",
+    "compare": "train several models under one protocol, or take finished runs: who wins, how sure, at what cost",
     "resume": "train a stopped run to its end, as if it had never stopped",
     "evaluate": "score a run's best weights again",
     "predict": "classify image files, folders or globs: CSV or JSON lines out",
@@ -22,7 +23,8 @@ COMMANDS = {
 
 USAGE = """usage: python main.py [COMMAND] [OPTIONS]
 
-Train a Vision Transformer and watch it in TensorBoard. Without a command: the scratch ViT on 1,797 scanned digits.
+Train a Vision Transformer and watch it in TensorBoard. Without a command: a ViT from scratch against
+the same one pretrained, on 1,797 scanned digits, in about two minutes.
 
 commands:
 {commands}
@@ -37,7 +39,12 @@ def main(argv: list[str]) -> int:
     if argv[:1] in (["--help"], ["-h"]):
         print(USAGE.format(commands="\n".join(f"  {name:<10} {text}" for name, text in COMMANDS.items())))
         return 0
-    name = argv[0] if argv else "train"
+    if not argv:
+        from commands.compare import STORY
+
+        argv = ["compare", *STORY]
+        print(f"python main.py {' '.join(argv)}\n")
+    name = argv[0]
     if name not in COMMANDS:
         from vit.config import did_you_mean
 

@@ -65,7 +65,7 @@ class TrainOptions(RunConfig):
     @property
     def run(self) -> RunConfig:
         """The options of the run itself."""
-        return RunConfig(**_sections(self))
+        return RunConfig(**sections(self))
 
 
 def parse_train_options(argv: Sequence[str], *, prog: str) -> TrainOptions:
@@ -76,11 +76,12 @@ def parse_train_options(argv: Sequence[str], *, prog: str) -> TrainOptions:
     base = RunConfig() if options.recipe is None else recipe_config(options.recipe)
     if options.config is not None:
         base = load_config(options.config, base=base)
-    final: TrainOptions = parse(TrainOptions, argv, prog=prog, default=TrainOptions(**_sections(base)))
+    final: TrainOptions = parse(TrainOptions, argv, prog=prog, default=TrainOptions(**sections(base)))
     return final
 
 
-def _sections(config: RunConfig) -> dict[str, Any]:
+def sections(config: RunConfig) -> dict[str, Any]:
+    """The parts of a run's options, without what a command adds to them."""
     return {field.name: getattr(config, field.name) for field in dataclasses.fields(RunConfig)}
 
 

@@ -103,5 +103,7 @@ def main(options: Options) -> int:
         ranked = ", ".join(f"{label} {probability:.1%}" for label, probability in found.top)
         print(f"{printable(source.path)}: {ranked}; {folder / name}.png, {name}_heads.png")
     if explained:
-        print(f"how far heads look: {save(distance_figure(explained), folder / 'attention_distance.png')}")
+        distance = sum(each.distance for each in explained) / len(explained)
+        figure = distance_figure(distance, title=f"{len(explained)} image" + "s" * (len(explained) > 1))
+        print(f"how far heads look: {save(figure, folder / 'attention_distance.png')}")
     return 3 if unreadable else 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,23 @@ from trainers.config import TrainConfig
 from trainers.effects import without_effect
 from trainers.job import Job
 
+_quiet = False
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Say nothing: of many runs that follow one protocol, each would repeat the screen of the one before."""
+    global _quiet
+    before, _quiet = _quiet, True
+    try:
+        yield
+    finally:
+        _quiet = before
+
 
 def say(line: str = "") -> None:
     """Print without tearing a progress bar; of several processes, the first alone."""
-    if distributed.is_first():
+    if distributed.is_first() and not _quiet:
         tqdm.write(line)
 
 

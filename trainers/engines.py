@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from trainers.errors import TrainingError
+from trainers.errors import Diverged
 from trainers.metrics import attach_metrics
 from trainers.optim import gradient_norm
 from trainers.seeding import seed_step, step_generator
@@ -79,7 +79,7 @@ def create_trainer(
     compiled, or wrapped for several processes.
 
     Raises:
-        TrainingError: a loss or a gradient is not finite. The step is not taken, so the weights stay finite.
+        Diverged: a loss or a gradient is not finite. The step is not taken, so the weights stay finite.
     """
     scaler = GradScaler(device.type, enabled=amp_dtype is torch.float16)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -93,12 +93,12 @@ def create_trainer(
         optimizer.zero_grad(set_to_none=True)
         value, correct, n = add_gradients(engine.state.iteration, batch)
         if not math.isfinite(value):
-            raise TrainingError(_not_finite("loss", value, engine, optimizer, last_loss))
+            raise Diverged(_not_finite("loss", value, engine, optimizer, last_loss))
         scaler.unscale_(optimizer)
         norm = gradient_norm(parameters, clip_norm=clip_norm).item()
         # A scaler skips such a step and halves its scale; below 1 it is not the scale that overflows.
         if not math.isfinite(norm) and not (scaler.is_enabled() and scaler.get_scale() > 1):
-            raise TrainingError(_not_finite("gradient norm", norm, engine, optimizer, value))
+            raise Diverged(_not_finite("gradient norm", norm, engine, optimizer, value))
         scaler.step(optimizer)
         scaler.update()
         last_loss = value

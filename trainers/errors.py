@@ -17,6 +17,10 @@ class TrainingError(RuntimeError):
     """Training cannot go on: exit code 4."""
 
 
+class Diverged(TrainingError):
+    """A loss or a gradient is not finite; another learning rate may do."""
+
+
 class Interrupted(BaseException):
     """A signal asked the run to stop. Not an Exception, so that no handler takes it for a fault."""
 

@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -148,6 +150,14 @@ def peak_memory_mb(device: torch.device) -> float | None:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / (1e6 if sys.platform == "darwin" else 1e3)
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Let the peak count from here, so that a run does not report that of the one before; Linux and CUDA only."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # man 5 proc: resets VmHWM, which getrusage reports
 
 
 def attach_validation(trainer: Engine, evaluator: Engine, loader: DataLoader) -> None:

@@ -15,11 +15,14 @@ from datasets.labelled import labelled_loader
 from datasets.splits import fingerprint, some
 from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.classifier import Classifier
-from trainers.evaluation import score_split
+from trainers.console import say
+from trainers.errors import CheckpointError
+from trainers.evaluation import score_split, write_predictions
 from trainers.evaluation_report import Report, write_report
-from trainers.job import AMP_DTYPES
+from trainers.job import AMP_DTYPES, prepare
 from trainers.run import load
 from trainers.run_directory import read_json, read_run_config
+from trainers.saving import newest_checkpoint
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,32 @@ def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None) ->
         notes = (f"{threads} threads now, {meta['threads']} when the run trained: the last bits may differ",)
     logged = logged_metrics(run_dir, split, epoch)
     return Reevaluation(epoch, len(scores.labels), scores.metrics, logged, report.files[0], report, notes)
+
+
+def score_last_epoch(run_dir: Path) -> Path | None:
+    """Let the weights that a run without a test split ended with predict its validation images; None with a test split.
+
+    The best epoch was chosen on these images, so its own score on them is too good; the last epoch's is not.
+
+    Raises:
+        CheckpointError: the run has no whole checkpoint of its last epoch. DataError: its images are not there.
+    """
+    target = run_dir / "eval" / "val_last_predictions.csv"
+    if (run_dir / "eval" / "test_predictions.csv").is_file():
+        return None
+    if target.is_file():
+        return target
+    checkpoint = newest_checkpoint(run_dir, warn=say)
+    if checkpoint is None:
+        raise CheckpointError(f"{run_dir}/checkpoints has no step_*.pt: without a test split its last epoch is needed")
+    job = prepare(read_run_config(run_dir), checkpoint=checkpoint)
+    job.model.load_state_dict(checkpoint.get("ema") or checkpoint["model"])
+    loader = job.data.dataloaders["val"]
+    scores = score_split(
+        job.model, loader, num_classes=len(job.data.class_names), device=job.device, amp_dtype=job.amp_dtype
+    )
+    write_predictions(target, scores, loader.dataset, job.data.class_names)
+    return target
 
 
 def evaluate_on(

@@ -1,0 +1,359 @@
+"""Train every arm of a comparison under one protocol. Each run is an ordinary run; a stopped comparison goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from datasets.config import DataConfig
+from datasets.shared_split import PRETRAINED_ON, SharedSplit, copies_of_training_images, shared_split
+from datasets.splits import subset_training, write_split
+from trainers import console, defaults
+from trainers.arms import Arm, measure_arms, rate_grid, shared_epochs, tunes, without_subset
+from trainers.config import OutputConfig, RunConfig, to_dict
+from trainers.distributed import world_size
+from trainers.errors import ConfigError, Diverged, Interrupted, TrainingError
+from trainers.resume import read_result, resume
+from trainers.run import RunResult, train
+from trainers.run_directory import read_json, write_json
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a person asked to be compared. `arms` and `base` carry everything a run takes."""
+
+    base: RunConfig
+    arms: tuple[RunConfig, ...]
+    seeds: int = 3
+    labels: tuple[int | None, ...] = (None,)
+    """Labels per class of each condition; None: all training images."""
+    images_seen: int | None = None
+    tune_lr: Literal["auto", "on", "off"] = "auto"
+    lr_grid: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Runs of one arm under one condition, one per seed, and what its learning rate was chosen from."""
+
+    arm: Arm
+    labels: int | None
+    results: tuple[RunResult, ...]
+    tuning: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """All runs of a comparison, with the protocol they followed, in words."""
+
+    folder: Path
+    trained: tuple[Trained, ...]
+    protocol: tuple[str, ...]
+    warnings: tuple[str, ...]
+    flops_per_second: float
+    """Training arithmetic over wall-clock seconds of all runs: what a time estimate can go by."""
+
+
+class Plan:
+    """A request with everything decided before the first step: split, arms, budgets, rates, folder."""
+
+    def __init__(self, request: Request) -> None:
+        refuse_what_cannot_be_shared(request)
+        self.request = request
+        self.data = without_subset(request.base.data)
+        self.split: SharedSplit = shared_split(self.data)
+        self.folder, self.continued = find_folder(request)
+        self.arms = measure_arms(request.arms)
+        self.train_images = [self._training_images(labels) for labels in request.labels]
+        self.epochs = [
+            shared_epochs(self.arms, request.base, train_images=n, images_seen=request.images_seen)
+            for n in self.train_images
+        ]
+        self.grid = rate_grid(self.arms, request.lr_grid)
+        self.device = defaults.resolve_device(request.base.train.device)
+        self.tuned, self.why_tuned = tunes(
+            request.tune_lr, self.arms, images_seen=self.images_seen, grid=self.grid, device=self.device
+        )
+
+    @property
+    def split_file(self) -> Path:
+        return self.folder / "split.csv"
+
+    @property
+    def images_seen(self) -> list[int]:
+        return [epochs * images for epochs, images in zip(self.epochs, self.train_images, strict=True)]
+
+    @property
+    def seeds(self) -> range:
+        first = self.request.base.train.seed
+        return range(first, first + self.request.seeds)
+
+    def rates(self, arm: Arm) -> tuple[float | None, ...]:
+        """The rates an arm tries; None: its default. A rate that a person gave is not looked for."""
+        if arm.config.train.lr is not None or not self.tuned:
+            return (arm.config.train.lr,)
+        return self.grid
+
+    @property
+    def number_of_runs(self) -> int:
+        one_condition = sum(len(self.rates(arm)) + self.request.seeds - 1 for arm in self.arms)
+        return one_condition * len(self.request.labels)
+
+    def _training_images(self, labels: int | None) -> int:
+        data = with_labels(self.request.base.data, labels)
+        return len(subset_training(self.split.samples, data).indices("train"))
+
+    def run_config(self, arm: Arm, condition: int, *, seed: int, lr: float | None) -> RunConfig:
+        """The options of one run. Its name says which it is, so that a stopped comparison finds it again."""
+        labels = self.request.labels[condition]
+        parts = [self.folder.name, arm.slug, *([f"l{labels}"] if labels else []), f"s{seed}"]
+        if len(self.rates(arm)) > 1:
+            parts.append(f"lr{lr:g}")
+        config = arm.config
+        return dataclasses.replace(
+            config,
+            data=replace(with_labels(config.data, labels), split=self.split_file),
+            train=replace(config.train, seed=seed, lr=lr, epochs=self.epochs[condition]),
+            output=replace(config.output, run_name="_".join(parts)),
+        )
+
+
+def refuse_what_cannot_be_shared(request: Request) -> None:
+    """Options that make no sense for several runs on one split."""
+    if len(request.arms) < 2:
+        raise ConfigError(f"a comparison needs two arms or more, found {len(request.arms)}; see --arms")
+    if request.base.data.folds is not None:
+        raise ConfigError("compare scores all arms on one test split; leave out --folds")
+    if request.labels != (None,) and request.base.data.fraction is not None:
+        raise ConfigError("--fraction and --labels both choose the training images; give one of them")
+    if world_size() > 1:
+        raise ConfigError("compare trains its runs one after the other; start it without torchrun")
+
+
+def with_labels(data: DataConfig, labels: int | None) -> DataConfig:
+    """The data with so many labels per class; with all of them `fraction` still applies."""
+    return data if labels is None else replace(data, labels_per_class=labels)
+
+
+def find_folder(request: Request) -> tuple[Path, bool]:
+    """The folder of the same comparison that was stopped, or a new one; and whether it was there."""
+    output, data = request.base.output, request.base.data.source
+    wanted = as_facts(request)
+    for path in sorted(data_folder(output, data).glob("*/compare.json"), reverse=True):
+        known = read_json(path)
+        if known["status"] != "finished" and known["requested"] == wanted:
+            return path.parent, True
+    return free_folder(output, data), False
+
+
+def data_folder(output: OutputConfig, data: str) -> Path:
+    return output.output_dir / (Path(data).stem or "data")
+
+
+def free_folder(output: OutputConfig, data: str) -> Path:
+    """Where a comparison goes; nothing is created yet.
+
+    Raises:
+        ConfigError: `--run-name` is taken.
+    """
+    parent = data_folder(output, data)
+    if output.run_name is not None:
+        if (parent / output.run_name).exists():
+            raise ConfigError(f"{parent / output.run_name} exists already; choose another --run-name, or remove it")
+        return parent / output.run_name
+    name, number = f"{datetime.now():%Y%m%d-%H%M%S}_compare", 2
+    folder = parent / name
+    while folder.exists():
+        folder, number = parent / f"{name}_{number}", number + 1
+    return folder
+
+
+def as_facts(request: Request) -> dict[str, Any]:
+    """The request as plain data: the same again means the same comparison."""
+    return to_dict(request)
+
+
+def compare_arms(request: Request) -> Finished:
+    """Train all arms, seed by seed, and say how.
+
+    Raises:
+        ConfigError, DataError, WeightsError: before anything is trained or written.
+        TrainingError, Interrupted: the same command goes on where this one stopped.
+    """
+    console.show_model_log()
+    plan = Plan(request)
+    announce(plan)
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    state = {"status": "running", "requested": as_facts(request)}
+    write_json(plan.folder / "compare.json", state)
+    if not plan.continued:
+        write_split(plan.split_file, plan.split.samples)
+    warnings = tuple(known_problems(plan))
+    for line in warnings:
+        console.say(f"{'warning':>9}  {line}")
+    started = time.perf_counter()
+    trained = tuple(train_all(plan))
+    seconds = time.perf_counter() - started
+    work = sum(3 * one.arm.flops * images_seen(result) for one in trained for result in one.results)
+    write_json(plan.folder / "compare.json", state | {"status": "finished"})
+    return Finished(plan.folder, trained, tuple(protocol(plan)), warnings, work / max(seconds, 1e-9))
+
+
+def images_seen(result: RunResult) -> int:
+    return int(read_json(result.run_dir / "summary.json")["images_seen"])
+
+
+def announce(plan: Plan) -> None:
+    """One screen before the first run."""
+    request, split = plan.request, plan.split
+    sizes = ", ".join(f"{split.size(name):,} {name}" for name in ("train", "val", "test"))
+    held_out = "; the set has no test images: half of val was held out" if split.halved else ""
+    rows = [("data", f"{request.base.data.source}: {sizes}{held_out}")]
+    for arm in plan.arms:
+        rates = plan.rates(arm)
+        shown = "lr " + ", ".join("default" if rate is None else f"{rate:g}" for rate in rates)
+        size = f"{arm.parameters:,} parameters, {arm.trainable:,} trainable, {arm.flops / 1e9:.2g} GFLOPs per image"
+        rows.append(("arm", f"{arm.name}: {size}, {shown}"))
+    for labels, images, epochs in zip(request.labels, plan.train_images, plan.epochs, strict=True):
+        which = f"{labels} labels per class" if labels else "all labels"
+        rows.append(("budget", f"{which}: {images:,} images x {epochs} epochs = {images * epochs:,} images per run"))
+    tuned = "each arm tries every rate at its first seed" if plan.tuned else "rates are not tuned"
+    rows += [
+        ("rates", f"{tuned} ({plan.why_tuned})"),
+        ("runs", f"{plan.number_of_runs}, seeds {', '.join(map(str, plan.seeds))}, device {plan.device}"),
+        ("folder", f"{plan.folder}{' (continued)' if plan.continued else ''}"),
+        ("watch", f"tensorboard --logdir {request.base.output.output_dir}"),
+    ]
+    for label, text in rows:
+        console.say(f"{label:>9}  {text}")
+    console.say()
+
+
+def train_all(plan: Plan) -> Iterator[Trained]:
+    """Condition by condition, arm by arm: all rates at the first seed, then the other seeds at the best of them."""
+    progress = Progress(plan.number_of_runs)
+    for condition, labels in enumerate(plan.request.labels):
+        for arm in plan.arms:
+            first, *others = plan.seeds
+            tried = [(lr, one_run(plan, arm, condition, first, lr, progress)) for lr in plan.rates(arm)]
+            usable = [(lr, result) for lr, result in tried if result is not None]
+            if not usable:
+                raise TrainingError(f"{arm.name} diverged at every learning rate of {_listed(plan.rates(arm))}")
+            lr, best = max(usable, key=lambda pair: _score(pair[1], arm.config.train.select))
+            rest = [one_run(plan, arm, condition, seed, lr, progress) for seed in others]
+            if None in rest:
+                raise TrainingError(f"{arm.name} diverged at lr {lr}, which was the best rate at seed {first}")
+            results = (best, *(result for result in rest if result is not None))
+            tuning = tuple(_tuning_rows(tried, lr, arm, labels)) if len(tried) > 1 else ()
+            yield Trained(arm, labels, results, tuning)
+
+
+def _score(result: RunResult, select: str) -> tuple[float, float]:
+    value = result.val[select]
+    return (-value if select == "loss" else value), -result.val["loss"]
+
+
+def _tuning_rows(
+    tried: Sequence[tuple[float | None, RunResult | None]], chosen: float | None, arm: Arm, labels: int | None
+) -> Iterator[dict[str, Any]]:
+    for lr, result in tried:
+        found = {f"val_{name}": result.val[name] if result else None for name in ("accuracy", "loss")}
+        yield {"labels_per_class": labels, "arm": arm.name, "lr": lr, **found, "chosen": lr == chosen}
+
+
+def _listed(values: Sequence[float | None]) -> str:
+    return ", ".join("default" if value is None else f"{value:g}" for value in values)
+
+
+class Progress:
+    """One line per run, and how long the rest takes."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.done, self.fresh = total, 0, 0
+        self.started = time.perf_counter()
+
+    def line(self, text: str, *, trained: bool) -> None:
+        self.done += 1
+        self.fresh += trained
+        left = ""
+        if self.fresh and self.done < self.total:
+            each = (time.perf_counter() - self.started) / self.fresh
+            left = f", about {console.duration(each * (self.total - self.done))} left"
+        console.say(f"{self.done:>3}/{self.total}  {text}{left}")
+
+
+def one_run(plan: Plan, arm: Arm, condition: int, seed: int, lr: float | None, progress: Progress) -> RunResult | None:
+    """Train one run, take it up where it stopped, or read what it found; None when it diverged."""
+    config = plan.run_config(arm, condition, seed=seed, lr=lr)
+    folder = plan.folder.parent / str(config.output.run_name)
+    labels = plan.request.labels[condition]
+    title = f"{arm.name}, {f'{labels} labels per class' if labels else 'all labels'}, seed {seed}"
+    title += f", lr {lr:g}" if lr is not None else ""
+    known = (folder / "summary.json").is_file()
+    try:
+        if known and read_json(folder / "summary.json")["status"] == "finished":
+            result, trained = read_result(folder), False
+        else:
+            with console.quiet():
+                result, trained = (resume(folder) if known else train(config)), True
+    except Interrupted as stop:
+        stop.args = (f"{stop.args[0].split(';')[0]}; the same compare command goes on where this one stopped",)
+        raise
+    except TrainingError as error:
+        if not isinstance(error.__cause__, Diverged):
+            raise
+        progress.line(f"{title}: diverged", trained=True)
+        return None
+    seconds = read_json(folder / "summary.json")["seconds"]
+    text = f"{title}: val {result.val['accuracy']:.1%}, epoch {result.best_epoch}, {seconds:.0f} s"
+    progress.line(text if trained else f"{text} (was finished)", trained=trained)
+    return result
+
+
+def known_problems(plan: Plan) -> Iterator[str]:
+    """What a reader of the result must know about the data."""
+    source = plan.request.base.data.source
+    pretrained = [arm.name for arm in plan.arms if "pretrained" in arm.name]
+    if pretrained and source in PRETRAINED_ON:
+        yield f"{PRETRAINED_ON[source]}: a pretrained arm may have seen the test images"
+    copies = copies_of_training_images(plan.split.samples)
+    if copies is None:
+        yield f"too many images to look for copies between train and test; `python main.py check {source}` does"
+    elif copies:
+        of = plan.split.size("test")
+        yield f"{len(copies)} of {of} test images are near-duplicates of training images, first {copies[0]!r}"
+
+
+def protocol(plan: Plan) -> Iterator[str]:
+    """How the arms were treated, one sentence each."""
+    request, split = plan.request, plan.split
+    sizes = ", ".join(f"{split.size(name):,} {name}" for name in ("train", "val", "test"))
+    yield f"All runs use one split, saved as {plan.split_file.name}: {sizes} images."
+    if split.halved:
+        yield "The set has no test split: half of its validation images, drawn per class, were held out as test images."
+    for labels, images, epochs in zip(request.labels, plan.train_images, plan.epochs, strict=True):
+        what = f"{labels} labels per class" if labels else "all training labels"
+        yield (
+            f"With {what} ({images:,} images) every run takes {epochs} epochs: {images * epochs:,} images seen, the "
+            f"same for all arms. Choices used {split.size('val'):,} validation labels beside them."
+        )
+    first = plan.seeds[0]
+    if plan.tuned:
+        yield (
+            f"Every arm tried the peak learning rates {_listed(plan.grid)} at seed {first}; the one with the best "
+            f"validation {request.base.train.select} (ties: lower loss) served its other seeds too."
+        )
+    else:
+        yield f"Learning rates are the defaults or as given, not tuned ({plan.why_tuned})."
+    given = [arm.name for arm in plan.arms if arm.config.train.lr is not None]
+    if given:
+        yield f"The learning rate of {', '.join(given)} was given, not tuned."
+    yield (
+        f"The epoch is chosen by validation {request.base.train.select} alone; its weights are scored on the test "
+        "images once, by the evaluator that training uses."
+    )
