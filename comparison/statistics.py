@@ -1,0 +1,207 @@
+"""What the scored images say: intervals, tests, and one sentence that claims no more than they carry.
+
+Shapes: K seeds (runs of one arm), N images, C classes. `correct` arrays are bool (K, N): run k is right about image i.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.signal import fftconvolve
+from scipy.stats import binom, binomtest, t
+from sklearn.metrics import f1_score
+
+LEVEL = 0.05
+RESAMPLES = 4000
+NUM_BINS = 15  # as trainers.metrics.ExpectedCalibrationError
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """Accuracy of the first arm minus that of the second, as fractions."""
+
+    difference: float
+    low: float
+    high: float
+    p: float
+    seeds: int
+    images: int
+    identical: bool
+    """The arms are right about the very same images, seed by seed."""
+
+
+def wilson(correct: int, n: int) -> tuple[float, float]:
+    """95 % interval of a share (Wilson 1927): what n images say about one run; nothing about another seed."""
+    interval = binomtest(int(correct), int(n)).proportion_ci(1 - LEVEL, method="wilson")
+    return float(interval.low), float(interval.high)
+
+
+def mcnemar(correct_a: Bools, correct_b: Bools) -> float:
+    """Exact two-sided p of two runs on the same images, both (N,): a fair coin decides who wins the unequal ones."""
+    only_a, only_b = int((correct_a & ~correct_b).sum()), int((correct_b & ~correct_a).sum())
+    return float(binomtest(only_a, only_a + only_b).pvalue) if only_a + only_b else 1.0
+
+
+def paired_difference(
+    correct_a: Bools, correct_b: Bools, *, resamples: int = RESAMPLES, seed: int = 0
+) -> PairedDifference:
+    """Mean difference of two arms, both (K, N) on the same images and seeds, with a 95 % interval and a p.
+
+    The standard error comes from a bootstrap over images and, where K > 1, over seeds: rows and columns are drawn
+    separately (Owen 2007, "The pigeonhole bootstrap", which errs on the careful side). Plain resampling of a few seeds
+    is too sure: their spread is too small by (K - 1) / K on average, and 2 or 3 of them may lie together by chance
+    (Efron and Tibshirani 1993, chapters 6 and 12). So each seed's deviation is widened by sqrt(K / (K - 1)), and the
+    interval takes Student's quantiles for what the seeds contribute: of K - 1 degrees of freedom, those of N - 1 for
+    the images, weighted by the variances (Cochran and Cox 1950). Two more images, one right for each arm alone, keep
+    unanimous results from looking certain (Bonett and Price 2012).
+
+    The p is at least that of the sign-flip test over images, which for K = 1 is McNemar's; the interval then holds 0.
+    """
+    differences = correct_a.astype(np.int8) - correct_b.astype(np.int8)  # (K, N) of -1, 0, 1
+    seeds, images = differences.shape
+    found = float(differences.mean())
+    patterns, counts = np.unique(differences, axis=1, return_counts=True)  # (K, P): images of one pattern are alike
+    padded = np.column_stack([patterns, np.ones(seeds), -np.ones(seeds)])
+    weights = np.append(counts, [1, 1]) / (images + 2)
+    per_seed = padded @ weights
+    centre = float(per_seed.mean())
+    seed_variance = float(per_seed.var(ddof=1)) / seeds if seeds > 1 else 0.0
+    error = _bootstrap_error(padded, weights, images + 2, resamples=resamples, seed=seed)
+    share = min(1.0, seed_variance / error**2)
+    p = max(_p_value(abs(centre) / error, share, seeds, images), sign_flip(differences))
+    half = error * float(_quantile(LEVEL, share, seeds, images))
+    low, high = max(-1.0, centre - half), min(1.0, centre + half)
+    if p > LEVEL:
+        low, high = min(low, 0.0), max(high, 0.0)
+    return PairedDifference(
+        found, min(low, found), max(high, found), p, seeds, images, bool((correct_a == correct_b).all())
+    )
+
+
+def _bootstrap_error(
+    patterns: NDArray[np.float64], weights: NDArray[np.float64], images: int, *, resamples: int, seed: int
+) -> float:
+    """Standard deviation of the mean over resampled images and seeds; patterns (K, P) with their shares (P,)."""
+    seeds = len(patterns)
+    generator = np.random.default_rng(seed)
+    drawn = generator.multinomial(images, weights, size=resamples) / images  # (R, P)
+    if seeds == 1:
+        return float((drawn @ patterns[0]).std(ddof=1))
+    means = patterns @ weights
+    widened = patterns + ((math.sqrt(seeds / (seeds - 1)) - 1) * (means - means.mean()))[:, None]
+    chosen = generator.multinomial(seeds, np.full(seeds, 1 / seeds), size=resamples) / seeds  # (R, K)
+    return float(np.einsum("rk,rk->r", chosen, drawn @ widened.T).std(ddof=1))
+
+
+def _quantile(p, share: float, seeds: int, images: int):
+    """Two-sided quantile at p: Student's for the share of the variance that seeds bring, and for that of the images."""
+    of_images = t.isf(np.asarray(p) / 2, images + 1)
+    return of_images if seeds == 1 else share * t.isf(np.asarray(p) / 2, seeds - 1) + (1 - share) * of_images
+
+
+def _p_value(statistic: float, share: float, seeds: int, images: int) -> float:
+    """The p whose quantile is `statistic`: the quantile falls in p, so a fine logarithmic grid finds it."""
+    grid = np.append(np.logspace(-12, 0, 2401), 1.0)
+    return float(np.interp(-statistic, -_quantile(grid, share, seeds, images), grid))
+
+
+def sign_flip(differences: NDArray[np.int8]) -> float:
+    """Exact two-sided p, differences (K, N): each image's sum over seeds could as well have had the other sign.
+
+    For K = 1 this is the exact McNemar test. Images of one absolute sum m add m * (2 * Binomial(count, 1/2) - count);
+    the sums of all m are added by convolution.
+    """
+    sums = differences.sum(axis=0, dtype=np.int64)
+    observed = abs(int(sums.sum()))
+    sizes = np.bincount(np.abs(sums))
+    law = np.ones(1)  # of (total + largest) / 2, largest the sum of all sizes so far
+    for size, count in enumerate(sizes):
+        if size and count:
+            spread = np.zeros(size * count + 1)
+            spread[::size] = binom.pmf(np.arange(count + 1), count, 0.5)
+            law = fftconvolve(law, spread)
+    largest = len(law) - 1
+    totals = 2 * np.arange(len(law)) - largest
+    return float(min(1.0, max(0.0, law[np.abs(totals) >= observed].sum())))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjusted p values, in the given order: the smallest of m times m, the next times m - 1 ... (Holm 1979)."""
+    values = np.asarray(p_values, dtype=float)
+    order = np.argsort(values)
+    steps = np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1))
+    adjusted = np.empty_like(values)
+    adjusted[order] = np.minimum(steps, 1.0)
+    return adjusted.tolist()
+
+
+def calibration_bins(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Rows (images, mean confidence, share that is right) of 15 equal bins of confidence; an edge goes to the lower."""
+    confidence = probabilities.max(axis=1)
+    right = probabilities.argmax(axis=1) == labels
+    which = np.clip(np.ceil(confidence * NUM_BINS), 1, NUM_BINS).astype(int) - 1
+    sums = [np.bincount(which, weights=weight, minlength=NUM_BINS) for weight in (confidence, right)]
+    count = np.bincount(which, minlength=NUM_BINS)
+    return np.column_stack([count, *(total / np.maximum(count, 1) for total in sums)])
+
+
+def ece(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
+    """Expected calibration error (Guo et al. 2017, eq. 3) as trainers.metrics computes it from logits."""
+    count, confidence, accuracy = calibration_bins(probabilities, labels).T
+    return float((count * np.abs(confidence - accuracy)).sum() / max(1, count.sum()))
+
+
+def macro_f1(labels: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:
+    """Mean F1 over the classes among labels or predictions."""
+    return float(f1_score(labels, predicted, average="macro", zero_division=0))
+
+
+def verdict(
+    found: PairedDifference,
+    names: tuple[str, str],
+    accuracies: tuple[float, float],
+    *,
+    scored: str = "test",
+    adjusted_p: float | None = None,
+    pairs: int = 1,
+) -> str:
+    """One plain sentence on two arms (two on one seed). Accuracies and differences are fractions.
+
+    Args:
+        scored: what the images are, such as "test".
+        adjusted_p: Holm's p, where `pairs` > 1 pairs of arms are judged together.
+    """
+    images = f"{found.images:,} {scored} image{'s' * (found.images != 1)}"
+    seeds = f"{found.seeds} seed{'s' * (found.seeds != 1)}"
+    if found.identical:
+        return f"No difference: {names[0]} and {names[1]} are right about the same of {images} ({seeds})."
+    sign = 1 if found.difference >= 0 else -1
+    low, high = sorted((sign * found.low, sign * found.high))
+    points = f"{abs(found.difference) * 100:.1f} points"
+    interval = f"95 % interval {low * 100:.1f} to {high * 100:.1f}"
+    if is_claim(found, adjusted_p):
+        winner, loser = names[::sign]
+        if found.seeds == 1:
+            return (
+                f"This run of {winner} beats this run of {loser} by {points} ({interval}, {seeds}, {images}); "
+                "one seed says nothing about training noise."
+            )
+        return f"{winner} beats {loser} by {points} ({interval}, {seeds}, {images})."
+    (low_name, low_share), (high_name, high_share) = sorted(zip(names, accuracies, strict=True), key=lambda x: x[1])
+    after = ""
+    if found.p <= LEVEL and adjusted_p is not None:
+        after = f" once {pairs} pairs of arms are judged together (Holm's p = {adjusted_p:.2g})"
+    return (
+        f"{images} and {seeds} cannot separate {low_name} ({low_share:.1%}) from {high_name} ({high_share:.1%})"
+        f"{after}: difference {points}, {interval}."
+    )
+
+
+def is_claim(found: PairedDifference, adjusted_p: float | None = None) -> bool:
+    """Whether the numbers carry a difference at the 5 % level."""
+    return (found.p if adjusted_p is None else adjusted_p) <= LEVEL and found.difference != 0

@@ -1,0 +1,245 @@
+"""The table of a comparison: for a terminal, a spreadsheet and a document."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from comparison.results import ArmScores, ConditionResult, Pair, analyse
+from comparison.runs import Comparison
+from trainers.console import duration
+
+WIDTH = 120
+MARKS = {"better": "+", "worse": "-", "unclear": "?", "same": "="}
+MARKS_EXPLAINED = "+ better than the first arm, - worse, ? these images and seeds cannot tell, = the same images right"
+Results = Sequence[ConditionResult]
+
+
+def rows(comparison: Comparison, results: Results | None = None) -> list[dict[str, Any]]:
+    """One row per condition and arm; shares as fractions, empty cells None; `difference` is to the first arm."""
+    return [
+        _row(comparison, result, index)
+        for result in (analyse(comparison) if results is None else results)
+        for index in range(len(result.scores))
+    ]
+
+
+def _row(comparison: Comparison, result: ConditionResult, index: int) -> dict[str, Any]:
+    scores, pair = result.scores[index], result.against_first(index)
+    runs = scores.arm.runs
+    return {
+        "data": comparison.data,
+        "labels_per_class": result.condition.labels_per_class,
+        "arm": scores.arm.name,
+        "scored": comparison.scored_images,
+        "images": len(runs[0].labels),
+        "seeds": len(runs),
+        "accuracy": scores.accuracy,
+        "accuracy_sd": scores.sd,
+        "wilson_low": min(low for low, _ in scores.intervals),
+        "wilson_high": max(high for _, high in scores.intervals),
+        "macro_f1": scores.macro_f1,
+        "ece": scores.ece,
+        **_against_first(pair),
+        "parameters": scores.parameters,
+        "trainable": scores.trainable,
+        "gflops_per_image": scores.gflops,
+        "images_seen": scores.images_seen,
+        "seconds": scores.seconds,
+        "memory_mb": scores.memory_mb,
+        "lr": scores.lr,
+        "best_epoch": scores.best_epoch,
+        "runs": " ".join(str(run.run_dir) for run in runs),
+    }
+
+
+def _against_first(pair: Pair | None) -> dict[str, Any]:
+    found = pair.found if pair else None
+    return {
+        "difference": found.difference if found else None,
+        "difference_low": found.low if found else None,
+        "difference_high": found.high if found else None,
+        "p": found.p if found else None,
+        "p_holm": pair.adjusted_p if pair else None,
+        "mcnemar_significant_seeds": pair.significant_seeds if pair else None,
+        "verdict": pair.mark if pair else None,
+    }
+
+
+def table_csv(comparison: Comparison, results: Results | None = None) -> str:
+    """Every number in full precision."""
+    table = rows(comparison, results)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(table[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(table)
+    return text.getvalue()
+
+
+def result_table(results: Results) -> tuple[list[str], list[list[str]]]:
+    """Header and cells as text: how good."""
+    header = ["arm", "accuracy %", "Wilson 95 %", "macro F1", "ECE", "vs first, points", "McNemar", ""]
+    lines = []
+    for result in results:
+        for index, scores in enumerate(result.scores):
+            cells = [scores.arm.name, *_score_cells(scores), *_pair_cells(result.against_first(index))]
+            lines.append(_with_condition(results, result, cells))
+    return _with_condition_header(results, header), lines
+
+
+def cost_table(results: Results) -> tuple[list[str], list[list[str]]]:
+    """Header and cells as text: at what cost. Seconds and memory are medians over seeds."""
+    header = ["arm", "parameters", "trainable", "GFLOPs", "images seen", "time", "memory MB", "lr", "best epoch"]
+    lines = []
+    for result in results:
+        for scores in result.scores:
+            cells = [
+                scores.arm.name,
+                f"{scores.parameters:,}",
+                f"{scores.trainable:,}",
+                f"{scores.gflops:.3g}",
+                f"{scores.images_seen:,}",
+                duration(scores.seconds),
+                "-" if scores.memory_mb is None else f"{scores.memory_mb:,.0f}",
+                f"{scores.lr:.3g}",
+                scores.best_epoch,
+            ]
+            lines.append(_with_condition(results, result, cells))
+    return _with_condition_header(results, header), lines
+
+
+def _score_cells(scores: ArmScores) -> list[str]:
+    low, high = min(low for low, _ in scores.intervals), max(high for _, high in scores.intervals)
+    spread = "" if scores.sd is None else f" ± {scores.sd * 100:.1f}"
+    return [
+        f"{scores.accuracy * 100:.1f}{spread} (n={len(scores.accuracies)})",
+        f"{low * 100:.1f} to {high * 100:.1f}",
+        f"{scores.macro_f1:.3f}",
+        f"{scores.ece:.3f}",
+    ]
+
+
+def _pair_cells(pair: Pair | None) -> list[str]:
+    if pair is None:
+        return ["-", "-", ""]
+    found = pair.found
+    return [
+        f"{found.difference * 100:+.1f} ({found.low * 100:+.1f} to {found.high * 100:+.1f})",
+        f"{pair.significant_seeds} of {found.seeds}",
+        MARKS[pair.mark],
+    ]
+
+
+def _with_condition(results: Results, result: ConditionResult, cells: list[str]) -> list[str]:
+    count = result.condition.labels_per_class
+    return ["all" if count is None else str(count), *cells] if len(results) > 1 else cells
+
+
+def _with_condition_header(results: Results, header: list[str]) -> list[str]:
+    return ["labels", *header] if len(results) > 1 else header
+
+
+def notes(comparison: Comparison, results: Results) -> list[str]:
+    """What the columns mean, and what was scored."""
+    runs = comparison.conditions[0].arms[0].runs
+    lines = [
+        f"scored: {len(runs[0].labels):,} {comparison.scored_images} images, weights of the "
+        + ("last epoch" if runs[0].scored == "val_last" else "best validation epoch"),
+        "accuracy: mean ± standard deviation over n seeds; Wilson: one run's interval, lowest to highest of the runs",
+        f"McNemar: seeds at which the exact test of the two runs gives p <= 0.05; {MARKS_EXPLAINED}",
+    ]
+    if runs[0].scored == "val":
+        lines.append("the scored images also chose the epoch of every run: all accuracies are a little too high")
+    if any(len(result.pairs) > 1 for result in results):
+        lines.append("verdicts are Holm-corrected over all pairs of arms; intervals are of one pair alone")
+    if len(results) > 1:
+        lines.append("labels: training images per class; each line of the table is judged within its number of labels")
+    return lines
+
+
+def verdicts(results: Results) -> list[str]:
+    """The sentences, each with its condition in front where there are several."""
+    return [
+        f"{result.title}: {pair.sentence}" if len(results) > 1 else pair.sentence
+        for result in results
+        for pair in result.pairs
+    ]
+
+
+def terminal_table(comparison: Comparison, results: Results | None = None) -> str:
+    """Verdict, results and costs in at most 120 columns."""
+    results = analyse(comparison) if results is None else results
+    parts = [
+        *(_wrapped(line) for line in verdicts(results)),
+        "",
+        *_aligned(*result_table(results)),
+        "",
+        *_aligned(*cost_table(results)),
+        "",
+        *(_wrapped(line) for line in notes(comparison, results)),
+    ]
+    return "\n".join(parts)
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(printable(text), WIDTH, subsequent_indent="  ")
+
+
+def _aligned(header: list[str], lines: list[list[str]]) -> list[str]:
+    """Columns side by side; names of arms are cut where the line would be too wide."""
+    arm = header.index("arm")
+    table = [header, *([printable(cell) for cell in line] for line in lines)]
+    widths = [max(len(line[column]) for line in table) for column in range(len(header))]
+    widths[arm] = min(widths[arm], WIDTH - sum(widths) - 2 * (len(widths) - 1) + widths[arm])
+    return [
+        "  ".join(
+            shortened(cell, width).ljust(width) if column == arm else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in table
+    ]
+
+
+def shortened(name: str, width: int) -> str:
+    """The two ends of a long name: what tells arms apart stands at the end."""
+    if len(name) <= width:
+        return name
+    half = (width - 1) // 2
+    return f"{name[: width - 1 - half]}…{name[-half:]}"
+
+
+def printable(text: str) -> str:
+    """Without control characters, and encodable: file names may hold anything."""
+    text = "".join(" " if ord(character) < 32 or ord(character) == 127 else character for character in text)
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def table_md(comparison: Comparison, results: Results | None = None) -> str:
+    """The same as a Markdown document."""
+    results = analyse(comparison) if results is None else results
+    parts = [f"# {_md(comparison.data)}: {len(comparison.conditions[0].arms)} arms compared", ""]
+    parts += [f"**{_md(line)}**  " for line in verdicts(results)]
+    for header, lines in (result_table(results), cost_table(results)):
+        parts += ["", _md_line(header), _md_line(["---" if cell == "arm" else "---:" for cell in header], raw=True)]
+        parts += [_md_line(line) for line in lines]
+    parts += ["", *(f"- {_md(line)}" for line in notes(comparison, results))]
+    for title, lines_ in (("Warnings", comparison.warnings), ("Protocol", comparison.protocol)):
+        if lines_:
+            parts += ["", f"## {title}", *(f"- {_md(line)}" for line in lines_)]
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", comparison.command)), default=0))
+    parts += ["", "## Command", fence, printable(comparison.command), fence, ""]
+    return "\n".join(parts)
+
+
+def _md_line(cells: Sequence[str], *, raw: bool = False) -> str:
+    return "| " + " | ".join(cell if raw else _md(cell) for cell in cells) + " |"
+
+
+def _md(text: str) -> str:
+    """Text that Markdown, and HTML within it, shows as it is."""
+    text = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_\[\]|#])", r"\\\1", text)
