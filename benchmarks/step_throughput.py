@@ -17,7 +17,6 @@ import argparse
 import contextlib
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -32,6 +31,7 @@ from torch import nn
 
 from benchmarks.environment import describe, write_result
 from benchmarks.peers import CONTESTANTS, OURS, PEERS, Peer
+from trainers.handlers import peak_memory_mb
 from vit.config import VIT_SHAPES, ViTConfig
 from vit.summary import vit_flops
 
@@ -171,7 +171,7 @@ def best_peer(rows: dict[str, dict[str, Any]]) -> str:
 
 
 def peak_memory(name: str, arguments: list[str], setting: str) -> dict[str, float]:
-    """MiB: the maximum resident set of a fresh process, and how much of it training added to the imports."""
+    """MB: the maximum resident set of a fresh process, and how much of it training added to the imports."""
     command = [sys.executable, "-m", "benchmarks.step_throughput", *arguments, "--memory-of", name, setting]
     root = Path(__file__).resolve().parent.parent
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
@@ -181,12 +181,14 @@ def peak_memory(name: str, arguments: list[str], setting: str) -> dict[str, floa
 def report_memory(name: str, setting: str, config: ViTConfig, batch: int, dtype: str, device: str) -> None:
     peer = CONTESTANTS[name]
     peer.build(ViTConfig(image_size=8, patch_size=4, embed_dim=8, depth=1, num_heads=1, num_classes=2))  # its imports
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_memory_mb(torch.device(device))
     runner = Runner(peer, config, batch, dtype=dtype, device=device, compiled=False)
     runner.setting["train"] = setting
     runner.seconds_per_step("train", steps=4)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(json.dumps({"peak_mib": round(peak / 1024, 1), "added_mib": round((peak - before) / 1024, 1)}))
+    peak = peak_memory_mb(torch.device(device))
+    if peak is None or before is None:
+        raise SystemExit("this system does not tell the peak memory of a process")
+    print(json.dumps({"peak_mb": round(peak, 1), "added_mb": round(peak - before, 1)}))
 
 
 def main() -> None:
@@ -261,7 +263,7 @@ def print_table(result: dict[str, Any]) -> None:
                 f"{ours['ratio']:>9.3f}  {interval:>14}  {row['attention']}"
             )
     for name, memory in result.get("memory", {}).items():
-        print(f"{name:>12}  peak {memory['peak_mib']:.0f} MiB, of which {memory['added_mib']:.0f} beside the imports")
+        print(f"{name:>12}  peak {memory['peak_mb']:.0f} MB, of which {memory['added_mb']:.0f} beside the imports")
 
 
 if __name__ == "__main__":

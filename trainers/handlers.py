@@ -9,6 +9,7 @@ import contextlib
 import json
 import logging
 import math
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -146,10 +147,14 @@ def peak_memory_mb(device: torch.device) -> float | None:
         return torch.cuda.max_memory_allocated(device) / 1e6
     if sys.platform == "win32":
         return None
+    with contextlib.suppress(OSError):  # Linux: getrusage would count what the process was before it became Python
+        peak = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+        if peak is not None:
+            return int(peak[1]) * 1024 / 1e6
     import resource
 
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1e6 if sys.platform == "darwin" else 1e3)
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most / (1e6 if sys.platform == "darwin" else 1e3)
 
 
 def reset_peak_memory(device: torch.device) -> None:
@@ -157,7 +162,7 @@ def reset_peak_memory(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")  # man 5 proc: resets VmHWM, which getrusage reports
+        Path("/proc/self/clear_refs").write_text("5")  # man 5 proc: resets VmHWM
 
 
 def attach_validation(trainer: Engine, evaluator: Engine, loader: DataLoader) -> None:
