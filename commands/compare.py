@@ -75,10 +75,11 @@ def parse(argv: Sequence[str], prog: str) -> Options:
 def main(options: Options) -> int:
     if options.runs:
         return compare_runs([Path(name) for name in options.runs], options)
-    from trainers.compare_arms import compare_arms
+    from trainers.compare_arms import compare_arms, mark_finished
 
     finished = compare_arms(request_of(options))
     show(comparison_of(finished, options), finished.folder)
+    mark_finished(finished.folder)
     if not options.arms:
         print_bigger_version(finished)
     return 0
