@@ -52,13 +52,17 @@ def paired_difference(
 ) -> PairedDifference:
     """Mean difference of two arms, both (K, N) on the same images and seeds, with a 95 % interval and a p.
 
-    The standard error comes from a bootstrap over images and, where K > 1, over seeds: rows and columns are drawn
-    separately (Owen 2007, "The pigeonhole bootstrap", which errs on the careful side). Plain resampling of a few seeds
-    is too sure: their spread is too small by (K - 1) / K on average, and 2 or 3 of them may lie together by chance
-    (Efron and Tibshirani 1993, chapters 6 and 12). So each seed's deviation is widened by sqrt(K / (K - 1)), and the
-    interval takes Student's quantiles for what the seeds contribute: of K - 1 degrees of freedom, those of N - 1 for
-    the images, weighted by the variances (Cochran and Cox 1950). Two more images, one right for each arm alone, keep
+    The standard error comes from a bootstrap over images and, where K > 1, over seeds. Two things make plain
+    resampling wrong. Drawing whole rows and columns counts what belongs to one seed and one image alone three times
+    (Owen 2007, "The pigeonhole bootstrap"), so seeds are drawn for the deviations of their means, reduced to what they
+    add to the spread of the images. And few seeds look too sure: their spread is too small by (K - 1) / K on average,
+    and 2 or 3 may lie together by chance (Efron and Tibshirani 1993, chapters 6 and 12). So the deviations are widened
+    by sqrt(K / (K - 1)), and the quantiles are Student's, of K - 1 degrees of freedom for the seeds' share of the
+    variance and of N - 1 for the rest (Cochran and Cox 1950). Two more images, one right for each arm alone, keep
     unanimous results from looking certain (Bonett and Price 2012).
+
+    Simulated with equal arms, n = 1,000, K of 1 to 5 and seeds that spread by 0 to 3 points, a difference is claimed
+    in 0.6 to 5.4 % of the pairs; Satterthwaite's degrees of freedom claim one in up to 13 %.
 
     The p is at least that of the sign-flip test over images, which for K = 1 is McNemar's; the interval then holds 0.
     """
@@ -67,14 +71,11 @@ def paired_difference(
     found = float(differences.mean())
     patterns, counts = np.unique(differences, axis=1, return_counts=True)  # (K, P): images of one pattern are alike
     padded = np.column_stack([patterns, np.ones(seeds), -np.ones(seeds)])
-    weights = np.append(counts, [1, 1]) / (images + 2)
-    per_seed = padded @ weights
-    centre = float(per_seed.mean())
-    seed_variance = float(per_seed.var(ddof=1)) / seeds if seeds > 1 else 0.0
-    error = _bootstrap_error(padded, weights, images + 2, resamples=resamples, seed=seed)
-    share = min(1.0, seed_variance / error**2)
-    p = max(_p_value(abs(centre) / error, share, seeds, images), sign_flip(differences))
-    half = error * float(_quantile(LEVEL, share, seeds, images))
+    shares = np.append(counts, [1, 1]) / (images + 2)
+    centre = float(padded.mean(axis=0) @ shares)
+    error, of_seeds = _bootstrap_error(padded, shares, images + 2, resamples=resamples, seed=seed)
+    p = max(_p_value(abs(centre) / error, of_seeds, seeds, images), sign_flip(differences))
+    half = error * float(_quantile(LEVEL, of_seeds, seeds, images))
     low, high = max(-1.0, centre - half), min(1.0, centre + half)
     if p > LEVEL:
         low, high = min(low, 0.0), max(high, 0.0)
@@ -84,18 +85,26 @@ def paired_difference(
 
 
 def _bootstrap_error(
-    patterns: NDArray[np.float64], weights: NDArray[np.float64], images: int, *, resamples: int, seed: int
-) -> float:
-    """Standard deviation of the mean over resampled images and seeds; patterns (K, P) with their shares (P,)."""
+    patterns: NDArray[np.float64], shares: NDArray[np.float64], images: int, *, resamples: int, seed: int
+) -> tuple[float, float]:
+    """Standard error of the mean of patterns (K, P) that have `shares` (P,) of the images; and of its square the share
+    that comes with the seeds' spread."""
     seeds = len(patterns)
     generator = np.random.default_rng(seed)
-    drawn = generator.multinomial(images, weights, size=resamples) / images  # (R, P)
+    drawn = generator.multinomial(images, shares, size=resamples) / images  # (R, P)
+    by_image = patterns.mean(axis=0)  # (P,)
+    means = drawn @ by_image  # (R,)
     if seeds == 1:
-        return float((drawn @ patterns[0]).std(ddof=1))
-    means = patterns @ weights
-    widened = patterns + ((math.sqrt(seeds / (seeds - 1)) - 1) * (means - means.mean()))[:, None]
-    chosen = generator.multinomial(seeds, np.full(seeds, 1 / seeds), size=resamples) / seeds  # (R, K)
-    return float(np.einsum("rk,rk->r", chosen, drawn @ widened.T).std(ddof=1))
+        return float(means.std(ddof=1)), 0.0
+    deviations = patterns @ shares - by_image @ shares  # (K,)
+    residuals = patterns - by_image - deviations[:, None]
+    noise = float((residuals**2 @ shares).sum()) / ((seeds - 1) * (images - 1) * seeds)  # in the variance of the mean
+    spread = float((deviations**2).sum()) / ((seeds - 1) * seeds)
+    if spread > noise:
+        deviations = deviations * math.sqrt(seeds / (seeds - 1) * (spread - noise) / spread)
+        means = means + generator.multinomial(seeds, np.full(seeds, 1 / seeds), size=resamples) / seeds @ deviations
+    error = float(means.std(ddof=1))
+    return error, min(1.0, spread / error**2)
 
 
 def _quantile(p, share: float, seeds: int, images: int):
