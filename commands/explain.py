@@ -65,6 +65,8 @@ def main(options: Options) -> int:
     """0, or 3 when a file could not be read."""
     from itertools import islice
 
+    import torch
+
     from trainers.classifier import open_classifier
     from trainers.explain import Explanation, explain
     from trainers.explain_figures import distance_figure, heads_figure, overview_figure
@@ -103,7 +105,7 @@ def main(options: Options) -> int:
         ranked = ", ".join(f"{label} {probability:.1%}" for label, probability in found.top)
         print(f"{printable(source.path)}: {ranked}; {folder / name}.png, {name}_heads.png")
     if explained:
-        distance = sum(each.distance for each in explained) / len(explained)
+        distance = torch.stack([each.distance for each in explained]).mean(dim=0)
         figure = distance_figure(distance, title=f"{len(explained)} image" + "s" * (len(explained) > 1))
         print(f"how far heads look: {save(figure, folder / 'attention_distance.png')}")
     return 3 if unreadable else 0

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from datasets.bundle import DataBundle, DataError
     from datasets.config import DATASET_NAMES, DataConfig
-    from datasets.description import describe
+    from datasets.description import data_report, describe
     from datasets.loaders import DATASETS, build_dataloaders, class_weights, skipped
     from datasets.splits import fingerprint, split_table, write_split
 
@@ -19,6 +19,7 @@ _HOMES = {
     "build_dataloaders": "loaders",
     "class_weights": "loaders",
     "skipped": "loaders",
+    "data_report": "description",
     "describe": "description",
     "fingerprint": "splits",
     "split_table": "splits",
@@ -32,6 +33,7 @@ __all__ = [
     "DataError",
     "build_dataloaders",
     "class_weights",
+    "data_report",
     "describe",
     "fingerprint",
     "skipped",

@@ -25,6 +25,23 @@ def describe(bundle: DataBundle) -> list[str]:
     ]
 
 
+def data_report(bundle: DataBundle) -> str:
+    """All of `describe`, then images per class and split as a table, then every image that was skipped."""
+    samples = samples_of(bundle)
+    names = ["class", *bundle.class_names, "all"]
+    columns = []
+    for split, size in bundle.dataset_sizes.items():
+        counts = np.bincount(samples.labels[samples.indices(split)], minlength=len(bundle.class_names))
+        columns.append([split, *(f"{count:,}" for count in counts), f"{size:,}"])
+    width = max(map(len, names))
+    table = [
+        name.ljust(width) + "".join(f"{cell:>10}" for cell in cells)
+        for name, *cells in zip(names, *columns, strict=True)
+    ]
+    left_out = ["", "left out because they cannot be read:", *samples.skipped] if samples.skipped else []
+    return "\n".join([*describe(bundle), "", *table, *left_out]) + "\n"
+
+
 def _sizes(bundle: DataBundle) -> str:
     samples = samples_of(bundle)
     if samples.pixels is not None:

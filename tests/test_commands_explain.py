@@ -12,8 +12,9 @@ from small_run import CLASSES, make_run, photo, stir
 
 import main
 from trainers.classifier import open_classifier
-from trainers.explain import explain, reading
+from trainers.explain import explain
 from trainers.predict import Source, predict
+from vit.attention_maps import reading
 
 
 @pytest.fixture(scope="module")

@@ -99,6 +99,9 @@ class OutputConfig:
     """Parent of all runs; `tensorboard --logdir` shows it."""
     run_name: str | None = None
     """Name of the run's folder. Default: time, model and seed."""
+    tb: Literal["scalars", "standard", "full"] = "standard"
+    """What TensorBoard shows: curves; pictures too (worst mistakes, confusion, calibration, attention); and, full, PR
+    curves, the projector with thumbnails, position embeddings and patch filters."""
 
     auto_resume: bool = False
     """Take up the newest run that was started with these same options; for schedulers that repeat a command."""

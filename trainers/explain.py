@@ -13,7 +13,7 @@ from trainers.classifier import Classifier
 from trainers.errors import ConfigError
 from trainers.predict import Source, read_source
 from vit import attention_weights, relevance, rollout
-from vit.attention_maps import attention_distance, class_map, select
+from vit.attention_maps import attention_distance, reading, select
 
 
 @dataclass(frozen=True)
@@ -84,10 +84,3 @@ def pooling(classifier: Classifier) -> str:
     """cls, or mean: which tokens the head reads, and whose rows a map is therefore made of."""
     pool = classifier.config.pool if classifier.config is not None else "cls"
     return "cls" if pool == "cls" else "mean"
-
-
-def reading(weights: Tensor, *, pool: str) -> Tensor:
-    """(B, T, T) -> (B, G, G): what the tokens that the head reads see of each patch."""
-    if pool == "mean":
-        weights = weights[:, 1:].mean(dim=1, keepdim=True).expand(-1, weights.size(1), -1)
-    return class_map(weights)

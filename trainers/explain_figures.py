@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -36,17 +37,18 @@ def overlay(axis, pixels: np.ndarray, values: Tensor | None) -> None:
     if values is None or not values.any():
         show(axis, pixels)
         return
-    grey = pixels.astype(np.float32).mean(axis=0, keepdims=True)
-    show(axis, (0.35 * grey + 0.65 * pixels).clip(0, 255).astype(np.uint8))
     low, high = values.min(), values.max()
-    scaled = ((values - low) / (high - low).clamp(min=1e-12)).numpy()
-    smooth = _enlarged(scaled, pixels.shape[-1])
-    axis.imshow(smooth, cmap="inferno", vmin=0, vmax=1, alpha=0.25 + 0.5 * smooth)
+    show(axis, blended(pixels, (values - low) / (high - low).clamp(min=1e-12)))
 
 
-def _enlarged(values: np.ndarray, side: int) -> np.ndarray:
-    grid = torch.from_numpy(values)[None, None]
-    return torch.nn.functional.interpolate(grid, size=(side, side), mode="bilinear")[0, 0].numpy()
+def blended(pixels: np.ndarray, values: Tensor) -> np.ndarray:
+    """uint8 (C, S, S) under a map (G, G) of 0 to 1 -> uint8 (3, S, S): half grey, colour by the map."""
+    side = pixels.shape[-1]
+    smooth = torch.nn.functional.interpolate(values[None, None].float(), size=(side, side), mode="bilinear")[0, 0]
+    colour = colormaps["inferno"](smooth.numpy())[..., :3].transpose(2, 0, 1) * 255
+    alpha = 0.25 + 0.5 * smooth.numpy()
+    mixed = (1 - alpha) * (0.35 * pixels.astype(np.float32).mean(axis=0) + 0.65 * pixels) + alpha * colour
+    return mixed.clip(0, 255).astype(np.uint8)
 
 
 def heads_figure(found: Explanation) -> Figure:
@@ -68,9 +70,8 @@ def heads_figure(found: Explanation) -> Figure:
     return figure
 
 
-def distance_figure(found: Sequence[Explanation]) -> Figure:
-    """Mean attention distance of every head over the layers: figure 7 of Dosovitskiy et al. 2020."""
-    distance = torch.stack([each.distance for each in found]).mean(dim=0)  # (L, H)
+def distance_figure(distance: Tensor, *, title: str) -> Figure:
+    """Mean attention distance (L, H) of every head over the layers: figure 7 of Dosovitskiy et al. 2020."""
     layers, heads = distance.shape
     figure = Figure(figsize=(5.4, 3.6), layout="constrained")
     axis = figure.subplots()
@@ -79,9 +80,9 @@ def distance_figure(found: Sequence[Explanation]) -> Figure:
     axis.plot(range(layers), distance.mean(dim=1).numpy(), color=GREY, linewidth=1.2, label="mean of the layer")
     axis.set_xlabel("layer")
     axis.set_ylabel("mean attention distance (pixels)")
-    axis.set_ylim(bottom=0)
+    axis.set_ylim(0, 1.12 * max(distance.max().item(), 1e-3))
     axis.set_xticks(range(0, layers, max(1, layers // 12)))
-    axis.set_title(f"{len(found)} image" + ("s" if len(found) > 1 else ""), fontsize=10)
+    axis.set_title(title, fontsize=10)
     axis.legend(frameon=False, fontsize=8)
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.25, linewidth=0.6)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, get_font
 
 from trainers.calibration import Bin
 from trainers.predict import Prediction
@@ -116,5 +118,17 @@ def shorten(name: str, limit: int = 18) -> str:
 
 
 def escape(text: str) -> str:
-    """Matplotlib takes text between dollar signs for mathematics; class names and files may hold any."""
-    return text.replace("$", r"\$")
+    """Text that matplotlib shows as it is, lines kept: between dollar signs it would see mathematics."""
+    return "\n".join(readable(line) for line in text.split("\n")).replace("$", r"\$")
+
+
+def readable(text: str) -> str:
+    """One line of text, for class names and files may hold anything: a sign that the font lacks becomes its code, such
+    as `\\u732b`."""
+    signs = _signs_of_the_font()
+    return "".join(sign if sign.isprintable() and ord(sign) in signs else ascii(sign)[1:-1] for sign in text)
+
+
+@cache
+def _signs_of_the_font() -> frozenset[int]:
+    return frozenset(get_font(findfont(FontProperties())).get_charmap())

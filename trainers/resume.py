@@ -81,7 +81,8 @@ def find_same_options(config: RunConfig) -> Path | None:
 
 def refuse_an_edited_config(run_dir: Path, config: RunConfig, checkpoint: dict[str, Any]) -> None:
     now, then = flatten(to_dict(config)), flatten(checkpoint["config"])
-    movable = {"output.output_dir", "output.run_name", "data.root", "data.workers"}  # they leave every bit as it was
+    # These leave every bit as it was.
+    movable = {"output.output_dir", "output.run_name", "output.tb", "data.root", "data.workers"}
     # An option that the checkpoint does not know is younger than it, and at its default.
     changed = [key for key in now if key in then and key not in movable and now[key] != then[key]]
     if changed:

@@ -14,9 +14,9 @@ from typing import Any
 from ignite.engine import Engine, Events
 from torch import nn
 
-from datasets import skipped
+from datasets import data_report, skipped
 from datasets.splits import fingerprint, write_split
-from trainers import console, defaults, distributed, faults, handlers, tensorboard
+from trainers import console, defaults, distributed, faults, handlers, pictures, tensorboard
 from trainers.budget import TimeBudget
 from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import RunConfig, from_dict, to_dict
@@ -42,6 +42,7 @@ from trainers.run_directory import (
     read_json,
     write_json,
     write_run_config,
+    write_text,
 )
 from trainers.saving import BestCheckpoint, ResumeCheckpoint, attach_files
 from vit import ImageSpec, build_model
@@ -103,6 +104,7 @@ class Assembly:
 
 def execute(job: Job, run_dir: Path, checkpoint: dict[str, Any] | None = None) -> RunResult:
     """Train to the end, from the start or from a checkpoint, and conclude. Only the first process has loggers."""
+    handlers.reset_peak_memory(job.device)
     start_step = checkpoint["trainer"]["iteration"] if checkpoint else 0
     reopened = bool(checkpoint and checkpoint["epoch_open"])
     with (
@@ -110,14 +112,13 @@ def execute(job: Job, run_dir: Path, checkpoint: dict[str, Any] | None = None) -
         opened_loggers(run_dir, start_step=start_step, validate_again=reopened) as loggers,
         SignalFlag(processes=distributed.world_size(), agree=distributed.largest) as flag,
     ):
+        if loggers is not None and start_step == 0:
+            write_start(job, run_dir, loggers)
         if job.config.train.cache_features == "on":
             job, line = with_cached_features(job, between_batches=flag.check)
             console.say(line)
         run = assemble(job, run_dir, loggers, flag)
         record.attach(run.trainer)
-        if checkpoint is None and loggers is not None:
-            tensorboard.write_config_text(loggers, to_dict(job.config))
-            tensorboard.start_hparams(loggers, hparam_values(job.config))
         if checkpoint is not None:
             run.saver.restore(checkpoint)
         try:
@@ -132,6 +133,14 @@ def execute(job: Job, run_dir: Path, checkpoint: dict[str, Any] | None = None) -
             run.saver.save_last()
         console.say_if_stopped_early(run.trainer, job.config.train, job.total_steps)
         return record.finish(conclude(job, run, run_dir, loggers))
+
+
+def write_start(job: Job, run_dir: Path, loggers: tensorboard.RunLoggers) -> None:
+    """What TensorBoard shows from the start: options, the images found, pinned charts, the row in HPARAMS."""
+    report = data_report(job.data)
+    write_text(run_dir / "data_report.txt", report)
+    tensorboard.write_start(loggers, config=to_dict(job.config), data=report)
+    tensorboard.start_hparams(loggers, hparam_values(job.config))
 
 
 def opened_loggers(run_dir: Path, **options: Any) -> AbstractContextManager[tensorboard.RunLoggers | None]:
@@ -184,13 +193,13 @@ def assemble(job: Job, run_dir: Path, loggers: tensorboard.RunLoggers | None, fl
     handlers.Sums().attach(trainer)
     clock.attach(trainer)
     if loggers is not None:
-        if not job.on_features:
-            tensorboard.attach_batch_picture(trainer, loggers, mean=job.spec.mean, std=job.spec.std)
         tensorboard.attach_train_scalars(trainer, loggers, job.optimizer, clock, every=config.log_every)
         tensorboard.attach_val_scalars(trainer, evaluator, loggers)
         handlers.attach_progress(trainer)
     handlers.attach_validation(trainer, evaluator, job.data.dataloaders["val"])
     handlers.attach_history(trainer, evaluator, job.optimizer, clock, job.device)
+    if loggers is not None:
+        pictures.attach(trainer, job, evaluated, loggers)
     best_outputs = BestOutputs(trainer, evaluator, job.data.dataloaders["val"], select=config.select)
     if loggers is not None:
         best = BestCheckpoint(trainer, job, evaluated, run_dir)
@@ -238,6 +247,7 @@ def conclude(job: Job, run: Assembly, run_dir: Path, loggers: tensorboard.RunLog
         final |= {f"test_{name}": scores["test"].metrics[name] for name in ("accuracy", "loss")}
     if loggers is not None:
         tensorboard.finish_hparams(loggers, final, history[-1]["step"])
+        pictures.conclude(job, scores["val"], loggers, epoch=best["epoch"], step=history[-1]["step"])
         for stale in checkpoints(run_dir / "checkpoints", "step")[1:]:
             stale.unlink()
     return RunResult(

@@ -1,21 +1,22 @@
 """The window on a run: three event writers in its `tb/` folder, and the handlers that feed them.
 
 `tb/train` and `tb/val` use the same tags, so both curves share one chart; `tb/` itself holds text, pictures and
-hparams. The step is the optimizer step everywhere.
+hparams. The step is the optimizer step everywhere. What is drawn is in `trainers/pictures.py`.
 """
 
 from __future__ import annotations
 
 import html
+import io
 import json
 import time
 from pathlib import Path
 from typing import Any
 
-import torch
 from ignite.engine import Engine, Events
 from ignite.handlers.tensorboard_logger import TensorboardLogger
-from torch import Tensor
+from PIL import Image
+from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
@@ -23,6 +24,20 @@ from trainers.handlers import StepClock, Sums
 from trainers.metrics import SCALARS
 
 VAL_TAGS = {name: "calibration/ece" if name == "ece" else name for name in SCALARS}
+# Charts of the CUSTOM SCALARS tab, for one run or for many: category -> title -> patterns of the tags on that chart.
+LAYOUT = {
+    "learning": {"loss": ["^loss$"], "accuracy": ["^accuracy$"]},
+    "more of validation": {
+        "top-5 accuracy": ["^accuracy_top5$"],
+        "macro F1": ["^macro_f1$"],
+        "expected calibration error": ["^calibration/ece$"],
+    },
+    "optimizer": {"learning rate": ["^optim/lr$"], "gradient norm": ["^optim/grad_norm$"]},
+    "speed": {
+        "images per second": ["^speed/images_per_s$"],
+        "share of the time waiting for data": ["^speed/data_wait$"],
+    },
+}
 
 
 class SplitLogger(TensorboardLogger):
@@ -38,10 +53,12 @@ class RunLoggers:
 
     def __init__(self, folder: Path, *, start_step: int = 0, validate_again: bool = False) -> None:
         """A run resumed at `start_step` hides what its first life wrote after it; with `validate_again` the
-        validation of `start_step` itself too, which the checkpoint does not hold."""
+        validation of `start_step` itself too, which the checkpoint does not hold. The pictures of `start_step`, and
+        all that a run concludes with, are hidden and drawn again: nobody knows which of them its first life drew."""
         wait_for_a_new_second(folder)
         purge_step = start_step + 1 if start_step else 0
-        self.root = SplitLogger(folder, purge_step=purge_step)
+        self.folder, self.figures = folder, folder.parent / "figures"
+        self.root = SplitLogger(folder, purge_step=start_step)
         self.train = SplitLogger(folder / "train", purge_step=purge_step)
         self.val = SplitLogger(folder / "val", purge_step=start_step if validate_again else purge_step)
 
@@ -55,6 +72,21 @@ class RunLoggers:
     def flush(self) -> None:
         for logger in (self.root, self.train, self.val):
             logger.writer.flush()
+
+    def add_picture(self, tag: str, png: bytes, step: int) -> Path:
+        """Show a PNG, and keep the same bytes as `figures/<tag>_step_<step>.png` beside `tb/`."""
+        path = self.figures / f"{tag.replace('/', '_')}_step_{step}.png"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(png)
+        width, height = Image.open(io.BytesIO(png)).size
+        picture = Summary.Image(encoded_image_string=png, width=width, height=height, colorspace=3)  # 3: RGB
+        # Not add_image: that one would encode pixels, and cannot show the very file.
+        self.root.writer._get_file_writer().add_summary(Summary(value=[Summary.Value(tag=tag, image=picture)]), step)
+        return path
+
+    def add_text(self, tag: str, text: str) -> None:
+        """Plain text as it is: in a <pre> block, escaped. Markdown would eat underscores, and names hold anything."""
+        self.root.writer.add_text(tag, f"<pre>{html.escape(text)}</pre>", 0)
 
 
 def wait_for_a_new_second(folder: Path) -> None:
@@ -96,34 +128,12 @@ def attach_val_scalars(trainer: Engine, evaluator: Engine, loggers: RunLoggers) 
     loggers.val.attach(evaluator, write, Events.COMPLETED)
 
 
-def attach_batch_picture(trainer: Engine, loggers: RunLoggers, *, mean: Any, std: Any, limit: int = 32) -> None:
-    """The first training batch as the model sees it, normalisation undone: a glance finds a wrong augmentation."""
-
-    def write(engine: Engine, logger: SplitLogger, _: Any) -> None:
-        images, _labels = engine.state.batch
-        logger.writer.add_image(
-            "data/augmented_batch", image_grid(images[:limit], mean=mean, std=std), engine.state.iteration - 1
-        )
-
-    loggers.root.attach(trainer, write, Events.ITERATION_STARTED(once=1))
-
-
-def image_grid(images: Tensor, *, mean: Any, std: Any, columns: int = 8, smallest: int = 64) -> Tensor:
-    """Normalised images (B, C, S, S) as one picture (3, H, W) in [0, 1]; small ones are enlarged without smoothing."""
-    from torchvision.utils import make_grid
-
-    images = images.detach().cpu().float()
-    shape = (1, -1, 1, 1)
-    images = images * torch.tensor(std).view(shape) + torch.tensor(mean).view(shape)
-    factor = max(1, -(-smallest // images.shape[-1]))
-    images = images.clamp(0, 1).repeat_interleave(factor, dim=2).repeat_interleave(factor, dim=3)
-    return make_grid(images, nrow=columns, padding=2, pad_value=1.0)
-
-
-def write_config_text(loggers: RunLoggers, config: dict[str, Any]) -> None:
-    # In a <pre> block, escaped: markdown would eat underscores and a path may hold anything.
-    text = html.escape(json.dumps(config, indent=2, ensure_ascii=False))
-    loggers.root.writer.add_text("config", f"<pre>{text}</pre>", 0)
+def write_start(loggers: RunLoggers, *, config: dict[str, Any], data: str) -> None:
+    """What is known before the first step: options and data as text, and which charts CUSTOM SCALARS pins."""
+    loggers.add_text("config", json.dumps(config, indent=2, ensure_ascii=False))
+    loggers.add_text("data", data)
+    charts = {category: {title: ["Multiline", tags] for title, tags in of.items()} for category, of in LAYOUT.items()}
+    loggers.root.writer.add_custom_scalars(charts)
 
 
 def start_hparams(loggers: RunLoggers, values: dict[str, Any]) -> None:

@@ -117,6 +117,13 @@ def class_map(weights: Tensor) -> Tensor:
     return (patches / total).unflatten(1, (side, side))
 
 
+def reading(weights: Tensor, *, pool: str) -> Tensor:
+    """(B, T, T) -> (B, G, G): what the tokens that the head reads (pool: cls, or mean) see of each patch."""
+    if pool == "mean":
+        weights = weights[:, 1:].mean(dim=1, keepdim=True).expand(-1, weights.size(1), -1)
+    return class_map(weights)
+
+
 def attention_distance(attention: list[Tensor], *, patch_size: int) -> Tensor:
     """Mean distance in pixels between a patch and what it attends to, per layer and head: (L, H).
 

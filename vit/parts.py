@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MethodType
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from vit.model import VisionTransformer
+from vit.model import LinearPatchEmbed, VisionTransformer
 
 
 @dataclass(frozen=True)
@@ -78,3 +79,25 @@ def _train_unfrozen_parts(model: nn.Module, mode: bool = True) -> nn.Module:
         if any(parameter.requires_grad for parameter in part.parameters()):
             part.train(mode)
     return model
+
+
+def position_embeddings(model: nn.Module) -> Tensor | None:
+    """The learnt positions (T, D) of one class token and a square grid of patches, the class token's first; None where
+    a model has none."""
+    for name, parameter in model.named_parameters():
+        if "pos" in name and parameter.dim() == 3 and parameter.size(0) == 1:
+            side = math.isqrt(max(parameter.size(1) - 1, 0))
+            if side > 0 and side * side == parameter.size(1) - 1:
+                return parameter.detach()[0]
+    return None
+
+
+def patch_filters(model: nn.Module) -> Tensor | None:
+    """What the patch embedding multiplies a patch with: (D, C, P, P); None for other than ViTs."""
+    for module in model.modules():
+        if isinstance(module, LinearPatchEmbed):
+            side = module.patch_size
+            return module.projection.weight.detach().unflatten(1, (module.in_channels, side, side))
+        if isinstance(module, nn.Conv2d):  # the first convolution, if it sees every pixel once
+            return module.weight.detach() if module.stride == module.kernel_size != (1, 1) else None
+    return None

@@ -1,0 +1,463 @@
+"""What TensorBoard shows beside curves: right, once, at its step, and as a file too."""
+
+import csv
+import html
+import io
+import json
+import os
+import signal
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from fake_sets import class_folders
+from ignite.engine import Events
+from PIL import Image
+from sklearn.metrics import precision_recall_curve
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar import layout_pb2
+from torch import nn
+
+from datasets.config import DataConfig
+from trainers import handlers, pictures
+from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.errors import Interrupted
+from trainers.evaluation import Scores
+from trainers.figures import confusion_figure, escape, readable
+from trainers.full_pictures import hardest, one_cell, pr_counts
+from trainers.job import prepare
+from trainers.resume import resume
+from trainers.run import load, train
+from trainers.training_figures import (
+    Tile,
+    patch_filters_figure,
+    png,
+    position_similarity_figure,
+    sheet,
+    tail,
+    tile_picture,
+)
+from vit.config import ModelConfig, ViTConfig
+from vit.model import VisionTransformer
+from vit.parts import patch_filters, position_embeddings
+
+ONCE = {"errors/worst", "confusion/val", "calibration/reliability"}
+OFTEN = {"attention/rollout", "attention/distance"}
+FULL = {"model/position_similarity", "model/patch_filters"}
+
+
+def digits_run(folder: Path, *, tb: str = "standard", **train_options) -> RunConfig:
+    return RunConfig(
+        model=ModelConfig(name="vit_micro_2"),
+        data=DataConfig(source="digits", labels_per_class=16, batch_size=40, workers=0),
+        train=TrainConfig(**{"epochs": 4, "device": "cpu", "log_every": 2} | train_options),
+        output=OutputConfig(output_dir=folder, run_name="r", tb=tb),
+    )
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory):
+    return train(digits_run(tmp_path_factory.mktemp("full"), tb="full")).run_dir
+
+
+def root_events(run_dir: Path) -> EventAccumulator:
+    return EventAccumulator(str(run_dir / "tb"), size_guidance={"images": 0, "tensors": 0, "scalars": 0}).Reload()
+
+
+def shown(run_dir: Path) -> dict[str, list[int]]:
+    """Tag -> steps of all pictures."""
+    events = root_events(run_dir)
+    return {tag: [event.step for event in events.Images(tag)] for tag in events.Tags()["images"]}
+
+
+def test_a_run_shows_its_pictures_at_the_promised_steps(full):
+    last = 16  # 4 epochs of 4 steps
+    assert shown(full) == {
+        "data/augmented_batch": [0],
+        **{key: [0, 4, 8, 12, last] for key in OFTEN},
+        **{key: [last] for key in ONCE | FULL},
+    }
+
+
+def test_every_picture_is_a_file_with_the_same_bytes(full):
+    events = root_events(full)
+    files = {path.name for path in (full / "figures").glob("*.png")}
+    for tag in events.Tags()["images"]:
+        for event in events.Images(tag):
+            name = f"{tag.replace('/', '_')}_step_{event.step}.png"
+            assert (full / "figures" / name).read_bytes() == event.encoded_image_string
+            with Image.open(io.BytesIO(event.encoded_image_string)) as image:
+                assert (image.mode, image.size) == ("RGB", (event.width, event.height))
+                assert image.convert("L").getextrema()[0] < 100, f"{tag} is blank"
+            files.remove(name)
+    assert not files
+
+
+@pytest.mark.parametrize("tb", ["scalars", "standard"])
+def test_less_may_be_asked_for(tb, tmp_path):
+    run_dir = train(digits_run(tmp_path, tb=tb, epochs=1)).run_dir
+    expected = {"data/augmented_batch": [0], **{key: [0, 4] for key in OFTEN}, **{key: [4] for key in ONCE}}
+    assert shown(run_dir) == (expected if tb == "standard" else {})
+    assert (run_dir / "figures").exists() == (tb == "standard")
+    assert not (run_dir / "tb" / "projector").exists()
+    assert {"config/text_summary", "data/text_summary"} <= set(root_events(run_dir).Tags()["tensors"])
+
+
+def test_pictures_change_no_bit_of_the_training(full, tmp_path):
+    bare = train(digits_run(tmp_path, tb="scalars")).run_dir
+    (with_pictures, _, _), (without, _, _) = load(full), load(bare)
+    for one, other in zip(with_pictures.parameters(), without.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_the_worst_mistakes_are_those_with_the_highest_loss(monkeypatch, tmp_path):
+    taken = []
+    worst = pictures.worst
+    monkeypatch.setattr(pictures, "worst", lambda *args: taken.extend(found := worst(*args)) or found)
+    run_dir = train(digits_run(tmp_path, epochs=1)).run_dir
+    with open(run_dir / "eval" / "val_predictions.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    # By brute force from the file of all predictions: digits are their own class numbers.
+    wrong = [row for row in rows if row["label"] != row["predicted"]]
+    of_label = {row["path"]: float(row["probabilities"].split()[int(row["label"])]) for row in rows}
+    expected = sorted(wrong, key=lambda row: of_label[row["path"]])[: pictures.MISTAKES]
+    assert len(wrong) > pictures.MISTAKES
+    assert [guess.path for guess in taken] == [row["path"] for row in expected]
+    assert [guess.label for guess in taken] == [row["label"] for row in expected]
+    assert [guess.predicted for guess in taken] == [row["predicted"] for row in expected]
+    assert [guess.of_label for guess in taken] == pytest.approx([of_label[row["path"]] for row in expected], rel=1e-5)
+    dataset = prepare(digits_run(tmp_path)).data.dataloaders["val"].dataset
+    by_path = {dataset.path(row): row for row in range(len(dataset))}
+    for guess in taken:
+        assert np.array_equal(guess.pixels, dataset.stored([by_path[guess.path]])[0])
+
+
+def scores_of(job, *, right: bool) -> Scores:
+    labels = torch.from_numpy(job.data.dataloaders["val"].dataset.labels)
+    logits = nn.functional.one_hot(labels if right else (labels + 1) % 10, 10) * 3.0
+    if right:
+        logits[5, int(labels[5])] -= 1.0
+    rows = range(len(labels))
+    return Scores({"ece": 0.0}, torch.eye(10, dtype=torch.long), logits, labels, rows)
+
+
+def test_a_model_without_mistakes_shows_what_it_is_least_certain_of(tmp_path):
+    job = prepare(digits_run(tmp_path))
+    scores = scores_of(job, right=True)
+    assert pictures.worst(job, scores)[0].path == job.data.dataloaders["val"].dataset.path(5)
+    assert pictures.mistakes_title(scores).startswith("no mistake on 179 validation images")
+    assert (
+        pictures.mistakes_title(scores_of(job, right=False)) == "the 16 worst of 179 mistakes on 179 validation images"
+    )
+
+
+def test_attention_is_that_of_the_same_images_each_time_and_of_the_model_at_that_time(monkeypatch, tmp_path):
+    seen = []
+    look = pictures.look
+    monkeypatch.setattr(pictures, "look", lambda job, model: seen.append(look(job, model)) or seen[-1])
+    run_dir = train(digits_run(tmp_path, ema_decay=0.9)).run_dir
+    paths = [[each.path for each in found] for found in seen]
+    assert len(paths) == 5
+    assert len(set(paths[0])) == 8
+    assert all(later == paths[0] for later in paths)
+    assert len({each.label for each in seen[0]}) >= 4  # spread over the classes
+    assert not torch.equal(seen[0][0].rollout, seen[1][0].rollout)
+    model, _, _ = load(run_dir)
+    job = prepare(digits_run(tmp_path))
+    for last, again in zip(seen[-1], look(job, model), strict=True):
+        assert torch.equal(last.rollout, again.rollout)
+        assert last.rollout.sum().item() == pytest.approx(1, abs=1e-5)
+        assert last.distance.shape == (model.config.depth, model.config.num_heads)
+
+
+def test_looking_leaves_modes_gradients_and_random_state_alone(tmp_path):
+    job = prepare(digits_run(tmp_path))
+    job.model.train()
+    job.model.norm.eval()
+    job.model.head.weight.grad = torch.ones_like(job.model.head.weight)
+    before, modes = torch.get_rng_state(), [module.training for module in job.model.modules()]
+    assert len(pictures.look(job, job.model)) == 8
+    assert torch.equal(torch.get_rng_state(), before)
+    assert [module.training for module in job.model.modules()] == modes
+    assert torch.equal(job.model.head.weight.grad, torch.ones_like(job.model.head.weight))
+    assert all(p.requires_grad for p in job.model.parameters())
+
+
+class Crash(BaseException):
+    """Stands for a kill."""
+
+
+def stop_at(patch, step, where):
+    """Let the next run crash after a step or in its conclusion, or let a signal stop it in its validation."""
+    if where == "conclusion":
+        patch.setattr(pictures, "draw_scores", lambda *args, **kwargs: (_ for _ in ()).throw(Crash))
+        return
+    attach = handlers.attach_validation if where == "validation" else handlers.attach_progress
+
+    def armed(trainer, *args):
+        attach(trainer, *args)
+
+        @(args[0] if where == "validation" else trainer).on(Events.ITERATION_COMPLETED)
+        def stop(_):
+            if trainer.state.iteration == step and where == "step":
+                raise Crash
+            if trainer.state.iteration == step:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    patch.setattr(handlers, attach.__name__, armed)
+
+
+@pytest.mark.parametrize(
+    ("step", "where"),
+    [
+        pytest.param(9, "step", marks=pytest.mark.slow),
+        (12, "validation"),
+        pytest.param(16, "step", marks=pytest.mark.slow),
+        (16, "conclusion"),
+    ],
+)
+def test_a_resumed_run_shows_what_an_uninterrupted_one_does(monkeypatch, tmp_path, full, step, where):
+    tb = "full" if where == "conclusion" else "standard"
+    with monkeypatch.context() as patch, pytest.raises((Crash, Interrupted)):
+        stop_at(patch, step, where)
+        train(digits_run(tmp_path, tb=tb))
+    run_dir = resume(tmp_path / "digits" / "r").run_dir
+    wanted = {tag: steps for tag, steps in shown(full).items() if tb == "full" or tag not in FULL}
+    assert shown(run_dir) == wanted
+    one, other = root_events(run_dir), root_events(full)
+    for tag in wanted:
+        pngs = [[event.encoded_image_string for event in events.Images(tag)] for events in (one, other)]
+        assert pngs[0] == pngs[1], tag
+    assert [event.step for event in one.Scalars("hparam/test_accuracy")] == [16]
+    if tb == "full":
+        assert one.Tags() == other.Tags()
+        configs = [folder / "tb" / "projector_config.pbtxt" for folder in (run_dir, full)]
+        assert configs[0].read_bytes() == configs[1].read_bytes()
+
+
+def test_text_and_layout_stand_at_the_start(full):
+    events = root_events(full)
+    text = events.Tensors("data/text_summary")[0].tensor_proto.string_val[0].decode()
+    report = (full / "data_report.txt").read_text()
+    assert html.unescape(text) == f"<pre>{report}</pre>"
+    counts = [line.split() for line in report.splitlines() if line[:1].isdigit()]
+    assert [row[0] for row in counts] == list("0123456789")
+    assert {row[1] for row in counts} == {"16"}
+    assert report.split("all ")[-1].split() == ["160", "179", "360"]
+    layout = layout_pb2.Layout.FromString(events.Tensors("custom_scalars__config__")[0].tensor_proto.string_val[0])
+    charts = {chart.title: list(chart.multiline.tag) for category in layout.category for chart in category.chart}
+    assert charts["loss"] == ["^loss$"]
+    assert charts["accuracy"] == ["^accuracy$"]
+    logged = {
+        tag
+        for split in ("train", "val")
+        for tag in EventAccumulator(str(full / "tb" / split)).Reload().Tags()["scalars"]
+    }
+    assert {pattern.strip("^$") for patterns in charts.values() for pattern in patterns} <= logged
+
+
+def test_skipped_images_stand_in_the_data_report(tmp_path):
+    folder = class_folders(tmp_path / "set", {"a": 12, "b": 12})
+    (folder / "a" / "broken $x_1.png").write_bytes(b"no image")
+    config = replace(
+        digits_run(tmp_path, epochs=1),
+        model=ModelConfig(name="vit_micro_4", image_size=16),
+        data=DataConfig(source=str(folder), on_bad_image="skip", workers=0, batch_size=8),
+    )
+    run_dir = train(config).run_dir
+    report = (run_dir / "data_report.txt").read_text()
+    assert "left out because they cannot be read:" in report
+    assert "broken $x_1.png" in report
+    text = root_events(run_dir).Tensors("data/text_summary")[0].tensor_proto.string_val[0].decode()
+    assert "broken $x_1.png" in text
+
+
+# Attention, or none: torchvision's and one without; frozen parts; one channel. Names that need escaping.
+KINDS = [
+    ({"name": "resnet18", "weights": "none", "image_size": 32}, {}, False),
+    ({"name": "vit_micro_4", "trainable": "head", "weights": "none"}, {"cache_features": "on"}, False),
+    ({"name": "vit_micro_4", "trainable": "last:1", "weights": "none"}, {}, True),
+    ({"name": "vit_micro_4", "weights": "none", "in_channels": 1, "pool": "mean"}, {}, True),
+]
+
+
+@pytest.mark.parametrize(("model", "train_options", "attends"), KINDS, ids=["resnet18", "cached", "last:1", "grey"])
+def test_every_kind_of_model_and_data_gets_the_pictures_it_can_have(model, train_options, attends, tmp_path, capsys):
+    names = ["$a_b$ <x>", "猫\u202e"]
+    folder = class_folders(tmp_path / "set", dict.fromkeys(names, 12))  # four images in val: fewer than are shown
+    for name in names:
+        (folder / name / "000.png").rename(folder / name / "\u732b $\\ ._.png")
+    config = replace(
+        digits_run(tmp_path, tb="full", epochs=1, **train_options),
+        model=ModelConfig(**model),
+        data=DataConfig(source=str(folder), workers=0, batch_size=8, augment="none", val_fraction=0.2),
+    )
+    run_dir = train(config).run_dir
+    assert "could not be drawn" not in capsys.readouterr().out
+    found = set(shown(run_dir))
+    assert found >= ONCE
+    assert (found >= OFTEN) == attends
+    assert (found >= FULL) == (model["name"] != "resnet18")
+    rows = (run_dir / "tb" / "projector" / "metadata.tsv").read_text().splitlines()
+    assert {len(row.split("\t")) for row in rows} == {5}
+
+
+def test_a_picture_that_cannot_be_drawn_costs_a_line_and_not_the_run(monkeypatch, tmp_path, capsys):
+    def fail(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nmore")
+
+    monkeypatch.setattr(pictures, "look", fail)
+    run_dir = train(digits_run(tmp_path, epochs=1)).run_dir
+    assert "a picture could not be drawn: CUDA out of memory. Tried to allocate 2 GiB\n" in capsys.readouterr().out
+    assert json.loads((run_dir / "summary.json").read_text())["status"] == "finished"
+    assert set(shown(run_dir)) >= ONCE
+
+
+def test_rows_of_the_confusion_matrix_are_true_classes():
+    confusion = np.array([[0, 9], [0, 0]])  # nine images of class `first`, all taken for `second`
+    axis = confusion_figure(confusion, ("first", "second"), title="").axes[0]
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["first", "second"]
+    assert (axis.get_ylabel(), axis.get_xlabel()) == ("true", "predicted")
+    (text,) = axis.texts
+    assert (text.get_text(), text.get_position()) == ("9", (1, 0))  # column 1: predicted `second`; row 0: true `first`
+
+
+@pytest.mark.parametrize("classes", [1, 25, 120])
+def test_any_number_of_classes_fits_the_confusion_matrix(classes):
+    names = [f"class $number$ {number}" for number in range(classes)]
+    with Image.open(io.BytesIO(png(confusion_figure(np.eye(classes, dtype=int), names, title="val")))) as image:
+        assert max(image.size) <= 1700
+
+
+def test_the_projector_has_one_row_for_each_of_tensors_metadata_and_thumbnails(full):
+    folder = full / "tb" / "projector"
+    tensors = np.loadtxt(folder / "tensors.tsv", delimiter="\t")
+    header, *rows = [line.split("\t") for line in (folder / "metadata.tsv").read_text().splitlines()]
+    assert header == ["label", "predicted", "right", "loss", "path"]
+    assert len(tensors) == len(rows) == 179
+    job = prepare(digits_run(full))
+    dataset = job.data.dataloaders["val"].dataset
+    by_path = {dataset.path(row): row for row in range(len(dataset))}
+    model, _, _ = load(full)
+    rows_of = [by_path[row[-1]] for row in rows]
+    images = torch.stack([dataset[row][0] for row in rows_of])
+    with torch.no_grad():  # what reaches the head gives the logits: the features are those of the best weights
+        expected = model(images)
+        logits = model.head(torch.from_numpy(tensors).float())
+    assert torch.allclose(logits, expected, atol=1e-3)
+    assert [row[1] for row in rows] == [str(int(index)) for index in expected.argmax(dim=1)]
+    sprite = np.asarray(Image.open(folder / "sprite.png"))
+    side = sprite.shape[0] // 14  # 14 x 14 thumbnails hold 179
+    assert sprite.shape == (14 * side, 14 * side, 3)
+    row, column = divmod(100, 14)
+    thumbnail = sprite[row * side : (row + 1) * side, column * side : (column + 1) * side, 0]
+    assert np.array_equal(thumbnail, dataset.stored([rows_of[100]])[0][0].repeat(side // 8, 0).repeat(side // 8, 1))
+
+
+def test_counts_of_the_pr_curves_agree_with_scikit_learn():
+    generator = np.random.default_rng(0)
+    probabilities, is_class = generator.random(300), generator.random(300) < 0.3
+    tp, fp, tn, fn = pr_counts(probabilities, is_class)
+    assert (tp + fp + tn + fn == 300).all()
+    precision, recall, thresholds = precision_recall_curve(is_class, probabilities)
+    for index, threshold in enumerate(np.linspace(0, 1, len(tp))[:-1]):
+        place = np.searchsorted(thresholds, threshold)
+        if place < len(thresholds):
+            assert tp[index] / max(tp[index] + fp[index], 1) == pytest.approx(precision[place])
+            assert tp[index] / (tp[index] + fn[index]) == pytest.approx(recall[place])
+
+
+def test_pr_curves_stand_in_tensorboard_and_in_a_table(full):
+    tags = {tag for tag in root_events(full).Tags()["tensors"] if tag.startswith("pr/")}
+    assert tags == {f"pr/{number:03d}_{number}" for number in range(10)}
+    with open(full / "figures" / "val_pr_curves.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 10 * 127
+    assert all(0 <= float(row["precision"]) <= 1 and 0 <= float(row["recall"]) <= 1 for row in rows)
+
+
+def test_of_many_classes_the_hardest_get_a_pr_curve():
+    confusion = torch.diag(torch.full((30,), 10))
+    confusion[7, 8] = confusion[20, 21] = 50
+    confusion[3] = 0  # no images: no curve
+    scores = Scores({}, confusion, torch.zeros(1, 30), torch.zeros(1), [0])
+    found = hardest(scores, [str(number) for number in range(30)])
+    assert len(found) == 20
+    assert found == sorted(found)
+    assert {7, 8, 20, 21} <= set(found)
+    assert 3 not in found
+
+
+@pytest.mark.parametrize("embedding", ["conv", "linear"])
+def test_position_embeddings_and_patch_filters_are_found_in_the_scratch_model(embedding):
+    model = VisionTransformer(ViTConfig(image_size=8, patch_size=2, embed_dim=16, depth=1, num_heads=2, num_classes=3,
+                                        patch_embedding=embedding))  # fmt: skip
+    assert torch.equal(position_embeddings(model), model.embedding.positions[0])
+    filters = patch_filters(model)
+    assert filters.shape == (16, 3, 2, 2)
+    images = torch.randn(1, 3, 2, 2)  # one patch: its embedding is the product with the filters
+    expected = nn.functional.conv2d(images, filters).flatten()
+    projection = model.embedding.patches.projection
+    bias = 0 if projection.bias is None else projection.bias
+    given = projection(images if embedding == "conv" else images.flatten(1)).flatten() - bias
+    assert torch.allclose(given, expected, atol=1e-6)
+
+
+def test_positions_and_filters_of_torchvision_are_found():
+    from torchvision.models import VisionTransformer as Torchvision
+    from torchvision.models import resnet18
+
+    model = Torchvision(image_size=32, patch_size=16, num_layers=1, num_heads=2, hidden_dim=16, mlp_dim=16)
+    assert torch.equal(position_embeddings(model), model.encoder.pos_embedding[0])
+    assert torch.equal(patch_filters(model), model.conv_proj.weight)
+    assert position_embeddings(resnet18()) is patch_filters(resnet18()) is None
+
+
+def test_the_map_of_each_position_is_brightest_at_its_own_place():
+    figure = position_similarity_figure(torch.eye(10))  # orthogonal: like nothing but itself; 3 x 3 patches
+    canvas = figure.axes[0].images[0].get_array()
+    cell = (canvas.shape[0] + 4) // 3
+    for row in range(3):
+        for column in range(3):
+            cut = canvas[row * cell : (row + 1) * cell - 4, column * cell : (column + 1) * cell - 4]
+            y, x = np.unravel_index(np.argmax(cut), cut.shape)
+            assert (y * 3 // len(cut), x * 3 // len(cut)) == (row, column)
+            assert np.isclose(np.mean(cut), 1 / 9)
+
+
+def test_the_first_component_of_filters_of_one_pattern_is_that_pattern():
+    pattern = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    filters = torch.linspace(-1, 1, 8).view(8, 1, 1, 1) * pattern
+    figure = patch_filters_figure(filters)
+    assert "100.0%" in [text.get_text() for text in figure.texts]
+
+
+def test_small_pixels_stay_squares_and_large_images_shrink():
+    pixels = np.arange(64, dtype=np.uint8).reshape(1, 8, 8)
+    picture = tile_picture(pixels)
+    assert picture.shape == (136, 136, 3)
+    assert np.array_equal(picture[8::17, 8::17, 0], pixels[0])
+    assert tile_picture(np.zeros((3, 224, 224), np.uint8)).shape == (136, 136, 3)
+    assert tile_picture(np.zeros((3, 100, 100), np.uint8)).shape == (136, 136, 3)
+
+
+def test_a_sheet_holds_each_tile_unchanged():
+    colours = np.random.default_rng(0).integers(0, 256, (11, 3), dtype=np.uint8)
+    tiles = [Tile(np.broadcast_to(colour, (20, 20, 3)), (("a", "black"),)) for colour in colours]
+    with Image.open(io.BytesIO(png(sheet(tiles, title="t")))) as image:
+        pixels = np.asarray(image)
+    assert struct.unpack(">II", png(sheet(tiles, title="t"))[16:24]) == image.size
+    for number, colour in enumerate(colours):
+        y, x = 36 + number // 8 * (20 + 15 + 14), 14 + number % 8 * (20 + 14)
+        assert (pixels[y : y + 20, x : x + 20] == colour).all(), number
+
+
+def test_names_that_a_font_lacks_are_written_as_their_codes():
+    assert readable("猫\u202ea") == "\\u732b\\u202ea"
+    assert readable("caf\u00e9 \udcff") == "caf\u00e9 \\udcff"
+    assert escape("$a$\nb") == "\\$a\\$\nb"
+    assert one_cell("a\tb\nc\udcff 猫") == "a\\tb\\nc\\udcff 猫"
+    assert tail("a/long/path/to/0001.png", 12) == "…to/0001.png"

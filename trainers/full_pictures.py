@@ -1,0 +1,146 @@
+"""What `--tb full` adds when a run ends: PR curves, the projector, position embeddings, patch filters."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
+from torch import Tensor
+
+from datasets.sampling import BatchKey
+from trainers.engines import autocast
+from trainers.evaluation import Scores
+from trainers.evaluation_report import per_class
+from trainers.job import Job
+from trainers.pictures import evenly, images_of, undisturbed
+from trainers.run_directory import write_text
+from trainers.tensorboard import RunLoggers
+from trainers.training_figures import patch_filters_figure, png, png_of, position_similarity_figure, tile_picture
+from vit.parts import parts, patch_filters, position_embeddings
+
+PROJECTED = 1_000  # validation images in the projector
+PR_CLASSES = 20  # those with the lowest F1 of more classes than that
+THRESHOLDS = 127  # TensorBoard's own number
+SPRITE_LIMIT = 8_192  # pixels per side: what browsers take as a texture
+
+
+def draw_weights(job: Job, scores: Scores, loggers: RunLoggers, step: int) -> None:
+    positions, filters = position_embeddings(job.model), patch_filters(job.model)
+    if positions is not None:
+        loggers.add_picture("model/position_similarity", png(position_similarity_figure(positions.cpu())), step)
+    if filters is not None:
+        loggers.add_picture("model/patch_filters", png(patch_filters_figure(filters)), step)
+
+
+def draw_pr_curves(job: Job, scores: Scores, loggers: RunLoggers, step: int) -> None:
+    """Precision over recall of each class against all others, in TensorBoard and as figures/val_pr_curves.csv."""
+    names = job.data.class_names
+    probabilities = scores.logits.double().softmax(dim=1).numpy()
+    lines = [("class", "threshold", "precision", "recall")]
+    for index in hardest(scores, names):
+        tp, fp, tn, fn = pr_counts(probabilities[:, index], scores.labels.numpy() == index)
+        precision, recall = tp / np.maximum(tp + fp, 1), tp / np.maximum(tp + fn, 1)
+        # The number makes a tag unique, whatever is replaced in a name.
+        tag = f"pr/{index:03d}_{''.join(c if c.isprintable() and c != '/' else '_' for c in names[index])}"
+        loggers.root.writer.add_pr_curve_raw(tag, tp, fp, tn, fn, precision, recall, step, THRESHOLDS)
+        thresholds = np.linspace(0, 1, THRESHOLDS)
+        rows = zip(thresholds.tolist(), precision.tolist(), recall.tolist(), strict=True)
+        lines += [(names[index], f"{t:.4f}", f"{p:.6g}", f"{r:.6g}") for t, p, r in rows]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(lines)
+    loggers.figures.mkdir(exist_ok=True)
+    write_text(loggers.figures / "val_pr_curves.csv", text.getvalue())
+
+
+def hardest(scores: Scores, names: Sequence[str]) -> list[int]:
+    """Classes that have images, at most PR_CLASSES: those with the lowest F1, in class order."""
+    rows = [
+        (row.f1 or 0.0, index) for index, row in enumerate(per_class(scores.confusion.numpy(), names)) if row.images
+    ]
+    return sorted(index for _, index in sorted(rows)[:PR_CLASSES])
+
+
+def pr_counts(probabilities: np.ndarray, is_class: np.ndarray) -> tuple[np.ndarray, ...]:
+    """True and false positives, true and false negatives at each threshold: an image counts as positive from it on."""
+    thresholds = np.linspace(0, 1, THRESHOLDS)
+    positive = probabilities[None] >= thresholds[:, None]  # (thresholds, N)
+    tp, fp = (positive & is_class).sum(axis=1), (positive & ~is_class).sum(axis=1)
+    return tp, fp, (~is_class).sum() - fp, is_class.sum() - tp
+
+
+def write_projector(job: Job, scores: Scores, loggers: RunLoggers, step: int) -> None:
+    """The features of up to PROJECTED validation images for the PROJECTOR tab: tensors.tsv, metadata.tsv, sprite.png.
+
+    Own files, not torch's add_embedding: that one breaks at a tab in a file name, and a resumed run would list its
+    embeddings twice.
+    """
+    dataset: Any = job.data.dataloaders["val"].dataset
+    places = evenly(len(scores.labels), PROJECTED)
+    rows = [scores.rows[place] for place in places]
+    features = features_of_rows(job, dataset, rows)
+    folder = loggers.folder / "projector"
+    folder.mkdir(exist_ok=True)
+    write_text(folder / "tensors.tsv", "".join("\t".join(f"{x:.6g}" for x in row) + "\n" for row in features.tolist()))
+    names, predicted = job.data.class_names, scores.logits.argmax(dim=1)
+    losses = torch.nn.functional.cross_entropy(scores.logits.double(), scores.labels, reduction="none")
+    lines = [("label", "predicted", "right", "loss", "path")]
+    for place, row in zip(places.tolist(), rows, strict=True):
+        label, guess = int(scores.labels[place]), int(predicted[place])
+        right = "yes" if label == guess else "no"
+        lines.append((names[label], names[guess], right, f"{losses[place]:.4f}", dataset.path(row)))
+    write_text(folder / "metadata.tsv", "".join("\t".join(map(one_cell, line)) + "\n" for line in lines))
+    side = write_sprite(images_of(dataset).stored(rows), folder / "sprite.png")
+    config = ProjectorConfig()
+    entry = config.embeddings.add(
+        tensor_name="features of the best weights, val",
+        tensor_path="projector/tensors.tsv",
+        metadata_path="projector/metadata.tsv",
+    )
+    entry.sprite.image_path = "projector/sprite.png"
+    entry.sprite.single_image_dim.extend([side, side])
+    write_text(loggers.folder / "projector_config.pbtxt", str(config))
+
+
+def one_cell(text: str) -> str:
+    """A cell of a TSV file: no tab, no line break, and what is no text (a byte of a file name) as its code."""
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
+
+
+def write_sprite(stored: Sequence[np.ndarray], path: Any) -> int:
+    """All images (uint8 (C, S, S)) as one square of thumbnails, row by row; the pixels of a thumbnail's side."""
+    columns = math.ceil(math.sqrt(len(stored)))
+    side = min(64, SPRITE_LIMIT // columns)
+    canvas = np.full((columns * side, columns * side, 3), 255, np.uint8)
+    for number, pixels in enumerate(stored):
+        picture = Image.fromarray(tile_picture(pixels, side)).resize((side, side), Image.Resampling.NEAREST)
+        y, x = number // columns * side, number % columns * side
+        canvas[y : y + side, x : x + side] = np.asarray(picture)
+    path.write_bytes(png_of(canvas))
+    return side
+
+
+def features_of_rows(job: Job, dataset: Any, rows: Sequence[int]) -> Tensor:
+    """(N, D) on the CPU: what reaches the head for these images of a split."""
+    if job.on_features:
+        return dataset.features[torch.tensor(rows)].float()
+    found: list[Tensor] = []
+    handle = parts(job.model).head[0].register_forward_pre_hook(lambda _, inputs: found.append(inputs[0].float().cpu()))
+    try:
+        with undisturbed(job.model), autocast(job.device, job.amp_dtype):
+            size = job.config.data.batch_size or 64
+            for start in range(0, len(rows), size):
+                images, _ = dataset.__getitems__(BatchKey(0, np.array(rows[start : start + size])))
+                job.model(images.to(job.device))
+    finally:
+        handle.remove()
+    return torch.cat(found)
+
+
+DRAWN = (draw_weights, draw_pr_curves, write_projector)

@@ -1,0 +1,249 @@
+"""What a run shows beside its curves: drawn a few times in a run, put into TensorBoard and `figures/` alike.
+
+While it trains: its first batch as the model sees it, and the attention of the same eight validation images. When it
+ends, with its best weights: its worst mistakes, its confusion matrix, its calibration. Nothing is drawn at random for
+them, and the model is left in the mode it was in: a run takes the same steps with and without pictures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from ignite.engine import Engine, Events
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from datasets.sampling import BatchKey
+from trainers import console
+from trainers.evaluation import Scores
+from trainers.job import Job
+from trainers.tensorboard import RunLoggers
+from vit import VisionTransformer, attention_weights, rollout
+from vit.attention_maps import attention_distance, reading
+
+SHOWN = 8  # validation images whose attention is followed
+MISTAKES = 16
+BATCH = 32  # images of the first training batch
+
+
+def attach(trainer: Engine, job: Job, evaluated: nn.Module, loggers: RunLoggers) -> None:
+    """Draw while the run trains, where `--tb` asks for pictures. Cached features have no pixels and no attention."""
+    if job.config.output.tb == "scalars" or job.on_features:
+        return
+    attach_batch(trainer, job, loggers)
+    attach_attention(trainer, job, evaluated, loggers)
+
+
+def attach_batch(trainer: Engine, job: Job, loggers: RunLoggers) -> None:
+    """The first training batch as the model sees it, normalisation undone: a glance finds a wrong augmentation."""
+
+    @trainer.on(Events.ITERATION_STARTED(once=1))
+    def write(engine: Engine) -> None:
+        from trainers.training_figures import batch_picture, png_of
+
+        def draw() -> None:
+            images, _labels = engine.state.batch
+            picture = batch_picture(images[:BATCH], mean=job.spec.mean, std=job.spec.std)
+            loggers.add_picture("data/augmented_batch", png_of(picture), 0)
+
+        attempt(draw)
+
+
+def attention_steps(job: Job) -> set[int]:
+    """When attention is drawn in mid-run: before the first step, and after each quarter of the epochs. The best weights
+    at the end make it five times at most."""
+    epochs = job.config.train.epochs
+    assert epochs is not None
+    return {job.steps_per_epoch * (epochs * quarter // 4) for quarter in range(4)}
+
+
+def attach_attention(trainer: Engine, job: Job, evaluated: nn.Module, loggers: RunLoggers) -> None:
+    steps = attention_steps(job)
+    drawn: set[int] = set()
+
+    # STARTED too: the untrained model, and after a resume what the first life drew at this very step.
+    @trainer.on(Events.STARTED | Events.EPOCH_COMPLETED)
+    def draw(engine: Engine) -> None:
+        step = engine.state.iteration
+        if step in steps - drawn:
+            drawn.add(step)
+            when = f"after {engine.state.epoch} of {job.config.train.epochs} epochs" if step else "untrained"
+            attempt(lambda: draw_attention(job, evaluated, loggers, step=step, when=when))
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One validation image: uint8 (C, S, S), the rollout over its patches (G, G), mean distances (L, H) in pixels."""
+
+    path: str
+    pixels: np.ndarray
+    label: str
+    predicted: str
+    probability: float
+    rollout: Tensor
+    distance: Tensor
+
+
+def draw_attention(job: Job, model: nn.Module, loggers: RunLoggers, *, step: int, when: str) -> None:
+    """Rollout and mean attention distance of the same validation images each time; nothing for other than ViTs."""
+    from trainers.explain_figures import distance_figure
+    from trainers.training_figures import png, rollout_sheet
+
+    found = look(job, model)
+    if found is None:
+        return
+    loggers.add_picture("attention/rollout", png(rollout_sheet(found, title=f"attention rollout, {when}")), step)
+    distance = torch.stack([each.distance for each in found]).mean(dim=0)
+    title = f"{len(found)} validation image{'s' * (len(found) > 1)}, {when}"
+    loggers.add_picture("attention/distance", png(distance_figure(distance, title=title)), step)
+
+
+def look(job: Job, model: nn.Module) -> list[Attention] | None:
+    """Pass the shown images through the model one by one: the weights of all layers are held only briefly.
+
+    None where a model has no attention over one class token and a square grid of patches.
+    """
+    dataset: Any = job.data.dataloaders["val"].dataset
+    rows = evenly(len(dataset), SHOWN)
+    pool = model.config.pool if isinstance(model, VisionTransformer) else "cls"
+    found = []
+    with undisturbed(model):
+        for row in rows.tolist():
+            images, labels = dataset.__getitems__(BatchKey(0, np.array([row])))
+            try:
+                logits, attention = attention_weights(model, images.to(job.device))
+            except ValueError:
+                return None
+            tokens = attention[0].shape[-1]
+            side = round((tokens - 1) ** 0.5)
+            if side * side != tokens - 1 or any(weights.shape != attention[0].shape for weights in attention):
+                return None
+            probability, predicted = logits[0].float().softmax(dim=0).max(dim=0)
+            found.append(
+                Attention(
+                    path=dataset.path(row),
+                    pixels=dataset.stored([row])[0],
+                    label=job.data.class_names[int(labels)],
+                    predicted=job.data.class_names[int(predicted)],
+                    probability=float(probability),
+                    rollout=reading(rollout(attention), pool="cls" if pool == "cls" else "mean")[0].float().cpu(),
+                    distance=attention_distance(attention, patch_size=job.spec.image_size // side).cpu(),
+                )
+            )
+    return found
+
+
+def conclude(job: Job, scores: Scores, loggers: RunLoggers, *, epoch: int, step: int) -> None:
+    """Draw what the best weights, which the model now holds, are like; `scores` are theirs on val."""
+    if job.config.output.tb == "scalars":
+        return
+    when = f"best weights (epoch {epoch})"
+    if not job.on_features:
+        attempt(lambda: draw_attention(job, job.model, loggers, step=step, when=when))
+    attempt(lambda: draw_scores(job, scores, loggers, step=step, when=when))
+    if job.config.output.tb == "full":
+        from trainers import full_pictures
+
+        for draw in full_pictures.DRAWN:
+            attempt(lambda draw=draw: draw(job, scores, loggers, step))  # type: ignore[misc]
+
+
+def draw_scores(job: Job, scores: Scores, loggers: RunLoggers, *, step: int, when: str) -> None:
+    from trainers.calibration import reliability
+    from trainers.figures import confusion_figure, reliability_figure
+    from trainers.training_figures import mistakes_sheet, png
+
+    names, images = job.data.class_names, len(scores.labels)
+    title = f"val: {images:,} images, {when}"
+    loggers.add_picture(
+        "errors/worst", png(mistakes_sheet(worst(job, scores), title=f"{mistakes_title(scores)}; {when}")), step
+    )
+    confusion = confusion_figure(scores.confusion.numpy(), names, title=title)
+    loggers.add_picture("confusion/val", png(confusion), step)
+    bins = reliability(scores.logits, scores.labels)
+    calibration = reliability_figure(bins, ece=scores.metrics["ece"], title=title)
+    loggers.add_picture("calibration/reliability", png(calibration), step)
+
+
+@dataclass(frozen=True)
+class Guess:
+    """One scored image: uint8 (C, S, S), and the probabilities of its class and of the class it was taken for."""
+
+    path: str
+    pixels: np.ndarray
+    label: str
+    of_label: float
+    predicted: str
+    probability: float
+
+
+def worst(job: Job, scores: Scores) -> list[Guess]:
+    """The wrongly classified images with the highest loss, the worst first; where all is right, the least certain."""
+    losses = F.cross_entropy(scores.logits.double(), scores.labels, reduction="none")
+    wrong = scores.logits.argmax(dim=1) != scores.labels
+    if wrong.any():
+        losses = losses.where(wrong, -torch.inf)
+    count = min(MISTAKES, int(wrong.sum()) or len(losses))
+    places = losses.sort(descending=True, stable=True).indices[:count].tolist()
+    dataset = images_of(job.data.dataloaders["val"].dataset)
+    rows = [scores.rows[place] for place in places]
+    guesses = []
+    for place, row, pixels in zip(places, rows, dataset.stored(rows), strict=True):
+        probabilities = scores.logits[place].double().softmax(dim=0)
+        label, predicted = int(scores.labels[place]), int(probabilities.argmax())
+        guesses.append(
+            Guess(
+                path=dataset.path(row),
+                pixels=pixels,
+                label=job.data.class_names[label],
+                of_label=float(probabilities[label]),
+                predicted=job.data.class_names[predicted],
+                probability=float(probabilities[predicted]),
+            )
+        )
+    return guesses
+
+
+def mistakes_title(scores: Scores) -> str:
+    wrong, images = int((scores.logits.argmax(dim=1) != scores.labels).sum()), len(scores.labels)
+    if not wrong:
+        return f"no mistake on {images:,} validation images; those with the highest loss"
+    shown = f"the {MISTAKES} worst of" if wrong > MISTAKES else "all"
+    return f"{shown} {wrong:,} mistake{'s' * (wrong > 1)} on {images:,} validation images"
+
+
+def images_of(dataset: Any) -> Any:
+    """The images behind a split, also where the loaders give cached features."""
+    return getattr(dataset, "images", dataset)
+
+
+def evenly(length: int, count: int) -> np.ndarray:
+    """Up to `count` different rows, spread over the whole table, so that they meet most classes."""
+    return np.unique(np.linspace(0, length - 1, min(count, length)).astype(int))
+
+
+@contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients; afterwards every module is in the mode it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def attempt(draw: Callable[[], None]) -> None:
+    """A picture that cannot be drawn, for lack of memory or of an image, costs a line on the screen and not the run."""
+    try:
+        draw()
+    except (OSError, RuntimeError, ValueError, MemoryError) as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        console.say(f"{'note':>9}  a picture could not be drawn: {reason}")

@@ -1,0 +1,195 @@
+"""Pictures of a training run: sheets of images with captions, maps of the weights. Each is a matplotlib Figure.
+
+A sheet is one array of pixels with text below its tiles: an axis per tile would take ten times as long to draw.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from PIL import Image
+from torch import Tensor
+
+from trainers.explain_figures import blended
+from trainers.figures import RIGHT, UNKNOWN, WRONG, escape, readable, shorten
+from trainers.pictures import Attention, Guess
+
+DPI = 100
+TILE = 136  # about so many pixels per side, and what three short lines of caption need
+GAP, LINE, TITLE = 14, 15, 36  # pixels between tiles, per line of a caption, above the tiles
+LETTER = 6.4  # pixels a letter of a caption takes on average
+DIM = "#57606a"
+
+
+class Tile(NamedTuple):
+    """One image (uint8 (h, w, 3)) of a sheet, and the lines below it: text and colour."""
+
+    picture: np.ndarray
+    caption: tuple[tuple[str, str], ...]
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as an RGB PNG."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, dpi=DPI, format="raw")
+    width, height = (round(inches * DPI) for inches in figure.get_size_inches())
+    return png_of(np.frombuffer(buffer.getvalue(), np.uint8).reshape(height, width, 4)[..., :3])
+
+
+def png_of(picture: np.ndarray) -> bytes:
+    """uint8 (h, w, 3) as a PNG."""
+    buffer = io.BytesIO()
+    Image.fromarray(picture).save(buffer, format="png")
+    return buffer.getvalue()
+
+
+def tile_picture(pixels: np.ndarray, side: int = TILE) -> np.ndarray:
+    """uint8 (C, S, S) -> (t, t, 3) with t near `side`: small pixels stay squares, large images are shrunk smoothly."""
+    channels, given = pixels.shape[0], pixels.shape[-1]
+    rgb = pixels if channels == 3 else np.repeat(pixels[:1], 3, axis=0)
+    picture = np.ascontiguousarray(rgb.transpose(1, 2, 0))
+    if given <= side // 2:
+        factor = round(side / given)
+        return picture.repeat(factor, axis=0).repeat(factor, axis=1)
+    return np.asarray(Image.fromarray(picture).resize((side, side), Image.Resampling.BICUBIC))
+
+
+def sheet(tiles: Sequence[Tile], *, title: str, columns: int = 8) -> Figure:
+    """Tiles of one size in rows, each with its caption, under a title."""
+    columns = min(columns, len(tiles))
+    rows = math.ceil(len(tiles) / columns)
+    height, width = tiles[0].picture.shape[:2]
+    lines = max(len(tile.caption) for tile in tiles)
+    step_x, step_y = width + GAP, height + lines * LINE + GAP
+    # A title may need more room than a few tiles do.
+    canvas_width = max(columns * step_x + GAP, round(8.2 * len(title)) + 2 * GAP)
+    canvas = np.full((TITLE + rows * step_y, canvas_width, 3), 255, np.uint8)
+    figure = Figure(figsize=(canvas_width / DPI, len(canvas) / DPI), dpi=DPI)
+
+    def write(x: int, y: int, text: str, *, size: float, colour: str) -> None:
+        place = x / canvas_width, 1 - y / len(canvas)
+        figure.text(*place, escape(text), fontsize=size, color=colour, ha="left", va="top")
+
+    write(GAP, 11, title, size=10.5, colour=UNKNOWN)
+    for number, (picture, caption) in enumerate(tiles):
+        x, y = GAP + number % columns * step_x, TITLE + number // columns * step_y
+        canvas[y : y + height, x : x + width] = picture
+        for line, (text, colour) in enumerate(caption):
+            write(x, y + height + 3 + line * LINE, text, size=8, colour=colour)
+    figure.figimage(canvas)
+    return figure
+
+
+def mistakes_sheet(guesses: Sequence[Guess], *, title: str) -> Figure:
+    """Images with what they were taken for, what they are, and where they lie."""
+    tiles = []
+    for guess in guesses:
+        picture = tile_picture(guess.pixels)
+        tiles.append(Tile(picture, caption(guess, width=picture.shape[1], of_label=guess.of_label)))
+    return sheet(tiles, title=title)
+
+
+def rollout_sheet(found: Sequence[Attention], *, title: str) -> Figure:
+    """Images, and below each the attention rollout over it."""
+    tiles = []
+    for each in found:
+        picture = tile_picture(each.pixels)
+        tiles.append(Tile(over_and_under(picture, each.rollout), caption(each, width=picture.shape[1])))
+    return sheet(tiles, title=title)
+
+
+def batch_picture(images: Tensor, *, mean: Sequence[float], std: Sequence[float], columns: int = 8) -> np.ndarray:
+    """Normalised images (B, C, S, S) as one picture, uint8 (h, w, 3); small ones are enlarged without smoothing."""
+    from torchvision.utils import make_grid
+
+    shape = (1, -1, 1, 1)
+    images = images.detach().cpu().float() * torch.tensor(std).view(shape) + torch.tensor(mean).view(shape)
+    images = images if images.shape[1] == 3 else images[:, :1]
+    factor = max(1, -(-64 // images.shape[-1]))
+    images = images.clamp(0, 1).repeat_interleave(factor, dim=2).repeat_interleave(factor, dim=3)
+    grid = make_grid(images, nrow=columns, padding=2, pad_value=1.0)  # (3, h, w)
+    return (255 * grid).round().byte().permute(1, 2, 0).numpy()
+
+
+def caption(image: Guess | Attention, *, width: int, of_label: float | None = None) -> tuple[tuple[str, str], ...]:
+    """What an image was taken for, what it is, and its file, each short enough for `width` pixels."""
+
+    def line(before: str, name: str, after: str) -> str:
+        room = round(width / LETTER) - len(before) - len(after)
+        return f"{before}{shorten(readable(name), max(room, 3))}{after}"
+
+    return (
+        (line("", image.predicted, f" ({image.probability:.1%})"), RIGHT if image.label == image.predicted else WRONG),
+        (line("true: ", image.label, f" ({of_label:.1%})" if of_label is not None else ""), UNKNOWN),
+        (tail(readable(image.path), round(width / LETTER)), DIM),
+    )
+
+
+def over_and_under(picture: np.ndarray, rollout: Tensor) -> np.ndarray:
+    """An image (t, t, 3), and below it the attention rollout (G, G) over it.
+
+    The colours span at least half of the even share: a map that is the same everywhere looks it, and not like noise.
+    """
+    shares = rollout * rollout.numel()  # 1: the even share
+    low, high = shares.min(), shares.max()
+    over = blended(picture.transpose(2, 0, 1), (shares - low) / (high - low).clamp(min=0.5)).transpose(1, 2, 0)
+    return np.concatenate([picture, np.full((4, picture.shape[1], 3), 255, np.uint8), over])
+
+
+def tail(path: str, limit: int) -> str:
+    """The end of a path, which tells files apart."""
+    return path if len(path) <= limit else "…" + path[1 - limit :]
+
+
+def position_similarity_figure(positions: Tensor) -> Figure:
+    """Cosine similarity of each patch's position (1 + G*G, D) to all others, a map each: figure 7 of Dosovitskiy et al.
+    2020, where neighbours, rows and columns become alike."""
+    grid = torch.nn.functional.normalize(positions[1:].float(), dim=1)
+    side = math.isqrt(len(grid))
+    maps = (grid @ grid.T).unflatten(0, (side, side)).unflatten(2, (side, side))  # (G, G, G, G)
+    factor, gap = max(1, 56 // side), 4  # a map is about as wide for any grid
+    step = side * factor + gap
+    canvas = np.full((side * step - gap,) * 2, np.nan, np.float32)
+    for row in range(side):
+        for column in range(side):
+            enlarged = maps[row, column].numpy().repeat(factor, axis=0).repeat(factor, axis=1)
+            canvas[row * step : (row + 1) * step - gap, column * step : (column + 1) * step - gap] = enlarged
+    figure = Figure(figsize=(6.8, 6.0))
+    axis = figure.add_axes((0.09, 0.09, 0.75, 0.85))
+    image = axis.imshow(canvas, cmap="viridis", vmin=-1, vmax=1, interpolation="nearest")
+    numbers = range(0, side, max(1, side // 7))
+    middles = [number * step + (step - gap) / 2 for number in numbers]
+    axis.set_xticks(middles, map(str, numbers), fontsize=8)
+    axis.set_yticks(middles, map(str, numbers), fontsize=8)
+    axis.set_xlabel("column of the patch", fontsize=9)
+    axis.set_ylabel("row of the patch", fontsize=9)
+    axis.set_title(f"position embeddings: similarity of each of the {side} x {side} patches to all", fontsize=10)
+    bar = figure.colorbar(image, cax=figure.add_axes((0.86, 0.09, 0.025, 0.85)))
+    bar.set_label("cosine similarity", fontsize=9)
+    return figure
+
+
+def patch_filters_figure(filters: Tensor, *, limit: int = 28) -> Figure:
+    """The first principal components of the patch embedding's filters (D, C, P, P): figure 7 of Dosovitskiy et al.
+
+    Each is scaled to its own range; its share is that of the filters' variance.
+    """
+    filters = filters.float().cpu()
+    flat = filters.flatten(1) - filters.flatten(1).mean(dim=0)
+    _, strength, components = torch.linalg.svd(flat, full_matrices=False)
+    shares = strength**2 / (strength**2).sum().clamp(min=1e-12)
+    tiles = []
+    for component, share in zip(components[:limit], shares.tolist(), strict=False):
+        pixels = component.view(filters.shape[1:])
+        if len(pixels) != 3:
+            pixels = pixels.mean(dim=0, keepdim=True)
+        low, high = pixels.min(), pixels.max()
+        scaled = (255 * (pixels - low) / (high - low).clamp(min=1e-12)).byte().numpy()
+        tiles.append(Tile(tile_picture(scaled, 64), ((f"{share:.1%}", UNKNOWN),)))
+    return sheet(tiles, title=f"patch filters: their first {len(tiles)} principal components", columns=7)
