@@ -30,7 +30,7 @@ from vit.weight_files import WeightsError
 # H/14 also in torchvision's table). A registered model without a row fails below.
 PARAMETERS = {
     "vit_micro_2": 267_048,
-    "vit_nano_4": 937_064,
+    "vit_nano_8": 949_352,
     "vit_micro_4": 1_333_608,
     "vit_tiny_8": 5_719_720,
     "vit_tiny_16": 5_717_416,

@@ -43,7 +43,7 @@ class Arm:
 
 def default_arms(source: str) -> tuple[str, ...]:
     """The same architecture at the same image size, from scratch and pretrained, as arms of the command line."""
-    model = "vit_nano_4,weights=fashion_mnist" if source in defaults.SMALL_IMAGES else "vit_b_16"
+    model = "vit_nano_8,weights=fashion_mnist" if source in defaults.SMALL_IMAGES else "vit_b_16"
     return f"{model.split(',')[0]},weights=none", model
 
 

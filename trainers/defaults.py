@@ -42,11 +42,11 @@ DEFAULTS: dict[tuple[str, str], Defaults] = {
         lr=3e-3, weight_decay=0.05, batch_size=64, images_seen=150_000, max_epochs=120, label_smoothing=0.1,
         augment="light", source="chosen on validation images of digits (benchmarks/digits_settings.py)",
     ),
-    ("nano_4", "scratch"): Defaults(
+    ("nano_8", "scratch"): Defaults(
         lr=1e-3, weight_decay=0.05, batch_size=64, images_seen=150_000, max_epochs=120, label_smoothing=0.1,
         augment="light", source="as vit_micro_2; the rate chosen on validation images of digits (comparison table)",
     ),
-    ("nano_4", "finetune"): Defaults(
+    ("nano_8", "finetune"): Defaults(
         lr=1e-3, weight_decay=0.05, batch_size=64, images_seen=150_000, max_epochs=120, label_smoothing=0.1,
         augment="light", source="chosen on validation images of digits (comparison table in the README)",
     ),
@@ -71,7 +71,7 @@ DEFAULTS: dict[tuple[str, str], Defaults] = {
 
 def model_family(name: str) -> str:
     """The row of the table a model belongs to."""
-    return {"vit_micro_2": "micro_2", "vit_nano_4": "nano_4", "vit_micro_4": "micro_4"}.get(name, "vit")
+    return {"vit_micro_2": "micro_2", "vit_nano_8": "nano_8", "vit_micro_4": "micro_4"}.get(name, "vit")
 
 
 def starting_point(config: RunConfig) -> str:
@@ -185,12 +185,12 @@ def resolve_device(name: str) -> str:
 
 
 def resolve_amp(amp: str, device: str, model_name: str) -> str:
-    """`auto` is bf16 where the device multiplies in it natively; narrow models lose more in casts than they gain."""
+    """`auto` is bf16 where the device multiplies in it natively; the narrowest model loses more in casts than it gains."""
     if amp == "fp16" and device == "cpu":
         raise ConfigError("--amp fp16 needs a GPU; on this device use bf16 or off")
     if amp != "auto":
         return amp
-    return "bf16" if model_family(model_name) == "vit" and computes_in_bf16(device) else "off"
+    return "bf16" if model_family(model_name) != "micro_2" and computes_in_bf16(device) else "off"
 
 
 def computes_in_bf16(device: str) -> bool:

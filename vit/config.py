@@ -97,7 +97,7 @@ _WIDTHS: dict[str, dict[str, int]] = {
 }
 VIT_SHAPES: dict[str, dict[str, Any]] = {
     "vit_micro_2": {"image_size": 8, "patch_size": 2, "embed_dim": 64, "depth": 4, "num_heads": 4},
-    "vit_nano_4": {"image_size": 32, "patch_size": 4, "embed_dim": 128, "depth": 4, "num_heads": 4},
+    "vit_nano_8": {"image_size": 32, "patch_size": 8, "embed_dim": 128, "depth": 4, "num_heads": 4},
     "vit_micro_4": {"image_size": 32, "patch_size": 4, "embed_dim": 128, "depth": 6, "num_heads": 4},
     "vit_tiny_8": {"patch_size": 8, **_WIDTHS["tiny"]},
     "vit_tiny_16": {"patch_size": 16, **_WIDTHS["tiny"]},
@@ -116,7 +116,7 @@ VIT_SHAPES: dict[str, dict[str, Any]] = {
 }
 TORCHVISION_MODELS: tuple[str, ...] = ("vit_b_16", "resnet18")
 MODEL_NAMES: tuple[str, ...] = (*VIT_SHAPES, *TORCHVISION_MODELS)
-EMBEDDED_WEIGHTS: dict[str, str] = {"fashion_mnist": "vit_nano_4"}
+EMBEDDED_WEIGHTS: dict[str, str] = {"fashion_mnist": "vit_nano_8"}
 """Weights that come with the application, under vit/weights/: their name, and the model they belong to."""
 HF_PREFIX = "hf:"
 WEIGHT_SOURCES = ("torchvision", "timm", "huggingface", "google", "ours")
@@ -129,7 +129,7 @@ class ModelConfig:
     name: Annotated[str, tyro.conf.arg(name="model")] = "auto"
     """Model name, or hf:ID_OR_FOLDER. By default (auto) vit_micro_2 for digits and vit_tiny_16 for photographs."""
     weights: str | None = None
-    """none, a file, a run, or a name: fashion_mnist (comes with vit_nano_4), IMAGENET1K_V1 (the default of vit_b_16 and
+    """none, a file, a run, or a name: fashion_mnist (comes with vit_nano_8), IMAGENET1K_V1 (the default of vit_b_16 and
     resnet18). All other models start from none."""
     weights_source: Literal["torchvision", "timm", "huggingface", "google", "ours"] | None = None
     """Whose parameter names the weights file uses. Default: told from the names themselves."""
