@@ -185,7 +185,7 @@ def resolve_device(name: str) -> str:
 
 
 def resolve_amp(amp: str, device: str, model_name: str) -> str:
-    """`auto` is bf16 where the device multiplies in it natively; the narrowest model loses more in casts than it gains."""
+    """`auto` is bf16 where the device multiplies in it natively; the narrowest model would lose more in casts."""
     if amp == "fp16" and device == "cpu":
         raise ConfigError("--amp fp16 needs a GPU; on this device use bf16 or off")
     if amp != "auto":
