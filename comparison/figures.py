@@ -94,10 +94,10 @@ def _curve(axis, arm: Arm, measure, name: str, *, scale: float, index: int) -> N
 def accuracy_by_labels(results: Sequence[ConditionResult]) -> Figure:
     """Accuracy over labels per class: points are seeds, lines their mean, bars Wilson's 95 % interval of one run."""
     arms = [arm.name for arm in results[0].condition.arms]
-    figure = Figure(figsize=(max(5.5, 2.2 + 1.5 * len(results)), 4.2), layout="constrained")
+    figure = Figure(figsize=(max(5.0, 2.6 + 1.3 * len(results)), 4.2), layout="constrained")
     axis = figure.subplots()
     for index, name in enumerate(arms):
-        shift = 0.16 * (index - (len(arms) - 1) / 2)
+        shift = 0.07 * (index - (len(arms) - 1) / 2)
         centres, means = [], []
         for place, result in enumerate(results):
             scores = next((each for each in result.scores if each.arm.name == name), None)
@@ -114,6 +114,7 @@ def accuracy_by_labels(results: Sequence[ConditionResult]) -> Figure:
         axis.plot(centres, means, color=colour(index), linewidth=1.8)
     counts = [result.condition.labels_per_class for result in results]
     axis.set_xticks(range(len(results)), ["all" if count is None else str(count) for count in counts])
+    axis.set_xlim(-0.4, len(results) - 0.6)
     axis.set_xlabel("training images per class")
     axis.set_ylabel("accuracy, %")
     _tidy(axis)
@@ -125,8 +126,8 @@ def confusion_matrices(arms: Sequence[Arm]) -> Figure:
     """Counts over all seeds, rows true, side by side; shaded by the share of the row."""
     names = arms[0].runs[0].class_names
     count = len(names)
-    side = float(np.clip(2.0 + 0.3 * count, 3.0, 8.0))
-    across = min(len(arms), ACROSS if side < 4 else 2)
+    side = float(np.clip(1.4 + 0.27 * count, 2.6, 8.0))
+    across = min(len(arms), max(2, int(13 / side)))
     down = -(-len(arms) // across)
     figure = Figure(figsize=(side * across + 0.9, side * down + 0.4), layout="constrained")
     grid = figure.subplots(down, across, squeeze=False)

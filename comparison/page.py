@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -54,7 +53,7 @@ font:16px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;overflow-wrap
 h1{font-size:1rem;font-weight:600;color:var(--soft);margin:0 0 .6rem}
 h2{font-size:1.2rem;margin:2.4rem 0 .5rem;padding-top:.6rem;border-top:1px solid var(--line)}
 h3{font-size:1rem;margin:1.2rem 0 .3rem}
-p{margin:.4rem 0;max-width:60rem}
+p{margin:.4rem 0}.note{max-width:60rem}
 .verdict{font-size:1.4rem;line-height:1.35;font-weight:600;margin:.2rem 0 .9rem}
 .verdict small{display:block;font-size:.85rem;font-weight:600;color:var(--soft)}
 .minor{font-size:1.05rem;font-weight:400}
@@ -71,7 +70,7 @@ figure{margin:.6rem 0 1.4rem}
 figure img{display:block;max-width:100%;height:auto;background:#fff;border-radius:6px;border:1px solid var(--line);
 padding:6px}
 figcaption{margin-top:.3rem}
-.grid{display:grid;grid-template-columns:repeat(auto-fill,minmax(9.2rem,1fr));gap:.8rem;margin:.6rem 0}
+.grid{display:grid;grid-template-columns:repeat(auto-fill,minmax(10rem,1fr));gap:.8rem;margin:.6rem 0}
 .card{border:1px solid var(--line);border-radius:6px;padding:.5rem;font-size:.78rem;line-height:1.35}
 .card img{display:block;width:100%;height:8rem;object-fit:contain;background:var(--tint);border-radius:4px;
 margin-bottom:.35rem}
@@ -81,7 +80,7 @@ margin-bottom:.35rem}
 pre{white-space:pre-wrap;background:var(--tint);border:1px solid var(--line);border-radius:6px;padding:.6rem .8rem;
 font-size:.85rem}
 @media(max-width:40rem){body{padding:.8rem}.verdict{font-size:1.15rem}.minor{font-size:1rem}
-figure img{max-width:none;width:auto;height:auto;min-width:100%}figure .wide img{max-height:none}}
+figure img{max-width:38rem}}
 @media print{body{max-width:none;font-size:11pt}h2{break-after:avoid}figure,.card,tr{break-inside:avoid}
 .wide{overflow:visible}table{font-size:8pt}th,td{padding:.2rem .35rem}}
 """
@@ -109,7 +108,11 @@ def page(
         f"<h1>{text(comparison.data)}: {len(arms)} arms compared</h1>",
         *_verdicts(results),
         *(f'<p class="warning">{text(line)}</p>' for line in comparison.warnings),
-        *_section("Results", _table(*result_table(results), arms, results=results), _list(notes(comparison, results))),
+        *_section(
+            "Results",
+            _table(*result_table(results), arms, results=results),
+            _list(notes(comparison, results, marks="")),
+        ),
         *_section("Costs", _table(*cost_table(results), arms), _note(
             "GFLOPs of one image's forward pass, 2 per multiply-add; time and memory are medians over the seeds, "
             "memory is the peak of the process, or of the device."
@@ -190,10 +193,12 @@ def _kind(name: str) -> str:
 
 
 def _figures(pictures: Sequence[Picture], *, skip: set[str]) -> Iterator[str]:
-    shown = [each for each in pictures if each.file not in skip]
-    for title, group in groupby(shown, key=lambda each: each.title.split(",")[0]):
-        figures = list(group)
-        yield from _section(title, *(_figure(each, heading=len(figures) > 1) for each in figures))
+    kinds: dict[str, list[Picture]] = {}
+    for each in pictures:
+        if each.file not in skip:
+            kinds.setdefault(each.title.split(",")[0], []).append(each)
+    for title, group in kinds.items():
+        yield from _section(title, *(_figure(each, heading=len(group) > 1) for each in group))
 
 
 def _figure(picture: Picture, *, heading: bool = False) -> str:
@@ -243,7 +248,7 @@ def _disagreements(results: Sequence[ConditionResult], found: Sequence[Disagreem
                 parts.append(f'<div class="grid">{cards}</div>')
             else:
                 parts.append(_note("No such image."))
-    parts.append(_note("The clearest first: those that the most seeds of one arm get right and of the other do not."))
+    parts.append(_note("Right and wrong in most of the seeds. The clearest first, and the classes take turns."))
     yield from _section("Images only one arm gets right", *parts)
 
 

@@ -36,18 +36,27 @@ class Sight:
 
 
 def only_one_right(first: Arm, second: Arm, *, limit: int = 8) -> tuple[list[int], list[int]]:
-    """Rows of the images that one arm gets right more often over its seeds than the other, clearest first.
+    """Rows of the images that most runs of one arm get right and most of the other do not, clearest first.
 
-    Of equally clear ones those come first where the winner is surer of the true class than the loser.
+    Of equally clear ones the classes take turns, each beginning where the winner is surer of the true class.
     """
-    gap = first.correct.mean(axis=0) - second.correct.mean(axis=0)  # (N,)
+    right, other = first.correct.mean(axis=0), second.correct.mean(axis=0)  # (N,)
+    gap = right - other
     sure = _true_class_probability(first) - _true_class_probability(second)
-    best = np.lexsort((-sure, -gap))
-    worst = np.lexsort((sure, gap))
+    labels = first.runs[0].labels
+    ours, theirs = (right > 0.5) & (other < 0.5), (right < 0.5) & (other > 0.5)
     return (
-        [int(row) for row in best[:limit] if gap[row] > 0],
-        [int(row) for row in worst[:limit] if gap[row] < 0],
+        [row for row in _clearest(gap, sure, labels) if ours[row]][:limit],
+        [row for row in _clearest(-gap, -sure, labels) if theirs[row]][:limit],
     )
+
+
+def _clearest(gap: np.ndarray, sure: np.ndarray, labels: np.ndarray) -> list[int]:
+    order = np.lexsort((-sure, labels, -gap))
+    groups = np.stack([gap[order], labels[order]])
+    begins = np.append(True, (np.diff(groups, axis=1) != 0).any(axis=0))
+    turn = np.arange(len(order)) - np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))
+    return order[np.lexsort((-sure[order], turn, -gap[order]))].tolist()
 
 
 def _true_class_probability(arm: Arm) -> np.ndarray:

@@ -28,7 +28,7 @@ LOOKED_AT = 6  # images under the attention of every arm
 
 
 def write_report(comparison: Comparison, folder: Path) -> list[Path]:
-    """Write the report, its figures and `tb/`; files appear whole or not at all, and replace those of an earlier report.
+    """Write the report, its figures and `tb/`; files appear whole or not at all, and replace those of an earlier one.
 
     Images come from the runs' data set and attention from their weights; where these are gone, the report says so.
 
@@ -173,7 +173,9 @@ def draw(results: Sequence[ConditionResult], looks: tuple[list[Sight], list[str]
         if len(arms[0].runs[0].class_names) <= figures.MOST_CLASSES:
             add(
                 f"Confusion matrices{where}",
-                f"Scored images of {len(arms[0].runs)} seed(s) added up; rows are the true classes.",
+                "Counts of scored images"
+                + (f", {len(arms[0].runs)} seeds added up." if len(arms[0].runs) > 1 else ".")
+                + " Rows are the true classes.",
                 f"confusion{slug}.png",
                 figures.confusion_matrices(arms),
             )

@@ -42,7 +42,7 @@ class ArmScores:
     ece: float
     parameters: int
     trainable: int
-    gflops: float
+    gflops: float | None
     images_seen: int
     seconds: float
     memory_mb: float | None
@@ -156,16 +156,19 @@ def score(arm: Arm) -> ArmScores:
     )
 
 
-def gflops(run: Run) -> float:
-    """Of one image's forward pass: 2 per multiply-add (see vit/summary.py)."""
+def gflops(run: Run) -> float | None:
+    """Of one image's forward pass: 2 per multiply-add (see vit/summary.py). None for a model of another version."""
     return _gflops(json.dumps(run.config["model"], sort_keys=True), len(run.class_names))
 
 
 @lru_cache(maxsize=64)
-def _gflops(model: str, num_classes: int) -> float:
+def _gflops(model: str, num_classes: int) -> float | None:
     values: dict[str, Any] = json.loads(model) | {"weights": "none", "weights_source": None}
-    config = from_dict(ModelConfig, values)
-    with torch.device("meta"):  # shapes without numbers
-        module = build_model(config, num_classes=num_classes)
+    try:
+        config = from_dict(ModelConfig, values)
+        with torch.device("meta"):  # shapes without numbers
+            module = build_model(config, num_classes=num_classes)
+    except (ValueError, ImportError, OSError):
+        return None
     assert config.image_size is not None  # config.json holds resolved options
     return summarise(module, in_channels=config.in_channels, image_size=config.image_size).flops / 1e9

@@ -6,7 +6,6 @@ import csv
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -210,10 +209,9 @@ def differences(first: Run, other: Run, *, training: bool = True) -> list[str]:
     for split in used:
         mine, theirs_ = (table[table["split"] == split] for table in (ours_table, their_table))
         found += _different_images(split, mine, theirs_)
-    joined = ours_table.join(their_table, lsuffix="_a", rsuffix="_b", how="inner")
-    joined = joined[joined["split_a"].isin(used)]
-    for column, what in (("hash", "changed content"), ("label", "changed their label")):
-        changed = joined.index[joined[f"{column}_a"] != joined[f"{column}_b"]]
+    both = ours_table.index[ours_table["split"].isin(used)].intersection(their_table.index)
+    for column, what in (("hash", "changed content"), ("label", "changed label")):
+        changed = both[(ours_table.loc[both, column] != their_table.loc[both, column]).to_numpy()]
         if len(changed):
             found.append(f"{_count(len(changed))} {what}, first {changed[0]!r}")
     if not found and first.paths != other.paths:
@@ -298,7 +296,6 @@ def settings_that_differ(configs: Sequence[dict[str, Any]]) -> list[tuple[str, l
     ]
 
 
-@lru_cache(maxsize=64)
 def split_of(run_dir: Path) -> pd.DataFrame:
     """split.csv with the columns label, split, hash, indexed and sorted by path."""
     return _read_table(run_dir / "split.csv", ("path", "label", "split", "hash")).set_index("path").sort_index()

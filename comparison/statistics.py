@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import fftconvolve
-from scipy.stats import binom, binomtest, t
+from scipy.stats import binom, binomtest, norm, t
 from sklearn.metrics import f1_score
 
 LEVEL = 0.05
@@ -33,6 +33,8 @@ class PairedDifference:
     images: int
     identical: bool
     """The arms are right about the very same images, seed by seed."""
+    seeds_wanted: bool = False
+    """Not a claim, but it would be one if the spread between seeds, measured on so few, were sure."""
 
 
 def wilson(correct: int, n: int) -> tuple[float, float]:
@@ -80,7 +82,14 @@ def paired_difference(
     if p > LEVEL:
         low, high = min(low, 0.0), max(high, 0.0)
     return PairedDifference(
-        found, min(low, found), max(high, found), p, seeds, images, bool((correct_a == correct_b).all())
+        difference=found,
+        low=min(low, found),
+        high=max(high, found),
+        p=p,
+        seeds=seeds,
+        images=images,
+        identical=bool((correct_a == correct_b).all()),
+        seeds_wanted=seeds > 1 and p > LEVEL and abs(centre) > error * float(norm.isf(LEVEL / 2)),
     )
 
 
@@ -201,14 +210,17 @@ def verdict(
                 "one seed says nothing about training noise."
             )
         return f"{winner} beats {loser} by {points} ({interval}, {seeds}, {images})."
-    (low_name, low_share), (high_name, high_share) = sorted(zip(names, accuracies, strict=True), key=lambda x: x[1])
+    lower, higher = (
+        f"{name} ({share * 100:.1f} %)"
+        for name, share in sorted(zip(names, accuracies, strict=True), key=lambda each: each[1])
+    )
     after = ""
     if found.p <= LEVEL and adjusted_p is not None:
         after = f" once {pairs} pairs of arms are judged together (Holm's p = {adjusted_p:.2g})"
-    return (
-        f"{images} and {seeds} cannot separate {low_name} ({low_share:.1%}) from {high_name} ({high_share:.1%})"
-        f"{after}: difference {points}, {interval}."
+    more = (
+        f" {found.seeds} seeds say little about training noise; more may tell them apart." if found.seeds_wanted else ""
     )
+    return f"{images} and {seeds} cannot separate {lower} from {higher}{after}: difference {points}, {interval}.{more}"
 
 
 def is_claim(found: PairedDifference, adjusted_p: float | None = None) -> bool:

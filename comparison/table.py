@@ -101,7 +101,7 @@ def cost_table(results: Results) -> tuple[list[str], list[list[str]]]:
                 scores.arm.name,
                 f"{scores.parameters:,}",
                 f"{scores.trainable:,}",
-                f"{scores.gflops:.3g}",
+                "-" if scores.gflops is None else f"{scores.gflops:.3g}",
                 f"{scores.images_seen:,}",
                 duration(scores.seconds),
                 "-" if scores.memory_mb is None else f"{scores.memory_mb:,.0f}",
@@ -143,14 +143,14 @@ def _with_condition_header(results: Results, header: list[str]) -> list[str]:
     return ["labels", *header] if len(results) > 1 else header
 
 
-def notes(comparison: Comparison, results: Results) -> list[str]:
+def notes(comparison: Comparison, results: Results, *, marks: str = f"; {MARKS_EXPLAINED}") -> list[str]:
     """What the columns mean, and what was scored."""
     runs = comparison.conditions[0].arms[0].runs
     lines = [
         f"scored: {len(runs[0].labels):,} {comparison.scored_images} images, weights of the "
         + ("last epoch" if runs[0].scored == "val_last" else "best validation epoch"),
         "accuracy: mean ± standard deviation over n seeds; Wilson: one run's interval, lowest to highest of the runs",
-        f"McNemar: seeds at which the exact test of the two runs gives p <= 0.05; {MARKS_EXPLAINED}",
+        f"McNemar: seeds at which the exact test of the two runs gives p <= 0.05{marks}",
     ]
     if runs[0].scored == "val":
         lines.append("the scored images also chose the epoch of every run: all accuracies are a little too high")

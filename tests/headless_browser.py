@@ -35,6 +35,8 @@ class Browser:
         os.close(back)
         self.count, self.buffer, self.session = 0, b"", None
         self.requests: list[str] = []
+        self.log: list[dict[str, Any]] = []
+        """What the page complained of: console, exceptions, and with `Log.enable` whatever the browser refused."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "DOM", "Runtime", "Network"):
@@ -50,6 +52,8 @@ class Browser:
             reply = self._read()
             if reply.get("method") == "Network.requestWillBeSent":
                 self.requests.append(reply["params"]["request"]["url"])
+            if reply.get("method") in {"Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"}:
+                self.log.append(reply["params"])
             if reply.get("id") == self.count:
                 assert "error" not in reply, reply
                 return reply["result"]

@@ -1,0 +1,222 @@
+import base64
+import io
+import re
+import shutil
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from headless_browser import Browser, find_browser
+from PIL import Image
+from small_comparison import arm_of, comparison_of
+from small_run import CLASSES, labelled_photos, photo
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from comparison.pictures import only_one_right, open_images, usual_prediction
+from comparison.report import write_report
+
+LABELS = [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
+RIGHT = np.array([LABELS] * 2) >= 0
+HOSTILE = ("<script>alert(1)</script>", 'a "b", $c$', "größe 中文")
+EVERY_KIND = ("figures/confusion.png", "figures/learning_curves.png", "figures/reliability.png")
+
+
+def paths(classes=CLASSES):
+    return [f"{classes[label]}/{row % 4}.png" for row, label in enumerate(LABELS)]
+
+
+def wrong_about(*rows, seeds=2):
+    correct = np.ones((seeds, len(LABELS)), bool)
+    correct[:, list(rows)] = False
+    return correct
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """Three arms, one of them without attention, under two conditions, on real small photos."""
+    folder = tmp_path_factory.mktemp("report")
+    photos = labelled_photos(folder / "photos")
+    options = {"source": str(photos), "paths": paths()}
+    conditions = [
+        (
+            count,
+            (
+                arm_of(folder / str(count), "scratch", wrong_about(0, 5, 9), LABELS, **options),
+                arm_of(folder / str(count), "pretrained <b>", wrong_about(2), LABELS, **options),
+                arm_of(folder / str(count), "resnet", wrong_about(3, 4), LABELS, name="resnet18", **options),
+            ),
+        )
+        for count in (5, None)
+    ]
+    tuning = (
+        {"labels_per_class": 5, "arm": "scratch", "lr": 0.01, "val_accuracy": 0.5, "val_loss": 1, "chosen": True},
+    )
+    comparison = comparison_of(
+        *conditions, tuning=tuning, warnings=("near <copies>",), protocol=("the same budget",), command="compare '<i>'"
+    )
+    written = write_report(comparison, folder / "compare")
+    return comparison, folder / "compare", written
+
+
+class Outline(HTMLParser):
+    """Tags, headings, texts and what the attributes point to."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.tags, self.headings, self.links, self.texts, self.open = [], [], [], [], []
+        self.feed(source)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.links += [value for name, value in attributes if name in {"src", "href"}]
+        if tag not in {"meta", "link", "img", "br"}:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+        if self.open and self.open[-1] == "h2":
+            self.headings.append(data)
+
+
+def test_every_file_is_written_and_named(report):
+    _, folder, written = report
+    assert all(path.is_file() and path.stat().st_size for path in written)
+    names = {str(path.relative_to(folder)) for path in written}
+    assert {"table.csv", "table.md", "report.html", "figures/accuracy_by_labels.png", "figures/attention.png"} <= names
+    assert {"figures/confusion_5_labels.png", "figures/learning_curves_all_labels.png"} <= names
+    assert sorted(path.name for path in folder.iterdir()) == ["figures", "report.html", "table.csv", "table.md", "tb"]
+    for path in written:
+        if path.suffix == ".png":
+            assert np.asarray(Image.open(path).convert("L")).std() > 5
+
+
+def test_the_page_is_one_file_in_the_promised_order(report):
+    _, folder, _ = report
+    source = (folder / "report.html").read_text(encoding="utf-8")
+    outline = Outline(source)
+    assert outline.open == []
+    assert "script" not in outline.tags
+    assert all(link.startswith("data:") for link in outline.links)
+    assert outline.headings == [
+        "Results", "Costs", "Accuracy by labels per class", "Learning curves", "Confusion matrices", "Reliability",
+        "Images only one arm gets right", "Attention on the same images", "Settings that differ",
+        "Learning rates tried", "Protocol", "Versions and hardware", "Runs", "The command",
+    ]  # fmt: skip
+    text = "".join(outline.texts)
+    for expected in ("pretrained <b>", "near <copies>", "compare '<i>'", "P <1>", "resnet has no attention to show."):
+        assert expected in text
+    assert source.index('class="verdict"') < source.index("<h2>Results")
+
+
+def test_the_thumbnails_are_the_images_that_only_one_arm_gets_right(report):
+    comparison, folder, _ = report
+    first, second, _ = comparison.conditions[0].arms
+    rows = only_one_right(first, second)
+    names = paths()
+    assert [{first.runs[0].paths[row] for row in each} for each in rows] == [
+        {names[2]},
+        {names[0], names[5], names[9]},
+    ]
+    source = (folder / "report.html").read_text(encoding="utf-8")
+    cards = re.findall(r'<div class="card">.*?</div>', source)
+    shown = [card for card in cards if names[5] in card]
+    assert len(shown) == 2  # once per condition
+    assert "true: <b>bee</b>" in shown[0]
+    assert "scratch: <b>cat</b> (2 of 2)" in shown[0]
+    picture = Image.open(io.BytesIO(base64.b64decode(re.search(r"base64,([^\"]+)", shown[0])[1])))
+    original = Image.open(folder.parent / "photos" / names[5])
+    assert picture.size == original.size
+    assert np.array_equal(np.asarray(picture), np.asarray(original))
+
+
+def test_classes_take_turns_among_equally_clear_images(report):
+    first, second, _ = report[0].conditions[0].arms
+    assert [first.runs[0].labels[row] for row in only_one_right(first, second)[1]] == [0, 1, 2]
+    assert usual_prediction(first, 0)[1] == 2
+
+
+def test_tensorboard_finds_the_table_and_the_figures(report):
+    _, folder, _ = report
+    events = EventAccumulator(str(folder / "tb"), size_guidance={"images": 0}).Reload()
+    tags = events.Tags()
+    assert "comparison/table/text_summary" in tags["tensors"]
+    assert {"comparison/accuracy_by_labels", "comparison/attention"} <= set(tags["images"])
+    text = events.Tensors("comparison/table/text_summary")[0].tensor_proto.string_val[0].decode()
+    assert text == (folder / "table.md").read_text(encoding="utf-8")
+
+
+def test_a_second_report_replaces_the_first(report, tmp_path):
+    comparison, folder, _ = report
+    copy = tmp_path / "compare"
+    shutil.copytree(folder, copy)
+    (copy / "figures" / "stale.png").write_bytes(b"old")
+    one = comparison_of((None, comparison.conditions[1].arms[:2]))
+    written = write_report(one, copy)
+    assert {path.name for path in (copy / "figures").iterdir()} == {p.name for p in written if p.suffix == ".png"}
+    assert len(list((copy / "tb").iterdir())) == 1
+
+
+def test_without_its_data_and_weights_a_report_says_so(tmp_path):
+    arms = tuple(arm_of(tmp_path, name, wrong_about(row, seeds=1), LABELS) for row, name in enumerate("ab"))
+    written = write_report(comparison_of((None, arms)), tmp_path / "compare")
+    source = (tmp_path / "compare" / "report.html").read_text(encoding="utf-8")
+    assert "The images are not shown: " in source
+    assert "No attention is shown: " in source
+    assert {str(path.relative_to(tmp_path / "compare")) for path in written[3:]} == set(EVERY_KIND)
+
+
+def test_names_of_any_kind_arrive_as_they_are_and_run_nothing(tmp_path):
+    arms = tuple(
+        arm_of(tmp_path, name, wrong_about(row, seeds=1), LABELS, classes=HOSTILE)
+        for row, name in enumerate(("<img src=x onerror=alert(1)>", '"quoted" & \\x $y$'))
+    )
+    write_report(comparison_of((None, arms), data="<title>"), tmp_path / "compare")
+    outline = Outline((tmp_path / "compare" / "report.html").read_text(encoding="utf-8"))
+    assert not {"script", "b>"} & set(outline.tags)
+    assert all(link.startswith("data:") for link in outline.links)
+    for name in (*HOSTILE, "<img src=x onerror=alert(1)>"):
+        assert name in "".join(outline.texts)
+
+
+@pytest.mark.parametrize("count", [1, 2, 120])
+def test_any_number_of_classes_makes_a_report(tmp_path, count):
+    classes = tuple(f"class {index}" for index in range(count))
+    labels = [row % count for row in range(2 * count)]
+    generator = np.random.default_rng(0)
+    correct = {name: (generator.random((1, len(labels))) < 0.5) | (count == 1) for name in "ab"}
+    arms = tuple(arm_of(tmp_path, name, correct[name], labels, classes=classes) for name in "ab")
+    written = write_report(comparison_of((None, arms)), tmp_path / "compare")
+    source = (tmp_path / "compare" / "report.html").read_text(encoding="utf-8")
+    assert ("Most confused classes" in source) == (count > 40)
+    assert ("confusion.png" in {path.name for path in written}) == (count <= 40)
+
+
+def test_images_come_in_the_order_asked_for(report):
+    run = report[0].conditions[0].arms[0].runs[0]
+    images = open_images(run, [7, 2])
+    seeds = [100 * run.labels[row] + int(run.paths[row].split("/")[1][0]) for row in (7, 2)]
+    for image, seed in zip(images, seeds, strict=True):
+        expected = Image.open(photo(report[1].parent / "again.png", seed=seed))
+        assert np.array_equal(np.asarray(image), np.asarray(expected))
+
+
+@pytest.mark.skipif(find_browser() is None, reason="no Chromium on this machine")
+def test_in_a_real_browser_the_report_fetches_nothing_and_logs_nothing(report, tmp_path):
+    _, folder, _ = report
+    browser = Browser(tmp_path / "profile")
+    try:
+        browser.call("Log.enable")
+        address = (folder / "report.html").as_uri()
+        browser.call("Page.navigate", url=address)
+        browser.wait_for("document.readyState == 'complete' && document.images.length > 8")
+        assert browser.evaluate("[...document.images].every(image => image.complete && image.naturalWidth > 0)")
+        assert browser.evaluate("document.querySelectorAll('script').length") == 0
+        assert {url for url in browser.requests if not url.startswith("data:")} <= {address, "about:blank"}
+        assert browser.log == []
+        browser.call("Emulation.setDeviceMetricsOverride", width=420, height=900, deviceScaleFactor=1, mobile=True)
+        assert browser.evaluate("document.documentElement.scrollWidth") <= 420
+    finally:
+        browser.close()

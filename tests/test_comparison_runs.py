@@ -1,0 +1,208 @@
+import numpy as np
+import pytest
+from small_comparison import finished_run
+
+from comparison.runs import (
+    arm_names,
+    group_into_arms,
+    left_out,
+    read_run,
+    require_same_data,
+    settings_that_differ,
+)
+from datasets.bundle import DataError
+from trainers.errors import CheckpointError
+
+LABELS = [0, 1, 2, 0, 1, 2]
+RIGHT = [True, True, False, True, False, False]
+
+
+def run_in(folder, **options):
+    return finished_run(folder, **({"labels": LABELS, "correct": RIGHT} | options))
+
+
+def test_a_run_is_read_sorted_by_path_with_its_classes_in_the_order_of_the_model(tmp_path):
+    names = ["f.png", "a.png", "c.png", "b.png", "e.png", "d.png"]
+    run = read_run(run_in(tmp_path / "run", classes=("zebra", "ant", "bee"), paths=names, seed=3))
+    assert run.class_names == ("zebra", "ant", "bee")
+    assert run.paths == tuple(sorted(names))
+    assert run.labels.tolist() == [1, 0, 2, 2, 1, 0]
+    assert run.correct.tolist() == [True, True, False, False, False, True]
+    assert run.probabilities.shape == (6, 3)
+    assert (run.probabilities.argmax(axis=1) == run.predicted).all()
+    assert (run.seed, run.scored, run.history[-1]["val_accuracy"], run.history[0]["lr"]) == (3, "test", 0.4, None)
+
+
+def test_without_a_test_split_the_last_epoch_on_val_is_read_before_the_best_one(tmp_path):
+    folder = run_in(tmp_path / "run", split="val")
+    assert read_run(folder).scored == "val"
+    predictions = folder / "eval" / "val_predictions.csv"
+    (folder / "eval" / "val_last_predictions.csv").write_text(predictions.read_text())
+    assert read_run(folder).scored == "val_last"
+    assert read_run(folder, split="val").scored == "val"
+
+
+def test_an_unfinished_run_is_refused_with_the_command_that_finishes_it(tmp_path):
+    folder = run_in(tmp_path / "run", summary={"status": "interrupted"})
+    with pytest.raises(DataError, match="is interrupted, not finished.* main.py resume .*run"):
+        read_run(folder)
+
+
+@pytest.mark.parametrize("name", ["summary.json", "meta.json", "metrics.csv"])
+def test_a_missing_file_is_named(tmp_path, name):
+    folder = run_in(tmp_path / "run")
+    (folder / name).unlink()
+    with pytest.raises(DataError, match=f"has no {name}"):
+        read_run(folder)
+
+
+def test_missing_predictions_weights_and_runs_are_named(tmp_path):
+    folder = run_in(tmp_path / "run")
+    with pytest.raises(DataError, match=r"has no val_predictions.csv in eval/"):
+        read_run(folder, split="val")
+    with pytest.raises(FileNotFoundError, match="is not a run directory: it does not exist"):
+        read_run(tmp_path / "nowhere")
+    next((folder / "checkpoints").glob("best_*.pt")).write_bytes(b"no checkpoint")
+    with pytest.raises(CheckpointError, match="is not a checkpoint"):
+        read_run(folder)
+
+
+def test_predictions_of_other_classes_or_without_probabilities_are_refused(tmp_path):
+    folder = run_in(tmp_path / "run")
+    predictions = folder / "eval" / "test_predictions.csv"
+    text = predictions.read_text()
+    predictions.write_text(text.replace("bee,", "wasp,"))
+    with pytest.raises(DataError, match="class 'wasp' is not one of the run's: 'ant', 'bee', 'cat'"):
+        read_run(folder)
+    predictions.write_text(text.replace("0.6", ""))
+    with pytest.raises(DataError, match="does not hold 3 probabilities per image"):
+        read_run(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"classes": ("ant", "bee", "dog")}, "3 classes in A, 3 in B; only in A: 'cat'; only in B: 'dog'"),
+        ({"classes": ("bee", "ant", "cat")}, "the same classes in another order"),
+        (
+            {"labels": LABELS[:5], "correct": RIGHT[:5]},
+            "6 test images in A, 5 in B (1 only in A, first 'cat/0005.png')",
+        ),
+        ({"train_images": 8}, "6 train images in A, 8 in B (2 only in B, first 'train/6.png')"),
+        ({"split": "val"}, "A is scored on test images, B on validation images"),
+    ],
+)  # fmt: skip
+def test_runs_on_other_data_are_refused_saying_how_they_differ(tmp_path, change, expected):
+    first, other = read_run(run_in(tmp_path / "a")), read_run(run_in(tmp_path / "b", **change))
+    with pytest.raises(DataError) as caught:
+        require_same_data([first, first, other])
+    assert str(caught.value).startswith(f"{first.run_dir} and {other.run_dir} cannot be compared: ")
+    assert expected in str(caught.value)
+
+
+def test_an_image_that_changed_its_content_or_label_is_named(tmp_path):
+    first, folder = read_run(run_in(tmp_path / "a")), run_in(tmp_path / "b")
+    split = folder / "split.csv"
+    split.write_text(
+        split.read_text().replace("hant/0003.png", "other").replace("bee/0004.png,bee", "bee/0004.png,ant")
+    )
+    with pytest.raises(DataError, match="1 image changed content, first 'ant/0003.png'; 1 image changed label"):
+        require_same_data([first, read_run(folder)])
+
+
+def test_training_images_may_differ_where_that_is_the_question(tmp_path):
+    runs = [read_run(run_in(tmp_path / str(count), train_images=count)) for count in (3, 9)]
+    require_same_data(runs, training=False)
+
+
+def test_runs_become_arms_by_their_configuration_and_seeds_by_their_order(tmp_path):
+    runs = [
+        read_run(
+            run_in(tmp_path / f"{lr}_{seed}", seed=seed, options={"lr": lr, "workers": seed, "device": f"x{seed}"})
+        )
+        for lr in (0.1, 0.2)
+        for seed in (2, 0, 1)
+    ]
+    arms = group_into_arms(runs)
+    assert [arm.name for arm in arms] == ["vit_micro_4 lr=0.1", "vit_micro_4 lr=0.2"]
+    assert [arm.seeds for arm in arms] == [(0, 1, 2)] * 2
+    assert arms[0].correct.shape == (3, 6)
+    assert left_out(runs, arms) == ()
+
+
+def test_seeds_that_an_arm_lacks_are_left_out_and_named(tmp_path):
+    runs = [
+        read_run(run_in(tmp_path / f"{lr}_{seed}", seed=seed, options={"lr": lr}))
+        for lr, seed in ((0.1, 0), (0.1, 1), (0.2, 1), (0.2, 2))
+    ]
+    arms = group_into_arms(runs)
+    assert [arm.seeds for arm in arms] == [(1,), (1,)]
+    assert left_out(runs, arms) == ("only seeds that every arm has are compared (1); left out: '0.1_0', '0.2_2'",)
+    with pytest.raises(DataError, match=r"share no seed \(.*lr=0.1: \[0\]; .*lr=0.2: \[2\]\)"):
+        group_into_arms([runs[0], runs[3]])
+
+
+def test_one_configuration_is_no_comparison_but_the_same_run_twice_is(tmp_path):
+    runs = [read_run(run_in(tmp_path / str(seed), seed=seed)) for seed in (0, 1)]
+    with pytest.raises(DataError, match="2 runs of one configuration are one arm"):
+        group_into_arms(runs)
+    assert [arm.name for arm in group_into_arms([runs[0], runs[0]])] == ["vit_micro_4", "vit_micro_4 (2)"]
+
+
+def config(name, *, lr=0.1, **model):
+    base = {"name": name, "weights": "none", "trainable": "all", "image_size": 32}
+    return {"model": base | model, "data": {"batch_size": 8}, "train": {"lr": lr}}
+
+
+def test_an_arm_is_named_after_its_model_and_what_is_unusual_about_it():
+    assert arm_names([config("vit_tiny_16"), config("vit_b_16", trainable="head", lr=0.2)]) == [
+        "vit_tiny_16",
+        "vit_b_16 weights=none trainable=head",
+    ]
+    assert arm_names([config("vit_nano_4"), config("vit_nano_4", weights="fashion_mnist")]) == [
+        "vit_nano_4",
+        "vit_nano_4 weights=fashion_mnist",
+    ]
+    assert arm_names([config("vit_b_16", weights="IMAGENET1K_V1"), config("vit_b_16", weights="/a/b.pth")]) == [
+        "vit_b_16",
+        "vit_b_16 weights=b.pth",
+    ]
+    assert arm_names([config("resnet18", image_size=size, lr=lr) for size, lr in ((8, 1), (8, 2), (16, 2))]) == [
+        "resnet18 weights=none image_size=8 lr=1",
+        "resnet18 weights=none image_size=8 lr=2",
+        "resnet18 weights=none image_size=16",
+    ]
+
+
+def test_settings_that_differ_leave_out_where_and_how_fast_it_ran():
+    first, second = config("a", mean=[0.5]), config("b", lr=0.3, mean=[0.4])
+    first["data"]["workers"], second["data"]["workers"] = 0, 2
+    assert settings_that_differ([first, second]) == [
+        ("model", ["a", "b"]),
+        ("lr", ["0.1", "0.3"]),
+        ("mean", ["[0.5]", "[0.4]"]),
+    ]
+    assert settings_that_differ([first, first]) == []
+
+
+def test_a_file_name_that_is_no_unicode_is_read(tmp_path):
+    folder = run_in(tmp_path / "run")
+    for name in ("split.csv", "eval/test_predictions.csv"):
+        path = folder / name
+        path.write_bytes(path.read_bytes().replace(b"ant/0000.png", b"ant/\xff.png"))
+    run = read_run(folder)
+    assert "ant/\udcff.png" in run.paths
+    require_same_data([run, read_run(folder)])
+
+
+def test_one_class_is_read_too(tmp_path):
+    run = read_run(run_in(tmp_path / "run", classes=("only",), labels=[0, 0], correct=[True, True]))
+    assert run.accuracy == 1
+    assert np.array_equal(run.probabilities.argmax(axis=1), run.labels)
+
+
+def test_half_a_file_is_named(tmp_path):
+    folder = run_in(tmp_path / "run")
+    (folder / "summary.json").write_text("{")
+    with pytest.raises(DataError, match="summary.json is not readable JSON"):
+        read_run(folder)

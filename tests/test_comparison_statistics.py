@@ -1,0 +1,233 @@
+import math
+import time
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm
+from sklearn.metrics import f1_score
+
+from comparison.statistics import (
+    calibration_bins,
+    ece,
+    holm,
+    is_claim,
+    macro_f1,
+    mcnemar,
+    paired_difference,
+    sign_flip,
+    verdict,
+    wilson,
+)
+from trainers.metrics import ExpectedCalibrationError
+
+
+@pytest.mark.parametrize(("correct", "n"), [(0, 1), (1, 1), (0, 360), (153, 153), (147, 153), (9012, 10000)])
+def test_wilson_equals_the_formula_of_the_textbook(correct, n):
+    z, share = norm.isf(0.025), correct / n
+    middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
+    assert wilson(correct, n) == pytest.approx((max(0, middle - half), min(1, middle + half)), abs=1e-9)
+
+
+@pytest.mark.parametrize(("only_a", "only_b"), [(0, 0), (1, 0), (5, 0), (7, 12), (12, 7), (40, 61), (3, 3)])
+def test_mcnemar_equals_the_sum_of_binomials(only_a, only_b):
+    a = np.array([True] * only_a + [False] * only_b + [True, False] * 20)
+    b = np.array([False] * only_a + [True] * only_b + [True, False] * 20)
+    n = only_a + only_b
+    tail = sum(math.comb(n, k) for k in range(min(only_a, only_b) + 1)) / 2**n
+    expected = 1.0 if n == 0 else min(1.0, 2 * tail)
+    assert mcnemar(a, b) == pytest.approx(expected, abs=1e-9)
+    assert sign_flip((a.astype(np.int8) - b.astype(np.int8))[None]) == pytest.approx(expected, abs=1e-9)
+
+
+def test_the_sign_flip_test_of_several_seeds_equals_all_flips():
+    generator = np.random.default_rng(0)
+    differences = generator.integers(-1, 2, (3, 9)).astype(np.int8)
+    differences[:, 0] = 1
+    sums = differences.sum(axis=0)
+    signs = 1 - 2 * ((np.arange(2**9)[:, None] >> np.arange(9)) & 1)
+    expected = (np.abs(signs @ sums) >= abs(sums.sum())).mean()
+    assert sign_flip(differences) == pytest.approx(expected, abs=1e-9)
+
+
+def test_ece_equals_a_loop_over_bins_and_the_metric_of_the_training():
+    logits = torch.randn(500, 7, generator=torch.Generator().manual_seed(0)) * 2
+    labels = torch.randint(0, 7, (500,), generator=torch.Generator().manual_seed(1))
+    probabilities = logits.double().softmax(1).numpy()
+    found = ece(probabilities, labels.numpy())
+    confidence, right = probabilities.max(1), probabilities.argmax(1) == labels.numpy()
+    expected = 0.0
+    for index in range(15):
+        inside = (confidence > index / 15) & (confidence <= (index + 1) / 15)
+        if inside.any():
+            expected += inside.mean() * abs(confidence[inside].mean() - right[inside].mean())
+    assert found == pytest.approx(expected, abs=1e-9)
+    metric = ExpectedCalibrationError()
+    metric.update((logits, labels))
+    assert found == pytest.approx(metric.compute(), abs=1e-6)  # its softmax is float32
+    assert calibration_bins(probabilities, labels.numpy())[:, 0].sum() == 500
+
+
+def test_macro_f1_counts_the_classes_that_occur():
+    labels, predicted = np.array([0, 0, 1, 1, 3]), np.array([0, 1, 1, 1, 2])
+    assert macro_f1(labels, predicted) == pytest.approx(f1_score(labels, predicted, average="macro", zero_division=0))
+
+
+def test_holm_multiplies_the_smallest_by_all_and_never_changes_the_order():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.5, 0.6]) == [1.0, 1.0]
+    assert holm([0.2]) == [0.2]
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 5])
+def test_identical_arms_have_p_one_and_no_difference(seeds):
+    correct = np.random.default_rng(0).random((seeds, 200)) < 0.8
+    found = paired_difference(correct, correct)
+    assert (found.difference, found.p, found.identical) == (0.0, 1.0, True)
+    assert found.low < 0 < found.high
+    sentence = verdict(found, ("a", "b"), (0.8, 0.8))
+    assert sentence.startswith("No difference: a and b are right about the same of 200 test images")
+
+
+def test_swapping_the_arms_mirrors_the_interval():
+    generator = np.random.default_rng(0)
+    a, b = generator.random((3, 400)) < 0.9, generator.random((3, 400)) < 0.8
+    one, other = paired_difference(a, b), paired_difference(b, a)
+    assert other.difference == pytest.approx(-one.difference)
+    assert (other.low, other.high) == pytest.approx((-one.high, -one.low), abs=2e-3)  # two bootstraps
+    assert other.p == pytest.approx(one.p, rel=0.2)
+
+
+def test_a_bootstrap_of_the_images_alone_has_the_known_standard_error():
+    generator = np.random.default_rng(1)
+    a, b = generator.random((1, 5000)) < 0.9, generator.random((1, 5000)) < 0.8
+    differences = a.astype(float) - b
+    found = paired_difference(a, b, resamples=20_000)
+    half = 1.96 * differences.std() / math.sqrt(5000)
+    assert found.high - found.low == pytest.approx(2 * half, rel=0.03)
+
+
+def test_seeds_that_spread_widen_the_interval():
+    generator = np.random.default_rng(2)
+    a, b = generator.random((3, 1000)) < 0.9, generator.random((3, 1000)) < 0.85
+    spread = a.copy()
+    spread[0], spread[1, :120] = True, False
+    calm, wild = paired_difference(a, b), paired_difference(spread, b)
+    assert wild.high - wild.low > 1.5 * (calm.high - calm.low)
+
+
+def test_a_handful_of_unanimous_images_proves_nothing():
+    found = paired_difference(np.ones((1, 5), bool), np.zeros((1, 5), bool))
+    assert found.p == pytest.approx(0.0625)  # McNemar's
+    assert found.low <= 0
+    assert not is_claim(found)
+
+
+def test_ten_thousand_images_and_five_seeds_take_less_than_a_second():
+    generator = np.random.default_rng(0)
+    a, b = generator.random((5, 10_000)) < 0.9, generator.random((5, 10_000)) < 0.9
+    start = time.perf_counter()
+    paired_difference(a, b)
+    assert time.perf_counter() - start < 1
+
+
+def test_the_sentence_of_a_difference_names_the_winner_whichever_comes_first():
+    generator = np.random.default_rng(0)
+    a, b = generator.random((3, 360)) < 0.97, generator.random((3, 360)) < 0.8
+    for pair, names in (((a, b), ("good", "bad")), ((b, a), ("bad", "good"))):
+        found = paired_difference(*pair)
+        sentence = verdict(found, names, (pair[0].mean(), pair[1].mean()))
+        low, high = sorted(abs(value) * 100 for value in (found.low, found.high))
+        points = abs(found.difference) * 100
+        assert sentence == (
+            f"good beats bad by {points:.1f} points (95 % interval {low:.1f} to {high:.1f}, 3 seeds, 360 test images)."
+        )
+
+
+def test_the_sentence_of_one_seed_speaks_of_runs_and_says_what_it_does_not_know():
+    a, b = np.ones((1, 100), bool), np.arange(100)[None] < 60
+    sentence = verdict(paired_difference(a, b), ("a", "b"), (1.0, 0.6), scored="validation")
+    assert sentence.startswith("This run of a beats this run of b by 40.0 points (")
+    assert "100 validation images" in sentence
+    assert sentence.endswith("one seed says nothing about training noise.")
+
+
+def test_the_sentence_of_too_few_images_says_that_they_cannot_separate():
+    correct_a = np.arange(153)[None] >= 6
+    correct_b = np.arange(153)[None] < 150
+    found = paired_difference(correct_b, correct_a)
+    sentence = verdict(found, ("b", "a"), (150 / 153, 147 / 153))
+    assert sentence.startswith("153 test images and 1 seed cannot separate a (96.1 %) from b (98.0 %): ")
+    assert "difference 2.0 points, 95 % interval -" in sentence
+
+
+def test_where_only_the_seeds_are_too_few_the_sentence_asks_for_more():
+    generator = np.random.default_rng(0)
+    a, b = (np.stack([generator.random(360) < share for share in shares]) for shares in ((0.9, 0.7), (0.5, 0.55)))
+    sentence = verdict(paired_difference(a, b), ("a", "b"), (0.8, 0.525))
+    assert "360 test images and 2 seeds cannot separate b" in sentence
+    assert sentence.endswith(" 2 seeds say little about training noise; more may tell them apart.")
+
+
+def test_a_difference_that_holms_correction_takes_away_is_not_claimed():
+    generator = np.random.default_rng(3)
+    a, b = generator.random((3, 300)) < 0.95, generator.random((3, 300)) < 0.8
+    found = paired_difference(a, b)
+    assert is_claim(found)
+    assert not is_claim(found, 0.08)
+    sentence = verdict(found, ("a", "b"), (a.mean(), b.mean()), adjusted_p=0.08, pairs=3)
+    assert "cannot separate b" in sentence
+    assert "once 3 pairs of arms are judged together (Holm's p = 0.08)" in sentence
+
+
+CENTRES = {0.85: 3.1288, 0.90: 3.8793}  # logits whose images are right that often on average
+
+
+def simulated_pair(generator, accuracies, *, seeds, images, noise):
+    """Two arms on the same images, bool (K, N) each; `noise` between seeds, in the logit of being right.
+
+    Images differ in difficulty; each arm finds some harder than the other does; each run errs in its own way, by which
+    the accuracies of an arm's runs on 1,000 images have a standard deviation of 0.8 points even without `noise`. A
+    noise of 0.1 adds 0.6 points of its own.
+    """
+    difficulty = 2 * generator.normal(size=images)
+    found = []
+    for accuracy in accuracies:
+        logits = CENTRES[accuracy] + difficulty + generator.normal(size=images)
+        logits = logits + generator.normal(size=(seeds, images)) + noise * generator.normal(size=(seeds, 1))
+        found.append(generator.random((seeds, images)) < 1 / (1 + np.exp(-logits)))
+    return found
+
+
+def share_of_claims(accuracies, *, repeats, resamples=1000, **options):
+    generator = np.random.default_rng(0)
+    found = [
+        paired_difference(*simulated_pair(generator, accuracies, **options), resamples=resamples)
+        for _ in range(repeats)
+    ]
+    return np.mean([is_claim(each) for each in found])
+
+
+@pytest.mark.parametrize(("seeds", "noise"), [(1, 0), (3, 0.1), (5, 0.1)])
+def test_equal_arms_are_rarely_told_apart(seeds, noise):
+    assert share_of_claims((0.85, 0.85), repeats=100, resamples=400, seeds=seeds, images=300, noise=noise) <= 0.1
+
+
+def test_a_true_difference_of_five_points_is_found():
+    assert share_of_claims((0.90, 0.85), repeats=40, resamples=400, seeds=3, images=1000, noise=0.05) >= 0.8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("images", [150, 1000])
+@pytest.mark.parametrize(
+    ("seeds", "noise"), [(1, 0), (2, 0.1), (2, 0.5), (3, 0), (3, 0.1), (3, 0.5), (5, 0.1), (5, 0.5)]
+)
+def test_of_2000_pairs_of_equal_arms_at_most_6_percent_are_told_apart(seeds, noise, images):
+    assert share_of_claims((0.85, 0.85), repeats=2000, seeds=seeds, images=images, noise=noise) <= 0.06
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seeds", "noise"), [(1, 0), (3, 0), (3, 0.05), (5, 0.1)])
+def test_of_500_true_differences_of_five_points_at_least_80_percent_are_found(seeds, noise):
+    assert share_of_claims((0.90, 0.85), repeats=500, seeds=seeds, images=1000, noise=noise) >= 0.8

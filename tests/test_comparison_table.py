@@ -1,0 +1,138 @@
+import csv
+import io
+
+import numpy as np
+import pytest
+from small_comparison import arm_of, comparison_of
+
+from comparison.results import analyse, gflops
+from comparison.statistics import holm, macro_f1, mcnemar, wilson
+from comparison.table import WIDTH, rows, table_csv, table_md, terminal_table
+from vit.factory import build_model
+from vit.summary import summarise
+
+LABELS = [row % 3 for row in range(60)]
+
+
+def outcomes(share, *, seeds=3, seed=0):
+    return np.random.default_rng(seed).random((seeds, len(LABELS))) < share
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("two")
+    arms = (arm_of(folder, "good", outcomes(0.95), LABELS), arm_of(folder, "bad", outcomes(0.5, seed=1), LABELS))
+    return comparison_of((None, arms))
+
+
+def test_a_row_holds_what_the_runs_say_as_fractions(two):
+    good, bad = rows(two)
+    arms = two.conditions[0].arms
+    assert bad["accuracy"] == pytest.approx(outcomes(0.5, seed=1).mean())
+    assert bad["accuracy_sd"] == pytest.approx(outcomes(0.5, seed=1).mean(axis=1).std(ddof=1))
+    assert bad["difference"] == pytest.approx(bad["accuracy"] - good["accuracy"])
+    assert bad["difference_low"] < bad["difference"] < bad["difference_high"] < 0
+    assert bad["mcnemar_significant_seeds"] == sum(
+        mcnemar(a, b) <= 0.05 for a, b in zip(arms[0].correct, arms[1].correct, strict=True)
+    )
+    assert (good["difference"], good["verdict"], bad["verdict"]) == (None, None, "worse")
+    assert good["wilson_low"] == min(wilson(int(row.sum()), 60)[0] for row in arms[0].correct)
+    assert bad["macro_f1"] == pytest.approx(np.mean([macro_f1(run.labels, run.predicted) for run in arms[1].runs]))
+    assert (good["seeds"], good["images"], good["scored"], good["labels_per_class"]) == (3, 60, "test", None)
+    costs = ("parameters", "trainable", "images_seen", "seconds", "memory_mb", "lr", "best_epoch")
+    assert [good[name] for name in costs] == [1000, 900, 12, 2.5, 302, 0.001, "2"]
+
+
+def test_gflops_are_those_of_the_summary(two):
+    run = two.conditions[0].arms[0].runs[0]
+    model = build_model("vit_micro_4", num_classes=3)
+    assert gflops(run) == summarise(model, in_channels=3, image_size=32).flops / 1e9
+
+
+def test_the_csv_reads_back_with_every_digit(two):
+    found = list(csv.DictReader(io.StringIO(table_csv(two))))
+    assert [float(row["accuracy"]) for row in found] == [row["accuracy"] for row in rows(two)]
+    assert found[0]["difference"] == ""
+
+
+def test_the_terminal_says_the_verdict_first_then_scores_then_costs(two):
+    lines = terminal_table(two).splitlines()
+    assert lines[0].startswith("good beats bad by ")
+    assert lines[2].split() == [
+        "arm", "accuracy", "%", "Wilson", "95", "%", "macro", "F1", "ECE", "vs", "first,", "points", "McNemar",
+    ]  # fmt: skip
+    assert lines[4].startswith("bad")
+    assert lines[4].endswith("-")
+    assert lines[6].startswith("arm")
+    assert "GFLOPs" in lines[6]
+    assert "scored: 60 test images, weights of the best validation epoch" in lines
+
+
+@pytest.fixture(scope="module")
+def crowd(tmp_path_factory):
+    """Three arms with long and hostile names under three conditions."""
+    folder = tmp_path_factory.mktemp("crowd")
+    names = ("vit_b_16 weights=none | `a` *b* trainable=last:4 image_size=224", 'a "b", <script>\n', "größe 中文")
+    conditions = [
+        (
+            count,
+            tuple(
+                arm_of(folder / str(count), name, outcomes(0.3 + 0.2 * index, seed=index), LABELS)
+                for index, name in enumerate(names)
+            ),
+        )
+        for count in (5, 20, None)
+    ]
+    return comparison_of(*conditions, warnings=("test images are <copies>",), protocol=("equal budget",))
+
+
+def test_the_terminal_table_fits_120_columns_whatever_the_names(crowd):
+    lines = terminal_table(crowd).splitlines()
+    assert max(map(len, lines)) <= WIDTH
+    header = next(line for line in lines if "Wilson 95 %" in line)
+    assert header.split()[0] == "labels"
+    assert sum(line.startswith(("     5", "    20", "   all")) for line in lines) == 18
+    assert lines[0].startswith("5 labels per class: ")
+
+
+def test_each_condition_is_judged_by_itself_and_its_pairs_together(crowd):
+    for result in analyse(crowd):
+        assert len(result.pairs) == 3
+        assert [pair.adjusted_p for pair in result.pairs] == holm([pair.found.p for pair in result.pairs])
+    assert any("Holm-corrected" in line for line in terminal_table(crowd).splitlines())
+
+
+def test_markdown_shows_names_as_they_are(crowd):
+    text = table_md(crowd)
+    assert 'a "b", &lt;script&gt; ' in text
+    assert r"\| \`a\` \*b\* trainable=last:4" in text
+    assert "- test images are &lt;copies&gt;" in text
+    table = [line for line in text.splitlines() if line.startswith("| ")]
+    assert {line.replace(r"\|", "").count("|") for line in table} == {10, 11}
+    assert "```\npython main.py compare\n```" in text
+
+
+@pytest.mark.parametrize(
+    ("split", "expected"),
+    [
+        ("val", "scored: 60 validation images, weights of the best validation epoch"),
+        ("val_last", "scored: 60 validation (last epoch) images, weights of the last epoch"),
+    ],
+)
+def test_the_table_says_which_split_was_scored(tmp_path, split, expected):
+    arms = tuple(
+        arm_of(tmp_path, name, outcomes(0.5, seeds=1, seed=index), LABELS, split=split)
+        for index, name in enumerate("ab")
+    )
+    text = terminal_table(comparison_of((None, arms)))
+    assert expected in text
+    assert ("the scored images also chose the epoch" in text) == (split == "val")
+    assert "held-out half of val images" in terminal_table(comparison_of((None, arms), scored="held-out half of val"))
+
+
+def test_identical_arms_are_called_the_same(tmp_path):
+    arms = tuple(arm_of(tmp_path, name, outcomes(0.5, seeds=1), LABELS) for name in "ab")
+    comparison = comparison_of((None, arms))
+    assert rows(comparison)[1]["verdict"] == "same"
+    assert rows(comparison)[1]["p"] == 1
+    assert terminal_table(comparison).startswith("No difference: b and a are right about the same of 60 test images")
