@@ -80,7 +80,7 @@ margin-bottom:.35rem}
 pre{white-space:pre-wrap;background:var(--tint);border:1px solid var(--line);border-radius:6px;padding:.6rem .8rem;
 font-size:.85rem}
 @media(max-width:40rem){body{padding:.8rem}.verdict{font-size:1.15rem}.minor{font-size:1rem}
-figure img{max-width:38rem}}
+figure img{max-width:38rem}figure img.fits{max-width:100%}}
 @media print{body{max-width:none;font-size:11pt}h2{break-after:avoid}figure,.card,tr{break-inside:avoid}
 .wide{overflow:visible}table{font-size:8pt}th,td{padding:.2rem .35rem}}
 """
@@ -203,8 +203,11 @@ def _figures(pictures: Sequence[Picture], *, skip: set[str]) -> Iterator[str]:
 
 def _figure(picture: Picture, *, heading: bool = False) -> str:
     above = f"<h3>{text(picture.title.partition(', ')[2])}</h3>" if heading and ", " in picture.title else ""
+    width = int.from_bytes(picture.png[16:20], "big")  # of a PNG's header: one panel is readable on a telephone
+    fits = ' class="fits"' if width <= 800 else ""
     return (
-        f'{above}<figure><div class="wide"><img alt="{text(picture.title)}" src="{data_uri(picture.png, "png")}"></div>'
+        f'{above}<figure><div class="wide"><img{fits} alt="{text(picture.title)}" '
+        f'src="{data_uri(picture.png, "png")}"></div>'
         f"<figcaption>{text(picture.caption)}</figcaption></figure>"
     )
 
