@@ -1,0 +1,179 @@
+"""`compare` as a person meets it: arms trained under one protocol, continued, or taken from finished runs."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fake_sets import class_folders
+
+import main
+from commands.compare import STORY, parse, parse_arm
+from trainers.config import RunConfig
+
+ROOT = Path(__file__).resolve().parent.parent
+SMALL = ("--image-size", 16, "--epochs", 1, "--batch-size", 4, "--workers", 0, "--device", "cpu")
+TWO_ARMS = ("--arms", "vit_nano_8", "vit_nano_8,pool=mean")
+
+
+def run(capsys, *argv) -> tuple[int, str, str]:
+    code = main.main([str(word) for word in argv])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def photographs(folder: Path) -> Path:
+    return class_folders(folder / "pets", {"train/cat": 6, "train/dog": 6, "val/cat": 6, "val/dog": 6})
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A comparison of two arms and two seeds, with three rates tried at the first: 8 runs."""
+    folder = tmp_path_factory.mktemp("compare")
+    data = photographs(folder)
+    argv = ["compare", *TWO_ARMS, "--data", data, "--seeds", 2, *SMALL, "--output-dir", folder / "runs"]
+    assert main.main([str(word) for word in argv]) == 0
+    return folder
+
+
+def test_all_runs_are_ordinary_runs_on_one_split_with_equal_budgets(finished):
+    runs = sorted((finished / "runs" / "pets").glob("*_s[01]*"))
+    assert len(runs) == 8
+    assert len({(run / "split.csv").read_text() for run in runs}) == 1
+    summaries = [json.loads((run / "summary.json").read_text()) for run in runs]
+    assert {summary["images_seen"] for summary in summaries} == {12}
+    assert {summary["test"]["n"] for summary in summaries} == {6}  # half of val
+
+
+def test_the_rate_of_the_other_seeds_is_the_best_one_of_the_first(finished):
+    rates: dict[str, dict[int, dict[float, tuple[float, float]]]] = {}
+    for run in (finished / "runs" / "pets").glob("*_s[01]*"):
+        config, summary = (json.loads((run / f"{name}.json").read_text()) for name in ("config", "summary"))
+        of_seed = rates.setdefault(config["model"]["pool"], {}).setdefault(config["train"]["seed"], {})
+        of_seed[config["train"]["lr"]] = (summary["best"]["accuracy"], -summary["best"]["loss"])
+    for arm in rates.values():
+        assert sorted(arm[0]) == [3e-4, 1e-3, 3e-3]
+        assert list(arm[1]) == [max(arm[0], key=arm[0].__getitem__)]
+
+
+def test_the_report_says_that_half_of_val_was_held_out_and_which_rates_were_tried(finished):
+    (folder,) = (finished / "runs" / "pets").glob("*_compare")
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "half of its validation images" in page
+    assert "0.0003, 0.001, 0.003" in page
+    assert json.loads((folder / "compare.json").read_text())["status"] == "finished"
+
+
+def test_finished_runs_are_compared_as_they_are(finished, capsys, tmp_path):
+    runs = sorted((finished / "runs" / "pets").glob("*_s1_*"))
+    before = {path: path.stat().st_mtime_ns for run in runs for path in run.rglob("*")}
+    code, out, err = run(capsys, "compare", *runs, "--output-dir", tmp_path)
+    assert code == 0, err
+    assert "6 test images" in out
+    assert {path: path.stat().st_mtime_ns for run in runs for path in run.rglob("*")} == before
+
+
+def test_runs_on_other_images_are_refused(finished, capsys, tmp_path):
+    data = class_folders(
+        tmp_path / "pets", {"train/cat": 6, "train/dog": 6, "val/cat": 6, "val/dog": 6, "test/cat": 2, "test/dog": 2}
+    )
+    assert run(capsys, "train", "--data", data, "--model", "vit_nano_8", *SMALL, "--output-dir", tmp_path / "r")[0] == 0
+    (other,) = (tmp_path / "r" / "pets").iterdir()
+    mine = sorted((finished / "runs" / "pets").glob("*_s1_*"))[0]
+    code, _, err = run(capsys, "compare", mine, other, "--output-dir", tmp_path / "c")
+    assert code == 3
+    assert "test" in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "c").exists()
+
+
+def test_runs_without_a_test_split_are_scored_with_the_weights_of_their_last_epoch(capsys, tmp_path):
+    data = photographs(tmp_path)
+    for pool in ("cls", "mean"):
+        argv = (
+            "train",
+            "--data",
+            data,
+            "--model",
+            "vit_nano_8",
+            "--pool",
+            pool,
+            *SMALL,
+            "--output-dir",
+            tmp_path / "r",
+        )
+        assert run(capsys, *argv, "--run-name", pool)[0] == 0
+    runs = [tmp_path / "r" / "pets" / pool for pool in ("cls", "mean")]
+    code, out, err = run(capsys, "compare", *runs, "--output-dir", tmp_path / "r")
+    assert code == 0, err
+    assert "last epoch" in out
+    assert all((folder / "eval" / "val_last_predictions.csv").is_file() for folder in runs)
+
+
+@pytest.mark.slow
+def test_a_stopped_comparison_goes_on_where_it_stopped(tmp_path):
+    options = ["--data", "digits", "--images-seen", "6000", "--seeds", "1", "--tune-lr", "off", "--device", "cpu"]
+    argv = [sys.executable, "main.py", "compare", *TWO_ARMS, *options, "--output-dir", str(tmp_path)]
+    first = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert first.stdout is not None
+    for line in first.stdout:
+        if line.startswith("  1/2"):
+            break
+    while not list(tmp_path.glob("*/*mean*/checkpoints/step_*.pt")):
+        assert first.poll() is None, first.stderr.read()
+    first.send_signal(signal.SIGINT)
+    _, err = first.communicate(timeout=60)
+    assert first.returncode == 130
+    assert "the same compare command goes on" in err
+    second = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert second.returncode == 0, second.stderr
+    assert "(continued)" in second.stdout
+    assert "(was finished)" in second.stdout
+    assert len(list(tmp_path.glob("digits/*_compare"))) == 1
+    assert len(list(tmp_path.glob("digits/*_s0"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "message"),
+    [
+        (["--arms", "vit_nano_8"], 2, "two arms or more, found 1"),
+        (["--arms", "vit_nano_8", "vit_nano_9"], 2, "did you mean vit_nano_8?"),
+        (["--arms", "vit_nano_8", "vit_nano_8"], 2, "two arms are the same: vit_nano_8 from scratch"),
+        (["--arms", "vit_nano_8", "vit_nano_8,epochs=3"], 2, "'epochs=3' is not option=value"),
+        (["--arms", "vit_nano_8", "vit_nano_8,head"], 2, "'head' is not option=value"),
+        (["--arms", "vit_nano_8", "vit_nano_8,lr=fast"], 2, "'fast'"),
+        (["--arms", "vit_nano_8", "vit_nano_8,weights=absent.pth"], 3, "absent.pth"),
+        (["--arms", "vit_nano_8", "vit_micro_4,weights=fashion_mnist"], 2, "belong to vit_nano_8"),
+        (["--seeds", "0"], 2, "seeds=0 must be at least 1"),
+        (["--labels", "ten"], 2, "--labels ten: give a number"),
+        (["--folds", "3"], 2, "leave out --folds"),
+        (["--labels", "5", "--fraction", "0.1"], 2, "--fraction and --labels"),
+        (["--lr-grid", "0"], 2, "rates greater than 0"),
+        (["runs/absent"], 2, "nothing to compare it with"),
+        (["runs/absent", "runs/none"], 3, "runs/absent is not a run directory: it does not exist"),
+        (["runs/absent", "runs/none", "--arms", "vit_nano_8"], 2, "not both"),
+    ],
+)  # fmt: skip
+def test_a_comparison_that_cannot_be_is_refused_in_one_line_before_anything_is_written(
+    capsys, tmp_path, argv, code, message
+):
+    found, _, err = run(capsys, "compare", *argv, "--output-dir", tmp_path / "runs", "--device", "cpu")
+    assert found == code, err
+    assert message in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_arm_changes_what_it_names_and_nothing_else():
+    base = RunConfig()
+    arm = parse_arm("vit_b_16, weights=none, trainable=last:4, weight_decay=0.1", base)
+    assert (arm.model.name, arm.model.weights, arm.model.trainable) == ("vit_b_16", "none", "last:4")
+    assert arm.train.weight_decay == 0.1
+    assert arm.data == base.data
+
+
+def test_the_bare_command_compares_scratch_and_pretrained_at_ten_labels_and_all():
+    options = parse(STORY, "python main.py compare")
+    assert (options.data.source, options.labels, options.arms) == ("digits", ("10", "all"), ())
