@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+import textwrap
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from sklearn.metrics import confusion_matrix
+from matplotlib.lines import Line2D
 
 from comparison.pictures import Sight
 from comparison.results import ConditionResult
@@ -131,14 +134,13 @@ def confusion_matrices(arms: Sequence[Arm]) -> Figure:
     down = -(-len(arms) // across)
     figure = Figure(figsize=(side * across + 0.9, side * down + 0.4), layout="constrained")
     grid = figure.subplots(down, across, squeeze=False)
-    image = None
     for index, axis in enumerate(grid.ravel()):
         if index >= len(arms):
             axis.set_axis_off()
             continue
         matrix = confusion(arms[index])
         shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
-        image = axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+        axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
         axis.set_title(_wrapped(arms[index].name, int(7 * side)), fontsize=9, color=colour(index))
         small = 8 if count <= 20 else 6
         labels = [escape(shorten(name, 14)) for name in names]
@@ -152,14 +154,15 @@ def confusion_matrices(arms: Sequence[Arm]) -> Figure:
             for row, column in zip(*np.nonzero(matrix), strict=True):
                 tone = "white" if shares[row, column] > 0.5 else "black"
                 axis.text(column, row, f"{matrix[row, column]}", ha="center", va="center", fontsize=7, color=tone)
-    figure.colorbar(image, ax=grid, shrink=0.7, label="share of the true class")
+    figure.colorbar(ScalarMappable(Normalize(0, 1), "Blues"), ax=grid, shrink=0.7, label="share of the true class")
     return figure
 
 
 def confusion(arm: Arm) -> np.ndarray:
     """int64 (C, C), rows true, summed over the arm's runs."""
-    labels = range(len(arm.runs[0].class_names))
-    return np.sum([confusion_matrix(run.labels, run.predicted, labels=labels) for run in arm.runs], axis=0)
+    count = len(arm.runs[0].class_names)
+    cells = np.concatenate([run.labels * count + run.predicted for run in arm.runs])
+    return np.bincount(cells, minlength=count**2).reshape(count, count)
 
 
 def reliability(arms: Sequence[Arm]) -> Figure:
@@ -176,7 +179,7 @@ def reliability(arms: Sequence[Arm]) -> Figure:
         probabilities, labels = (
             np.concatenate([getattr(run, name) for run in arm.runs]) for name in ("probabilities", "labels")
         )
-        count, confidence, accuracy = calibration_bins(probabilities, labels)[:, :].T
+        count, confidence, accuracy = calibration_bins(probabilities, labels).T
         filled = count > 0
         axis.plot([0, 1], [0, 1], "--", color=GREY, linewidth=1)
         axis.plot(confidence[filled], accuracy[filled], color=colour(index), linewidth=1.2)
@@ -217,8 +220,6 @@ def attention(sights: Sequence[Sight], titles: Sequence[str], colours: Sequence[
 
 
 def _legend(figure: Figure, arms: Sequence[Arm]) -> None:
-    from matplotlib.lines import Line2D
-
     lines = [Line2D([], [], color=colour(index), linewidth=2.5) for index in range(len(arms))]
     names = [escape(shorten(arm.name, 70)) for arm in arms]
     figure.legend(lines, names, loc="outside upper left", ncols=1, frameon=False, fontsize=9)
@@ -230,6 +231,4 @@ def _tidy(axis) -> None:
 
 
 def _wrapped(text: str, width: int) -> str:
-    import textwrap
-
     return escape("\n".join(textwrap.wrap(shorten(text, 3 * width), width) or [""]))

@@ -314,7 +314,7 @@ def _number(value: float | None, factor: float, digits: int) -> str:
 def _versions(results: Sequence[ConditionResult]) -> Iterator[str]:
     """What the runs ran on; one line per fact, with all its values where runs disagree."""
     metas = [run.meta for result in results for arm in result.condition.arms for run in arm.runs]
-    facts = {
+    facts: dict[str, list[Any]] = {
         "versions": [", ".join(f"{k} {v}" for k, v in (meta.get("versions") or {}).items()) for meta in metas],
         "processor": [meta.get("processor") for meta in metas],
         "device": [meta.get("device") for meta in metas],

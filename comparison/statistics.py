@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import fftconvolve
 from scipy.stats import binom, binomtest, norm, t
 from sklearn.metrics import f1_score
 
@@ -135,17 +134,16 @@ def sign_flip(differences: NDArray[np.int8]) -> float:
     the sums of all m are added by convolution.
     """
     sums = differences.sum(axis=0, dtype=np.int64)
-    observed = abs(int(sums.sum()))
-    sizes = np.bincount(np.abs(sums))
-    law = np.ones(1)  # of (total + largest) / 2, largest the sum of all sizes so far
-    for size, count in enumerate(sizes):
+    largest = int(np.abs(sums).sum())
+    spectrum = np.ones(1, complex)
+    for size, count in enumerate(np.bincount(np.abs(sums))):
         if size and count:
-            spread = np.zeros(size * count + 1)
-            spread[::size] = binom.pmf(np.arange(count + 1), count, 0.5)
-            law = fftconvolve(law, spread)
-    largest = len(law) - 1
-    totals = 2 * np.arange(len(law)) - largest
-    return float(min(1.0, max(0.0, law[np.abs(totals) >= observed].sum())))
+            law = np.zeros(largest + 1)
+            law[: size * count + 1 : size] = binom.pmf(np.arange(count + 1), count, 0.5)
+            spectrum = spectrum * np.fft.rfft(law)  # cyclic, but no sum is larger than `largest`
+    law = np.fft.irfft(spectrum, largest + 1) if len(spectrum) > 1 else np.ones(1)
+    totals = 2 * np.arange(largest + 1) - largest
+    return float(min(1.0, max(0.0, law[np.abs(totals) >= abs(int(sums.sum()))].sum())))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
