@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import traceback
 
@@ -33,7 +34,8 @@ python main.py COMMAND --help lists a command's options; --debug shows the trace
 
 
 def main(argv: list[str]) -> int:
-    """Run one command: 0 ok, 1 internal error, 2 usage, 3 data or weights, 4 training failed, 130/143 interrupted."""
+    """Run one command: 0 ok, 1 internal error, 2 usage, 3 data or weights, 4 training failed, 130/143 interrupted,
+    141 whoever read the output has stopped."""
     debug = "--debug" in argv
     argv = [word for word in argv if word != "--debug"]
     if argv[:1] in (["--help"], ["-h"]):
@@ -56,6 +58,9 @@ def main(argv: list[str]) -> int:
         return complain("interrupted", 130)
     except Interrupted as stop:
         return complain(str(stop), stop.exit_code)
+    except BrokenPipeError:  # `| head` has read enough; nothing more can be printed, at exit either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except Exception as error:
         code = exit_code(error)
         if debug or code == 1:

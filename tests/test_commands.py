@@ -125,3 +125,14 @@ def test_help_answers_without_torch_and_lists_every_command(capsys):
     code, out, _err = run(capsys, "--help")
     assert code == 0
     assert all(name in out for name in main.COMMANDS)
+
+
+def test_output_that_nobody_reads_any_more_ends_the_program_quietly():
+    program = [sys.executable, "main.py", "train", "--epochs", "1", "--dry-run", "--device", "cpu"]
+    process = subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.close()
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 141
+    assert "Traceback" not in err
+    assert "error" not in err

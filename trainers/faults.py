@@ -15,6 +15,8 @@ def explain(error: Exception, *, batch_size: int | None, workers: int | None) ->
     text = str(error)
     if isinstance(error, TrainingError):
         return error
+    if isinstance(error, BrokenPipeError):  # whoever read the output has stopped: no fault of the run
+        return None
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in text for words in _OUT_OF_MEMORY):
         return TrainingError(
             f"out of memory at --batch-size {batch_size}: try half of it, a smaller --image-size, or --amp bf16"

@@ -45,7 +45,7 @@ from trainers.run_directory import (
     write_text,
 )
 from trainers.saving import BestCheckpoint, ResumeCheckpoint, attach_files
-from vit import ImageSpec, build_model
+from vit import ImageSpec, ModelConfig, build_model
 
 # Ignite logs an exception that passes through an engine; the command line says it once, in its own words.
 logging.getLogger("ignite.engine.engine.Engine").setLevel(logging.CRITICAL)
@@ -358,8 +358,8 @@ def load(run: Path) -> tuple[nn.Module, ImageSpec, tuple[str, ...]]:
     if not found:
         raise FileNotFoundError(f"{run}/checkpoints has no best_*.pt: the run has not finished an epoch yet")
     checkpoint = read_checkpoint(found[0])
-    config = from_dict(RunConfig, checkpoint["config"])
-    model = build_model(config.model, num_classes=len(checkpoint["class_names"]), weights="none", weights_source=None)
+    config = from_dict(ModelConfig, checkpoint["config"]["model"])  # no more: other options may come and go
+    model = build_model(config, num_classes=len(checkpoint["class_names"]), weights="none", weights_source=None)
     model.load_state_dict(checkpoint["model"])
     spec = from_dict(ImageSpec, checkpoint["image_spec"])
     return model.eval(), spec, tuple(checkpoint["class_names"])
