@@ -5,7 +5,8 @@
 Both sides take the same steps on the same batches: same model, optimizer, learning-rate schedule, clipping, seeds, the
 same validation after every epoch, and the same checkpoints (all of the state each epoch, the weights when they are
 better), written by the same writer. The Ignite side is the application's own assembly with everything it logs by
-default: TensorBoard, metrics.csv, summary.json, console lines, the history in every checkpoint. Both run in one
+default: TensorBoard's curves (what its pictures cost is measured by benchmarks/tensorboard_cost.py), metrics.csv,
+summary.json, console lines, the history in every checkpoint. Both run in one
 process and take turns epoch by epoch, so that a machine that slows down slows both. The figure is the ratio of the
 total seconds; its interval is a bootstrap over the epochs.
 """
@@ -131,7 +132,7 @@ def main() -> None:
         config = RunConfig(
             data=DataConfig(batch_size=options.batch_size),
             train=TrainConfig(epochs=options.epochs, device="cpu"),
-            output=OutputConfig(output_dir=Path(name)),
+            output=OutputConfig(output_dir=Path(name), tb="scalars"),
         )
         run_in_turns(replace(config, train=replace(config.train, epochs=2)), Path(name))  # warm-up
         rounds = []

@@ -4,8 +4,9 @@
 
 A child process trains or resumes and kills itself with SIGKILL in a chosen phase: in a step, in validation, while a
 checkpoint is written, around its rename, around the pruning of old ones. Workers 0 and 2 take turns. When a run has
-survived to its end, its weights, optimizer, averages, history, best checkpoint and TensorBoard scalars are compared
-with those of a run that was never killed; MixUp, CutMix, augmentation, dropout, stochastic depth and EMA are on.
+survived to its end, its weights, optimizer, averages, history, best checkpoint, TensorBoard scalars and pictures are
+compared with those of a run that was never killed; MixUp, CutMix, augmentation, dropout, stochastic depth and EMA are
+on.
 """
 
 from __future__ import annotations
@@ -75,11 +76,16 @@ def run_content(run_dir: Path) -> dict[str, Any]:
         for tag in events.Tags()["scalars"]:
             if not tag.startswith("speed/"):
                 scalars[split, tag] = [(event.step, event.value) for event in events.Scalars(tag)]
+    root = EventAccumulator(str(run_dir / "tb"), size_guidance={"images": 0}).Reload()
+    pictures = {
+        tag: [(event.step, event.encoded_image_string) for event in root.Images(tag)] for tag in root.Tags()["images"]
+    }
     return {
         **{name: tensors(final[name]) for name in ("model", "optimizer", "ema", "early_stopping")},
         "history": history,
         "best": [best["epoch"], tensors(best["model"])],
         "tensorboard": scalars,
+        "pictures": pictures,
     }
 
 

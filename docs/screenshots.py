@@ -1,20 +1,65 @@
 """Take the screenshots that the README shows, from a real TensorBoard on a real run.
 
-    python docs/screenshots.py RUNS_DIR [--out docs/figures]
+    python -m docs.screenshots RUNS_DIR [--out docs/figures] [--only scalars ...]
 
-Needs playwright (pip install playwright==1.64.1) and a Chromium; `--chromium` names its path.
+RUNS_DIR is what `tensorboard --logdir` is given; a run of `train --tb full` has everything to show. Needs Chromium.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
+
+from tests.headless_browser import Browser
+
+
+class View(NamedTuple):
+    """A tab of TensorBoard: its address, what must be on the page before it is taken, the window, and a last click."""
+
+    address: str
+    ready: str
+    seconds: float = 3.0  # the charts draw themselves in steps
+    height: int = 860
+    width: int = 1500
+    click: str = ""
+
+
+# Elements of a page that lie in shadow roots too; `find(test)` is the first one that passes.
+FIND = """
+const find = (test, root = document) => {
+  for (const node of root.querySelectorAll('*')) {
+    if (test(node)) return node;
+    const inner = node.shadowRoot && find(test, node.shadowRoot);
+    if (inner) return inner;
+  }
+};
+"""
+TAGS = "%5E(accuracy%7Closs%7Coptim.*%7Cspeed/images.*)%24"
+VIEWS = {
+    "tensorboard": View(
+        f"?tagFilter={TAGS}&smoothing=0#timeseries",
+        "document.querySelector('scalar-card')",
+        5,
+        click="[...document.querySelectorAll('button')].find(node => /Settings/.test(node.textContent))?.click()",
+    ),
+    "tensorboard_images": View(
+        "#images&tagFilter=errors%7Crollout%7Cconfusion", "find(node => node.tagName === 'TF-IMAGE-LOADER')", 5, 1300
+    ),
+    "tensorboard_custom_scalars": View(
+        "#custom_scalars", "find(node => node.tagName === 'TF-CUSTOM-SCALAR-MULTI-LINE-CHART-CARD')", 5, 1100
+    ),
+    "tensorboard_hparams": View("#hparams", "find(node => node.tagName === 'TF-HPARAMS-TABLE-VIEW')", 5, 600, 2100),
+    "tensorboard_projector": View("#projector", "find(node => node.tagName === 'IFRAME')", 10, 900),
+    "tensorboard_pr_curves": View("#pr_curves", "find(node => node.tagName === 'TF-PR-CURVE-CARD')", 4, 900),
+    "tensorboard_text": View("#text", "find(node => node.tagName === 'TF-TEXT-LOADER')", 4, 1100),
+}  # fmt: skip
 
 
 def start_tensorboard(logdir: Path, log: Path) -> tuple[subprocess.Popen, str]:
@@ -31,27 +76,35 @@ def start_tensorboard(logdir: Path, log: Path) -> tuple[subprocess.Popen, str]:
     raise RuntimeError(f"TensorBoard did not start: {log.read_text()}")
 
 
-def main() -> None:
-    from playwright.sync_api import sync_playwright
+def take(address: str, view: View, path: Path, profile: Path) -> None:
+    """One page of a fresh browser: TensorBoard keeps its settings between tabs."""
+    browser = Browser(profile)
+    try:
+        window = {"width": view.width, "height": view.height, "deviceScaleFactor": 1, "mobile": False}
+        browser.call("Emulation.setDeviceMetricsOverride", **window)
+        browser.call("Page.navigate", url=address + view.address)
+        browser.wait_for(f"(() => {{ {FIND} return Boolean({view.ready}); }})()", seconds=60)
+        time.sleep(view.seconds)
+        if view.click:
+            browser.evaluate(view.click)
+            time.sleep(view.seconds)
+        path.write_bytes(base64.b64decode(browser.call("Page.captureScreenshot", format="png")["data"]))
+    finally:
+        browser.close()
 
+
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("logdir", type=Path)
     parser.add_argument("--out", type=Path, default=Path("docs/figures"))
-    parser.add_argument("--chromium", default=shutil.which("chromium") or shutil.which("google-chrome"))
+    parser.add_argument("--only", nargs="+", choices=VIEWS, default=list(VIEWS))
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+    with tempfile.TemporaryDirectory() as folder:
         server, address = start_tensorboard(options.logdir, Path(folder) / "log")
         try:
-            browser = playwright.chromium.launch(executable_path=options.chromium, args=["--no-sandbox"])
-            page = browser.new_page(viewport={"width": 1500, "height": 860})
-            tags = "%5E(accuracy%7Closs%7Cdata.*%7Coptim.*%7Cspeed/images.*)%24"
-            page.goto(f"{address}?tagFilter={tags}&smoothing=0#timeseries")
-            page.get_by_text("optim/lr").wait_for()
-            page.get_by_role("button", name="Settings").first.click()
-            page.wait_for_timeout(5000)  # the charts draw themselves in steps
-            page.screenshot(path=options.out / "tensorboard.png")
-            browser.close()
+            for name in options.only:
+                take(address, VIEWS[name], options.out / f"{name}.png", Path(folder) / name)
         finally:
             server.terminate()
             server.wait(timeout=20)

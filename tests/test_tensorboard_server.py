@@ -1,5 +1,6 @@
 """The window really opens: a TensorBoard server on a run, read back through the endpoints its page uses."""
 
+import io
 import json
 import re
 import subprocess
@@ -9,8 +10,10 @@ import urllib.request
 from contextlib import contextmanager
 from urllib.parse import parse_qsl, urlencode
 
+import numpy as np
 import pytest
 from ignite.engine import Events
+from PIL import Image
 
 from benchmarks.kill_resume import demanding_config
 from datasets.config import DataConfig
@@ -26,7 +29,7 @@ def finished(tmp_path_factory):
         RunConfig(
             data=DataConfig(source="digits", workers=0),
             train=TrainConfig(epochs=2, device="cpu", log_every=5),
-            output=OutputConfig(output_dir=tmp_path_factory.mktemp("runs"), run_name="r"),
+            output=OutputConfig(output_dir=tmp_path_factory.mktemp("runs"), run_name="r", tb="full"),
         )
     )
 
@@ -132,6 +135,40 @@ def test_the_picture_of_the_batch_is_served_as_png(server):
     pictures = json.loads(get(server, "plugin/images/images", run=run, tag="data/augmented_batch", sample=0))
     png = get(server, "plugin/images/individualImage", **dict(parse_qsl(pictures[0]["query"])))
     assert png.startswith(b"\x89PNG")
+
+
+def test_custom_scalars_pin_train_and_val_to_one_chart(server):
+    found = get_json_when_loaded(server, "plugin/custom_scalars/layout", lambda layout: layout.get("category"))
+    charts = {
+        chart["title"]: chart["multiline"]["tag"] for category in found["category"] for chart in category["chart"]
+    }
+    assert {"loss", "accuracy", "learning rate", "expected calibration error", "images per second"} <= set(charts)
+    for run in ("digits/r/tb/train", "digits/r/tb/val"):
+        for title in ("loss", "accuracy"):
+            (pattern,) = charts[title]
+            answer = get_json_when_loaded(
+                server, "plugin/custom_scalars/scalars", lambda found: found.get("tag_to_events"), run=run, tag=pattern
+            )
+            assert list(answer["tag_to_events"]) == [title]
+
+
+def test_the_projector_gets_its_points_their_labels_and_thumbnails(server, finished):
+    run = "digits/r/tb"
+    assert run in get_json_when_loaded(server, "plugin/projector/runs", lambda runs: run in runs)
+    (entry,) = json.loads(get(server, "plugin/projector/info", run=run))["embeddings"]
+    name = entry["tensorName"]
+    points = np.frombuffer(get(server, "plugin/projector/tensor", run=run, name=name), np.float32)
+    metadata = get(server, "plugin/projector/metadata", run=run, name=name).decode().splitlines()
+    assert len(points) % 179 == 0
+    assert len(metadata) == 1 + 179
+    with Image.open(io.BytesIO(get(server, "plugin/projector/sprite_image", run=run, name=name))) as sprite:
+        assert sprite.size == (14 * entry["sprite"]["singleImageDim"][0],) * 2
+
+
+def test_pr_curves_are_served_for_every_class(server):
+    run = "digits/r/tb"
+    tags = get_json_when_loaded(server, "plugin/pr_curves/tags", lambda found: len(found.get(run, {})) == 10)
+    assert set(tags[run]) == {f"pr/{number}" for number in range(10)}
 
 
 def test_hparams_show_the_run_with_its_final_metrics(server, finished):

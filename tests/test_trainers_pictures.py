@@ -20,6 +20,8 @@ from sklearn.metrics import precision_recall_curve
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar import layout_pb2
 from torch import nn
+from torchvision.models import VisionTransformer as Torchvision
+from torchvision.models import resnet18
 
 from datasets.config import DataConfig
 from trainers import handlers, pictures
@@ -171,6 +173,37 @@ def test_attention_is_that_of_the_same_images_each_time_and_of_the_model_at_that
         assert torch.equal(last.rollout, again.rollout)
         assert last.rollout.sum().item() == pytest.approx(1, abs=1e-5)
         assert last.distance.shape == (model.config.depth, model.config.num_heads)
+
+
+def test_attention_is_shown_for_torchvisions_model_too(tmp_path):
+    job = prepare(digits_run(tmp_path))
+    model = Torchvision(8, 2, num_layers=2, num_heads=2, hidden_dim=16, mlp_dim=16, num_classes=10)
+    found = pictures.look(job, model)
+    assert found[0].rollout.shape == (4, 4)
+    assert found[0].distance.shape == (2, 2)
+    assert pictures.look(job, resnet18(num_classes=10)) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ViT", "Swin"])
+def test_of_huggingface_models_those_with_a_class_token_and_a_square_grid_show_attention(kind, tmp_path):
+    import transformers
+
+    from vit.huggingface import HuggingFaceClassifier
+
+    job = prepare(digits_run(tmp_path))
+    sizes = {
+        "ViT": {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16},
+        "Swin": {"embed_dim": 8, "depths": [1, 1], "num_heads": [1, 2], "window_size": 2},
+    }[kind]
+    config = getattr(transformers, f"{kind}Config")(image_size=8, patch_size=2, num_labels=10, **sizes)
+    model = getattr(transformers, f"{kind}ForImageClassification")(config)
+    found = pictures.look(job, HuggingFaceClassifier(model, image_size=8))
+    assert (found is None) == (kind == "Swin")
+    assert kind == "Swin" or found[0].rollout.shape == (4, 4)
+    filters = patch_filters(model)
+    assert filters.shape[-2:] == (2, 2)
+    assert (position_embeddings(model) is None) == (kind == "Swin")
 
 
 def test_looking_leaves_modes_gradients_and_random_state_alone(tmp_path):
@@ -372,7 +405,7 @@ def test_counts_of_the_pr_curves_agree_with_scikit_learn():
 
 def test_pr_curves_stand_in_tensorboard_and_in_a_table(full):
     tags = {tag for tag in root_events(full).Tags()["tensors"] if tag.startswith("pr/")}
-    assert tags == {f"pr/{number:03d}_{number}" for number in range(10)}
+    assert tags == {f"pr/{number}" for number in range(10)}
     with open(full / "figures" / "val_pr_curves.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 10 * 127
@@ -407,9 +440,6 @@ def test_position_embeddings_and_patch_filters_are_found_in_the_scratch_model(em
 
 
 def test_positions_and_filters_of_torchvision_are_found():
-    from torchvision.models import VisionTransformer as Torchvision
-    from torchvision.models import resnet18
-
     model = Torchvision(image_size=32, patch_size=16, num_layers=1, num_heads=2, hidden_dim=16, mlp_dim=16)
     assert torch.equal(position_embeddings(model), model.encoder.pos_embedding[0])
     assert torch.equal(patch_filters(model), model.conv_proj.weight)
@@ -451,7 +481,7 @@ def test_a_sheet_holds_each_tile_unchanged():
         pixels = np.asarray(image)
     assert struct.unpack(">II", png(sheet(tiles, title="t"))[16:24]) == image.size
     for number, colour in enumerate(colours):
-        y, x = 36 + number // 8 * (20 + 15 + 14), 14 + number % 8 * (20 + 14)
+        y, x = 36 + number // 4 * (20 + 15 + 14), 14 + number % 4 * (20 + 14)
         assert (pixels[y : y + 20, x : x + 20] == colour).all(), number
 
 

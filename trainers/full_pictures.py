@@ -47,8 +47,8 @@ def draw_pr_curves(job: Job, scores: Scores, loggers: RunLoggers, step: int) -> 
     for index in hardest(scores, names):
         tp, fp, tn, fn = pr_counts(probabilities[:, index], scores.labels.numpy() == index)
         precision, recall = tp / np.maximum(tp + fp, 1), tp / np.maximum(tp + fn, 1)
-        # The number makes a tag unique, whatever is replaced in a name.
-        tag = f"pr/{index:03d}_{''.join(c if c.isprintable() and c != '/' else '_' for c in names[index])}"
+        tag = "".join(sign if sign.isprintable() and sign != "/" else "_" for sign in names[index])
+        tag = f"pr/{tag}" if tag == names[index] else f"pr/{tag}_{index}"  # what was replaced may not collide
         loggers.root.writer.add_pr_curve_raw(tag, tp, fp, tn, fn, precision, recall, step, THRESHOLDS)
         thresholds = np.linspace(0, 1, THRESHOLDS)
         rows = zip(thresholds.tolist(), precision.tolist(), recall.tolist(), strict=True)

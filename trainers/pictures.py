@@ -25,6 +25,7 @@ from trainers.job import Job
 from trainers.tensorboard import RunLoggers
 from vit import VisionTransformer, attention_weights, rollout
 from vit.attention_maps import attention_distance, reading
+from vit.parts import patch_filters
 
 SHOWN = 8  # validation images whose attention is followed
 MISTAKES = 16
@@ -104,17 +105,15 @@ def draw_attention(job: Job, model: nn.Module, loggers: RunLoggers, *, step: int
 
 
 def look(job: Job, model: nn.Module) -> list[Attention] | None:
-    """Pass the shown images through the model one by one: the weights of all layers are held only briefly.
-
-    None where a model has no attention over one class token and a square grid of patches.
-    """
+    """Pass the shown images through the model; None where it has no attention over one class token and a square grid of
+    patches."""
     dataset: Any = job.data.dataloaders["val"].dataset
     rows = evenly(len(dataset), SHOWN)
-    pool = model.config.pool if isinstance(model, VisionTransformer) else "cls"
-    found = []
+    at_once = images_at_once(model, job.spec.image_size)
+    found: list[Attention] = []
     with undisturbed(model):
-        for row in rows.tolist():
-            images, labels = dataset.__getitems__(BatchKey(0, np.array([row])))
+        for part in np.split(rows, range(at_once, len(rows), at_once)):
+            images, labels = dataset.__getitems__(BatchKey(0, part))
             try:
                 logits, attention = attention_weights(model, images.to(job.device))
             except ValueError:
@@ -123,19 +122,30 @@ def look(job: Job, model: nn.Module) -> list[Attention] | None:
             side = round((tokens - 1) ** 0.5)
             if side * side != tokens - 1 or any(weights.shape != attention[0].shape for weights in attention):
                 return None
-            probability, predicted = logits[0].float().softmax(dim=0).max(dim=0)
-            found.append(
-                Attention(
-                    path=dataset.path(row),
-                    pixels=dataset.stored([row])[0],
-                    label=job.data.class_names[int(labels)],
-                    predicted=job.data.class_names[int(predicted)],
-                    probability=float(probability),
-                    rollout=reading(rollout(attention), pool="cls" if pool == "cls" else "mean")[0].float().cpu(),
-                    distance=attention_distance(attention, patch_size=job.spec.image_size // side).cpu(),
+            pool = model.config.pool if isinstance(model, VisionTransformer) else "cls"
+            maps = reading(rollout(attention), pool="cls" if pool == "cls" else "mean").float().cpu()
+            probabilities, predicted = logits.float().softmax(dim=1).max(dim=1)
+            for place, (row, pixels) in enumerate(zip(part.tolist(), dataset.stored(part.tolist()), strict=True)):
+                own = [weights[place : place + 1] for weights in attention]
+                found.append(
+                    Attention(
+                        path=dataset.path(row),
+                        pixels=pixels,
+                        label=job.data.class_names[int(labels[place])],
+                        predicted=job.data.class_names[int(predicted[place])],
+                        probability=float(probabilities[place]),
+                        rollout=maps[place],
+                        distance=attention_distance(own, patch_size=job.spec.image_size // side).cpu(),
+                    )
                 )
-            )
     return found
+
+
+def images_at_once(model: nn.Module, image_size: int) -> int:
+    """How many images may pass together, for the attention weights of a model of base size to fit into 256 MB."""
+    filters = patch_filters(model)
+    tokens = (image_size // filters.shape[-1]) ** 2 + 1 if filters is not None else SHOWN
+    return min(SHOWN, max(1, 256_000_000 // (12 * 12 * 4 * tokens**2)))
 
 
 def conclude(job: Job, scores: Scores, loggers: RunLoggers, *, epoch: int, step: int) -> None:

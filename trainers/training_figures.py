@@ -23,7 +23,7 @@ from trainers.pictures import Attention, Guess
 DPI = 100
 TILE = 136  # about so many pixels per side, and what three short lines of caption need
 GAP, LINE, TITLE = 14, 15, 36  # pixels between tiles, per line of a caption, above the tiles
-LETTER = 6.4  # pixels a letter of a caption takes on average
+LETTER = 6.9  # pixels a letter of a caption takes on average
 DIM = "#57606a"
 
 
@@ -60,8 +60,8 @@ def tile_picture(pixels: np.ndarray, side: int = TILE) -> np.ndarray:
     return np.asarray(Image.fromarray(picture).resize((side, side), Image.Resampling.BICUBIC))
 
 
-def sheet(tiles: Sequence[Tile], *, title: str, columns: int = 8) -> Figure:
-    """Tiles of one size in rows, each with its caption, under a title."""
+def sheet(tiles: Sequence[Tile], *, title: str, columns: int = 4) -> Figure:
+    """Tiles of one size, each with its caption, under a title; in short rows, for TensorBoard's cards are narrow."""
     columns = min(columns, len(tiles))
     rows = math.ceil(len(tiles) / columns)
     height, width = tiles[0].picture.shape[:2]
