@@ -16,6 +16,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from comparison.figures import confusion
 from comparison.pictures import only_one_right, open_images, usual_prediction
 from comparison.report import write_report
+from comparison.runs import group_into_arms, read_run, require_same_data
+from comparison.table import rows
+from datasets.config import DataConfig
+from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.run import train
+from vit.config import ModelConfig
 
 LABELS = [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
 RIGHT = np.array([LABELS] * 2) >= 0
@@ -116,9 +122,9 @@ def test_the_page_is_one_file_in_the_promised_order(report):
 def test_the_thumbnails_are_the_images_that_only_one_arm_gets_right(report):
     comparison, folder, _ = report
     first, second, _ = comparison.conditions[0].arms
-    rows = only_one_right(first, second)
+    found = only_one_right(first, second)
     names = paths()
-    assert [{first.runs[0].paths[row] for row in each} for each in rows] == [
+    assert [{first.runs[0].paths[row] for row in each} for each in found] == [
         {names[2]},
         {names[0], names[5], names[9]},
     ]
@@ -176,8 +182,8 @@ def test_two_classes_whose_images_are_gone_make_a_report_that_says_so(tmp_path):
 
 def test_names_of_any_kind_arrive_as_they_are_and_run_nothing(tmp_path):
     arms = tuple(
-        arm_of(tmp_path, name, wrong_about(*rows, seeds=1), LABELS, classes=HOSTILE)
-        for rows, name in (((0, 4), "<img src=x onerror=alert(1)>"), ((8,), '"quoted" & \\x $y$'))
+        arm_of(tmp_path, name, wrong_about(*mistakes, seeds=1), LABELS, classes=HOSTILE)
+        for mistakes, name in (((0, 4), "<img src=x onerror=alert(1)>"), ((8,), '"quoted" & \\x $y$'))
     )
     write_report(comparison_of((None, arms), data="<title>"), tmp_path / "compare")
     outline = Outline((tmp_path / "compare" / "report.html").read_text(encoding="utf-8"))
@@ -231,3 +237,29 @@ def test_in_a_real_browser_the_report_fetches_nothing_and_logs_nothing(report, t
         assert browser.evaluate("document.documentElement.scrollWidth") <= 420
     finally:
         browser.close()
+
+
+def test_two_real_runs_are_compared_by_the_numbers_they_logged_themselves(tmp_path):
+    runs = []
+    for lr in (0.001, 0.01):
+        result = train(
+            RunConfig(
+                model=ModelConfig(name="vit_micro_2"),
+                data=DataConfig(source="digits", labels_per_class=4, workers=0),
+                train=TrainConfig(epochs=1, lr=lr, device="cpu"),
+                output=OutputConfig(output_dir=tmp_path / "runs", run_name=f"lr{lr}"),
+            )
+        )
+        runs.append(read_run(result.run_dir))
+    require_same_data(runs)
+    arms = group_into_arms(runs)
+    assert [arm.name for arm in arms] == ["vit_micro_2 lr=0.001", "vit_micro_2 lr=0.01"]
+    comparison = comparison_of((4, arms), data="digits")
+    for row, run in zip(rows(comparison), runs, strict=True):
+        logged = run.summary["test"]
+        assert row["accuracy"] == pytest.approx(logged["accuracy"], abs=1e-9)
+        assert row["macro_f1"] == pytest.approx(logged["macro_f1"], abs=1e-9)
+        assert row["ece"] == pytest.approx(logged["ece"], abs=1e-6)  # the file has 7 digits
+    names = {path.name for path in write_report(comparison, tmp_path / "compare")}
+    assert "attention.png" in names
+    assert "are not shown" not in (tmp_path / "compare" / "report.html").read_text(encoding="utf-8")
