@@ -6,9 +6,9 @@ Both sides take the same steps on the same batches: same model, optimizer, learn
 same validation after every epoch, and the same checkpoints (all of the state each epoch, the weights when they are
 better), written by the same writer. The Ignite side is the application's own assembly with everything it logs by
 default: TensorBoard's curves (what its pictures cost is measured by benchmarks/tensorboard_cost.py), metrics.csv,
-summary.json, console lines, the history in every checkpoint. Both run in one
-process and take turns epoch by epoch, so that a machine that slows down slows both. The figure is the ratio of the
-total seconds; its interval is a bootstrap over the epochs.
+summary.json, console lines, the history in every checkpoint. Both run in one process and take turns epoch by epoch, so
+that a machine that slows down slows both. The figure is the ratio of the total seconds; its interval is a bootstrap
+over the epochs.
 """
 
 from __future__ import annotations

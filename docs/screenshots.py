@@ -55,7 +55,7 @@ VIEWS = {
     "tensorboard_custom_scalars": View(
         "#custom_scalars", "find(node => node.tagName === 'TF-CUSTOM-SCALAR-MULTI-LINE-CHART-CARD')", 5, 1100
     ),
-    "tensorboard_hparams": View("#hparams", "find(node => node.tagName === 'TF-HPARAMS-TABLE-VIEW')", 5, 600, 2100),
+    "tensorboard_hparams": View("#hparams", "find(node => node.tagName === 'TF-HPARAMS-TABLE-VIEW')", 5, 600, 2400),
     "tensorboard_projector": View("#projector", "find(node => node.tagName === 'IFRAME')", 10, 900),
     "tensorboard_pr_curves": View("#pr_curves", "find(node => node.tagName === 'TF-PR-CURVE-CARD')", 4, 900),
     "tensorboard_text": View("#text", "find(node => node.tagName === 'TF-TEXT-LOADER')", 4, 1100),
