@@ -82,7 +82,7 @@ font-size:.85rem}
 @media(max-width:40rem){body{padding:.8rem}.verdict{font-size:1.15rem}.minor{font-size:1rem}
 figure img{max-width:38rem}figure img.fits{max-width:100%}}
 @media print{body{max-width:none;font-size:11pt}h2{break-after:avoid}figure,.card,tr{break-inside:avoid}
-.wide{overflow:visible}table{font-size:7.5pt}th,td{padding:.2rem .3rem}td{white-space:normal}.name{min-width:0}}
+.wide{overflow:visible}table{font-size:7.5pt}th,td{padding:.2rem .3rem;white-space:normal}.name{min-width:0}}
 """
 
 
