@@ -62,8 +62,8 @@ def paired_difference(
     variance and of N - 1 for the rest (Cochran and Cox 1950). Two more images, one right for each arm alone, keep
     unanimous results from looking certain (Bonett and Price 2012).
 
-    Simulated with equal arms, n = 1,000, K of 1 to 5 and seeds that spread by 0 to 3 points, a difference is claimed
-    in 0.6 to 5.4 % of the pairs; Satterthwaite's degrees of freedom claim one in up to 13 %.
+    Of 2,000 simulated pairs of equal arms, whose seeds spread by 0 to 3 points, at most 6 % are told apart for 1, 2, 3
+    and 5 seeds (the slow tests); Satterthwaite's degrees of freedom told 13 % apart at 2 seeds, of 1,000 pairs.
 
     The p is at least that of the sign-flip test over images, which for K = 1 is McNemar's; the interval then holds 0.
     """
