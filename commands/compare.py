@@ -152,12 +152,13 @@ def comparison_of(finished: Finished, options: Options) -> Comparison:
         warnings=finished.warnings,
         command=command(),
         tuning=tuple(row for one in finished.trained for row in one.tuning),
+        scored=finished.scored,
     )
 
 
 def compare_runs(folders: Sequence[Path], options: Options) -> int:
     """Compare finished runs. Where they have no test images, the weights of their last epochs are scored on val."""
-    from comparison.runs import Comparison, Condition, group_into_arms, read_run, require_same_data
+    from comparison.runs import Comparison, Condition, group_into_arms, left_out, read_run, require_same_data
     from trainers.compare_arms import free_folder
     from trainers.reevaluate import score_last_epoch
     from trainers.run_directory import find_run
@@ -174,11 +175,12 @@ def compare_runs(folders: Sequence[Path], options: Options) -> int:
         "They saw the same training, validation and test images; whether their budgets were equal, the table tells.",
     )
     data = runs[0].config["data"]["source"]
+    arms = group_into_arms(runs)
     comparison = Comparison(
         data=data,
-        conditions=(Condition(runs[0].config["data"]["labels_per_class"], group_into_arms(runs)),),
+        conditions=(Condition(runs[0].config["data"]["labels_per_class"], arms),),
         protocol=protocol,
-        warnings=(),
+        warnings=tuple(left_out(runs, arms)),
         command=command(),
     )
     show(comparison, free_folder(options.output, data))

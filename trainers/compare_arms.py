@@ -55,6 +55,8 @@ class Finished:
     trained: tuple[Trained, ...]
     protocol: tuple[str, ...]
     warnings: tuple[str, ...]
+    scored: str
+    """What the scored images are called, where that is not simply test."""
     flops_per_second: float
     """Training arithmetic over wall-clock seconds of all runs: what a time estimate can go by."""
 
@@ -115,11 +117,12 @@ class Plan:
         if len(self.rates(arm)) > 1:
             parts.append(f"lr{lr:g}")
         config = arm.config
+        pictures = config.output.tb if seed == self.seeds[0] else "scalars"  # those of every seed say the same
         return dataclasses.replace(
             config,
             data=replace(with_labels(config.data, labels), split=self.split_file),
             train=replace(config.train, seed=seed, lr=lr, epochs=self.epochs[condition]),
-            output=replace(config.output, run_name="_".join(parts)),
+            output=replace(config.output, run_name="_".join(parts), tb=pictures),
         )
 
 
@@ -199,7 +202,8 @@ def compare_arms(request: Request) -> Finished:
     trained = tuple(train_all(plan))
     seconds = time.perf_counter() - started
     work = sum(3 * one.arm.flops * images_seen(result) for one in trained for result in one.results)
-    return Finished(plan.folder, trained, tuple(protocol(plan)), warnings, work / max(seconds, 1e-9))
+    scored = "held-out validation" if plan.split.halved else ""
+    return Finished(plan.folder, trained, tuple(protocol(plan)), warnings, scored, work / max(seconds, 1e-9))
 
 
 def mark_finished(folder: Path) -> None:

@@ -44,11 +44,11 @@ DEFAULTS: dict[tuple[str, str], Defaults] = {
     ),
     ("nano_8", "scratch"): Defaults(
         lr=1e-3, weight_decay=0.05, batch_size=64, images_seen=150_000, max_epochs=120, label_smoothing=0.1,
-        augment="light", source="as vit_micro_2; the rate chosen on validation images of digits (comparison table)",
+        augment="light", source="as vit_micro_2; rate: validation images of digits (benchmarks/embedded_weights.py)",
     ),
     ("nano_8", "finetune"): Defaults(
-        lr=1e-3, weight_decay=0.05, batch_size=64, images_seen=150_000, max_epochs=120, label_smoothing=0.1,
-        augment="light", source="chosen on validation images of digits (comparison table in the README)",
+        lr=3e-3, weight_decay=0.05, batch_size=64, images_seen=150_000, max_epochs=120, label_smoothing=0.1,
+        augment="light", source="as from scratch; rate: validation images of digits (benchmarks/embedded_weights.py)",
     ),
     ("micro_4", "scratch"): Defaults(
         lr=2e-3, weight_decay=0.05, batch_size=128, images_seen=500_000, max_epochs=100, label_smoothing=0.1,
