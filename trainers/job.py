@@ -86,7 +86,8 @@ def prepare(config: RunConfig, *, checkpoint: dict[str, Any] | None = None) -> J
         )
         device = distributed.own_device(config.train.device)
         seed_everything(config.train.seed)
-        model = build_model(initial, num_classes=len(data.class_names)).to(device)
+        names = data.class_names
+        model = build_model(initial, num_classes=len(names), class_names=names).to(device)
         if config.train.checkpoint_activations:
             recompute_activations(list(parts(model).blocks))
     except (ConfigError, DataError, WeightsError):

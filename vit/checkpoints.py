@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,7 @@ def load_weights(
     *,
     source: str | None = None,
     layer_norm_eps: float | None = None,
+    class_names: Sequence[str] | None = None,
     strict: bool = True,
 ) -> LoadReport:
     """Load a file of weights into a model that `build_model` made, in place.
@@ -63,6 +64,7 @@ def load_weights(
         path: .pth, .pt, .safetensors or .npz; a run directory; a Hugging Face folder.
         source: torchvision, timm, huggingface, google or ours; default: told from the parameter names.
         layer_norm_eps: default: the one of the family.
+        class_names: of the new task. A head that the file says is for others is left out, however many they are.
         strict: False loads what fits and reports the missing and unexpected keys instead of refusing.
 
     Raises:
@@ -78,7 +80,7 @@ def load_weights(
     tensors = _to_our_names(file, source, layout)
     _refuse_other_pooling(file, model)
     own = layout.tensors
-    notes = _fit(tensors, layout, family, file.path)
+    notes = _fit(tensors, layout, family, file, class_names)
     # A new head is left as it is, with the layer before it.
     new = (layout.head, "pre_logits.") if f"{layout.head}weight" not in tensors else ()
     missing = [name for name in own if name not in tensors and not name.startswith(new)]
@@ -175,16 +177,20 @@ def _refuse_other_pooling(file: WeightFile, model: nn.Module) -> None:
         )
 
 
-def _fit(tensors: dict[str, Tensor], layout: _Layout, family: Family, path: Path) -> list[str]:
+def _fit(
+    tensors: dict[str, Tensor], layout: _Layout, family: Family, file: WeightFile, class_names: Sequence[str] | None
+) -> list[str]:
     """Adapt `tensors` in place to another resolution, channel count, patch embedding and head; say what changed."""
     own = layout.tensors
     notes = [family.note] if family.note else []
     notes += _fit_stem(tensors, own[layout.stem], layout.stem)
     if layout.positions is not None and layout.positions in tensors:
-        notes += _fit_positions(tensors, own[layout.positions].size(1), layout.positions, family, path)
+        notes += _fit_positions(tensors, own[layout.positions].size(1), layout.positions, family, file.path)
     for name in [name for name in own if name.endswith("attention.qkv.bias") and name not in tensors]:
         tensors[name] = torch.zeros_like(own[name])  # trained without: zero is the same function
-    notes += _fit_head(tensors, own, layout.head)
+    recorded = file.extras.get("class_names")
+    others = class_names is not None and recorded is not None and list(recorded) != list(class_names)
+    notes += _fit_head(tensors, own, layout.head, for_other_classes=others)
     return notes
 
 
@@ -220,18 +226,21 @@ def _fit_positions(tensors: dict[str, Tensor], tokens: int, name: str, family: F
     return [f"positions: {sides[0]} x {sides[0]} interpolated to {sides[1]} x {sides[1]} ({family.position_rule})"]
 
 
-def _fit_head(tensors: dict[str, Tensor], own: Mapping[str, Tensor], head: str) -> list[str]:
+def _fit_head(
+    tensors: dict[str, Tensor], own: Mapping[str, Tensor], head: str, *, for_other_classes: bool
+) -> list[str]:
     name = f"{head}weight"
     classes = own[name].size(0)
     found = tensors[name].size(0) if name in tensors else 0
     before = "pre_logits.weight"
-    if found == classes and (before in tensors or before not in own):
+    if found == classes and not for_other_classes and (before in tensors or before not in own):
         return []
     # The layer before the head is part of the old task: it goes too, unless it fits the one this model asks for.
     fits = before in own and before in tensors and own[before].shape == tensors[before].shape
     for key in [key for key in tensors if key.startswith((head,) if fits else (head, "pre_logits."))]:
         del tensors[key]
-    described = f"{found} classes in the file" if found else "none in the file"
+    other = "other " if for_other_classes and found == classes else ""
+    described = f"{found} {other}classes in the file" if found else "none in the file"
     return [f"head: {described}; a new one for {classes} classes"]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,9 @@ MODELS: dict[str, Builder] = {
 }
 
 
-def build_model(name: str | ModelConfig, *, num_classes: int, **options: Any) -> nn.Module:
+def build_model(
+    name: str | ModelConfig, *, num_classes: int, class_names: Sequence[str] | None = None, **options: Any
+) -> nn.Module:
     """Build a model by name, load its weights, give it a head of `num_classes` and freeze what shall not train.
 
     No wrapper: the scratch ViTs are `vit.model.VisionTransformer`, `vit_b_16` and `resnet18` torchvision's own classes.
@@ -75,6 +77,8 @@ def build_model(name: str | ModelConfig, *, num_classes: int, **options: Any) ->
     Args:
         name: a name of `MODELS`, `hf:ID_OR_FOLDER`, or a whole ModelConfig.
         num_classes: outputs of the head.
+        class_names: what they mean. Weights that were trained for others, and say so, then get a new head even where
+            there are as many.
         options: the fields of ModelConfig: weights, image_size, trainable, dropout, in_channels, pool, ...
 
     Raises:
@@ -95,7 +99,9 @@ def build_model(name: str | ModelConfig, *, num_classes: int, **options: Any) ->
         model = MODELS[config.name](config, num_classes=num_classes)
         path = weights_path(config)
         if path is not None:
-            report = load_weights(model, path, source=config.weights_source, layer_norm_eps=config.layer_norm_eps)
+            report = load_weights(
+                model, path, source=config.weights_source, layer_norm_eps=config.layer_norm_eps, class_names=class_names
+            )
             log.info("%s", report)
     freeze(model, config.trainable)
     return model

@@ -1,0 +1,71 @@
+"""The weights that come with the application are what their card says."""
+
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from datasets import DataConfig, build_dataloaders
+from trainers.evaluation import score_split
+from vit import build_model, image_spec
+from vit.config import EMBEDDED_WEIGHTS, ModelConfig
+from vit.factory import weights_path
+from vit.weight_files import read_weights
+
+FOLDER = Path(__file__).resolve().parent.parent / "vit" / "weights"
+CARD = (FOLDER / "README.md").read_text(encoding="utf-8")
+EVERY_FILE = pytest.mark.parametrize(("weights", "model"), EMBEDDED_WEIGHTS.items())
+
+
+@EVERY_FILE
+def test_the_file_is_small_described_and_the_one_of_its_card(weights, model):
+    path = weights_path(ModelConfig(name=model, weights=weights))
+    assert path is not None
+    assert path.stat().st_size <= 6e6
+    assert hashlib.sha256(path.read_bytes()).hexdigest() in CARD
+
+
+def test_no_file_lies_there_without_a_name():
+    named = {f"{model}-{weights}.safetensors" for weights, model in EMBEDDED_WEIGHTS.items()}
+    assert {path.name for path in FOLDER.glob("*") if path.suffix != ".md"} == named
+
+
+@EVERY_FILE
+def test_they_give_a_model_with_a_new_zero_head_and_a_backbone_that_is_not_new(weights, model):
+    pretrained = build_model(model, num_classes=7, weights=weights)
+    torch.manual_seed(0)
+    fresh = build_model(model, num_classes=7, weights="none")
+    assert not pretrained(torch.rand(2, 3, 32, 32)).any()
+    assert (pretrained.blocks[0].mlp.fc1.weight - fresh.blocks[0].mlp.fc1.weight).abs().mean() > 1e-3
+
+
+@pytest.mark.parametrize("model", ["vit_micro_4", "vit_b_16"])
+def test_another_model_is_told_whose_they_are(model):
+    with pytest.raises(ValueError, match="belong to vit_nano_8, not to " + model):
+        build_model(model, num_classes=2, weights="fashion_mnist")
+
+
+def test_the_card_tells_the_accuracy_that_they_have_on_the_real_test_images(real_data):
+    stated = float(re.search(r"\| result \| ([\d.]+) % of Fashion-MNIST's 10,000 test images", CARD)[1])  # type: ignore[index]
+    config = ModelConfig(name="vit_nano_8", weights="fashion_mnist")
+    model = build_model(config, num_classes=10).eval()
+    data = build_dataloaders(DataConfig(source="fashion_mnist", root=real_data, workers=0), image_spec(config))
+    scores = score_split(
+        model, data.dataloaders["test"], num_classes=10, device=torch.device("cpu"), amp_dtype=torch.bfloat16
+    )
+    assert round(100 * scores.metrics["accuracy"], 1) == pytest.approx(stated, abs=0.11)
+
+
+def test_a_head_for_other_classes_is_new_even_where_there_are_as_many():
+    config = ModelConfig(name="vit_nano_8", weights="fashion_mnist")
+    path = weights_path(config)
+    assert path is not None
+    fashion = read_weights(path).extras["class_names"]
+    kept = build_model(config, num_classes=10, class_names=fashion)
+    assert kept.head.weight.any()
+    for names in ([str(digit) for digit in range(10)], fashion[::-1]):
+        new = build_model(config, num_classes=10, class_names=names)
+        assert not new.head.weight.any()
+        assert torch.equal(new.blocks[3].mlp.fc2.weight, kept.blocks[3].mlp.fc2.weight)
