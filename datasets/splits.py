@@ -136,6 +136,8 @@ def require_complete(samples: Samples) -> Samples:
         split: np.bincount(samples.labels[samples.indices(split)], minlength=len(samples.class_names))
         for split in SPLITS
     }
+    if len(samples.class_names) < 2:
+        raise DataError(f"{samples.name} has one class, {samples.class_names[0]!r}; to tell classes apart takes two")
     for split in ("train", "val"):
         if not counts[split].sum():
             raise DataError(f"{samples.name} has no {split} images; give it more images or another split")

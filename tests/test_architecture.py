@@ -65,6 +65,12 @@ def test_nothing_below_the_commands_imports_them():
             assert not {name for name in first_party(path) if name.startswith("commands")}, path
 
 
+def test_training_knows_nothing_of_the_comparison_that_reads_its_runs():
+    for package in ("vit", "datasets", "trainers"):
+        for path in modules(package):
+            assert not {name for name in first_party(path) if name.startswith("comparison")}, path
+
+
 @pytest.mark.parametrize("path", TORCH_FREE)
 def test_the_command_line_needs_no_torch(path):
     heavy = {"torch", "torchvision", "ignite", "numpy", "pandas", "sklearn", "matplotlib"}

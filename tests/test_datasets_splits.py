@@ -170,3 +170,8 @@ def test_a_million_paths_cost_their_characters():
     assert table[len(names) - 1] == names[-1]
     assert list(PathTable.from_paths(["ü/é.png", "a"])) == ["ü/é.png", "a"]
     assert SPLITS == ("train", "val", "test")
+
+
+def test_a_set_of_one_class_is_refused_by_its_name():
+    with pytest.raises(DataError, match="made has one class, 'c0'; to tell classes apart takes two"):
+        require_complete(assign_splits(made([20]), DataConfig()))
