@@ -1,6 +1,6 @@
-"""Take the screenshots that the README shows, from a real TensorBoard on a real run.
+"""Take the screenshots that the README shows: of TensorBoard on real runs, and of the report of a real comparison.
 
-    python -m docs.screenshots RUNS_DIR [--out docs/figures] [--only scalars ...]
+    python -m docs.screenshots RUNS_DIR [--report report.html] [--out docs/figures] [--only tensorboard report ...]
 
 RUNS_DIR is what `tensorboard --logdir` is given; a run of `train --tb full` has everything to show. Needs Chromium.
 """
@@ -61,6 +61,8 @@ VIEWS = {
     "tensorboard_text": View("#text", "find(node => node.tagName === 'TF-TEXT-LOADER')", 4, 1100),
 }  # fmt: skip
 
+REPORT = {"report": View("", "document.querySelector('table')", 1, 1500, 1200)}
+
 
 def start_tensorboard(logdir: Path, log: Path) -> tuple[subprocess.Popen, str]:
     """A TensorBoard on loopback and its address."""
@@ -97,14 +99,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("logdir", type=Path)
     parser.add_argument("--out", type=Path, default=Path("docs/figures"))
-    parser.add_argument("--only", nargs="+", choices=VIEWS, default=list(VIEWS))
+    parser.add_argument("--report", type=Path, help="a comparison's report.html")
+    parser.add_argument("--only", nargs="+", choices=[*VIEWS, *REPORT], default=[*VIEWS, *REPORT])
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         server, address = start_tensorboard(options.logdir, Path(folder) / "log")
         try:
             for name in options.only:
-                take(address, VIEWS[name], options.out / f"{name}.png", Path(folder) / name)
+                if name in VIEWS:
+                    take(address, VIEWS[name], options.out / f"{name}.png", Path(folder) / name)
+                elif options.report is not None:
+                    page = options.report.resolve().as_uri()
+                    take(page, REPORT[name], options.out / f"{name}.png", Path(folder) / name)
         finally:
             server.terminate()
             server.wait(timeout=20)
