@@ -18,7 +18,8 @@ from vit.config import ModelConfig
 
 if TYPE_CHECKING:
     from comparison.runs import Comparison
-    from trainers.compare_arms import Finished, Request
+    from trainers.compare_arms import Finished
+    from trainers.compare_plan import Request
 
 ARM_OPTIONS = {*flags(ModelConfig), *flags(TrainConfig), "--augment", "--batch-size"} - {
     "--seed", "--epochs", "--device", "--max-minutes", "--loop", "--model"
@@ -87,7 +88,7 @@ def main(options: Options) -> int:
 
 def request_of(options: Options) -> Request:
     from trainers.arms import default_arms
-    from trainers.compare_arms import Request
+    from trainers.compare_plan import Request
 
     base = RunConfig(**sections(options))
     texts = options.arms or default_arms(base.data.source)
@@ -159,7 +160,7 @@ def comparison_of(finished: Finished, options: Options) -> Comparison:
 def compare_runs(folders: Sequence[Path], options: Options) -> int:
     """Compare finished runs. Where they have no test images, the weights of their last epochs are scored on val."""
     from comparison.runs import Comparison, Condition, group_into_arms, left_out, read_run, require_same_data
-    from trainers.compare_arms import free_folder
+    from trainers.compare_plan import free_folder
     from trainers.reevaluate import score_last_epoch
     from trainers.run_directory import find_run
 

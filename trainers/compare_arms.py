@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from datasets.config import DataConfig
-from datasets.shared_split import PRETRAINED_ON, SharedSplit, copies_of_training_images, shared_split
-from datasets.splits import subset_training, write_split
-from trainers import console, defaults
-from trainers.arms import Arm, measure_arms, rate_grid, shared_epochs, tunes, without_subset
-from trainers.config import OutputConfig, RunConfig, to_dict
-from trainers.distributed import world_size
-from trainers.errors import ConfigError, Diverged, Interrupted, TrainingError
+from datasets.shared_split import PRETRAINED_ON, copies_of_training_images
+from datasets.splits import write_split
+from trainers import console
+from trainers.arms import Arm
+from trainers.compare_plan import Plan, Request, as_facts
+from trainers.errors import Diverged, Interrupted, TrainingError
 from trainers.resume import read_result, resume
 from trainers.run import RunResult, train
 from trainers.run_directory import read_json, write_json
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a person asked to be compared. `arms` and `base` carry everything a run takes."""
-
-    base: RunConfig
-    arms: tuple[RunConfig, ...]
-    seeds: int = 3
-    labels: tuple[int | None, ...] = (None,)
-    """Labels per class of each condition; None: all training images."""
-    images_seen: int | None = None
-    tune_lr: Literal["auto", "on", "off"] = "auto"
-    lr_grid: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -59,126 +41,6 @@ class Finished:
     """What the scored images are called, where that is not simply test."""
     flops_per_second: float
     """Training arithmetic over wall-clock seconds of all runs: what a time estimate can go by."""
-
-
-class Plan:
-    """A request with everything decided before the first step: split, arms, budgets, rates, folder."""
-
-    def __init__(self, request: Request) -> None:
-        refuse_what_cannot_be_shared(request)
-        self.request = request
-        self.data = without_subset(request.base.data)
-        self.split: SharedSplit = shared_split(self.data)
-        self.folder, self.continued = find_folder(request)
-        self.arms = measure_arms(request.arms)
-        self.train_images = [self._training_images(labels) for labels in request.labels]
-        self.epochs = [
-            shared_epochs(self.arms, request.base, train_images=n, images_seen=request.images_seen)
-            for n in self.train_images
-        ]
-        self.grid = rate_grid(self.arms, request.lr_grid)
-        self.device = defaults.resolve_device(request.base.train.device)
-        self.tuned, self.why_tuned = tunes(
-            request.tune_lr, self.arms, images_seen=self.images_seen, grid=self.grid, device=self.device
-        )
-
-    @property
-    def split_file(self) -> Path:
-        return self.folder / "split.csv"
-
-    @property
-    def images_seen(self) -> list[int]:
-        return [epochs * images for epochs, images in zip(self.epochs, self.train_images, strict=True)]
-
-    @property
-    def seeds(self) -> range:
-        first = self.request.base.train.seed
-        return range(first, first + self.request.seeds)
-
-    def rates(self, arm: Arm) -> tuple[float | None, ...]:
-        """The rates an arm tries; None: its default. A rate that a person gave is not looked for."""
-        if arm.config.train.lr is not None or not self.tuned:
-            return (arm.config.train.lr,)
-        return self.grid
-
-    @property
-    def number_of_runs(self) -> int:
-        one_condition = sum(len(self.rates(arm)) + self.request.seeds - 1 for arm in self.arms)
-        return one_condition * len(self.request.labels)
-
-    def _training_images(self, labels: int | None) -> int:
-        data = with_labels(self.request.base.data, labels)
-        return len(subset_training(self.split.samples, data).indices("train"))
-
-    def run_config(self, arm: Arm, condition: int, *, seed: int, lr: float | None) -> RunConfig:
-        """The options of one run. Its name says which it is, so that a stopped comparison finds it again."""
-        labels = self.request.labels[condition]
-        parts = [self.folder.name, arm.slug, *([f"l{labels}"] if labels else []), f"s{seed}"]
-        if len(self.rates(arm)) > 1:
-            parts.append(f"lr{lr:g}")
-        config = arm.config
-        pictures = config.output.tb if seed == self.seeds[0] else "scalars"  # those of every seed say the same
-        return dataclasses.replace(
-            config,
-            data=replace(with_labels(config.data, labels), split=self.split_file),
-            train=replace(config.train, seed=seed, lr=lr, epochs=self.epochs[condition]),
-            output=replace(config.output, run_name="_".join(parts), tb=pictures),
-        )
-
-
-def refuse_what_cannot_be_shared(request: Request) -> None:
-    """Options that make no sense for several runs on one split."""
-    if len(request.arms) < 2:
-        raise ConfigError(f"a comparison needs two arms or more, found {len(request.arms)}; see --arms")
-    if request.base.data.folds is not None:
-        raise ConfigError("compare scores all arms on one test split; leave out --folds")
-    if request.labels != (None,) and request.base.data.fraction is not None:
-        raise ConfigError("--fraction and --labels both choose the training images; give one of them")
-    if world_size() > 1:
-        raise ConfigError("compare trains its runs one after the other; start it without torchrun")
-
-
-def with_labels(data: DataConfig, labels: int | None) -> DataConfig:
-    """The data with so many labels per class; with all of them `fraction` still applies."""
-    return data if labels is None else replace(data, labels_per_class=labels)
-
-
-def find_folder(request: Request) -> tuple[Path, bool]:
-    """The folder of the same comparison that was stopped, or a new one; and whether it was there."""
-    output, data = request.base.output, request.base.data.source
-    wanted = as_facts(request)
-    for path in sorted(data_folder(output, data).glob("*/compare.json"), reverse=True):
-        known = read_json(path)
-        if known["status"] != "finished" and known["requested"] == wanted:
-            return path.parent, True
-    return free_folder(output, data), False
-
-
-def data_folder(output: OutputConfig, data: str) -> Path:
-    return output.output_dir / (Path(data).stem or "data")
-
-
-def free_folder(output: OutputConfig, data: str) -> Path:
-    """Where a comparison goes; nothing is created yet.
-
-    Raises:
-        ConfigError: `--run-name` is taken.
-    """
-    parent = data_folder(output, data)
-    if output.run_name is not None:
-        if (parent / output.run_name).exists():
-            raise ConfigError(f"{parent / output.run_name} exists already; choose another --run-name, or remove it")
-        return parent / output.run_name
-    name, number = f"{datetime.now():%Y%m%d-%H%M%S}_compare", 2
-    folder = parent / name
-    while folder.exists():
-        folder, number = parent / f"{name}_{number}", number + 1
-    return folder
-
-
-def as_facts(request: Request) -> dict[str, Any]:
-    """The request as plain data: the same again means the same comparison."""
-    return to_dict(request)
 
 
 def compare_arms(request: Request) -> Finished:
@@ -244,7 +106,7 @@ def announce(plan: Plan) -> None:
 
 def train_all(plan: Plan) -> Iterator[Trained]:
     """Condition by condition, arm by arm: all rates at the first seed, then the other seeds at the best of them."""
-    progress = Progress(plan.number_of_runs)
+    progress = Progress(plan.number_of_runs, plan.all_work)
     for condition, labels in enumerate(plan.request.labels):
         for arm in plan.arms:
             first, *others = plan.seeds
@@ -279,20 +141,22 @@ def _listed(values: Sequence[float | None]) -> str:
 
 
 class Progress:
-    """One line per run, and how long the rest takes."""
+    """One line per run, and how long the rest takes at the pace of what was trained so far."""
 
-    def __init__(self, total: int) -> None:
-        self.total, self.done, self.fresh = total, 0, 0
+    def __init__(self, runs: int, work: float) -> None:
+        self.runs, self.work = runs, work
+        self.done, self.work_done, self.work_trained = 0, 0.0, 0.0
         self.started = time.perf_counter()
 
-    def line(self, text: str, *, trained: bool) -> None:
+    def line(self, text: str, *, work: float, trained: bool) -> None:
         self.done += 1
-        self.fresh += trained
+        self.work_done += work
+        self.work_trained += work if trained else 0
         left = ""
-        if self.fresh and self.done < self.total:
-            each = (time.perf_counter() - self.started) / self.fresh
-            left = f", about {console.duration(each * (self.total - self.done))} left"
-        console.say(f"{self.done:>3}/{self.total}  {text}{left}")
+        if self.work_trained and self.done < self.runs:
+            pace = (time.perf_counter() - self.started) / self.work_trained
+            left = f", about {console.duration(pace * (self.work - self.work_done))} left"
+        console.say(f"{self.done:>3}/{self.runs}  {text}{left}")
 
 
 def one_run(plan: Plan, arm: Arm, condition: int, seed: int, lr: float | None, progress: Progress) -> RunResult | None:
@@ -302,7 +166,7 @@ def one_run(plan: Plan, arm: Arm, condition: int, seed: int, lr: float | None, p
     labels = plan.request.labels[condition]
     title = f"{arm.name}, {f'{labels} labels per class' if labels else 'all labels'}, seed {seed}"
     title += f", lr {lr:g}" if lr is not None else ""
-    known = (folder / "summary.json").is_file()
+    known, work = (folder / "summary.json").is_file(), plan.work(arm, condition)
     try:
         if known and read_json(folder / "summary.json")["status"] == "finished":
             result, trained = read_result(folder), False
@@ -315,11 +179,11 @@ def one_run(plan: Plan, arm: Arm, condition: int, seed: int, lr: float | None, p
     except TrainingError as error:
         if not isinstance(error.__cause__, Diverged):
             raise
-        progress.line(f"{title}: diverged", trained=True)
+        progress.line(f"{title}: diverged", work=work, trained=True)
         return None
     seconds = read_json(folder / "summary.json")["seconds"]
     text = f"{title}: val {result.val['accuracy']:.1%}, epoch {result.best_epoch}, {seconds:.0f} s"
-    progress.line(text if trained else f"{text} (was finished)", trained=trained)
+    progress.line(text if trained else f"{text} (was finished)", work=work, trained=trained)
     return result
 
 

@@ -1,0 +1,166 @@
+"""A comparison before its first step: what was asked, and everything that follows from it. Nothing is trained here."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from datasets.config import DataConfig
+from datasets.shared_split import SharedSplit, shared_split
+from datasets.splits import subset_training
+from trainers import defaults
+from trainers.arms import Arm, measure_arms, rate_grid, shared_epochs, tunes, without_subset
+from trainers.config import OutputConfig, RunConfig, to_dict
+from trainers.distributed import world_size
+from trainers.errors import ConfigError
+from trainers.run_directory import read_json
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a person asked to be compared. `arms` and `base` carry everything a run takes."""
+
+    base: RunConfig
+    arms: tuple[RunConfig, ...]
+    seeds: int = 3
+    labels: tuple[int | None, ...] = (None,)
+    """Labels per class of each condition; None: all training images."""
+    images_seen: int | None = None
+    tune_lr: Literal["auto", "on", "off"] = "auto"
+    lr_grid: tuple[float, ...] | None = None
+
+
+class Plan:
+    """A request with everything decided before the first step: split, arms, budgets, rates, folder."""
+
+    def __init__(self, request: Request) -> None:
+        refuse_what_cannot_be_shared(request)
+        self.request = request
+        self.data = without_subset(request.base.data)
+        self.split: SharedSplit = shared_split(self.data)
+        self.folder, self.continued = find_folder(request)
+        self.arms = measure_arms(request.arms)
+        self.train_images = [self._training_images(labels) for labels in request.labels]
+        self.epochs = [
+            shared_epochs(self.arms, request.base, train_images=n, images_seen=request.images_seen)
+            for n in self.train_images
+        ]
+        self.grid = rate_grid(self.arms, request.lr_grid)
+        self.device = defaults.resolve_device(request.base.train.device)
+        self.tuned, self.why_tuned = tunes(
+            request.tune_lr, self.arms, images_seen=self.images_seen, grid=self.grid, device=self.device
+        )
+
+    @property
+    def split_file(self) -> Path:
+        return self.folder / "split.csv"
+
+    @property
+    def images_seen(self) -> list[int]:
+        return [epochs * images for epochs, images in zip(self.epochs, self.train_images, strict=True)]
+
+    @property
+    def seeds(self) -> range:
+        first = self.request.base.train.seed
+        return range(first, first + self.request.seeds)
+
+    def rates(self, arm: Arm) -> tuple[float | None, ...]:
+        """The rates an arm tries; None: its default. A rate that a person gave is not looked for."""
+        if arm.config.train.lr is not None or not self.tuned:
+            return (arm.config.train.lr,)
+        return self.grid
+
+    def runs_of(self, arm: Arm) -> int:
+        """Under one condition: every rate at the first seed, one rate at the others."""
+        return len(self.rates(arm)) + self.request.seeds - 1
+
+    @property
+    def number_of_runs(self) -> int:
+        return sum(self.runs_of(arm) for arm in self.arms) * len(self.request.labels)
+
+    def work(self, arm: Arm, condition: int) -> float:
+        """Floating-point operations of one run: three forward passes a training image, one a validation image."""
+        images = 3 * self.train_images[condition] + self.split.size("val")
+        return arm.flops * self.epochs[condition] * images
+
+    @property
+    def all_work(self) -> float:
+        conditions = range(len(self.request.labels))
+        return sum(self.work(arm, i) * self.runs_of(arm) for i in conditions for arm in self.arms)
+
+    def _training_images(self, labels: int | None) -> int:
+        data = with_labels(self.request.base.data, labels)
+        return len(subset_training(self.split.samples, data).indices("train"))
+
+    def run_config(self, arm: Arm, condition: int, *, seed: int, lr: float | None) -> RunConfig:
+        """The options of one run. Its name says which it is, so that a stopped comparison finds it again."""
+        labels = self.request.labels[condition]
+        parts = [self.folder.name, arm.slug, *([f"l{labels}"] if labels else []), f"s{seed}"]
+        if len(self.rates(arm)) > 1:
+            parts.append(f"lr{lr:g}")
+        config = arm.config
+        pictures = config.output.tb if seed == self.seeds[0] else "scalars"  # those of every seed say the same
+        return dataclasses.replace(
+            config,
+            data=replace(with_labels(config.data, labels), split=self.split_file),
+            train=replace(config.train, seed=seed, lr=lr, epochs=self.epochs[condition]),
+            output=replace(config.output, run_name="_".join(parts), tb=pictures),
+        )
+
+
+def refuse_what_cannot_be_shared(request: Request) -> None:
+    """Options that make no sense for several runs on one split."""
+    if len(request.arms) < 2:
+        raise ConfigError(f"a comparison needs two arms or more, found {len(request.arms)}; see --arms")
+    if request.base.data.folds is not None:
+        raise ConfigError("compare scores all arms on one test split; leave out --folds")
+    if request.labels != (None,) and request.base.data.fraction is not None:
+        raise ConfigError("--fraction and --labels both choose the training images; give one of them")
+    if world_size() > 1:
+        raise ConfigError("compare trains its runs one after the other; start it without torchrun")
+
+
+def with_labels(data: DataConfig, labels: int | None) -> DataConfig:
+    """The data with so many labels per class; with all of them `fraction` still applies."""
+    return data if labels is None else replace(data, labels_per_class=labels)
+
+
+def find_folder(request: Request) -> tuple[Path, bool]:
+    """The folder of the same comparison that was stopped, or a new one; and whether it was there."""
+    output, data = request.base.output, request.base.data.source
+    wanted = as_facts(request)
+    for path in sorted(data_folder(output, data).glob("*/compare.json"), reverse=True):
+        known = read_json(path)
+        if known["status"] != "finished" and known["requested"] == wanted:
+            return path.parent, True
+    return free_folder(output, data), False
+
+
+def data_folder(output: OutputConfig, data: str) -> Path:
+    return output.output_dir / (Path(data).stem or "data")
+
+
+def free_folder(output: OutputConfig, data: str) -> Path:
+    """Where a comparison goes; nothing is created yet.
+
+    Raises:
+        ConfigError: `--run-name` is taken.
+    """
+    parent = data_folder(output, data)
+    if output.run_name is not None:
+        if (parent / output.run_name).exists():
+            raise ConfigError(f"{parent / output.run_name} exists already; choose another --run-name, or remove it")
+        return parent / output.run_name
+    name, number = f"{datetime.now():%Y%m%d-%H%M%S}_compare", 2
+    folder = parent / name
+    while folder.exists():
+        folder, number = parent / f"{name}_{number}", number + 1
+    return folder
+
+
+def as_facts(request: Request) -> dict[str, Any]:
+    """The request as plain data: the same again means the same comparison."""
+    return to_dict(request)
