@@ -91,6 +91,8 @@ def request_of(options: Options) -> Request:
     from trainers.compare_plan import Request
 
     base = RunConfig(**sections(options))
+    if base.model.name != "auto":
+        raise UsageError(f"--model {base.model.name}: compare takes its models from --arms")
     texts = options.arms or default_arms(base.data.source)
     labels = tuple(number_of_labels(word) for word in options.labels) or (base.data.labels_per_class,)
     return Request(
@@ -204,11 +206,11 @@ def show(comparison: Comparison, folder: Path) -> None:
 
 
 def print_bigger_version(finished: Finished) -> None:
-    """The same on photographs, with what it takes: 346 MB of weights, and hours at the pace of the runs just seen."""
+    """The same on photographs, with what it takes: 330 MB of weights, and hours at the pace of the runs just seen."""
     from trainers.console import duration
 
     # ViT-B/16 at 224 px: 35 GFLOPs forward (2 per multiply-add), 3 times that a step; 244 images, 10 epochs, 2 arms.
     seconds = 2 * 3 * 244 * 10 * 3 * 35.1e9 / finished.flops_per_second
     print(f"{'next':>9}  python main.py compare --data hymenoptera --epochs 10 --tune-lr off")
-    print(f"{'':>9}  vit_b_16 from scratch and pretrained on ImageNet, 3 seeds each: 346 MB of weights and 47 MB of")
+    print(f"{'':>9}  vit_b_16 from scratch and pretrained on ImageNet, 3 seeds each: 330 MB of weights and 47 MB of")
     print(f"{'':>9}  images to download, about {duration(seconds)} at the pace of these runs; minutes on a GPU")

@@ -146,6 +146,7 @@ def test_a_stopped_comparison_goes_on_where_it_stopped(tmp_path):
         (["--arms", "vit_nano_8", "vit_nano_8,lr=fast"], 2, "'fast'"),
         (["--arms", "vit_nano_8", "vit_nano_8,weights=absent.pth"], 3, "absent.pth"),
         (["--arms", "vit_nano_8", "vit_micro_4,weights=fashion_mnist"], 2, "belong to vit_nano_8"),
+        (["--model", "resnet18"], 2, "compare takes its models from --arms"),
         (["--seeds", "0"], 2, "seeds=0 must be at least 1"),
         (["--labels", "ten"], 2, "--labels ten: give a number"),
         (["--folds", "3"], 2, "leave out --folds"),
