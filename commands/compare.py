@@ -77,12 +77,13 @@ def main(options: Options) -> int:
     if options.runs:
         return compare_runs([Path(name) for name in options.runs], options)
     from trainers.compare_arms import compare_arms, mark_finished
+    from trainers.defaults import resolve_device
 
     finished = compare_arms(request_of(options))
     show(comparison_of(finished, options), finished.folder)
     mark_finished(finished.folder)
     if not options.arms:
-        print_bigger_version(finished)
+        print_bigger_version(resolve_device(options.train.device))
     return 0
 
 
@@ -205,12 +206,17 @@ def show(comparison: Comparison, folder: Path) -> None:
     print(f"{'watch':>9}  tensorboard --logdir {folder.parent.parent}")
 
 
-def print_bigger_version(finished: Finished) -> None:
-    """The same on photographs, with what it takes: 330 MB of weights, and hours at the pace of the runs just seen."""
-    from trainers.console import duration
+def print_bigger_version(device: str) -> None:
+    """The same on photographs, with what it takes."""
+    import torch
 
-    # ViT-B/16 at 224 px: 35 GFLOPs forward (2 per multiply-add), 3 times that a step; 244 images, 10 epochs, 2 arms.
-    seconds = 2 * 3 * 244 * 10 * 3 * 35.1e9 / finished.flops_per_second
+    from trainers.console import duration
+    from trainers.defaults import computes_in_bf16
+    from trainers.pace import training_flops_per_second
+
+    # ViT-B/16 at 224 px: 35.1 GFLOPs forward, 3 times that a step; 244 images x 10 epochs x 3 seeds x 2 arms.
+    dtype = torch.bfloat16 if computes_in_bf16(device) else torch.float32
+    seconds = 3 * 35.1e9 * 244 * 10 * 3 * 2 / training_flops_per_second(torch.device(device), dtype)
     print(f"{'next':>9}  python main.py compare --data hymenoptera --epochs 10 --tune-lr off")
-    print(f"{'':>9}  vit_b_16 from scratch and pretrained on ImageNet, 3 seeds each: 330 MB of weights and 47 MB of")
-    print(f"{'':>9}  images to download, about {duration(seconds)} at the pace of these runs; minutes on a GPU")
+    print(f"{'':>9}  vit_b_16 from scratch and pretrained on ImageNet, 3 seeds each, about {duration(seconds)} on this")
+    print(f"{'':>9}  machine; downloads 330 MB of weights and 47 MB of images")

@@ -12,7 +12,6 @@ from trainers import defaults
 from trainers.config import RunConfig
 from trainers.errors import ConfigError
 from trainers.job import prepare
-from vit.config import HF_PREFIX
 from vit.summary import summarise
 
 SMALL_GRID = (3e-4, 1e-3, 3e-3)
@@ -82,9 +81,7 @@ def arm_names(resolved: Sequence[RunConfig]) -> list[str]:
 
 def _name(config: RunConfig) -> str:
     model = config.model
-    start = "from scratch" if model.weights == "none" else f"pretrained ({model.weights or 'its own weights'})"
-    if model.weights is None and not model.name.startswith(HF_PREFIX):
-        start = "from scratch"
+    start = "from scratch" if model.weights == "none" else "pretrained"  # a resolved weights=None is hf:'s own
     kind, _, blocks = model.trainable.partition(":")
     part = {"all": "", "head": ", head only", "last": f", last {blocks} blocks"}[kind]
     return f"{model.name} {start}{part}"

@@ -39,8 +39,6 @@ class Finished:
     warnings: tuple[str, ...]
     scored: str
     """What the scored images are called, where that is not simply test."""
-    flops_per_second: float
-    """Training arithmetic over wall-clock seconds of all runs: what a time estimate can go by."""
 
 
 def compare_arms(request: Request) -> Finished:
@@ -60,22 +58,15 @@ def compare_arms(request: Request) -> Finished:
     warnings = tuple(known_problems(plan))
     for line in warnings:
         console.say(f"{'warning':>9}  {line}")
-    started = time.perf_counter()
     trained = tuple(train_all(plan))
-    seconds = time.perf_counter() - started
-    work = sum(3 * one.arm.flops * images_seen(result) for one in trained for result in one.results)
     scored = "held-out validation" if plan.split.halved else ""
-    return Finished(plan.folder, trained, tuple(protocol(plan)), warnings, scored, work / max(seconds, 1e-9))
+    return Finished(plan.folder, trained, tuple(protocol(plan)), warnings, scored)
 
 
 def mark_finished(folder: Path) -> None:
     """The report is there: the same command starts another comparison from now on."""
     path = folder / "compare.json"
     write_json(path, read_json(path) | {"status": "finished"})
-
-
-def images_seen(result: RunResult) -> int:
-    return int(read_json(result.run_dir / "summary.json")["images_seen"])
 
 
 def announce(plan: Plan) -> None:

@@ -25,11 +25,14 @@ _quiet = False
 def quiet() -> Iterator[None]:
     """Say nothing: of many runs that follow one protocol, each would repeat the screen of the one before."""
     global _quiet
-    before, _quiet = _quiet, True
+    data_log = logging.getLogger("datasets")
+    before, level, _quiet = _quiet, data_log.level, True
+    data_log.setLevel(logging.ERROR)
     try:
         yield
     finally:
         _quiet = before
+        data_log.setLevel(level)
 
 
 def say(line: str = "") -> None:

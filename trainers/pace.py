@@ -1,0 +1,29 @@
+"""How fast a device will train a model it has not trained yet: measured on one product, not on the model."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+SHARE_OF_PRODUCT = 0.6
+"""Of the matrix product's rate: about what a training step of ViT-B/16 reaches (benchmarks/step_throughput.py)."""
+
+
+def training_flops_per_second(
+    device: torch.device, dtype: torch.dtype, *, side: int = 1024, seconds: float = 0.3
+) -> float:
+    """The rate at which training steps of a large ViT should run: a share of what a large matrix product does."""
+    side = 1024
+    a, b = (torch.ones(side, side, device=device, dtype=dtype) for _ in range(2))
+    _synchronise(a @ b)
+    products, started = 0, time.perf_counter()
+    while time.perf_counter() - started < seconds:
+        _synchronise(a @ b)
+        products += 1
+    return SHARE_OF_PRODUCT * products * 2 * side**3 / (time.perf_counter() - started)
+
+
+def _synchronise(result: torch.Tensor) -> None:
+    if result.device.type == "cuda":
+        torch.cuda.synchronize(result.device)
