@@ -51,10 +51,12 @@ def test_commands_of_the_readme_are_understood(line, tmp_path, monkeypatch, caps
     data = image_folder(tmp_path / "images")
     monkeypatch.chdir(tmp_path)
     words = shlex.split(line.replace("path/to/images", str(data)).partition("main.py")[2])
-    if "vit_b_16" in words:
+    if "vit_b_16" in line:
         words += ["--weights", "none", "--image-size", "32"]
-    if words[0] == "train":
+    if words[0] in {"train", "compare"}:
         words += ["--epochs", "1", "--image-size", "32", "--device", "cpu", "--workers", "0", "--batch-size", "4"]
+    if words[0] == "compare":
+        words += ["--seeds", "1", "--tune-lr", "off"]
     if words[0] in {"evaluate", "predict"}:
         main.main(["train", "--data", str(data), "--model", "vit_micro_4", "--epochs", "1", "--workers", "0"])
     assert main.main(words) == 0, capsys.readouterr().err
