@@ -1,16 +1,23 @@
 """`compare` as a person meets it: arms trained under one protocol, continued, or taken from finished runs."""
 
+import contextlib
+import io
 import json
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fake_sets import class_folders
 
 import main
 from commands.compare import STORY, parse, parse_arm
+from datasets.config import DataConfig
+from datasets.shared_split import shared_split
+from trainers.compare_arms import known_problems
 from trainers.config import RunConfig
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -178,3 +185,43 @@ def test_an_arm_changes_what_it_names_and_nothing_else():
 def test_the_bare_command_compares_scratch_and_pretrained_at_ten_labels_and_all():
     options = parse(STORY, "python main.py compare")
     assert (options.data.source, options.labels, options.arms) == ("digits", ("10", "all"), ())
+
+
+@pytest.fixture(scope="module")
+def troubled(tmp_path_factory):
+    """One rate of the grid diverges, and a training image is among the test images."""
+    folder = tmp_path_factory.mktemp("troubled")
+    data = class_folders(folder / "pets", {f"{split}/{name}": 4 for split in ("train", "val", "test") for name in "ab"})
+    shutil.copy(data / "train" / "a" / "000.png", data / "test" / "a" / "copy.png")
+    out = io.StringIO()
+    options = ("--data", data, *SMALL, "--seeds", 1, "--lr-grid", 0.001, 1e30, "--output-dir", folder / "runs")
+    with contextlib.redirect_stdout(out):
+        assert main.main([str(word) for word in ("compare", *TWO_ARMS, *options)]) == 0
+    (report,) = (folder / "runs" / "pets").glob("*_compare/report.html")
+    return out.getvalue(), report.read_text(encoding="utf-8")
+
+
+def test_a_rate_that_diverges_is_named_and_another_is_taken(troubled):
+    out, page = troubled
+    assert out.count("lr 1e+30: diverged") == 2
+    assert "1e+30" in page
+
+
+def test_test_images_that_were_trained_on_are_counted_in_output_and_report(troubled):
+    for text in troubled:
+        assert "1 of 9 test images are near-duplicates of training images" in text
+
+
+def test_an_arm_that_may_have_seen_the_test_images_in_pretraining_is_warned_of():
+    def plan(source, *names):
+        base = SimpleNamespace(data=SimpleNamespace(source=source))
+        split = shared_split(DataConfig(source="digits"))
+        return SimpleNamespace(
+            request=SimpleNamespace(base=base), arms=[SimpleNamespace(name=name) for name in names], split=split
+        )
+
+    found = list(known_problems(plan("hymenoptera", "vit_b_16 from scratch", "vit_b_16 pretrained")))
+    assert found == ["hymenoptera is a subset of ImageNet-1k (classes ant and bee): a pretrained arm may have seen the "
+                     "test images"]  # fmt: skip
+    assert not list(known_problems(plan("hymenoptera", "vit_b_16 from scratch", "vit_tiny_16 from scratch")))
+    assert not list(known_problems(plan("digits", "vit_nano_8 from scratch", "vit_nano_8 pretrained")))
