@@ -118,6 +118,13 @@ def test_evaluate_gives_the_logged_numbers_to_the_last_bit(finished):
         assert {"loss", "accuracy"} <= set(again.logged)
 
 
+def test_evaluate_gives_the_logged_numbers_to_the_last_bit_in_bf16_too(tmp_path):
+    # Training and validation take different attention paths there: whoever rebuilds the model must take both again.
+    result = train(short_run(tmp_path, epochs=1, amp="bf16"))
+    again = evaluate_run(result.run_dir, split="test")
+    assert {name: again.metrics[name] for name in again.logged} == again.logged
+
+
 def test_a_run_loads_from_its_directory_alone(finished):
     model, spec, class_names = load(finished.run_dir)
     assert class_names == tuple("0123456789")
