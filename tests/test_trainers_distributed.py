@@ -133,7 +133,7 @@ def test_a_stop_of_one_process_stops_all_and_the_rest_is_the_same(tmp_path):
     whole = finish(start(2, tmp_path / "whole"))
     assert [code for code, *_ in whole] == [0, 0], whole
     processes = start(2, tmp_path / "stopped")
-    wait_for(tmp_path / "stopped" / "digits" / "r" / "config.json")
+    wait_for(tmp_path / "stopped" / "digits" / "r" / "metrics.csv")  # both are in their steps
     processes[1].send_signal(signal.SIGTERM)
     results = finish(processes)
     assert [code for code, *_ in results] == [143, 143], results
