@@ -15,7 +15,7 @@ from ignite.engine import Events
 from benchmarks.kill_resume import PHASES, demanding_config, differences, launch, run_content, set_workers
 from datasets import DataError
 from trainers import handlers, run
-from trainers.checkpoint import checkpoints
+from trainers.checkpoint import CheckpointWriter, checkpoints, read_checkpoint
 from trainers.errors import CheckpointError, ConfigError, Interrupted
 from trainers.resume import resume, train_or_resume
 from trainers.run import train
@@ -115,6 +115,16 @@ def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(monkeypatch, tm
     out = capsys.readouterr().out
     assert f"{newest} is damaged" in out
     assert "trying the one before it" in out
+
+
+def test_a_checkpoint_from_before_histories_had_a_part_of_their_own_still_resumes(monkeypatch, tmp_path, whole):
+    run_dir = crashed(monkeypatch, tmp_path)
+    for path in checkpoints(run_dir / "checkpoints", "step"):
+        old = read_checkpoint(path)
+        old["trainer"]["history"] = json.loads(old.pop("history")["rows"])
+        path.unlink()
+        CheckpointWriter(path.parent, keep=2)(old, f"{path.stem.rpartition('_')[0]}.pt")
+    assert not differences(whole, run_content(resume(run_dir).run_dir))
 
 
 def test_a_moved_run_resumes_where_it_lies_now(monkeypatch, tmp_path, whole):

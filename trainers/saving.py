@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -156,6 +157,8 @@ class ResumeCheckpoint:
 
     def restore(self, checkpoint: dict[str, Any]) -> None:
         """Put every part where `checkpoint` has it."""
+        if "history" not in checkpoint:  # written when the history was still a part of the trainer's state
+            checkpoint = checkpoint | {"history": {"rows": json.dumps(checkpoint["trainer"]["history"])}}
         for name, part in self.parts.items():
             part.load_state_dict(checkpoint[name])
         self.saved_step = self.trainer.state.iteration
