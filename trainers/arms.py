@@ -102,8 +102,9 @@ def shared_epochs(arms: Sequence[Arm], base: RunConfig, *, train_images: int, im
     if images_seen is not None:
         return max(1, round(images_seen / train_images))
     rows = [defaults.lookup(defaults.resolve_model(arm.config)) for arm in arms]
-    most = max(row.max_epochs for row in rows)
-    return min(most, max(3, round(max(row.images_seen for row in rows) / train_images)))
+    return defaults.default_epochs(
+        max(row.images_seen for row in rows), max(row.max_epochs for row in rows), train_images=train_images
+    )
 
 
 def rate_grid(arms: Sequence[Arm], chosen: tuple[float, ...] | None) -> tuple[float, ...]:

@@ -37,19 +37,16 @@ class Defaults:
     optimizer: str = "adamw"
 
 
+SMALL_SCRATCH = Defaults(
+    lr=3e-3, weight_decay=0.05, batch_size=64, images_seen=150_000, max_epochs=120, label_smoothing=0.1,
+    augment="light", source="chosen on validation images of digits (benchmarks/digits_settings.py)",
+)  # fmt: skip
+NANO_SOURCE = "as vit_micro_2; rate: validation images of digits (benchmarks/embedded_weights.py)"
+
 DEFAULTS: dict[tuple[str, str], Defaults] = {
-    ("micro_2", "scratch"): Defaults(
-        lr=3e-3, weight_decay=0.05, batch_size=64, images_seen=150_000, max_epochs=120, label_smoothing=0.1,
-        augment="light", source="chosen on validation images of digits (benchmarks/digits_settings.py)",
-    ),
-    ("nano_8", "scratch"): Defaults(
-        lr=1e-3, weight_decay=0.05, batch_size=64, images_seen=150_000, max_epochs=120, label_smoothing=0.1,
-        augment="light", source="as vit_micro_2; rate: validation images of digits (benchmarks/embedded_weights.py)",
-    ),
-    ("nano_8", "finetune"): Defaults(
-        lr=3e-3, weight_decay=0.05, batch_size=64, images_seen=150_000, max_epochs=120, label_smoothing=0.1,
-        augment="light", source="as from scratch; rate: validation images of digits (benchmarks/embedded_weights.py)",
-    ),
+    ("micro_2", "scratch"): SMALL_SCRATCH,
+    ("nano_8", "scratch"): dataclasses.replace(SMALL_SCRATCH, lr=1e-3, source=NANO_SOURCE),
+    ("nano_8", "finetune"): dataclasses.replace(SMALL_SCRATCH, lr=3e-3, source=NANO_SOURCE),
     ("micro_4", "scratch"): Defaults(
         lr=2e-3, weight_decay=0.05, batch_size=128, images_seen=500_000, max_epochs=100, label_smoothing=0.1,
         augment="standard", source="Touvron et al. 2021 (DeiT), table 9, with a higher rate for the small width",
@@ -144,6 +141,11 @@ def resolve_cache(config: RunConfig) -> Literal["on", "off"]:
     return "off" if train.cache_features == "off" or found else "on"
 
 
+def default_epochs(images_seen: int, max_epochs: int, *, train_images: int) -> int:
+    """Enough to see `images_seen` images, within [3, max_epochs]."""
+    return min(max_epochs, max(3, round(images_seen / train_images)))
+
+
 def resolve_length(config: RunConfig, *, train_images: int, steps_per_epoch: int) -> RunConfig:
     """Epochs, warm-up and logging interval, which depend on how many training images there are.
 
@@ -153,7 +155,7 @@ def resolve_length(config: RunConfig, *, train_images: int, steps_per_epoch: int
     chosen = lookup(config)
     epochs = config.train.epochs
     if epochs is None:
-        epochs = min(chosen.max_epochs, max(3, round(chosen.images_seen / train_images)))
+        epochs = default_epochs(chosen.images_seen, chosen.max_epochs, train_images=train_images)
     total_steps = epochs * steps_per_epoch
     log_every = max(1, min(50, total_steps // 200))
     train = _fill(config.train, epochs=epochs, warmup_epochs=chosen.warmup_share * epochs, log_every=log_every)

@@ -7,12 +7,11 @@ import time
 import torch
 
 SHARE_OF_PRODUCT = 0.6
-"""Of the matrix product's rate: about what a training step of ViT-B/16 reaches (benchmarks/step_throughput.py)."""
+"""Of the matrix product's rate: a training step of 65 tokens x 192 x 6 layers reached 0.76 in bf16 on two cores
+(benchmarks/results/step_throughput_small_bf16.json); a real run also loads, validates and saves."""
 
 
-def training_flops_per_second(
-    device: torch.device, dtype: torch.dtype, *, side: int = 1024, seconds: float = 0.3
-) -> float:
+def training_flops_per_second(device: torch.device, dtype: torch.dtype, *, seconds: float = 0.3) -> float:
     """The rate at which training steps of a large ViT should run: a share of what a large matrix product does."""
     side = 1024
     a, b = (torch.ones(side, side, device=device, dtype=dtype) for _ in range(2))
