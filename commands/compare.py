@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trainers.compare_plan import Request
 
 ARM_OPTIONS = {*flags(ModelConfig), *flags(TrainConfig), "--augment", "--batch-size"} - {
-    "--seed", "--epochs", "--device", "--max-minutes", "--loop", "--model"
+    "--seed", "--epochs", "--device", "--max-minutes", "--patience", "--select", "--loop", "--model"
 }  # fmt: skip
 """What may differ between arms; everything else is the same for all, or the result would mean nothing."""
 
@@ -30,6 +30,9 @@ STORY = (
     "--data", "digits", "--labels", "10", "all", "--epochs", "20", "--tune-lr", "off", "--seeds", "3",
 )  # fmt: skip
 """What `python main.py` alone compares: in about two minutes on two cores."""
+
+BIGGER = ("compare", "--data", "hymenoptera", "--epochs", "10", "--tune-lr", "off")
+"""The same story on photographs and with ImageNet's weights."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +80,12 @@ def main(options: Options) -> int:
     if options.runs:
         return compare_runs([Path(name) for name in options.runs], options)
     from trainers.compare_arms import compare_arms, mark_finished
-    from trainers.defaults import resolve_device
+    from trainers.defaults import SMALL_IMAGES, resolve_device
 
     finished = compare_arms(request_of(options))
     show(comparison_of(finished, options), finished.folder)
     mark_finished(finished.folder)
-    if not options.arms:
+    if not options.arms and options.data.source in SMALL_IMAGES:
         print_bigger_version(resolve_device(options.train.device))
     return 0
 
@@ -217,6 +220,6 @@ def print_bigger_version(device: str) -> None:
     # ViT-B/16 at 224 px: 35.1 GFLOPs forward, 3 times that a step; 244 images x 10 epochs x 3 seeds x 2 arms.
     dtype = torch.bfloat16 if computes_in_bf16(device) else torch.float32
     seconds = 3 * 35.1e9 * 244 * 10 * 3 * 2 / training_flops_per_second(torch.device(device), dtype)
-    print(f"{'next':>9}  python main.py compare --data hymenoptera --epochs 10 --tune-lr off")
+    print(f"{'next':>9}  python main.py {shlex.join(BIGGER)}")
     print(f"{'':>9}  vit_b_16 from scratch and pretrained on ImageNet, 3 seeds each, about {duration(seconds)} on this")
     print(f"{'':>9}  machine; downloads 330 MB of weights and 47 MB of images")

@@ -14,9 +14,10 @@ import pytest
 from fake_sets import class_folders
 
 import main
-from commands.compare import STORY, parse, parse_arm
+from commands.compare import BIGGER, STORY, parse, parse_arm
 from datasets.config import DataConfig
 from datasets.shared_split import shared_split
+from trainers.arms import default_arms
 from trainers.compare_arms import known_problems
 from trainers.config import RunConfig
 
@@ -154,6 +155,9 @@ def test_a_stopped_comparison_goes_on_where_it_stopped(tmp_path):
         (["--arms", "vit_nano_8", "vit_nano_8,weights=absent.pth"], 3, "absent.pth"),
         (["--arms", "vit_nano_8", "vit_micro_4,weights=fashion_mnist"], 2, "belong to vit_nano_8"),
         (["--model", "resnet18"], 2, "compare takes its models from --arms"),
+        (["--max-minutes", "1"], 2, "leave out --max-minutes"),
+        (["--patience", "3"], 2, "leave out --patience"),
+        (["--arms", "vit_nano_8", "vit_nano_8,select=loss"], 2, "'select=loss' is not option=value"),
         (["--seeds", "0"], 2, "seeds=0 must be at least 1"),
         (["--labels", "ten"], 2, "--labels ten: give a number"),
         (["--folds", "3"], 2, "leave out --folds"),
@@ -185,6 +189,13 @@ def test_an_arm_changes_what_it_names_and_nothing_else():
 def test_the_bare_command_compares_scratch_and_pretrained_at_ten_labels_and_all():
     options = parse(STORY, "python main.py compare")
     assert (options.data.source, options.labels, options.arms) == ("digits", ("10", "all"), ())
+
+
+def test_the_bigger_version_is_a_comparison_of_vit_b_16_with_and_without_its_weights():
+    command, *argv = BIGGER
+    options = parse(argv, f"python main.py {command}")
+    arms = [parse_arm(text, RunConfig()).model for text in default_arms(options.data.source)]
+    assert [(arm.name, arm.weights) for arm in arms] == [("vit_b_16", "none"), ("vit_b_16", None)]
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,8 @@ from datasets.shared_split import PRETRAINED_ON, copies_of_training_images
 from datasets.splits import write_split
 from trainers import console
 from trainers.arms import Arm
-from trainers.compare_plan import Plan, Request, as_facts
+from trainers.compare_plan import Plan, Request
+from trainers.config import to_dict
 from trainers.errors import Diverged, Interrupted, TrainingError
 from trainers.resume import read_result, resume
 from trainers.run import RunResult, train
@@ -52,7 +53,7 @@ def compare_arms(request: Request) -> Finished:
     plan = Plan(request)
     announce(plan)
     plan.folder.mkdir(parents=True, exist_ok=True)
-    write_json(plan.folder / "compare.json", {"status": "running", "requested": as_facts(request)})
+    write_json(plan.folder / "compare.json", {"status": "running", "requested": to_dict(request)})
     if not plan.continued:
         write_split(plan.split_file, plan.split.samples)
     warnings = tuple(known_problems(plan))

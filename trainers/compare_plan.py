@@ -6,10 +6,10 @@ import dataclasses
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from datasets.config import DataConfig
-from datasets.shared_split import SharedSplit, shared_split
+from datasets.shared_split import shared_split
 from datasets.splits import subset_training
 from trainers import defaults
 from trainers.arms import Arm, measure_arms, rate_grid, shared_epochs, tunes, without_subset
@@ -39,8 +39,7 @@ class Plan:
     def __init__(self, request: Request) -> None:
         refuse_what_cannot_be_shared(request)
         self.request = request
-        self.data = without_subset(request.base.data)
-        self.split: SharedSplit = shared_split(self.data)
+        self.split = shared_split(without_subset(request.base.data))
         self.folder, self.continued = find_folder(request)
         self.arms = measure_arms(request.arms)
         self.train_images = [self._training_images(labels) for labels in request.labels]
@@ -119,6 +118,13 @@ def refuse_what_cannot_be_shared(request: Request) -> None:
         raise ConfigError("compare scores all arms on one test split; leave out --folds")
     if request.labels != (None,) and request.base.data.fraction is not None:
         raise ConfigError("--fraction and --labels both choose the training images; give one of them")
+    for option, given in (
+        ("--max-minutes", request.base.train.max_minutes is not None),
+        ("--patience", request.base.train.patience > 0),
+        ("--loop plain", request.base.train.loop == "plain"),
+    ):
+        if given:
+            raise ConfigError(f"compare gives every arm the same images to see, in ordinary runs; leave out {option}")
     if world_size() > 1:
         raise ConfigError("compare trains its runs one after the other; start it without torchrun")
 
@@ -131,7 +137,7 @@ def with_labels(data: DataConfig, labels: int | None) -> DataConfig:
 def find_folder(request: Request) -> tuple[Path, bool]:
     """The folder of the same comparison that was stopped, or a new one; and whether it was there."""
     output, data = request.base.output, request.base.data.source
-    wanted = as_facts(request)
+    wanted = to_dict(request)  # the same again means the same comparison
     for path in sorted(data_folder(output, data).glob("*/compare.json"), reverse=True):
         known = read_json(path)
         if known["status"] != "finished" and known["requested"] == wanted:
@@ -159,8 +165,3 @@ def free_folder(output: OutputConfig, data: str) -> Path:
     while folder.exists():
         folder, number = parent / f"{name}_{number}", number + 1
     return folder
-
-
-def as_facts(request: Request) -> dict[str, Any]:
-    """The request as plain data: the same again means the same comparison."""
-    return to_dict(request)
