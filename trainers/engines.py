@@ -162,8 +162,8 @@ def create_evaluator(
 ) -> Engine:
     """An engine that scores a whole split; `engine.state.metrics` holds `trainers.metrics.SCALARS` and `confusion`.
 
-    Validation, `evaluate` and `compare` share it, so their numbers agree. `engine.state.output` is (logits float32
-    (B, classes), labels (B,)). The model is left in evaluation mode.
+    Validation, `evaluate` and `compare` share it, so their numbers agree. `engine.state.outputs` holds (logits float32
+    (B, classes), labels (B,)) of each batch. The model is left in evaluation mode.
     """
 
     def eval_step(_: Engine, batch: Batch) -> Batch:

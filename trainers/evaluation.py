@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 from ignite.engine import Engine, Events
-from ignite.handlers import EpochOutputStore
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -47,15 +46,8 @@ def score_split(
     evaluator = create_evaluator(
         model, nn.functional.cross_entropy, device, num_classes=num_classes, amp_dtype=amp_dtype
     )
-    store_outputs(evaluator)
     evaluator.run(loader)
     return scores_of(evaluator.state.outputs, evaluator.state.metrics, loader)
-
-
-def store_outputs(evaluator: Engine) -> None:
-    """Let `evaluator.state.outputs` hold (logits, labels) of every batch after each pass."""
-    store = EpochOutputStore(output_transform=lambda output: tuple(part.cpu() for part in output))
-    store.attach(evaluator, "outputs")
 
 
 def scores_of(outputs: Sequence[tuple[Tensor, Tensor]], metrics: Mapping[str, Any], loader: DataLoader) -> Scores:
@@ -76,7 +68,6 @@ class BestOutputs:
     def __init__(self, trainer: Engine, evaluator: Engine, loader: DataLoader, *, select: str) -> None:
         self.evaluator, self.loader, self.select = evaluator, loader, select
         self.kept: tuple[int, Sequence[tuple[Tensor, Tensor]], dict[str, Any]] | None = None
-        store_outputs(evaluator)
         trainer.add_event_handler(Events.EPOCH_COMPLETED, self.keep_if_best)
 
     def keep_if_best(self, engine: Engine) -> None:
