@@ -30,8 +30,8 @@ class Options:
     """Channels of the input."""
     pool: Literal["cls", "mean", "mean_norm"] = "cls"
     """What the head sees: the class token, or the mean of the patch tokens."""
-    patch_embedding: Literal["conv", "linear"] = "conv"
-    """Patches by a strided convolution or by cutting and one Linear."""
+    patch_embedding: Literal["conv", "linear", "stem"] = "conv"
+    """Patches by a strided convolution, by cutting and one Linear, or by a stem of several convolutions."""
     representation_size: int | None = None
     """Width of a Tanh layer before the head. Default: no such layer."""
     trainable: str = "all"

@@ -77,8 +77,9 @@ def test_a_scratch_vit(capsys, tmp_path, pictures, kind):
         {"name": "vit_micro_4", "image_size": 48},
         {"name": "vit_b_16", "image_size": 64},
         {"name": "vit_micro_4", "pool": "mean", "patch_embedding": "linear", "in_channels": 1},
+        {"name": "vit_nano_8", "patch_embedding": "stem"},
     ],
-    ids=["scratch", "other_resolution", "vit_b_16", "options"],
+    ids=["scratch", "other_resolution", "vit_b_16", "options", "stem"],
 )
 def test_every_format_for_every_kind_of_model_and_its_example(capsys, tmp_path, pictures, kind, model):
     run = make_run(tmp_path / "run", **model)

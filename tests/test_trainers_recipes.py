@@ -117,4 +117,4 @@ def test_a_resolved_recipe_reruns_from_its_config_file(tmp_path):
     arguments += ["--labels-per-class", "10", "--epochs", "1", "--run-name", "r", "--output-dir", str(tmp_path)]
     assert main.main(arguments) == 0
     saved = read_json(tmp_path / "digits" / "r" / "config.json")
-    assert (saved["train"]["lr"], saved["data"]["batch_size"], saved["train"]["epochs"]) == (2e-3, 128, 1)
+    assert (saved["train"]["lr"], saved["data"]["batch_size"], saved["train"]["epochs"]) == (2e-3, 64, 1)

@@ -138,6 +138,30 @@ def test_weights_move_between_the_two_patch_embeddings(written: str, read: str, 
     torch.testing.assert_close(target(pictures()), source(pictures()), atol=1e-5, rtol=1e-5)
 
 
+def test_a_grey_stem_of_convolutions_takes_the_weights_of_a_coloured_one(tmp_path: Path) -> None:
+    source = model(patch_embedding="stem")
+    target = fresh(patch_embedding="stem", in_channels=1)
+    torch.save(source.state_dict(), tmp_path / "w.pth")
+    load_weights(target, tmp_path / "w.pth")
+    grey = pictures(channels=1)
+    torch.testing.assert_close(target(grey), source(grey.expand(-1, 3, -1, -1)), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("written", "read", "message"),
+    [
+        ("conv", "stem", "holds a ViT of width 16, depth 2, patch 4, .* expected .*, stem of 2 convolutions, "),
+        ("stem", "linear", "holds a ViT of width 16, depth 2, stem of 2 convolutions, .* 48 numbers per patch, "),
+    ],
+)
+def test_a_stem_and_a_single_convolution_do_not_fit_each_other(
+    written: str, read: str, message: str, tmp_path: Path
+) -> None:
+    torch.save(model(patch_embedding=written).state_dict(), tmp_path / "w.pth")
+    with pytest.raises(WeightsError, match=message):
+        load_weights(fresh(patch_embedding=read), tmp_path / "w.pth")
+
+
 def test_positions_are_interpolated_and_it_is_said(tmp_path: Path) -> None:
     source, target = model(), fresh(image_size=24)
     torch.save(source.state_dict(), tmp_path / "w.pth")

@@ -234,7 +234,7 @@ def test_auto_and_zero_classes_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["vit_b_16", "resnet18"])
-@pytest.mark.parametrize("option", [{"stochastic_depth": 0.1}, {"pool": "mean"}, {"patch_embedding": "linear"}])
+@pytest.mark.parametrize("option", [{"stochastic_depth": 0.1}, {"pool": "mean"}, {"patch_embedding": "stem"}])
 def test_an_option_without_effect_is_refused(name: str, option: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{name} has no option {next(iter(option))}"):
         build_model(name, num_classes=2, weights="none", **option)

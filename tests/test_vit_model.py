@@ -70,6 +70,33 @@ def test_a_plain_reshape_without_the_permute_is_another_function() -> None:
     assert (images.reshape(4, 9, -1) - cut_patches(images, 4)).abs().max() > 1
 
 
+def test_a_stem_equals_the_same_layers_written_out_and_leaves_as_many_tokens() -> None:
+    torch.manual_seed(0)
+    stem = VisionTransformer(tiny(patch_embedding="stem")).embedding.patches
+    images = x = pictures()
+    for layer in (stem.convolutions[0], stem.convolutions[3]):
+        nn.init.normal_(layer.bias)  # so that one left out would show
+        windows = F.unfold(x, 3, padding=1).unflatten(2, (x.size(2), x.size(3)))  # (B, 9C, S, S)
+        x = torch.einsum("bkij,dk->bdij", windows, layer.weight.flatten(1)) + layer.bias[:, None, None]
+        framed = F.pad(x.clamp(min=0), (1, 1, 1, 1))  # zeros cannot win: nothing here is below them
+        x = framed.unfold(2, 3, 2).unfold(3, 3, 2).amax(dim=(-2, -1))
+    torch.testing.assert_close(stem(images), x.flatten(2).transpose(1, 2), atol=1e-5, rtol=1e-5)
+    assert stem(images).shape == (4, 9, 24)
+
+
+@pytest.mark.parametrize(("patch_embedding", "seen"), [("conv", {4}), ("linear", {4}), ("stem", set(range(9)))])
+def test_a_stem_sees_over_the_edges_of_a_patch_and_the_plain_embeddings_do_not(
+    patch_embedding: str, seen: set[int]
+) -> None:
+    torch.manual_seed(0)
+    patches = VisionTransformer(tiny(patch_embedding=patch_embedding)).embedding.patches
+    images = pictures(batch=1).requires_grad_()
+    patches(images)[0, 4].sum().backward()  # the middle one of 3 x 3 patches
+    assert images.grad is not None
+    touched = images.grad[0].abs().sum(dim=0).unflatten(1, (3, 4)).unflatten(0, (3, 4)).sum(dim=(1, 3)).flatten()
+    assert {number for number, gradient in enumerate(touched.tolist()) if gradient} == seen
+
+
 def test_the_golden_shapes_of_a_512_pixel_image() -> None:
     with torch.device("meta"):
         model = VisionTransformer(ViTConfig(image_size=512, embed_dim=768, num_heads=12, depth=1))
@@ -351,6 +378,10 @@ def test_initial_weights_follow_the_paper() -> None:
     assert positions.std().item() == pytest.approx(0.02, rel=0.05)
     assert not model.embedding.class_token.any()
     assert model.embedding.patches.projection.weight.std().item() == pytest.approx(math.sqrt(1 / 48), rel=0.1)
+    stem = VisionTransformer(ViTConfig(image_size=64, patch_size=4, embed_dim=192, depth=1, patch_embedding="stem"))
+    second = stem.embedding.patches.convolutions[3]
+    assert second.weight.std().item() == pytest.approx(math.sqrt(2 / (9 * 96)), rel=0.05)
+    assert not second.bias.any()
     for weight in block.attention.qkv.weight.chunk(3):
         bound = math.sqrt(6 / (192 + 192))
         assert 0.98 * bound < weight.abs().max() <= bound
@@ -394,7 +425,7 @@ def test_autocast_in_bfloat16_stays_close_to_float32_on_both_paths() -> None:
         ((1, 3, 16, 16), r"images are 16 x 16; this model was built for image_size=12"),
     ],
 )
-@pytest.mark.parametrize("patch_embedding", ["conv", "linear"])
+@pytest.mark.parametrize("patch_embedding", ["conv", "linear", "stem"])
 def test_wrong_images_are_refused_in_one_line(shape: tuple[int, ...], message: str, patch_embedding: str) -> None:
     model = VisionTransformer(tiny(patch_embedding=patch_embedding))
     with pytest.raises(ValueError, match=message):
@@ -406,6 +437,8 @@ def test_wrong_images_are_refused_in_one_line(shape: tuple[int, ...], message: s
     [
         ({"image_size": 225, "patch_size": 16}, "image_size=225 is not divisible by patch_size=16; nearest: 224, 240"),
         ({"embed_dim": 24, "num_heads": 5}, "embed_dim=24 is not divisible by num_heads=5; nearest: 4, 6"),
+        ({"patch_embedding": "stem", "patch_size": 6}, "patch_size=6 is no power of 2; nearest: 4, 8"),
+        ({"patch_embedding": "stem", "patch_size": 1}, "patch_size=1 is no power of 2; nearest: 2"),
         ({"num_classes": 0}, "num_classes=0 must be at least 1"),
         ({"dropout": 1.0}, r"dropout=1.0 must lie in \[0, 1\)"),
     ],

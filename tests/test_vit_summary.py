@@ -25,7 +25,14 @@ def on_meta(config: ViTConfig) -> VisionTransformer:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"pool": "mean"}, {"pool": "mean_norm"}, {"patch_embedding": "linear"}, {"representation_size": 7}],
+    [
+        {},
+        {"pool": "mean"},
+        {"pool": "mean_norm"},
+        {"patch_embedding": "linear"},
+        {"patch_embedding": "stem"},
+        {"representation_size": 7},
+    ],
 )
 def test_the_closed_form_of_flops_equals_torchs_counter(options: dict[str, Any]) -> None:
     config = dataclasses.replace(TINY, attention="explicit", **options)

@@ -132,7 +132,8 @@ def _layout(model: nn.Module) -> _Layout:
     # state_dict() shares its tensors with the model: writing into them loads it.
     tensors = model.state_dict()
     if isinstance(model, VisionTransformer):
-        return _Layout(tensors, "embedding.positions", "embedding.patches.projection.weight", "head.")
+        first = "convolutions.0" if model.config.patch_embedding == "stem" else "projection"
+        return _Layout(tensors, "embedding.positions", f"embedding.patches.{first}.weight", "head.")
     if "encoder.pos_embedding" in tensors:  # torchvision's ViT
         tensors = FAMILIES["torchvision"].to_ours(tensors)
         return _Layout(tensors, "embedding.positions", "embedding.patches.projection.weight", "head.")
@@ -163,6 +164,8 @@ def _detect_source(file: WeightFile) -> str:
 def _to_our_names(file: WeightFile, source: str, layout: _Layout) -> dict[str, Tensor]:
     tensors = file.tensors if layout.positions is None else FAMILIES[source].to_ours(file.tensors)
     if layout.stem not in tensors:
+        if layout.positions in tensors:
+            _check_shapes(tensors, layout.tensors, file.path)  # says which other patch embedding it is
         names = ", ".join(list(file.tensors)[:3])
         wanted = FAMILIES[source].signature.pattern.replace("\\", "") if layout.positions else layout.stem
         raise WeightsError(f"{file.path}: not {source} weights for this model: expected {wanted}, found {names}, ...")
@@ -255,12 +258,18 @@ def _check_shapes(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor], path
 
 def _architecture(tensors: Mapping[str, Tensor]) -> str:
     """Width, depth, patch and MLP as one phrase: what most often differs, said before any key is."""
-    stem, mlp = tensors.get("embedding.patches.projection.weight"), tensors.get("blocks.0.mlp.fc1.weight")
+    projection, mlp = tensors.get("embedding.patches.projection.weight"), tensors.get("blocks.0.mlp.fc1.weight")
     depth = len({match[1] for name in tensors if (match := re.match(r"blocks\.(\d+)\.", name))})
-    if stem is None or mlp is None:
+    convolutions = len(
+        [name for name in tensors if re.fullmatch(r"embedding\.patches\.convolutions\.\d+\.weight", name)]
+    )
+    if mlp is None or (projection is None and not convolutions):
         return "network without transformer blocks"
-    patch = f"patch {stem.size(-1)}" if stem.dim() == 4 else f"{stem.size(1)} numbers per patch"
-    return f"ViT of width {stem.size(0)}, depth {depth}, {patch}, MLP {mlp.size(0)}"
+    if projection is None:
+        patch = f"stem of {convolutions} convolutions"
+    else:
+        patch = f"patch {projection.size(-1)}" if projection.dim() == 4 else f"{projection.size(1)} numbers per patch"
+    return f"ViT of width {mlp.size(1)}, depth {depth}, {patch}, MLP {mlp.size(0)}"
 
 
 def _spec_of(file: WeightFile, family: Family) -> ImageSpec:

@@ -51,7 +51,7 @@ class ViTConfig:
     depth: int = 12
     num_heads: int = 3
     mlp_ratio: float = 4.0
-    patch_embedding: Literal["conv", "linear"] = "conv"
+    patch_embedding: Literal["conv", "linear", "stem"] = "conv"
     pool: Literal["cls", "mean", "mean_norm"] = "cls"
     representation_size: int | None = None
     qkv_bias: bool = True
@@ -69,6 +69,12 @@ class ViTConfig:
                 f"image_size={self.image_size} is not divisible by patch_size={self.patch_size}; "
                 f"nearest: {', '.join(sizes)}"
             )
+        if self.patch_embedding == "stem" and (self.patch_size < 2 or self.patch_size.bit_count() != 1):
+            below = 2 ** (max(self.patch_size, 2).bit_length() - 1)
+            raise ValueError(
+                f"patch_embedding=stem halves the image several times: patch_size={self.patch_size} is no power of 2; "
+                f"nearest: {', '.join(str(p) for p in (below, 2 * below) if p != self.patch_size)}"
+            )
         if self.embed_dim % self.num_heads:
             heads = [h for h in range(1, self.embed_dim + 1) if self.embed_dim % h == 0]
             near = sorted(heads, key=lambda h: abs(h - self.num_heads))[:2]
@@ -85,6 +91,12 @@ class ViTConfig:
     @property
     def num_patches(self) -> int:
         return (self.image_size // self.patch_size) ** 2
+
+    @property
+    def stem_widths(self) -> tuple[int, ...]:
+        """Channels of the images, then of each convolution of a `stem`; the last has embed_dim."""
+        halvings = self.patch_size.bit_length() - 1  # patch_size = 2 ** halvings
+        return (self.in_channels, *(self.embed_dim // 2**left for left in reversed(range(halvings))))
 
 
 # Ti, S: Touvron et al. 2021 (DeiT), table 1. B, L, H: Dosovitskiy et al. 2020, table 1. micro, nano: ours, 8-64 px.
@@ -142,8 +154,9 @@ class ModelConfig:
     pool: Literal["cls", "mean", "mean_norm"] = "cls"
     """What the head sees: the class token (cls), the mean of the normalised patch tokens (mean), or the mean of the
     patch tokens, then normalised, which is timm's fc_norm (mean_norm)."""
-    patch_embedding: Literal["conv", "linear"] = "conv"
-    """Patches by a strided convolution or by cutting and one Linear: the same function, two ways to write it."""
+    patch_embedding: Literal["conv", "linear", "stem"] = "conv"
+    """Patches by a strided convolution (conv) or by cutting and one Linear: the same function, written in two ways. Or
+    by a stem of 3 x 3 convolutions, which learns faster from few images or in little time."""
     representation_size: int | None = None
     """Width of a Tanh layer before the head. Default: no such layer."""
     dropout: float = 0.0

@@ -204,7 +204,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "ours": Family(
         to_ours=from_ours,
-        signature=re.compile(r"embedding\.patches\.projection\.weight"),
+        signature=re.compile(r"embedding\.patches\.(projection|convolutions\.0)\.weight"),
         image_spec=ImageSpec(mean=HALF, std=HALF),
         layer_norm_eps=1e-6,
         position_rule="bicubic",

@@ -10,6 +10,7 @@ Shapes, everywhere in this file:
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -72,6 +73,30 @@ class LinearPatchEmbed(nn.Module):
         return self.projection(cut_patches(images, self.patch_size))  # (B, C, S, S) -> (B, N, D)
 
 
+class ConvStem(nn.Module):
+    """Patches that look beyond their edges: 3 x 3 convolutions, each followed by a max-pooling that halves the side
+    (Hassani et al. 2021, arXiv:2104.05704, section 3.3; widths doubling up to D as in Xiao et al. 2021).
+
+    Not the ViT of the paper: that neighbouring pixels belong together is built in, not learnt, which pays where images
+    are few or time is short.
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.in_channels, self.image_size, self.patch_size = config.in_channels, config.image_size, config.patch_size
+        layers: list[nn.Module] = []
+        for width, doubled in pairwise(config.stem_widths):
+            layers += [nn.Conv2d(width, doubled, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1)]
+        self.convolutions = nn.Sequential(*layers)
+
+    def forward(self, images: Tensor) -> Tensor:
+        check_images(images, in_channels=self.in_channels, image_size=self.image_size, patch_size=self.patch_size)
+        return self.convolutions(images).flatten(2).transpose(1, 2)  # (B, C, S, S) -> (B, D, G, G) -> (B, N, D)
+
+
+PATCH_EMBEDDINGS = {"conv": PatchEmbed, "linear": LinearPatchEmbed, "stem": ConvStem}
+
+
 def check_images(images: Tensor, *, in_channels: int, image_size: int, patch_size: int) -> None:
     """Say in one line what is wrong with the input and what would work.
 
@@ -100,7 +125,7 @@ class Embedding(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        self.patches = (PatchEmbed if config.patch_embedding == "conv" else LinearPatchEmbed)(config)
+        self.patches = PATCH_EMBEDDINGS[config.patch_embedding](config)
         self.class_token = nn.Parameter(torch.zeros(1, 1, config.embed_dim))
         self.positions = nn.Parameter(torch.empty(1, config.num_patches + 1, config.embed_dim))
         self.dropout = nn.Dropout(config.dropout)
@@ -308,14 +333,19 @@ def initialise(model: VisionTransformer) -> None:
     Class token and head are zero: every class starts equally likely, the first loss is ln(classes), and the first
     gradient reaches the head alone. Positions are truncated-normal with std .02. Linears of the blocks are
     Xavier-uniform, each of q, k and v by itself (a fused matrix drawn at once would come out too small); patch and
-    pre-logits projections truncated-normal with variance 1 / fan-in, as in torchvision.
+    pre-logits projections truncated-normal with variance 1 / fan-in, as in torchvision. A stem's convolutions, each
+    before a ReLU, are normal with variance 2 / fan-in (He et al. 2015, eq. 10).
     """
     nn.init.trunc_normal_(model.embedding.positions, std=0.02)
-    for layer in (model.embedding.patches.projection, model.pre_logits):
-        if layer is not None:
-            _initialise_projection(layer.weight, layer.bias)
     for module in model.modules():
-        if isinstance(module, Attention):
+        if isinstance(module, (PatchEmbed, LinearPatchEmbed)):
+            _initialise_projection(module.projection.weight, module.projection.bias)
+        elif isinstance(module, ConvStem):
+            for layer in module.convolutions:
+                if isinstance(layer, nn.Conv2d):
+                    nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+                    nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+        elif isinstance(module, Attention):
             for weight in (*module.qkv.weight.chunk(3), module.projection.weight):
                 nn.init.xavier_uniform_(weight)
             for bias in (module.qkv.bias, module.projection.bias):
@@ -325,6 +355,8 @@ def initialise(model: VisionTransformer) -> None:
             for linear in (module.fc1, module.fc2):
                 nn.init.xavier_uniform_(linear.weight)
                 nn.init.normal_(linear.bias, std=1e-6)
+    if model.pre_logits is not None:
+        _initialise_projection(model.pre_logits.weight, model.pre_logits.bias)
     nn.init.zeros_(model.head.weight)
     nn.init.zeros_(model.head.bias)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -99,6 +100,9 @@ def vit_flops(config: ViTConfig) -> int:
     tokens, dim = config.num_patches + 1, config.embed_dim
     hidden = int(dim * config.mlp_ratio)
     stem = config.num_patches * config.in_channels * config.patch_size**2 * dim
+    if config.patch_embedding == "stem":
+        widths = enumerate(pairwise(config.stem_widths))
+        stem = sum((config.image_size >> halvings) ** 2 * 9 * width * doubled for halvings, (width, doubled) in widths)
     block = tokens * (4 * dim**2 + 2 * dim * hidden) + 2 * tokens**2 * dim
     width = config.representation_size or dim
     head = (dim * width if config.representation_size else 0) + width * config.num_classes
@@ -158,7 +162,7 @@ def _stages(model: nn.Module, shapes: dict[str, tuple[int, ...]]) -> Iterator[tu
         "representation (Tanh)": "pre_logits",
         "logits": "head",
     }
-    if model.config.patch_embedding == "linear":
+    if model.config.patch_embedding != "conv":
         del named["patches on the grid (convolution)"]
     for stage, name in named.items():
         if name in shapes:
