@@ -63,7 +63,7 @@ def main() -> None:
                         if number:  # the first round warms up
                             times[path].append(once)
                 ratio = float(np.median(np.array(times["explicit"]) / np.array(times["sdpa"])))
-                chosen = attention_path(options.device, kind, tokens, gradient=gradient)
+                chosen = attention_path(options.device, kind, tokens)
                 rows.append(
                     {
                         "tokens": tokens,
