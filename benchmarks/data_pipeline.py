@@ -52,12 +52,16 @@ AFTER_RESIZE = [
 
 
 class PilAugmentation(CropFlip):
-    """torchvision's own transforms on PIL images, over this project's cache: what the cache alone brings."""
+    """torchvision's own transforms on PIL images, over this project's cache: what the cache alone brings. The pictures
+    are kept in Pillow's order of the axes, (h, w, C), so that none is turned around for each use."""
 
     transform = v2.Compose(AFTER_RESIZE)
 
+    def store(self, image):  # type: ignore[no-untyped-def]
+        return np.asarray(fit(image, self.resize, interpolation=self.interpolation))
+
     def __call__(self, images, *, seed, epoch, draws):  # type: ignore[no-untyped-def]
-        return torch.stack([self.transform(Image.fromarray(image.transpose(1, 2, 0))) for image in images])
+        return torch.stack([self.transform(Image.fromarray(image)) for image in images])
 
 
 def torchvision_loader(folder: Path, workers: int) -> DataLoader:

@@ -58,7 +58,7 @@ def attach_metrics(
     evaluator: Engine, *, num_classes: int, loss_fn: Callable[[Tensor, Tensor], Tensor], device: torch.device
 ) -> None:
     """After each pass `evaluator.state.outputs` holds (logits, labels) of every batch, on the CPU, and
-    `evaluator.state.metrics` what follows from them: `SCALARS` and `confusion`. Of less than 5 classes top-5 is top-all.
+    `evaluator.state.metrics` what follows from them: `SCALARS` and `confusion`. Of 4 classes top-5 is top-4.
 
     Each metric is given the whole pass at once. Batch by batch they took as long as a small model's forward pass.
     """
