@@ -28,7 +28,7 @@ def ours(folder: Path, amp: str, data_root: Path) -> float:
     return seconds_of(
         "main.py", "train", "--data", "hymenoptera", "--data-root", data_root, "--model", "vit_tiny_16",
         "--weights", "none", "--epochs", 2, "--batch-size", 16, "--workers", 2, "--augment", "light", "--amp", amp,
-        "--cache", "off", "--output-dir", folder, "--device", "cpu",
+        "--output-dir", folder, "--device", "cpu",
     )  # fmt: skip
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -26,6 +25,8 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
 
     One number for all classes, so no prediction changes. The loss is convex in 1 / T: one minimum.
     """
+    from scipy.optimize import minimize_scalar  # takes half a second to import; training needs only the bins
+
     logits = logits.double()
 
     def loss(log_temperature: float) -> float:

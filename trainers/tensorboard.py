@@ -10,6 +10,7 @@ import html
 import io
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,11 @@ class SplitLogger(TensorboardLogger):
     def __init__(self, folder: Path, *, purge_step: int) -> None:
         # A purge step in the first writer too: TensorBoard's slow loader purges only past a session start.
         self.writer = SummaryWriter(log_dir=str(folder), purge_step=purge_step)
+
+    def write_scalars(self, values: Mapping[str, float], step: int) -> None:
+        """All in one event. Each event wakes the writer's thread, which takes a core from the training for a moment."""
+        scalars = [Summary.Value(tag=tag, simple_value=float(value)) for tag, value in values.items()]
+        self.writer._get_file_writer().add_summary(Summary(value=scalars), step)
 
 
 class RunLoggers:
@@ -112,8 +118,7 @@ def attach_train_scalars(trainer: Engine, loggers: RunLoggers, optimizer: Any, c
             "speed/images_per_s": rates["images_per_s"],
             "speed/data_wait": rates["data_wait"],
         }
-        for tag, value in values.items():
-            logger.writer.add_scalar(tag, value, step)
+        logger.write_scalars(values, step)
         engine.state.window_sums = dict.fromkeys(Sums.KEYS, 0.0)
 
     loggers.train.attach(trainer, write, Events.ITERATION_COMPLETED(every=every))
@@ -121,9 +126,10 @@ def attach_train_scalars(trainer: Engine, loggers: RunLoggers, optimizer: Any, c
 
 def attach_val_scalars(trainer: Engine, evaluator: Engine, loggers: RunLoggers) -> None:
     def write(engine: Engine, logger: SplitLogger, _: Any) -> None:
-        for name, tag in VAL_TAGS.items():
-            # trainer.state.iteration, not Ignite's global_step_from_engine: that one would count epochs here.
-            logger.writer.add_scalar(tag, engine.state.metrics[name], trainer.state.iteration)
+        # trainer.state.iteration, not Ignite's global_step_from_engine: that one would count epochs here.
+        logger.write_scalars(
+            {tag: engine.state.metrics[name] for name, tag in VAL_TAGS.items()}, trainer.state.iteration
+        )
 
     loggers.val.attach(evaluator, write, Events.COMPLETED)
 
@@ -149,7 +155,6 @@ def start_hparams(loggers: RunLoggers, values: dict[str, Any]) -> None:
 
 def finish_hparams(loggers: RunLoggers, metrics: dict[str, float], step: int) -> None:
     """Close the row with the run's final metrics, as `hparam/<name>` scalars in the same run."""
-    for name, value in metrics.items():
-        loggers.root.writer.add_scalar(f"hparam/{name}", value, step)
+    loggers.root.write_scalars({f"hparam/{name}": value for name, value in metrics.items()}, step)
     _experiment, _start, end = hparams({}, {})
     loggers.root.writer._get_file_writer().add_summary(end)
