@@ -25,6 +25,10 @@ class Recipe:
     """Mean, spread, number of seeds and command, one line each; empty where nothing was measured yet."""
 
 
+ON_DIGITS = (
+    "python main.py train --data digits --model vit_nano_8 --weights fashion_mnist --epochs 20 --seed 0 (1, 2) --recipe"
+)
+
 RECIPES: dict[str, Recipe] = {
     "scratch-small": Recipe(
         purpose="a small ViT from scratch on images of 28 to 64 pixels, in minutes on a processor",
@@ -38,6 +42,10 @@ RECIPES: dict[str, Recipe] = {
             "data": {"batch_size": 64, "augment": "light"},
             "train": {"lr": 2e-3, "weight_decay": 0.05, "label_smoothing": 0.1, "schedule": "cosine", "epochs": 8},
         },
+        results=(
+            "CIFAR-10 as JPEG files: 74.7 % of 10,000 test images, n = 1 (--seed 0), 413 s of training steps in bf16 on"
+            " two cores of an AMD EPYC: python main.py train --data FOLDER --val-fraction 0.1 --recipe scratch-small",
+        ),
     ),
     "finetune-sgd": Recipe(
         purpose="fine-tune a pretrained ViT as its paper did",
@@ -52,6 +60,7 @@ RECIPES: dict[str, Recipe] = {
                 "label_smoothing": 0.0,
             },
         },
+        results=(f"digits from Fashion-MNIST weights: 75.4 % (sd 2.7) of 360 test images, n = 3: {ON_DIGITS} finetune-sgd",),
     ),
     "finetune-adamw-llrd": Recipe(
         purpose="fine-tune a pretrained ViT on few images, lower layers slower",
@@ -66,6 +75,7 @@ RECIPES: dict[str, Recipe] = {
                 "schedule": "cosine",
             },
         },
+        results=(f"digits from Fashion-MNIST weights: 94.9 % (sd 0.2) of 360 test images, n = 3: {ON_DIGITS} finetune-adamw-llrd",),
     ),
     "linear-probe": Recipe(
         purpose="train only the head of a pretrained model, on features computed once",
@@ -81,6 +91,7 @@ RECIPES: dict[str, Recipe] = {
                 "schedule": "cosine", "mixup": 0.0, "cutmix": 0.0,
             },
         },
+        results=(f"digits from Fashion-MNIST weights: 78.7 % (sd 0.4) of 360 test images, n = 3: {ON_DIGITS} linear-probe",),
     ),
 }  # fmt: skip
 
