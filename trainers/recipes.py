@@ -25,9 +25,12 @@ class Recipe:
     """Mean, spread, number of seeds and command, one line each; empty where nothing was measured yet."""
 
 
-ON_DIGITS = (
-    "python main.py train --data digits --model vit_nano_8 --weights fashion_mnist --epochs 20 --seed 0 (1, 2) --recipe"
-)
+def _on_digits(recipe: str, accuracy: str) -> str:
+    return (
+        f"digits from Fashion-MNIST weights: {accuracy} of 360 test images, n = 3 (seeds 0, 1, 2): python main.py train"
+        f" --data digits --model vit_nano_8 --weights fashion_mnist --epochs 20 --recipe {recipe}"
+    )
+
 
 RECIPES: dict[str, Recipe] = {
     "scratch-small": Recipe(
@@ -60,7 +63,7 @@ RECIPES: dict[str, Recipe] = {
                 "label_smoothing": 0.0,
             },
         },
-        results=(f"digits from Fashion-MNIST weights: 75.4 % (sd 2.7) of 360 test images, n = 3: {ON_DIGITS} finetune-sgd",),
+        results=(_on_digits("finetune-sgd", "75.4 % (sd 2.7)"),),
     ),
     "finetune-adamw-llrd": Recipe(
         purpose="fine-tune a pretrained ViT on few images, lower layers slower",
@@ -75,7 +78,7 @@ RECIPES: dict[str, Recipe] = {
                 "schedule": "cosine",
             },
         },
-        results=(f"digits from Fashion-MNIST weights: 94.9 % (sd 0.2) of 360 test images, n = 3: {ON_DIGITS} finetune-adamw-llrd",),
+        results=(_on_digits("finetune-adamw-llrd", "94.9 % (sd 0.2)"),),
     ),
     "linear-probe": Recipe(
         purpose="train only the head of a pretrained model, on features computed once",
@@ -91,7 +94,7 @@ RECIPES: dict[str, Recipe] = {
                 "schedule": "cosine", "mixup": 0.0, "cutmix": 0.0,
             },
         },
-        results=(f"digits from Fashion-MNIST weights: 78.7 % (sd 0.4) of 360 test images, n = 3: {ON_DIGITS} linear-probe",),
+        results=(_on_digits("linear-probe", "78.7 % (sd 0.4)"),),
     ),
 }  # fmt: skip
 
