@@ -77,7 +77,7 @@ def test_a_scratch_vit(capsys, tmp_path, pictures, kind):
         {"name": "vit_micro_4", "image_size": 48},
         {"name": "vit_b_16", "image_size": 64},
         {"name": "vit_micro_4", "pool": "mean", "patch_embedding": "linear", "in_channels": 1},
-        {"name": "vit_nano_8", "patch_embedding": "stem"},
+        {"name": "vit_nano_8", "patch_embedding": "stem", "pool": "mean"},
     ],
     ids=["scratch", "other_resolution", "vit_b_16", "options", "stem"],
 )
