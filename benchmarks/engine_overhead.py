@@ -161,7 +161,8 @@ def main() -> None:
         "load_average": os.getloadavg()[0],
         **describe(),
     }
-    write_result("engine_overhead" + "_head" * options.head_only + f"_batch_{resolved.config.data.batch_size}", result)
+    batch = f"_batch_{options.batch_size}" if options.batch_size else ""
+    write_result("engine_overhead" + "_head" * options.head_only + batch, result)
 
 
 if __name__ == "__main__":

@@ -119,7 +119,7 @@ def test_evaluate_gives_the_logged_numbers_to_the_last_bit(finished):
 
 
 def test_evaluate_gives_the_logged_numbers_to_the_last_bit_in_bf16_too(tmp_path):
-    # Training and validation take different attention paths there: whoever rebuilds the model must take both again.
+    # Another attention path or another precision than the run's would show here, and only here.
     result = train(short_run(tmp_path, epochs=1, amp="bf16"))
     again = evaluate_run(result.run_dir, split="test")
     assert {name: again.metrics[name] for name in again.logged} == again.logged
