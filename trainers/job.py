@@ -24,7 +24,7 @@ from trainers.memory import recompute_activations
 from trainers.optim import build_optimizer, learning_rate
 from trainers.probe import cached_features, head_of
 from trainers.seeding import seed_everything
-from vit import ImageSpec, WeightsError, build_model, image_spec
+from vit import ImageSpec, ModelConfig, VisionTransformer, WeightsError, attention_path, build_model, image_spec
 from vit.config import HF_PREFIX
 from vit.factory import resolve as resolve_model
 from vit.param_groups import param_groups
@@ -94,6 +94,7 @@ def prepare(config: RunConfig, *, checkpoint: dict[str, Any] | None = None) -> J
         raise
     except ValueError as error:  # a value that one of the parts refuses, such as an image size
         raise ConfigError(str(error)) from error
+    config = dataclasses.replace(config, model=record_attention(config, model))
     assert config.train.lr is not None
     assert config.train.weight_decay is not None
     groups = param_groups(model, weight_decay=config.train.weight_decay, layer_decay=config.train.layer_decay)
@@ -119,6 +120,15 @@ def read_data(config: RunConfig, spec: ImageSpec) -> DataBundle:
         if size < processes:
             raise ConfigError(f"the {split} split has {size} images, too few for {processes} processes")
     return data
+
+
+def record_attention(config: RunConfig, model: nn.Module) -> ModelConfig:
+    """The model options with the attention path that this device, precision and length take written out."""
+    if config.model.attention != "auto" or not isinstance(model, VisionTransformer):
+        return config.model
+    dtype = AMP_DTYPES[config.train.amp] or torch.float32
+    path = attention_path(torch.device(config.train.device).type, dtype, model.config.num_patches + 1)
+    return dataclasses.replace(config.model, attention=path)
 
 
 def with_cached_features(job: Job, *, between_batches: Callable[[], None]) -> tuple[Job, str]:
