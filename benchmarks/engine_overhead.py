@@ -1,6 +1,6 @@
 """What Ignite, its handlers and the default logging cost over a bare loop, on the default digits run.
 
-    python -m benchmarks.engine_overhead [--rounds 3] [--batch-size 8] [--epochs 40] [--head-only]
+    python -m benchmarks.engine_overhead [--rounds 3] [--batch-size 10] [--epochs 40] [--head-only] [--rival engine]
 
 Both sides take the same steps on the same batches: same model, optimizer, learning-rate schedule, clipping, seeds, the
 same validation after every epoch, and the same checkpoints (all of the state each epoch, the weights when they are
@@ -9,7 +9,8 @@ default: TensorBoard's curves (what its pictures cost is measured by benchmarks/
 summary.json, console lines, the history in every checkpoint. Both run in one process and take turns epoch by epoch, so
 that a machine that slows down slows both. The figure is the median over the epochs of the ratio between the two sides
 (a neighbour on the machine who takes half a second from one of them changes a mean, not a median); its interval is a
-bootstrap over the epochs. `--head-only` freezes the backbone, which makes steps of about 3 ms.
+bootstrap over the epochs. `--head-only` freezes the backbone, which makes steps of about 3 ms. `--rival engine` puts
+Ignite's engine without any logging in the place of the plain loop: what remains is the cost of logging alone.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import io
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,9 +35,10 @@ from benchmarks.environment import describe, write_result
 from datasets.config import DataConfig
 from trainers.checkpoint import CheckpointWriter
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.handlers import endless_batches
+from trainers.engines import create_trainer
+from trainers.handlers import attach_learning_rate, endless_batches
 from trainers.interruption import SignalFlag
-from trainers.job import Job, prepare, schedule
+from trainers.job import Job, prepare, schedule, training_loss
 from trainers.optim import set_learning_rate
 from trainers.run import Record, assemble
 from trainers.seeding import seed_step
@@ -44,18 +46,14 @@ from trainers.tensorboard import RunLoggers
 from vit.config import ModelConfig
 
 
-def bare_epochs(job: Job, folder: Path) -> Iterator[float]:
-    """A plain loop that trains, validates and saves alike, and logs nothing: the training loss of each epoch."""
-    steps, bests = (CheckpointWriter(folder / f"bare_{time.monotonic_ns()}", keep=keep) for keep in (2, 1))
-    best = -1.0
+def bare_epochs(job: Job, folder: Path) -> Iterator[None]:
+    """A plain loop, an epoch at a time."""
     model, optimizer, device = job.model, job.optimizer, job.device
     loss_fn = nn.CrossEntropyLoss(label_smoothing=job.config.train.label_smoothing or 0.0)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    rate = schedule(job)
-    train, val = job.data.dataloaders["train"], job.data.dataloaders["val"]
-    validate_bare(model, val)
-    assert job.config.train.epochs is not None
-    for epoch in range(job.config.train.epochs):
+    rate, train = schedule(job), job.data.dataloaders["train"]
+    end_epoch = validation_and_checkpoints(job, folder)
+    for epoch in range(epochs_of(job)):
         model.train()
         train.batch_sampler.set_position(epoch)  # type: ignore[union-attr]
         total, correct, seen = 0.0, 0, 0
@@ -72,16 +70,51 @@ def bare_epochs(job: Job, folder: Path) -> Iterator[float]:
             total += loss.item() * len(labels)
             correct += int((logits.argmax(1) == labels).sum())
             seen += len(labels)
-        _, accuracy = validate_bare(model, val)
+        end_epoch((epoch + 1) * len(train))
+        yield
+
+
+def silent_epochs(job: Job, folder: Path) -> Iterator[None]:
+    """Ignite's engine with the application's step and learning rate, and nothing that logs, an epoch at a time."""
+    train, seed = job.data.dataloaders["train"], job.config.train.seed
+    trainer = create_trainer(
+        job.model, job.optimizer, training_loss(job), job.device, clip_norm=job.config.train.clip_norm, seed=seed
+    )
+    attach_learning_rate(trainer, job.optimizer, schedule(job))
+    batches, end_epoch = endless_batches(train, 0), validation_and_checkpoints(job, folder)
+    for epoch in range(epochs_of(job)):
+        trainer.run(batches, max_epochs=epoch + 1, epoch_length=len(train))
+        end_epoch(trainer.state.iteration)
+        yield
+
+
+def epochs_of(job: Job) -> int:
+    assert job.config.train.epochs is not None
+    return job.config.train.epochs
+
+
+def validation_and_checkpoints(job: Job, folder: Path) -> Callable[[int], None]:
+    """Validate the untrained model; then, after each epoch, validate and save what the application saves."""
+    steps, bests = (CheckpointWriter(folder / f"rival_{time.monotonic_ns()}", keep=keep) for keep in (2, 1))
+    model, optimizer, val = job.model, job.optimizer, job.data.dataloaders["val"]
+    best = -1.0
+    validate(model, val)
+
+    def end_epoch(step: int) -> None:
+        nonlocal best
+        _, accuracy = validate(model, val)
         if accuracy > best:
             best = accuracy
             bests({"model": model.state_dict()}, "best.pt")
-        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-        steps(state, f"step_{(epoch + 1) * len(train)}.pt")
-        yield total / seen
+        steps({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, f"step_{step}.pt")
+
+    return end_epoch
 
 
-def validate_bare(model: nn.Module, loader: torch.utils.data.DataLoader) -> tuple[float, float]:
+RIVALS = {"loop": bare_epochs, "engine": silent_epochs}
+
+
+def validate(model: nn.Module, loader: torch.utils.data.DataLoader) -> tuple[float, float]:
     model.eval()
     loss, correct, seen = 0.0, 0, 0
     with torch.inference_mode():
@@ -93,12 +126,12 @@ def validate_bare(model: nn.Module, loader: torch.utils.data.DataLoader) -> tupl
     return loss / seen, correct / seen
 
 
-def run_in_turns(config: RunConfig, folder: Path) -> np.ndarray:
-    """Seconds of each epoch, (epochs, 2): the bare loop's and Ignite's."""
+def run_in_turns(config: RunConfig, folder: Path, rival: str) -> np.ndarray:
+    """Seconds of each epoch, (epochs, 2): the rival's and the application's."""
     run_dir = folder / f"run_{time.monotonic_ns()}"
     run_dir.mkdir()
-    job, bare_job = prepare(config), prepare(config)  # the same start for both
-    bare, bare_losses = bare_epochs(bare_job, folder), []
+    job, other_job = prepare(config), prepare(config)  # the same start for both
+    other = RIVALS[rival](other_job, folder)
     seconds: list[tuple[float, float]] = []
     with contextlib.redirect_stdout(io.StringIO()), RunLoggers(run_dir / "tb") as loggers, SignalFlag() as flag:
         started = time.perf_counter()
@@ -108,10 +141,10 @@ def run_in_turns(config: RunConfig, folder: Path) -> np.ndarray:
         @run.trainer.on(Events.EPOCH_COMPLETED)  # attached last: all that an epoch costs lies before it
         def give_turn() -> None:
             nonlocal started
-            ignite_ended = time.perf_counter()
-            bare_losses.append(next(bare))
-            bare_ended = time.perf_counter()
-            seconds.append((bare_ended - ignite_ended, ignite_ended - started))
+            ended = time.perf_counter()
+            next(other)
+            other_ended = time.perf_counter()
+            seconds.append((other_ended - ended, ended - started))
             started = time.perf_counter()
 
         run.trainer.run(
@@ -119,8 +152,8 @@ def run_in_turns(config: RunConfig, folder: Path) -> np.ndarray:
             max_epochs=job.config.train.epochs,
             epoch_length=job.steps_per_epoch,
         )
-    losses = [row["train_loss"] for row in run.trainer.state.history if row["epoch"]]
-    assert losses == bare_losses, "the two sides did not take the same steps"
+    for ours, theirs in zip(job.model.parameters(), other_job.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs), "the two sides did not take the same steps"
     return np.array(seconds)
 
 
@@ -129,6 +162,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--epochs", type=int, help="default: the default run's")
     parser.add_argument("--head-only", action="store_true", help="train the head alone, on features computed each time")
+    parser.add_argument("--rival", choices=RIVALS, default="loop", help="engine: Ignite's engine without any logging")
     parser.add_argument("--batch-size", type=int, help="smaller batches make shorter steps; default: the default run's")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -138,23 +172,24 @@ def main() -> None:
             train=TrainConfig(epochs=options.epochs, device="cpu", cache_features="off"),
             output=OutputConfig(output_dir=Path(name), tb="scalars"),
         )
-        run_in_turns(replace(config, train=replace(config.train, epochs=2)), Path(name))  # warm-up
+        run_in_turns(replace(config, train=replace(config.train, epochs=2)), Path(name), options.rival)  # warm-up
         rounds = []
         for number in range(options.rounds):
-            rounds.append(run_in_turns(config, Path(name)))
-            bare, ignite = np.median(rounds[-1], axis=0)
-            print(f"round {number + 1}: an epoch takes {bare:.3f} s bare, {ignite:.3f} s with Ignite", flush=True)
+            rounds.append(run_in_turns(config, Path(name), options.rival))
+            other, ours = np.median(rounds[-1], axis=0)
+            print(f"round {number + 1}: an epoch takes {other:.3f} s bare, {ours:.3f} s as it is", flush=True)
         resolved = prepare(config)
-    bare, ignite = np.concatenate(rounds).T
-    ratios = 100 * (ignite / bare - 1)
+    other, ours = np.concatenate(rounds).T
+    ratios = 100 * (ours / other - 1)
     low, high = bootstrap((ratios,), np.median, rng=0, method="percentile").confidence_interval
     result = {
         "overhead_percent": round(float(np.median(ratios)), 2),
         "interval_95_percent": [round(float(bound), 2) for bound in (low, high)],
-        "of_the_total_seconds_percent": round(100 * float(ignite.sum() / bare.sum() - 1), 2),
+        "of_the_total_seconds_percent": round(100 * float(ours.sum() / other.sum() - 1), 2),
+        "rival": options.rival,
         "trains": "the head" if options.head_only else "all",
         "batch_size": resolved.config.data.batch_size,
-        "bare_ms_per_step": round(1e3 * float(np.median(bare)) / resolved.steps_per_epoch, 2),
+        "rival_ms_per_step": round(1e3 * float(np.median(other)) / resolved.steps_per_epoch, 2),
         "rounds": options.rounds,
         "epochs_per_round": resolved.config.train.epochs,
         "threads": torch.get_num_threads(),
@@ -162,7 +197,8 @@ def main() -> None:
         **describe(),
     }
     batch = f"_batch_{options.batch_size}" if options.batch_size else ""
-    write_result("engine_overhead" + "_head" * options.head_only + batch, result)
+    rival = "_over_engine" if options.rival == "engine" else ""
+    write_result("engine_overhead" + rival + "_head" * options.head_only + batch, result)
 
 
 if __name__ == "__main__":

@@ -44,6 +44,10 @@ class Slices:
     step_images: Callable[[int], int] | None = None
     """Images of step 1, 2, ... over all processes; needed with more than one."""
 
+    @property
+    def whole(self) -> bool:
+        return self.micro_batches == self.world_size == 1
+
     def cut(self, n: int) -> list[tuple[int, slice]]:
         """(number among all slices, rows) of every slice of this process's `n` images; none is empty."""
         bounds = [n * k // self.micro_batches for k in range(self.micro_batches + 1)]
@@ -111,16 +115,22 @@ def create_trainer(
 
     def add_gradients(iteration: int, batch: Batch) -> tuple[float, int, int]:
         """Forward and backward, slice by slice; mean loss, hits and number of images over all slices and processes."""
-        images, labels = (part.to(device, non_blocking=True) for part in batch)
-        cuts = slices.cut(len(labels))
-        results = []
-        for number, rows in cuts:
-            scale = slices.scale(rows.stop - rows.start, share=len(labels), iteration=iteration)
-            with nullcontext() if number == cuts[-1][0] else _no_sync(network):
-                results.append(backward(iteration, number, images[rows], labels[rows], scale))
-        if len(results) == 1 and slices.world_size == 1:
-            return results[0][0].item(), int(results[0][1]), len(labels)
-        sums = [sum(loss.item() * n for loss, _, n in results), sum(int(hits) for _, hits, _ in results), len(labels)]
+        images, labels = batch
+        images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+        n = len(labels)
+        if slices.whole:
+            loss, hits, _ = backward(iteration, 0, images, labels, 1.0)
+            return loss.item(), int(hits), n
+
+        def add(number: int, rows: slice) -> tuple[Tensor, Tensor, int]:
+            scale = slices.scale(rows.stop - rows.start, share=n, iteration=iteration)
+            return backward(iteration, number, images[rows], labels[rows], scale)
+
+        *early, last = slices.cut(n)
+        with _no_sync(network):
+            results = [add(*cut) for cut in early]
+        results.append(add(*last))
+        sums = [sum(loss.item() * n for loss, _, n in results), sum(int(hits) for _, hits, _ in results), n]
         if slices.world_size > 1:
             sums = idist.all_reduce(torch.tensor(sums, dtype=torch.float64, device=device)).tolist()
         return sums[0] / sums[2], int(sums[1]), int(sums[2])

@@ -86,13 +86,14 @@ class Sums:
             engine.state.epoch_sums = self.zeros()
 
     def add(self, engine: Engine) -> None:
-        output = engine.state.output
-        for sums in (engine.state.epoch_sums, engine.state.window_sums):
-            sums["loss"] += output["loss"] * output["n"]
+        state, output = engine.state, engine.state.output
+        n, norm = output["n"], output["grad_norm"]
+        for sums in (state.epoch_sums, state.window_sums):
+            sums["loss"] += output["loss"] * n
             sums["correct"] += output["correct"]
-            sums["n"] += output["n"]
-            if math.isfinite(output["grad_norm"]):  # else a step that the scaler of fp16 skipped
-                sums["grad_norm"] += output["grad_norm"]
+            sums["n"] += n
+            if math.isfinite(norm):  # else a step that the scaler of fp16 skipped
+                sums["grad_norm"] += norm
                 sums["steps"] += 1
 
     @staticmethod
@@ -248,6 +249,7 @@ def attach_early_stopping(trainer: Engine, evaluator: Engine, *, patience: int, 
 
 
 def attach_progress(trainer: Engine) -> None:
-    """A bar over the steps of an epoch on a terminal; nothing in a log file."""
-    bar = ProgressBar(persist=False, disable=None, desc="epoch")
-    bar.attach(trainer, event_name=Events.ITERATION_COMPLETED(every=5))
+    """A bar over the steps of an epoch on a terminal; nothing, and nothing to call, where a log file is written."""
+    if sys.stderr.isatty():
+        bar = ProgressBar(persist=False, desc="epoch")
+        bar.attach(trainer, event_name=Events.ITERATION_COMPLETED(every=5))
