@@ -215,6 +215,7 @@ def assemble(job: Job, run_dir: Path, loggers: tensorboard.RunLoggers | None, fl
     if config.max_minutes is not None:
         budget = TimeBudget(60 * config.max_minutes, agree=distributed.agreed)
         budget.attach(trainer)
+        console.attach_pace_note(trainer, max_minutes=config.max_minutes)
     flag.attach(trainer, evaluator)
     return Assembly(trainer, evaluated, saver, budget, best_outputs)
 
@@ -225,8 +226,14 @@ def conclude(job: Job, run: Assembly, run_dir: Path, loggers: tensorboard.RunLog
     best = handlers.best_row(history, job.config.train.select)
     if best is None:
         raise TrainingError(f"no epoch has a finite validation {job.config.train.select}: nothing to choose")
-    weights = distributed.from_first(lambda: read_checkpoint(checkpoints(run_dir / "checkpoints", "best")[0])["model"])
-    job.model.load_state_dict(weights)
+
+    def best_weights() -> dict[str, Any]:
+        if best["epoch"] == history[-1]["epoch"]:
+            return run.evaluated.state_dict()
+        weights: dict[str, Any] = read_checkpoint(checkpoints(run_dir / "checkpoints", "best")[0])["model"]
+        return weights
+
+    job.model.load_state_dict(distributed.from_first(best_weights))
     scores: dict[str, Scores] = {}
     for split in ("val", "test"):
         if split in job.data.dataloaders:
