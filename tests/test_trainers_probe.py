@@ -55,6 +55,23 @@ def test_the_head_of_the_features_is_the_model(model):
     }
 
 
+@pytest.mark.parametrize("name", ["vit_micro_2", "vit_b_16", "resnet18"])
+def test_weights_cast_once_give_what_autocast_gives_to_the_last_bit(name):
+    job = prepare(probe_config("unused", model={"name": name, "weights": "none", "image_size": 32}))
+    loader, before = job.data.dataloaders["val"], {n: (p, p.clone()) for n, p in job.model.named_parameters()}
+    features = features_of(job.model, loader, CPU, amp_dtype=torch.bfloat16)
+    images, labels = next(iter(loader))
+    seen = []
+    parts(job.model).head[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        job.model(images)
+    assert torch.equal(features[: len(labels)], seen[0])
+    for found, (parameter, value) in zip(job.model.parameters(), before.values(), strict=True):
+        assert found is parameter
+        assert found.dtype is torch.float32
+        assert torch.equal(found, value)
+
+
 def final_weights(result, kind="step"):
     return read_checkpoint(checkpoints(result.run_dir / "checkpoints", kind)[0])["model"]
 
@@ -144,10 +161,13 @@ def test_feature_rows_follow_the_table_and_labels_stay_with_them(tmp_path):
     assert features.path(5) == images.path(5)
 
 
-def test_a_probe_that_was_stopped_ends_like_one_that_was_not(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "model", [{}, {"name": "vit_nano_8", "weights": "fashion_mnist"}], ids=["random", "pretrained"]
+)
+def test_a_probe_that_was_stopped_ends_like_one_that_was_not(tmp_path, monkeypatch, model):
     from trainers import saving
 
-    whole = train(probe_config(tmp_path / "whole"))
+    whole = train(probe_config(tmp_path / "whole", model=model))
     monkeypatch.setattr(saving, "SECONDS_BETWEEN_SAVES", 0.0)
     attach = saving.ResumeCheckpoint.attach
 
@@ -167,7 +187,7 @@ def test_a_probe_that_was_stopped_ends_like_one_that_was_not(tmp_path, monkeypat
 
     with monkeypatch.context() as patch, pytest.raises(Crash):
         patch.setattr(saving.ResumeCheckpoint, "attach", armed)
-        train(probe_config(tmp_path / "cut"))
+        train(probe_config(tmp_path / "cut", model=model))
     monkeypatch.setattr(saving, "SECONDS_BETWEEN_SAVES", 1e9)
     resumed = resume(tmp_path / "cut" / "digits" / "r")
     for kind in ("step", "best"):

@@ -67,7 +67,7 @@ class Job:
 def prepare(config: RunConfig, *, checkpoint: dict[str, Any] | None = None) -> Job:
     """Resolve the options, read the data, build model and optimizer.
 
-    With the checkpoint of a run, that run's preprocessing is used and no initial weights are looked for.
+    With the checkpoint of a run, that run's weights and preprocessing are used, and no initial weights are looked for.
 
     Raises:
         ConfigError: options that cannot work. DataError, WeightsError, FileNotFoundError: data or weights that cannot.
@@ -88,6 +88,8 @@ def prepare(config: RunConfig, *, checkpoint: dict[str, Any] | None = None) -> J
         seed_everything(config.train.seed)
         names = data.class_names
         model = build_model(initial, num_classes=len(names), class_names=names).to(device)
+        if checkpoint is not None:
+            model.load_state_dict(checkpoint["model"])
         if config.train.checkpoint_activations:
             recompute_activations(list(parts(model).blocks))
     except (ConfigError, DataError, WeightsError):
