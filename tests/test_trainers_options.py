@@ -208,7 +208,7 @@ def test_frozen_parameters_stay_bit_identical_and_out_of_the_optimizer(tmp_path,
     held = {id(p) for group in job.optimizer.param_groups for p in group["params"]}
     assert frozen
     assert held == {id(p) for name, p in job.model.named_parameters() if name not in frozen}
-    after = read_checkpoint(checkpoints(train(config).run_dir / "checkpoints", "step")[0])["model"]
+    after = read_checkpoint(checkpoints(train(config).run_dir / "checkpoints", "best")[0])["model"]
     assert {name for name in before if not torch.equal(before[name], after[name])} == set(before) - frozen
 
 

@@ -4,18 +4,20 @@ import dataclasses
 
 import pytest
 import torch
+from ignite.engine import Events
 
 from datasets.config import DataConfig
 from datasets.sampling import BatchKey
+from trainers import handlers
 from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.errors import ConfigError, Interrupted
+from trainers.errors import CheckpointError, ConfigError, Interrupted
 from trainers.job import prepare
 from trainers.probe import features_of, head_of
 from trainers.reevaluate import evaluate_run
 from trainers.resume import resume
 from trainers.run import load, train
-from trainers.run_directory import read_json
+from trainers.run_directory import read_json, write_json
 from vit.config import ModelConfig
 from vit.parts import parts
 
@@ -189,6 +191,9 @@ def test_a_probe_that_was_stopped_ends_like_one_that_was_not(tmp_path, monkeypat
         patch.setattr(saving.ResumeCheckpoint, "attach", armed)
         train(probe_config(tmp_path / "cut", model=model))
     monkeypatch.setattr(saving, "SECONDS_BETWEEN_SAVES", 1e9)
+    saved = read_checkpoint(checkpoints(tmp_path / "cut" / "digits" / "r" / "checkpoints", "step")[0])
+    assert saved["frozen_in_best"]
+    assert set(saved["model"]) == {"head.weight", "head.bias"}
     resumed = resume(tmp_path / "cut" / "digits" / "r")
     for kind in ("step", "best"):
         ours, theirs = final_weights(resumed, kind), final_weights(whole, kind)
@@ -209,3 +214,38 @@ def test_an_epoch_of_seconds_does_not_write_the_whole_backbone(tmp_path, monkeyp
     monkeypatch.setattr(CheckpointWriter, "__call__", counted)
     train(probe_config(tmp_path, epochs=8))
     assert len(written) == 2, written  # the best weights and the last state, once each
+
+
+def test_a_probe_whose_best_checkpoint_is_gone_or_damaged_says_which_weights_are_missing(tmp_path):
+    result = train(probe_config(tmp_path))
+    summary = read_json(result.run_dir / "summary.json")
+    write_json(result.run_dir / "summary.json", summary | {"status": "interrupted"})
+    (best,) = checkpoints(result.run_dir / "checkpoints", "best")
+    best.write_bytes(best.read_bytes()[:-9])
+    with pytest.raises(CheckpointError, match="no checkpoint in .* is whole"):
+        resume(result.run_dir)
+    best.unlink()
+    with pytest.raises(CheckpointError, match="no checkpoint in .* is whole"):
+        resume(result.run_dir)
+
+
+def test_a_probe_stopped_before_it_has_a_best_epoch_saves_all_of_its_weights(tmp_path, monkeypatch):
+    config = probe_config(tmp_path)
+    attach = handlers.attach_progress
+
+    def armed(trainer):
+        attach(trainer)
+
+        @trainer.on(Events.ITERATION_COMPLETED(once=2))
+        def stop(_engine):
+            raise Interrupted(15)
+
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        patch.setattr(handlers, "attach_progress", armed)
+        train(config)
+    saved = read_checkpoint(checkpoints(tmp_path / "digits" / "r" / "checkpoints", "step")[0])
+    assert not saved["frozen_in_best"]
+    assert len(saved["model"]) > 2
+    resumed = resume(tmp_path / "digits" / "r")
+    whole = train(probe_config(tmp_path / "whole"))
+    assert dataclasses.asdict(resumed)["val"] == dataclasses.asdict(whole)["val"]

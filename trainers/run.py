@@ -98,6 +98,7 @@ class Assembly:
     trainer: Engine
     evaluated: nn.Module
     saver: ResumeCheckpoint
+    best: BestCheckpoint
     budget: TimeBudget | None
     best_outputs: BestOutputs
 
@@ -201,8 +202,8 @@ def assemble(job: Job, run_dir: Path, loggers: tensorboard.RunLoggers | None, fl
     if loggers is not None:
         pictures.attach(trainer, job, evaluated, loggers)
     best_outputs = BestOutputs(trainer, evaluator, job.data.dataloaders["val"], select=config.select)
+    best = BestCheckpoint(trainer, job, evaluated, run_dir)
     if loggers is not None:
-        best = BestCheckpoint(trainer, job, evaluated, run_dir)
         best.attach()
         attach_files(trainer, run_dir)
         console.attach_epoch_lines(trainer, epochs=config.epochs)
@@ -217,7 +218,7 @@ def assemble(job: Job, run_dir: Path, loggers: tensorboard.RunLoggers | None, fl
         budget.attach(trainer)
         console.attach_pace_note(trainer, max_minutes=config.max_minutes)
     flag.attach(trainer, evaluator)
-    return Assembly(trainer, evaluated, saver, budget, best_outputs)
+    return Assembly(trainer, evaluated, saver, best, budget, best_outputs)
 
 
 def conclude(job: Job, run: Assembly, run_dir: Path, loggers: tensorboard.RunLoggers | None) -> RunResult:
@@ -228,10 +229,11 @@ def conclude(job: Job, run: Assembly, run_dir: Path, loggers: tensorboard.RunLog
         raise TrainingError(f"no epoch has a finite validation {job.config.train.select}: nothing to choose")
 
     def best_weights() -> dict[str, Any]:
-        if best["epoch"] == history[-1]["epoch"]:
-            return run.evaluated.state_dict()
-        weights: dict[str, Any] = read_checkpoint(checkpoints(run_dir / "checkpoints", "best")[0])["model"]
-        return weights
+        if run.best.kept is not None:
+            run.best.put_back()
+        elif best["epoch"] != history[-1]["epoch"]:
+            return dict(read_checkpoint(checkpoints(run_dir / "checkpoints", "best")[0])["model"])
+        return run.evaluated.state_dict()
 
     job.model.load_state_dict(distributed.from_first(best_weights))
     scores: dict[str, Scores] = {}

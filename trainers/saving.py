@@ -41,13 +41,14 @@ class BestCheckpoint:
     """Keep the weights of the best epoch. Ignite's own score comparison knows no ties and keeps a NaN for ever.
 
     With cached features an epoch takes less time than the file of a large backbone: then the head of the best epoch
-    waits in memory until the training state is saved too.
+    is kept in memory, and written when the training state is saved too.
     """
 
     def __init__(self, trainer: Engine, job: Job, evaluated: nn.Module, run_dir: Path) -> None:
         self.trainer, self.job = trainer, job
         self.epoch, self.head = Fact(0), job.classifier(evaluated)
-        self.waiting: dict[str, Tensor] | None = None
+        self.kept: dict[str, Tensor] | None = None
+        self.waiting = False
         self._save = Checkpoint(
             {"model": evaluated, "epoch": self.epoch, **identity(job)},
             CheckpointWriter(run_dir / "checkpoints", keep=1),
@@ -64,19 +65,24 @@ class BestCheckpoint:
             return
         self.epoch.value = engine.state.epoch
         if self.job.on_features:
-            self.waiting = copy.deepcopy(self.head.state_dict())
+            self.kept, self.waiting = copy.deepcopy(self.head.state_dict()), True
         else:
             self._save(engine)
 
     def write(self) -> None:
         """Write what waits in memory: a checkpoint to resume from must find the best of its history on the disk."""
-        if self.waiting is None:
+        if not self.waiting:
             return
         now = copy.deepcopy(self.head.state_dict())
-        self.head.load_state_dict(self.waiting)
+        self.put_back()
         self._save(self.trainer)
         self.head.load_state_dict(now)
-        self.waiting = None
+        self.waiting = False
+
+    def put_back(self) -> None:
+        """Let the model have the head that is kept in memory."""
+        assert self.kept is not None
+        self.head.load_state_dict(self.kept)
 
 
 def attach_files(trainer: Engine, run_dir: Path) -> None:
@@ -85,21 +91,36 @@ def attach_files(trainer: Engine, run_dir: Path) -> None:
         write_metrics_csv(run_dir / "metrics.csv", engine.state.history)
 
 
+class TrainedWeights:
+    """The model's weights in a checkpoint; with `only` set, those that train."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model, self.only = model, False
+
+    def state_dict(self) -> dict[str, Tensor]:
+        trains = {name: parameter.requires_grad for name, parameter in self.model.named_parameters()}
+        return {name: value for name, value in self.model.state_dict().items() if trains.get(name) or not self.only}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.model.load_state_dict(state)
+
+
 class ResumeCheckpoint:
     """All of the training state, saved at the end of every epoch, every `save_every` steps, and when asked to.
 
     The newest two files stay. `epoch_open` in a file says that its epoch's steps are all done but its validation is
-    not: a run resumed from it validates first.
+    not: a run resumed from it validates first. `frozen_in_best` says that the file lacks the backbone: with cached
+    features it is that of the best checkpoint, which was written before.
     """
 
     def __init__(
         self, job: Job, run_dir: Path, trainer: Engine, *, ema: ModelEMA | None, stopper: EarlyStopping | None
     ) -> None:
-        self.trainer, self.folder = trainer, run_dir / "checkpoints"
+        self.trainer, self.folder, self.on_features = trainer, run_dir / "checkpoints", job.on_features
         self.seconds_between = SECONDS_BETWEEN_SAVES if job.on_features else 0.0
         self.saved_at, self.saved_step = time.monotonic(), 0
         self.parts: dict[str, Any] = {
-            "model": job.model,
+            "model": TrainedWeights(job.model),
             "optimizer": job.optimizer,
             "scaler": trainer.scaler,
             "trainer": trainer,
@@ -107,9 +128,10 @@ class ResumeCheckpoint:
         }
         self.parts |= {"ema": ema} if ema is not None else {}
         self.parts |= {"early_stopping": stopper} if stopper is not None else {}
-        self.epoch_open = Fact(False)
+        self.epoch_open, self.frozen_in_best = Fact(False), Fact(False)
+        facts = {"epoch_open": self.epoch_open, "frozen_in_best": self.frozen_in_best, **identity(job)}
         self._save = Checkpoint(
-            {**self.parts, "epoch_open": self.epoch_open, **identity(job)},
+            {**self.parts, **facts},
             CheckpointWriter(self.folder, keep=2),
             filename_pattern="step_{global_step}.pt",
             global_step_transform=lambda engine, _: engine.state.iteration,
@@ -140,6 +162,8 @@ class ResumeCheckpoint:
         for prepare in self.before_save:  # what a checkpoint knows, event files and best weights must hold
             prepare()
         self.epoch_open.value = epoch_open
+        self.frozen_in_best.value = self.on_features and bool(checkpoints(self.folder, "best"))
+        self.parts["model"].only = self.frozen_in_best.value
         self._save(self.trainer)
         self.saved_at, self.saved_step = time.monotonic(), self.trainer.state.iteration
 
@@ -173,9 +197,19 @@ def newest_checkpoint(run_dir: Path, warn: Callable[[str], None]) -> dict[str, A
     found = checkpoints(run_dir / "checkpoints", "step")
     for path in found:
         try:
-            return read_checkpoint(path)
+            return with_backbone(read_checkpoint(path), run_dir)
         except CheckpointError as error:
             warn(f"{error}; trying the one before it")
     if found:
         raise CheckpointError(f"no checkpoint in {run_dir / 'checkpoints'} is whole: train anew, or restore one")
     return None
+
+
+def with_backbone(checkpoint: dict[str, Any], run_dir: Path) -> dict[str, Any]:
+    """A resume checkpoint with all weights of its model."""
+    if checkpoint.get("frozen_in_best"):
+        best = checkpoints(run_dir / "checkpoints", "best")
+        if not best:
+            raise CheckpointError(f"{run_dir / 'checkpoints'} has no best_*.pt, which holds the frozen weights")
+        checkpoint["model"] = read_checkpoint(best[0])["model"] | checkpoint["model"]
+    return checkpoint
