@@ -46,8 +46,9 @@ RECIPES: dict[str, Recipe] = {
             "train": {"lr": 2e-3, "weight_decay": 0.05, "label_smoothing": 0.1, "schedule": "cosine", "epochs": 8},
         },
         results=(
-            "CIFAR-10 as JPEG files: 74.7 % of 10,000 test images, n = 1 (--seed 0), 413 s of training steps in bf16 on"
-            " two cores of an AMD EPYC: python main.py train --data FOLDER --val-fraction 0.1 --recipe scratch-small",
+            "CIFAR-10 as JPEG files: 74.9 % (sd 0.3) of 10,000 test images, n = 3 (--seed 0, 1, 2), at most 420 s of"
+            " training steps in bf16 on two cores of an AMD EPYC: python main.py train --data FOLDER --val-fraction 0.1"
+            " --recipe scratch-small --max-minutes 7",
         ),
     ),
     "finetune-sgd": Recipe(
