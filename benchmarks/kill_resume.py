@@ -28,13 +28,18 @@ PHASES = ("step", "validation", "save", "rename", "prune")
 
 
 def demanding_config(folder: Path, *, workers: int) -> Any:
-    """A short run with everything on that draws random numbers or carries state."""
+    """A short run with everything on that draws random numbers or carries state.
+
+    It starts from pretrained weights: random ones that a resumed run forgot would come back with the seed.
+    """
     from datasets.config import DataConfig
     from trainers.config import OutputConfig, RunConfig, TrainConfig
     from vit.config import ModelConfig
 
     return RunConfig(
-        model=ModelConfig(name="vit_micro_2", dropout=0.1, attention_dropout=0.1, stochastic_depth=0.1),
+        model=ModelConfig(
+            name="vit_nano_8", weights="fashion_mnist", dropout=0.1, attention_dropout=0.1, stochastic_depth=0.1
+        ),
         data=DataConfig(source="digits", labels_per_class=25, augment="light", batch_size=48, workers=workers),
         train=TrainConfig(
             epochs=3,

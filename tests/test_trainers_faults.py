@@ -8,6 +8,11 @@ from trainers.faults import explain
 @pytest.mark.parametrize(
     ("error", "message"),
     [
+        (
+            ConnectionResetError(104, "Connection reset by peer"),
+            r"a loader process was killed \(\[Errno 104\] Connection",
+        ),
+        (EOFError(), "a loader process was killed"),
         (MemoryError(), r"out of memory at --batch-size 64: try half of it"),
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), r"out of memory at --batch-size 64"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"), r"--amp bf16"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from trainers import distributed
 from trainers.errors import TrainingError
 
 _OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory", "not enough memory")
@@ -21,7 +22,9 @@ def explain(error: Exception, *, batch_size: int | None, workers: int | None) ->
         return TrainingError(
             f"out of memory at --batch-size {batch_size}: try half of it, a smaller --image-size, or --amp bf16"
         )
-    if "DataLoader worker" in text:
+    # A loader process that dies while it hands over a batch breaks the connection before torch has noticed its death.
+    broken = isinstance(error, ConnectionError | EOFError) and distributed.world_size() == 1
+    if "DataLoader worker" in text or broken:
         return TrainingError(
             f"a loader process was killed ({_first_line(text)}): it probably ran out of memory; try fewer --workers"
             f" than {workers if workers is not None else 'now'}, or --workers 0"
