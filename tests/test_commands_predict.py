@@ -257,7 +257,7 @@ def test_memory_does_not_grow_with_the_number_of_files(tmp_path):
 
 
 @pytest.mark.slow
-def test_batches_are_clearly_faster_than_one_image_at_a_time(run, tmp_path):
+def test_batches_are_at_least_twice_as_fast_as_one_image_at_a_time(run, tmp_path):
     paths = [photo(tmp_path / f"{number}.jpg", seed=number) for number in range(192)]
     model, spec, class_names = load(run)
     classifier = open_classifier(str(run), device="cpu")
@@ -277,7 +277,7 @@ def test_batches_are_clearly_faster_than_one_image_at_a_time(run, tmp_path):
     assert one_by_one() == streamed()
     ratios = [seconds(one_by_one) / seconds(streamed) for _ in range(5)]
     print(f"images/s against one by one: {max(ratios):.1f}x")
-    assert max(ratios) >= 1.5  # about 2 on two quiet cores
+    assert max(ratios) >= 2
 
 
 @pytest.mark.parametrize(
