@@ -216,7 +216,7 @@ def test_an_epoch_of_seconds_does_not_write_the_whole_backbone(tmp_path, monkeyp
     assert len(written) == 2, written  # the best weights and the last state, once each
 
 
-def test_a_probe_whose_best_checkpoint_is_gone_or_damaged_says_which_weights_are_missing(tmp_path):
+def test_a_probe_whose_best_checkpoint_is_gone_or_damaged_says_which_weights_are_missing(tmp_path, capsys):
     result = train(probe_config(tmp_path))
     summary = read_json(result.run_dir / "summary.json")
     write_json(result.run_dir / "summary.json", summary | {"status": "interrupted"})
@@ -224,9 +224,11 @@ def test_a_probe_whose_best_checkpoint_is_gone_or_damaged_says_which_weights_are
     best.write_bytes(best.read_bytes()[:-9])
     with pytest.raises(CheckpointError, match="no checkpoint in .* is whole"):
         resume(result.run_dir)
+    assert f"checkpoint {best} is damaged" in capsys.readouterr().out
     best.unlink()
     with pytest.raises(CheckpointError, match="no checkpoint in .* is whole"):
         resume(result.run_dir)
+    assert "has no best_*.pt, which holds the frozen weights" in capsys.readouterr().out
 
 
 def test_a_probe_stopped_before_it_has_a_best_epoch_saves_all_of_its_weights(tmp_path, monkeypatch):

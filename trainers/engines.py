@@ -46,6 +46,7 @@ class Slices:
 
     @property
     def whole(self) -> bool:
+        """Whether a step is one slice."""
         return self.micro_batches == self.world_size == 1
 
     def cut(self, n: int) -> list[tuple[int, slice]]:

@@ -216,7 +216,8 @@ def assemble(job: Job, run_dir: Path, loggers: tensorboard.RunLoggers | None, fl
     if config.max_minutes is not None:
         budget = TimeBudget(60 * config.max_minutes, agree=distributed.agreed)
         budget.attach(trainer)
-        console.attach_pace_note(trainer, max_minutes=config.max_minutes)
+        if config.schedule != "constant":
+            console.attach_pace_note(trainer, max_minutes=config.max_minutes)
     flag.attach(trainer, evaluator)
     return Assembly(trainer, evaluated, saver, best, budget, best_outputs)
 
