@@ -42,4 +42,4 @@ def train_or_resume(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main.main(sys.argv[2:]) if sys.argv[1] == "main" else train_or_resume(Path(sys.argv[1])))
+    main.leave(main.main(sys.argv[2:]) if sys.argv[1] == "main" else train_or_resume(Path(sys.argv[1])))
