@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import os
 import sys
 import traceback
-from typing import NoReturn
 
+from trainers import process
 from trainers.errors import CheckpointError, ConfigError, Interrupted, TrainingError
 
 COMMANDS = {
@@ -92,20 +91,6 @@ def complain(message: str, code: int) -> int:
     return code
 
 
-def leave(code: int) -> NoReturn:
-    """Exit with this code, without a last search through 400,000 objects for garbage: it would take a second.
-
-    One of several processes leaves on the spot: threads of its process group still run, and one that lets go of a
-    tensor while the interpreter is being taken down aborts the process.
-    """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    gc.freeze()
-    sys.exit(code)
-
-
 if __name__ == "__main__":
-    gc.set_threshold(50_000)  # imports leave 400,000 objects and no garbage: looking for it would take half a second
-    leave(main(sys.argv[1:]))
+    process.settle()
+    process.leave(main(sys.argv[1:]))

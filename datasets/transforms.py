@@ -13,7 +13,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from torchvision.transforms import v2
 
 from datasets.bundle import ImageSpecLike
 from datasets.images import fit, to_array
@@ -174,33 +173,6 @@ class Recolour(SmallAffine):
         return self.normalise(255 * (black + (white - black) * grey))
 
 
-class PerSample(Pipeline):
-    """torchvision v2 transforms on one image at a time, each with its own seed.
-
-    Kept at up to twice the input side, for a crop of any part to start from real pixels.
-    """
-
-    batched = False
-
-    def __init__(self, spec: ImageSpecLike, transform: v2.Transform) -> None:
-        super().__init__(spec)
-        self.transform = transform
-        self.crop = None
-
-    def _shorter_side(self, width: int, height: int) -> int:
-        return min(2 * self.size, width, height)
-
-    def __call__(self, images: Sequence[np.ndarray], *, seed: int, epoch: int, draws: np.ndarray) -> torch.Tensor:
-        state = torch.random.get_rng_state()
-        batch = []
-        for image, draw in zip(images, draws.tolist(), strict=True):
-            torch.default_generator.manual_seed(mix(seed, AUGMENT, epoch, draw))
-            pixels = torch.from_numpy(np.ascontiguousarray(image))
-            batch.append(self.transform(pixels.expand(self.channels, -1, -1)))
-        torch.random.set_rng_state(state)  # the trainer's own draws must not depend on where a batch was made
-        return self.normalise(torch.stack(batch))
-
-
 def train_pipeline(preset: str, spec: ImageSpecLike, *, mirror: bool = True) -> Pipeline:
     """The augmentation of the training split under a preset of PRESETS."""
     if preset == "none":
@@ -209,13 +181,10 @@ def train_pipeline(preset: str, spec: ImageSpecLike, *, mirror: bool = True) -> 
         return CropFlip(spec, mirror=mirror) if mirror or spec.image_size > SMALL else SmallAffine(spec)
     if preset == "recolour":
         return Recolour(spec)
-    if preset == "standard":
-        return PerSample(spec, v2.Compose(_randaugment(spec, mirror=mirror, magnitude=9)))
-    if preset == "strong":
-        return PerSample(
-            spec,
-            v2.Compose([*_randaugment(spec, mirror=mirror, magnitude=27), v2.RandomErasing(0.25, value=_grey(spec))]),
-        )
+    if preset in ("standard", "strong"):
+        from datasets.randaugment import standard, strong  # torchvision takes a second to import
+
+        return (standard if preset == "standard" else strong)(spec, mirror=mirror)
     raise ValueError(f"unknown augmentation preset {preset!r}; known: {', '.join(PRESETS)}")
 
 
@@ -236,17 +205,3 @@ def _padded(pictures: np.ndarray, pad: int) -> np.ndarray:
     framed = np.zeros((count, channels, height + 2 * pad, width + 2 * pad), np.uint8)
     framed[:, :, pad:-pad, pad:-pad] = pictures
     return framed
-
-
-def _randaugment(spec: ImageSpecLike, *, mirror: bool, magnitude: int) -> list[v2.Transform]:
-    mode = v2.InterpolationMode(spec.interpolation)
-    return [
-        v2.RandomResizedCrop(spec.image_size, scale=(0.08, 1.0), interpolation=mode, antialias=True),
-        *([v2.RandomHorizontalFlip()] if mirror else []),
-        v2.RandAugment(num_ops=2, magnitude=magnitude, fill=_grey(spec)),
-    ]
-
-
-def _grey(spec: ImageSpecLike) -> list[float]:
-    """The colour that normalises to zero, for the pixels an operation leaves empty."""
-    return [round(255 * value) for value in spec.mean]

@@ -8,6 +8,7 @@ import torch
 
 import main
 from datasets.config import DataConfig
+from trainers import process
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.errors import ConfigError, Interrupted
 from vit.config import ModelConfig
@@ -42,4 +43,4 @@ def train_or_resume(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    main.leave(main.main(sys.argv[2:]) if sys.argv[1] == "main" else train_or_resume(Path(sys.argv[1])))
+    process.leave(main.main(sys.argv[2:]) if sys.argv[1] == "main" else train_or_resume(Path(sys.argv[1])))

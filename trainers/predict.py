@@ -26,6 +26,7 @@ from trainers.classifier import Classifier
 # How files of image formats begin: tells an image on standard input from a list of file names.
 IMAGE_START = re.compile(rb"\xff\xd8\xff|\x89PNG\r\n|RIFF....WEBP|II\*\x00|MM\x00\*|GIF8[79]a", re.DOTALL)
 STDIN = "-"
+AT_ONCE = 8  # images that a thread decodes in a row: handing them over one by one costs as much as decoding small ones
 
 
 @dataclass(frozen=True)
@@ -114,9 +115,11 @@ def predict(
     temperature: float = 1.0,
     keep_pixels: bool = False,
 ) -> Iterator[Prediction]:
-    """One Prediction per source, in order. Decoding runs in threads, two batches ahead of the model."""
+    """One Prediction per source, in order. Decoding runs in threads; where the model needs all cores, in turns with it,
+    else one batch ahead."""
     pipeline = eval_pipeline(classifier.spec)
-    for sources_of_batch, decoded in _decoded(sources, pipeline, batch_size):
+    ahead = 0 if classifier.device.type == "cpu" else 1
+    for sources_of_batch, decoded in _decoded(sources, pipeline, batch_size, ahead=ahead):
         pictures = [picture for picture in decoded if isinstance(picture, np.ndarray)]
         rows: Iterator[tuple[list[float], list[int]]] = iter(())
         if pictures:
@@ -141,26 +144,30 @@ def label_of(path: str, class_names: tuple[str, ...]) -> str | None:
 
 
 def _decoded(
-    sources: Iterable[Source], pipeline: Pipeline, batch_size: int
+    sources: Iterable[Source], pipeline: Pipeline, batch_size: int, *, ahead: int
 ) -> Iterator[tuple[list[Source], list[np.ndarray | str]]]:
-    """Batches of sources with their pixels uint8 (C, S, S), or the reason why there are none."""
+    """Batches of sources with their pixels uint8 (C, S, S), or the reason why there are none.
 
-    def decode(source: Source) -> np.ndarray | str:
-        return read_source(source, pipeline)
+    While one batch is in use, `ahead` more are being decoded.
+    """
+
+    def decode(sources: list[Source]) -> list[np.ndarray | str]:
+        return [read_source(source, pipeline) for source in sources]
 
     iterator = iter(sources)
-    ahead: deque[tuple[list[Source], list[Future]]] = deque()
+    batches: deque[tuple[list[Source], list[Future]]] = deque()
     with ThreadPoolExecutor(cpu_count()) as threads:
         try:
             while True:
-                while len(ahead) < 2 and (batch := list(islice(iterator, batch_size))):
-                    ahead.append((batch, [threads.submit(decode, source) for source in batch]))
-                if not ahead:
+                while len(batches) < 1 + ahead and (batch := list(islice(iterator, batch_size))):
+                    parts = [batch[start : start + AT_ONCE] for start in range(0, len(batch), AT_ONCE)]
+                    batches.append((batch, [threads.submit(decode, part) for part in parts]))
+                if not batches:
                     return
-                batch, futures = ahead.popleft()
-                yield batch, [future.result() for future in futures]
+                batch, futures = batches.popleft()
+                yield batch, [picture for future in futures for picture in future.result()]
         finally:
-            for _, futures in ahead:
+            for _, futures in batches:
                 for future in futures:
                     future.cancel()
 

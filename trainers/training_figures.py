@@ -15,6 +15,7 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
+from torch.nn import functional as F
 
 from trainers.explain_figures import blended
 from trainers.figures import RIGHT, UNKNOWN, WRONG, escape, readable, shorten
@@ -45,7 +46,7 @@ def png(figure: Figure) -> bytes:
 def png_of(picture: np.ndarray) -> bytes:
     """uint8 (h, w, 3) as a PNG."""
     buffer = io.BytesIO()
-    Image.fromarray(picture).save(buffer, format="png")
+    Image.fromarray(picture).save(buffer, format="png", compress_level=1)  # 8 % more bytes in a third of the time
     return buffer.getvalue()
 
 
@@ -106,15 +107,17 @@ def rollout_sheet(found: Sequence[Attention], *, title: str) -> Figure:
 
 def batch_picture(images: Tensor, *, mean: Sequence[float], std: Sequence[float], columns: int = 8) -> np.ndarray:
     """Normalised images (B, C, S, S) as one picture, uint8 (h, w, 3); small ones are enlarged without smoothing."""
-    from torchvision.utils import make_grid
-
     shape = (1, -1, 1, 1)
     images = images.detach().cpu().float() * torch.tensor(std).view(shape) + torch.tensor(mean).view(shape)
     images = images if images.shape[1] == 3 else images[:, :1]
     factor = max(1, -(-64 // images.shape[-1]))
     images = images.clamp(0, 1).repeat_interleave(factor, dim=2).repeat_interleave(factor, dim=3)
-    grid = make_grid(images, nrow=columns, padding=2, pad_value=1.0)  # (3, h, w)
-    return (255 * grid).round().byte().permute(1, 2, 0).numpy()
+    tiles = F.pad((255 * images).round().byte().expand(-1, 3, -1, -1), (1, 1, 1, 1), value=255)
+    columns = min(columns, len(tiles))
+    rows = math.ceil(len(tiles) / columns)
+    blank = tiles.new_full((rows * columns - len(tiles), *tiles.shape[1:]), 255)
+    grid = torch.cat([tiles, blank]).unflatten(0, (rows, columns))  # (rows, columns, 3, h, w)
+    return F.pad(grid.permute(2, 0, 3, 1, 4).flatten(3).flatten(1, 2), (1, 1, 1, 1), value=255).permute(1, 2, 0).numpy()
 
 
 def caption(image: Guess | Attention, *, width: int, of_label: float | None = None) -> tuple[tuple[str, str], ...]:
@@ -150,7 +153,7 @@ def tail(path: str, limit: int) -> str:
 def position_similarity_figure(positions: Tensor) -> Figure:
     """Cosine similarity of each patch's position (1 + G*G, D) to all others, a map each: figure 7 of Dosovitskiy et al.
     2020, where neighbours, rows and columns become alike."""
-    grid = torch.nn.functional.normalize(positions[1:].float(), dim=1)
+    grid = F.normalize(positions[1:].float(), dim=1)
     side = math.isqrt(len(grid))
     maps = (grid @ grid.T).unflatten(0, (side, side)).unflatten(2, (side, side))  # (G, G, G, G)
     factor, gap = max(1, 56 // side), 4  # a map is about as wide for any grid

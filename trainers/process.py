@@ -1,0 +1,46 @@
+"""The process as a whole: its garbage collector, its memory, its end. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import sys
+from typing import NoReturn
+
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
+
+
+def settle() -> None:
+    """Prepare for one long computation instead of many short requests."""
+    gc.set_threshold(50_000)  # imports leave 400,000 objects and no garbage: looking for it would take half a second
+    keep_freed_memory()
+
+
+def keep_freed_memory() -> None:
+    """Let malloc keep what is freed for the next step, which needs the same again.
+
+    By default glibc gives large blocks back to the system at once, and the next step waits for fresh pages, zeroed one
+    by one (benchmarks/kept_memory.py: what that costs, and that the most a run holds stays about the same). Whoever set
+    a MALLOC_ variable has chosen; other C libraries are left alone.
+    """
+    if any(name.startswith("MALLOC_") for name in os.environ):
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(M_MMAP_MAX, 0)
+        mallopt(M_TRIM_THRESHOLD, -1)
+
+
+def leave(code: int) -> NoReturn:
+    """Exit with this code, without a last search through 400,000 objects for garbage: it would take a second.
+
+    One of several processes leaves on the spot: threads of its process group still run, and one that lets go of a
+    tensor while the interpreter is being taken down aborts the process.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    gc.freeze()
+    sys.exit(code)
