@@ -1,4 +1,4 @@
-"""Augmentation by torchvision, an image at a time: RandAugment (Cubuk et al. 2019, arXiv:1909.13719), random erasing."""
+"""Augmentation by torchvision, one image at a time: RandAugment (Cubuk et al. 2019, arXiv:1909.13719) and erasing."""
 
 from __future__ import annotations
 
