@@ -1,6 +1,7 @@
 """The process as a whole: it leaves as it should, and keeps its memory where that is meant."""
 
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -30,7 +31,7 @@ process.leave(3)
     assert (done.returncode, done.stdout, done.stderr) == (3, said, "")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="malloc of other systems is left alone")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the malloc of other C libraries is left alone")
 def test_what_a_step_frees_is_there_for_the_next_without_new_pages():
     code = """
 import resource
