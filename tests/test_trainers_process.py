@@ -12,9 +12,11 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def python(code, **variables):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     return subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, env=os.environ | variables
-    )
+        [sys.executable, "-c", code],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, env=environment | variables,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("processes", "said"), [("2", "said"), ("1", "saidtaken down\n")])
@@ -29,6 +31,22 @@ process.leave(3)
 """
     done = python(code, WORLD_SIZE=processes)
     assert (done.returncode, done.stdout, done.stderr) == (3, said, "")
+
+
+def test_one_of_several_processes_leaves_none_of_its_own_behind():
+    """Loader processes ignore the signals that end a run, and look for their parent every few seconds only."""
+    code = """
+import multiprocessing, signal, time
+from trainers import process
+def stay():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(300)
+child = multiprocessing.get_context("fork").Process(target=stay, daemon=True)
+child.start()
+process.leave(0)
+"""
+    done = python(code, WORLD_SIZE="2")  # times out while anybody holds its pipes
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the malloc of other C libraries is left alone")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import multiprocessing
 import os
 import sys
 from typing import NoReturn
@@ -39,6 +40,8 @@ def leave(code: int) -> NoReturn:
     tensor while the interpreter is being taken down aborts the process.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        for child in multiprocessing.active_children():  # loaders; they ignore SIGTERM
+            child.kill()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
