@@ -66,3 +66,27 @@ print(*[step() for _ in range(8)])
     assert first > 10 * last  # the heap has found its size after a few steps
     chosen = map(int, python(code, MALLOC_MMAP_THRESHOLD_="131072").stdout.split())
     assert min(chosen) > first / 2  # whoever set a variable of malloc has chosen
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the malloc of other C libraries is left alone")
+def test_a_run_does_not_inherit_the_memory_of_the_one_before():
+    code = """
+import re
+from pathlib import Path
+import torch
+from trainers import process
+process.settle()
+def resident():
+    return int(re.search(r"VmRSS:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) // 1024
+def run():
+    kept = [torch.ones(10_000_000) for _ in range(8)]  # 305 MB
+    kept.append(kept)  # as engines and their handlers do
+before = resident()
+run()
+held = resident()
+process.give_back_freed_memory()
+print(held - before, resident() - before)
+"""
+    held, left = map(int, python(code).stdout.split())
+    assert held > 250
+    assert left < 30

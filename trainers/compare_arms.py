@@ -10,7 +10,7 @@ from typing import Any
 
 from datasets.shared_split import PRETRAINED_ON, copies_of_training_images
 from datasets.splits import write_split
-from trainers import console
+from trainers import console, process
 from trainers.arms import Arm
 from trainers.compare_plan import Plan, Request
 from trainers.config import to_dict
@@ -163,6 +163,7 @@ def one_run(plan: Plan, arm: Arm, condition: int, seed: int, lr: float | None, p
         if known and read_json(folder / "summary.json")["status"] == "finished":
             result, trained = read_result(folder), False
         else:
+            process.give_back_freed_memory()
             with console.quiet():
                 result, trained = (resume(folder) if known else train(config)), True
     except Interrupted as stop:

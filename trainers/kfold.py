@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from trainers import process
 from trainers.config import RunConfig
 from trainers.console import say
 from trainers.resume import train_or_resume
@@ -46,6 +47,7 @@ def cross_validate(config: RunConfig) -> CrossValidation:
             data=dataclasses.replace(config.data, fold=fold),
             output=dataclasses.replace(config.output, run_name=f"{name}_fold{fold}"),
         )
+        process.give_back_freed_memory()
         results.append(train_or_resume(one) if config.output.auto_resume else train(one))
         say()
     table = results[0].run_dir.parent / f"{name}_folds.csv"

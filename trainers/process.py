@@ -7,7 +7,7 @@ import gc
 import multiprocessing
 import os
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
 
@@ -27,10 +27,23 @@ def keep_freed_memory() -> None:
     """
     if any(name.startswith("MALLOC_") for name in os.environ):
         return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    mallopt = _from_glibc("mallopt")
     if mallopt is not None:
         mallopt(M_MMAP_MAX, 0)
         mallopt(M_TRIM_THRESHOLD, -1)
+
+
+def give_back_freed_memory() -> None:
+    """Between two runs of one process: the second shall not seem to need what the first one did."""
+    gc.collect(1)  # the engines of the last run, which refer to each other; not what lives on since the imports
+    malloc_trim = _from_glibc("malloc_trim")
+    if malloc_trim is not None:
+        malloc_trim(0)
+
+
+def _from_glibc(name: str) -> Any:
+    """A function of malloc.h, or None in other C libraries."""
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
 
 
 def leave(code: int) -> NoReturn:
