@@ -17,6 +17,7 @@ import main
 from commands.compare import BIGGER, STORY, parse, parse_arm
 from datasets.config import DataConfig
 from datasets.shared_split import shared_split
+from trainers import process
 from trainers.arms import default_arms
 from trainers.compare_arms import known_problems
 from trainers.config import RunConfig
@@ -42,7 +43,11 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compare")
     data = photographs(folder)
     argv = ["compare", *TWO_ARMS, "--data", data, "--seeds", 2, *SMALL, "--output-dir", folder / "runs"]
-    assert main.main([str(word) for word in argv]) == 0
+    given_back = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process, "give_back_freed_memory", lambda: given_back.append(1))
+        assert main.main([str(word) for word in argv]) == 0
+    assert len(given_back) == 8  # no run shows the memory of the one before
     return folder
 
 

@@ -2,11 +2,15 @@ import csv
 import statistics
 
 import main
+from trainers import process
 
 
-def test_every_fold_is_a_run_and_the_table_sums_them_up(tmp_path, capsys):
+def test_every_fold_is_a_run_and_the_table_sums_them_up(tmp_path, capsys, monkeypatch):
+    given_back = []
+    monkeypatch.setattr(process, "give_back_freed_memory", lambda: given_back.append(1))
     argv = ["train", "--data", "digits", "--folds", "3", "--labels-per-class", "10", "--epochs", "1", "--device", "cpu"]
     assert main.main([*argv, "--output-dir", str(tmp_path), "--run-name", "cv"]) == 0
+    assert len(given_back) == 3  # no fold shows the memory of the one before
     runs = [tmp_path / "digits" / f"cv_fold{fold}" for fold in (1, 2, 3)]
     validated = []
     for run in runs:

@@ -22,6 +22,7 @@ from tensorboard.plugins.custom_scalar import layout_pb2
 from torch import nn
 from torchvision.models import VisionTransformer as Torchvision
 from torchvision.models import resnet18
+from torchvision.utils import make_grid
 
 from datasets.config import DataConfig
 from trainers import handlers, pictures
@@ -35,6 +36,7 @@ from trainers.resume import resume
 from trainers.run import load, train
 from trainers.training_figures import (
     Tile,
+    batch_picture,
     patch_filters_figure,
     png,
     position_similarity_figure,
@@ -491,3 +493,13 @@ def test_names_that_a_font_lacks_are_written_as_their_codes():
     assert escape("$a$\nb") == "\\$a\\$\nb"
     assert one_cell("a\tb\nc\udcff 猫") == "a\\tb\\nc\\udcff 猫"
     assert tail("a/long/path/to/0001.png", 12) == "…to/0001.png"
+
+
+@pytest.mark.parametrize(("channels", "side", "count"), [(3, 70, 5), (1, 8, 32), (3, 32, 11), (3, 28, 2)])
+def test_the_first_batch_is_laid_out_as_torchvision_does(channels, side, count):
+    images = torch.randint(256, (count, channels, side, side), generator=torch.Generator().manual_seed(0)) / 255
+    factor = max(1, -(-64 // side))
+    large = images.repeat_interleave(factor, dim=2).repeat_interleave(factor, dim=3)
+    expected = (255 * make_grid(large, nrow=8, padding=2, pad_value=1.0)).round().byte().permute(1, 2, 0).numpy()
+    found = batch_picture(2 * images - 1, mean=[0.5] * channels, std=[0.5] * channels)
+    assert np.array_equal(found, expected)

@@ -49,6 +49,19 @@ process.leave(0)
     assert done.returncode == 0, done.stderr
 
 
+def test_the_program_settles_first_and_leaves_last():
+    code = """
+import runpy, sys
+from trainers import process
+process.settle = lambda: print("settled")
+process.leave = lambda code: print("left with", code)
+sys.argv = ["main.py", "--help"]
+runpy.run_path("main.py", run_name="__main__")
+"""
+    first, *_, last = python(code).stdout.splitlines()
+    assert (first, last) == ("settled", "left with 0")
+
+
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the malloc of other C libraries is left alone")
 def test_what_a_step_frees_is_there_for_the_next_without_new_pages():
     code = """

@@ -151,8 +151,8 @@ def _decoded(
     While one batch is in use, `ahead` more are being decoded.
     """
 
-    def decode(sources: list[Source]) -> list[np.ndarray | str]:
-        return [read_source(source, pipeline) for source in sources]
+    def decode(part: list[Source]) -> list[np.ndarray | str]:
+        return [read_source(source, pipeline) for source in part]
 
     iterator = iter(sources)
     batches: deque[tuple[list[Source], list[Future]]] = deque()

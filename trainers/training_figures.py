@@ -106,7 +106,10 @@ def rollout_sheet(found: Sequence[Attention], *, title: str) -> Figure:
 
 
 def batch_picture(images: Tensor, *, mean: Sequence[float], std: Sequence[float], columns: int = 8) -> np.ndarray:
-    """Normalised images (B, C, S, S) as one picture, uint8 (h, w, 3); small ones are enlarged without smoothing."""
+    """Normalised images (B, C, S, S) as one picture, uint8 (h, w, 3); small ones are enlarged without smoothing.
+
+    The grid is that of torchvision's make_grid, which would cost every run a second of imports.
+    """
     shape = (1, -1, 1, 1)
     images = images.detach().cpu().float() * torch.tensor(std).view(shape) + torch.tensor(mean).view(shape)
     images = images if images.shape[1] == 3 else images[:, :1]
