@@ -151,7 +151,7 @@ import gc, sys, time
 sys.path.insert(0, {root!r})
 from pathlib import Path
 from torchvision.datasets import ImageFolder
-from datasets.image_folder import read_image_folder
+from datasets.sources.image_folder import read_image_folder
 def status(key):
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(key)) * 1024
 gc.collect()

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from benchmarks.environment import describe, write_result
+from comparison.arms import SMALL_GRID
 from datasets.config import DataConfig
 from trainers import console
-from trainers.arms import SMALL_GRID
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.run import train
 from trainers.run_directory import read_json, read_run_config

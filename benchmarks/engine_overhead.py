@@ -40,7 +40,8 @@ from trainers.handlers import attach_learning_rate, endless_batches
 from trainers.interruption import SignalFlag
 from trainers.job import Job, prepare, schedule, training_loss
 from trainers.optim import set_learning_rate
-from trainers.run import Record, assemble
+from trainers.record import Record
+from trainers.run import assemble
 from trainers.seeding import seed_step
 from trainers.tensorboard import RunLoggers
 from vit.config import ModelConfig

@@ -24,9 +24,9 @@ from benchmarks.check_speed import blend, textures
 from benchmarks.environment import describe, write_result
 from datasets.images import read_image
 from datasets.transforms import eval_pipeline, preprocess
+from inference.classifier import Classifier
+from inference.predict import Source, predict, read_source
 from trainers import process
-from trainers.classifier import Classifier
-from trainers.predict import Source, predict, read_source
 from vit import ModelConfig, build_model, image_spec, resolve
 
 SIZES = {"40 x 36 px": (40, 36), "500 x 400 px": (500, 400)}

@@ -18,8 +18,8 @@ import tyro
 from commands import arguments
 
 if TYPE_CHECKING:
-    from datasets.check import CheckReport
-    from datasets.inspection import Inspection
+    from datasets.checking.check import CheckReport
+    from datasets.checking.inspection import Inspection
 
 CSV_COLUMNS = ("kind", "severity", "path", "split", "label", "other", "detail")
 
@@ -67,7 +67,7 @@ def main(config: CheckConfig) -> int:
         DataError: it cannot be listed, or has no image in it.
         ValueError: the list cannot be written there.
     """
-    from datasets.check_sources import check_source
+    from datasets.checking.sources import check_source
 
     start = time.perf_counter()
     workers = config.workers if config.workers is not None else os.cpu_count() or 1
@@ -89,7 +89,7 @@ def _progress_bar(inspections: Iterable[Inspection], total: int) -> Iterable[Ins
 
 def write_findings(report: CheckReport, path: Path) -> None:
     """One row per finding, header first. Bytes of a name that are no UTF-8 are written as \\udcXX."""
-    from datasets.check import severity
+    from datasets.checking.check import severity
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ def write_findings(report: CheckReport, path: Path) -> None:
 
 
 def _summary(config: CheckConfig, report: CheckReport, seconds: float) -> dict[str, object]:
-    from datasets.check import severity
+    from datasets.checking.check import severity
 
     return {
         "data": config.data,
@@ -121,7 +121,7 @@ def _summary(config: CheckConfig, report: CheckReport, seconds: float) -> dict[s
 
 
 def _table(config: CheckConfig, report: CheckReport) -> list[str]:
-    from datasets.check import severity
+    from datasets.checking.check import severity
 
     layout = report.layout
     sizes = ", ".join(f"{sum(layout.counts(split).values()):,} {split or 'images'}" for split in layout.splits)

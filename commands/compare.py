@@ -17,9 +17,9 @@ from trainers.config import RunConfig, TrainConfig
 from vit.config import ModelConfig
 
 if TYPE_CHECKING:
+    from comparison.plan import Request
     from comparison.runs import Comparison
-    from trainers.compare_arms import Finished
-    from trainers.compare_plan import Request
+    from comparison.train_arms import Finished
 
 ARM_OPTIONS = {*flags(ModelConfig), *flags(TrainConfig), "--augment", "--batch-size"} - {
     "--seed", "--epochs", "--device", "--max-minutes", "--patience", "--select", "--loop", "--model"
@@ -79,7 +79,7 @@ def parse(argv: Sequence[str], prog: str) -> Options:
 def main(options: Options) -> int:
     if options.runs:
         return compare_runs([Path(name) for name in options.runs], options)
-    from trainers.compare_arms import compare_arms, mark_finished
+    from comparison.train_arms import compare_arms, mark_finished
     from trainers.defaults import SMALL_IMAGES, resolve_device
 
     finished = compare_arms(request_of(options))
@@ -91,8 +91,8 @@ def main(options: Options) -> int:
 
 
 def request_of(options: Options) -> Request:
-    from trainers.arms import default_arms
-    from trainers.compare_plan import Request
+    from comparison.arms import default_arms
+    from comparison.plan import Request
 
     base = RunConfig(**sections(options))
     if base.model.name != "auto":
@@ -165,9 +165,9 @@ def comparison_of(finished: Finished, options: Options) -> Comparison:
 
 def compare_runs(folders: Sequence[Path], options: Options) -> int:
     """Compare finished runs. Where they have no test images, the weights of their last epochs are scored on val."""
+    from comparison.plan import free_folder
     from comparison.runs import Comparison, Condition, group_into_arms, left_out, read_run, require_same_data
-    from trainers.compare_plan import free_folder
-    from trainers.reevaluate import score_last_epoch
+    from inference.evaluate import score_last_epoch
     from trainers.run_directory import find_run
 
     folders = [find_run(str(folder), options.output.output_dir) for folder in folders]
@@ -213,9 +213,9 @@ def print_bigger_version(device: str) -> None:
     """The same on photographs, with what it takes."""
     import torch
 
+    from comparison.pace import training_flops_per_second
     from trainers.console import duration
     from trainers.defaults import computes_in_bf16
-    from trainers.pace import training_flops_per_second
 
     # ViT-B/16 at 224 px: 35.1 GFLOPs forward, 3 times that a step; 244 images x 10 epochs x 3 seeds x 2 arms.
     dtype = torch.bfloat16 if computes_in_bf16(device) else torch.float32

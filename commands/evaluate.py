@@ -12,8 +12,8 @@ import tyro
 from commands import arguments
 
 if TYPE_CHECKING:
-    from trainers.evaluation_report import Report
-    from trainers.reevaluate import Reevaluation
+    from inference.evaluate import Reevaluation
+    from inference.evaluation_report import Report
 
 SHOWN_CLASSES = 30
 
@@ -56,8 +56,8 @@ def parse(argv: Sequence[str], prog: str) -> Options:
 
 
 def main(options: Options) -> int:
-    from trainers.classifier import is_run_name
-    from trainers.reevaluate import evaluate_on, evaluate_run
+    from inference.classifier import is_run_name
+    from inference.evaluate import evaluate_on, evaluate_run
     from trainers.run_directory import find_run
 
     if options.data is None and is_run_name(options.run):
@@ -73,7 +73,7 @@ def main(options: Options) -> int:
 
 def _evaluate_elsewhere(options: Options, evaluate_on) -> Reevaluation:
     from datasets import DataConfig
-    from trainers.classifier import open_classifier
+    from inference.classifier import open_classifier
 
     if options.data is None:
         raise arguments.UsageError(f"{options.run} brings no images; name labelled ones with --data")

@@ -67,11 +67,11 @@ def main(options: Options) -> int:
 
     import torch
 
-    from trainers.classifier import open_classifier
-    from trainers.explain import Explanation, explain
-    from trainers.explain_figures import distance_figure, heads_figure, overview_figure
-    from trainers.figures import save
-    from trainers.predict import find_images
+    from figures.attention import distance_figure, heads_figure, overview_figure
+    from figures.results import save
+    from inference.classifier import open_classifier
+    from inference.explain import Explanation, explain
+    from inference.predict import find_images
 
     if options.run.endswith((".onnx", ".pt2")):
         raise arguments.UsageError(

@@ -40,8 +40,8 @@ def parse(argv: Sequence[str], prog: str) -> Options:
 
 
 def main(options: Options) -> int:
-    from trainers.classifier import open_classifier
-    from trainers.export import SUFFIXES, export
+    from inference.classifier import open_classifier
+    from inference.export import SUFFIXES, export
     from vit.export import MissingPackage
 
     suffix = SUFFIXES[options.format]

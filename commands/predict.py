@@ -18,8 +18,8 @@ from commands import arguments
 from commands.check import printable
 
 if TYPE_CHECKING:
-    from trainers.classifier import Classifier
-    from trainers.predict import Prediction
+    from inference.classifier import Classifier
+    from inference.predict import Prediction
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ def parse(argv: Sequence[str], prog: str) -> Options:
 
 def main(options: Options) -> int:
     """0, or 3 when a file could not be read."""
-    from trainers.classifier import open_classifier
-    from trainers.predict import find_images, predict, tally
+    from inference.classifier import open_classifier
+    from inference.predict import find_images, predict, tally
 
     classifier = open_classifier(
         options.run, device=options.device, model=options.model, class_names=options.class_names,
@@ -114,7 +114,7 @@ def main(options: Options) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     if options.grid is not None and pictures:
-        from trainers.figures import prediction_grid, save
+        from figures.results import prediction_grid, save
 
         save(prediction_grid(pictures), options.grid)
     read, unreadable, labelled, correct = counts
@@ -131,7 +131,7 @@ def temperature_of(classifier: Classifier) -> float:
     Raises:
         UsageError: nothing has been fitted.
     """
-    from trainers.evaluation_report import read_temperature
+    from inference.evaluation_report import read_temperature
 
     temperature = read_temperature(classifier.folder / "eval")
     if temperature is None:

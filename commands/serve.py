@@ -55,8 +55,8 @@ def parse(argv: Sequence[str], prog: str) -> Options:
 
 def main(options: Options) -> int:
     """Serve until Ctrl-C."""
-    from trainers.classifier import open_classifier
-    from trainers.serve import LOOPBACK, Server
+    from inference.classifier import open_classifier
+    from inference.serve import LOOPBACK, Server
 
     classifier = open_classifier(
         options.run, device=options.device, model=options.model, class_names=options.class_names,

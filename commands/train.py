@@ -10,7 +10,7 @@ from trainers.config import RunConfig
 from trainers.recipes import card
 
 if TYPE_CHECKING:
-    from trainers.run import RunResult
+    from trainers.result import RunResult
 
 
 def parse(argv: Sequence[str], prog: str) -> TrainOptions:

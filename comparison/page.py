@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from comparison.figures import COLOURS, MOST_CLASSES, Picture, confusion
 from comparison.pictures import data_uri
 from comparison.results import ConditionResult, Pair
 from comparison.runs import Arm, Comparison, settings_that_differ
 from comparison.table import cost_table, notes, printable, result_table
+from figures.comparison import COLOURS, MOST_CLASSES, Picture, confusion
 
 MARK_WORDS = {"better": "better", "worse": "worse", "unclear": "cannot tell", "same": "the same"}
 LISTED_PAIRS = 10  # of classes that an arm confuses

@@ -17,9 +17,9 @@ from datasets.config import DataConfig
 from datasets.images import from_array, read_image
 from datasets.loaders import read_samples
 from datasets.transforms import eval_pipeline
+from inference.explain import reading
 from trainers.config import from_dict
-from trainers.explain import reading
-from trainers.run import load
+from trainers.result import load
 from vit import attention_weights, rollout
 
 THUMBNAIL = 160  # pixels; the longer side

@@ -12,14 +12,14 @@ import numpy as np
 from PIL import Image
 from torch.utils.tensorboard import SummaryWriter
 
-from comparison import figures
-from comparison.figures import Picture
 from comparison.page import Disagreement, Example, page
 from comparison.pictures import Sight, look, only_one_right, open_images, thumbnail, usual_prediction
 from comparison.results import ConditionResult, analyse
 from comparison.runs import Arm, Comparison
 from comparison.table import printable, table_csv, table_md, verdicts
 from datasets.bundle import DataError
+from figures import comparison as figures
+from figures.comparison import Picture
 from trainers.errors import CheckpointError
 from trainers.run_directory import write_text
 

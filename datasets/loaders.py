@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from datasets.builtin_photos import read_dog_breed, read_flowers102, read_hymenoptera, read_oxford_pets
-from datasets.builtin_pixels import read_cifar10, read_cifar100, read_digits, read_fashion_mnist, read_mnist
 from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, ImageSpecLike, Samples, samples_of
 from datasets.cache import SHARE_OF_FREE_MEMORY, ImageCache, available_memory
 from datasets.config import DataConfig
 from datasets.image_dataset import ImageDataset, cpu_count, unreadable
-from datasets.own_data import read_own_data
 from datasets.sampling import EpochBatchSampler, OrderedBatchSampler
+from datasets.sources.builtin_photos import read_dog_breed, read_flowers102, read_hymenoptera, read_oxford_pets
+from datasets.sources.builtin_pixels import read_cifar10, read_cifar100, read_digits, read_fashion_mnist, read_mnist
+from datasets.sources.own_data import read_own_data
 from datasets.splits import assign_splits, require_complete, subset_training
 from datasets.transforms import PRESETS, Pipeline, Preset, eval_pipeline, train_pipeline
 

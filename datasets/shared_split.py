@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from datasets.bundle import Samples
-from datasets.check_sources import check_samples
+from datasets.checking.sources import check_samples
 from datasets.config import DataConfig
 from datasets.loaders import split_samples
 from datasets.splits import hold_out_half_of_val, require_complete

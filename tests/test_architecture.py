@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("commands", "comparison", "datasets", "trainers", "vit")
+PACKAGES = ("commands", "comparison", "datasets", "figures", "inference", "trainers", "vit")
 TORCH_FREE = (
     "main.py",
     "vit/config.py",

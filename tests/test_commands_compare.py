@@ -15,11 +15,11 @@ from fake_sets import class_folders
 
 import main
 from commands.compare import BIGGER, STORY, parse, parse_arm
+from comparison.arms import default_arms
+from comparison.train_arms import known_problems
 from datasets.config import DataConfig
 from datasets.shared_split import shared_split
 from trainers import process
-from trainers.arms import default_arms
-from trainers.compare_arms import known_problems
 from trainers.config import RunConfig
 
 ROOT = Path(__file__).resolve().parent.parent

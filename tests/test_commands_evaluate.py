@@ -15,8 +15,8 @@ from small_run import CLASSES, labelled_photos, make_run, photo
 from torch.nn import functional as F
 
 import main
+from inference.evaluation_report import balanced_accuracy, per_class
 from trainers.calibration import LIMITS, expected_calibration_error, fit_temperature, reliability
-from trainers.evaluation_report import balanced_accuracy, per_class
 from trainers.metrics import ExpectedCalibrationError
 
 

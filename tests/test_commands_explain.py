@@ -11,9 +11,9 @@ from PIL import Image
 from small_run import CLASSES, make_run, photo, stir
 
 import main
-from trainers.classifier import open_classifier
-from trainers.explain import explain
-from trainers.predict import Source, predict
+from inference.classifier import open_classifier
+from inference.explain import explain
+from inference.predict import Source, predict
 from vit.attention_maps import reading
 
 

@@ -13,10 +13,10 @@ from torch import nn
 from torchvision.models import VisionTransformer as TorchvisionViT
 
 import main
-from trainers.classifier import open_classifier
-from trainers.export import BATCH_SIZES, compare, generated_images
-from trainers.predict import Source, predict
-from trainers.run import load
+from inference.classifier import open_classifier
+from inference.export import BATCH_SIZES, compare, generated_images
+from inference.predict import Source, predict
+from trainers.result import load
 from vit.export import fits_torchvision
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "docs" / "examples"
@@ -128,10 +128,10 @@ def test_without_the_runs_images_it_says_what_it_compared_on(capsys, tmp_path):
 
 
 def test_a_file_that_computes_something_else_is_refused_and_not_left_behind(capsys, tmp_path, monkeypatch):
-    import trainers.export
+    import inference.export
 
     run = make_run(tmp_path / "run", name="vit_micro_2")
-    write = trainers.export.export_safetensors
+    write = inference.export.export_safetensors
 
     def damaged(model, path, *, metadata):
         with torch.no_grad():
@@ -141,7 +141,7 @@ def test_a_file_that_computes_something_else_is_refused_and_not_left_behind(caps
             model.head.bias[0] -= 0.01
         return names
 
-    monkeypatch.setattr(trainers.export, "export_safetensors", damaged)
+    monkeypatch.setattr(inference.export, "export_safetensors", damaged)
     code, _out, err = call(capsys, "export", run)
     assert code == 3
     assert "safetensors export refused: logits differ by at most 0.01" in err

@@ -22,9 +22,9 @@ from datasets.config import DataConfig
 from datasets.images import read_image
 from datasets.labelled import labelled_loader
 from datasets.transforms import preprocess
-from trainers.classifier import open_classifier
-from trainers.predict import Prediction, Source, find_images, predict
-from trainers.run import load
+from inference.classifier import open_classifier
+from inference.predict import Prediction, Source, find_images, predict
+from trainers.result import load
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +213,7 @@ def test_the_grid_takes_any_number_of_pictures(run, tmp_path, capsys, count):
 def test_titles_of_the_grid_are_green_when_right_red_when_wrong_and_dark_when_unknown():
     from matplotlib.colors import to_rgb
 
-    from trainers.figures import prediction_grid
+    from figures.results import prediction_grid
 
     pixels = np.zeros((1, 8, 8), np.uint8)
     made = [Prediction("a", (("$x$", 0.9),), label, pixels) for label in ("$x$", "y", None)]

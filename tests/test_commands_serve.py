@@ -20,9 +20,9 @@ from PIL import Image
 from small_run import CLASSES, make_run, photo
 
 import main
-from trainers.classifier import open_classifier
-from trainers.predict import Source, predict
-from trainers.serve import Server
+from inference.classifier import open_classifier
+from inference.predict import Source, predict
+from inference.serve import Server
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -99,7 +99,7 @@ def test_other_pages_do_not_exist(server):
 
 
 def test_a_model_without_attention_still_classifies(tmp_path):
-    from trainers.serve import classify
+    from inference.serve import classify
 
     classifier = open_classifier(str(make_run(tmp_path / "run", name="resnet18", image_size=32)), device="cpu")
     result = classify(classifier, photo(tmp_path / "a.png").read_bytes())

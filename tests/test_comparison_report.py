@@ -13,12 +13,12 @@ from small_comparison import arm_of, comparison_of
 from small_run import CLASSES, labelled_photos, photo
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from comparison.figures import confusion
 from comparison.pictures import only_one_right, open_images, usual_prediction
 from comparison.report import write_report
 from comparison.runs import group_into_arms, read_run, require_same_data
 from comparison.table import rows
 from datasets.config import DataConfig
+from figures.comparison import confusion
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.run import train
 from vit.config import ModelConfig

@@ -6,9 +6,9 @@ import zipfile
 
 import pytest
 
-from datasets import archives
-from datasets.archives import unpack
 from datasets.bundle import DataError
+from datasets.sources import archives
+from datasets.sources.archives import unpack
 
 
 def zipped(path, members, *, links=()):

@@ -18,10 +18,10 @@ from planted_faults import photograph, save
 
 from commands.check import CSV_COLUMNS, CheckConfig, main, parse, printable
 from datasets.bundle import DataError
-from datasets.check import KINDS
-from datasets.check_layout import Finding
-from datasets.check_sources import check_source
-from datasets.inspection import inspect_file, inspect_files
+from datasets.checking.check import KINDS
+from datasets.checking.inspection import inspect_file, inspect_files
+from datasets.checking.layout import Finding
+from datasets.checking.sources import check_source
 
 
 def found_in(source, **options):
@@ -104,7 +104,7 @@ def test_a_kaggle_folder_is_read_through_its_table(tmp_path):
 
 
 def test_the_pool_gives_the_same_inspections_as_one_process(clean, monkeypatch):
-    monkeypatch.setattr("datasets.inspection._POOL_THRESHOLD", 1)
+    monkeypatch.setattr("datasets.checking.inspection._POOL_THRESHOLD", 1)
     paths = [str(path.relative_to(clean)) for path in sorted(clean.rglob("*.jpg"))]
     assert list(inspect_files(clean, paths, workers=2)) == list(inspect_files(clean, paths, workers=0))
 
@@ -348,12 +348,12 @@ def test_the_command_line_means_the_config():
 
 
 def test_workers_of_the_pool_do_not_import_torch():
-    code = "import sys, datasets.inspection, datasets.check_sources; print('torch' in sys.modules)"
+    code = "import sys, datasets.checking.inspection, datasets.checking.sources; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
 
 
 def test_every_kind_is_explained_and_reported_by_some_code():
-    source = "".join(path.read_text() for path in Path("datasets").glob("*.py"))
+    source = "".join(path.read_text() for path in Path("datasets").rglob("*.py"))
     for kind, (severity, meaning) in KINDS.items():
         assert severity in ("error", "warning")
         assert meaning

@@ -8,9 +8,8 @@ import pytest
 from PIL import Image
 from planted_faults import EDITS, as_jpeg, photograph
 
-from datasets.check_sources import check_source
-from datasets.inspection import thumbnail_of
-from datasets.near_duplicates import (
+from datasets.checking.inspection import thumbnail_of
+from datasets.checking.near_duplicates import (
     RADIUS,
     mirrored_hashes,
     near_duplicates,
@@ -18,6 +17,7 @@ from datasets.near_duplicates import (
     perceptual_hashes,
     registered_similarity,
 )
+from datasets.checking.sources import check_source
 
 DATA = Path(os.environ.get("VIT_TEST_DATA", "no such folder"))
 needs_photographs = pytest.mark.skipif(
@@ -68,7 +68,7 @@ def test_the_index_holds_for_words_that_share_most_of_their_bits():
 
 def test_small_blocks_give_the_same_pairs(hashes, monkeypatch):
     first, second = hashes
-    monkeypatch.setattr("datasets.near_duplicates._BLOCK", 5)
+    monkeypatch.setattr("datasets.checking.near_duplicates._BLOCK", 5)
     assert by_index(first[:200], second[:200], RADIUS) == brute_force(first[:200], second[:200], RADIUS)
 
 

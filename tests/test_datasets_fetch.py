@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from datasets.bundle import DataError
-from datasets.fetch import Resource, download, obtain
+from datasets.sources.fetch import Resource, download, obtain
 
 CONTENT = bytes(range(256)) * 4000
 CHECKSUM = "sha256:" + hashlib.sha256(CONTENT).hexdigest()

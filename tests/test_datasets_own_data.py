@@ -8,9 +8,9 @@ from fake_sets import Spec, class_folders, save, write_table, zip_folder
 from torchvision.datasets import ImageFolder
 
 from datasets import DataConfig, DataError, build_dataloaders, describe, split_table
-from datasets.csv_table import read_table
-from datasets.image_folder import read_image_folder
-from datasets.own_data import read_own_data
+from datasets.sources.csv_table import read_table
+from datasets.sources.image_folder import read_image_folder
+from datasets.sources.own_data import read_own_data
 
 
 def build(source, root, **options):

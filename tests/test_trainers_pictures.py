@@ -25,16 +25,8 @@ from torchvision.models import resnet18
 from torchvision.utils import make_grid
 
 from datasets.config import DataConfig
-from trainers import handlers, pictures
-from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.errors import Interrupted
-from trainers.evaluation import Scores
-from trainers.figures import confusion_figure, escape, readable
-from trainers.full_pictures import hardest, one_cell, pr_counts
-from trainers.job import prepare
-from trainers.resume import resume
-from trainers.run import load, train
-from trainers.training_figures import (
+from figures.results import confusion_figure, escape, readable
+from figures.sheets import (
     Tile,
     batch_picture,
     patch_filters_figure,
@@ -44,6 +36,15 @@ from trainers.training_figures import (
     tail,
     tile_picture,
 )
+from trainers import handlers, pictures
+from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.errors import Interrupted
+from trainers.evaluation import Scores
+from trainers.full_pictures import hardest, one_cell, pr_counts
+from trainers.job import prepare
+from trainers.result import load
+from trainers.resume import resume
+from trainers.run import train
 from vit.config import ModelConfig, ViTConfig
 from vit.model import VisionTransformer
 from vit.parts import patch_filters, position_embeddings

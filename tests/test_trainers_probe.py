@@ -8,15 +8,16 @@ from ignite.engine import Events
 
 from datasets.config import DataConfig
 from datasets.sampling import BatchKey
+from inference.evaluate import evaluate_run
 from trainers import handlers
 from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.errors import CheckpointError, ConfigError, Interrupted
 from trainers.job import prepare
 from trainers.probe import features_of, head_of
-from trainers.reevaluate import evaluate_run
+from trainers.result import load
 from trainers.resume import resume
-from trainers.run import load, train
+from trainers.run import train
 from trainers.run_directory import read_json, write_json
 from vit.config import ModelConfig
 from vit.parts import parts

@@ -11,14 +11,15 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from datasets.config import DataConfig
+from inference.evaluate import evaluate_run
 from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import OutputConfig, RunConfig, TrainConfig, load_config
 from trainers.errors import ConfigError, TrainingError
 from trainers.evaluation import score_split
 from trainers.handlers import TIMING_FIELDS
 from trainers.job import prepare
-from trainers.reevaluate import evaluate_run
-from trainers.run import load, train
+from trainers.result import load
+from trainers.run import train
 from trainers.run_directory import read_json
 from vit.config import ModelConfig
 

@@ -14,7 +14,7 @@ from small_run import labelled_photos, make_run
 
 import main
 from datasets.transforms import eval_pipeline
-from trainers.run import load
+from trainers.result import load
 
 ROOT = Path(__file__).resolve().parent.parent
 FROZEN = ROOT / "tests" / "data" / "format_1"

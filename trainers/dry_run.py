@@ -17,7 +17,8 @@ from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import RunConfig
 from trainers.errors import ConfigError
 from trainers.job import Job, prepare
-from trainers.run import RunResult, execute, load, write_inputs
+from trainers.result import RunResult, load
+from trainers.run import execute, write_inputs
 
 BATCHES = 2
 

@@ -15,14 +15,14 @@ from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 from torch import Tensor
 
 from datasets.sampling import BatchKey
+from figures.sheets import patch_filters_figure, png, png_of, position_similarity_figure, tile_picture
+from inference.evaluation_report import per_class
 from trainers.engines import autocast
 from trainers.evaluation import Scores
-from trainers.evaluation_report import per_class
 from trainers.job import Job
 from trainers.pictures import evenly, images_of, undisturbed
 from trainers.run_directory import write_text
 from trainers.tensorboard import RunLoggers
-from trainers.training_figures import patch_filters_figure, png, png_of, position_similarity_figure, tile_picture
 from vit.parts import parts, patch_filters, position_embeddings
 
 PROJECTED = 1_000  # validation images in the projector

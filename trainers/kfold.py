@@ -13,8 +13,9 @@ from pathlib import Path
 from trainers import process
 from trainers.config import RunConfig
 from trainers.console import say
+from trainers.result import RunResult
 from trainers.resume import train_or_resume
-from trainers.run import RunResult, train
+from trainers.run import train
 from trainers.run_directory import write_text
 
 SCORES = ("accuracy", "loss", "macro_f1", "ece")

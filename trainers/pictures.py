@@ -45,7 +45,7 @@ def attach_batch(trainer: Engine, job: Job, loggers: RunLoggers) -> None:
 
     @trainer.on(Events.ITERATION_STARTED(once=1))
     def write(engine: Engine) -> None:
-        from trainers.training_figures import batch_picture, png_of
+        from figures.sheets import batch_picture, png_of
 
         def draw() -> None:
             images, _labels = engine.state.batch
@@ -92,8 +92,8 @@ class Attention:
 
 def draw_attention(job: Job, model: nn.Module, loggers: RunLoggers, *, step: int, when: str) -> None:
     """Rollout and mean attention distance of the same validation images each time; nothing for other than ViTs."""
-    from trainers.explain_figures import distance_figure
-    from trainers.training_figures import png, rollout_sheet
+    from figures.attention import distance_figure
+    from figures.sheets import png, rollout_sheet
 
     found = look(job, model)
     if found is None:
@@ -164,9 +164,9 @@ def conclude(job: Job, scores: Scores, loggers: RunLoggers, *, epoch: int, step:
 
 
 def draw_scores(job: Job, scores: Scores, loggers: RunLoggers, *, step: int, when: str) -> None:
+    from figures.results import confusion_figure, reliability_figure
+    from figures.sheets import mistakes_sheet, png
     from trainers.calibration import reliability
-    from trainers.figures import confusion_figure, reliability_figure
-    from trainers.training_figures import mistakes_sheet, png
 
     names, images = job.data.class_names, len(scores.labels)
     title = f"val: {images:,} images, {when}"

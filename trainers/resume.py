@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 from importlib import metadata
 from pathlib import Path
@@ -13,13 +12,12 @@ import torch
 from datasets import DataError
 from datasets.splits import fingerprint
 from trainers import distributed
-from trainers.checkpoint import checkpoints
 from trainers.config import RunConfig, to_dict
 from trainers.console import announce, say
-from trainers.errors import CheckpointError, ConfigError
+from trainers.errors import ConfigError
 from trainers.job import Job, prepare, schedule
-from trainers.metrics import SCALARS
-from trainers.run import RunResult, execute, train
+from trainers.result import RunResult, read_result
+from trainers.run import execute, train
 from trainers.run_directory import read_json, read_run_config, write_run_config
 from trainers.saving import newest_checkpoint
 
@@ -136,20 +134,3 @@ def replan(job: Job, checkpoint: dict[str, Any], run_dir: Path, planned: int | N
     say(f"{epochs} epochs instead of {planned}: the learning rate at step {done} jumps from {then:.3g} to {now:.3g}")
     checkpoint["trainer"]["max_epochs"] = epochs
     write_run_config(run_dir, job.config)
-
-
-def read_result(run_dir: Path) -> RunResult:
-    """What a finished run found, from its files.
-
-    Raises:
-        CheckpointError: the run did not finish.
-    """
-    summary = read_json(run_dir / "summary.json")
-    if summary["status"] != "finished" or not checkpoints(run_dir / "checkpoints", "best"):
-        raise CheckpointError(f"run {run_dir} is {summary['status']}: it has no result yet")
-    with open(run_dir / "metrics.csv", newline="", encoding="utf-8") as file:
-        history = [{key: float(value) if value else None for key, value in row.items()} for row in csv.DictReader(file)]
-    best = summary["best"]["epoch"]
-    test = summary["test"] and {name: value for name, value in summary["test"].items() if name != "n"}
-    val = {name: history[best][f"val_{name}"] for name in SCALARS}
-    return RunResult(run_dir, best, val, test, history)

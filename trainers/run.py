@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import logging
-import shutil
-import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +13,10 @@ from torch import nn
 
 from datasets import data_report, skipped
 from datasets.splits import fingerprint, write_split
-from trainers import console, defaults, distributed, faults, handlers, pictures, tensorboard
+from trainers import console, defaults, distributed, handlers, pictures, tensorboard
 from trainers.budget import TimeBudget
 from trainers.checkpoint import checkpoints, read_checkpoint
-from trainers.config import RunConfig, from_dict, to_dict
+from trainers.config import RunConfig, to_dict
 from trainers.ema import ModelEMA
 from trainers.engines import create_evaluator, create_trainer
 from trainers.errors import Interrupted, TrainingError
@@ -35,31 +32,20 @@ from trainers.job import (
     training_loss,
     with_cached_features,
 )
+from trainers.record import recorded
+from trainers.result import RunResult
 from trainers.run_directory import (
     command_line,
     describe_environment,
     plan_run_directory,
-    read_json,
     write_json,
     write_run_config,
     write_text,
 )
 from trainers.saving import BestCheckpoint, ResumeCheckpoint, attach_files
-from vit import ImageSpec, ModelConfig, build_model
 
 # Ignite logs an exception that passes through an engine; the command line says it once, in its own words.
 logging.getLogger("ignite.engine.engine.Engine").setLevel(logging.CRITICAL)
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """What a run found. Metrics are fractions; `val` is the best epoch's, `test` None where there is no such split."""
-
-    run_dir: Path
-    best_epoch: int
-    val: dict[str, float]
-    test: dict[str, float] | None
-    history: list[dict[str, Any]]
 
 
 def train(config: RunConfig) -> RunResult:
@@ -269,84 +255,6 @@ def conclude(job: Job, run: Assembly, run_dir: Path, loggers: tensorboard.RunLog
     )
 
 
-class Record:
-    """summary.json: how far the run is, and how it ended."""
-
-    def __init__(self, job: Job, run_dir: Path) -> None:
-        self.job, self.path = job, run_dir / "summary.json"
-        self.history: list[dict[str, Any]] = []
-        self.result: RunResult | None = None
-        self.earlier_seconds = read_json(self.path)["seconds"] if self.path.is_file() else 0.0
-        self.started = time.perf_counter()
-
-    def attach(self, trainer: Engine) -> None:
-        @trainer.on(Events.EPOCH_COMPLETED)
-        def note(engine: Engine) -> None:
-            self.history = engine.state.history
-            self.write("running")
-
-    def finish(self, result: RunResult) -> RunResult:
-        self.result, self.history = result, result.history
-        self.write("finished")
-        return result
-
-    def write(self, status: str) -> None:
-        if not distributed.is_first():
-            return
-        job, result = self.job, self.result
-        total, trainable = console.count_parameters(job.model)
-        best = handlers.best_row(self.history, job.config.train.select)
-        epochs = self.history[-1]["epoch"] if self.history else 0
-        values = {
-            "status": status,
-            "epochs": epochs,
-            "seconds": round(self.earlier_seconds + time.perf_counter() - self.started, 3),
-            "images_seen": self.images_seen(),
-            "parameters": total,
-            "trainable": trainable,
-            "best": {"epoch": best["epoch"], "accuracy": best["val_accuracy"], "loss": best["val_loss"]}
-            if best
-            else None,
-            "test": result.test | {"n": job.data.dataset_sizes["test"]} if result and result.test else None,
-        }
-        write_json(self.path, values)
-
-    def images_seen(self) -> int:
-        """Training images of all steps; the last epoch may have been cut short."""
-        epochs, steps = divmod(self.history[-1]["step"] if self.history else 0, self.job.steps_per_epoch)
-        return epochs * self.job.data.dataset_sizes["train"] + steps * (self.job.config.data.batch_size or 0)
-
-
-@contextmanager
-def recorded(job: Job, run_dir: Path) -> Iterator[Record]:
-    """Write down how a run ends. One that ends before its first checkpoint leaves no directory behind.
-
-    Raises:
-        TrainingError: a fault of the machine, named, with the command that resumes the run where one can.
-        Interrupted: with that command as its text.
-    """
-    record = Record(job, run_dir)
-    record.write("running")
-    try:
-        yield record
-    except BaseException as error:
-        resumable = bool(checkpoints(run_dir / "checkpoints", "step"))
-        if resumable:
-            record.write("interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed")
-        elif distributed.is_first():
-            shutil.rmtree(run_dir, ignore_errors=True)
-        hint = f"; resume with: python main.py resume {run_dir}" if resumable else ""
-        if isinstance(error, Interrupted):
-            error.args = (f"{error}{hint}",)
-            raise
-        fault = None
-        if isinstance(error, Exception):
-            fault = faults.explain(error, batch_size=job.config.data.batch_size, workers=job.config.data.workers)
-        if fault is None:
-            raise
-        raise TrainingError(f"{fault}{hint}") from error
-
-
 def hparam_values(config: RunConfig) -> dict[str, Any]:
     """The options worth a column in TensorBoard's HPARAMS tab."""
     picked = {
@@ -356,20 +264,3 @@ def hparam_values(config: RunConfig) -> dict[str, Any]:
     }  # fmt: skip
     names = ("epochs", "optimizer", "lr", "weight_decay", "schedule", "warmup_epochs", "label_smoothing", "amp", "seed")
     return picked | {name: getattr(config.train, name) for name in names}
-
-
-def load(run: Path) -> tuple[nn.Module, ImageSpec, tuple[str, ...]]:
-    """The best model of a run on the CPU in evaluation mode, its preprocessing and its class names. Needs no data.
-
-    Raises:
-        CheckpointError: the file is damaged or no checkpoint. FileNotFoundError: the run has no best checkpoint yet.
-    """
-    found = checkpoints(Path(run) / "checkpoints", "best")
-    if not found:
-        raise FileNotFoundError(f"{run}/checkpoints has no best_*.pt: the run has not finished an epoch yet")
-    checkpoint = read_checkpoint(found[0])
-    config = from_dict(ModelConfig, checkpoint["config"]["model"])  # no more: other options may come and go
-    model = build_model(config, num_classes=len(checkpoint["class_names"]), weights="none", weights_source=None)
-    model.load_state_dict(checkpoint["model"])
-    spec = from_dict(ImageSpec, checkpoint["image_spec"])
-    return model.eval(), spec, tuple(checkpoint["class_names"])

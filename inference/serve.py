@@ -12,11 +12,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from trainers.classifier import Classifier
+from figures.attention import overview_figure
+from inference.classifier import Classifier
+from inference.explain import explain
+from inference.predict import Source, predict
 from trainers.errors import ConfigError
-from trainers.explain import explain
-from trainers.explain_figures import overview_figure
-from trainers.predict import Source, predict
 
 PAGE = Path(__file__).with_name("serve_page.html")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")

@@ -8,11 +8,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
+from comparison.arms import Arm, measure_arms, rate_grid, shared_epochs, tunes, without_subset
 from datasets.config import DataConfig
 from datasets.shared_split import shared_split
 from datasets.splits import subset_training
 from trainers import defaults
-from trainers.arms import Arm, measure_arms, rate_grid, shared_epochs, tunes, without_subset
 from trainers.config import OutputConfig, RunConfig, to_dict
 from trainers.distributed import world_size
 from trainers.errors import ConfigError

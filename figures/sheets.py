@@ -17,8 +17,8 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainers.explain_figures import blended
-from trainers.figures import RIGHT, UNKNOWN, WRONG, escape, readable, shorten
+from figures.attention import blended
+from figures.results import RIGHT, UNKNOWN, WRONG, escape, readable, shorten
 from trainers.pictures import Attention, Guess
 
 DPI = 100

@@ -52,7 +52,7 @@ def write_report(
 
     With `fit` a temperature is fitted to these scores and saved as temperature.json; else the saved one is used.
     """
-    from trainers.figures import confusion_figure, reliability_figure, save  # matplotlib takes a second to import
+    from figures.results import confusion_figure, reliability_figure, save  # matplotlib takes a second to import
 
     folder.mkdir(parents=True, exist_ok=True)
     confusion = scores.confusion.numpy()

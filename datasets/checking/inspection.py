@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageFile, UnidentifiedImageError
 
+from datasets.checking.near_duplicates import THUMBNAIL_SIZE
 from datasets.images import to_mode
-from datasets.near_duplicates import THUMBNAIL_SIZE
 
 FORMAT_OF_EXTENSION = {
     ".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".ppm": "PPM", ".pgm": "PPM",

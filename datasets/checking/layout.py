@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from datasets.bundle import DataError
-from datasets.image_folder import SPLIT_FOLDERS, innermost
 from datasets.images import IMAGE_EXTENSIONS
+from datasets.sources.image_folder import SPLIT_FOLDERS, innermost
 
 SPLIT_ORDER = {"": 0, "train": 0, "val": 1, "test": 2}
 """Where two pictures are the same, the one in the later split is the one out of place."""

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from datasets.bundle import DataError
-from datasets.check_layout import SPLIT_ORDER, Finding, Layout, Picture
-from datasets.image_folder import SPLIT_FOLDERS
+from datasets.checking.layout import SPLIT_ORDER, Finding, Layout, Picture
 from datasets.images import IMAGE_EXTENSIONS
+from datasets.sources.image_folder import SPLIT_FOLDERS
 
 TABLE_EXTENSIONS = (".csv", ".tsv")
 COLUMNS: dict[str, tuple[str, ...]] = {"path": ("path", "id"), "label": ("label", "breed"), "split": ("split",)}

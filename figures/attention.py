@@ -10,8 +10,8 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from trainers.explain import Explanation
-from trainers.figures import BLUE, GREY, escape, shorten, show
+from figures.results import BLUE, GREY, escape, shorten, show
+from inference.explain import Explanation
 
 
 def overview_figure(found: Explanation, *, chosen: Sequence[tuple[str, Tensor]] = ()) -> Figure:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from trainers.config import from_dict
 from trainers.defaults import resolve_device
 from trainers.errors import ConfigError
-from trainers.run import load
+from trainers.result import load
 from trainers.run_directory import find_run, read_json
 from vit import ImageSpec, ModelConfig, WeightsError, build_model, image_spec, resolve
 from vit.config import HF_PREFIX, TORCHVISION_MODELS

@@ -13,9 +13,9 @@ from typing import Literal
 
 import numpy as np
 
-from datasets.check_layout import SPLIT_ORDER, Finding, Layout, Picture, class_findings
-from datasets.inspection import Inspection, expected_format, inspect_files, same_format
-from datasets.near_duplicates import LEAST_SIDE, THUMBNAIL_SIZE, near_duplicates
+from datasets.checking.inspection import Inspection, expected_format, inspect_files, same_format
+from datasets.checking.layout import SPLIT_ORDER, Finding, Layout, Picture, class_findings
+from datasets.checking.near_duplicates import LEAST_SIDE, THUMBNAIL_SIZE, near_duplicates
 
 Severity = Literal["error", "warning"]
 

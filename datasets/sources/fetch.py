@@ -14,8 +14,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from datasets.archives import unpack
 from datasets.bundle import DataError
+from datasets.sources.archives import unpack
 
 _CHUNK = 2**18
 _TIMEOUT = 20  # seconds without a byte

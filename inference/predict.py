@@ -21,7 +21,7 @@ from datasets import DataError
 from datasets.image_dataset import cpu_count
 from datasets.images import is_image_name, read_image
 from datasets.transforms import Pipeline, eval_pipeline
-from trainers.classifier import Classifier
+from inference.classifier import Classifier
 
 # How files of image formats begin: tells an image on standard input from a list of file names.
 IMAGE_START = re.compile(rb"\xff\xd8\xff|\x89PNG\r\n|RIFF....WEBP|II\*\x00|MM\x00\*|GIF8[79]a", re.DOTALL)

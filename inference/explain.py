@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from datasets.transforms import eval_pipeline
-from trainers.classifier import Classifier
+from inference.classifier import Classifier
+from inference.predict import Source, read_source
 from trainers.errors import ConfigError
-from trainers.predict import Source, read_source
 from vit import attention_weights, relevance, rollout
 from vit.attention_maps import attention_distance, reading, select
 

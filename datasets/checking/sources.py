@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
 
-from datasets.archives import is_archive, unpack
 from datasets.bundle import SPLITS, UNSPLIT, DataError, Samples
-from datasets.check import CheckReport, Progress, check, report
-from datasets.check_layout import Layout, Picture, folder_layout
-from datasets.check_table import TABLE_EXTENSIONS, table_layout
+from datasets.checking.check import CheckReport, Progress, check, report
+from datasets.checking.inspection import Inspection, thumbnail_of
+from datasets.checking.layout import Layout, Picture, folder_layout
+from datasets.checking.table import TABLE_EXTENSIONS, table_layout
 from datasets.config import DATASET_NAMES, DataConfig, did_you_mean
-from datasets.inspection import Inspection, thumbnail_of
+from datasets.sources.archives import is_archive, unpack
 
 
 def check_source(

@@ -11,8 +11,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 
+from inference.predict import Prediction
 from trainers.calibration import Bin
-from trainers.predict import Prediction
 
 RIGHT, WRONG, UNKNOWN = "#1a7f37", "#cf222e", "#24292f"
 BLUE, GREY = "#0969da", "#8c959f"

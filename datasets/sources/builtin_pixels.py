@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from datasets.bundle import SPLITS, UNSPLIT, DataError, PathTable, Samples
-from datasets.fetch import Resource, obtain, obtain_unpacked
+from datasets.sources.fetch import Resource, obtain, obtain_unpacked
 
 TRAIN, TEST = SPLITS.index("train"), SPLITS.index("test")
 

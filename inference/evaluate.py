@@ -13,14 +13,14 @@ from datasets import DataConfig, build_dataloaders
 from datasets.bundle import DataError
 from datasets.labelled import labelled_loader
 from datasets.splits import fingerprint, some
+from inference.classifier import Classifier
+from inference.evaluation_report import Report, write_report
 from trainers.checkpoint import checkpoints, read_checkpoint
-from trainers.classifier import Classifier
 from trainers.console import say
 from trainers.errors import CheckpointError
 from trainers.evaluation import score_split, write_predictions
-from trainers.evaluation_report import Report, write_report
 from trainers.job import AMP_DTYPES, prepare
-from trainers.run import load
+from trainers.result import load
 from trainers.run_directory import read_json, read_run_config
 from trainers.saving import newest_checkpoint
 

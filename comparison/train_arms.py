@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from comparison.arms import Arm
+from comparison.plan import Plan, Request
 from datasets.shared_split import PRETRAINED_ON, copies_of_training_images
 from datasets.splits import write_split
 from trainers import console, process
-from trainers.arms import Arm
-from trainers.compare_plan import Plan, Request
 from trainers.config import to_dict
 from trainers.errors import Diverged, Interrupted, TrainingError
-from trainers.resume import read_result, resume
-from trainers.run import RunResult, train
+from trainers.result import RunResult, read_result
+from trainers.resume import resume
+from trainers.run import train
 from trainers.run_directory import read_json, write_json
 
 

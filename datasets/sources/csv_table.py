@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from datasets.bundle import SPLITS, UNSPLIT, DataError, PathTable, Samples
-from datasets.image_folder import SPLIT_FOLDERS
+from datasets.sources.image_folder import SPLIT_FOLDERS
 from datasets.splits import some
 
 TABLE_SUFFIXES = (".csv", ".tsv")

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from datasets import DataError, build_dataloaders
 from datasets.transforms import eval_pipeline
-from trainers.classifier import Classifier, open_classifier
+from inference.classifier import Classifier, open_classifier
+from inference.predict import find_images, read_source
 from trainers.config import to_dict
 from trainers.errors import ConfigError
-from trainers.predict import find_images, read_source
 from trainers.run_directory import read_run_config
 from vit import ImageSpec, WeightsError
 from vit.export import Logits, describe, export_onnx, export_pt2, export_safetensors

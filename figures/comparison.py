@@ -18,8 +18,8 @@ from comparison.pictures import Sight
 from comparison.results import ConditionResult
 from comparison.runs import Arm, Run
 from comparison.statistics import calibration_bins, ece
-from trainers.explain_figures import overlay
-from trainers.figures import GREY, escape, shorten
+from figures.attention import overlay
+from figures.results import GREY, escape, shorten
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito 2008
 MOST_CLASSES = 40  # of a confusion matrix that can be read

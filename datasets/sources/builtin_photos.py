@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from datasets.archives import unpack
 from datasets.bundle import SPLITS, DataError, PathTable, Samples
-from datasets.csv_table import samples_from_rows
-from datasets.fetch import Resource, obtain, obtain_unpacked
-from datasets.image_folder import innermost, read_image_folder
+from datasets.sources.archives import unpack
+from datasets.sources.csv_table import samples_from_rows
+from datasets.sources.fetch import Resource, obtain, obtain_unpacked
+from datasets.sources.image_folder import innermost, read_image_folder
 
 HYMENOPTERA = Resource(
     "hymenoptera_data.zip",

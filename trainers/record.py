@@ -1,0 +1,97 @@
+"""summary.json: how far a run is, and how it ended, whatever ends it."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ignite.engine import Engine, Events
+
+from trainers import console, distributed, faults, handlers
+from trainers.checkpoint import checkpoints
+from trainers.errors import Interrupted, TrainingError
+from trainers.job import Job
+from trainers.result import RunResult
+from trainers.run_directory import read_json, write_json
+
+
+class Record:
+    """summary.json: how far the run is, and how it ended."""
+
+    def __init__(self, job: Job, run_dir: Path) -> None:
+        self.job, self.path = job, run_dir / "summary.json"
+        self.history: list[dict[str, Any]] = []
+        self.result: RunResult | None = None
+        self.earlier_seconds = read_json(self.path)["seconds"] if self.path.is_file() else 0.0
+        self.started = time.perf_counter()
+
+    def attach(self, trainer: Engine) -> None:
+        @trainer.on(Events.EPOCH_COMPLETED)
+        def note(engine: Engine) -> None:
+            self.history = engine.state.history
+            self.write("running")
+
+    def finish(self, result: RunResult) -> RunResult:
+        self.result, self.history = result, result.history
+        self.write("finished")
+        return result
+
+    def write(self, status: str) -> None:
+        if not distributed.is_first():
+            return
+        job, result = self.job, self.result
+        total, trainable = console.count_parameters(job.model)
+        best = handlers.best_row(self.history, job.config.train.select)
+        epochs = self.history[-1]["epoch"] if self.history else 0
+        values = {
+            "status": status,
+            "epochs": epochs,
+            "seconds": round(self.earlier_seconds + time.perf_counter() - self.started, 3),
+            "images_seen": self.images_seen(),
+            "parameters": total,
+            "trainable": trainable,
+            "best": {"epoch": best["epoch"], "accuracy": best["val_accuracy"], "loss": best["val_loss"]}
+            if best
+            else None,
+            "test": result.test | {"n": job.data.dataset_sizes["test"]} if result and result.test else None,
+        }
+        write_json(self.path, values)
+
+    def images_seen(self) -> int:
+        """Training images of all steps; the last epoch may have been cut short."""
+        epochs, steps = divmod(self.history[-1]["step"] if self.history else 0, self.job.steps_per_epoch)
+        return epochs * self.job.data.dataset_sizes["train"] + steps * (self.job.config.data.batch_size or 0)
+
+
+@contextmanager
+def recorded(job: Job, run_dir: Path) -> Iterator[Record]:
+    """Write down how a run ends. One that ends before its first checkpoint leaves no directory behind.
+
+    Raises:
+        TrainingError: a fault of the machine, named, with the command that resumes the run where one can.
+        Interrupted: with that command as its text.
+    """
+    record = Record(job, run_dir)
+    record.write("running")
+    try:
+        yield record
+    except BaseException as error:
+        resumable = bool(checkpoints(run_dir / "checkpoints", "step"))
+        if resumable:
+            record.write("interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed")
+        elif distributed.is_first():
+            shutil.rmtree(run_dir, ignore_errors=True)
+        hint = f"; resume with: python main.py resume {run_dir}" if resumable else ""
+        if isinstance(error, Interrupted):
+            error.args = (f"{error}{hint}",)
+            raise
+        fault = None
+        if isinstance(error, Exception):
+            fault = faults.explain(error, batch_size=job.config.data.batch_size, workers=job.config.data.workers)
+        if fault is None:
+            raise
+        raise TrainingError(f"{fault}{hint}") from error
