@@ -65,9 +65,9 @@ def parse(argv: Sequence[str], prog: str) -> Options:
 def main(options: Options) -> int:
     import torch
 
+    from vit.errors import WeightsError
     from vit.factory import build_model, image_spec
     from vit.summary import summarise
-    from vit.weight_files import WeightsError
 
     config = options.model_config()
     try:

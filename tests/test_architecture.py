@@ -12,6 +12,7 @@ PACKAGES = ("commands", "comparison", "datasets", "figures", "inference", "train
 TORCH_FREE = (
     "main.py",
     "vit/config.py",
+    "vit/errors.py",
     "datasets/config.py",
     "trainers/config.py",
     "trainers/errors.py",

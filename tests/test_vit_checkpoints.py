@@ -15,8 +15,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torchvision.models.vision_transformer import VisionTransformer as TorchvisionViT
 
-from vit.checkpoints import WeightsError, load_weights, weights_image_spec
+from vit.checkpoints import load_weights, weights_image_spec
 from vit.config import IMAGENET_MEAN, ImageSpec, ViTConfig
+from vit.errors import WeightsError
 from vit.model import VisionTransformer
 from vit.weight_files import fetch, read_weights
 

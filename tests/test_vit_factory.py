@@ -20,11 +20,11 @@ from torchvision.models.vision_transformer import interpolate_embeddings
 
 import vit
 from vit import torchvision_models
-from vit.config import HALF, IMAGENET_MEAN, IMAGENET_STD, MODEL_NAMES, ImageSpec, ModelConfig
+from vit.config import HALF, IMAGENET_MEAN, IMAGENET_STD, MODEL_NAMES, ImageSpec, ModelConfig, did_you_mean
+from vit.errors import WeightsError
 from vit.factory import MODELS, build_model, image_spec, resolve
 from vit.param_groups import param_groups
 from vit.parts import freeze, parts
-from vit.weight_files import WeightsError
 
 # Parameters at 1000 classes and the native size, as timm's VisionTransformer of the same shape has them (B/16, L/16 and
 # H/14 also in torchvision's table). A registered model without a row fails below.
@@ -219,11 +219,18 @@ def test_nothing_to_train_and_a_wrong_decay_are_refused() -> None:
 # --- names and options
 
 
-def test_unknown_model_lists_known_ones() -> None:
-    with pytest.raises(
-        ValueError, match=r"unknown model 'vit_tny_16'; did you mean vit_tiny_16\? Known: vit_micro_2, .*"
-    ):
+def test_unknown_model_lists_known_ones_and_the_door_to_hugging_face() -> None:
+    with pytest.raises(ValueError) as refused:  # noqa: PT011
         build_model("vit_tny_16", num_classes=2)
+    known = ", ".join(MODEL_NAMES)
+    assert str(refused.value) == (
+        f"unknown model 'vit_tny_16'; did you mean vit_tiny_16? Known: {known}, hf:ID_OR_FOLDER"
+    )
+
+
+def test_only_a_model_name_is_told_of_hugging_face() -> None:
+    assert did_you_mean("trian", ("train", "predict")) == "; did you mean train? Known: train, predict"
+    assert did_you_mean("xyz", ("train", "predict")) == " Known: train, predict"
 
 
 def test_auto_and_zero_classes_are_refused() -> None:

@@ -15,10 +15,10 @@ from transformers.utils import logging as transformers_logging
 
 from vit.attention_maps import attention_weights
 from vit.config import HALF, IMAGENET_MEAN, IMAGENET_STD, ImageSpec, ModelConfig
+from vit.errors import WeightsError
 from vit.factory import build_model, image_spec
 from vit.param_groups import param_groups
 from vit.parts import parts
-from vit.weight_files import WeightsError
 
 transformers_logging.disable_progress_bar()
 PREPROCESSOR = {"image_mean": IMAGENET_MEAN, "image_std": IMAGENET_STD, "resample": 3, "size": {"shortest_edge": 20}}

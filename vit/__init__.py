@@ -14,7 +14,7 @@ _EXPORTS = {
     "build_model": "factory",
     "image_spec": "factory",
     "resolve": "factory",
-    "WeightsError": "weight_files",
+    "WeightsError": "errors",
     "load_weights": "checkpoints",
     "freeze": "parts",
     "attention_weights": "attention_maps",

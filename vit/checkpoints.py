@@ -12,12 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from vit.config import WEIGHT_SOURCES, ImageSpec
+from vit.errors import WeightsError
 from vit.key_maps import FAMILIES, Family
 from vit.model import VisionTransformer
 from vit.positions import resize_positions
-from vit.weight_files import WeightFile, WeightsError, read_weights
-
-__all__ = ["LoadReport", "WeightsError", "load_weights", "weights_image_spec", "weights_layer_norm_eps"]
+from vit.weight_files import WeightFile, read_weights
 
 
 @dataclass(frozen=True)

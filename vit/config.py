@@ -176,7 +176,9 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         if self.name != "auto" and self.name not in MODEL_NAMES and not re.fullmatch(f"{HF_PREFIX}.+", self.name):
-            raise ValueError(f"unknown model {self.name!r}{did_you_mean(self.name, MODEL_NAMES)}")
+            raise ValueError(
+                f"unknown model {self.name!r}{did_you_mean(self.name, MODEL_NAMES)}, {HF_PREFIX}ID_OR_FOLDER"
+            )
         if not re.fullmatch(r"all|head|last:[1-9]\d*", self.trainable):
             raise ValueError(f"trainable={self.trainable!r} must be all, head or last:K with K >= 1")
         for field in ("image_size", "in_channels", "representation_size"):
@@ -203,6 +205,7 @@ def check_probabilities(config: ViTConfig | ModelConfig) -> None:
 
 
 def did_you_mean(name: str, known: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return f"{hint} Known: {', '.join(known)}, hf:ID_OR_FOLDER"
+    """`; did you mean X? Known: X, Y, ...`, the end of a line that refuses `name`."""
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"; did you mean {nearest[0]}?" if nearest else ""
+    return f"{hint} Known: {', '.join(known)}"

@@ -14,8 +14,8 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from vit.config import HALF, HF_PREFIX, ImageSpec, ModelConfig
+from vit.errors import WeightsError
 from vit.parts import Parts
-from vit.weight_files import WeightsError
 
 _UNSUPPORTED = ("stochastic_depth", "pool", "patch_embedding", "representation_size", "attention", "weights_source")
 _RESAMPLE: dict[int, Literal["nearest", "bilinear", "bicubic"]] = {0: "nearest", 2: "bilinear", 3: "bicubic"}

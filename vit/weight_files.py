@@ -23,12 +23,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vit.errors import WeightsError
+
 WRAPPERS = ("model", "state_dict", "model_state_dict", "model_ema", "module")
 PREFIXES = ("module.", "_orig_mod.", "model.")
-
-
-class WeightsError(ValueError):
-    """A file of weights that cannot be had, read, or loaded into this model; one line, for people."""
 
 
 @dataclass(frozen=True)

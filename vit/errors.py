@@ -1,0 +1,7 @@
+"""The one error of this room. No torch here: the command line turns it into an exit code."""
+
+
+class WeightsError(ValueError):
+    """A file of weights that cannot be had, read, or loaded into this model; its message is one line, for people."""
+
+    exit_code = 3
