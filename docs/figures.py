@@ -136,8 +136,8 @@ def train_on_digits(*, epochs: int) -> tuple[VisionTransformer, Tensor, Tensor]:
 @torch.no_grad()
 def draw_attention_distance(model: VisionTransformer, images: Tensor) -> Figure:
     _, attention = model.forward_with_attention(images)
-    distance = attention_distance(attention, patch_size=model.config.patch_size)  # (L, H)
-    even = attention_distance([torch.ones_like(weights) for weights in attention], patch_size=2)[0, 0]
+    distance = attention_distance(attention, patch_size=model.config.patch_size).mean(0)  # (B, L, H) -> (L, H)
+    even = attention_distance([torch.ones_like(weights) for weights in attention], patch_size=2)[0, 0, 0]
     figure, axis = plt.subplots(figsize=(6, 3.4), layout="constrained")
     depth, heads = distance.shape
     for head in range(heads):

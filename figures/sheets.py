@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from figures.attention import blended
+from figures.judged import Judged
 from figures.results import RIGHT, UNKNOWN, WRONG, escape, readable, shorten
-from trainers.pictures import Attention, Guess
 
 DPI = 100
 TILE = 136  # about so many pixels per side, and what three short lines of caption need
@@ -87,22 +87,29 @@ def sheet(tiles: Sequence[Tile], *, title: str, columns: int = 4) -> Figure:
     return figure
 
 
-def mistakes_sheet(guesses: Sequence[Guess], *, title: str) -> Figure:
+def mistakes_sheet(images: Sequence[Judged], *, title: str) -> Figure:
     """Images with what they were taken for, what they are, and where they lie."""
     tiles = []
-    for guess in guesses:
-        picture = tile_picture(guess.pixels)
-        tiles.append(Tile(picture, caption(guess, width=picture.shape[1], of_label=guess.of_label)))
+    for image in images:
+        picture = picture_of(image)
+        of_label = next(probability for name, probability in image.ranked if name == image.label)
+        tiles.append(Tile(picture, caption(image, width=picture.shape[1], of_label=of_label)))
     return sheet(tiles, title=title)
 
 
-def rollout_sheet(found: Sequence[Attention], *, title: str) -> Figure:
+def rollout_sheet(images: Sequence[Judged], *, title: str) -> Figure:
     """Images, and below each the attention rollout over it."""
     tiles = []
-    for each in found:
-        picture = tile_picture(each.pixels)
-        tiles.append(Tile(over_and_under(picture, each.rollout), caption(each, width=picture.shape[1])))
+    for image in images:
+        picture = picture_of(image)
+        assert image.rollout is not None
+        tiles.append(Tile(over_and_under(picture, image.rollout), caption(image, width=picture.shape[1])))
     return sheet(tiles, title=title)
+
+
+def picture_of(image: Judged) -> np.ndarray:
+    assert image.pixels is not None
+    return tile_picture(image.pixels)
 
 
 def batch_picture(images: Tensor, *, mean: Sequence[float], std: Sequence[float], columns: int = 8) -> np.ndarray:
@@ -123,7 +130,7 @@ def batch_picture(images: Tensor, *, mean: Sequence[float], std: Sequence[float]
     return F.pad(grid.permute(2, 0, 3, 1, 4).flatten(3).flatten(1, 2), (1, 1, 1, 1), value=255).permute(1, 2, 0).numpy()
 
 
-def caption(image: Guess | Attention, *, width: int, of_label: float | None = None) -> tuple[tuple[str, str], ...]:
+def caption(image: Judged, *, width: int, of_label: float | None = None) -> tuple[tuple[str, str], ...]:
     """What an image was taken for, what it is, and its file, each short enough for `width` pixels."""
 
     def line(before: str, name: str, after: str) -> str:
@@ -132,7 +139,7 @@ def caption(image: Guess | Attention, *, width: int, of_label: float | None = No
 
     return (
         (line("", image.predicted, f" ({image.probability:.1%})"), RIGHT if image.label == image.predicted else WRONG),
-        (line("true: ", image.label, f" ({of_label:.1%})" if of_label is not None else ""), UNKNOWN),
+        (line("true: ", image.label or "?", f" ({of_label:.1%})" if of_label is not None else ""), UNKNOWN),
         (tail(readable(image.path), round(width / LETTER)), DIM),
     )
 

@@ -12,8 +12,7 @@ from datasets.transforms import eval_pipeline
 from inference.classifier import Classifier
 from inference.predict import Source, read_source
 from trainers.errors import ConfigError
-from vit import attention_weights, relevance, rollout
-from vit.attention_maps import attention_distance, reading, select
+from vit.attention_maps import class_map, head_map, maps_of, reading, relevance, select  # noqa: F401
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Explanation:
 
     def chosen(self, *, layer: int, head: int | None) -> Tensor:
         """The map (G, G) of one head, or of a layer's mean over heads."""
-        return reading(select([weights[None] for weights in self.attention], layer=layer, head=head), pool="cls")[0]
+        return class_map(select([weights[None] for weights in self.attention], layer=layer, head=head))[0]
 
 
 def explain(classifier: Classifier, source: Source, *, target: str | None = None, top: int = 3) -> Explanation | str:
@@ -56,31 +55,22 @@ def explain(classifier: Classifier, source: Source, *, target: str | None = None
     if isinstance(pixels, str):
         return pixels
     images = pipeline.normalise(torch.from_numpy(pixels[None])).to(classifier.device)
-    with torch.no_grad():
-        logits, attention = attention_weights(classifier.model, images)
-    probabilities = logits[0].double().softmax(dim=0)
+    maps = maps_of(classifier.model, images)
+    probabilities = maps.logits[0].double().softmax(dim=0)
     best = probabilities.topk(min(top, len(classifier.class_names)))
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     ranked = tuple((classifier.class_names[index], value) for index, value in pairs)
     wanted = target or ranked[0][0]
     classes = torch.tensor([classifier.class_names.index(wanted)], device=classifier.device)
     _, spoke = relevance(classifier.model, images, classes=classes)
-    pool = pooling(classifier)
-    side = round((attention[0].size(-1) - 1) ** 0.5)
     return Explanation(
         path=source.path,
         pixels=pixels,
         top=ranked,
         target=wanted,
-        attention=tuple(weights[0].cpu() for weights in attention),
-        heads=torch.stack([reading(weights[0], pool="cls") for weights in attention]).cpu(),
-        rollout=reading(rollout(attention), pool=pool)[0].cpu(),
-        relevance=reading(spoke, pool=pool)[0].cpu(),
-        distance=attention_distance(attention, patch_size=classifier.spec.image_size // side).cpu(),
+        attention=tuple(weights[0].cpu() for weights in maps.attention),
+        heads=torch.stack([class_map(weights[0]) for weights in maps.attention]).cpu(),
+        rollout=maps.rollout[0].cpu(),
+        relevance=head_map(classifier.model, spoke)[0].cpu(),
+        distance=maps.distance[0].cpu(),
     )
-
-
-def pooling(classifier: Classifier) -> str:
-    """cls, or mean: which tokens the head reads, and whose rows a map is therefore made of."""
-    pool = classifier.config.pool if classifier.config is not None else "cls"
-    return "cls" if pool == "cls" else "mean"

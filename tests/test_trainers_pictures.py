@@ -133,7 +133,9 @@ def test_the_worst_mistakes_are_those_with_the_highest_loss(monkeypatch, tmp_pat
     assert [guess.path for guess in taken] == [row["path"] for row in expected]
     assert [guess.label for guess in taken] == [row["label"] for row in expected]
     assert [guess.predicted for guess in taken] == [row["predicted"] for row in expected]
-    assert [guess.of_label for guess in taken] == pytest.approx([of_label[row["path"]] for row in expected], rel=1e-5)
+    assert [dict(guess.ranked)[guess.label] for guess in taken] == pytest.approx(
+        [of_label[row["path"]] for row in expected], rel=1e-5
+    )
     dataset = prepare(digits_run(tmp_path)).data.dataloaders["val"].dataset
     by_path = {dataset.path(row): row for row in range(len(dataset))}
     for guess in taken:
@@ -161,30 +163,34 @@ def test_a_model_without_mistakes_shows_what_it_is_least_certain_of(tmp_path):
 
 def test_attention_is_that_of_the_same_images_each_time_and_of_the_model_at_that_time(monkeypatch, tmp_path):
     seen = []
-    look = pictures.look
-    monkeypatch.setattr(pictures, "look", lambda job, model: seen.append(look(job, model)) or seen[-1])
+    attention = pictures.validation_attention
+    monkeypatch.setattr(
+        pictures, "validation_attention", lambda job, model: seen.append(attention(job, model)) or seen[-1]
+    )
     run_dir = train(digits_run(tmp_path, ema_decay=0.9)).run_dir
-    paths = [[each.path for each in found] for found in seen]
+    paths = [[image.path for image in images] for images, _ in seen]
     assert len(paths) == 5
     assert len(set(paths[0])) == 8
     assert all(later == paths[0] for later in paths)
-    assert len({each.label for each in seen[0]}) >= 4  # spread over the classes
-    assert not torch.equal(seen[0][0].rollout, seen[1][0].rollout)
+    assert len({image.label for image in seen[0][0]}) >= 4  # spread over the classes
+    assert not torch.equal(seen[0][0][0].rollout, seen[1][0][0].rollout)
     model, _, _ = load(run_dir)
     job = prepare(digits_run(tmp_path))
-    for last, again in zip(seen[-1], look(job, model), strict=True):
+    images, distance = attention(job, model)
+    assert torch.equal(seen[-1][1], distance)
+    assert distance.shape == (model.config.depth, model.config.num_heads)
+    for last, again in zip(seen[-1][0], images, strict=True):
         assert torch.equal(last.rollout, again.rollout)
         assert last.rollout.sum().item() == pytest.approx(1, abs=1e-5)
-        assert last.distance.shape == (model.config.depth, model.config.num_heads)
 
 
 def test_attention_is_shown_for_torchvisions_model_too(tmp_path):
     job = prepare(digits_run(tmp_path))
     model = Torchvision(8, 2, num_layers=2, num_heads=2, hidden_dim=16, mlp_dim=16, num_classes=10)
-    found = pictures.look(job, model)
-    assert found[0].rollout.shape == (4, 4)
-    assert found[0].distance.shape == (2, 2)
-    assert pictures.look(job, resnet18(num_classes=10)) is None
+    images, distance = pictures.validation_attention(job, model)
+    assert images[0].rollout.shape == (4, 4)
+    assert distance.shape == (2, 2)
+    assert pictures.validation_attention(job, resnet18(num_classes=10)) is None
 
 
 @pytest.mark.slow
@@ -201,9 +207,9 @@ def test_of_huggingface_models_those_with_a_class_token_and_a_square_grid_show_a
     }[kind]
     config = getattr(transformers, f"{kind}Config")(image_size=8, patch_size=2, num_labels=10, **sizes)
     model = getattr(transformers, f"{kind}ForImageClassification")(config)
-    found = pictures.look(job, HuggingFaceClassifier(model, image_size=8))
-    assert (found is None) == (kind == "Swin")
-    assert kind == "Swin" or found[0].rollout.shape == (4, 4)
+    attention = pictures.validation_attention(job, HuggingFaceClassifier(model, image_size=8))
+    assert (attention is None) == (kind == "Swin")
+    assert kind == "Swin" or attention[0][0].rollout.shape == (4, 4)
     filters = patch_filters(model)
     assert filters.shape[-2:] == (2, 2)
     assert (position_embeddings(model) is None) == (kind == "Swin")
@@ -215,7 +221,7 @@ def test_looking_leaves_modes_gradients_and_random_state_alone(tmp_path):
     job.model.norm.eval()
     job.model.head.weight.grad = torch.ones_like(job.model.head.weight)
     before, modes = torch.get_rng_state(), [module.training for module in job.model.modules()]
-    assert len(pictures.look(job, job.model)) == 8
+    assert len(pictures.validation_attention(job, job.model)[0]) == 8
     assert torch.equal(torch.get_rng_state(), before)
     assert [module.training for module in job.model.modules()] == modes
     assert torch.equal(job.model.head.weight.grad, torch.ones_like(job.model.head.weight))
@@ -345,7 +351,7 @@ def test_a_picture_that_cannot_be_drawn_costs_a_line_and_not_the_run(monkeypatch
     def fail(*_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nmore")
 
-    monkeypatch.setattr(pictures, "look", fail)
+    monkeypatch.setattr(pictures, "validation_attention", fail)
     run_dir = train(digits_run(tmp_path, epochs=1)).run_dir
     assert "a picture could not be drawn: CUDA out of memory. Tried to allocate 2 GiB\n" in capsys.readouterr().out
     assert json.loads((run_dir / "summary.json").read_text())["status"] == "finished"

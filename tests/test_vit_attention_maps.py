@@ -11,7 +11,15 @@ from torch import Tensor, nn
 from torchvision.models import resnet18
 from torchvision.models.vision_transformer import VisionTransformer as TorchvisionViT
 
-from vit.attention_maps import attention_distance, attention_weights, class_map, relevance, rollout, select
+from vit.attention_maps import (
+    attention_distance,
+    attention_weights,
+    class_map,
+    maps_of,
+    relevance,
+    rollout,
+    select,
+)
 from vit.checkpoints import load_weights
 from vit.config import ViTConfig
 from vit.model import VisionTransformer
@@ -175,4 +183,35 @@ def test_attention_distance_of_heads_that_look_at_themselves_and_everywhere() ->
     distance = attention_distance([torch.stack([own, everywhere])[None]], patch_size=8)
     places = [(row, column) for row in range(3) for column in range(3)]
     mean = sum(math.dist(a, b) for a in places for b in places) / 81 * 8
-    assert distance.tolist() == [[0, pytest.approx(mean)]]
+    assert distance.tolist() == [[[0, pytest.approx(mean)]]]
+
+
+@pytest.mark.parametrize("pool", ["cls", "mean", "mean_norm"])
+def test_the_maps_of_a_batch_are_those_of_its_images_and_of_the_tokens_that_the_head_reads(pool: str) -> None:
+    torch.manual_seed(0)
+    model = VisionTransformer(ViTConfig(24, 8, num_classes=5, depth=2, num_heads=2, embed_dim=8, pool=pool)).eval()
+    maps = maps_of(model, pictures())
+    with torch.no_grad():
+        torch.testing.assert_close(maps.logits, model(pictures()), atol=1e-5, rtol=1e-5)
+    rows = rollout(maps.attention)
+    read = rows[:, 0] if pool == "cls" else rows[:, 1:].mean(dim=1)  # (B, T)
+    expected = read[:, 1:] / read[:, 1:].sum(dim=1, keepdim=True)
+    torch.testing.assert_close(maps.rollout.flatten(1), expected)
+    assert maps.distance.shape == (2, 2, 2)
+    alone = [maps_of(model, image[None]) for image in pictures()]
+    torch.testing.assert_close(maps.rollout, torch.cat([image.rollout for image in alone]))
+    torch.testing.assert_close(maps.distance, torch.cat([image.distance for image in alone]))
+
+
+def test_there_are_no_maps_without_attention_or_without_a_square_grid() -> None:
+    with pytest.raises(ValueError, match="ResNet has no attention weights"):
+        maps_of(resnet18(), pictures())
+
+    class Windows(nn.Module):
+        """Two windows of an image that attend within themselves, as those of a Swin transformer do."""
+
+        def forward_with_attention(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
+            return torch.zeros(len(images), 5), [torch.ones(2 * len(images), 1, 5, 5)]
+
+    with pytest.raises(ValueError, match="Windows attends within parts of an image"):
+        maps_of(Windows(), pictures())

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,12 +18,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from datasets.sampling import BatchKey
+from figures.judged import Judged, rank
 from trainers import console
 from trainers.evaluation import Scores
 from trainers.job import Job
 from trainers.tensorboard import RunLoggers
-from vit import VisionTransformer, attention_weights, rollout
-from vit.attention_maps import attention_distance, reading
+from vit.attention_maps import maps_of
 from vit.parts import patch_filters
 
 SHOWN = 8  # validation images whose attention is followed
@@ -77,68 +76,44 @@ def attach_attention(trainer: Engine, job: Job, evaluated: nn.Module, loggers: R
             attempt(lambda: draw_attention(job, evaluated, loggers, step=step, when=when))
 
 
-@dataclass(frozen=True)
-class Attention:
-    """One validation image: uint8 (C, S, S), the rollout over its patches (G, G), mean distances (L, H) in pixels."""
-
-    path: str
-    pixels: np.ndarray
-    label: str
-    predicted: str
-    probability: float
-    rollout: Tensor
-    distance: Tensor
-
-
 def draw_attention(job: Job, model: nn.Module, loggers: RunLoggers, *, step: int, when: str) -> None:
     """Rollout and mean attention distance of the same validation images each time; nothing for other than ViTs."""
     from figures.attention import distance_figure
     from figures.sheets import png, rollout_sheet
 
-    found = look(job, model)
-    if found is None:
+    attention = validation_attention(job, model)
+    if attention is None:
         return
-    loggers.add_picture("attention/rollout", png(rollout_sheet(found, title=f"attention rollout, {when}")), step)
-    distance = torch.stack([each.distance for each in found]).mean(dim=0)
-    title = f"{len(found)} validation image{'s' * (len(found) > 1)}, {when}"
+    images, distance = attention
+    loggers.add_picture("attention/rollout", png(rollout_sheet(images, title=f"attention rollout, {when}")), step)
+    title = f"{len(images)} validation image{'s' * (len(images) > 1)}, {when}"
     loggers.add_picture("attention/distance", png(distance_figure(distance, title=title)), step)
 
 
-def look(job: Job, model: nn.Module) -> list[Attention] | None:
-    """Pass the shown images through the model; None where it has no attention over one class token and a square grid of
-    patches."""
+def validation_attention(job: Job, model: nn.Module) -> tuple[list[Judged], Tensor] | None:
+    """The shown images with their rollout, and the mean attention distance (L, H) in pixels over them.
+
+    None for a model without attention over one class token and a square grid of patches.
+    """
     dataset: Any = job.data.dataloaders["val"].dataset
     rows = evenly(len(dataset), SHOWN)
     at_once = images_at_once(model, job.spec.image_size)
-    found: list[Attention] = []
-    with undisturbed(model):
-        for part in np.split(rows, range(at_once, len(rows), at_once)):
-            images, labels = dataset.__getitems__(BatchKey(0, part))
-            try:
-                logits, attention = attention_weights(model, images.to(job.device))
-            except ValueError:
-                return None
-            tokens = attention[0].shape[-1]
-            side = round((tokens - 1) ** 0.5)
-            if side * side != tokens - 1 or any(weights.shape != attention[0].shape for weights in attention):
-                return None
-            pool = model.config.pool if isinstance(model, VisionTransformer) else "cls"
-            maps = reading(rollout(attention), pool="cls" if pool == "cls" else "mean").float().cpu()
-            probabilities, predicted = logits.float().softmax(dim=1).max(dim=1)
-            for place, (row, pixels) in enumerate(zip(part.tolist(), dataset.stored(part.tolist()), strict=True)):
-                own = [weights[place : place + 1] for weights in attention]
-                found.append(
-                    Attention(
-                        path=dataset.path(row),
-                        pixels=pixels,
-                        label=job.data.class_names[int(labels[place])],
-                        predicted=job.data.class_names[int(predicted[place])],
-                        probability=float(probabilities[place]),
-                        rollout=maps[place],
-                        distance=attention_distance(own, patch_size=job.spec.image_size // side).cpu(),
-                    )
-                )
-    return found
+    judged: list[Judged] = []
+    distances: list[Tensor] = []
+    for part in np.split(rows, range(at_once, len(rows), at_once)):
+        images, labels = dataset.__getitems__(BatchKey(0, part))
+        try:
+            with undisturbed(model):
+                maps = maps_of(model, images.to(job.device))
+        except ValueError:
+            return None
+        distances.append(maps.distance.cpu())
+        probabilities, rollouts = maps.logits.float().softmax(dim=1).cpu(), maps.rollout.cpu()
+        for place, (row, pixels) in enumerate(zip(part.tolist(), dataset.stored(part.tolist()), strict=True)):
+            ranked = rank(probabilities[place], job.data.class_names)
+            label = job.data.class_names[int(labels[place])]
+            judged.append(Judged(dataset.path(row), ranked, label, pixels, rollouts[place]))
+    return judged, torch.cat(distances).mean(dim=0)
 
 
 def images_at_once(model: nn.Module, image_size: int) -> int:
@@ -180,19 +155,7 @@ def draw_scores(job: Job, scores: Scores, loggers: RunLoggers, *, step: int, whe
     loggers.add_picture("calibration/reliability", png(calibration), step)
 
 
-@dataclass(frozen=True)
-class Guess:
-    """One scored image: uint8 (C, S, S), and the probabilities of its class and of the class it was taken for."""
-
-    path: str
-    pixels: np.ndarray
-    label: str
-    of_label: float
-    predicted: str
-    probability: float
-
-
-def worst(job: Job, scores: Scores) -> list[Guess]:
+def worst(job: Job, scores: Scores) -> list[Judged]:
     """The wrongly classified images with the highest loss, the worst first; where all is right, the least certain."""
     losses = F.cross_entropy(scores.logits.double(), scores.labels, reduction="none")
     wrong = scores.logits.argmax(dim=1) != scores.labels
@@ -202,21 +165,15 @@ def worst(job: Job, scores: Scores) -> list[Guess]:
     places = losses.sort(descending=True, stable=True).indices[:count].tolist()
     dataset = images_of(job.data.dataloaders["val"].dataset)
     rows = [scores.rows[place] for place in places]
-    guesses = []
-    for place, row, pixels in zip(places, rows, dataset.stored(rows), strict=True):
-        probabilities = scores.logits[place].double().softmax(dim=0)
-        label, predicted = int(scores.labels[place]), int(probabilities.argmax())
-        guesses.append(
-            Guess(
-                path=dataset.path(row),
-                pixels=pixels,
-                label=job.data.class_names[label],
-                of_label=float(probabilities[label]),
-                predicted=job.data.class_names[predicted],
-                probability=float(probabilities[predicted]),
-            )
+    return [
+        Judged(
+            path=dataset.path(row),
+            ranked=rank(scores.logits[place].double().softmax(dim=0), job.data.class_names),
+            label=job.data.class_names[int(scores.labels[place])],
+            pixels=pixels,
         )
-    return guesses
+        for place, row, pixels in zip(places, rows, dataset.stored(rows), strict=True)
+    ]
 
 
 def mistakes_title(scores: Scores) -> str:

@@ -2,13 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vit.model import explicit_attention
+from vit.model import VisionTransformer, explicit_attention
+
+
+@dataclass(frozen=True)
+class AttentionMaps:
+    """What a model looked at in one pass. B images, L layers, H heads, T tokens, G patches per side."""
+
+    logits: Tensor
+    """(B, classes)"""
+    attention: list[Tensor]
+    """Per layer (B, H, T, T); rows sum to 1."""
+    rollout: Tensor
+    """float32 (B, G, G): the rollout's rows of the tokens that the head reads; each map sums to 1."""
+    distance: Tensor
+    """float32 (B, L, H): mean attention distance in pixels."""
+
+
+def maps_of(model: nn.Module, images: Tensor) -> AttentionMaps:
+    """Pass normalised images (B, C, S, S) through a model in evaluation mode, and keep what it looked at.
+
+    Raises:
+        ValueError: a model without attention weights, or whose tokens are not one class token and a square grid.
+    """
+    with torch.no_grad():
+        logits, attention = attention_weights(model, images)
+        if any(len(weights) != len(images) or weights.shape != attention[0].shape for weights in attention):
+            raise ValueError(f"{type(model).__name__} attends within parts of an image: no map has a place for them")
+        maps = head_map(model, rollout(attention)).float()
+        distance = attention_distance(attention, patch_size=images.size(-1) // maps.size(-1))
+    return AttentionMaps(logits, attention, maps, distance)
 
 
 def attention_weights(model: nn.Module, images: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -117,6 +147,17 @@ def class_map(weights: Tensor) -> Tensor:
     return (patches / total).unflatten(1, (side, side))
 
 
+def head_map(model: nn.Module, weights: Tensor) -> Tensor:
+    """(B, T, T) -> (B, G, G): what the tokens that the model's head reads see of each patch.
+
+    That is the class token, or the mean of all patches for a scratch ViT that pools them.
+    """
+    model = getattr(model, "_orig_mod", model)  # what torch.compile wrapped
+    if isinstance(model, VisionTransformer) and model.config.pool != "cls":
+        weights = weights[:, 1:].mean(dim=1, keepdim=True).expand(-1, weights.size(1), -1)
+    return class_map(weights)
+
+
 def reading(weights: Tensor, *, pool: str) -> Tensor:
     """(B, T, T) -> (B, G, G): what the tokens that the head reads (pool: cls, or mean) see of each patch."""
     if pool == "mean":
@@ -125,7 +166,7 @@ def reading(weights: Tensor, *, pool: str) -> Tensor:
 
 
 def attention_distance(attention: list[Tensor], *, patch_size: int) -> Tensor:
-    """Mean distance in pixels between a patch and what it attends to, per layer and head: (L, H).
+    """Mean distance in pixels between a patch and what it attends to, per image, layer and head: (B, L, H).
 
     Figure 7 of Dosovitskiy et al. 2020: the receptive field of attention. Patches only: the class token has no place.
     """
@@ -137,5 +178,5 @@ def attention_distance(attention: list[Tensor], *, patch_size: int) -> Tensor:
     for weights in attention:
         patches = weights[:, :, 1:, 1:].float()
         patches = patches / patches.sum(dim=-1, keepdim=True)
-        per_layer.append((patches * distances).sum(dim=-1).mean(dim=(0, 2)))  # (B, H, N, N) -> (H,)
-    return torch.stack(per_layer)
+        per_layer.append((patches * distances).sum(dim=-1).mean(dim=-1))  # (B, H, N, N) -> (B, H)
+    return torch.stack(per_layer, dim=1)

@@ -1,0 +1,38 @@
+"""An image that a model was asked about: what the commands print, and what the figures draw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One image, its true class where that is known, and the classes that a model gave it."""
+
+    path: str
+    ranked: tuple[tuple[str, float], ...]
+    """Classes with their probabilities, best first: all of them, or the best few."""
+    label: str | None = None
+    pixels: np.ndarray | None = None
+    """uint8 (C, S, S): what the model saw."""
+    rollout: Tensor | None = None
+    """(G, G): what the tokens that the head reads see of each patch."""
+
+    @property
+    def predicted(self) -> str:
+        return self.ranked[0][0]
+
+    @property
+    def probability(self) -> float:
+        """That of the predicted class."""
+        return self.ranked[0][1]
+
+
+def rank(probabilities: Tensor, class_names: Sequence[str], *, top: int | None = None) -> tuple[tuple[str, float], ...]:
+    """The `top` most probable classes, best first, of probabilities (classes,); of equal ones the first stays first."""
+    order = probabilities.sort(descending=True, stable=True).indices[:top].tolist()
+    return tuple((class_names[index], probabilities[index].item()) for index in order)
