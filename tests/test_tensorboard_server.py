@@ -12,12 +12,10 @@ from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
 import pytest
-from ignite.engine import Events
+from killed_runs import Crash, demanding_config, stopped
 from PIL import Image
 
-from benchmarks.kill_resume import demanding_config
 from datasets.config import DataConfig
-from trainers import handlers
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.resume import resume
 from trainers.run import train
@@ -66,23 +64,12 @@ def wait_for_address(process, log) -> str:
     raise AssertionError(f"TensorBoard did not start: {log.read_text()}")
 
 
-def crash(_):
-    raise KeyboardInterrupt  # stands for a kill: the run saves nothing on its way out
-
-
 @pytest.fixture(scope="module")
 def resumed(tmp_path_factory):
     """A run that crashed between two checkpoints and was resumed: its first life logged points that never were."""
     folder = tmp_path_factory.mktemp("resumed")
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        attach = handlers.attach_progress
-
-        def armed(trainer):
-            attach(trainer)
-            trainer.add_event_handler(Events.ITERATION_COMPLETED(once=10), crash)
-
-        patch.setattr(handlers, "attach_progress", armed)
-        train(demanding_config(folder, workers=0))
+    with pytest.raises(Crash), stopped(10):
+        train(demanding_config(folder))
     return resume(folder / "digits" / "r")
 
 

@@ -7,20 +7,17 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from distributed_run import config
+from killed_runs import ROOT, assert_same_content, run_content
 from PIL import Image
 
-from benchmarks.kill_resume import differences, run_content
-from tests.distributed_run import config
 from trainers.checkpoint import checkpoints
 from trainers.run import train
 from trainers.run_directory import read_json
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def start(processes, *argv):
@@ -64,7 +61,7 @@ def test_two_processes_equal_one_with_two_micro_batches_bit_for_bit(tmp_path):
     one = train(config(tmp_path / "one", accumulate=2)).run_dir
     assert read_json(two / "meta.json")["processes"] == 2
     (ours, theirs) = (run_content_without_rounding(run_dir) for run_dir in (two, one))
-    assert not differences(ours, theirs)
+    assert_same_content(ours, theirs)
     for mine, other in zip(history(two), history(one), strict=True):
         for name in ("train_loss", "train_accuracy", "grad_norm", "val_accuracy", "lr"):
             assert mine[name] == other[name], name
@@ -144,7 +141,7 @@ def test_a_stop_of_one_process_stops_all_and_the_rest_is_the_same(tmp_path):
     assert "was started with 2 processes, not 1: resume it torchrun --nproc-per-node 2" in refused[0][2]
     resumed = finish(start(2, tmp_path / "stopped"))
     assert [code for code, *_ in resumed] == [0, 0], resumed
-    assert not differences(run_content(tmp_path / "whole" / "digits" / "r"), run_content(run_dir))
+    assert_same_content(run_content(tmp_path / "whole" / "digits" / "r"), run_content(run_dir))
 
 
 def wait_for(path, *, seconds=60):

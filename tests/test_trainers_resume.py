@@ -2,6 +2,8 @@
 
 import json
 import os
+import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,226 +13,202 @@ from pathlib import Path
 
 import pytest
 from ignite.engine import Events
+from killed_runs import (
+    PHASES,
+    ROOT,
+    Crash,
+    assert_same_content,
+    attached,
+    demanding_config,
+    launch,
+    run_content,
+    set_workers,
+    signal_myself,
+    stopped,
+)
 
-from benchmarks.kill_resume import PHASES, demanding_config, differences, launch, run_content, set_workers
 from datasets import DataError
-from trainers import handlers, run
+from trainers import run
 from trainers.checkpoint import CheckpointWriter, checkpoints, read_checkpoint
 from trainers.errors import CheckpointError, ConfigError, Interrupted
 from trainers.resume import resume, train_or_resume
 from trainers.run import train
 from trainers.run_directory import read_json, write_json
 
-ROOT = Path(__file__).resolve().parent.parent
 
-
-class Crash(BaseException):
-    """Stands for a kill: nothing in the application catches it, nothing is saved on its way."""
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The demanding run that nothing stopped; for reading only."""
+    return train(demanding_config(tmp_path_factory.mktemp("whole")))
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    return run_content(train(demanding_config(tmp_path_factory.mktemp("whole"), workers=0)).run_dir)
+def whole(finished):
+    return run_content(finished.run_dir)
 
 
-def crash_at(monkeypatch, step, *, in_validation=False):
-    """Let the next run crash after its `step`-th step, or in the validation that follows it."""
-    attach = handlers.attach_validation if in_validation else handlers.attach_progress
+def assert_ends_like(whole, run_dir):
+    assert_same_content(whole, run_content(resume(run_dir).run_dir))
 
-    def armed(trainer, *args):
-        attach(trainer, *args)
-        engine = args[0] if in_validation else trainer
 
-        @engine.on(Events.ITERATION_COMPLETED)
-        def crash(_):
-            if trainer.state.iteration == step:
-                raise Crash
+def train_until(step, folder, *, in_validation=False, **data_options):
+    """The directory of a run that crashed after its `step`-th step, or in the validation that follows it."""
+    with pytest.raises(Crash), stopped(step, in_validation=in_validation):
+        train(demanding_config(folder, **data_options))
+    return folder / "digits" / "r"
 
-    monkeypatch.setattr(handlers, attach.__name__, armed)
+
+@pytest.fixture(scope="module")
+def crashed_once(tmp_path_factory):
+    return train_until(9, tmp_path_factory.mktemp("crashed"))
+
+
+@pytest.fixture
+def crashed(crashed_once, tmp_path):
+    """A copy of a run that crashed in the middle of its second epoch."""
+    return shutil.copytree(crashed_once, tmp_path / "digits" / "r")
 
 
 @pytest.mark.parametrize("step", [3, 4, 6, 10, 12, 15])
-def test_a_run_that_crashed_after_any_step_ends_like_the_whole_one(monkeypatch, tmp_path, whole, step):
-    config = demanding_config(tmp_path, workers=0)
-    with monkeypatch.context() as patch, pytest.raises(Crash):
-        crash_at(patch, step)
-        train(config)
-    assert not differences(whole, run_content(resume(tmp_path / "digits" / "r").run_dir))
+def test_a_run_that_crashed_after_any_step_ends_like_the_whole_one(tmp_path, whole, step):
+    assert_ends_like(whole, train_until(step, tmp_path))
 
 
-def test_a_crash_in_validation_loses_nothing(monkeypatch, tmp_path, whole):
-    with monkeypatch.context() as patch, pytest.raises(Crash):
-        crash_at(patch, 12, in_validation=True)
-        train(demanding_config(tmp_path, workers=0))
-    assert not differences(whole, run_content(resume(tmp_path / "digits" / "r").run_dir))
+def test_a_crash_in_validation_loses_nothing(tmp_path, whole):
+    assert_ends_like(whole, train_until(12, tmp_path, in_validation=True))
 
 
 @pytest.mark.parametrize(("step", "in_validation"), [(3, False), (6, False), (12, True)])
-def test_a_signal_saves_after_the_step_and_the_rest_is_the_same(monkeypatch, tmp_path, whole, step, in_validation):
-    attach = handlers.attach_validation if in_validation else handlers.attach_progress
-
-    def armed(trainer, *args):
-        attach(trainer, *args)
-        engine = args[0] if in_validation else trainer
-
-        @engine.on(Events.ITERATION_STARTED)
-        def signal_myself(_):
-            if trainer.state.iteration == step:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    with monkeypatch.context() as patch, pytest.raises(Interrupted, match="resume with: python main.py resume") as stop:
-        patch.setattr(handlers, attach.__name__, armed)
-        train(demanding_config(tmp_path, workers=0))
+def test_a_signal_saves_after_the_step_and_the_rest_is_the_same(tmp_path, whole, step, in_validation):
+    with (
+        pytest.raises(Interrupted, match="resume with: python main.py resume") as stop,
+        stopped(step, signal_myself, in_validation=in_validation),
+    ):
+        train(demanding_config(tmp_path))
     assert stop.value.exit_code == 143
     run_dir = tmp_path / "digits" / "r"
     assert read_json(run_dir / "summary.json")["status"] == "interrupted"
     assert checkpoints(run_dir / "checkpoints", "step")[0].name.startswith(f"step_{step}_")
-    assert not differences(whole, run_content(resume(run_dir).run_dir))
+    assert_ends_like(whole, run_dir)
 
 
-def test_a_resumed_run_may_use_another_number_of_workers(monkeypatch, tmp_path, whole):
-    with monkeypatch.context() as patch, pytest.raises(Crash):
-        crash_at(patch, 8)
-        train(demanding_config(tmp_path, workers=2))
-    set_workers(tmp_path / "digits" / "r", 0)
-    assert not differences(whole, run_content(resume(tmp_path / "digits" / "r").run_dir))
+def test_a_resumed_run_may_use_another_number_of_workers(tmp_path, whole):
+    run_dir = train_until(8, tmp_path, workers=2)
+    set_workers(run_dir, 0)
+    assert_ends_like(whole, run_dir)
 
 
-def crashed(monkeypatch, folder, step=9, **changes):
-    config = demanding_config(folder, workers=0)
-    config = replace(config, train=replace(config.train, **changes))
-    with monkeypatch.context() as patch, pytest.raises(Crash):
-        crash_at(patch, step)
-        train(config)
-    return folder / "digits" / "r"
-
-
-def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(monkeypatch, tmp_path, whole, capsys):
-    run_dir = crashed(monkeypatch, tmp_path)
-    newest = checkpoints(run_dir / "checkpoints", "step")[0]
+def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(crashed, whole, capsys):
+    newest = checkpoints(crashed / "checkpoints", "step")[0]
     data = bytearray(newest.read_bytes())
     data[1000] ^= 1
     newest.write_bytes(data)
-    assert not differences(whole, run_content(resume(run_dir).run_dir))
+    assert_ends_like(whole, crashed)
     out = capsys.readouterr().out
     assert f"{newest} is damaged" in out
     assert "trying the one before it" in out
 
 
-def test_a_checkpoint_from_before_histories_had_a_part_of_their_own_still_resumes(monkeypatch, tmp_path, whole):
-    run_dir = crashed(monkeypatch, tmp_path)
-    for path in checkpoints(run_dir / "checkpoints", "step"):
+def test_a_checkpoint_from_before_histories_had_a_part_of_their_own_still_resumes(crashed, whole):
+    for path in checkpoints(crashed / "checkpoints", "step"):
         old = read_checkpoint(path)
         old["trainer"]["history"] = json.loads(old.pop("history")["rows"])
         path.unlink()
         CheckpointWriter(path.parent, keep=2)(old, f"{path.stem.rpartition('_')[0]}.pt")
-    assert not differences(whole, run_content(resume(run_dir).run_dir))
+    assert_ends_like(whole, crashed)
 
 
-def test_a_moved_run_resumes_where_it_lies_now(monkeypatch, tmp_path, whole):
+def test_a_moved_run_resumes_where_it_lies_now(crashed, tmp_path, whole):
     moved = tmp_path / "elsewhere" / "under another name"
     moved.parent.mkdir()
-    crashed(monkeypatch, tmp_path).rename(moved)
+    crashed.rename(moved)
     result = resume(moved)
     assert result.run_dir == moved
-    assert not differences(whole, run_content(moved))
+    assert_same_content(whole, run_content(moved))
     assert not (tmp_path / "digits" / "r").exists()
 
 
-def test_checkpoints_that_someone_deletes_meanwhile_do_not_stop_the_run(monkeypatch, tmp_path, whole):
-    attach = handlers.attach_progress
+def test_checkpoints_that_someone_deletes_meanwhile_do_not_stop_the_run(tmp_path, whole):
+    def delete():
+        for path in checkpoints(tmp_path / "digits" / "r" / "checkpoints", "step"):
+            path.unlink()
 
-    def armed(trainer, *args):
-        attach(trainer, *args)
-
-        @trainer.on(Events.EPOCH_COMPLETED)
-        def delete(_):
-            for path in checkpoints(tmp_path / "digits" / "r" / "checkpoints", "step"):
-                path.unlink()
-
-    monkeypatch.setattr(handlers, "attach_progress", armed)
-    result = train(demanding_config(tmp_path, workers=0))
-    assert not differences(whole, run_content(result.run_dir))
+    with attached(lambda trainer, _: trainer.add_event_handler(Events.EPOCH_COMPLETED, delete)):
+        result = train(demanding_config(tmp_path))
+    assert_same_content(whole, run_content(result.run_dir))
 
 
-def test_a_new_run_starts_from_the_best_weights_of_another(monkeypatch, tmp_path):
-    first = train(demanding_config(tmp_path, workers=0))
-    config = demanding_config(tmp_path, workers=0)
+def test_a_new_run_starts_from_the_best_weights_of_another(finished, tmp_path):
+    config = demanding_config(tmp_path)
     second = replace(
         config,
-        model=replace(config.model, weights=str(first.run_dir)),
+        model=replace(config.model, weights=str(finished.run_dir)),
         output=replace(config.output, run_name="second"),
         train=replace(config.train, epochs=1),
     )
     untrained = train(second).history[0]
-    assert untrained["val_loss"] == pytest.approx(first.val["loss"], abs=1e-6)
+    assert untrained["val_loss"] == pytest.approx(finished.val["loss"], abs=1e-6)
 
 
-def test_only_damaged_checkpoints_are_refused(monkeypatch, tmp_path):
-    run_dir = crashed(monkeypatch, tmp_path)
-    for path in checkpoints(run_dir / "checkpoints", "step"):
+def test_only_damaged_checkpoints_are_refused(crashed):
+    for path in checkpoints(crashed / "checkpoints", "step"):
         path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(CheckpointError, match="no checkpoint in .* is whole"):
-        resume(run_dir)
+        resume(crashed)
 
 
-def test_a_finished_run_resumed_is_a_no_op(tmp_path, capsys):
-    config = demanding_config(tmp_path, workers=0)
-    result = train(config)
-    before = {path: path.stat().st_mtime_ns for path in result.run_dir.rglob("*")}
-    again = resume(result.run_dir)
-    assert {path: path.stat().st_mtime_ns for path in result.run_dir.rglob("*")} == before
+def test_a_finished_run_resumed_is_a_no_op(finished, capsys):
+    before = {path: path.stat().st_mtime_ns for path in finished.run_dir.rglob("*")}
+    again = resume(finished.run_dir)
+    assert {path: path.stat().st_mtime_ns for path in finished.run_dir.rglob("*")} == before
     assert "is finished: nothing to do" in capsys.readouterr().out
-    assert (again.best_epoch, again.val, again.test) == (result.best_epoch, result.val, result.test)
+    assert (again.best_epoch, again.val, again.test) == (finished.best_epoch, finished.val, finished.test)
 
 
-def test_changed_options_are_refused_by_name(monkeypatch, tmp_path):
-    run_dir = crashed(monkeypatch, tmp_path)
-    values = read_json(run_dir / "config.json")
+def test_changed_options_are_refused_by_name(crashed):
+    values = read_json(crashed / "config.json")
     values["train"]["lr"] = 0.5
-    write_json(run_dir / "config.json", values)
+    write_json(crashed / "config.json", values)
     with pytest.raises(ConfigError, match=r"train\.lr from 0\.003 to 0\.5"):
-        resume(run_dir)
+        resume(crashed)
 
 
-def test_changed_images_are_refused(monkeypatch, tmp_path):
-    run_dir = crashed(monkeypatch, tmp_path)
-    meta = read_json(run_dir / "meta.json")
-    write_json(run_dir / "meta.json", meta | {"data_fingerprint": "0123456789abcdef"})
+def test_changed_images_are_refused(crashed):
+    meta = read_json(crashed / "meta.json")
+    write_json(crashed / "meta.json", meta | {"data_fingerprint": "0123456789abcdef"})
     with pytest.raises(DataError, match="changed since the run started"):
-        resume(run_dir)
+        resume(crashed)
 
 
-def test_another_thread_count_is_announced(monkeypatch, tmp_path, capsys):
-    run_dir = crashed(monkeypatch, tmp_path)
-    meta = read_json(run_dir / "meta.json")
-    write_json(run_dir / "meta.json", meta | {"threads": 64})
-    resume(run_dir)
+def test_another_thread_count_is_announced(crashed, capsys):
+    meta = read_json(crashed / "meta.json")
+    write_json(crashed / "meta.json", meta | {"threads": 64})
+    resume(crashed)
     assert "note: threads 1 now, 64 when the run started; the last bits may differ" in capsys.readouterr().out
 
 
-def test_more_epochs_replan_the_learning_rate_and_say_so(monkeypatch, tmp_path, capsys):
-    run_dir = crashed(monkeypatch, tmp_path)
-    result = resume(run_dir, epochs=5)
+def test_more_epochs_replan_the_learning_rate_and_say_so(crashed, capsys):
+    result = resume(crashed, epochs=5)
     assert result.history[-1]["epoch"] == 5
     assert "5 epochs instead of 3: the learning rate at step" in capsys.readouterr().out
-    assert read_json(run_dir / "config.json")["train"]["epochs"] == 5
+    assert read_json(crashed / "config.json")["train"]["epochs"] == 5
 
 
-def test_fewer_epochs_than_done_are_refused(monkeypatch, tmp_path):
-    run_dir = crashed(monkeypatch, tmp_path, step=12)
+def test_fewer_epochs_than_done_are_refused(crashed):
     with pytest.raises(ConfigError, match=r"epochs=1 is less than the 1\.\d epochs the run has done"):
-        resume(run_dir, epochs=1)
+        resume(crashed, epochs=1)
 
 
-def test_auto_resume_takes_up_the_run_of_the_same_options_and_only_that(monkeypatch, tmp_path, whole):
-    run_dir = crashed(monkeypatch, tmp_path)
-    config = demanding_config(tmp_path, workers=0)
-    other = replace(config, train=replace(config.train, seed=7), output=replace(config.output, run_name="other"))
+def test_auto_resume_takes_up_the_run_of_the_same_options_and_only_that(tmp_path, whole):
+    run_dir = train_until(9, tmp_path)
+    config = demanding_config(tmp_path)
+    other = replace(
+        config, train=replace(config.train, seed=7, epochs=1), output=replace(config.output, run_name="other")
+    )
     assert train_or_resume(other).run_dir != run_dir
     result = train_or_resume(config)
     assert result.run_dir == run_dir
-    assert not differences(whole, run_content(run_dir))
+    assert_same_content(whole, run_content(run_dir))
     assert train_or_resume(config).run_dir == run_dir
 
 
@@ -246,22 +224,30 @@ def test_a_full_disk_keeps_the_old_checkpoint_and_is_named(monkeypatch, tmp_path
 
     with monkeypatch.context() as patch, pytest.raises(run.TrainingError, match="No space left.*resume with"):
         patch.setattr(run.ResumeCheckpoint, "save", full_disk)
-        train(demanding_config(tmp_path, workers=0))
+        train(demanding_config(tmp_path))
     run_dir = tmp_path / "digits" / "r"
     assert read_json(run_dir / "summary.json")["status"] == "failed"
-    assert not differences(whole, run_content(resume(run_dir).run_dir))
+    assert_ends_like(whole, run_dir)
+
+
+@pytest.fixture(scope="module")
+def whole_with_pictures(tmp_path_factory):
+    return run_content(train(demanding_config(tmp_path_factory.mktemp("whole"), tb="standard")).run_dir)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", PHASES)
-def test_a_run_killed_in_any_phase_ends_like_the_whole_one(tmp_path, whole, phase):
-    kills = 0
-    for occurrence, workers in ((2, 0), (3, 2), (1, 2), (4, 0), (5, 2)):
-        kills += launch(tmp_path, phase, occurrence, workers) == -signal.SIGKILL
-    while launch(tmp_path, "none", 1, 0):
-        pass
-    assert kills >= 3
-    assert not differences(whole, run_content(tmp_path / "digits" / "r"))
+def test_a_run_killed_ten_times_in_any_phase_ends_like_the_whole_one(tmp_path, whole_with_pictures, phase):
+    dice = random.Random(phase)
+    latest = {"step": 12, "validation": 20, "save": 60, "rename": 8, "prune": 10}[phase]
+    kills = lives = 0
+    while kills < 10:
+        lives += 1
+        folder = tmp_path / str(lives)
+        killed = [launch(folder, phase, dice.randint(1, latest), workers) for workers in (0, 2, 0)]
+        kills += killed.count(-signal.SIGKILL)
+        assert launch(folder, "none", 1, 2) == 0
+        assert_same_content(whole_with_pictures, run_content(folder / "digits" / "r"))
 
 
 def start(folder, *argv):
@@ -336,6 +322,6 @@ def group_lives(pid) -> bool:
     return True
 
 
-def test_summary_of_a_running_run_says_so(monkeypatch, tmp_path):
-    run_dir = crashed(monkeypatch, tmp_path, step=9)
-    assert json.loads((run_dir / "summary.json").read_text())["epochs"] == 1
+def test_summary_of_a_running_run_says_so(crashed):
+    summary = read_json(crashed / "summary.json")
+    assert (summary["status"], summary["epochs"]) == ("running", 1)

@@ -1,41 +1,86 @@
-"""Kill a run again and again, in every phase of its life, and hold what it ends with against an unharmed run.
+"""Runs that are killed: a demanding one, ways to stop it in any phase of its life, and what must come out unharmed.
 
-    python -m benchmarks.kill_resume [--kills 50]
-
-A child process trains or resumes and kills itself with SIGKILL in a chosen phase: in a step, in validation, while a
-checkpoint is written, around its rename, around the pruning of old ones. Workers 0 and 2 take turns. When a run has
-survived to its end, its weights, optimizer, averages, history, best checkpoint, TensorBoard scalars and pictures are
-compared with those of a run that was never killed; MixUp, CutMix, augmentation, dropout, stochastic depth and EMA are
-on.
+python -m tests.killed_runs FOLDER PHASE OCCURRENCE WORKERS    train or resume, and die in a phase: see `launch`
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
 import os
-import random
 import signal
 import subprocess
 import sys
-import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.environment import describe, write_result
+import pytest
+import torch
+from ignite.engine import Engine, Events
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from datasets.config import DataConfig
+from trainers import checkpoint, engines, handlers, metrics
+from trainers.checkpoint import checkpoints, read_checkpoint
+from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.handlers import TIMING_FIELDS
+from trainers.resume import resume
+from trainers.run import train
+from trainers.run_directory import read_json, write_json
+from vit.config import ModelConfig
+
+ROOT = Path(__file__).resolve().parent.parent
 PHASES = ("step", "validation", "save", "rename", "prune")
 
 
-def demanding_config(folder: Path, *, workers: int) -> Any:
+class Crash(BaseException):
+    """Stands for a kill: nothing in the application catches it, nothing is saved on its way."""
+
+
+def crash() -> None:
+    raise Crash
+
+
+@contextmanager
+def attached(attach: Callable[[Engine, Engine], object]) -> Iterator[None]:
+    """A run started inside has `attach(trainer, evaluator)` called before its first step."""
+    original = handlers.attach_validation
+
+    def both(trainer: Engine, evaluator: Engine, *rest: Any) -> None:
+        original(trainer, evaluator, *rest)
+        attach(trainer, evaluator)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(handlers, "attach_validation", both)
+        yield
+
+
+@contextmanager
+def stopped(step: int, stop: Callable[[], object] = crash, *, in_validation: bool = False) -> Iterator[None]:
+    """A run started inside has `stop` called in its `step`-th step, or in the validation that follows it."""
+
+    def attach(trainer: Engine, evaluator: Engine) -> None:
+        def stop_on_time() -> None:
+            if trainer.state.iteration == step:
+                stop()
+
+        engine = evaluator if in_validation else trainer
+        engine.add_event_handler(Events.ITERATION_COMPLETED, stop_on_time)
+
+    with attached(attach):
+        yield
+
+
+def signal_myself() -> None:
+    signal.raise_signal(signal.SIGTERM)
+
+
+def demanding_config(folder: Path, *, workers: int = 0, tb: str = "scalars") -> RunConfig:
     """A short run with everything on that draws random numbers or carries state.
 
     It starts from pretrained weights: random ones that a resumed run forgot would come back with the seed.
     """
-    from datasets.config import DataConfig
-    from trainers.config import OutputConfig, RunConfig, TrainConfig
-    from vit.config import ModelConfig
-
     return RunConfig(
         model=ModelConfig(
             name="vit_nano_8", weights="fashion_mnist", dropout=0.1, attention_dropout=0.1, stochastic_depth=0.1
@@ -52,18 +97,12 @@ def demanding_config(folder: Path, *, workers: int) -> Any:
             patience=50,
             device="cpu",
         ),
-        output=OutputConfig(output_dir=folder, run_name="r"),
+        output=OutputConfig(output_dir=folder, run_name="r", tb=tb),
     )
 
 
 def run_content(run_dir: Path) -> dict[str, Any]:
     """All that must not depend on how often a run was killed."""
-    import torch
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    from trainers.checkpoint import checkpoints, read_checkpoint
-    from trainers.handlers import TIMING_FIELDS
-
     final, best = (read_checkpoint(checkpoints(run_dir / "checkpoints", kind)[0]) for kind in ("step", "best"))
 
     def tensors(tree: Any) -> Any:
@@ -94,14 +133,13 @@ def run_content(run_dir: Path) -> dict[str, Any]:
     }
 
 
-def differences(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
-    return [name for name in one if one[name] != other[name]]
+def assert_same_content(expected: dict[str, Any], content: dict[str, Any]) -> None:
+    """Names what differs: the values themselves are long."""
+    assert not [name for name in expected if expected[name] != content[name]]
 
 
 def arm(phase: str, occurrence: int) -> None:
     """Make this process kill itself the `occurrence`-th time it comes to `phase`."""
-    from trainers import checkpoint, engines, metrics
-
     count = 0
 
     def die_on_time() -> None:
@@ -136,17 +174,12 @@ def arm(phase: str, occurrence: int) -> None:
 
 
 def child(folder: Path, phase: str, occurrence: int, workers: int) -> None:
-    import torch
-
-    from trainers.resume import resume
-    from trainers.run import train
-
     torch.set_num_threads(1)
     if phase != "none":
         arm(phase, occurrence)
     run_dir = folder / "digits" / "r"
     if not run_dir.exists():
-        train(demanding_config(folder, workers=workers))
+        train(demanding_config(folder, workers=workers, tb="standard"))
         return
     set_workers(run_dir, workers)
     resume(run_dir)
@@ -154,67 +187,21 @@ def child(folder: Path, phase: str, occurrence: int, workers: int) -> None:
 
 def set_workers(run_dir: Path, workers: int) -> None:
     """The number of loader processes may change between two lives of a run: it must not matter."""
-    from trainers.run_directory import read_json, write_json
-
     values = read_json(run_dir / "config.json")
     values["data"]["workers"] = workers
     write_json(run_dir / "config.json", values)
 
 
 def launch(folder: Path, phase: str, occurrence: int, workers: int) -> int:
-    words = ["--child", str(folder), "--phase", phase, "--occurrence", str(occurrence), "--workers", str(workers)]
+    """The exit code of a process that trains or resumes, and dies the `occurrence`-th time it comes to `phase`."""
+    words = [str(folder), phase, str(occurrence), str(workers)]
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.kill_resume", *words], capture_output=True, text=True, timeout=300
+        [sys.executable, "-m", "tests.killed_runs", *words], cwd=ROOT, capture_output=True, text=True, timeout=300
     )
     if done.returncode not in (0, -signal.SIGKILL):
         raise RuntimeError(f"the child ended with {done.returncode}: {done.stderr[-2000:]}")
     return done.returncode
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--child", type=Path)
-    parser.add_argument("--phase", choices=(*PHASES, "none"), default="none")
-    parser.add_argument("--occurrence", type=int, default=1)
-    parser.add_argument("--workers", type=int, default=0)
-    options = parser.parse_args()
-    if options.child:
-        child(options.child, options.phase, options.occurrence, options.workers)
-        return
-    dice = random.Random(0)
-    hits = dict.fromkeys(PHASES, 0)
-    runs: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as name:
-        launch(Path(name) / "whole", "none", 1, 0)
-        whole = run_content(Path(name) / "whole" / "digits" / "r")
-        while sum(hits.values()) < options.kills:
-            folder, kills, workers = Path(name) / f"run_{len(runs)}", [], set()
-            while True:
-                enough = sum(hits.values()) >= options.kills or len(kills) >= 8  # then let the run live to its end
-                phase = min(PHASES, key=lambda p: (hits[p], dice.random()))
-                most = {"step": 12, "validation": 20, "save": 60, "rename": 8, "prune": 10}[phase]
-                count = (len(kills) + len(runs)) % 2 * 2
-                workers.add(count)
-                if launch(folder, "none" if enough else phase, dice.randint(1, most), count) == 0:
-                    break
-                hits[phase] += 1
-                kills.append(phase)
-            wrong = differences(whole, run_content(folder / "digits" / "r"))
-            runs.append({"kills": kills, "workers": sorted(workers), "differences": wrong})
-            print(f"run {len(runs)}: killed in {', '.join(kills) or 'nothing'}: {wrong or 'identical'}", flush=True)
-    write_result(
-        "kill_resume",
-        {
-            "kills": sum(hits.values()),
-            "kills_by_phase": hits,
-            "runs": len(runs),
-            "runs_identical_to_the_unharmed_one": sum(not run["differences"] for run in runs),
-            "details": runs,
-            **describe(),
-        },
-    )
-
-
 if __name__ == "__main__":
-    main()
+    child(Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:]))
