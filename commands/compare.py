@@ -200,12 +200,13 @@ def command() -> str:
 
 def show(comparison: Comparison, folder: Path) -> None:
     from comparison.report import write_report
+    from comparison.results import analyse
     from comparison.table import terminal_table
 
-    files = write_report(comparison, folder)
-    report = next(file for file in files if file.name == "report.html")
-    print(f"\n{terminal_table(comparison)}\n")
-    print(f"{'report':>9}  {report}")
+    results = analyse(comparison)
+    write_report(comparison, results, folder)
+    print(f"\n{terminal_table(comparison, results)}\n")
+    print(f"{'report':>9}  {folder / 'report.html'}")
     print(f"{'watch':>9}  tensorboard --logdir {folder.parent.parent}")
 
 

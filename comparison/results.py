@@ -36,8 +36,10 @@ class ArmScores:
 
     arm: Arm
     accuracies: np.ndarray  # (K,)
-    intervals: tuple[tuple[float, float], ...]
-    """Wilson's, of each run."""
+    low: float
+    """Wilson's intervals of the runs reach from here"""
+    high: float
+    """to here."""
     macro_f1: float
     ece: float
     parameters: int
@@ -65,7 +67,7 @@ class Pair:
 
     first: Arm
     second: Arm
-    found: PairedDifference
+    difference: PairedDifference
     """Of `second` minus `first`."""
     adjusted_p: float | None
     """Holm's, where there are more than two arms."""
@@ -80,11 +82,11 @@ class Pair:
     @property
     def mark(self) -> str:
         """better, worse or unclear, of `second` beside `first`."""
-        if self.found.identical:
+        if self.difference.identical:
             return "same"
-        if not is_claim(self.found, self.adjusted_p):
+        if not is_claim(self.difference, self.adjusted_p):
             return "unclear"
-        return "better" if self.found.difference > 0 else "worse"
+        return "better" if self.difference.mean > 0 else "worse"
 
 
 @dataclass(frozen=True)
@@ -93,18 +95,9 @@ class ConditionResult:
     scores: tuple[ArmScores, ...]
     pairs: tuple[Pair, ...]
 
-    @property
-    def title(self) -> str:
-        return condition_title(self.condition)
-
     def against_first(self, index: int) -> Pair | None:
         """The pair of arm `index` and the first one; None for the first itself."""
         return self.pairs[index - 1] if index else None
-
-
-def condition_title(condition: Condition) -> str:
-    count = condition.labels_per_class
-    return "all labels" if count is None else f"{count} label{'s' * (count != 1)} per class"
 
 
 def analyse(comparison: Comparison) -> tuple[ConditionResult, ...]:
@@ -118,20 +111,20 @@ def analyse(comparison: Comparison) -> tuple[ConditionResult, ...]:
 def judge(condition: Condition, *, scored: str = "test") -> tuple[Pair, ...]:
     """All pairs of arms, those with the first arm first; of more than two arms with Holm's correction."""
     couples = list(combinations(condition.arms, 2))
-    found = [paired_difference(second.correct, first.correct) for first, second in couples]
+    differences = [paired_difference(second.correct, first.correct) for first, second in couples]
     adjusted: list[float | None] = [None] * len(couples)
     if len(couples) > 1:
-        adjusted = [*holm([each.p for each in found])]
+        adjusted = [*holm([difference.p for difference in differences])]
     return tuple(
         Pair(
-            first, second, each, p,
+            first, second, difference, p,
             tuple(mcnemar(a, b) for a, b in zip(first.correct, second.correct, strict=True)),
             verdict(
-                each, (second.name, first.name), (second.accuracies.mean(), first.accuracies.mean()),
+                difference, (second.name, first.name), (second.accuracies.mean(), first.accuracies.mean()),
                 scored=scored, adjusted_p=p, pairs=len(couples),
             ),
         )
-        for (first, second), each, p in zip(couples, found, adjusted, strict=True)
+        for (first, second), difference, p in zip(couples, differences, adjusted, strict=True)
     )  # fmt: skip
 
 
@@ -139,10 +132,12 @@ def score(arm: Arm) -> ArmScores:
     runs = arm.runs
     memory = [value for run in runs if (value := run.history[-1].get("memory_mb")) is not None]
     epochs = sorted(run.summary["best"]["epoch"] for run in runs)
+    lows, highs = zip(*(wilson(int(run.correct.sum()), len(run.labels)) for run in runs), strict=True)
     return ArmScores(
         arm=arm,
         accuracies=arm.accuracies,
-        intervals=tuple(wilson(int(run.correct.sum()), len(run.labels)) for run in runs),
+        low=min(lows),
+        high=max(highs),
         macro_f1=float(np.mean([macro_f1(run.labels, run.predicted) for run in runs])),
         ece=float(np.mean([ece(run.probabilities, run.labels) for run in runs])),
         parameters=runs[0].summary["parameters"],

@@ -98,6 +98,24 @@ class Condition:
     labels_per_class: int | None
     arms: tuple[Arm, ...]
 
+    @property
+    def labels(self) -> str:
+        """In a table and in a file's name."""
+        return "all" if self.labels_per_class is None else str(self.labels_per_class)
+
+    @property
+    def title(self) -> str:
+        count = self.labels_per_class
+        return "all labels" if count is None else f"{count} label{'s' * (count != 1)} per class"
+
+    @property
+    def names(self) -> list[str]:
+        return [arm.name for arm in self.arms]
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.arms[0].runs[0].class_names
+
 
 @dataclass(frozen=True)
 class Comparison:

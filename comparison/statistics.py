@@ -24,7 +24,7 @@ Bools = NDArray[np.bool_]
 class PairedDifference:
     """Accuracy of the first arm minus that of the second, as fractions."""
 
-    difference: float
+    mean: float
     low: float
     high: float
     p: float
@@ -69,7 +69,7 @@ def paired_difference(
     """
     differences = correct_a.astype(np.int8) - correct_b.astype(np.int8)  # (K, N) of -1, 0, 1
     seeds, images = differences.shape
-    found = float(differences.mean())
+    mean = float(differences.mean())
     patterns, counts = np.unique(differences, axis=1, return_counts=True)  # (K, P): images of one pattern are alike
     padded = np.column_stack([patterns, np.ones(seeds), -np.ones(seeds)])
     shares = np.append(counts, [1, 1]) / (images + 2)
@@ -81,9 +81,9 @@ def paired_difference(
     if p > LEVEL:
         low, high = min(low, 0.0), max(high, 0.0)
     return PairedDifference(
-        difference=found,
-        low=min(low, found),
-        high=max(high, found),
+        mean=mean,
+        low=min(low, mean),
+        high=max(high, mean),
         p=p,
         seeds=seeds,
         images=images,
@@ -178,7 +178,7 @@ def macro_f1(labels: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:
 
 
 def verdict(
-    found: PairedDifference,
+    difference: PairedDifference,
     names: tuple[str, str],
     accuracies: tuple[float, float],
     *,
@@ -192,17 +192,17 @@ def verdict(
         scored: what the images are, such as "test".
         adjusted_p: Holm's p, where `pairs` > 1 pairs of arms are judged together.
     """
-    images = f"{found.images:,} {scored} image{'s' * (found.images != 1)}"
-    seeds = f"{found.seeds} seed{'s' * (found.seeds != 1)}"
-    if found.identical:
+    images = f"{difference.images:,} {scored} image{'s' * (difference.images != 1)}"
+    seeds = f"{difference.seeds} seed{'s' * (difference.seeds != 1)}"
+    if difference.identical:
         return f"No difference: {names[0]} and {names[1]} are right about the same of {images} ({seeds})."
-    sign = 1 if found.difference >= 0 else -1
-    low, high = sorted((sign * found.low, sign * found.high))
-    points = f"{abs(found.difference) * 100:.1f} points"
+    sign = 1 if difference.mean >= 0 else -1
+    low, high = sorted((sign * difference.low, sign * difference.high))
+    points = f"{abs(difference.mean) * 100:.1f} points"
     interval = f"95 % interval {low * 100:.1f} to {high * 100:.1f}"
-    if is_claim(found, adjusted_p):
+    if is_claim(difference, adjusted_p):
         winner, loser = names[::sign]
-        if found.seeds == 1:
+        if difference.seeds == 1:
             return (
                 f"This run of {winner} beats this run of {loser} by {points} ({interval}, {seeds}, {images}); "
                 "one seed says nothing about training noise."
@@ -210,17 +210,19 @@ def verdict(
         return f"{winner} beats {loser} by {points} ({interval}, {seeds}, {images})."
     lower, higher = (
         f"{name} ({share * 100:.1f} %)"
-        for name, share in sorted(zip(names, accuracies, strict=True), key=lambda each: each[1])
+        for name, share in sorted(zip(names, accuracies, strict=True), key=lambda pair: pair[1])
     )
     after = ""
-    if found.p <= LEVEL and adjusted_p is not None:
+    if difference.p <= LEVEL and adjusted_p is not None:
         after = f" once {pairs} pairs of arms are judged together (Holm's p = {adjusted_p:.2g})"
     more = (
-        f" {found.seeds} seeds say little about training noise; more may tell them apart." if found.seeds_wanted else ""
+        f" {difference.seeds} seeds say little about training noise; more may tell them apart."
+        if difference.seeds_wanted
+        else ""
     )
     return f"{images} and {seeds} cannot separate {lower} from {higher}{after}: difference {points}, {interval}.{more}"
 
 
-def is_claim(found: PairedDifference, adjusted_p: float | None = None) -> bool:
+def is_claim(difference: PairedDifference, adjusted_p: float | None = None) -> bool:
     """Whether the numbers carry a difference at the 5 % level."""
-    return (found.p if adjusted_p is None else adjusted_p) <= LEVEL and found.difference != 0
+    return (difference.p if adjusted_p is None else adjusted_p) <= LEVEL and difference.mean != 0

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from comparison.results import ArmScores, ConditionResult, Pair, analyse
+from comparison.results import ArmScores, ConditionResult, Pair
 from comparison.runs import Comparison
 from trainers.console import duration
 
@@ -17,15 +17,13 @@ WIDTH = 120
 MARKS = {"better": "+", "worse": "-", "unclear": "?", "same": "="}
 MARKS_EXPLAINED = "+ better than the first arm, - worse, ? these images and seeds cannot tell, = the same images right"
 Results = Sequence[ConditionResult]
+Table = tuple[list[str], list[list[str]]]
+"""Header and cells."""
 
 
-def rows(comparison: Comparison, results: Results | None = None) -> list[dict[str, Any]]:
+def rows(comparison: Comparison, results: Results) -> list[dict[str, Any]]:
     """One row per condition and arm; shares as fractions, empty cells None; `difference` is to the first arm."""
-    return [
-        _row(comparison, result, index)
-        for result in (analyse(comparison) if results is None else results)
-        for index in range(len(result.scores))
-    ]
+    return [_row(comparison, result, index) for result in results for index in range(len(result.scores))]
 
 
 def _row(comparison: Comparison, result: ConditionResult, index: int) -> dict[str, Any]:
@@ -40,11 +38,17 @@ def _row(comparison: Comparison, result: ConditionResult, index: int) -> dict[st
         "seeds": len(runs),
         "accuracy": scores.accuracy,
         "accuracy_sd": scores.sd,
-        "wilson_low": min(low for low, _ in scores.intervals),
-        "wilson_high": max(high for _, high in scores.intervals),
+        "wilson_low": scores.low,
+        "wilson_high": scores.high,
         "macro_f1": scores.macro_f1,
         "ece": scores.ece,
-        **_against_first(pair),
+        "difference": pair.difference.mean if pair else None,
+        "difference_low": pair.difference.low if pair else None,
+        "difference_high": pair.difference.high if pair else None,
+        "p": pair.difference.p if pair else None,
+        "p_holm": pair.adjusted_p if pair else None,
+        "mcnemar_significant_seeds": pair.significant_seeds if pair else None,
+        "verdict": pair.mark if pair else None,
         "parameters": scores.parameters,
         "trainable": scores.trainable,
         "gflops_per_image": scores.gflops,
@@ -57,20 +61,7 @@ def _row(comparison: Comparison, result: ConditionResult, index: int) -> dict[st
     }
 
 
-def _against_first(pair: Pair | None) -> dict[str, Any]:
-    found = pair.found if pair else None
-    return {
-        "difference": found.difference if found else None,
-        "difference_low": found.low if found else None,
-        "difference_high": found.high if found else None,
-        "p": found.p if found else None,
-        "p_holm": pair.adjusted_p if pair else None,
-        "mcnemar_significant_seeds": pair.significant_seeds if pair else None,
-        "verdict": pair.mark if pair else None,
-    }
-
-
-def table_csv(comparison: Comparison, results: Results | None = None) -> str:
+def table_csv(comparison: Comparison, results: Results) -> str:
     """Every number in full precision."""
     table = rows(comparison, results)
     text = io.StringIO()
@@ -80,44 +71,48 @@ def table_csv(comparison: Comparison, results: Results | None = None) -> str:
     return text.getvalue()
 
 
-def result_table(results: Results) -> tuple[list[str], list[list[str]]]:
-    """Header and cells as text: how good."""
+def result_table(results: Results) -> Table:
+    """How good the arms are."""
     header = ["arm", "accuracy %", "Wilson 95 %", "macro F1", "ECE", "vs first, points", "McNemar", ""]
-    lines = []
-    for result in results:
-        for index, scores in enumerate(result.scores):
-            cells = [scores.arm.name, *_score_cells(scores), *_pair_cells(result.against_first(index))]
-            lines.append(_with_condition(results, result, cells))
-    return _with_condition_header(results, header), lines
+    lines = [
+        [result.condition.labels, scores.arm.name, *_score_cells(scores), *_pair_cells(result.against_first(index))]
+        for result in results
+        for index, scores in enumerate(result.scores)
+    ]
+    return _with_labels_if_several(results, header, lines)
 
 
-def cost_table(results: Results) -> tuple[list[str], list[list[str]]]:
-    """Header and cells as text: at what cost. Seconds and memory are medians over seeds."""
+def cost_table(results: Results) -> Table:
+    """What the arms cost. Seconds and memory are medians over seeds."""
     header = ["arm", "parameters", "trainable", "GFLOPs", "images seen", "time", "memory MB", "lr", "best epoch"]
-    lines = []
-    for result in results:
-        for scores in result.scores:
-            cells = [
-                scores.arm.name,
-                f"{scores.parameters:,}",
-                f"{scores.trainable:,}",
-                "-" if scores.gflops is None else f"{scores.gflops:.3g}",
-                f"{scores.images_seen:,}",
-                duration(scores.seconds),
-                "-" if scores.memory_mb is None else f"{scores.memory_mb:,.0f}",
-                f"{scores.lr:.3g}",
-                scores.best_epoch,
-            ]
-            lines.append(_with_condition(results, result, cells))
-    return _with_condition_header(results, header), lines
+    lines = [
+        [
+            result.condition.labels,
+            scores.arm.name,
+            f"{scores.parameters:,}",
+            f"{scores.trainable:,}",
+            "-" if scores.gflops is None else f"{scores.gflops:.3g}",
+            f"{scores.images_seen:,}",
+            duration(scores.seconds),
+            "-" if scores.memory_mb is None else f"{scores.memory_mb:,.0f}",
+            f"{scores.lr:.3g}",
+            scores.best_epoch,
+        ]
+        for result in results
+        for scores in result.scores
+    ]
+    return _with_labels_if_several(results, header, lines)
+
+
+def _with_labels_if_several(results: Results, header: list[str], lines: list[list[str]]) -> Table:
+    return (["labels", *header], lines) if len(results) > 1 else (header, [cells[1:] for cells in lines])
 
 
 def _score_cells(scores: ArmScores) -> list[str]:
-    low, high = min(low for low, _ in scores.intervals), max(high for _, high in scores.intervals)
     spread = "" if scores.sd is None else f" ± {scores.sd * 100:.1f}"
     return [
         f"{scores.accuracy * 100:.1f}{spread} (n={len(scores.accuracies)})",
-        f"{low * 100:.1f} to {high * 100:.1f}",
+        f"{scores.low * 100:.1f} to {scores.high * 100:.1f}",
         f"{scores.macro_f1:.3f}",
         f"{scores.ece:.3f}",
     ]
@@ -126,21 +121,12 @@ def _score_cells(scores: ArmScores) -> list[str]:
 def _pair_cells(pair: Pair | None) -> list[str]:
     if pair is None:
         return ["-", "-", ""]
-    found = pair.found
+    mean, low, high = (100 * share for share in (pair.difference.mean, pair.difference.low, pair.difference.high))
     return [
-        f"{found.difference * 100:+.1f} ({found.low * 100:+.1f} to {found.high * 100:+.1f})",
-        f"{pair.significant_seeds} of {found.seeds}",
+        f"{mean:+.1f} ({low:+.1f} to {high:+.1f})",
+        f"{pair.significant_seeds} of {pair.difference.seeds}",
         MARKS[pair.mark],
     ]
-
-
-def _with_condition(results: Results, result: ConditionResult, cells: list[str]) -> list[str]:
-    count = result.condition.labels_per_class
-    return ["all" if count is None else str(count), *cells] if len(results) > 1 else cells
-
-
-def _with_condition_header(results: Results, header: list[str]) -> list[str]:
-    return ["labels", *header] if len(results) > 1 else header
 
 
 def notes(comparison: Comparison, results: Results, *, marks: str = f"; {MARKS_EXPLAINED}") -> list[str]:
@@ -164,15 +150,14 @@ def notes(comparison: Comparison, results: Results, *, marks: str = f"; {MARKS_E
 def verdicts(results: Results) -> list[str]:
     """The sentences, each with its condition in front where there are several."""
     return [
-        f"{result.title}: {pair.sentence}" if len(results) > 1 else pair.sentence
+        f"{result.condition.title}: {pair.sentence}" if len(results) > 1 else pair.sentence
         for result in results
         for pair in result.pairs
     ]
 
 
-def terminal_table(comparison: Comparison, results: Results | None = None) -> str:
+def terminal_table(comparison: Comparison, results: Results) -> str:
     """Verdict, results and costs in at most 120 columns."""
-    results = analyse(comparison) if results is None else results
     parts = [
         *(_wrapped(line) for line in verdicts(results)),
         "",
@@ -218,9 +203,8 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def table_md(comparison: Comparison, results: Results | None = None) -> str:
+def table_md(comparison: Comparison, results: Results) -> str:
     """The same as a Markdown document."""
-    results = analyse(comparison) if results is None else results
     parts = [f"# {_md(comparison.data)}: {len(comparison.conditions[0].arms)} arms compared", ""]
     parts += [f"**{_md(line)}**  " for line in verdicts(results)]
     for header, lines in (result_table(results), cost_table(results)):

@@ -13,12 +13,13 @@ from small_comparison import arm_of, comparison_of
 from small_run import CLASSES, labelled_photos, photo
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from comparison.pictures import only_one_right, open_images, usual_prediction
-from comparison.report import write_report
+from comparison.drawing import confusion
+from comparison.images import only_one_right, open_images, usual_prediction
+from comparison.report import write_report as write_analysed_report
+from comparison.results import analyse
 from comparison.runs import group_into_arms, read_run, require_same_data
 from comparison.table import rows
 from datasets.config import DataConfig
-from figures.comparison import confusion
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.run import train
 from vit.config import ModelConfig
@@ -27,6 +28,10 @@ LABELS = [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
 RIGHT = np.array([LABELS] * 2) >= 0
 HOSTILE = ("<script>alert(1)</script>", 'a "b", $c$', "größe 中文")
 EVERY_KIND = ("figures/confusion.png", "figures/learning_curves.png", "figures/reliability.png")
+
+
+def write_report(comparison, folder):
+    return write_analysed_report(comparison, analyse(comparison), folder)
 
 
 def paths(classes=CLASSES):
@@ -122,14 +127,12 @@ def test_the_page_is_one_file_in_the_promised_order(report):
 def test_the_thumbnails_are_the_images_that_only_one_arm_gets_right(report):
     comparison, folder, _ = report
     first, second, _ = comparison.conditions[0].arms
-    found = only_one_right(first, second)
     names = paths()
-    assert [{first.runs[0].paths[row] for row in each} for each in found] == [
-        {names[2]},
-        {names[0], names[5], names[9]},
-    ]
+    only_first, only_second = ({first.runs[0].paths[row] for row in rows} for rows in only_one_right(first, second))
+    assert only_first == {names[2]}
+    assert only_second == {names[0], names[5], names[9]}
     source = (folder / "report.html").read_text(encoding="utf-8")
-    cards = re.findall(r'<div class="card">.*?</div>', source)
+    cards = re.findall(r'<div class="card">.*?</div>', source, re.DOTALL)
     shown = [card for card in cards if names[5] in card]
     assert len(shown) == 2  # once per condition
     assert "true: <b>bee</b>" in shown[0]
@@ -161,8 +164,7 @@ def test_a_second_report_replaces_the_first(report, tmp_path):
     copy = tmp_path / "compare"
     shutil.copytree(folder, copy)
     (copy / "figures" / "stale.png").write_bytes(b"old")
-    one = comparison_of((None, comparison.conditions[1].arms[:2]))
-    written = write_report(one, copy)
+    written = write_report(comparison_of((None, comparison.conditions[1].arms[:2])), copy)
     assert {path.name for path in (copy / "figures").iterdir()} == {p.name for p in written if p.suffix == ".png"}
     assert len(list((copy / "tb").iterdir())) == 1
 
@@ -255,7 +257,7 @@ def test_two_real_runs_are_compared_by_the_numbers_they_logged_themselves(tmp_pa
     arms = group_into_arms(runs)
     assert [arm.name for arm in arms] == ["vit_micro_2 lr=0.001", "vit_micro_2 lr=0.01"]
     comparison = comparison_of((4, arms), data="digits")
-    for row, run in zip(rows(comparison), runs, strict=True):
+    for row, run in zip(rows(comparison, analyse(comparison)), runs, strict=True):
         logged = run.summary["test"]
         assert row["accuracy"] == pytest.approx(logged["accuracy"], abs=1e-9)
         assert row["macro_f1"] == pytest.approx(logged["macro_f1"], abs=1e-9)

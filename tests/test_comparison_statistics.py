@@ -84,7 +84,7 @@ def test_holm_multiplies_the_smallest_by_all_and_never_changes_the_order():
 def test_identical_arms_have_p_one_and_no_difference(seeds):
     correct = np.random.default_rng(0).random((seeds, 200)) < 0.8
     found = paired_difference(correct, correct)
-    assert (found.difference, found.p, found.identical) == (0.0, 1.0, True)
+    assert (found.mean, found.p, found.identical) == (0.0, 1.0, True)
     assert found.low < 0 < found.high
     sentence = verdict(found, ("a", "b"), (0.8, 0.8))
     assert sentence.startswith("No difference: a and b are right about the same of 200 test images")
@@ -94,7 +94,7 @@ def test_swapping_the_arms_mirrors_the_interval():
     generator = np.random.default_rng(0)
     a, b = generator.random((3, 400)) < 0.9, generator.random((3, 400)) < 0.8
     one, other = paired_difference(a, b), paired_difference(b, a)
-    assert other.difference == pytest.approx(-one.difference)
+    assert other.mean == pytest.approx(-one.mean)
     assert (other.low, other.high) == pytest.approx((-one.high, -one.low), abs=2e-3)  # two bootstraps
     assert other.p == pytest.approx(one.p, rel=0.2)
 
@@ -139,7 +139,7 @@ def test_the_sentence_of_a_difference_names_the_winner_whichever_comes_first():
         found = paired_difference(*pair)
         sentence = verdict(found, names, (pair[0].mean(), pair[1].mean()))
         low, high = sorted(abs(value) * 100 for value in (found.low, found.high))
-        points = abs(found.difference) * 100
+        points = abs(found.mean) * 100
         assert sentence == (
             f"good beats bad by {points:.1f} points (95 % interval {low:.1f} to {high:.1f}, 3 seeds, 360 test images)."
         )

@@ -5,13 +5,22 @@ import numpy as np
 import pytest
 from small_comparison import arm_of, comparison_of
 
+from comparison import table
 from comparison.results import analyse, gflops
 from comparison.statistics import holm, macro_f1, mcnemar, wilson
-from comparison.table import WIDTH, rows, table_csv, table_md, terminal_table
+from comparison.table import WIDTH
 from vit.factory import build_model
 from vit.summary import summarise
 
 LABELS = [row % 3 for row in range(60)]
+
+
+def rows(comparison):
+    return table.rows(comparison, analyse(comparison))
+
+
+def terminal_table(comparison):
+    return table.terminal_table(comparison, analyse(comparison))
 
 
 def outcomes(share, *, seeds=3, seed=0):
@@ -50,9 +59,9 @@ def test_gflops_are_those_of_the_summary(two):
 
 
 def test_the_csv_reads_back_with_every_digit(two):
-    found = list(csv.DictReader(io.StringIO(table_csv(two))))
-    assert [float(row["accuracy"]) for row in found] == [row["accuracy"] for row in rows(two)]
-    assert found[0]["difference"] == ""
+    read_back = list(csv.DictReader(io.StringIO(table.table_csv(two, analyse(two)))))
+    assert [float(row["accuracy"]) for row in read_back] == [row["accuracy"] for row in rows(two)]
+    assert read_back[0]["difference"] == ""
 
 
 def test_the_terminal_says_the_verdict_first_then_scores_then_costs(two):
@@ -98,17 +107,17 @@ def test_the_terminal_table_fits_120_columns_whatever_the_names(crowd):
 def test_each_condition_is_judged_by_itself_and_its_pairs_together(crowd):
     for result in analyse(crowd):
         assert len(result.pairs) == 3
-        assert [pair.adjusted_p for pair in result.pairs] == holm([pair.found.p for pair in result.pairs])
+        assert [pair.adjusted_p for pair in result.pairs] == holm([pair.difference.p for pair in result.pairs])
     assert any("Holm-corrected" in line for line in terminal_table(crowd).splitlines())
 
 
 def test_markdown_shows_names_as_they_are(crowd):
-    text = table_md(crowd)
+    text = table.table_md(crowd, analyse(crowd))
     assert 'a "b", &lt;script&gt; ' in text
     assert r"\| \`a\` \*b\* trainable=last:4" in text
     assert "- test images are &lt;copies&gt;" in text
-    table = [line for line in text.splitlines() if line.startswith("| ")]
-    assert {line.replace(r"\|", "").count("|") for line in table} == {10, 11}
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    assert {line.replace(r"\|", "").count("|") for line in lines} == {10, 11}
     assert "```\npython main.py compare\n```" in text
 
 

@@ -5,37 +5,99 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from PIL import Image
+from torch import Tensor
 
+from comparison.results import ConditionResult
 from comparison.runs import Arm, Run
 from datasets.bundle import DataError
 from datasets.config import DataConfig
 from datasets.images import from_array, read_image
 from datasets.loaders import read_samples
 from datasets.transforms import eval_pipeline
-from inference.explain import reading
 from trainers.config import from_dict
+from trainers.errors import CheckpointError
 from trainers.result import load
-from vit import attention_weights, rollout
+from vit.attention_maps import attention_weights, reading, rollout
 
+EXAMPLES = 8  # images per side that only one arm gets right
+LOOKED_AT = 6  # images under the attention of every arm
 THUMBNAIL = 160  # pixels; the longer side
 SMALL = 96  # pixels; up to here a picture is kept losslessly and enlarged without smoothing
 
 
 @dataclass(frozen=True)
-class Sight:
-    """What one arm sees in the chosen images: pixels uint8 (C, S, S) each, attention rollout (G, G) each."""
+class Example:
+    """One image on which arms disagree: its row among the scored ones, and the usual predictions with their votes."""
 
-    arm: str
-    pixels: tuple[np.ndarray, ...]
-    maps: tuple[torch.Tensor, ...]
+    row: int
+    path: str
+    label: str
+    first: tuple[str, int]
+    second: tuple[str, int]
+    thumbnail: str | None
 
 
-def only_one_right(first: Arm, second: Arm, *, limit: int = 8) -> tuple[list[int], list[int]]:
+@dataclass(frozen=True)
+class Disagreement:
+    """Images that only one of two arms gets right; `problem` says why there are no pictures."""
+
+    first: Arm
+    second: Arm
+    only_first: tuple[Example, ...]
+    only_second: tuple[Example, ...]
+    problem: str = ""
+
+
+@dataclass
+class Sights:
+    """The same few images through every arm with attention: A arms, I images."""
+
+    titles: list[str] = field(default_factory=list)
+    """The true class of each image."""
+    names: dict[int, str] = field(default_factory=dict)
+    """The A arms, by their place among all arms."""
+    pixels: list[list[np.ndarray]] = field(default_factory=list)
+    """A times I uint8 (C, S, S): what goes into each model."""
+    maps: list[Tensor] = field(default_factory=list)
+    """A times (I, G, G): attention rollout of each arm's first seed."""
+    unseen: list[str] = field(default_factory=list)
+    """Why arms are left out, a sentence each."""
+
+
+def disagreement(result: ConditionResult) -> Disagreement:
+    """The images that only the first arm, or only the most accurate of the others, gets right."""
+    first = result.condition.arms[0]
+    second = max(result.scores[1:], key=lambda scores: scores.accuracy).arm
+    only_first, only_second = only_one_right(first, second, limit=EXAMPLES)
+    rows = [*only_first, *only_second]
+    run, problem = first.runs[0], ""
+    thumbnails: list[str | None] = [None] * len(rows)
+    if rows:
+        try:
+            thumbnails = [thumbnail(image) for image in open_images(run, rows)]
+        except (DataError, OSError, ValueError) as error:
+            problem = f"The images are not shown: {error}"
+    examples = [
+        Example(
+            row,
+            run.paths[row],
+            run.class_names[run.labels[row]],
+            usual_prediction(first, row),
+            usual_prediction(second, row),
+            picture,
+        )
+        for row, picture in zip(rows, thumbnails, strict=True)
+    ]
+    count = len(only_first)
+    return Disagreement(first, second, tuple(examples[:count]), tuple(examples[count:]), problem)
+
+
+def only_one_right(first: Arm, second: Arm, *, limit: int = EXAMPLES) -> tuple[list[int], list[int]]:
     """Rows of the images that most runs of one arm get right and most of the other do not, clearest first.
 
     Of equally clear ones the classes take turns, each beginning where the winner is surer of the true class.
@@ -105,13 +167,39 @@ def data_uri(content: bytes, kind: str) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(content).decode('ascii')}"
 
 
-def look(arm: Arm, images: Sequence[Image.Image]) -> Sight | None:
-    """Where the model of the arm's first seed looks (attention rollout); None for a model without attention.
+def sights_of(result: ConditionResult, shown: Disagreement) -> Sights:
+    """A few images through every arm: first those on which the leading arms disagree."""
+    half = LOOKED_AT // 2
+    rows = [example.row for example in (*shown.only_first[:half], *shown.only_second[:half])]
+    run = shown.first.runs[0]
+    rows += [row for row in range(len(run.labels)) if row not in rows][: LOOKED_AT - len(rows)]
+    sights = Sights(titles=[run.class_names[run.labels[row]] for row in rows])
+    try:
+        images = open_images(run, rows)
+    except (DataError, OSError, ValueError) as error:
+        sights.unseen.append(f"No attention is shown: {error}")
+        return sights
+    for index, arm in enumerate(result.condition.arms):
+        try:
+            pixels, maps = attention_rollout(arm.runs[0], images)
+        except (CheckpointError, OSError, ValueError, ImportError) as error:
+            sights.unseen.append(f"{arm.name} is left out: {error}")
+            continue
+        if maps is None:
+            sights.unseen.append(f"{arm.name} has no attention to show.")
+            continue
+        sights.names[index] = arm.name
+        sights.pixels.append(pixels)
+        sights.maps.append(maps)
+    return sights
+
+
+def attention_rollout(run: Run, images: Sequence[Image.Image]) -> tuple[list[np.ndarray], Tensor | None]:
+    """What goes into a run's model, and where it looks (I, G, G); None for a model without attention.
 
     Raises:
         CheckpointError, OSError: the run's weights cannot be read.
     """
-    run = arm.runs[0]
     model, spec, _ = load(run.run_dir)
     pipeline = eval_pipeline(spec)
     mode = "L" if pipeline.channels == 1 else "RGB"
@@ -120,7 +208,6 @@ def look(arm: Arm, images: Sequence[Image.Image]) -> Sight | None:
         with torch.no_grad():
             _, attention = attention_weights(model, pipeline.normalise(torch.from_numpy(np.stack(pixels))))
             pool = "cls" if run.config["model"]["pool"] == "cls" else "mean"
-            maps = reading(rollout(attention), pool=pool)
+            return pixels, reading(rollout(attention), pool=pool)
     except ValueError:  # no attention, or tokens that are not one class token and a square grid
-        return None
-    return Sight(arm.name, tuple(pixels), tuple(maps))
+        return pixels, None

@@ -1,0 +1,126 @@
+"""From runs to arrays, and from arrays to the pictures of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from comparison.images import Sights
+from comparison.results import ConditionResult
+from comparison.runs import Arm, Condition, Run
+from comparison.statistics import calibration_bins
+from figures import comparison as figures
+
+TITLES = {
+    "accuracy_by_labels": "Accuracy by labels per class",
+    "learning_curves": "Learning curves",
+    "confusion": "Confusion matrices",
+    "reliability": "Reliability",
+    "attention": "Attention on the same images",
+}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A finished figure of a report, as PNG."""
+
+    kind: str
+    """A key of TITLES."""
+    condition: Condition | None
+    """What it shows, where a report has several conditions and the picture is of one of them."""
+    caption: str
+    png: bytes
+
+    @property
+    def file(self) -> str:
+        return f"{self.kind}.png" if self.condition is None else f"{self.kind}_{self.condition.labels}_labels.png"
+
+    @property
+    def title(self) -> str:
+        return TITLES[self.kind] + ("" if self.condition is None else f", {self.condition.title}")
+
+    @property
+    def width(self) -> int:
+        """Pixels, from the PNG's header."""
+        return int.from_bytes(self.png[16:20], "big")
+
+
+def draw(results: Sequence[ConditionResult], sights: Sights) -> Iterator[Picture]:
+    """Yield all figures, in the order in which a report shows them."""
+    if len(results) > 1:
+        yield Picture(
+            "accuracy_by_labels",
+            None,
+            "Points are seeds, lines their mean, bars the Wilson 95 % interval from the lowest to the highest run.",
+            figures.png(
+                figures.accuracy_by_labels(
+                    results[0].condition.names,
+                    [result.condition.labels for result in results],
+                    [[100 * scores.accuracies for scores in result.scores] for result in results],
+                    [[(100 * scores.low, 100 * scores.high) for scores in result.scores] for result in results],
+                )
+            ),
+        )
+    for result in results:
+        for kind, caption, figure in of_condition(result):
+            yield Picture(kind, result.condition if len(results) > 1 else None, caption, figures.png(figure))
+    if sights.names:
+        yield Picture(
+            "attention",
+            None,
+            "Attention rollout of the first seed's model, true class above each image; bright is what it looks at.",
+            figures.png(figures.attention(sights.names, sights.titles, sights.pixels, sights.maps)),
+        )
+
+
+def of_condition(result: ConditionResult) -> Iterator[tuple[str, str, figures.Figure]]:
+    """Yield kind, caption and figure of everything that is drawn of one condition."""
+    arms, names = result.condition.arms, result.condition.names
+    yield (
+        "learning_curves",
+        "On the validation images. Thin lines are seeds, thick ones their mean.",
+        figures.learning_curves(names, [[curves(run) for run in arm.runs] for arm in arms]),
+    )
+    if len(result.condition.class_names) <= figures.MOST_CLASSES:
+        seeds = len(arms[0].runs)
+        yield (
+            "confusion",
+            f"Counts of scored images{f', {seeds} seeds added up' if seeds > 1 else ''}. Rows are the true classes.",
+            figures.confusion_matrices(names, list(map(confusion, arms)), result.condition.class_names),
+        )
+    yield (
+        "reliability",
+        "On the diagonal confidence is honest; below it the arm is too sure. ECE is the mean gap.",
+        figures.reliability(names, list(map(reliability_bins, arms)), [scores.ece for scores in result.scores]),
+    )
+
+
+def curves(run: Run) -> figures.Curves:
+    """The epochs of a run; its images in proportion to the steps, up to those of the whole run."""
+    columns = {
+        name: np.array([row.get(name) for row in run.history], dtype=float)  # NaN for None
+        for name in ("step", "seconds", "val_accuracy", "val_loss")
+    }
+    return {
+        "steps": columns["step"],
+        "images": columns["step"] * run.summary["images_seen"] / max(1.0, columns["step"][-1]),
+        "seconds": np.cumsum(np.nan_to_num(columns["seconds"])),
+        "val_accuracy": 100 * columns["val_accuracy"],
+        "val_loss": columns["val_loss"],
+    }
+
+
+def confusion(arm: Arm) -> np.ndarray:
+    """int64 (C, C), rows true, summed over the arm's runs."""
+    count = len(arm.runs[0].class_names)
+    cells = np.concatenate([run.labels * count + run.predicted for run in arm.runs])
+    return np.bincount(cells, minlength=count**2).reshape(count, count)
+
+
+def reliability_bins(arm: Arm) -> np.ndarray:
+    """The 15 bins of confidence of all the arm's runs together."""
+    return calibration_bins(
+        np.concatenate([run.probabilities for run in arm.runs]), np.concatenate([run.labels for run in arm.runs])
+    )
