@@ -1,4 +1,4 @@
-"""Which attention path is faster where: the measurements behind the table in `vit.model.attention_path`.
+"""Which attention path is faster where: the measurements behind the table in `vit.fast.attention_path`.
 
     python -m benchmarks.attention_paths [--device cpu] [--threads 1 --clock cpu]
 
@@ -19,7 +19,8 @@ import torch
 from benchmarks.environment import describe, write_result
 from benchmarks.step_throughput import CLOCKS
 from vit.config import ViTConfig
-from vit.model import Attention, attention_path
+from vit.fast import attention_path
+from vit.model import Attention
 
 # tokens, width, heads, batch: vit_micro_2, the small configuration, Ti and B at 224 px, ViT-S/8 on 224 px
 CASES = ((17, 64, 4, 64), (65, 192, 3, 64), (197, 192, 3, 8), (197, 768, 12, 4), (785, 384, 6, 2))

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vit.config import ViTConfig
+from vit.fast import attention_path, explicit_attention
 from vit.model import (
     MLP,
     Attention,
@@ -22,9 +23,8 @@ from vit.model import (
     PatchEmbed,
     StochasticDepth,
     VisionTransformer,
-    attention_path,
+    attend,
     cut_patches,
-    explicit_attention,
 )
 
 TINY = ViTConfig(image_size=12, patch_size=4, num_classes=5, embed_dim=24, depth=3, num_heads=3)
@@ -156,8 +156,9 @@ def test_positions_are_added_and_the_class_token_comes_first() -> None:
 # --- attention
 
 
-def test_attention_equals_multihead_attention_after_a_weight_copy() -> None:
-    ours, x = Attention(TINY), torch.randn(2, 10, 24)
+@pytest.mark.parametrize("fast", [True, False])
+def test_attention_equals_multihead_attention_after_a_weight_copy(fast: bool) -> None:
+    ours, x = Attention(tiny(fast=fast)), torch.randn(2, 10, 24)
     theirs = nn.MultiheadAttention(24, 3, batch_first=True)
     theirs.load_state_dict(
         {
@@ -210,10 +211,10 @@ def test_asking_for_a_few_queries_gives_the_same_rows(qkv_bias: bool) -> None:
 def test_scores_are_divided_by_the_root_of_the_head_width() -> None:
     q, k = torch.randn(1, 1, 400, 64), torch.randn(1, 1, 400, 64)
     assert math.isclose((q @ k.mT).var(), 64, rel_tol=0.1)  # one variance per number of the head
-    _, weights = explicit_attention(q, k, k)
     scaled = q @ k.mT / 8
     assert math.isclose(scaled.var(), 1, rel_tol=0.1)
-    torch.testing.assert_close(weights, scaled.softmax(-1), atol=1e-6, rtol=1e-4)
+    for attention in (attend, explicit_attention):
+        torch.testing.assert_close(attention(q, k, k)[1], scaled.softmax(-1), atol=1e-6, rtol=1e-4)
 
 
 def test_similar_vectors_get_the_larger_weight() -> None:

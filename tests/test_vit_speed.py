@@ -1,21 +1,64 @@
-"""Every fast path is the plain computation: same numbers, same gradients."""
+"""Every fast path is the textbook's computation: same numbers, same gradients."""
 
 from __future__ import annotations
 
-import math
+import dataclasses
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from vit.config import ViTConfig
-from vit.model import Attention, PatchConvolution, VisionTransformer, attention_path, explicit_attention
+from vit.fast import PatchConvolution, attention_path, explicit_attention
+from vit.model import Attention, VisionTransformer, attend
+
+SMALL = ViTConfig(image_size=12, patch_size=4, num_classes=5, embed_dim=24, depth=2, num_heads=3)
 
 
-def plain_attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    weights = (q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))).softmax(-1)
-    return weights @ v, weights
+@pytest.mark.parametrize(("autocast", "tolerance"), [(False, 1e-5), (True, 3e-2)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pool": "mean"},
+        {"pool": "mean_norm"},
+        {"qkv_bias": False},
+        {"in_channels": 1, "representation_size": 7},
+        {"patch_embedding": "conv", "attention": "sdpa"},
+        {"patch_embedding": "conv", "attention": "explicit"},
+        {"patch_embedding": "linear", "attention": "sdpa"},
+        {"patch_embedding": "stem", "attention": "explicit"},
+    ],
+    ids=str,
+)
+def test_the_fast_model_is_the_one_of_the_textbook_with_its_gradients(
+    options: dict[str, Any], autocast: bool, tolerance: float
+) -> None:
+    config = dataclasses.replace(SMALL, **options)
+    torch.manual_seed(0)
+    quick, plain = VisionTransformer(config), VisionTransformer(dataclasses.replace(config, fast=False))
+    for parameter in quick.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    plain.load_state_dict(quick.state_dict())
+    images, results = torch.randn(3, config.in_channels, 12, 12), []
+    for model in (quick, plain):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            logits = model(images)
+        gradients = torch.autograd.grad(logits.float().square().sum(), list(model.parameters()))
+        results.append([logits, *gradients, *model.forward_with_attention(images)[1]])
+    for mine, textbook in zip(*results, strict=True):
+        assert (mine - textbook).norm() <= tolerance * textbook.norm() + 1e-6
+
+
+def test_the_textbook_starts_and_drops_as_the_explicit_path_does() -> None:
+    config = dataclasses.replace(SMALL, dropout=0.2, attention_dropout=0.2, stochastic_depth=0.2, attention="explicit")
+    logits = []
+    for fast in (True, False):
+        torch.manual_seed(0)
+        model = VisionTransformer(dataclasses.replace(config, fast=fast))
+        torch.nn.init.normal_(model.head.weight)
+        logits.append(model.forward_with_attention(torch.randn(4, 3, 12, 12))[0])  # in training, every token asks
+    torch.testing.assert_close(*logits, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
@@ -24,14 +67,14 @@ def test_explicit_attention_is_the_equation(dtype: torch.dtype, tolerance: float
     torch.manual_seed(0)
     q = torch.randn(2, 3, tokens, 16, dtype=dtype)
     k, v = torch.randn(2, 2, 3, 65, 16, dtype=dtype)
-    for mine, plain in zip(explicit_attention(q, k, v), plain_attention(q.float(), k.float(), v.float()), strict=True):
+    for mine, plain in zip(explicit_attention(q, k, v), attend(q.float(), k.float(), v.float()), strict=True):
         torch.testing.assert_close(mine.float(), plain, atol=tolerance, rtol=tolerance)
 
 
 def test_weights_of_attention_are_those_before_dropout() -> None:
     q, k, v = torch.randn(3, 2, 3, 9, 8)
     _, weights = explicit_attention(q, k, v, dropout=0.5)
-    torch.testing.assert_close(weights, plain_attention(q, k, v)[1])
+    torch.testing.assert_close(weights, attend(q, k, v)[1])
 
 
 @pytest.mark.parametrize("path", ["explicit", "sdpa"])
@@ -43,7 +86,7 @@ def test_a_whole_layer_equals_the_plain_softmax_with_its_gradient(path: str, aut
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
         out = attention(x)[0].float()
     qkv = attention.qkv(x).reshape(2, 10, 3, 3, 8).permute(2, 0, 3, 1, 4)
-    expected = attention.projection(plain_attention(*qkv)[0].transpose(1, 2).flatten(2))
+    expected = attention.projection(attend(*qkv)[0].transpose(1, 2).flatten(2))
     torch.testing.assert_close(out, expected, atol=tolerance, rtol=tolerance)
     seed = torch.randn_like(out)
     (mine,), (plain,) = torch.autograd.grad(out, x, seed), torch.autograd.grad(expected, x, seed)

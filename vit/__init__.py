@@ -9,7 +9,7 @@ _EXPORTS = {
     "ModelConfig": "config",
     "ViTConfig": "config",
     "VisionTransformer": "model",
-    "attention_path": "model",
+    "attention_path": "fast",
     "MODELS": "factory",
     "build_model": "factory",
     "image_spec": "factory",

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vit.model import VisionTransformer, explicit_attention
+from vit.fast import explicit_attention
+from vit.model import VisionTransformer
 
 
 @dataclass(frozen=True)

@@ -60,14 +60,14 @@ class ViTConfig:
     stochastic_depth: float = 0.0
     layer_norm_eps: float = 1e-6
     attention: Literal["auto", "sdpa", "explicit"] = "auto"
+    fast: bool = True
+    """False computes every step as the paper writes it, whatever `attention` says: the oracle of vit/fast.py."""
 
     def __post_init__(self) -> None:
         if self.image_size < 1 or self.image_size % self.patch_size:
-            below = self.image_size // self.patch_size * self.patch_size
-            sizes = [str(s) for s in (below, below + self.patch_size) if s > 0]
             raise ValueError(
                 f"image_size={self.image_size} is not divisible by patch_size={self.patch_size}; "
-                f"nearest: {', '.join(sizes)}"
+                f"nearest: {nearest_sizes(self.image_size, self.patch_size)}"
             )
         if self.patch_embedding == "stem" and (self.patch_size < 2 or self.patch_size.bit_count() != 1):
             below = 2 ** (max(self.patch_size, 2).bit_length() - 1)
@@ -196,6 +196,12 @@ class ModelConfig:
         if self.std is not None and min(self.std) <= 0:
             raise ValueError(f"std={self.std} must be positive")
         check_probabilities(self)
+
+
+def nearest_sizes(size: int, patch_size: int) -> str:
+    """The sizes next to `size` that patches of `patch_size` divide, such as `224, 240`."""
+    below = size // patch_size * patch_size
+    return ", ".join(str(near) for near in (below, below + patch_size) if near > 0)
 
 
 def check_probabilities(config: ViTConfig | ModelConfig) -> None:

@@ -1,6 +1,8 @@
 """The Vision Transformer, from primitives: "An Image is Worth 16x16 Words" (Dosovitskiy et al. 2020, arXiv:2010.11929).
 
-Read from top to bottom: each class uses only those above it, and its docstring names the equation it implements.
+Read from top to bottom: the parts in the order of the data flow, the whole, then two other ways to make patches, the
+initial weights and what is refused. Docstrings name the equation that they implement. `vit/fast.py` computes the same
+numbers in less time at the three places that say so; `ViTConfig(fast=False)` computes only what stands here.
 Shapes, everywhere in this file:
 
     B batch, C channels, S image side, P patch side, G = S / P patches per side, N = G * G patches,
@@ -16,30 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vit.config import ViTConfig
-
-
-def cut_patches(images: Tensor, patch_size: int) -> Tensor:
-    """(B, C, S, S) -> (B, N, C*P*P): patches row by row, each flattened in the order (channel, row, column).
-
-    The permute matters: reshaping without it mixes pixels of different patches, and nothing complains.
-    """
-    batch, channels, height, width = images.shape
-    rows, columns = height // patch_size, width // patch_size
-    patches = images.reshape(batch, channels, rows, patch_size, columns, patch_size)
-    return patches.permute(0, 2, 4, 1, 3, 5).reshape(batch, rows * columns, channels * patch_size**2)
-
-
-class PatchConvolution(nn.Conv2d):
-    """A convolution whose stride equals its kernel, (B, C, S, S) -> (B, D, G, G): no pixel is seen twice."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        if images.device.type != "cpu" or not torch.is_grad_enabled():
-            return super().forward(images)
-        # As the Linear it is, the same in all but rounding: a CPU finds its gradients up to four times faster.
-        rows, columns = images.size(2) // self.kernel_size[0], images.size(3) // self.kernel_size[1]
-        patches = F.linear(cut_patches(images, self.kernel_size[0]), self.weight.flatten(1), self.bias)  # (B, N, D)
-        return patches.transpose(1, 2).unflatten(2, (rows, columns))
+from vit import fast
+from vit.config import ViTConfig, nearest_sizes
 
 
 class PatchEmbed(nn.Module):
@@ -50,74 +30,11 @@ class PatchEmbed(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        self.in_channels, self.image_size, self.patch_size = config.in_channels, config.image_size, config.patch_size
-        self.projection = PatchConvolution(
-            config.in_channels, config.embed_dim, config.patch_size, stride=config.patch_size
-        )
+        convolution = fast.PatchConvolution if config.fast else nn.Conv2d
+        self.projection = convolution(config.in_channels, config.embed_dim, config.patch_size, stride=config.patch_size)
 
     def forward(self, images: Tensor) -> Tensor:
-        check_images(images, in_channels=self.in_channels, image_size=self.image_size, patch_size=self.patch_size)
         return self.projection(images).flatten(2).transpose(1, 2)  # (B, C, S, S) -> (B, D, G, G) -> (B, N, D)
-
-
-class LinearPatchEmbed(nn.Module):
-    """The same function, the cutting written out: `projection.weight` is the convolution's, flattened to (D, C*P*P)."""
-
-    def __init__(self, config: ViTConfig) -> None:
-        super().__init__()
-        self.in_channels, self.image_size, self.patch_size = config.in_channels, config.image_size, config.patch_size
-        self.projection = nn.Linear(config.in_channels * config.patch_size**2, config.embed_dim)
-
-    def forward(self, images: Tensor) -> Tensor:
-        check_images(images, in_channels=self.in_channels, image_size=self.image_size, patch_size=self.patch_size)
-        return self.projection(cut_patches(images, self.patch_size))  # (B, C, S, S) -> (B, N, D)
-
-
-class ConvStem(nn.Module):
-    """Patches that look beyond their edges: 3 x 3 convolutions, each followed by a max-pooling that halves the side
-    (Hassani et al. 2021, arXiv:2104.05704, section 3.3; widths doubling up to D as in Xiao et al. 2021).
-
-    Not the ViT of the paper: that neighbouring pixels belong together is built in, not learnt, which pays where images
-    are few or time is short.
-    """
-
-    def __init__(self, config: ViTConfig) -> None:
-        super().__init__()
-        self.in_channels, self.image_size, self.patch_size = config.in_channels, config.image_size, config.patch_size
-        layers: list[nn.Module] = []
-        for width, doubled in pairwise(config.stem_widths):
-            layers += [nn.Conv2d(width, doubled, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1)]
-        self.convolutions = nn.Sequential(*layers)
-
-    def forward(self, images: Tensor) -> Tensor:
-        check_images(images, in_channels=self.in_channels, image_size=self.image_size, patch_size=self.patch_size)
-        return self.convolutions(images).flatten(2).transpose(1, 2)  # (B, C, S, S) -> (B, D, G, G) -> (B, N, D)
-
-
-PATCH_EMBEDDINGS = {"conv": PatchEmbed, "linear": LinearPatchEmbed, "stem": ConvStem}
-
-
-def check_images(images: Tensor, *, in_channels: int, image_size: int, patch_size: int) -> None:
-    """Say in one line what is wrong with the input and what would work.
-
-    Raises:
-        ValueError: not (B, C, S, S) with the model's own C and S.
-    """
-    if images.dim() != 4:
-        raise ValueError(f"images have shape {tuple(images.shape)}; expected (batch, channels, height, width)")
-    _, channels, height, width = images.shape
-    if channels != in_channels:
-        raise ValueError(f"images have {channels} channels; this model was built with in_channels={in_channels}")
-    for side in (height, width):
-        if side % patch_size:
-            below = side // patch_size * patch_size
-            nearest = ", ".join(str(s) for s in (below, below + patch_size) if s)
-            raise ValueError(f"image side {side} is not divisible by patch_size={patch_size}; nearest: {nearest}")
-    if (height, width) != (image_size, image_size):
-        raise ValueError(
-            f"images are {height} x {width}; this model was built for image_size={image_size}: "
-            f"resize the images, or build it with another image_size"
-        )
 
 
 class Embedding(nn.Module):
@@ -125,13 +42,15 @@ class Embedding(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
+        self.config = config
         self.patches = PATCH_EMBEDDINGS[config.patch_embedding](config)
         self.class_token = nn.Parameter(torch.zeros(1, 1, config.embed_dim))
         self.positions = nn.Parameter(torch.empty(1, config.num_patches + 1, config.embed_dim))
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, images: Tensor) -> Tensor:
-        patches = self.patches(images)  # (B, N, D)
+        check_images(images, self.config)
+        patches = self.patches(images)  # (B, C, S, S) -> (B, N, D)
         # size(0), not len(): an int would fix the batch size of an exported model.
         class_token = self.class_token.expand(patches.size(0), -1, -1)
         tokens = torch.cat([class_token, patches], dim=1) + self.positions  # (B, T, D)
@@ -139,26 +58,12 @@ class Embedding(nn.Module):
         return self.dropout(tokens)
 
 
-def attention_path(device_type: str, dtype: torch.dtype, length: int) -> str:
-    """Which way of computing attention is fastest: "sdpa" (PyTorch's fused kernel) or "explicit".
-
-    A static table, measured by benchmarks/attention_paths.py; never timed at run time, so that a run is reproducible.
-    """
-    if device_type == "cpu" and dtype is torch.bfloat16:
-        return "explicit"  # at 17 to 785 tokens the fused kernel takes 1.1 to 1.5 times as long, in training 1.3 to 5
-    return "sdpa"
-
-
-def explicit_attention(q: Tensor, k: Tensor, v: Tensor, *, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
+def attend(q: Tensor, k: Tensor, v: Tensor, *, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
     """`A = softmax(q k^T / sqrt(K))` (eq. 6), then `A v` (eq. 7): three (B, H, T, K) -> (B, H, T, K), A (B, H, T, T).
 
     Without the division the scores have variance K, and the softmax of such numbers is nearly one-hot.
     """
-    heads, scale = q.size(1), q.size(-1) ** -0.5
-    # alpha * q k^T, the scaling inside the product: no pass of its own over memory. beta=0: the first tensor is unread.
-    scores = torch.baddbmm(q.new_empty(1, 1, 1), q.flatten(0, 1), k.flatten(0, 1).mT, beta=0, alpha=scale)
-    weights = scores.softmax(dim=-1).to(v.dtype)  # (B*H, T, T), rows sum to 1; autocast may compute it in float32
-    weights = weights.unflatten(0, (-1, heads))  # (B, H, T, T): what is returned is what `out` comes from
+    weights = (q @ k.mT / math.sqrt(q.size(-1))).softmax(dim=-1)  # (B, H, T, T), rows sum to 1
     return F.dropout(weights, dropout) @ v, weights
 
 
@@ -167,9 +72,8 @@ class Attention(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        self.num_heads = config.num_heads
-        self.path = config.attention
-        self.dropout = config.attention_dropout
+        self.num_heads, self.dropout = config.num_heads, config.attention_dropout
+        self.fast, self.path = config.fast, config.attention
         self.qkv = nn.Linear(config.embed_dim, 3 * config.embed_dim, bias=config.qkv_bias)  # eq. 5, all heads at once
         self.projection = nn.Linear(config.embed_dim, config.embed_dim)  # U_msa of eq. 8
 
@@ -181,33 +85,16 @@ class Attention(nn.Module):
         With `num_queries` only the first so many tokens ask (all are still seen), and only their rows are returned.
         The weights are those of this very pass: softmaxed, before dropout and before the output projection.
         """
-        q, k, v = self._queries_keys_values(x, num_queries)
         dropout = self.dropout if self.training else 0.0
-        path: str = self.path
-        if path == "auto":
-            path = attention_path(q.device.type, q.dtype, k.size(2))
-        weights = None
-        if need_weights or path == "explicit":
-            out, weights = explicit_attention(q, k, v, dropout=dropout)
+        if self.fast:
+            q, k, v = fast.queries_keys_values(x, self.qkv, self.num_heads, num_queries)
+            out, weights = fast.attend(q, k, v, path=self.path, dropout=dropout, need_weights=need_weights)
         else:
-            out = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
+            heads = self.qkv(x).unflatten(2, (3, self.num_heads, -1))  # (B, T, 3D) -> (B, T, 3, H, K)
+            q, k, v = heads.permute(2, 0, 3, 1, 4)  # each (B, H, T, K)
+            out, weights = attend(q[:, :, :num_queries], k, v, dropout=dropout)
         out = out.transpose(1, 2).flatten(2)  # heads side by side: (B, H, T, K) -> (B, T, H, K) -> (B, T, D)
         return self.projection(out), weights if need_weights else None
-
-    def _queries_keys_values(self, x: Tensor, num_queries: int | None) -> tuple[Tensor, ...]:
-        if num_queries is None:
-            return self._split_heads(self.qkv(x))
-        # Rows of the fused weight are [q; k; v]: the queries of a few tokens need only the first third.
-        dim, weight, bias = x.size(-1), self.qkv.weight, self.qkv.bias
-        q = F.linear(x[:, :num_queries], weight[:dim], None if bias is None else bias[:dim])
-        kv = F.linear(x, weight[dim:], None if bias is None else bias[dim:])
-        return *self._split_heads(q), *self._split_heads(kv)
-
-    def _split_heads(self, x: Tensor) -> tuple[Tensor, ...]:
-        """(B, T, n*D) -> n views (B, H, T, K)."""
-        head_dim = self.projection.in_features // self.num_heads
-        # Taken apart before the transpose: their gradients are then put together where they belong, in one copy.
-        return tuple(part.transpose(1, 2) for part in x.unflatten(2, (-1, self.num_heads, head_dim)).unbind(2))
 
 
 class MLP(nn.Module):
@@ -287,12 +174,11 @@ class VisionTransformer(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, S, S) float, normalised -> (B, classes) logits."""
         *blocks, last = self.blocks
-        x = self.embedding(images)  # (B, T, D)
+        x = self.embedding(images)  # (B, C, S, S) -> (B, T, D)
         for block in blocks:
             x, _ = block(x)
-        # When the class token alone is read, no other token needs the last block's output: the same logits for less.
-        x, _ = last(x, num_queries=1 if self.config.pool == "cls" else None)
-        return self.forward_head(self._normalise_tokens(x))
+        x, _ = last(x, num_queries=fast.num_queries(self.config))  # of all tokens, unless fast.py knows better
+        return self.forward_head(self._normalise_tokens(x))  # (B, classes)
 
     def forward_features(self, images: Tensor) -> Tensor:
         """(B, C, S, S) -> all tokens (B, T, D), class token first: a backbone for any other head.
@@ -326,6 +212,51 @@ class VisionTransformer(nn.Module):
         return x if self.config.pool == "mean_norm" else self.norm(x)  # mean_norm: after pooling instead
 
 
+def cut_patches(images: Tensor, patch_size: int) -> Tensor:
+    """(B, C, S, S) -> (B, N, C*P*P): patches row by row, each flattened in the order (channel, row, column).
+
+    The permute matters: reshaping without it mixes pixels of different patches, and nothing complains.
+    """
+    batch, channels, height, width = images.shape
+    rows, columns = height // patch_size, width // patch_size
+    patches = images.reshape(batch, channels, rows, patch_size, columns, patch_size)
+    return patches.permute(0, 2, 4, 1, 3, 5).reshape(batch, rows * columns, channels * patch_size**2)
+
+
+class LinearPatchEmbed(nn.Module):
+    """`PatchEmbed` with the cutting written out: `projection.weight` is the convolution's, flattened to (D, C*P*P)."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.patch_size = config.patch_size
+        self.projection = nn.Linear(config.in_channels * config.patch_size**2, config.embed_dim)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.projection(cut_patches(images, self.patch_size))  # (B, C, S, S) -> (B, N, D)
+
+
+class ConvStem(nn.Module):
+    """Patches that look beyond their edges: 3 x 3 convolutions, each followed by a max-pooling that halves the side
+    (Hassani et al. 2021, arXiv:2104.05704, section 3.3; widths doubling up to D as in Xiao et al. 2021).
+
+    Not the ViT of the paper: that neighbouring pixels belong together is built in, not learnt, which pays where images
+    are few or time is short.
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for width, doubled in pairwise(config.stem_widths):
+            layers += [nn.Conv2d(width, doubled, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1)]
+        self.convolutions = nn.Sequential(*layers)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.convolutions(images).flatten(2).transpose(1, 2)  # (B, C, S, S) -> (B, D, G, G) -> (B, N, D)
+
+
+PATCH_EMBEDDINGS = {"conv": PatchEmbed, "linear": LinearPatchEmbed, "stem": ConvStem}
+
+
 @torch.no_grad()
 def initialise(model: VisionTransformer) -> None:
     """Initial weights of the paper's code (google-research/vision_transformer, `models_vit.py`).
@@ -339,7 +270,7 @@ def initialise(model: VisionTransformer) -> None:
     nn.init.trunc_normal_(model.embedding.positions, std=0.02)
     for module in model.modules():
         if isinstance(module, (PatchEmbed, LinearPatchEmbed)):
-            _initialise_projection(module.projection.weight, module.projection.bias)
+            _initialise_projection(module.projection)
         elif isinstance(module, ConvStem):
             for layer in module.convolutions:
                 if isinstance(layer, nn.Conv2d):
@@ -356,12 +287,35 @@ def initialise(model: VisionTransformer) -> None:
                 nn.init.xavier_uniform_(linear.weight)
                 nn.init.normal_(linear.bias, std=1e-6)
     if model.pre_logits is not None:
-        _initialise_projection(model.pre_logits.weight, model.pre_logits.bias)
+        _initialise_projection(model.pre_logits)
     nn.init.zeros_(model.head.weight)
     nn.init.zeros_(model.head.bias)
 
 
-def _initialise_projection(weight: Tensor, bias: Tensor | None) -> None:
-    nn.init.trunc_normal_(weight, std=math.sqrt(1 / weight[0].numel()))
-    if bias is not None:
-        nn.init.zeros_(bias)
+def _initialise_projection(layer: nn.Conv2d | nn.Linear) -> None:
+    nn.init.trunc_normal_(layer.weight, std=math.sqrt(1 / layer.weight[0].numel()))
+    nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+
+
+def check_images(images: Tensor, config: ViTConfig) -> None:
+    """Say in one line what is wrong with the input and what would work.
+
+    Raises:
+        ValueError: the images are not (B, C, S, S) with the model's own C and S.
+    """
+    if images.dim() != 4:
+        raise ValueError(f"images have shape {tuple(images.shape)}; expected (batch, channels, height, width)")
+    _, channels, height, width = images.shape
+    if channels != config.in_channels:
+        raise ValueError(f"images have {channels} channels; this model was built with in_channels={config.in_channels}")
+    for side in (height, width):
+        if side % config.patch_size:
+            nearest = nearest_sizes(side, config.patch_size)
+            raise ValueError(
+                f"image side {side} is not divisible by patch_size={config.patch_size}; nearest: {nearest}"
+            )
+    if (height, width) != (config.image_size, config.image_size):
+        raise ValueError(
+            f"images are {height} x {width}; this model was built for image_size={config.image_size}: "
+            f"resize the images, or build it with another image_size"
+        )

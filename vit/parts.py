@@ -97,7 +97,7 @@ def patch_filters(model: nn.Module) -> Tensor | None:
     for module in model.modules():
         if isinstance(module, LinearPatchEmbed):
             side = module.patch_size
-            return module.projection.weight.detach().unflatten(1, (module.in_channels, side, side))
+            return module.projection.weight.detach().unflatten(1, (-1, side, side))
         if isinstance(module, nn.Conv2d):  # the first convolution, if it sees every pixel once
             return module.weight.detach() if module.stride == module.kernel_size != (1, 1) else None
     return None

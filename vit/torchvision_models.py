@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from vit.config import HALF, IMAGENET_MEAN, IMAGENET_STD, ImageSpec, ModelConfig
+from vit.config import HALF, IMAGENET_MEAN, IMAGENET_STD, ImageSpec, ModelConfig, nearest_sizes
 from vit.weight_files import fetch
 
 log = logging.getLogger(__name__)
@@ -41,8 +41,7 @@ def build_vit_b_16(config: ModelConfig, *, num_classes: int) -> nn.Module:
     _refuse_unsupported(config)
     image_size = config.image_size or native_size(config)
     if image_size % PATCH_SIZE:
-        below = image_size // PATCH_SIZE * PATCH_SIZE
-        nearest = ", ".join(str(size) for size in (below, below + PATCH_SIZE) if size)
+        nearest = nearest_sizes(image_size, PATCH_SIZE)
         raise ValueError(f"image_size={image_size} is not divisible by patch_size={PATCH_SIZE}; nearest: {nearest}")
     model = vit_b_16(
         num_classes=num_classes,

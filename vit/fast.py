@@ -1,0 +1,86 @@
+"""What computes the same as `vit/model.py` in less time: patches as one product, measured attention, fewer queries.
+
+| step of the model | here | why |
+|---|---|---|
+| patch convolution | a Linear over cut patches, on a CPU in training | its gradients take up to a quarter of the time |
+| softmax attention | PyTorch's fused kernel, or `baddbmm` and softmax | a pass over (B, H, T, T) less, or none |
+| last block | only the class token asks, if the head reads no other | most of one block of work is left out |
+
+Shapes are those of `vit/model.py`. `ViTConfig(fast=False)` leaves all of this out, and tests hold both equal.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vit.config import ViTConfig
+
+
+class PatchConvolution(nn.Conv2d):
+    """A convolution whose stride equals its kernel, (B, C, S, S) -> (B, D, G, G): no pixel is seen twice."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.device.type != "cpu" or not torch.is_grad_enabled():
+            return super().forward(images)
+        # As the Linear it is, the same in all but rounding: a CPU finds its gradients up to four times faster.
+        side = self.kernel_size[0]
+        rows, columns = images.size(2) // side, images.size(3) // side
+        patches = images.unflatten(3, (columns, side)).unflatten(2, (rows, side))  # (B, C, G, P, G, P)
+        patches = patches.permute(0, 2, 4, 1, 3, 5).reshape(images.size(0), rows * columns, -1)  # (B, N, C*P*P)
+        patches = F.linear(patches, self.weight.flatten(1), self.bias)  # (B, N, D)
+        return patches.transpose(1, 2).unflatten(2, (rows, columns))
+
+
+def num_queries(config: ViTConfig) -> int | None:
+    """How many tokens ask in the last block: the class token alone where the head reads nothing else; None for all."""
+    return 1 if config.fast and config.pool == "cls" else None
+
+
+def queries_keys_values(x: Tensor, qkv: nn.Linear, num_heads: int, num_queries: int | None) -> tuple[Tensor, ...]:
+    """(B, T, D) -> queries (B, H, T, K) of the first `num_queries` tokens or of all, keys and values of all (eq. 5)."""
+    if num_queries is None:
+        return _split_heads(qkv(x), 3, num_heads)
+    # Rows of the fused weight are [q; k; v]: the queries of a few tokens need only the first third.
+    dim, weight, bias = x.size(-1), qkv.weight, qkv.bias
+    q = F.linear(x[:, :num_queries], weight[:dim], None if bias is None else bias[:dim])
+    kv = F.linear(x, weight[dim:], None if bias is None else bias[dim:])
+    return *_split_heads(q, 1, num_heads), *_split_heads(kv, 2, num_heads)
+
+
+def _split_heads(x: Tensor, parts: int, num_heads: int) -> tuple[Tensor, ...]:
+    """(B, T, parts * D) -> so many views (B, H, T, K)."""
+    # Taken apart before the transpose: their gradients are then put together where they belong, in one copy.
+    return tuple(part.transpose(1, 2) for part in x.unflatten(2, (parts, num_heads, -1)).unbind(2))
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, *, path: str, dropout: float, need_weights: bool
+) -> tuple[Tensor, Tensor | None]:
+    """`model.attend` by the given path; "auto" takes the fastest. Only the explicit path has weights to return."""
+    if path == "auto":
+        path = attention_path(q.device.type, q.dtype, k.size(2))
+    if need_weights or path == "explicit":
+        return explicit_attention(q, k, v, dropout=dropout)
+    return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout), None
+
+
+def attention_path(device_type: str, dtype: torch.dtype, length: int) -> str:
+    """Which way of computing attention is fastest: "sdpa" (PyTorch's fused kernel) or "explicit".
+
+    A static table, measured by benchmarks/attention_paths.py; never timed at run time, so that a run is reproducible.
+    """
+    if device_type == "cpu" and dtype is torch.bfloat16:
+        return "explicit"  # at 17 to 785 tokens the fused kernel takes 1.1 to 1.5 times as long, in training 1.3 to 5
+    return "sdpa"
+
+
+def explicit_attention(q: Tensor, k: Tensor, v: Tensor, *, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
+    """`model.attend` with one pass over memory less: three (B, H, T, K) -> (B, H, T, K), weights (B, H, T, T)."""
+    heads, scale = q.size(1), q.size(-1) ** -0.5
+    # alpha * q k^T, the scaling inside the product: no pass of its own over memory. beta=0: the first tensor is unread.
+    scores = torch.baddbmm(q.new_empty(1, 1, 1), q.flatten(0, 1), k.flatten(0, 1).mT, beta=0, alpha=scale)
+    weights = scores.softmax(dim=-1).to(v.dtype)  # (B*H, T, T), rows sum to 1; autocast may compute it in float32
+    weights = weights.unflatten(0, (-1, heads))  # (B, H, T, T): what is returned is what `out` comes from
+    return F.dropout(weights, dropout) @ v, weights
