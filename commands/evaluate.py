@@ -12,8 +12,8 @@ import tyro
 from commands import arguments
 
 if TYPE_CHECKING:
-    from inference.evaluate import Reevaluation
-    from inference.evaluation_report import Report
+    from inference.evaluation_report import Evaluation
+    from trainers.metrics import ClassRow
 
 SHOWN_CLASSES = 30
 
@@ -57,23 +57,25 @@ def parse(argv: Sequence[str], prog: str) -> Options:
 
 def main(options: Options) -> int:
     from inference.classifier import is_run_name
-    from inference.evaluate import evaluate_on, evaluate_run
+    from inference.evaluate import evaluate_run
     from trainers.run_directory import find_run
 
     if options.data is None and is_run_name(options.run):
         run_dir = find_run(options.run, options.output_dir)
-        result = evaluate_run(run_dir, split=options.split or "val", data_root=options.data_root)
-        print(f"{run_dir}: best weights (epoch {result.epoch}) on {result.n:,} {options.split or 'val'} images")
+        evaluation = evaluate_run(run_dir, split=options.split or "val", data_root=options.data_root)
+        heading = f"{run_dir}: best weights (epoch {evaluation.epoch}) on "
+        print(f"{heading}{evaluation.images:,} {options.split or 'val'} images")
     else:
-        result = _evaluate_elsewhere(options, evaluate_on)
-    for line in lines(result):
+        evaluation = _evaluate_elsewhere(options)
+    for line in lines(evaluation):
         print(line)
     return 0
 
 
-def _evaluate_elsewhere(options: Options, evaluate_on) -> Reevaluation:
+def _evaluate_elsewhere(options: Options) -> Evaluation:
     from datasets import DataConfig
     from inference.classifier import open_classifier
+    from inference.evaluate import evaluate_on
 
     if options.data is None:
         raise arguments.UsageError(f"{options.run} brings no images; name labelled ones with --data")
@@ -82,41 +84,41 @@ def _evaluate_elsewhere(options: Options, evaluate_on) -> Reevaluation:
         trust=options.trust, output_dir=options.output_dir,
     )  # fmt: skip
     data = DataConfig(source=options.data, root=options.data_root or Path("data"))
-    result: Reevaluation = evaluate_on(classifier, data, split=options.split, folder=options.output)
-    print(f"{classifier.source} on {result.n:,} {options.split or 'labelled'} images of {options.data}")
-    return result
+    evaluation = evaluate_on(classifier, data, split=options.split, folder=options.output)
+    print(f"{classifier.source} on {evaluation.images:,} {options.split or 'labelled'} images of {options.data}")
+    return evaluation
 
 
-def lines(result: Reevaluation) -> Iterator[str]:
+def lines(evaluation: Evaluation) -> Iterator[str]:
     """The metrics in full precision, then the classes, then the files."""
-    for note in result.notes:
+    from trainers.metrics import balanced_accuracy
+
+    for note in evaluation.notes:
         yield f"note: {note}"
-    for name, value in result.metrics.items():
-        logged = result.logged.get(name)
+    for name, value in evaluation.metrics.items():
+        logged = evaluation.logged.get(name)
         remark = "" if logged is None else ("  as logged" if logged == value else f"  logged: {logged!r}")
         yield f"{name:>17}  {value!r}{remark}"
-    report = result.report
-    yield f"{'balanced_accuracy':>17}  {report.balanced_accuracy!r}"
-    if report.temperature is not None:
+    yield f"{'balanced_accuracy':>17}  {balanced_accuracy(evaluation.classes)!r}"
+    if evaluation.temperature is not None:
         yield (
-            f"{'temperature':>17}  {report.temperature:.4f} fitted on val: loss {report.scaled_loss:.4f}, "
-            f"ece {report.scaled_ece:.4f} when logits are divided by it"
+            f"{'temperature':>17}  {evaluation.temperature:.4f} fitted on val: loss {evaluation.scaled['loss']:.4f}, "
+            f"ece {evaluation.scaled['ece']:.4f} when logits are divided by it"
         )
     yield ""
-    yield from _class_table(report)
+    yield from _class_table(evaluation.classes)
     yield ""
-    yield f"{'files':>17}  {result.predictions.parent}/: {', '.join(path.name for path in report.files)}"
+    yield f"{'files':>17}  {evaluation.files[0].parent}/: {', '.join(path.name for path in evaluation.files)}"
 
 
-def _class_table(report: Report) -> Iterator[str]:
+def _class_table(classes: Sequence[ClassRow]) -> Iterator[str]:
     """All classes, or of many the ones with the lowest F1."""
-    rows = list(report.classes)
+    rows = classes
     if len(rows) > SHOWN_CLASSES:
         rows = sorted(rows, key=lambda row: 1.0 if row.f1 is None else row.f1)[:SHOWN_CLASSES]
-        yield f"the {SHOWN_CLASSES} classes with the lowest F1; all {len(report.classes)} are in the per-class file"
+        yield f"the {SHOWN_CLASSES} classes with the lowest F1; all {len(classes)} are in the per-class file"
     width = max(5, *(len(row.name) for row in rows))
     yield f"{'class':<{width}}  {'precision':>9}  {'recall':>7}  {'F1':>7}  {'images':>7}"
     for row in rows:
         shares = ("-" if value is None else f"{value:.2%}" for value in (row.precision, row.recall, row.f1))
-        precision, recall, f1 = shares
-        yield f"{row.name:<{width}}  {precision:>9}  {recall:>7}  {f1:>7}  {row.images:>7,}"
+        yield "{:<{}}  {:>9}  {:>7}  {:>7}  {:>7,}".format(row.name, width, *shares, row.images)

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
+from torch import Tensor
 
 from inference.predict import Prediction
-from trainers.calibration import Bin
 
 RIGHT, WRONG, UNKNOWN = "#1a7f37", "#cf222e", "#24292f"
 BLUE, GREY = "#0969da", "#8c959f"
@@ -71,24 +71,27 @@ def confusion_figure(confusion: np.ndarray, class_names: Sequence[str], *, title
     return figure
 
 
-def reliability_figure(bins: Sequence[Bin], *, ece: float, title: str, scaled: Sequence[Bin] = ()) -> Figure:
-    """Accuracy over confidence in bins, with how many images each bin holds; `scaled`: after temperature scaling."""
+def reliability_figure(bins: Tensor, *, ece: float, title: str, scaled: Tensor | None = None) -> Figure:
+    """Accuracy over confidence, with how many images each bin holds; `scaled`: after temperature scaling.
+
+    Bins are sums (3, number of bins): images, their confidence, how many are right.
+    """
     figure = Figure(figsize=(5, 5.6), layout="constrained")
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     top.plot([0, 1], [0, 1], "--", color=GREY, linewidth=1, label="perfectly calibrated")
-    for group, colour, marker, label in ((bins, BLUE, "o", "as trained"), (scaled, RIGHT, "s", "temperature scaled")):
-        filled = [each for each in group if each.count]
-        if filled:
+    for sums, colour, marker, label in ((bins, BLUE, "o", "as trained"), (scaled, RIGHT, "s", "temperature scaled")):
+        if sums is not None and sums[0].any():
+            images, confidence, right = sums[:, sums[0] > 0].numpy()
             top.plot(
-                [each.confidence for each in filled], [each.accuracy for each in filled],
+                confidence / images, right / images,
                 marker=marker, markersize=4, color=colour, linewidth=1.4, label=label,
             )  # fmt: skip
     top.set_ylabel("accuracy")
     top.set_ylim(-0.02, 1.02)
     top.set_title(escape(f"{title}\nECE {ece:.4f}"), fontsize=10)
     top.legend(frameon=False, fontsize=8, loc="upper left")
-    edges = np.linspace(0, 1, len(bins) + 1)
-    bottom.bar(edges[:-1], [each.count for each in bins], width=1 / len(bins), align="edge", color=BLUE, alpha=0.7)
+    count = bins.shape[1]
+    bottom.bar(np.linspace(0, 1, count + 1)[:-1], bins[0].numpy(), width=1 / count, align="edge", color=BLUE, alpha=0.7)
     bottom.set_xlabel("confidence")
     bottom.set_ylabel("images")
     bottom.set_xlim(0, 1)

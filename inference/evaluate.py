@@ -2,43 +2,28 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from datasets import DataConfig, build_dataloaders
-from datasets.bundle import DataError
+from datasets.bundle import DataBundle, DataError
 from datasets.labelled import labelled_loader
 from datasets.splits import fingerprint, some
 from inference.classifier import Classifier
-from inference.evaluation_report import Report, write_report
+from inference.evaluation_report import Evaluation, write_evaluation
 from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.console import say
 from trainers.errors import CheckpointError
 from trainers.evaluation import score_split, write_predictions
 from trainers.job import AMP_DTYPES, prepare
-from trainers.result import load
+from trainers.result import load, read_history
 from trainers.run_directory import read_json, read_run_config
 from trainers.saving import newest_checkpoint
 
 
-@dataclass(frozen=True)
-class Reevaluation:
-    """Metrics of one split as fractions, and what training logged for the same weights (empty when it did not)."""
-
-    epoch: int | None
-    n: int
-    metrics: dict[str, float]
-    logged: dict[str, float]
-    predictions: Path
-    report: Report
-    notes: tuple[str, ...] = ()
-
-
-def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None) -> Reevaluation:
+def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None) -> Evaluation:
     """Evaluate as training did: same evaluator, batch size, precision and thread count give the same bits.
 
     Raises:
@@ -48,19 +33,9 @@ def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None) ->
     if data_root is not None:
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, root=data_root))
     model, spec, class_names = load(run_dir)
-    epoch = read_checkpoint(checkpoints(run_dir / "checkpoints", "best")[0])["epoch"]
-    data = build_dataloaders(config.data, spec, seed=config.train.seed)
-    if data.class_names != class_names:
-        raise DataError(
-            f"the classes changed since the run: it has {some(list(class_names), 20)}, "
-            f"the data {some(list(data.class_names), 20)}"
-        )
     meta = read_json(run_dir / "meta.json")
-    trained_on, found = meta["data_fingerprint"], fingerprint(data)
-    if trained_on != found:
-        raise DataError(
-            f"the images of {config.data.source} changed since the run: fingerprint {found}, not {trained_on}"
-        )
+    data = build_dataloaders(config.data, spec, seed=config.train.seed)
+    _refuse_other_data(data, config.data.source, class_names, trained_on=meta["data_fingerprint"])
     if split not in data.dataloaders:
         raise DataError(f"{config.data.source} has no {split} split; it has {', '.join(data.dataloaders)}")
     device = torch.device(config.train.device)
@@ -68,13 +43,23 @@ def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None) ->
     scores = score_split(
         model.to(device), loader, num_classes=len(class_names), device=device, amp_dtype=AMP_DTYPES[config.train.amp]
     )
-    report = write_report(run_dir / "eval", split, scores, loader.dataset, class_names, fit=split == "val")
-    threads = torch.get_num_threads()
-    notes: tuple[str, ...] = ()
+    evaluation = write_evaluation(run_dir / "eval", split, scores, loader.dataset, class_names, fit=split == "val")
+    epoch = read_checkpoint(checkpoints(run_dir / "checkpoints", "best")[0])["epoch"]
+    threads, notes = torch.get_num_threads(), []
     if meta["threads"] != threads:
-        notes = (f"{threads} threads now, {meta['threads']} when the run trained: the last bits may differ",)
-    logged = logged_metrics(run_dir, split, epoch)
-    return Reevaluation(epoch, len(scores.labels), scores.metrics, logged, report.files[0], report, notes)
+        notes.append(f"{threads} threads now, {meta['threads']} when the run trained: the last bits may differ")
+    return dataclasses.replace(evaluation, epoch=epoch, logged=logged_metrics(run_dir, split, epoch), notes=notes)
+
+
+def _refuse_other_data(data: DataBundle, source: str, class_names: tuple[str, ...], *, trained_on: str) -> None:
+    if data.class_names != class_names:
+        raise DataError(
+            f"the classes changed since the run: it has {some(list(class_names), 20)}, "
+            f"the data {some(list(data.class_names), 20)}"
+        )
+    here = fingerprint(data)
+    if here != trained_on:
+        raise DataError(f"the images of {source} changed since the run: fingerprint {here}, not {trained_on}")
 
 
 def score_last_epoch(run_dir: Path) -> Path | None:
@@ -105,7 +90,7 @@ def score_last_epoch(run_dir: Path) -> Path | None:
 
 def evaluate_on(
     classifier: Classifier, data: DataConfig, *, split: str | None, folder: Path | None = None
-) -> Reevaluation:
+) -> Evaluation:
     """Score any classifier on any labelled images, in float32, without comparing with what a run logged.
 
     Raises:
@@ -117,15 +102,13 @@ def evaluate_on(
     )
     name = f"{Path(data.source).stem or 'data'}" + (f"_{split}" if split else "")
     target = folder or classifier.folder / ("eval" if classifier.run_dir else "")
-    report = write_report(target, name, scores, loader.dataset, classifier.class_names, fit=False)
-    return Reevaluation(None, len(scores.labels), scores.metrics, {}, report.files[0], report)
+    return write_evaluation(target, name, scores, loader.dataset, classifier.class_names, fit=False)
 
 
 def logged_metrics(run_dir: Path, split: str, epoch: int) -> dict[str, float]:
-    """What the run wrote down for its best epoch: metrics.csv for val, summary.json for test."""
+    """What the run logged for its best epoch: metrics.csv for val, summary.json for test."""
     if split == "test":
         test = read_json(run_dir / "summary.json")["test"] or {}
         return {name: value for name, value in test.items() if name != "n"}
-    with open(run_dir / "metrics.csv", newline="", encoding="utf-8") as file:
-        rows = {int(row["epoch"]): row for row in csv.DictReader(file)}
-    return {name.removeprefix("val_"): float(value) for name, value in rows[epoch].items() if name.startswith("val_")}
+    row = next(row for row in read_history(run_dir) if row["epoch"] == epoch)
+    return {name.removeprefix("val_"): value for name, value in row.items() if name.startswith("val_")}

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+NUM_BINS = 15
 LIMITS = (0.05, 20.0)  # a model that is right on every val image would want a temperature of zero
 
 
-@dataclass(frozen=True)
-class Bin:
-    """The images whose confidence lies in one bin: how many, their mean confidence, the share that is right."""
+def confidence_bins(confidence: Tensor, correct: Tensor) -> Tensor:
+    """Sums over the images in equal-width bins of confidence: (3, NUM_BINS) float64 of their number, their confidence,
+    and how many of them are right. A confidence (N,) on the edge of two bins belongs to the lower one.
+    """
+    bins = (confidence * NUM_BINS).ceil().long().clamp(1, NUM_BINS) - 1
+    rows = (torch.ones_like(confidence), confidence, correct)
+    return torch.stack([torch.bincount(bins, row.double(), minlength=NUM_BINS) for row in rows])
 
-    count: int
-    confidence: float
-    accuracy: float
+
+def reliability(logits: Tensor, labels: Tensor, *, temperature: float = 1.0) -> Tensor:
+    """The `confidence_bins` of predictions (N, classes), once the logits are divided by `temperature`."""
+    confidence, predicted = (logits.detach().float() / temperature).softmax(dim=1).max(dim=1)
+    return confidence_bins(confidence, predicted == labels)
+
+
+def expected_calibration_error(bins: Tensor) -> float:
+    """Mean gap between confidence and accuracy, weighted by images (Guo et al. 2017, eq. 3)."""
+    count, confidence, correct = bins
+    return float((confidence - correct).abs().sum() / count.sum().clamp(min=1))
 
 
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:
@@ -27,35 +40,13 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     """
     from scipy.optimize import minimize_scalar  # takes half a second to import; training needs only the bins
 
-    logits = logits.double()
-
-    def loss(log_temperature: float) -> float:
-        return F.cross_entropy(logits / math.exp(log_temperature), labels).item()
-
     low, high = (math.log(limit) for limit in LIMITS)
-    found = minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-6})
-    return math.exp(found.x)
+    minimum = minimize_scalar(
+        lambda log_temperature: negative_log_likelihood(logits, labels, temperature=math.exp(log_temperature)),
+        bounds=(low, high), method="bounded", options={"xatol": 1e-6},
+    )  # fmt: skip
+    return math.exp(minimum.x)
 
 
-def reliability(logits: Tensor, labels: Tensor, *, temperature: float = 1.0, num_bins: int = 15) -> list[Bin]:
-    """The equal-width bins of confidence that `trainers.metrics.ExpectedCalibrationError` sums over."""
-    confidence, predicted = (logits.float() / temperature).softmax(dim=1).max(dim=1)
-    which = (confidence * num_bins).ceil().long().clamp(1, num_bins) - 1
-    right = (predicted == labels).double()
-    bins = []
-    for index in range(num_bins):
-        inside = which == index
-        count = int(inside.sum())
-        means = [float(values[inside].double().mean()) if count else 0.0 for values in (confidence, right)]
-        bins.append(Bin(count, *means))
-    return bins
-
-
-def expected_calibration_error(bins: list[Bin]) -> float:
-    """Mean gap between confidence and accuracy, weighted by images."""
-    total = sum(each.count for each in bins)
-    return sum(each.count * abs(each.confidence - each.accuracy) for each in bins) / max(total, 1)
-
-
-def negative_log_likelihood(logits: Tensor, labels: Tensor, *, temperature: float = 1.0) -> float:
+def negative_log_likelihood(logits: Tensor, labels: Tensor, *, temperature: float) -> float:
     return F.cross_entropy(logits.double() / temperature, labels).item()

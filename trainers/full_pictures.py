@@ -16,10 +16,10 @@ from torch import Tensor
 
 from datasets.sampling import BatchKey
 from figures.sheets import patch_filters_figure, png, png_of, position_similarity_figure, tile_picture
-from inference.evaluation_report import per_class
 from trainers.engines import autocast
 from trainers.evaluation import Scores
 from trainers.job import Job
+from trainers.metrics import per_class
 from trainers.pictures import evenly, images_of, undisturbed
 from trainers.run_directory import write_text
 from trainers.tensorboard import RunLoggers
@@ -61,10 +61,10 @@ def draw_pr_curves(job: Job, scores: Scores, loggers: RunLoggers, step: int) -> 
 
 def hardest(scores: Scores, names: Sequence[str]) -> list[int]:
     """Classes that have images, at most PR_CLASSES: those with the lowest F1, in class order."""
-    rows = [
-        (row.f1 or 0.0, index) for index, row in enumerate(per_class(scores.confusion.numpy(), names)) if row.images
-    ]
-    return sorted(index for _, index in sorted(rows)[:PR_CLASSES])
+    ranked = sorted(
+        (row.f1 or 0.0, index) for index, row in enumerate(per_class(scores.confusion, names)) if row.images
+    )
+    return sorted(index for _, index in ranked[:PR_CLASSES])
 
 
 def pr_counts(probabilities: np.ndarray, is_class: np.ndarray) -> tuple[np.ndarray, ...]:

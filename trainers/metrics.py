@@ -3,8 +3,10 @@ weighs what it should; Ignite all-reduces them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from ignite.engine import Engine, Events
 from ignite.handlers import EpochOutputStore
@@ -12,37 +14,62 @@ from ignite.metrics import Accuracy, ConfusionMatrix, Loss, Metric, TopKCategori
 from ignite.metrics.metric import reinit__is_reduced, sync_all_reduce
 from torch import Tensor
 
+from trainers.calibration import NUM_BINS, expected_calibration_error, reliability
+
 SCALARS = ("loss", "accuracy", "accuracy_top5", "macro_f1", "ece")
 
 
 class ExpectedCalibrationError(Metric):
-    """Mean gap between confidence and accuracy over equal-width bins of confidence (Guo et al. 2017, eq. 3).
-
-    Takes (logits (B, C), labels (B,)). A confidence on the edge of two bins belongs to the lower one.
-    """
+    """Mean gap between confidence and accuracy over equal-width bins of confidence; takes (logits, labels)."""
 
     _state_dict_all_req_keys = ("_sums",)
 
-    def __init__(self, num_bins: int = 15, device: str | torch.device = "cpu") -> None:
-        self.num_bins = num_bins
-        super().__init__(device=device)
-
     @reinit__is_reduced
     def reset(self) -> None:
-        self._sums = torch.zeros(3, self.num_bins, dtype=torch.float64, device=self._device)
+        self._sums = torch.zeros(3, NUM_BINS, dtype=torch.float64, device=self._device)
 
     @reinit__is_reduced
     def update(self, output: tuple[Tensor, Tensor]) -> None:
-        logits, labels = output
-        confidence, predicted = logits.detach().float().softmax(dim=1).max(dim=1)
-        bins = (confidence * self.num_bins).ceil().long().clamp(1, self.num_bins) - 1
-        rows = torch.stack([torch.ones_like(confidence), confidence, (predicted == labels).float()])
-        self._sums.index_add_(1, bins.to(self._device), rows.to(self._device, torch.float64))
+        self._sums += reliability(*output).to(self._device)
 
     @sync_all_reduce("_sums")
     def compute(self) -> float:
-        count, confidence, correct = self._sums
-        return float((confidence - correct).abs().sum() / count.sum().clamp(min=1))
+        return expected_calibration_error(self._sums)
+
+
+class ClassRow(NamedTuple):
+    """One class, shares as fractions: no precision (None) when it is never predicted, no recall without images."""
+
+    name: str
+    precision: float | None
+    recall: float | None
+    f1: float | None
+    images: int
+
+
+def per_class(confusion: Tensor, class_names: Sequence[str]) -> list[ClassRow]:
+    """Precision, recall and F1 of each class from counts (classes, classes), rows true."""
+    hits, images, predicted = (counts.tolist() for counts in (confusion.diag(), confusion.sum(1), confusion.sum(0)))
+    return [
+        ClassRow(
+            class_names[index],
+            precision=_share(hits[index], predicted[index]),
+            recall=_share(hits[index], images[index]),
+            f1=_share(2 * hits[index], images[index] + predicted[index]),
+            images=images[index],
+        )
+        for index in range(len(class_names))
+    ]
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+def balanced_accuracy(classes: Sequence[ClassRow]) -> float:
+    """Mean recall over the classes that have images."""
+    recalls = [row.recall for row in classes if row.recall is not None]
+    return float(np.mean(recalls))
 
 
 def macro_f1(confusion: Tensor) -> float:

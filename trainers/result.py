@@ -54,9 +54,14 @@ def read_result(run_dir: Path) -> RunResult:
     summary = read_json(run_dir / "summary.json")
     if summary["status"] != "finished" or not checkpoints(run_dir / "checkpoints", "best"):
         raise CheckpointError(f"run {run_dir} is {summary['status']}: it has no result yet")
-    with open(run_dir / "metrics.csv", newline="", encoding="utf-8") as file:
-        history = [{key: float(value) if value else None for key, value in row.items()} for row in csv.DictReader(file)]
+    history = read_history(run_dir)
     best = summary["best"]["epoch"]
     test = summary["test"] and {name: value for name, value in summary["test"].items() if name != "n"}
     val = {name: history[best][f"val_{name}"] for name in SCALARS}
     return RunResult(run_dir, best, val, test, history)
+
+
+def read_history(run_dir: Path) -> list[dict[str, Any]]:
+    """The rows of a run's metrics.csv, one per epoch: numbers, None where a cell is empty."""
+    with open(run_dir / "metrics.csv", newline="", encoding="utf-8") as file:
+        return [{name: float(text) if text else None for name, text in row.items()} for row in csv.DictReader(file)]
