@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import re
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from commands import arguments
+from datasets.text import csv_text, printable
 
 if TYPE_CHECKING:
     from datasets.checking.check import CheckReport
@@ -91,12 +91,10 @@ def write_findings(report: CheckReport, path: Path) -> None:
     """One row per finding, header first. Bytes of a name that are no UTF-8 are written as \\udcXX."""
     from datasets.checking.check import severity
 
+    rows = ((finding.kind, severity(finding), *finding[1:]) for finding in report.findings)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file:
-            writer = csv.writer(file)
-            writer.writerow(CSV_COLUMNS)
-            writer.writerows((found.kind, severity(found), *found[1:]) for found in report.findings)
+        path.write_text(csv_text(CSV_COLUMNS, rows), newline="", encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise ValueError(f"cannot write {path}: {error.strerror}; choose another file with --output") from error
 
@@ -149,8 +147,3 @@ def _example(found: Sequence[str]) -> str:
     return printable(
         path + (f" = {other}" if other and other not in detail else "") + (f" ({detail})" if detail else "")
     )
-
-
-def printable(text: str) -> str:
-    """On one line, and without the control characters that a file name may hold."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)

@@ -12,7 +12,7 @@ from typing import Annotated
 import tyro
 
 from commands import arguments
-from commands.check import printable
+from datasets.text import printable
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 import tyro
 
 from commands import arguments
-from commands.check import printable
+from datasets.text import printable
 
 if TYPE_CHECKING:
     from inference.classifier import Classifier

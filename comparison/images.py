@@ -14,8 +14,8 @@ from torch import Tensor
 
 from comparison.results import ConditionResult
 from comparison.runs import Arm, Run
-from datasets.bundle import DataError
 from datasets.config import DataConfig
+from datasets.errors import DataError
 from datasets.images import from_array, read_image
 from datasets.loaders import read_samples
 from datasets.transforms import eval_pipeline

@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from datasets.bundle import DataError
-from datasets.splits import some
+from datasets.errors import DataError
+from datasets.text import some
 from trainers.checkpoint import checkpoints
 from trainers.errors import CheckpointError
 from trainers.run_directory import read_json

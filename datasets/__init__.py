@@ -4,15 +4,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from datasets.bundle import DataBundle, DataError
+    from datasets.bundle import DataBundle
     from datasets.config import DATASET_NAMES, DataConfig
     from datasets.description import data_report, describe
+    from datasets.errors import DataError
     from datasets.loaders import DATASETS, build_dataloaders, class_weights, skipped
     from datasets.splits import fingerprint, split_table, write_split
 
 _HOMES = {
     "DataBundle": "bundle",
-    "DataError": "bundle",
+    "DataError": "errors",
     "DATASET_NAMES": "config",
     "DataConfig": "config",
     "DATASETS": "loaders",

@@ -6,25 +6,16 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from torch.utils.data import DataLoader
 
 SPLITS: tuple[str, ...] = ("train", "val", "test")
 UNSPLIT, LEFT_OUT = -1, -2  # split codes beside the indices of SPLITS
-
-
-class DataError(ValueError):
-    """The data, not the call, is at fault: one line that names the file or folder and says what would work."""
-
-    def __init__(self, message: str) -> None:
-        # A loader process re-raises with its whole traceback as the message; keep the line that was meant for people.
-        if message.startswith("Caught DataError in DataLoader worker"):
-            message = message.rstrip().rpartition("DataError: ")[2]
-        super().__init__(message)
 
 
 class DataBundle(NamedTuple):
@@ -33,6 +24,69 @@ class DataBundle(NamedTuple):
     dataloaders: dict[str, DataLoader]
     class_names: tuple[str, ...]
     dataset_sizes: dict[str, int]
+
+
+class BatchKey(NamedTuple):
+    """All a loader process needs to make one batch. `draws[b] % len(dataset)` is the sample of row b.
+
+    A balanced epoch may hold a sample several times; its k-th copy is draw `sample + k * len(dataset)`, so that each
+    copy is augmented differently.
+    """
+
+    epoch: int
+    draws: np.ndarray
+
+
+class ImageSet(Protocol):
+    """What the data set behind every loader offers: its rows are the images of one split, in table order."""
+
+    samples: Samples
+    """The table of the whole set, all splits in it."""
+    indices: np.ndarray
+    """int64 (n,): which sample of `samples` each row is."""
+    labels: np.ndarray
+    """int64 (n,): the class of each row."""
+
+    @property
+    def images(self) -> ImageSet:
+        """The set that gives pixels: this one, or the one whose features this one keeps."""
+
+    def __len__(self) -> int: ...
+
+    def __getitems__(self, key: BatchKey) -> tuple[Tensor, Tensor]:
+        """One batch: what the model or its head takes, float32 (B, ...), and labels int64 (B,)."""
+
+    def path(self, index: int) -> str:
+        """The stable relative id of a row, as in split.csv."""
+
+    def raw(self, index: int) -> Tensor:
+        """The picture as decoded, before resizing and augmentation: uint8 (C, H, W)."""
+
+    def stored(self, rows: Sequence[int]) -> list[np.ndarray]:
+        """The pictures as prepared for the pipeline: uint8 (C, h, w) each."""
+
+    def native_size(self, index: int) -> tuple[int, int]:
+        """(width, height) of a picture as it comes."""
+
+
+class BatchSampler(Protocol):
+    """What the `batch_sampler` of every loader offers."""
+
+    length: int
+    """Images of one epoch, over all processes."""
+    batch_size: int
+    """Images of one batch; in training over all processes."""
+
+    @property
+    def indices(self) -> np.ndarray:
+        """int64: the rows that this process takes in the whole of the coming epoch, in their order."""
+
+    def set_position(self, epoch: int, start_batch: int = 0) -> None:
+        """Let the next pass be epoch `epoch` (from 0) from batch `start_batch` on."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[BatchKey]: ...
 
 
 class ImageSpecLike(Protocol):
@@ -138,6 +192,16 @@ class Samples:
         return self.replace(notes=(*self.notes, *lines))
 
 
+def image_set(loader: DataLoader) -> ImageSet:
+    """The data set of a loader as what it is here."""
+    return cast("ImageSet", loader.dataset)
+
+
+def batch_sampler(loader: DataLoader) -> BatchSampler:
+    """The batch sampler of a loader as what it is here."""
+    return cast("BatchSampler", loader.batch_sampler)
+
+
 def samples_of(bundle: DataBundle) -> Samples:
     """The sample table that all loaders of a bundle share."""
-    return next(iter(bundle.dataloaders.values())).dataset.samples  # type: ignore[attr-defined]
+    return image_set(next(iter(bundle.dataloaders.values()))).samples

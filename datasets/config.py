@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -95,9 +93,3 @@ class DataConfig:
             raise ValueError(f"fold={self.fold} must lie in 1 to {self.folds}")
         if self.split is not None:
             raise ValueError("folds draw their own split; leave out split")
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """` (did you mean X?)` with the nearest known name, or nothing."""
-    near = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.5)
-    return f" (did you mean {near[0]}?)" if near else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from datasets.bundle import SPLITS, DataBundle, samples_of
-from datasets.splits import some
+from datasets.text import some
 
 SIZES_LOOKED_AT = 200
 

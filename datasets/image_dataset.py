@@ -12,10 +12,10 @@ from PIL import Image
 from torch.utils.data import Dataset, get_worker_info
 from tqdm import tqdm
 
-from datasets.bundle import DataError, Samples
+from datasets.bundle import BatchKey, Samples
 from datasets.cache import ImageCache
+from datasets.errors import DataError
 from datasets.images import from_array, image_size, read_image, to_array
-from datasets.sampling import BatchKey
 from datasets.transforms import Pipeline
 
 
@@ -47,6 +47,11 @@ class ImageDataset(Dataset):
         stored = self.stored(rows.tolist())
         images = self.pipeline(stored, seed=self.seed, epoch=key.epoch, draws=key.draws)
         return images, torch.from_numpy(self.labels[rows])
+
+    @property
+    def images(self) -> ImageDataset:
+        """The set that gives pixels: this one itself."""
+        return self
 
     def path(self, index: int) -> str:
         """The stable relative id of a sample, as in split.csv."""

@@ -11,7 +11,7 @@ from typing import BinaryIO
 import numpy as np
 from PIL import Image, ImageOps
 
-from datasets.bundle import DataError
+from datasets.errors import DataError
 
 # As torchvision's ImageFolder. A .gif is an animation, or a web page's leftover: it is reported, not read.
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from torch.utils.data import DataLoader
 
-from datasets.bundle import LEFT_OUT, SPLITS, DataError, ImageSpecLike, Samples
+from datasets.bundle import LEFT_OUT, SPLITS, ImageSpecLike, Samples
 from datasets.config import DataConfig
+from datasets.errors import DataError
 from datasets.image_dataset import ImageDataset
 from datasets.loaders import DEFAULT_BATCH_SIZE, read_samples
 from datasets.sampling import OrderedBatchSampler
-from datasets.splits import some
+from datasets.text import some
 from datasets.transforms import eval_pipeline
 
 

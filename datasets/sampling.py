@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch.utils.data import Sampler
 
+from datasets.bundle import BatchKey
 from datasets.seeding import ORDER, mix
-
-
-class BatchKey(NamedTuple):
-    """All a loader process needs to make one batch. `draws[b] % len(dataset)` is the sample of row b.
-
-    A balanced epoch may hold a sample several times; its k-th copy is draw `sample + k * len(dataset)`, so that each
-    copy is augmented differently.
-    """
-
-    epoch: int
-    draws: np.ndarray
 
 
 class EpochBatchSampler(Sampler[BatchKey]):
@@ -40,12 +29,13 @@ class EpochBatchSampler(Sampler[BatchKey]):
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        self.labels, self.batch_size, self.seed, self.balanced = labels, batch_size, seed, balanced
+        self.labels, self.length, self.batch_size = labels, len(labels), batch_size
+        self.seed, self.balanced = seed, balanced
         self.rank, self.world_size = rank, world_size
         self._next = (0, 0)
 
     def __len__(self) -> int:
-        full, rest = divmod(len(self.labels), self.batch_size)
+        full, rest = divmod(self.length, self.batch_size)
         return full + (rest >= self.world_size)
 
     def set_position(self, epoch: int, start_batch: int = 0) -> None:
@@ -58,6 +48,14 @@ class EpochBatchSampler(Sampler[BatchKey]):
         # A generator: the position is taken at the first batch, not here. A loader with processes calls iter() twice.
         epoch, start = self._next
         self._next = (epoch + 1, 0)  # a plain `for epoch: for batch in loader` sees a new order each time
+        yield from self._batches(epoch, start)
+
+    @property
+    def indices(self) -> np.ndarray:
+        """int64: the rows that this process takes in the whole of the coming epoch, in their order."""
+        return np.concatenate([key.draws for key in self._batches(self._next[0], 0)]) % self.length
+
+    def _batches(self, epoch: int, start: int) -> Iterator[BatchKey]:
         order = self.order(epoch)
         for batch in range(start, len(self)):
             draws = order[batch * self.batch_size : (batch + 1) * self.batch_size]
@@ -70,21 +68,27 @@ class EpochBatchSampler(Sampler[BatchKey]):
         generator = torch.Generator().manual_seed(mix(self.seed, ORDER, epoch))
         if self.balanced:
             return _balanced_order(self.labels, generator)
-        return torch.randperm(len(self.labels), generator=generator).numpy()
+        return torch.randperm(self.length, generator=generator).numpy()
 
 
 class OrderedBatchSampler(Sampler[BatchKey]):
     """Batches in table order, each sample once. Process r of w takes samples r, r + w, ...: never padded."""
 
     def __init__(self, length: int, batch_size: int, *, rank: int = 0, world_size: int = 1) -> None:
+        self.length, self.batch_size = length, batch_size
         self.indices = np.arange(rank, length, world_size)
-        self.batch_size = batch_size
+        self._start = 0
 
     def __len__(self) -> int:
         return -(-len(self.indices) // self.batch_size)
 
+    def set_position(self, epoch: int, start_batch: int = 0) -> None:
+        """Let the next pass begin at batch `start_batch`; the order is the same in every epoch."""
+        self._start = start_batch
+
     def __iter__(self) -> Iterator[BatchKey]:
-        for start in range(0, len(self.indices), self.batch_size):
+        first, self._start = self._start, 0
+        for start in range(first * self.batch_size, len(self.indices), self.batch_size):
             yield BatchKey(0, self.indices[start : start + self.batch_size])
 
 

@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from datasets.bundle import LEFT_OUT, SPLITS, UNSPLIT, DataBundle, DataError, Samples, samples_of
+from datasets.bundle import LEFT_OUT, SPLITS, UNSPLIT, DataBundle, Samples, samples_of
 from datasets.config import DataConfig
+from datasets.errors import DataError
 from datasets.seeding import SPLIT, SUBSET, hashes, mix
+from datasets.text import some
 
 HASH_CONTENTS_UP_TO = 2**30  # bytes in all; larger sets are told apart by path and size
 TRAIN, VAL, TEST = range(3)
@@ -148,12 +150,6 @@ def require_complete(samples: Samples) -> Samples:
     if unseen:
         return _warn(samples, f"{len(unseen)} of {len(samples.class_names)} classes have no val image: {some(unseen)}")
     return samples
-
-
-def some(names: list[str], limit: int = 3) -> str:
-    """The first few of a list of names, and how many more."""
-    shown = ", ".join(map(repr, names[:limit]))
-    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
 
 
 def _warn(samples: Samples, line: str) -> Samples:

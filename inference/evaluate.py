@@ -8,9 +8,11 @@ from pathlib import Path
 import torch
 
 from datasets import DataConfig, build_dataloaders
-from datasets.bundle import DataBundle, DataError
+from datasets.bundle import DataBundle
+from datasets.errors import DataError
 from datasets.labelled import labelled_loader
-from datasets.splits import fingerprint, some
+from datasets.splits import fingerprint
+from datasets.text import some
 from inference.classifier import Classifier
 from inference.evaluation_report import Evaluation, write_evaluation
 from trainers.checkpoint import checkpoints, read_checkpoint

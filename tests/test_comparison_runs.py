@@ -10,7 +10,7 @@ from comparison.runs import (
     require_same_data,
     settings_that_differ,
 )
-from datasets.bundle import DataError
+from datasets.errors import DataError
 from trainers.errors import CheckpointError
 
 LABELS = [0, 1, 2, 0, 1, 2]

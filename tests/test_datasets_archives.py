@@ -6,7 +6,7 @@ import zipfile
 
 import pytest
 
-from datasets.bundle import DataError
+from datasets.errors import DataError
 from datasets.sources import archives
 from datasets.sources.archives import unpack
 

@@ -17,11 +17,11 @@ from PIL import Image
 from planted_faults import photograph, save
 
 from commands.check import CSV_COLUMNS, CheckConfig, main, parse, printable
-from datasets.bundle import DataError
 from datasets.checking.check import KINDS
 from datasets.checking.inspection import inspect_file, inspect_files
 from datasets.checking.layout import Finding
 from datasets.checking.sources import check_source
+from datasets.errors import DataError
 
 
 def found_in(source, **options):

@@ -9,7 +9,7 @@ from fake_sets import picture
 from PIL import Image
 from torchvision.transforms import v2
 
-from datasets.bundle import DataError
+from datasets.errors import DataError
 from datasets.images import fit, image_size, read_image, to_array
 
 COLOURS = np.array([[[255, 0, 0], [0, 255, 0]], [[0, 0, 255], [250, 128, 7]]], np.uint8)

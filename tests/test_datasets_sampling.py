@@ -94,3 +94,25 @@ def test_a_balanced_epoch_draws_classes_and_their_samples_equally_often(extra):
         for label in range(3):
             copies = np.bincount(samples[labels[samples] == label], minlength=len(labels))[labels == label]
             assert copies.max() - copies.min() <= 1
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_every_sampler_says_which_rows_its_coming_pass_takes(rank):
+    samplers = [
+        EpochBatchSampler(LABELS, 16, rank=rank, world_size=2),
+        EpochBatchSampler(LABELS, 16, balanced=True, rank=rank, world_size=2),
+        OrderedBatchSampler(len(LABELS), 16, rank=rank, world_size=2),
+    ]
+    for sampler in samplers:
+        for epoch in (0, 3):
+            sampler.set_position(epoch)
+            rows = sampler.indices.tolist()
+            assert [draw % len(LABELS) for draw in flat(batches(sampler))] == rows
+        assert sampler.length == len(LABELS)
+
+
+def test_an_ordered_sampler_goes_to_any_batch_once():
+    sampler = OrderedBatchSampler(13, 4)
+    sampler.set_position(2, 1)
+    assert batches(sampler)[0] == [4, 5, 6, 7]
+    assert batches(sampler)[0] == [0, 1, 2, 3]

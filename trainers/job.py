@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from datasets import DataBundle, build_dataloaders, class_weights
-from datasets.bundle import DataError
+from datasets.errors import DataError
 from datasets.mixing import BatchMix
 from trainers import defaults, distributed
 from trainers.config import RunConfig, from_dict

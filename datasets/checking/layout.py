@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from datasets.bundle import DataError
+from datasets.errors import DataError
 from datasets.images import IMAGE_EXTENSIONS
 from datasets.sources.image_folder import SPLIT_FOLDERS, innermost
 

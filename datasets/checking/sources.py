@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
 
-from datasets.bundle import SPLITS, UNSPLIT, DataError, Samples
+from datasets.bundle import SPLITS, UNSPLIT, Samples
 from datasets.checking.check import CheckReport, Progress, check, report
 from datasets.checking.inspection import Inspection, thumbnail_of
 from datasets.checking.layout import Layout, Picture, folder_layout
 from datasets.checking.table import TABLE_EXTENSIONS, table_layout
-from datasets.config import DATASET_NAMES, DataConfig, did_you_mean
+from datasets.config import DATASET_NAMES, DataConfig
+from datasets.errors import DataError
 from datasets.sources.archives import is_archive, unpack
+from datasets.text import did_you_mean
 
 
 def check_source(

@@ -7,8 +7,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from datasets.bundle import DataError
 from datasets.checking.layout import SPLIT_ORDER, Finding, Layout, Picture
+from datasets.errors import DataError
 from datasets.images import IMAGE_EXTENSIONS
 from datasets.sources.image_folder import SPLIT_FOLDERS
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
-from datasets.bundle import DataError
+from datasets.errors import DataError
 
 # Photographs hardly compress; raw pixels reach 5 to 1. What claims more than this is refused before it fills the disk.
 MAX_RATIO = 100

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from datasets.bundle import SPLITS, DataError, PathTable, Samples
+from datasets.bundle import SPLITS, PathTable, Samples
+from datasets.errors import DataError
 from datasets.sources.archives import unpack
 from datasets.sources.csv_table import samples_from_rows
 from datasets.sources.fetch import Resource, obtain, obtain_unpacked

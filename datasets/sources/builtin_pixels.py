@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets.bundle import SPLITS, UNSPLIT, DataError, PathTable, Samples
+from datasets.bundle import SPLITS, UNSPLIT, PathTable, Samples
+from datasets.errors import DataError
 from datasets.sources.fetch import Resource, obtain, obtain_unpacked
 
 TRAIN, TEST = SPLITS.index("train"), SPLITS.index("test")

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from datasets.bundle import SPLITS, UNSPLIT, DataError, PathTable, Samples
+from datasets.bundle import SPLITS, UNSPLIT, PathTable, Samples
+from datasets.errors import DataError
 from datasets.sources.image_folder import SPLIT_FOLDERS
-from datasets.splits import some
+from datasets.text import some
 
 TABLE_SUFFIXES = (".csv", ".tsv")
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from datasets.bundle import DataError
+from datasets.errors import DataError
 from datasets.sources.archives import unpack
 
 _CHUNK = 2**18

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets.bundle import SPLITS, UNSPLIT, DataError, PathTable, Samples
+from datasets.bundle import SPLITS, UNSPLIT, PathTable, Samples
+from datasets.errors import DataError
 from datasets.images import IMAGE_EXTENSIONS, is_image_name
 
 SPLIT_FOLDERS: dict[str, str] = {

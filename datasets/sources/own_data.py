@@ -6,11 +6,13 @@ import hashlib
 import os
 from pathlib import Path
 
-from datasets.bundle import DataError, Samples
-from datasets.config import DATASET_NAMES, did_you_mean
+from datasets.bundle import Samples
+from datasets.config import DATASET_NAMES
+from datasets.errors import DataError
 from datasets.sources.archives import is_archive, unpack
 from datasets.sources.csv_table import TABLE_SUFFIXES, read_table
 from datasets.sources.image_folder import innermost, list_folder, read_image_folder
+from datasets.text import did_you_mean
 
 EXPECTED = "a folder of class folders, of train/ and val/, a table path,label[,split] (.csv, .tsv), or a .zip of these"
 

@@ -1,0 +1,15 @@
+"""The error of this room, torch-free."""
+
+from __future__ import annotations
+
+
+class DataError(ValueError):
+    """The data, not the call, is at fault: one line that names the file or folder and says what would work."""
+
+    exit_code = 3
+
+    def __init__(self, message: str) -> None:
+        # A loader process re-raises with its whole traceback as the message; keep the line that was meant for people.
+        if message.startswith("Caught DataError in DataLoader worker"):
+            message = message.rstrip().rpartition("DataError: ")[2]
+        super().__init__(message)

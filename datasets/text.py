@@ -1,0 +1,34 @@
+"""Text for people and for files: a hint at the nearest name, one printable line, a CSV table. No torch here."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+from collections.abc import Iterable, Sequence
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """` (did you mean X?)` with the nearest known name, or nothing."""
+    near = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.5)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def printable(text: str) -> str:
+    """The text on one line: what cannot be printed becomes its code, such as `\\n` or `\\udcff`."""
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
+
+
+def csv_text(header: Sequence[object], rows: Iterable[Iterable[object]]) -> str:
+    """A CSV table as one text, the header first, each line ended by a line feed."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def some(names: Sequence[str], limit: int = 3) -> str:
+    """The first few of a list of names, and how many more."""
+    shown = ", ".join(map(repr, names[:limit]))
+    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"

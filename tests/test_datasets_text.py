@@ -1,0 +1,39 @@
+"""Text for people and for files."""
+
+import csv
+import io
+import subprocess
+import sys
+
+from datasets.text import csv_text, did_you_mean, printable, some
+
+
+def test_the_nearest_name_is_offered_or_none():
+    assert did_you_mean("Digit", ["digits", "mnist"]) == " (did you mean digits?)"
+    assert did_you_mean("zebra", ["digits", "mnist"]) == ""
+
+
+def test_what_cannot_be_printed_becomes_its_code_on_one_line():
+    assert printable("größe 猫 'a\"") == "größe 猫 'a\""
+    assert printable("a\nb\x1b\t\udcff\u200b") == r"a\nb\x1b\t\udcff\u200b"
+
+
+def test_a_csv_text_reads_back_and_ends_its_lines_with_a_line_feed():
+    rows = [["a,b", 'say "hi"', "two\nlines"], [1, 0.5, ""]]
+    text = csv_text(["x", "y", "z"], iter(rows))
+    assert text.startswith("x,y,z\n")
+    assert "\r" not in text
+    assert list(csv.reader(io.StringIO(text)))[1:] == [[str(cell) for cell in row] for row in rows]
+
+
+def test_a_long_list_is_cut_and_counted():
+    assert some(["a", "b"]) == "'a', 'b'"
+    assert some(["a", "b", "c", "d"]) == "'a', 'b', 'c' and 1 more"
+
+
+def test_errors_and_text_come_without_torch():
+    code = (
+        "import sys, datasets.text; from datasets import DataError; print(DataError.exit_code, 'torch' in sys.modules)"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.split() == ["3", "False"]
