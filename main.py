@@ -54,7 +54,9 @@ def main(argv: list[str]) -> int:
         return complain(f"unknown command {name!r}{did_you_mean(name, tuple(COMMANDS))}", 2)
     try:
         command = importlib.import_module(f"commands.{name}")
-        return command.main(command.parse(argv[1:], prog=f"python main.py {name}"))
+        code = command.main(command.parse(argv[1:], prog=f"python main.py {name}"))
+        sys.stdout.flush()  # here, where a reader who has left is known by his exit code
+        return code
     except KeyboardInterrupt:
         return complain("interrupted", 130)
     except Interrupted as stop:

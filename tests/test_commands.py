@@ -22,7 +22,7 @@ def run(capsys, *argv) -> tuple[int, str, str]:
 def train_briefly(capsys, data: Path, folder: Path, *argv):
     return run(
         capsys, "train", "--data", data, "--output-dir", folder, "--model", "vit_micro_4", "--image-size", 16,
-        "--epochs", 1, "--batch-size", 4, "--workers", 0, "--device", "cpu", *argv,
+        "--epochs", 1, "--batch-size", 4, "--workers", 0, "--device", "cpu", "--tb", "scalars", *argv,
     )  # fmt: skip
 
 
@@ -113,7 +113,8 @@ def test_a_log_file_gets_plain_lines_and_no_bar(tmp_path):
     data = image_folder(tmp_path / "pets")
     done = subprocess.run(
         [sys.executable, "main.py", "train", "--data", data, "--output-dir", tmp_path / "r", "--model", "vit_micro_4",
-         "--image-size", "16", "--epochs", "2", "--batch-size", "4", "--workers", "0", "--device", "cpu"],
+         "--image-size", "16", "--epochs", "2", "--batch-size", "4", "--workers", "0", "--device", "cpu",
+         "--tb", "scalars"],
         cwd=ROOT, capture_output=True, text=True, timeout=120, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert "\r" not in done.stdout + done.stderr
@@ -127,9 +128,13 @@ def test_help_answers_without_torch_and_lists_every_command(capsys):
     assert all(name in out for name in main.COMMANDS)
 
 
-def test_output_that_nobody_reads_any_more_ends_the_program_quietly():
-    program = [sys.executable, "main.py", "train", "--epochs", "1", "--dry-run", "--device", "cpu"]
-    process = subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["noticed at the end", "noticed at the first line"])
+def test_output_that_nobody_reads_any_more_ends_the_program_quietly(tmp_path, unbuffered):
+    process = subprocess.Popen(
+        [sys.executable, "main.py", "check", image_folder(tmp_path / "pets")],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+    )  # fmt: skip
     assert process.stdout is not None
     process.stdout.close()
     _, err = process.communicate(timeout=120)
