@@ -24,7 +24,7 @@ def config(folder: Path, *, data: str = "digits", **options) -> RunConfig:
         train=TrainConfig(
             **{"epochs": 2, "mixup": 0.3, "cutmix": 0.5, "ema_decay": 0.9, "patience": 50, "device": "cpu"} | options
         ),
-        output=OutputConfig(output_dir=folder, run_name="r"),
+        output=OutputConfig(output_dir=folder, run_name="r", tb="scalars"),
     )
 
 

@@ -22,14 +22,28 @@ from trainers.run import train
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def logdir(tmp_path_factory):
+    """A folder with two runs."""
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def finished(logdir):
     return train(
         RunConfig(
-            data=DataConfig(source="digits", workers=0),
+            data=DataConfig(source="digits", labels_per_class=50, batch_size=32, workers=0),
             train=TrainConfig(epochs=2, device="cpu", log_every=5),
-            output=OutputConfig(output_dir=tmp_path_factory.mktemp("runs"), run_name="r", tb="full"),
+            output=OutputConfig(output_dir=logdir, run_name="r", tb="full"),
         )
     )
+
+
+@pytest.fixture(scope="module")
+def resumed(logdir):
+    """A run that crashed between two checkpoints and was resumed: its first life logged points that never were."""
+    with pytest.raises(Crash), stopped(10):
+        train(demanding_config(logdir / "cut"))
+    return resume(logdir / "cut" / "digits" / "r")
 
 
 @contextmanager
@@ -49,8 +63,8 @@ def serving(logdir, load_fast, log):
 
 
 @pytest.fixture(scope="module", params=["true", "false"], ids=["fast loader", "slow loader"])
-def server(request, finished, tmp_path_factory):
-    with serving(finished.run_dir.parent.parent, request.param, tmp_path_factory.mktemp("server") / "log") as address:
+def server(request, logdir, finished, resumed, tmp_path_factory):
+    with serving(logdir, request.param, tmp_path_factory.mktemp("server") / "log") as address:
         yield address
 
 
@@ -64,24 +78,13 @@ def wait_for_address(process, log) -> str:
     raise AssertionError(f"TensorBoard did not start: {log.read_text()}")
 
 
-@pytest.fixture(scope="module")
-def resumed(tmp_path_factory):
-    """A run that crashed between two checkpoints and was resumed: its first life logged points that never were."""
-    folder = tmp_path_factory.mktemp("resumed")
-    with pytest.raises(Crash), stopped(10):
-        train(demanding_config(folder))
-    return resume(folder / "digits" / "r")
-
-
-@pytest.mark.parametrize("load_fast", ["true", "false"])
-def test_a_resumed_run_shows_every_point_once(resumed, load_fast, tmp_path):
-    with serving(resumed.run_dir, load_fast, tmp_path / "log") as address:
-        runs = ("tb/train", "tb/val")
-        get_json_when_loaded(address, "plugin/scalars/tags", lambda found: set(runs) <= set(found))
-        steps = {run: points(address, run) for run in runs}
+def test_a_resumed_run_shows_every_point_once(server, resumed):
+    runs = {split: f"cut/digits/r/tb/{split}" for split in ("train", "val")}
+    get_json_when_loaded(server, "plugin/scalars/tags", lambda tags: set(runs.values()) <= set(tags))
+    steps = {split: points(server, run) for split, run in runs.items()}
     last = resumed.history[-1]["step"]
-    assert steps["tb/train"] == list(range(2, last + 1, 2))
-    assert steps["tb/val"] == [0, 6, 12, last]
+    assert steps["train"] == list(range(2, last + 1, 2))
+    assert steps["val"] == [0, 6, 12, last]
 
 
 def points(address: str, run: str) -> list[int]:
@@ -168,12 +171,12 @@ def test_hparams_show_the_run_with_its_final_metrics(server, finished):
         headers={"Content-Type": "application/json"},
     )
     deadline = time.monotonic() + 30
-    groups: list = []
-    while not groups and time.monotonic() < deadline:
+    groups: dict = {}
+    while "digits/r/tb" not in groups and time.monotonic() < deadline:
         with urllib.request.urlopen(request, timeout=20) as answer:
-            groups = json.loads(answer.read()).get("sessionGroups", [])
+            groups = {group["name"]: group for group in json.loads(answer.read()).get("sessionGroups", [])}
         time.sleep(0.2)
-    (group,) = groups
+    group = groups["digits/r/tb"]
     assert group["hparams"]["model"] == "vit_micro_2"
     values = {(metric["name"]["group"], metric["name"]["tag"]): metric["value"] for metric in group["metricValues"]}
     assert values["", "hparam/test_accuracy"] == pytest.approx(finished.test["accuracy"])

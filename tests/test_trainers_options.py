@@ -195,7 +195,7 @@ def run_config(folder: Path, *, model: dict | None = None, data: dict | None = N
         model=ModelConfig(**{"name": "vit_micro_2"} | (model or {})),
         data=DataConfig(**{"source": "digits", "labels_per_class": 20, "batch_size": 32, "workers": 0} | (data or {})),
         train=TrainConfig(**{"epochs": 2, "device": "cpu"} | train_options),
-        output=OutputConfig(output_dir=folder),
+        output=OutputConfig(output_dir=folder, tb="scalars"),
     )
 
 

@@ -30,7 +30,7 @@ def probe_config(folder, *, model=None, data=None, **train_options) -> RunConfig
         model=ModelConfig(**{"name": "vit_micro_2", "trainable": "head"} | (model or {})),
         data=DataConfig(**{"source": "digits", "labels_per_class": 20, "batch_size": 32, "workers": 0} | (data or {})),
         train=TrainConfig(**{"epochs": 3, "device": "cpu"} | train_options),
-        output=OutputConfig(output_dir=folder, run_name="r"),
+        output=OutputConfig(output_dir=folder, run_name="r", tb="scalars"),
     )
 
 

@@ -66,7 +66,7 @@ def small_run(folder, *, model=None, **train_options) -> RunConfig:
         model=ModelConfig(**{"name": "vit_micro_2"} | (model or {})),
         data=DataConfig(source="digits", labels_per_class=20, batch_size=32, workers=0),
         train=TrainConfig(**{"epochs": 50, "device": "cpu"} | train_options),
-        output=OutputConfig(output_dir=folder),
+        output=OutputConfig(output_dir=folder, tb="scalars"),
     )
 
 
@@ -114,7 +114,18 @@ def test_smoothing_has_no_bias_towards_zero():
 
 def test_a_resolved_recipe_reruns_from_its_config_file(tmp_path):
     arguments = ["train", "--recipe", "scratch-small", "--data", "digits", "--model", "vit_micro_2", "--device", "cpu"]
-    arguments += ["--labels-per-class", "10", "--epochs", "1", "--run-name", "r", "--output-dir", str(tmp_path)]
+    arguments += [
+        "--labels-per-class",
+        "10",
+        "--epochs",
+        "1",
+        "--run-name",
+        "r",
+        "--output-dir",
+        str(tmp_path),
+        "--tb",
+        "scalars",
+    ]
     assert main.main(arguments) == 0
     saved = read_json(tmp_path / "digits" / "r" / "config.json")
     assert (saved["train"]["lr"], saved["data"]["batch_size"], saved["train"]["epochs"]) == (2e-3, 64, 1)
