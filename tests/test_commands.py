@@ -131,8 +131,8 @@ def test_help_answers_without_torch_and_lists_every_command(capsys):
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["noticed at the end", "noticed at the first line"])
 def test_output_that_nobody_reads_any_more_ends_the_program_quietly(tmp_path, unbuffered):
     process = subprocess.Popen(
-        [sys.executable, "main.py", "check", image_folder(tmp_path / "pets")],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, ROOT / "main.py", "check", image_folder(tmp_path / "pets")],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
     )  # fmt: skip
     assert process.stdout is not None

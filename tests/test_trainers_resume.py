@@ -322,6 +322,13 @@ def group_lives(pid) -> bool:
     return True
 
 
-def test_summary_of_a_running_run_says_so(crashed):
-    summary = read_json(crashed / "summary.json")
-    assert (summary["status"], summary["epochs"]) == ("running", 1)
+def test_summary_of_a_running_run_says_so(tmp_path):
+    summaries = []
+
+    def look_and_crash():
+        summaries.append(read_json(tmp_path / "digits" / "r" / "summary.json"))
+        raise Crash
+
+    with pytest.raises(Crash), stopped(9, look_and_crash):
+        train(demanding_config(tmp_path))
+    assert [(summary["status"], summary["epochs"]) for summary in summaries] == [("running", 1)]
