@@ -32,12 +32,12 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.environment import RESULTS, describe, write_result  # noqa: E402
+from datasets.augmentation import CropFlip  # noqa: E402
 from datasets.config import DataConfig  # noqa: E402
 from datasets.image_dataset import ImageDataset  # noqa: E402
 from datasets.images import fit, read_image  # noqa: E402
 from datasets.loaders import build_dataloaders  # noqa: E402
 from datasets.seeding import AUGMENT, mix, uniforms  # noqa: E402
-from datasets.transforms import CropFlip  # noqa: E402
 from vit.config import IMAGENET_MEAN, IMAGENET_STD, ImageSpec  # noqa: E402
 
 SPEC = ImageSpec(image_size=224, mean=IMAGENET_MEAN, std=IMAGENET_STD)

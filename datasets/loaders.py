@@ -4,34 +4,34 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from datasets.augmentation import PRESETS, Preset, train_pipeline
 from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, ImageSpecLike, Samples, samples_of
 from datasets.cache import SHARE_OF_FREE_MEMORY, ImageCache, available_memory
 from datasets.config import DataConfig
 from datasets.image_dataset import ImageDataset, cpu_count, unreadable
 from datasets.sampling import EpochBatchSampler, OrderedBatchSampler
-from datasets.sources.builtin_photos import read_dog_breed, read_flowers102, read_hymenoptera, read_oxford_pets
-from datasets.sources.builtin_pixels import read_cifar10, read_cifar100, read_digits, read_fashion_mnist, read_mnist
-from datasets.sources.own_data import read_own_data
 from datasets.splits import assign_splits, require_complete, subset_training
-from datasets.transforms import PRESETS, Pipeline, Preset, eval_pipeline, train_pipeline
+from datasets.transforms import Pipeline, eval_pipeline
 
-DATASETS: dict[str, Callable[[Path], Samples]] = {
-    "digits": read_digits,
-    "mnist": read_mnist,
-    "fashion_mnist": read_fashion_mnist,
-    "cifar10": read_cifar10,
-    "cifar100": read_cifar100,
-    "hymenoptera": read_hymenoptera,
-    "dog_breed": read_dog_breed,
-    "oxford_pets": read_oxford_pets,
-    "flowers102": read_flowers102,
+DATASETS: dict[str, str] = {
+    "digits": "datasets.sources.builtin_pixels:read_digits",
+    "mnist": "datasets.sources.builtin_pixels:read_mnist",
+    "fashion_mnist": "datasets.sources.builtin_pixels:read_fashion_mnist",
+    "cifar10": "datasets.sources.builtin_pixels:read_cifar10",
+    "cifar100": "datasets.sources.builtin_pixels:read_cifar100",
+    "hymenoptera": "datasets.sources.builtin_photos:read_hymenoptera",
+    "dog_breed": "datasets.sources.builtin_photos:read_dog_breed",
+    "oxford_pets": "datasets.sources.builtin_photos:read_oxford_pets",
+    "flowers102": "datasets.sources.builtin_photos:read_flowers102",
 }
+"""Name -> module:function, imported when a run asks for it; the function goes from the data root to Samples."""
 DEFAULT_BATCH_SIZE = 64
 
 
@@ -67,11 +67,22 @@ def build_dataloaders(
 
 def read_samples(config: DataConfig) -> Samples:
     """The sample table of a built-in set or of a person's own data, not yet split."""
-    reader = DATASETS.get(config.source)
-    samples = reader(config.root) if reader else read_own_data(config.source, config.root)
+    if config.source in DATASETS:
+        samples = builder(config.source)(config.root)
+    else:
+        from datasets.sources.own_data import read_own_data  # a built-in set needs no zip and no csv
+
+        samples = read_own_data(config.source, config.root)
     if config.mirror != "auto":
         samples = samples.replace(mirror=config.mirror == "yes")
     return samples
+
+
+def builder(name: str) -> Callable[[Path], Samples]:
+    """The function of a row of DATASETS."""
+    module, _, function = DATASETS[name].partition(":")
+    read: Callable[[Path], Samples] = getattr(import_module(module), function)
+    return read
 
 
 def split_samples(config: DataConfig) -> Samples:

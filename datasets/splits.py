@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import logging
 import math
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from datasets.bundle import LEFT_OUT, SPLITS, UNSPLIT, DataBundle, Samples, samples_of
 from datasets.config import DataConfig
 from datasets.errors import DataError
 from datasets.seeding import SPLIT, SUBSET, hashes, mix
-from datasets.text import some
+from datasets.text import csv_text, some
 
 HASH_CONTENTS_UP_TO = 2**30  # bytes in all; larger sets are told apart by path and size
 TRAIN, VAL, TEST = range(3)
 log = logging.getLogger(__name__)
+
+
+class SplitRow(NamedTuple):
+    """One line of split.csv."""
+
+    path: str
+    label: str
+    """The name of its class."""
+    split: str
+    hash: str | None
+    """16 hex digits of its contents; None where a table of a person's own has no such column."""
 
 
 def assign_splits(samples: Samples, config: DataConfig) -> Samples:
@@ -88,23 +100,32 @@ def subset_training(samples: Samples, config: DataConfig) -> Samples:
     return samples
 
 
-def split_table(bundle: DataBundle) -> pd.DataFrame:
-    """One row per image in use: path, label (class name), split, hash; in the order of the set."""
-    return _table(samples_of(bundle)).copy()
+def split_table(bundle: DataBundle) -> tuple[SplitRow, ...]:
+    """One row per image in use, in the order of the set."""
+    return _rows(samples_of(bundle))
+
+
+@lru_cache(maxsize=2)  # Samples are compared by identity; a run asks for the table two or three times
+def _rows(samples: Samples) -> tuple[SplitRow, ...]:
+    used = np.flatnonzero(samples.splits >= 0)
+    names = samples.class_names
+    return tuple(
+        SplitRow(samples.paths[i], names[samples.labels[i]], SPLITS[samples.splits[i]], digest)
+        for i, digest in zip(used, content_hashes(samples, used), strict=True)
+    )
 
 
 def write_split(path: str | Path, data: DataBundle | Samples) -> None:
     """Write split.csv, which `config.split` reads back."""
-    table = _table(data if isinstance(data, Samples) else samples_of(data))
-    table.to_csv(path, index=False, encoding="utf-8", errors="surrogateescape")
+    text = csv_text(SplitRow._fields, _rows(data if isinstance(data, Samples) else samples_of(data)))
+    Path(path).write_text(text, encoding="utf-8", errors="surrogateescape", newline="")
 
 
 def fingerprint(bundle: DataBundle) -> str:
     """16 hex digits over paths, labels, splits and contents: equal exactly when two runs saw the same data."""
     digest = hashlib.blake2b(digest_size=8)
-    table = _table(samples_of(bundle))
-    for column in table.columns:
-        digest.update("\0".join(table[column]).encode("utf-8", "surrogateescape") + b"\1")
+    for column in zip(*split_table(bundle), strict=True):
+        digest.update("\0".join(column).encode("utf-8", "surrogateescape") + b"\1")
     return digest.hexdigest()
 
 
@@ -112,22 +133,24 @@ def reuse_split(samples: Samples, path: Path) -> Samples:
     """Take the split of a table with the columns path, label, split (and hash, then contents are compared)."""
     table = _read_split(path)
     position = {name: i for i, name in enumerate(samples.paths)}
-    rows = np.array([position.get(name, -1) for name in table["path"]], np.int64)
-    absent = np.flatnonzero(rows < 0)
-    if len(absent):
-        first = table["path"].iloc[absent[0]]
-        raise DataError(f"{path}: {len(absent)} of {len(rows)} images are not in {samples.name}, first {first!r}")
-    names = np.array(samples.class_names, dtype=object)
-    wrong = np.flatnonzero(names[samples.labels[rows]] != table["label"].to_numpy(object))
-    if len(wrong):
-        row = table.iloc[wrong[0]]
-        found = names[samples.labels[rows[wrong[0]]]]
-        raise DataError(f"{path}: {row['path']!r} has label {row['label']!r} there and {found!r} in {samples.name}")
+    absent = [row.path for row in table if row.path not in position]
+    if absent:
+        raise DataError(f"{path}: {len(absent)} of {len(table)} images are not in {samples.name}, first {absent[0]!r}")
+    rows = np.array([position[row.path] for row in table], np.int64)
+    for row, label in zip(table, samples.labels[rows], strict=True):
+        name = samples.class_names[label]
+        if row.label != name:
+            raise DataError(f"{path}: {row.path!r} has label {row.label!r} there and {name!r} in {samples.name}")
+    hashes_now = content_hashes(samples, rows) if table and table[0].hash is not None else []
+    changed = [row.path for row, digest in zip(table, hashes_now, strict=False) if row.hash != digest]
+    if changed:
+        raise DataError(
+            f"{path}: {len(changed)} images changed since that split was made, first {changed[0]!r}; "
+            "remove the hash column to use it all the same"
+        )
     splits = np.full(len(samples), LEFT_OUT, np.int8)
-    splits[rows] = [SPLITS.index(split) for split in table["split"]]
+    splits[rows] = [SPLITS.index(row.split) for row in table]
     samples = samples.replace(splits=splits)
-    if "hash" in table:
-        _compare_hashes(samples, rows, table, path)
     unused = len(samples) - len(rows)
     return samples.note(f"split from {path}" + (f"; {unused} images are not in it and are left out" if unused else ""))
 
@@ -195,21 +218,6 @@ def _stratified(labels: np.ndarray, pool: np.ndarray, count: int, seed: int, str
     return np.sort(order[place < np.repeat(quota, sizes)])
 
 
-@lru_cache(maxsize=2)  # Samples are compared by identity; a run asks for the table two or three times
-def _table(samples: Samples) -> pd.DataFrame:
-    used = np.flatnonzero(samples.splits >= 0)
-    names = np.array(samples.class_names, dtype=object)
-    return pd.DataFrame(
-        {
-            "path": [samples.paths[i] for i in used],
-            "label": names[samples.labels[used]],
-            "split": np.array(SPLITS, dtype=object)[samples.splits[used]],
-            "hash": content_hashes(samples, used),
-        },
-        dtype=object,
-    )
-
-
 def content_hashes(samples: Samples, indices: np.ndarray) -> list[str]:
     """16 hex digits per image: of its pixels or file contents; of path and size for sets above 1 GB."""
     if samples.pixels is not None:
@@ -229,27 +237,21 @@ def _size(file: Path) -> int:
         raise DataError(f"cannot read image {file}: {error.strerror}") from error
 
 
-def _read_split(path: Path) -> pd.DataFrame:
+def _read_split(path: Path) -> list[SplitRow]:
     if not path.is_file():
         raise FileNotFoundError(f"no split file {path}; expected a CSV with the columns path,label,split")
-    table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8", encoding_errors="surrogateescape")
-    missing = [column for column in ("path", "label", "split") if column not in table]
-    if missing:
-        raise DataError(f"{path} has the columns {', '.join(table.columns)}; a split needs {', '.join(missing)} too")
-    unknown = sorted(set(table["split"]) - set(SPLITS))
-    if unknown:
-        raise DataError(f"{path}: split {unknown[0]!r} is not one of {', '.join(SPLITS)}")
-    twice = table["path"][table["path"].duplicated()]
-    if len(twice):
-        raise DataError(f"{path}: {twice.iloc[0]!r} appears more than once; a sample belongs to one split")
+    with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
+        reader = csv.DictReader(file, restval="")
+        columns = list(reader.fieldnames or ())
+        missing = [column for column in ("path", "label", "split") if column not in columns]
+        if missing:
+            raise DataError(f"{path} has the columns {', '.join(columns)}; a split needs {', '.join(missing)} too")
+        table = [SplitRow(row["path"], row["label"], row["split"], row.get("hash")) for row in reader]
+    seen: set[str] = set()
+    for row in table:
+        if row.split not in SPLITS:
+            raise DataError(f"{path}: split {row.split!r} is not one of {', '.join(SPLITS)}")
+        if row.path in seen:
+            raise DataError(f"{path}: {row.path!r} appears more than once; a sample belongs to one split")
+        seen.add(row.path)
     return table
-
-
-def _compare_hashes(samples: Samples, rows: np.ndarray, table: pd.DataFrame, path: Path) -> None:
-    changed = np.flatnonzero(np.array(content_hashes(samples, rows), object) != table["hash"].to_numpy(object))
-    if len(changed):
-        name = table["path"].iloc[changed[0]]
-        raise DataError(
-            f"{path}: {len(changed)} images changed since that split was made, first {name!r}; "
-            "remove the hash column to use it all the same"
-        )

@@ -1,12 +1,14 @@
 """What every built-in set promises: one suite over all rows, each on a tiny copy in the original file format."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from fake_sets import MAKERS, Spec
 
 from datasets import DATASETS, DataBundle, build_dataloaders, describe, fingerprint, split_table
 from datasets.config import DATASET_NAMES, DataConfig
+from datasets.loaders import builder
 from datasets.sampling import BatchKey
 from datasets.transforms import eval_pipeline
 
@@ -55,6 +57,11 @@ def test_every_registered_set_has_a_name_in_the_config_and_a_row_here():
 
 
 @pytest.mark.parametrize("name", ROWS)
+def test_every_row_of_the_registry_names_a_documented_function(name):
+    assert builder(name).__doc__
+
+
+@pytest.mark.parametrize("name", ROWS)
 def test_a_bundle_unpacks_as_loaders_class_names_and_sizes(name, build):
     dataloaders, class_names, dataset_sizes = build(name)
     classes, sizes = EXPECTED[name]
@@ -83,7 +90,7 @@ def test_batches_are_float_images_and_int64_labels_of_every_sample_once(name, bu
 def test_training_has_every_class_and_no_sample_is_in_two_splits(name, build):
     bundle = build(name)
     assert set(bundle.dataloaders["train"].dataset.labels) == set(range(len(bundle.class_names)))
-    table = split_table(bundle)
+    table = pd.DataFrame(split_table(bundle))
     assert list(table.columns) == ["path", "label", "split", "hash"]
     assert not table["path"].duplicated().any()
     for split, loader in bundle.dataloaders.items():

@@ -71,7 +71,7 @@ def test_a_table_names_images_relative_to_itself(tmp_path, name):
     bundle = build(table_of(tmp_path / "set", name=name), tmp_path)
     assert bundle.class_names == ("NA", "cat", "dog")
     assert sum(bundle.dataset_sizes.values()) == 24
-    assert set(split_table(bundle)["path"]) == {f"pics/{i}.png" for i in range(24)}
+    assert {row.path for row in split_table(bundle)} == {f"pics/{i}.png" for i in range(24)}
 
 
 def test_a_table_may_bring_its_split(tmp_path):
@@ -92,7 +92,7 @@ def test_an_archive_equals_what_was_packed(tmp_path, kind):
     expected = split_table(build(source, tmp_path))
     shutil.rmtree(folder)
     for _ in range(2):  # unpacked once, then found
-        assert split_table(build(archive, tmp_path / "data")).equals(expected)
+        assert split_table(build(archive, tmp_path / "data")) == expected
     assert len(list((tmp_path / "data" / "unpacked").iterdir())) == 1
 
 

@@ -10,7 +10,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from datasets.transforms import PRESETS
+from datasets.augmentation import PRESETS
 from trainers.config import RunConfig
 from trainers.distributed import world_size
 from trainers.errors import ConfigError

@@ -1,0 +1,144 @@
+"""The augmentation presets, each with its source, and the pipelines of the simple ones.
+
+B batch, C channels, S side of the model's input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from datasets.bundle import ImageSpecLike
+from datasets.errors import DataError
+from datasets.seeding import AUGMENT, mix, uniforms
+from datasets.transforms import Pipeline
+
+SMALL = 64  # up to this input side an image is shifted, not cropped out of a larger one: too few pixels to give away
+
+
+@dataclass(frozen=True)
+class Preset:
+    """An augmentation preset as a card: what it does, where it comes from, what the train step adds."""
+
+    name: str
+    does: str
+    source: str
+    mixup_alpha: float = 0.0
+    cutmix_alpha: float = 0.0
+
+
+PRESETS: dict[str, Preset] = {
+    preset.name: preset
+    for preset in (
+        Preset("none", "The evaluation transform: resize, centre crop.", "no augmentation"),
+        Preset(
+            "light",
+            "A random crop of the image resized by 8/7, mirrored half the time. Up to 64 px: a random shift by an "
+            "eighth at most. Up to 64 px and where mirroring would change the label: rotation by up to 10 degrees, "
+            "scale 0.9-1.1, shift by up to a tenth.",
+            "Krizhevsky et al. 2012, section 4.1 (crop, mirror); He et al. 2016, section 4.2 (shift of small images); "
+            "Simard et al. 2003 (affine distortions of digits)",
+        ),
+        Preset(
+            "standard",
+            "Random resized crop (8-100 % of the area), mirror, RandAugment (2 operations, magnitude 9 of 30); in the "
+            "step MixUp 0.2 or CutMix 1.0.",
+            "torchvision's reference recipe for vit_b_16 (references/classification, 2022)",
+            mixup_alpha=0.2,
+            cutmix_alpha=1.0,
+        ),
+        Preset(
+            "strong",
+            "Random resized crop (8-100 % of the area), mirror, RandAugment (2 operations, magnitude 27 of 30), random "
+            "erasing with probability 0.25; in the step MixUp 0.8 or CutMix 1.0.",
+            "DeiT: Touvron et al. 2021, table 9 (RandAugment 9 of 10 is 27 of torchvision's 30)",
+            mixup_alpha=0.8,
+            cutmix_alpha=1.0,
+        ),
+        Preset("recolour", "Withdrawn, for it changed no result. Old runs that name it still open.", "no augmentation"),
+    )
+}
+
+
+class CropFlip(Pipeline):
+    """`light`: a random S x S window of a slightly larger image, mirrored with probability one half."""
+
+    def __init__(self, spec: ImageSpecLike, *, mirror: bool) -> None:
+        super().__init__(spec)
+        self.mirror = mirror
+        self.padding = 0
+        if self.size <= SMALL:
+            self.padding = max(1, self.size // 8)
+        else:
+            self.resize, self.crop = round(self.size * 8 / 7), None
+
+    def __call__(self, images: Sequence[np.ndarray], *, seed: int, epoch: int, draws: np.ndarray) -> torch.Tensor:
+        random = uniforms(mix(seed, AUGMENT, epoch), draws, 3)
+        size, pad = self.size, self.padding
+        out = np.empty((len(images), images[0].shape[0] if images else self.channels, size, size), np.uint8)
+        for row, image in enumerate(_padded(np.stack(images), pad) if pad else images):
+            top = int(random[row, 0] * (image.shape[1] - size + 1))
+            left = int(random[row, 1] * (image.shape[2] - size + 1))
+            out[row] = image[:, top : top + size, left : left + size]
+        batch = torch.from_numpy(out)
+        if self.mirror:
+            flipped = torch.from_numpy(random[:, 2] < 0.5)
+            batch[flipped] = batch[flipped].flip(-1)
+        return self.normalise(batch)
+
+
+class SmallAffine(Pipeline):
+    """`light` for small pictures whose orientation carries the label: a slight turn, zoom and shift; never a mirror."""
+
+    degrees, zoom, shift = 10.0, 0.1, 0.1
+
+    def __call__(self, images: Sequence[np.ndarray], *, seed: int, epoch: int, draws: np.ndarray) -> torch.Tensor:
+        random = torch.from_numpy(uniforms(mix(seed, AUGMENT, epoch), draws, 4) * 2 - 1).float()
+        return self.normalise(self.warp(images, random))
+
+    def warp(self, images: Sequence[np.ndarray], random: torch.Tensor) -> torch.Tensor:
+        """Float pixels 0-255 (B, C or 1, S, S), moved as `random` (B, 4) in [-1, 1) says."""
+        pixels = torch.from_numpy(np.stack(images)).float()
+        angle, scale = torch.deg2rad(random[:, 0] * self.degrees), 1 + random[:, 1] * self.zoom
+        cos, sin = angle.cos() / scale, angle.sin() / scale
+        dx, dy = random[:, 2] * 2 * self.shift, random[:, 3] * 2 * self.shift  # the grid spans [-1, 1]: 2 = one side
+        theta = torch.stack((cos, -sin, dx, sin, cos, dy), dim=1).view(-1, 2, 3)
+        grid = F.affine_grid(theta, list(pixels.shape), align_corners=False)
+        # Nearest, as torchvision's RandomAffine: interpolation would blur every training image and no evaluation image,
+        # which cost 8 x 8 digits a quarter of the validation loss.
+        return F.grid_sample(pixels, grid, mode="nearest", align_corners=False)
+
+
+class Withdrawn(Pipeline):
+    """A preset that old runs name: they can still be evaluated, but not trained further."""
+
+    def __call__(self, images: Sequence[np.ndarray], *, seed: int, epoch: int, draws: np.ndarray) -> NoReturn:
+        raise DataError("augment=recolour was withdrawn, for it changed no result; train with light or standard")
+
+
+def train_pipeline(preset: str, spec: ImageSpecLike, *, mirror: bool = True) -> Pipeline:
+    """The augmentation of the training split under a preset of PRESETS."""
+    if preset == "none":
+        return Pipeline(spec)
+    if preset == "light":
+        return CropFlip(spec, mirror=mirror) if mirror or spec.image_size > SMALL else SmallAffine(spec)
+    if preset == "recolour":
+        return Withdrawn(spec)
+    if preset in ("standard", "strong"):
+        from datasets.randaugment import standard, strong  # torchvision takes a second to import
+
+        return (standard if preset == "standard" else strong)(spec, mirror=mirror)
+    raise ValueError(f"unknown augmentation preset {preset!r}; known: {', '.join(PRESETS)}")
+
+
+def _padded(pictures: np.ndarray, pad: int) -> np.ndarray:
+    """(B, C, S, S) with a black frame of `pad` pixels; np.pad takes ten times as long."""
+    count, channels, height, width = pictures.shape
+    framed = np.zeros((count, channels, height + 2 * pad, width + 2 * pad), np.uint8)
+    framed[:, :, pad:-pad, pad:-pad] = pictures
+    return framed
