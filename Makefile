@@ -7,12 +7,15 @@ BIN := .venv/bin
 run: .venv/app.stamp
 	$(BIN)/python main.py
 
-# Two processes, each with one torch thread (tests/conftest.py); a file's tests stay together and share their runs.
+# Two processes, each with one torch thread; a file's tests stay together and share their runs, in the order of
+# tests/conftest.py.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder
+
 test: .venv/dev.stamp
-	$(BIN)/python -m pytest -n 2 --dist loadscope
+	$(PYTEST)
 
 test-all: .venv/dev.stamp
-	$(BIN)/python -m pytest -n 2 --dist loadscope -m "slow or not slow"
+	$(PYTEST) -m "slow or not slow"
 
 lint: .venv/dev.stamp
 	$(BIN)/ruff check .

@@ -1,4 +1,5 @@
-"""What all tests share: one thread (so bits and timings do not depend on neighbours), and where real data lies."""
+"""What all tests share: one thread (so bits and timings do not depend on neighbours), where real data lies, and the
+order in which files run."""
 
 import os
 from pathlib import Path
@@ -7,6 +8,29 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+
+# `make test` gives whole files to its processes: the long ones go first, so that no process ends with one of them alone.
+LONGEST = (
+    "test_trainers_resume",
+    "test_commands_compare",
+    "test_trainers_pictures",
+    "test_commands_serve",
+    "test_comparison_report",
+    "test_trainers_probe",
+    "test_trainers_run",
+    "test_tensorboard_server",
+    "test_trainers_recipes",
+    "test_trainers_distributed",
+    "test_vit_factory",
+    "test_commands",
+    "test_datasets_check",
+    "test_datasets_check_near_duplicates",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 
 
 @pytest.fixture(scope="session")

@@ -85,7 +85,7 @@ def demanding_config(folder: Path, *, workers: int = 0, tb: str = "scalars") -> 
         model=ModelConfig(
             name="vit_nano_8", weights="fashion_mnist", dropout=0.1, attention_dropout=0.1, stochastic_depth=0.1
         ),
-        data=DataConfig(source="digits", labels_per_class=25, augment="light", batch_size=48, workers=workers),
+        data=DataConfig(source="digits", labels_per_class=14, augment="light", batch_size=24, workers=workers),
         train=TrainConfig(
             epochs=3,
             mixup=0.2,
