@@ -9,7 +9,7 @@ import torch
 
 torch.set_num_threads(1)
 
-# `make test` gives whole files to its processes: the long ones go first, so that no process ends with one of them alone.
+# `make test` gives whole files to its processes: the long ones go first, so that none of them is left over at the end.
 LONGEST = (
     "test_trainers_resume",
     "test_commands_compare",
