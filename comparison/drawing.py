@@ -66,12 +66,12 @@ def draw(results: Sequence[ConditionResult], sights: Sights) -> Iterator[Picture
     for result in results:
         for kind, caption, figure in of_condition(result):
             yield Picture(kind, result.condition if len(results) > 1 else None, caption, figures.png(figure))
-    if sights.names:
+    if sights.arms:
         yield Picture(
             "attention",
             None,
             "Attention rollout of the first seed's model, true class above each image; bright is what it looks at.",
-            figures.png(figures.attention(sights.names, sights.titles, sights.pixels, sights.maps)),
+            figures.png(figures.attention(sights.arms, sights.images)),
         )
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor
 
 from comparison.results import ConditionResult
 from comparison.runs import Arm, Run
@@ -19,10 +18,11 @@ from datasets.errors import DataError
 from datasets.images import from_array, read_image
 from datasets.loaders import read_samples
 from datasets.transforms import eval_pipeline
+from figures.judged import Judged, rank
 from trainers.config import from_dict
 from trainers.errors import CheckpointError
 from trainers.result import load
-from vit.attention_maps import attention_weights, reading, rollout
+from vit.attention_maps import maps_of
 
 EXAMPLES = 8  # images per side that only one arm gets right
 LOOKED_AT = 6  # images under the attention of every arm
@@ -55,18 +55,14 @@ class Disagreement:
 
 @dataclass
 class Sights:
-    """The same few images through every arm with attention: A arms, I images."""
+    """The same few images through every arm with attention, as the model of the arm's first seed sees them."""
 
-    titles: list[str] = field(default_factory=list)
-    """The true class of each image."""
-    names: dict[int, str] = field(default_factory=dict)
-    """The A arms, by their place among all arms."""
-    pixels: list[list[np.ndarray]] = field(default_factory=list)
-    """A times I uint8 (C, S, S): what goes into each model."""
-    maps: list[Tensor] = field(default_factory=list)
-    """A times (I, G, G): attention rollout of each arm's first seed."""
+    arms: dict[int, str] = field(default_factory=dict)
+    """Names of these arms, by their place among all arms."""
+    images: list[list[Judged]] = field(default_factory=list)
+    """The images of each of these arms."""
     unseen: list[str] = field(default_factory=list)
-    """Why arms are left out, a sentence each."""
+    """Why other arms are left out, a sentence each."""
 
 
 def disagreement(result: ConditionResult) -> Disagreement:
@@ -173,41 +169,43 @@ def sights_of(result: ConditionResult, shown: Disagreement) -> Sights:
     rows = [example.row for example in (*shown.only_first[:half], *shown.only_second[:half])]
     run = shown.first.runs[0]
     rows += [row for row in range(len(run.labels)) if row not in rows][: LOOKED_AT - len(rows)]
-    sights = Sights(titles=[run.class_names[run.labels[row]] for row in rows])
+    sights = Sights()
     try:
         images = open_images(run, rows)
     except (DataError, OSError, ValueError) as error:
-        sights.unseen.append(f"No attention is shown: {error}")
-        return sights
+        return Sights(unseen=[f"No attention is shown: {error}"])
     for index, arm in enumerate(result.condition.arms):
         try:
-            pixels, maps = attention_rollout(arm.runs[0], images)
+            judged = judge_images(arm.runs[0], rows, images)
         except (CheckpointError, OSError, ValueError, ImportError) as error:
             sights.unseen.append(f"{arm.name} is left out: {error}")
             continue
-        if maps is None:
+        if judged:
+            sights.arms[index] = arm.name
+            sights.images.append(judged)
+        else:
             sights.unseen.append(f"{arm.name} has no attention to show.")
-            continue
-        sights.names[index] = arm.name
-        sights.pixels.append(pixels)
-        sights.maps.append(maps)
     return sights
 
 
-def attention_rollout(run: Run, images: Sequence[Image.Image]) -> tuple[list[np.ndarray], Tensor | None]:
-    """What goes into a run's model, and where it looks (I, G, G); None for a model without attention.
+def judge_images(run: Run, rows: Sequence[int], images: Sequence[Image.Image]) -> list[Judged]:
+    """The scored images `rows` as a run's model sees them, with its attention; none for a model without attention.
 
     Raises:
         CheckpointError, OSError: the run's weights cannot be read.
     """
-    model, spec, _ = load(run.run_dir)
+    model, spec, class_names = load(run.run_dir)
     pipeline = eval_pipeline(spec)
     mode = "L" if pipeline.channels == 1 else "RGB"
-    pixels = [pipeline.store(image.convert(mode)) for image in images]
+    pixels = np.stack([pipeline.store(image.convert(mode)) for image in images])
     try:
-        with torch.no_grad():
-            _, attention = attention_weights(model, pipeline.normalise(torch.from_numpy(np.stack(pixels))))
-            pool = "cls" if run.config["model"]["pool"] == "cls" else "mean"
-            return pixels, reading(rollout(attention), pool=pool)
-    except ValueError:  # no attention, or tokens that are not one class token and a square grid
-        return pixels, None
+        maps = maps_of(model, pipeline.normalise(torch.from_numpy(pixels)))
+    except ValueError:
+        return []
+    return [
+        Judged(
+            run.paths[row], rank(maps.logits[i].softmax(dim=0), class_names), run.class_names[run.labels[row]],
+            pixels[i], maps.rollout[i],
+        )
+        for i, row in enumerate(rows)
+    ]  # fmt: skip

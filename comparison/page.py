@@ -12,8 +12,9 @@ from markupsafe import Markup
 
 from comparison.drawing import TITLES, Picture, confusion
 from comparison.images import Disagreement, data_uri
+from comparison.names import settings_that_differ
 from comparison.results import ConditionResult
-from comparison.runs import Comparison, settings_that_differ
+from comparison.runs import Comparison
 from comparison.table import Table, cost_table, notes, printable, result_table
 from figures.comparison import MOST_CLASSES, colour
 

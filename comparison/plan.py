@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from comparison.arms import Arm, measure_arms, rate_grid, shared_epochs, tunes, without_subset
+from comparison.arms import PlannedArm, measure_arms, rate_grid, shared_epochs, tunes
 from datasets.config import DataConfig
 from datasets.shared_split import shared_split
 from datasets.splits import subset_training
 from trainers import defaults
-from trainers.config import OutputConfig, RunConfig, to_dict
+from trainers.config import RunConfig, to_dict
 from trainers.distributed import world_size
 from trainers.errors import ConfigError
-from trainers.run_directory import read_json
+from trainers.run_directory import data_folder, free_folder, read_json
 
 
 @dataclass(frozen=True)
@@ -33,13 +32,26 @@ class Request:
     lr_grid: tuple[float, ...] | None = None
 
 
+def labels_of(words: Sequence[str]) -> tuple[int | None, ...]:
+    """The numbers of labels per class that a person named; None stands for `all`.
+
+    Raises:
+        ConfigError: a word that is neither.
+    """
+    for word in words:
+        if word != "all" and not (word.isdecimal() and int(word)):
+            raise ConfigError(f"--labels {word}: give a number of training labels per class, or all")
+    return tuple(dict.fromkeys(None if word == "all" else int(word) for word in words))
+
+
 class Plan:
     """A request with everything decided before the first step: split, arms, budgets, rates, folder."""
 
     def __init__(self, request: Request) -> None:
         refuse_what_cannot_be_shared(request)
         self.request = request
-        self.split = shared_split(without_subset(request.base.data))
+        all_labels = replace(request.base.data, labels_per_class=None, fraction=None)
+        self.split = shared_split(all_labels)
         self.folder, self.continued = find_folder(request)
         self.arms = measure_arms(request.arms)
         self.train_images = [self._training_images(labels) for labels in request.labels]
@@ -66,13 +78,13 @@ class Plan:
         first = self.request.base.train.seed
         return range(first, first + self.request.seeds)
 
-    def rates(self, arm: Arm) -> tuple[float | None, ...]:
+    def rates(self, arm: PlannedArm) -> tuple[float | None, ...]:
         """The rates an arm tries; None: its default. A rate that a person gave is not looked for."""
         if arm.config.train.lr is not None or not self.tuned:
             return (arm.config.train.lr,)
         return self.grid
 
-    def runs_of(self, arm: Arm) -> int:
+    def runs_of(self, arm: PlannedArm) -> int:
         """Under one condition: every rate at the first seed, one rate at the others."""
         return len(self.rates(arm)) + self.request.seeds - 1
 
@@ -80,7 +92,7 @@ class Plan:
     def number_of_runs(self) -> int:
         return sum(self.runs_of(arm) for arm in self.arms) * len(self.request.labels)
 
-    def work(self, arm: Arm, condition: int) -> float:
+    def work(self, arm: PlannedArm, condition: int) -> float:
         """Floating-point operations of one run: three forward passes a training image, one a validation image."""
         images = 3 * self.train_images[condition] + self.split.size("val")
         return arm.flops * self.epochs[condition] * images
@@ -94,7 +106,7 @@ class Plan:
         data = with_labels(self.request.base.data, labels)
         return len(subset_training(self.split.samples, data).indices("train"))
 
-    def run_config(self, arm: Arm, condition: int, *, seed: int, lr: float | None) -> RunConfig:
+    def run_config(self, arm: PlannedArm, condition: int, *, seed: int, lr: float | None) -> RunConfig:
         """The options of one run. Its name says which it is, so that a stopped comparison finds it again."""
         labels = self.request.labels[condition]
         parts = [self.folder.name, arm.slug, *([f"l{labels}"] if labels else []), f"s{seed}"]
@@ -102,7 +114,7 @@ class Plan:
             parts.append(f"lr{lr:g}")
         config = arm.config
         pictures = config.output.tb if seed == self.seeds[0] else "scalars"  # those of every seed say the same
-        return dataclasses.replace(
+        return replace(
             config,
             data=replace(with_labels(config.data, labels), split=self.split_file),
             train=replace(config.train, seed=seed, lr=lr, epochs=self.epochs[condition]),
@@ -142,26 +154,4 @@ def find_folder(request: Request) -> tuple[Path, bool]:
         known = read_json(path)
         if known["status"] != "finished" and known["requested"] == wanted:
             return path.parent, True
-    return free_folder(output, data), False
-
-
-def data_folder(output: OutputConfig, data: str) -> Path:
-    return output.output_dir / (Path(data).stem or "data")
-
-
-def free_folder(output: OutputConfig, data: str) -> Path:
-    """Where a comparison goes; nothing is created yet.
-
-    Raises:
-        ConfigError: `--run-name` is taken.
-    """
-    parent = data_folder(output, data)
-    if output.run_name is not None:
-        if (parent / output.run_name).exists():
-            raise ConfigError(f"{parent / output.run_name} exists already; choose another --run-name, or remove it")
-        return parent / output.run_name
-    name, number = f"{datetime.now():%Y%m%d-%H%M%S}_compare", 2
-    folder = parent / name
-    while folder.exists():
-        folder, number = parent / f"{name}_{number}", number + 1
-    return folder
+    return free_folder(output, data, "compare"), False

@@ -12,9 +12,9 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from torch import Tensor
 
 from figures.attention import overlay
+from figures.judged import Judged
 from figures.results import GREY, escape, shorten
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito 2008
@@ -158,33 +158,27 @@ def reliability(names: Sequence[str], bins: Sequence[np.ndarray], errors: Sequen
     return figure
 
 
-def attention(
-    names: Mapping[int, str],
-    titles: Sequence[str],
-    pixels: Sequence[Sequence[np.ndarray]],
-    maps: Sequence[Tensor],
-) -> Figure:
+def attention(names: Mapping[int, str], images: Sequence[Sequence[Judged]]) -> Figure:
     """The same images under the attention of every arm; the first row without.
 
     Args:
         names: arms that have attention, by their place among all arms, which gives their colour.
-        titles: one per image.
-        pixels: of every arm in `names` and every image uint8 (C, S, S).
-        maps: of every arm in `names` (images, G, G).
+        images: of every arm in `names`, with pixels and rollout.
     """
-    across, down = len(titles), len(names) + 1
+    across, down = len(images[0]), len(names) + 1
     figure = Figure(figsize=(1.75 * across + 0.6, 1.85 * down + 0.2), layout="constrained")
     grid = figure.subplots(down, across, squeeze=False)
     for axis in grid.ravel():
         axis.set(xticks=[], yticks=[])
         axis.spines[:].set_visible(False)
-    for column, title in enumerate(titles):
-        overlay(grid[0, column], pixels[0][column], None)
-        grid[0, column].set_title(escape(shorten(title, 20)), fontsize=8)
+    for axes, row in zip(grid, (images[0], *images), strict=True):
+        for axis, judged in zip(axes, row, strict=True):
+            assert judged.pixels is not None
+            overlay(axis, judged.pixels, None if axis in grid[0] else judged.rollout)
+    for axis, judged in zip(grid[0], images[0], strict=True):
+        axis.set_title(escape(shorten(judged.label or "", 20)), fontsize=8)
     grid[0, 0].set_ylabel("image", fontsize=8)
-    for axes, (index, name), arm_pixels, arm_maps in zip(grid[1:], names.items(), pixels, maps, strict=True):
-        for axis, image, weights in zip(axes, arm_pixels, arm_maps, strict=True):
-            overlay(axis, image, weights)
+    for axes, (index, name) in zip(grid[1:], names.items(), strict=True):
         axes[0].set_ylabel(_wrapped(name, 24), fontsize=8, color=colour(index))
     return figure
 

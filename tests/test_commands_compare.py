@@ -14,13 +14,14 @@ import pytest
 from fake_sets import class_folders
 
 import main
-from commands.compare import BIGGER, STORY, parse, parse_arm
-from comparison.arms import default_arms
-from comparison.train_arms import known_problems
+from commands.compare import STORY, parse, parse_arm
+from comparison.arms import default_arms, measure_arms
+from comparison.pace import BIGGER
+from comparison.protocol import known_problems
 from datasets.config import DataConfig
 from datasets.shared_split import shared_split
 from trainers import process
-from trainers.config import RunConfig
+from trainers.config import RunConfig, TrainConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = ("--image-size", 16, "--epochs", 1, "--batch-size", 4, "--workers", 0, "--device", "cpu")
@@ -176,8 +177,8 @@ def test_a_stopped_comparison_goes_on_where_it_stopped(tmp_path):
 def test_a_comparison_that_cannot_be_is_refused_in_one_line_before_anything_is_written(
     capsys, tmp_path, argv, code, message
 ):
-    found, _, err = run(capsys, "compare", *argv, "--output-dir", tmp_path / "runs", "--device", "cpu")
-    assert found == code, err
+    exit_code, _, err = run(capsys, "compare", *argv, "--output-dir", tmp_path / "runs", "--device", "cpu")
+    assert exit_code == code, err
     assert message in err
     assert err.count("\n") == 1
     assert not (tmp_path / "runs").exists()
@@ -229,15 +230,17 @@ def test_test_images_that_were_trained_on_are_counted_in_output_and_report(troub
 
 
 def test_an_arm_that_may_have_seen_the_test_images_in_pretraining_is_warned_of():
-    def plan(source, *names):
-        base = SimpleNamespace(data=SimpleNamespace(source=source))
-        split = shared_split(DataConfig(source="digits"))
-        return SimpleNamespace(
-            request=SimpleNamespace(base=base), arms=[SimpleNamespace(name=name) for name in names], split=split
-        )
+    base = RunConfig(data=DataConfig(source="digits"), train=TrainConfig(device="cpu"))
+    scratch, pretrained = measure_arms([parse_arm(text, base) for text in default_arms("digits")])
 
-    found = list(known_problems(plan("hymenoptera", "vit_b_16 from scratch", "vit_b_16 pretrained")))
-    assert found == ["hymenoptera is a subset of ImageNet-1k (classes ant and bee): a pretrained arm may have seen the "
-                     "test images"]  # fmt: skip
-    assert not list(known_problems(plan("hymenoptera", "vit_b_16 from scratch", "vit_tiny_16 from scratch")))
-    assert not list(known_problems(plan("digits", "vit_nano_8 from scratch", "vit_nano_8 pretrained")))
+    def plan(source, *arms):
+        request = SimpleNamespace(base=SimpleNamespace(data=SimpleNamespace(source=source)))
+        return SimpleNamespace(request=request, arms=arms, split=shared_split(DataConfig(source="digits")))
+
+    assert [arm.name for arm in (scratch, pretrained)] == ["vit_nano_8 from scratch", "vit_nano_8 pretrained"]
+    assert [arm.slug for arm in (scratch, pretrained)] == ["vit-nano-8-from-scratch", "vit-nano-8-pretrained"]
+    assert list(known_problems(plan("hymenoptera", scratch, pretrained))) == [
+        "hymenoptera is a subset of ImageNet-1k (classes ant and bee): a pretrained arm may have seen the test images"
+    ]
+    assert not list(known_problems(plan("hymenoptera", scratch)))
+    assert not list(known_problems(plan("digits", scratch, pretrained)))

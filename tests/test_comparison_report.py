@@ -17,7 +17,8 @@ from comparison.drawing import confusion
 from comparison.images import only_one_right, open_images, usual_prediction
 from comparison.report import write_report as write_analysed_report
 from comparison.results import analyse
-from comparison.runs import group_into_arms, read_run, require_same_data
+from comparison.runs import group_into_arms, read_run
+from comparison.same_data import require_same_data
 from comparison.table import rows
 from datasets.config import DataConfig
 from trainers.config import OutputConfig, RunConfig, TrainConfig
@@ -255,7 +256,7 @@ def test_two_real_runs_are_compared_by_the_numbers_they_logged_themselves(tmp_pa
         runs.append(read_run(result.run_dir))
     require_same_data(runs)
     arms = group_into_arms(runs)
-    assert [arm.name for arm in arms] == ["vit_micro_2 lr=0.001", "vit_micro_2 lr=0.01"]
+    assert [arm.name for arm in arms] == ["vit_micro_2 from scratch lr=0.001", "vit_micro_2 from scratch lr=0.01"]
     comparison = comparison_of((4, arms), data="digits")
     for row, run in zip(rows(comparison, analyse(comparison)), runs, strict=True):
         logged = run.summary["test"]

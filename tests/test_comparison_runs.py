@@ -2,14 +2,9 @@ import numpy as np
 import pytest
 from small_comparison import finished_run
 
-from comparison.runs import (
-    arm_names,
-    group_into_arms,
-    left_out,
-    read_run,
-    require_same_data,
-    settings_that_differ,
-)
+from comparison.names import arm_names, settings_that_differ, slugs
+from comparison.runs import group_into_arms, left_out, read_run
+from comparison.same_data import require_same_data
 from datasets.errors import DataError
 from trainers.errors import CheckpointError
 
@@ -110,11 +105,6 @@ def test_an_image_that_changed_its_content_or_label_is_named(tmp_path):
         require_same_data([first, read_run(folder)])
 
 
-def test_training_images_may_differ_where_that_is_the_question(tmp_path):
-    runs = [read_run(run_in(tmp_path / str(count), train_images=count)) for count in (3, 9)]
-    require_same_data(runs, training=False)
-
-
 def test_runs_become_arms_by_their_configuration_and_seeds_by_their_order(tmp_path):
     runs = [
         read_run(
@@ -124,7 +114,7 @@ def test_runs_become_arms_by_their_configuration_and_seeds_by_their_order(tmp_pa
         for seed in (2, 0, 1)
     ]
     arms = group_into_arms(runs)
-    assert [arm.name for arm in arms] == ["vit_micro_4 lr=0.1", "vit_micro_4 lr=0.2"]
+    assert [arm.name for arm in arms] == ["vit_micro_4 from scratch lr=0.1", "vit_micro_4 from scratch lr=0.2"]
     assert [arm.seeds for arm in arms] == [(0, 1, 2)] * 2
     assert arms[0].correct.shape == (3, 6)
     assert left_out(runs, arms) == ()
@@ -146,7 +136,10 @@ def test_one_configuration_is_no_comparison_but_the_same_run_twice_is(tmp_path):
     runs = [read_run(run_in(tmp_path / str(seed), seed=seed)) for seed in (0, 1)]
     with pytest.raises(DataError, match="2 runs of one configuration are one arm"):
         group_into_arms(runs)
-    assert [arm.name for arm in group_into_arms([runs[0], runs[0]])] == ["vit_micro_4", "vit_micro_4 (2)"]
+    assert [arm.name for arm in group_into_arms([runs[0], runs[0]])] == [
+        "vit_micro_4 from scratch",
+        "vit_micro_4 from scratch (2)",
+    ]
 
 
 def config(name, *, lr=0.1, **model):
@@ -154,24 +147,60 @@ def config(name, *, lr=0.1, **model):
     return {"model": base | model, "data": {"batch_size": 8}, "train": {"lr": lr}}
 
 
-def test_an_arm_is_named_after_its_model_and_what_is_unusual_about_it():
-    assert arm_names([config("vit_tiny_16"), config("vit_b_16", trainable="head", lr=0.2)]) == [
-        "vit_tiny_16",
-        "vit_b_16 weights=none trainable=head",
+def test_an_arm_is_named_after_its_model_its_start_and_what_else_tells_it_from_the_others():
+    assert arm_names(
+        [config("vit_tiny_16"), config("vit_b_16", weights="IMAGENET1K_V1", trainable="head", lr=0.2)]
+    ) == [
+        "vit_tiny_16 from scratch",
+        "vit_b_16 pretrained, head only",
     ]
-    assert arm_names([config("vit_nano_4"), config("vit_nano_4", weights="fashion_mnist")]) == [
-        "vit_nano_4",
-        "vit_nano_4 weights=fashion_mnist",
+    assert arm_names([config("vit_nano_4", trainable="last:2"), config("vit_nano_4", weights="fashion_mnist")]) == [
+        "vit_nano_4 from scratch, last 2 blocks",
+        "vit_nano_4 pretrained",
     ]
-    assert arm_names([config("vit_b_16", weights="IMAGENET1K_V1"), config("vit_b_16", weights="/a/b.pth")]) == [
-        "vit_b_16",
-        "vit_b_16 weights=b.pth",
+    assert arm_names(
+        [config("vit_b_16", weights="IMAGENET1K_V1"), config("vit_b_16", weights="/a/b.pth", mean=[0])]
+    ) == [
+        "vit_b_16 pretrained weights=IMAGENET1K_V1",
+        "vit_b_16 pretrained weights=/a/b.pth",
     ]
     assert arm_names([config("resnet18", image_size=size, lr=lr) for size, lr in ((8, 1), (8, 2), (16, 2))]) == [
-        "resnet18 weights=none image_size=8 lr=1",
-        "resnet18 weights=none image_size=8 lr=2",
-        "resnet18 weights=none image_size=16",
+        "resnet18 from scratch image_size=8 lr=1",
+        "resnet18 from scratch image_size=8 lr=2",
+        "resnet18 from scratch image_size=16 lr=2",
     ]
+    assert arm_names([config("hf:a/b", weights=None), config("hf:a/c", weights=None)]) == [
+        "hf:a/b pretrained",
+        "hf:a/c pretrained",
+    ]
+
+
+def test_arms_that_differ_only_in_speed_or_normalisation_are_told_apart_by_it():
+    fast, slow = config("vit_nano_4"), config("vit_nano_4")
+    fast["train"]["compile"], slow["train"]["compile"] = True, False
+    assert arm_names([fast, slow]) == ["vit_nano_4 from scratch compile=True", "vit_nano_4 from scratch compile=False"]
+    assert arm_names([fast, fast]) == ["vit_nano_4 from scratch"] * 2
+    assert arm_names([config("vit_nano_4", mean=mean) for mean in (0, 1)]) == [
+        "vit_nano_4 from scratch mean=0",
+        "vit_nano_4 from scratch mean=1",
+    ]
+
+
+def test_runs_of_an_older_version_may_lack_an_option():
+    assert arm_names([config("vit_nano_4"), config("vit_nano_4", pool="mean")]) == [
+        "vit_nano_4 from scratch pool=-",
+        "vit_nano_4 from scratch pool=mean",
+    ]
+
+
+def test_folders_of_different_arms_are_different_however_long_their_names():
+    long = "vit_b_16 pretrained weights=/a/path/that/goes/on/and/on/and/on/to/"
+    assert slugs(["vit_nano_8 from scratch", "vit_b_16 pretrained, head only"]) == [
+        "vit-nano-8-from-scratch",
+        "vit-b-16-pretrained-head-only",
+    ]
+    first, second = slugs([f"{long}a.pth", f"{long}b.pth"])
+    assert first != second
 
 
 def test_settings_that_differ_leave_out_where_and_how_fast_it_ran():
@@ -179,8 +208,8 @@ def test_settings_that_differ_leave_out_where_and_how_fast_it_ran():
     first["data"]["workers"], second["data"]["workers"] = 0, 2
     assert settings_that_differ([first, second]) == [
         ("model", ["a", "b"]),
-        ("lr", ["0.1", "0.3"]),
         ("mean", ["[0.5]", "[0.4]"]),
+        ("lr", ["0.1", "0.3"]),
     ]
     assert settings_that_differ([first, first]) == []
 

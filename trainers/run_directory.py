@@ -16,27 +16,38 @@ from typing import Any
 
 import torch
 
-from trainers.config import RunConfig, load_config, to_dict
+from trainers.config import OutputConfig, RunConfig, load_config, to_dict
 from trainers.errors import ConfigError
 
 VERSIONED = ("torch", "torchvision", "pytorch-ignite", "tensorboard", "numpy", "pillow")
 
 
 def plan_run_directory(config: RunConfig) -> Path:
-    """The folder this run will get; nothing is created yet, so that a wrong input leaves nothing behind.
+    """The folder this run will get (see `free_folder`)."""
+    model = config.model.name.replace(":", "_").replace("/", "_")
+    return free_folder(config.output, config.data.source, f"{model}_s{config.train.seed}")
+
+
+def data_folder(output: OutputConfig, source: str) -> Path:
+    """Where everything that was trained on a data set goes."""
+    return output.output_dir / (Path(source).stem or "data")
+
+
+def free_folder(output: OutputConfig, source: str, name: str) -> Path:
+    """A folder of its own: `--run-name`, else the time and `name`. Nothing is created yet, so that a wrong input leaves
+    nothing behind.
 
     Raises:
         ConfigError: `--run-name` is taken.
     """
-    parent = config.output.output_dir / (Path(config.data.source).stem or "data")
-    if config.output.run_name is not None:
-        folder = parent / config.output.run_name
+    parent = data_folder(output, source)
+    if output.run_name is not None:
+        folder = parent / output.run_name
         if folder.exists():
-            raise ConfigError(f"run {folder} exists already; choose another --run-name, or remove it")
+            raise ConfigError(f"{folder} exists already; choose another --run-name, or remove it")
         return folder
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    name = f"{stamp}_{config.model.name.replace(':', '_').replace('/', '_')}_s{config.train.seed}"
-    folder, number = parent / name, 2
+    name, number = f"{datetime.now():%Y%m%d-%H%M%S}_{name}", 2
+    folder = parent / name
     while folder.exists():
         folder, number = parent / f"{name}_{number}", number + 1
     return folder

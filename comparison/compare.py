@@ -1,0 +1,110 @@
+"""From a request, or from runs that are there, to the verdict: on the terminal, and in a report."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from comparison.plan import Plan, Request
+from comparison.protocol import announce, known_problems, protocol
+from comparison.runs import Arm, Comparison, Condition, group_into_arms, left_out, read_run
+from comparison.same_data import require_same_data
+from comparison.train_arms import TrainedArm, train_arms
+from datasets.splits import write_split
+from inference.evaluate import score_last_epoch
+from trainers import console
+from trainers.config import OutputConfig, to_dict
+from trainers.run_directory import command_line, find_run, free_folder, read_json, write_json
+
+
+def compare_arms(request: Request) -> None:
+    """Train all arms, seed by seed, and report who wins. The same request goes on where it was stopped.
+
+    Raises:
+        ConfigError, DataError, WeightsError: before anything is trained or written.
+        TrainingError, Interrupted: the same command goes on where this one stopped.
+    """
+    console.show_model_log()
+    plan = Plan(request)
+    announce(plan)
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    record = plan.folder / "compare.json"
+    write_json(record, {"status": "running", "requested": to_dict(request)})
+    if not plan.continued:
+        write_split(plan.split_file, plan.split.samples)
+    warnings = tuple(known_problems(plan))
+    for line in warnings:
+        console.say(f"{'warning':>9}  {line}")
+    trained = list(train_arms(plan))
+    comparison = Comparison(
+        data=request.base.data.source,
+        conditions=tuple(condition_of(trained, labels) for labels in request.labels),
+        protocol=tuple(protocol(plan)),
+        warnings=warnings,
+        command=command(),
+        tuning=tuple(row for arm in trained for row in arm.tuning),
+        scored="held-out validation" if plan.split.halved else "",
+    )
+    show(comparison, plan.folder)
+    # The report is there: from now on the same command starts another comparison.
+    write_json(record, read_json(record) | {"status": "finished"})
+
+
+def condition_of(trained: Sequence[TrainedArm], labels: int | None) -> Condition:
+    arms = tuple(
+        Arm(arm.arm.name, tuple(read_run(result.run_dir, split="test") for result in arm.results))
+        for arm in trained
+        if arm.labels == labels
+    )
+    require_same_data([run for arm in arms for run in arm.runs])
+    return Condition(labels, arms)
+
+
+def compare_runs(names: Sequence[str], output: OutputConfig) -> None:
+    """Compare finished runs, unchanged. Where they have no test images, the weights of their last epochs are scored on
+    their validation images.
+
+    Raises:
+        FileNotFoundError, DataError, CheckpointError: a run is missing, not whole, or was given other images.
+    """
+    folders = [find_run(name, output.output_dir) for name in names]
+    for folder in folders:
+        score_last_epoch(folder)
+    runs = [read_run(folder) for folder in folders]
+    require_same_data(runs)
+    images = "validation images with the weights of the last epoch: there is no test split"
+    if runs[0].scored == "test":
+        images = "test images, once per run, with the weights of the best validation epoch"
+    data, arms = runs[0].config["data"], group_into_arms(runs)
+    comparison = Comparison(
+        data=data["source"],
+        conditions=(Condition(data["labels_per_class"], arms),),
+        protocol=(
+            f"These runs were trained on their own; nothing was tuned here. Scored on the {images}.",
+            "They saw the same training, validation and test images; whether their budgets were equal, the table "
+            "tells.",
+        ),
+        warnings=left_out(runs, arms),
+        command=command(),
+    )
+    show(comparison, free_folder(output, data["source"], "compare"))
+
+
+def command() -> str:
+    """The command line of this process, as one types it."""
+    return shlex.join(["python", *command_line()])
+
+
+def show(comparison: Comparison, folder: Path) -> None:
+    """Judge a comparison, write its report and print its tables."""
+    # Only now: what matplotlib, scipy and scikit-learn take would count as memory of the runs before.
+    from comparison.report import write_report
+    from comparison.results import analyse
+    from comparison.table import terminal_table
+
+    results = analyse(comparison)
+    write_report(comparison, results, folder)
+    print(f"\n{terminal_table(comparison, results)}\n")
+    print(f"{'report':>9}  {folder / 'report.html'}")
+    print(f"{'watch':>9}  tensorboard --logdir {folder.parent.parent}")

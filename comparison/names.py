@@ -1,0 +1,90 @@
+"""What the arms of a comparison are called, and which options tell them apart: from the options of their runs alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Config = Mapping[str, Mapping[str, Any]]
+"""Resolved options of one run, as config.json holds them."""
+
+# Where results are kept, what is only faster, and what `require_same_data` compares by itself.
+_IRRELEVANT = {
+    "model": {"attention", "weights_source"},
+    "train": {
+        "seed", "device", "save_every", "log_every", "checkpoint_activations", "compile", "cache_features", "loop",
+    },
+    "data": {
+        "source", "root", "split", "split_seed", "val_fraction", "test_fraction", "labels_per_class", "fraction",
+        "on_bad_image", "cache", "workers",
+    },
+}  # fmt: skip
+# In a name these follow from others: a pretrained model brings its own normalisation.
+_DERIVED = {"mean", "std", "layer_norm_eps"}
+# Two arms may differ in these alone, to see what they save.
+_FASTER = ("attention", "cache_features", "checkpoint_activations", "compile")
+
+
+def settings(config: Config) -> dict[str, str]:
+    """Every option that can change a result, as text; equal names of two sections do not occur."""
+    return {
+        "model" if (section, option) == ("model", "name") else option: _text(value)
+        for section, irrelevant in _IRRELEVANT.items()
+        for option, value in config[section].items()
+        if option not in irrelevant
+    }
+
+
+def settings_that_differ(configs: Sequence[Config]) -> list[tuple[str, list[str]]]:
+    """(option, its value in each config) of every option that is not the same in all and matters to a result."""
+    values = [settings(config) for config in configs]
+    options = dict.fromkeys(option for plain in values for option in plain)
+    rows = [(option, [plain.get(option, "-") for plain in values]) for option in options]
+    return [(option, row) for option, row in rows if len(set(row)) > 1]
+
+
+def arm_names(configs: Sequence[Config]) -> list[str]:
+    """Call each arm by its model and start, then by whatever else tells it from the others.
+
+    Two names are equal where the options are: the same configuration twice.
+    """
+    names = [_model_and_start(config["model"]) for config in configs]
+    values = [settings(config) for config in configs]
+    faster = [_flat(config, _FASTER) for config in configs]
+    telling = [{option: text for option, text in plain.items() if option not in _DERIVED} for plain in values]
+    for options in (telling, values, faster):
+        names = _told_apart(names, options)
+    return names
+
+
+def _told_apart(names: Sequence[str], values: Sequence[Mapping[str, str]]) -> list[str]:
+    """Each name with the options in which it differs from any other of the same name."""
+    longer = []
+    for name, mine in zip(names, values, strict=True):
+        alike = [theirs for other, theirs in zip(names, values, strict=True) if other == name]
+        options = dict.fromkeys(option for theirs in alike for option in theirs)
+        differing = [o for o in options if any(theirs.get(o, "-") != mine.get(o, "-") for theirs in alike)]
+        longer.append(" ".join([name, *(f"{option}={mine.get(option, '-')}" for option in differing)]))
+    return longer
+
+
+def _model_and_start(model: Mapping[str, Any]) -> str:
+    start = "from scratch" if model["weights"] == "none" else "pretrained"  # a resolved None is hf:'s own
+    kind, _, blocks = model["trainable"].partition(":")
+    part = {"all": "", "head": ", head only", "last": f", last {blocks} blocks"}[kind]
+    return f"{model['name']} {start}{part}"
+
+
+def _flat(config: Config, options: Sequence[str]) -> dict[str, str]:
+    return {option: _text(part[option]) for part in config.values() for option in options if option in part}
+
+
+def _text(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def slugs(names: Sequence[str]) -> list[str]:
+    """The names as parts of folders' names: plain and short, but still different."""
+    short = [re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-")[:60] for name in names]
+    return [slug if short.count(slug) == 1 else f"{slug}-{place}" for place, slug in enumerate(short, 1)]

@@ -1,0 +1,85 @@
+"""What a plan does, in words: one screen before the first run, and the protocol and the warnings of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from comparison.plan import Plan
+from datasets.shared_split import PRETRAINED_ON, copies_of_training_images
+from trainers import console
+
+
+def announce(plan: Plan) -> None:
+    """Print one screen before the first run."""
+    request, split = plan.request, plan.split
+    held_out = "; the set has no test images: half of val was held out" if split.halved else ""
+    rows = [("data", f"{request.base.data.source}: {sizes(plan)}{held_out}")]
+    for arm in plan.arms:
+        size = f"{arm.parameters:,} parameters, {arm.trainable:,} trainable, {arm.flops / 1e9:.2g} GFLOPs per image"
+        rows.append(("arm", f"{arm.name}: {size}, lr {rates_text(plan.rates(arm))}"))
+    for labels, images, epochs in zip(request.labels, plan.train_images, plan.epochs, strict=True):
+        budget = f"{images:,} images x {epochs} epochs = {images * epochs:,} images per run"
+        rows.append(("budget", f"{labels_text(labels)}: {budget}"))
+    tuned = "each arm tries every rate at its first seed" if plan.tuned else "rates are not tuned"
+    rows += [
+        ("rates", f"{tuned} ({plan.why_tuned})"),
+        ("runs", f"{plan.number_of_runs}, seeds {', '.join(map(str, plan.seeds))}, device {plan.device}"),
+        ("folder", f"{plan.folder}{' (continued)' if plan.continued else ''}"),
+        ("watch", f"tensorboard --logdir {request.base.output.output_dir}"),
+    ]
+    for label, text in rows:
+        console.say(f"{label:>9}  {text}")
+    console.say()
+
+
+def protocol(plan: Plan) -> Iterator[str]:
+    """Yield how the arms were treated, one sentence each."""
+    request, split = plan.request, plan.split
+    yield f"All runs use one split, saved as {plan.split_file.name}: {sizes(plan)} images."
+    if split.halved:
+        yield "The set has no test split: half of its validation images, drawn per class, were held out as test images."
+    for labels, images, epochs in zip(request.labels, plan.train_images, plan.epochs, strict=True):
+        yield (
+            f"With {labels_text(labels, every='all training labels')} ({images:,} images) every run takes {epochs} "
+            f"epochs: {images * epochs:,} images seen, the same for all arms. Choices used {split.size('val'):,} "
+            "validation labels beside them."
+        )
+    if plan.tuned:
+        yield (
+            f"Every arm tried the peak learning rates {rates_text(plan.grid)} at seed {plan.seeds[0]}; the one with "
+            f"the best validation {request.base.train.select} (ties: lower loss) served its other seeds too."
+        )
+    else:
+        yield f"Learning rates are the defaults or as given, not tuned ({plan.why_tuned})."
+    given = [arm.name for arm in plan.arms if arm.config.train.lr is not None]
+    if given:
+        yield f"The learning rate of {', '.join(given)} was given, not tuned."
+    yield (
+        f"The epoch is chosen by validation {request.base.train.select} alone; its weights are scored on the test "
+        "images once, by the evaluator that training uses."
+    )
+
+
+def known_problems(plan: Plan) -> Iterator[str]:
+    """Yield what a reader of the result must know about the data."""
+    source = plan.request.base.data.source
+    if source in PRETRAINED_ON and any(arm.pretrained for arm in plan.arms):
+        yield f"{PRETRAINED_ON[source]}: a pretrained arm may have seen the test images"
+    copies = copies_of_training_images(plan.split.samples)
+    if copies is None:
+        yield f"too many images to look for copies between train and test; `python main.py check {source}` does"
+    elif copies:
+        images = plan.split.size("test")
+        yield f"{len(copies)} of {images} test images are near-duplicates of training images, first {copies[0]!r}"
+
+
+def sizes(plan: Plan) -> str:
+    return ", ".join(f"{plan.split.size(name):,} {name}" for name in ("train", "val", "test"))
+
+
+def labels_text(labels: int | None, *, every: str = "all labels") -> str:
+    return f"{labels} labels per class" if labels else every
+
+
+def rates_text(rates: Sequence[float | None]) -> str:
+    return ", ".join("default" if rate is None else f"{rate:g}" for rate in rates)
