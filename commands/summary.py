@@ -66,14 +66,14 @@ def main(options: Options) -> int:
     import torch
 
     from vit.errors import WeightsError
-    from vit.factory import build_model, image_spec
+    from vit.factory import Blueprint
     from vit.summary import summarise
 
-    config = options.model_config()
+    blueprint = Blueprint(options.model_config())
     try:
         with torch.device("meta"):  # shapes without numbers: ViT-H takes no longer than ViT-Ti
-            model = build_model(config, num_classes=options.num_classes)
-        size = image_spec(config).image_size
+            model = blueprint.build(num_classes=options.num_classes)
+        size = blueprint.image_spec.image_size
     except WeightsError:
         raise
     except ValueError as error:  # an option that this model does not have, or a size it cannot take

@@ -17,7 +17,7 @@ from trainers.defaults import resolve_device
 from trainers.errors import ConfigError
 from trainers.result import load
 from trainers.run_directory import find_run, read_json
-from vit import ImageSpec, ModelConfig, WeightsError, build_model, image_spec, resolve
+from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, build_model, image_spec
 from vit.config import HF_PREFIX, TORCHVISION_MODELS
 from vit.weight_files import WeightFile, read_weights
 
@@ -143,14 +143,14 @@ def _open_weights(path: Path, model: str | None) -> tuple[nn.Module, ImageSpec, 
         else:
             from vit import load_weights
 
-            load_weights(module, path, layer_norm_eps=config.layer_norm_eps)
+            load_weights(module, file, layer_norm_eps=config.layer_norm_eps)
         return module.eval(), spec, names, config
     if model is None:
         raise ConfigError(f"{path} does not say which model it holds; name it with --model, such as --model vit_b_16")
     classes = _count_classes(file)
-    config = ModelConfig(name=model, weights=str(path))
-    module = build_model(config, num_classes=classes).eval()
-    return module, image_spec(config), _numbered(config, classes), resolve(config)
+    blueprint = Blueprint(ModelConfig(name=model, weights=str(path)), file)
+    module = blueprint.build(num_classes=classes).eval()
+    return module, blueprint.image_spec, _numbered(blueprint.config, classes), blueprint.resolved
 
 
 def describe(file: WeightFile) -> tuple[ModelConfig, ImageSpec, Sequence[str]] | None:

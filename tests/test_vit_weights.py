@@ -5,10 +5,13 @@ import re
 from pathlib import Path
 
 import pytest
+import safetensors
 import torch
 
 from datasets import DataConfig, build_dataloaders
+from trainers.config import RunConfig
 from trainers.evaluation import score_split
+from trainers.job import prepare
 from vit import build_model, image_spec
 from vit.config import EMBEDDED_WEIGHTS, ModelConfig
 from vit.factory import weights_path
@@ -69,3 +72,17 @@ def test_a_head_for_other_classes_is_new_even_where_there_are_as_many():
         new = build_model(config, num_classes=10, class_names=names)
         assert not new.head.weight.any()
         assert torch.equal(new.blocks[3].mlp.fc2.weight, kept.blocks[3].mlp.fc2.weight)
+
+
+@EVERY_FILE
+def test_a_run_opens_the_file_once(weights, model, monkeypatch, tmp_path):
+    opened, open_file = [], safetensors.safe_open
+
+    def counted(path, *options):
+        opened.append(path)
+        return open_file(path, *options)
+
+    monkeypatch.setattr(safetensors, "safe_open", counted)
+    data = DataConfig(source="digits", root=tmp_path, workers=0)
+    prepare(RunConfig(model=ModelConfig(name=model, weights=weights), data=data))
+    assert opened == [weights_path(ModelConfig(name=model, weights=weights))]

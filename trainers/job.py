@@ -24,9 +24,8 @@ from trainers.memory import recompute_activations
 from trainers.optim import build_optimizer, learning_rate
 from trainers.probe import cached_features, head_of
 from trainers.seeding import seed_everything
-from vit import ImageSpec, ModelConfig, VisionTransformer, WeightsError, attention_path, build_model, image_spec
+from vit import Blueprint, ImageSpec, ModelConfig, VisionTransformer, WeightsError, attention_path
 from vit.config import HF_PREFIX
-from vit.factory import resolve as resolve_model
 from vit.param_groups import param_groups
 from vit.parts import parts
 
@@ -75,10 +74,10 @@ def prepare(config: RunConfig, *, checkpoint: dict[str, Any] | None = None) -> J
     try:
         config = defaults.resolve(config)
         if checkpoint is None:
-            config = dataclasses.replace(config, model=resolve_model(config.model))
-            initial, spec = config.model, image_spec(config.model)
+            blueprint = Blueprint(config.model)  # reads a file of weights once
+            config, spec = dataclasses.replace(config, model=blueprint.resolved), blueprint.image_spec
         else:
-            initial = dataclasses.replace(config.model, weights="none", weights_source=None)
+            blueprint = Blueprint(dataclasses.replace(config.model, weights="none", weights_source=None))
             spec = from_dict(ImageSpec, checkpoint["image_spec"])
         data = distributed.together(partial(read_data, config, spec))
         config = defaults.resolve_length(
@@ -87,7 +86,7 @@ def prepare(config: RunConfig, *, checkpoint: dict[str, Any] | None = None) -> J
         device = distributed.own_device(config.train.device)
         seed_everything(config.train.seed)
         names = data.class_names
-        model = build_model(initial, num_classes=len(names), class_names=names).to(device)
+        model = blueprint.build(num_classes=len(names), class_names=names).to(device)
         if checkpoint is not None:
             model.load_state_dict(checkpoint["model"])
         if config.train.checkpoint_activations:

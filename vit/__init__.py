@@ -11,6 +11,7 @@ _EXPORTS = {
     "VisionTransformer": "model",
     "attention_path": "fast",
     "MODELS": "factory",
+    "Blueprint": "factory",
     "build_model": "factory",
     "image_spec": "factory",
     "resolve": "factory",

@@ -1,21 +1,21 @@
-"""Weights from elsewhere into a model of this project: read, recognised, renamed, fitted, checked to the last key."""
+"""Weights from elsewhere into a model of this project: renamed, fitted, checked to the last key."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from vit.config import WEIGHT_SOURCES, ImageSpec
+from vit.config import ImageSpec
 from vit.errors import WeightsError
-from vit.key_maps import FAMILIES, Family
+from vit.key_maps import FAMILIES, PositionRule
 from vit.model import VisionTransformer
-from vit.positions import resize_positions
 from vit.weight_files import WeightFile, read_weights
 
 
@@ -28,30 +28,24 @@ class LoadReport:
     image_spec: ImageSpec
     layer_norm_eps: float | None  # None: the model has no LayerNorm
     notes: tuple[str, ...]
-    missing: tuple[str, ...] = ()
-    unexpected: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         spec = self.image_spec
-        lines = [
+        line = (
             f"{self.path}: {self.source} weights; images as mean {_short(spec.mean)}, std {_short(spec.std)}, "
             f"{spec.interpolation}, crop {spec.crop_fraction:.3g}"
-            + (f"; LayerNorm eps {self.layer_norm_eps:g}" if self.layer_norm_eps else ""),
-            *self.notes,
-        ]
-        lines += [f"missing: {', '.join(self.missing)}"] if self.missing else []
-        lines += [f"unexpected: {', '.join(self.unexpected)}"] if self.unexpected else []
-        return "\n  ".join(lines)
+        )
+        eps = f"; LayerNorm eps {self.layer_norm_eps:g}" if self.layer_norm_eps else ""
+        return "\n  ".join([line + eps, *self.notes])
 
 
 def load_weights(
     model: nn.Module,
-    path: str | Path,
+    path: str | Path | WeightFile,
     *,
     source: str | None = None,
     layer_norm_eps: float | None = None,
     class_names: Sequence[str] | None = None,
-    strict: bool = True,
 ) -> LoadReport:
     """Load a file of weights into a model that `build_model` made, in place.
 
@@ -60,61 +54,29 @@ def load_weights(
 
     Args:
         model: our VisionTransformer, or torchvision's vit_b_16 or resnet18 (these take files with torchvision's names).
-        path: .pth, .pt, .safetensors or .npz; a run directory; a Hugging Face folder.
+        path: .pth, .pt, .safetensors or .npz; a run directory; a Hugging Face folder; or what `read_weights` returned.
         source: torchvision, timm, huggingface, google or ours; default: told from the parameter names.
-        layer_norm_eps: default: the one of the family.
+        layer_norm_eps: default: the one of the weights.
         class_names: of the new task. A head that the file says is for others is left out, however many they are.
-        strict: False loads what fits and reports the missing and unexpected keys instead of refusing.
 
     Raises:
         FileNotFoundError: no such file.
         WeightsError: unreadable, of another family or shape, or with keys missing or left over.
     """
-    file = read_weights(path)
+    file = path if isinstance(path, WeightFile) else read_weights(path, source=source)
     layout = _layout(model)
-    source = source or _detect_source(file)
-    if source not in FAMILIES:
-        raise WeightsError(f"weights source {source!r} is unknown; known: {', '.join(WEIGHT_SOURCES)}")
-    family = FAMILIES[source]
-    tensors = _to_our_names(file, source, layout)
+    tensors = _to_our_names(file, layout)
     _refuse_other_pooling(file, model)
-    own = layout.tensors
-    notes = _fit(tensors, layout, family, file, class_names)
-    # A new head is left as it is, with the layer before it.
-    new = (layout.head, "pre_logits.") if f"{layout.head}weight" not in tensors else ()
-    missing = [name for name in own if name not in tensors and not name.startswith(new)]
-    unexpected = [name for name in tensors if name not in own]
-    _check_shapes(tensors, own, file.path)
-    if strict and (missing or unexpected):
-        raise WeightsError(
-            f"{file.path}: {source} weights do not fill this model: missing {_collapse(missing)}; "
-            f"left over {_collapse(unexpected)}"
-        )
+    notes = _fit(tensors, layout, file, class_names)
+    _refuse_other_shapes(tensors, layout, file)
     with torch.no_grad():
         for name, tensor in tensors.items():
-            if name in own:
-                own[name].copy_(tensor)
+            layout.tensors[name].copy_(tensor)
     norms = [module for module in model.modules() if isinstance(module, nn.LayerNorm)]
-    eps = layer_norm_eps or _recorded_eps(file) or family.layer_norm_eps if norms else None
+    eps = (layer_norm_eps or file.layer_norm_eps) if norms else None
     for norm in norms:
         norm.eps = eps  # type: ignore[assignment]
-    return LoadReport(file.path, source, _spec_of(file, family), eps, tuple(notes), tuple(missing), tuple(unexpected))
-
-
-def weights_image_spec(path: str | Path, *, source: str | None = None) -> ImageSpec:
-    """The preprocessing that a file of weights expects: recorded in it by our own runs, else its family's.
-
-    Raises:
-        FileNotFoundError, WeightsError: as `load_weights`.
-    """
-    file = read_weights(path)
-    return _spec_of(file, FAMILIES[source or _detect_source(file)])
-
-
-def weights_layer_norm_eps(path: str | Path, *, source: str | None = None) -> float:
-    """The LayerNorm epsilon that a file of weights was trained with."""
-    file = read_weights(path)
-    return _recorded_eps(file) or FAMILIES[source or _detect_source(file)].layer_norm_eps
+    return LoadReport(file.path, file.source, file.image_spec, eps, tuple(notes))
 
 
 @dataclass(frozen=True)
@@ -141,32 +103,14 @@ def _layout(model: nn.Module) -> _Layout:
     raise ValueError(f"{type(model).__name__} is not a model that weights load into; known: the ViTs and resnet18")
 
 
-def _detect_source(file: WeightFile) -> str:
-    """The one family whose signature is among the names.
-
-    Raises:
-        WeightsError: none fits, or several do.
-    """
-    if "layer4.0.conv1.weight" in file.tensors:
-        return "torchvision"
-    found = [name for name, family in FAMILIES.items() if any(map(family.signature.fullmatch, file.tensors))]
-    if len(found) == 1:
-        return found[0]
-    names = ", ".join(list(file.tensors)[:3])
-    told = f"could be {' or '.join(found)}" if found else "no family has them"
-    raise WeightsError(
-        f"{file.path}: cannot tell whose parameter names these are ({names}, ...): {told}; "
-        f"say it with --weights-source: {', '.join(WEIGHT_SOURCES)}"
-    )
-
-
-def _to_our_names(file: WeightFile, source: str, layout: _Layout) -> dict[str, Tensor]:
-    tensors = file.tensors if layout.positions is None else FAMILIES[source].to_ours(file.tensors)
+def _to_our_names(file: WeightFile, layout: _Layout) -> dict[str, Tensor]:
+    source, family = file.source, file.family
+    tensors = file.tensors if layout.positions is None else family.to_ours(file.tensors)
     if layout.stem not in tensors:
         if layout.positions in tensors:
             _check_shapes(tensors, layout.tensors, file.path)  # says which other patch embedding it is
         names = ", ".join(list(file.tensors)[:3])
-        wanted = FAMILIES[source].signature.pattern.replace("\\", "") if layout.positions else layout.stem
+        wanted = family.signature.pattern.replace("\\", "") if layout.positions else layout.stem
         raise WeightsError(f"{file.path}: not {source} weights for this model: expected {wanted}, found {names}, ...")
     return dict(tensors)
 
@@ -179,15 +123,13 @@ def _refuse_other_pooling(file: WeightFile, model: nn.Module) -> None:
         )
 
 
-def _fit(
-    tensors: dict[str, Tensor], layout: _Layout, family: Family, file: WeightFile, class_names: Sequence[str] | None
-) -> list[str]:
+def _fit(tensors: dict[str, Tensor], layout: _Layout, file: WeightFile, class_names: Sequence[str] | None) -> list[str]:
     """Adapt `tensors` in place to another resolution, channel count, patch embedding and head; say what changed."""
     own = layout.tensors
-    notes = [family.note] if family.note else []
+    notes = [file.family.note] if file.family.note else []
     notes += _fit_stem(tensors, own[layout.stem], layout.stem)
     if layout.positions is not None and layout.positions in tensors:
-        notes += _fit_positions(tensors, own[layout.positions].size(1), layout.positions, family, file.path)
+        notes += _fit_positions(tensors, own[layout.positions].size(1), layout.positions, file)
     for name in [name for name in own if name.endswith("attention.qkv.bias") and name not in tensors]:
         tensors[name] = torch.zeros_like(own[name])  # trained without: zero is the same function
     recorded = file.extras.get("class_names")
@@ -216,16 +158,43 @@ def _fit_stem(tensors: dict[str, Tensor], target: Tensor, name: str) -> list[str
     return notes
 
 
-def _fit_positions(tensors: dict[str, Tensor], tokens: int, name: str, family: Family, path: Path) -> list[str]:
-    old = tensors[name].size(1)
+def _fit_positions(tensors: dict[str, Tensor], tokens: int, name: str, file: WeightFile) -> list[str]:
+    old, rule = tensors[name].size(1), file.family.position_rule
     if old == tokens:
         return []
     try:
-        tensors[name] = resize_positions(tensors[name], tokens, rule=family.position_rule)
+        tensors[name] = resize_positions(tensors[name], tokens, rule=rule)
     except ValueError as error:
-        raise WeightsError(f"{path}: {error}") from None
-    sides = [round((count - 1) ** 0.5) for count in (old, tokens)]
-    return [f"positions: {sides[0]} x {sides[0]} interpolated to {sides[1]} x {sides[1]} ({family.position_rule})"]
+        raise WeightsError(f"{file.path}: {error}") from None
+    before, after = _side(old), _side(tokens)
+    return [f"positions: {before} x {before} interpolated to {after} x {after} ({rule})"]
+
+
+def resize_positions(positions: Tensor, tokens: int, *, rule: PositionRule = "bicubic") -> Tensor:
+    """(1, 1 + g*g, D) -> (1, tokens, D): the class token's own position is kept, the square grid is interpolated.
+
+    Raises:
+        ValueError: either count is not one class token and a square grid.
+    """
+    old, new = _side(positions.size(1)), _side(tokens)
+    class_position, grid = positions[:, :1], positions[:, 1:]
+    grid = grid.float().unflatten(1, (old, old)).permute(0, 3, 1, 2)  # (1, g*g, D) -> (1, D, g, g)
+    grid = F.interpolate(
+        grid,
+        size=(new, new),
+        mode="bilinear" if rule.startswith("bilinear") else "bicubic",
+        align_corners=rule.endswith("corners"),
+        antialias=rule.endswith("antialias"),
+    )
+    grid = grid.permute(0, 2, 3, 1).flatten(1, 2).to(positions.dtype)  # (1, D, n, n) -> (1, n*n, D)
+    return torch.cat([class_position, grid], dim=1)
+
+
+def _side(tokens: int) -> int:
+    side = math.isqrt(max(tokens - 1, 0))
+    if side < 1 or side * side != tokens - 1:
+        raise ValueError(f"{tokens} positions are not one class token and a square grid of patches")
+    return side
 
 
 def _fit_head(
@@ -246,10 +215,24 @@ def _fit_head(
     return [f"head: {described}; a new one for {classes} classes"]
 
 
+def _refuse_other_shapes(tensors: Mapping[str, Tensor], layout: _Layout, file: WeightFile) -> None:
+    own = layout.tensors
+    # A new head is left as it is, with the layer before it.
+    new = (layout.head, "pre_logits.") if f"{layout.head}weight" not in tensors else ()
+    missing = [name for name in own if name not in tensors and not name.startswith(new)]
+    unexpected = [name for name in tensors if name not in own]
+    _check_shapes(tensors, own, file.path)
+    if missing or unexpected:
+        raise WeightsError(
+            f"{file.path}: {file.source} weights do not fill this model: missing {_collapse(missing)}; "
+            f"left over {_collapse(unexpected)}"
+        )
+
+
 def _check_shapes(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor], path: Path) -> None:
-    found, expected = _architecture(tensors), _architecture(own)
-    if found != expected:
-        raise WeightsError(f"{path}: holds a {found}; expected a {expected}")
+    held, expected = _architecture(tensors), _architecture(own)
+    if held != expected:
+        raise WeightsError(f"{path}: holds a {held}; expected a {expected}")
     for name, tensor in tensors.items():
         if name in own and tensor.shape != own[name].shape:
             raise WeightsError(f"{path}: {name} is {tuple(tensor.shape)}; expected {tuple(own[name].shape)}")
@@ -269,23 +252,6 @@ def _architecture(tensors: Mapping[str, Tensor]) -> str:
     else:
         patch = f"patch {projection.size(-1)}" if projection.dim() == 4 else f"{projection.size(1)} numbers per patch"
     return f"ViT of width {mlp.size(1)}, depth {depth}, {patch}, MLP {mlp.size(0)}"
-
-
-def _spec_of(file: WeightFile, family: Family) -> ImageSpec:
-    recorded = file.extras.get("image_spec")
-    if not isinstance(recorded, Mapping):
-        return family.image_spec
-    values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in recorded.items()}
-    try:
-        return ImageSpec(**values)
-    except (TypeError, ValueError) as error:
-        raise WeightsError(f"{file.path}: its image_spec is not readable ({error})") from None
-
-
-def _recorded_eps(file: WeightFile) -> float | None:
-    config: Any = file.extras.get("config")
-    model = config.get("model") if isinstance(config, Mapping) else None
-    return model.get("layer_norm_eps") if isinstance(model, Mapping) else None
 
 
 def _collapse(names: list[str]) -> str:

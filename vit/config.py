@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import re
 from dataclasses import dataclass
@@ -82,11 +83,13 @@ class ViTConfig:
                 f"embed_dim={self.embed_dim} is not divisible by num_heads={self.num_heads}; "
                 f"nearest: {', '.join(map(str, sorted(near)))}"
             )
-        for field in ("in_channels", "num_classes", "depth", "representation_size"):
-            value = getattr(self, field)
-            if value is not None and value < 1:
-                raise ValueError(f"{field}={value} must be at least 1")
-        check_probabilities(self)
+        _check_counts(
+            in_channels=self.in_channels,
+            num_classes=self.num_classes,
+            depth=self.depth,
+            representation_size=self.representation_size,
+        )
+        _check_probabilities(self)
 
     @property
     def num_patches(self) -> int:
@@ -181,12 +184,10 @@ class ModelConfig:
             )
         if not re.fullmatch(r"all|head|last:[1-9]\d*", self.trainable):
             raise ValueError(f"trainable={self.trainable!r} must be all, head or last:K with K >= 1")
-        for field in ("image_size", "in_channels", "representation_size"):
-            value = getattr(self, field)
-            if value is not None and value < 1:
-                raise ValueError(f"{field}={value} must be at least 1")
-        for field in ("mean", "std"):
-            values = getattr(self, field)
+        _check_counts(
+            image_size=self.image_size, in_channels=self.in_channels, representation_size=self.representation_size
+        )
+        for field, values in (("mean", self.mean), ("std", self.std)):
             if values is not None and len(values) not in (1, self.in_channels):
                 raise ValueError(
                     f"{field} has {len(values)} values; in_channels={self.in_channels} needs as many, or one"
@@ -195,7 +196,7 @@ class ModelConfig:
             raise ValueError(f"layer_norm_eps={self.layer_norm_eps} must be positive")
         if self.std is not None and min(self.std) <= 0:
             raise ValueError(f"std={self.std} must be positive")
-        check_probabilities(self)
+        _check_probabilities(self)
 
 
 def nearest_sizes(size: int, patch_size: int) -> str:
@@ -204,10 +205,29 @@ def nearest_sizes(size: int, patch_size: int) -> str:
     return ", ".join(str(near) for near in (below, below + patch_size) if near > 0)
 
 
-def check_probabilities(config: ViTConfig | ModelConfig) -> None:
+def _check_counts(**counts: int | None) -> None:
+    for field, count in counts.items():
+        if count is not None and count < 1:
+            raise ValueError(f"{field}={count} must be at least 1")
+
+
+def _check_probabilities(config: ViTConfig | ModelConfig) -> None:
     for field in ("dropout", "attention_dropout", "stochastic_depth"):
-        if not 0 <= getattr(config, field) < 1:
-            raise ValueError(f"{field}={getattr(config, field)} must lie in [0, 1)")
+        probability = dataclasses.asdict(config)[field]
+        if not 0 <= probability < 1:
+            raise ValueError(f"{field}={probability} must lie in [0, 1)")
+
+
+def refuse_options(config: ModelConfig, options: tuple[str, ...]) -> None:
+    """Refuse what a model does not have, because an option without effect misleads.
+
+    Raises:
+        ValueError: one of `options` is not at its default.
+    """
+    given, defaults = dataclasses.asdict(config), dataclasses.asdict(ModelConfig())
+    for option in options:
+        if given[option] != defaults[option]:
+            raise ValueError(f"{config.name} has no option {option} (got {given[option]!r}); the scratch ViTs do")
 
 
 def did_you_mean(name: str, known: tuple[str, ...]) -> str:

@@ -1,69 +1,120 @@
-"""One door to every model: `build_model` by name, and the preprocessing that belongs to it."""
+"""One door to every model: its options, its preprocessing and its weights, by name."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import cached_property
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
 from torch import nn
 
-from vit.checkpoints import load_weights, weights_image_spec, weights_layer_norm_eps
-from vit.config import (
-    EMBEDDED_WEIGHTS,
-    HALF,
-    HF_PREFIX,
-    TORCHVISION_MODELS,
-    VIT_SHAPES,
-    ImageSpec,
-    ModelConfig,
-    ViTConfig,
-)
-from vit.model import VisionTransformer
+from vit.checkpoints import load_weights
+from vit.config import EMBEDDED_WEIGHTS, HF_PREFIX, TORCHVISION_MODELS, VIT_SHAPES, ImageSpec, ModelConfig
 from vit.parts import freeze
-from vit.torchvision_models import (
-    build_resnet18,
-    build_vit_b_16,
-    torchvision_image_spec,
-    torchvision_weights,
-    torchvision_weights_path,
-)
+from vit.weight_files import WeightFile, read_weights
 
 log = logging.getLogger(__name__)
 
-
-def build_vit(config: ModelConfig, *, num_classes: int) -> nn.Module:
-    """Our VisionTransformer in one of the shapes of `VIT_SHAPES`, untrained."""
-    return VisionTransformer(vit_config(config, num_classes=num_classes))
-
-
-def vit_config(config: ModelConfig, *, num_classes: int) -> ViTConfig:
-    shape = dict(VIT_SHAPES[config.name])
-    if config.image_size is not None:
-        shape["image_size"] = config.image_size
-    return ViTConfig(
-        **shape,
-        num_classes=num_classes,
-        in_channels=config.in_channels,
-        pool=config.pool,
-        patch_embedding=config.patch_embedding,
-        representation_size=config.representation_size,
-        dropout=config.dropout,
-        attention_dropout=config.attention_dropout,
-        stochastic_depth=config.stochastic_depth,
-        attention=config.attention,
-        layer_norm_eps=config.layer_norm_eps or 1e-6,
-    )
-
-
-Builder = Callable[..., nn.Module]
-MODELS: dict[str, Builder] = {
-    **dict.fromkeys(VIT_SHAPES, build_vit),
-    "vit_b_16": build_vit_b_16,
-    "resnet18": build_resnet18,
+# name -> the module that makes it, imported on use: a scratch ViT needs neither torchvision nor transformers.
+MODELS: dict[str, str] = {
+    **dict.fromkeys(VIT_SHAPES, "vit.scratch_models"),
+    **dict.fromkeys(TORCHVISION_MODELS, "vit.torchvision_models"),
 }
+
+
+class Library(Protocol):
+    """What a module of `MODELS`, and `vit/huggingface.py`, offers."""
+
+    def build(self, config: ModelConfig, *, num_classes: int) -> nn.Module:
+        """The model, untrained but for what a library loads itself, with a zero head unless it is trained."""
+
+    def native_size(self, config: ModelConfig) -> int:
+        """The side of its images in pixels, where the options do not say."""
+
+    def image_spec(self, config: ModelConfig) -> ImageSpec | None:
+        """The preprocessing of its weights; None where their file says it, or there are none."""
+
+    def weights_path(self, config: ModelConfig) -> Path | None:
+        """The file that `config.weights` means; None where there is nothing to load."""
+
+
+def library(name: str) -> Library:
+    """The module that makes models of this name."""
+    return cast("Library", import_module("vit.huggingface" if name.startswith(HF_PREFIX) else MODELS[name]))
+
+
+class Blueprint:
+    """A model before it is built. The file of its weights is read once, when something first asks for it.
+
+    Args:
+        config: its options.
+        file: its weights, where the caller has read them already.
+
+    Raises:
+        ValueError: options that do not fit the model or each other; its other members raise it, too.
+        FileNotFoundError, WeightsError: weights that cannot be had, read or loaded, as soon as they are needed.
+    """
+
+    def __init__(self, config: ModelConfig, file: WeightFile | None = None) -> None:
+        if config.name == "auto":
+            raise ValueError("model `auto` depends on the data; resolve it to a name first")
+        self.config, self.library = config, library(config.name)
+        if file is not None:
+            self.weights = file
+
+    @cached_property
+    def weights(self) -> WeightFile | None:
+        """What the file of weights holds; None for training from scratch."""
+        path = weights_path(self.config)
+        return None if path is None else read_weights(path, source=self.config.weights_source)
+
+    @cached_property
+    def image_spec(self) -> ImageSpec:
+        """The preprocessing that belongs to the model and its weights, at the requested size.
+
+        torchvision weights bring `weights.transforms()`, foreign files the values of their family, our own runs what
+        they were trained with; a model from scratch gets mean = std = .5. `config.mean` and `config.std` override.
+        """
+        config, spec = self.config, self.library.image_spec(self.config)
+        if spec is None:
+            # The share of the picture that is kept travels with the weights; the size is the model's own.
+            spec = self.weights.image_spec if self.weights else ImageSpec()
+            spec = dataclasses.replace(spec, image_size=self.library.native_size(config))
+        return dataclasses.replace(
+            spec,
+            image_size=config.image_size or spec.image_size,
+            in_channels=config.in_channels,
+            mean=_per_channel(config.mean or spec.mean, config.in_channels),
+            std=_per_channel(config.std or spec.std, config.in_channels),
+        )
+
+    @property
+    def resolved(self) -> ModelConfig:
+        """The same options with all that the weights decide written out, so that the model is rebuilt without them.
+
+        A run stores this in config.json: its checkpoints then load into `build_model(config, weights="none", ...)`.
+        """
+        spec, eps = self.image_spec, self.config.layer_norm_eps
+        if eps is None and self.weights is not None:
+            eps = self.weights.layer_norm_eps
+        return dataclasses.replace(
+            self.config, image_size=spec.image_size, mean=spec.mean, std=spec.std, layer_norm_eps=eps
+        )
+
+    def build(self, *, num_classes: int, class_names: Sequence[str] | None = None) -> nn.Module:
+        """The model with its weights, a head of `num_classes`, and frozen what shall not train. See `build_model`."""
+        if num_classes < 1:
+            raise ValueError(f"num_classes={num_classes} must be at least 1")
+        model = self.library.build(self.config, num_classes=num_classes)
+        if self.weights is not None:
+            eps = self.config.layer_norm_eps
+            log.info("%s", load_weights(model, self.weights, layer_norm_eps=eps, class_names=class_names))
+        freeze(model, self.config.trainable)
+        return model
 
 
 def build_model(
@@ -87,91 +138,32 @@ def build_model(
     """
     config = name if isinstance(name, ModelConfig) else ModelConfig(name=name)
     config = dataclasses.replace(config, **options)
-    if config.name == "auto":
-        raise ValueError("model `auto` depends on the data; resolve it to a name first")
-    if num_classes < 1:
-        raise ValueError(f"num_classes={num_classes} must be at least 1")
-    if config.name.startswith(HF_PREFIX):
-        from vit.huggingface import build_huggingface  # imports transformers
-
-        model = build_huggingface(config, num_classes=num_classes)
-    else:
-        model = MODELS[config.name](config, num_classes=num_classes)
-        path = weights_path(config)
-        if path is not None:
-            report = load_weights(
-                model, path, source=config.weights_source, layer_norm_eps=config.layer_norm_eps, class_names=class_names
-            )
-            log.info("%s", report)
-    freeze(model, config.trainable)
-    return model
-
-
-def weights_path(config: ModelConfig) -> Path | None:
-    """The file that `config.weights` means; None for training from scratch.
-
-    Raises:
-        ValueError: a name that no weights have.
-        WeightsError: it had to be downloaded and could not be.
-    """
-    if config.weights == "none" or (config.weights is None and config.name not in TORCHVISION_MODELS):
-        return None
-    if config.weights in EMBEDDED_WEIGHTS:
-        return embedded_weights_path(config)
-    return torchvision_weights_path(config) if config.name in TORCHVISION_MODELS else Path(config.weights or "")
-
-
-def embedded_weights_path(config: ModelConfig) -> Path:
-    """The file of weights that come with the application (`vit/weights/README.md`)."""
-    assert config.weights is not None
-    owner = EMBEDDED_WEIGHTS[config.weights]
-    if config.name != owner:
-        raise ValueError(f"weights {config.weights!r} belong to {owner}, not to {config.name}; use --model {owner}")
-    return Path(__file__).parent / "weights" / f"{owner}-{config.weights}.safetensors"
-
-
-def resolve(config: ModelConfig) -> ModelConfig:
-    """The same model with all that its weights decide written out, so that it can be rebuilt without their file.
-
-    A run stores this in config.json: its checkpoints then load into `build_model(config, weights="none", ...)`.
-    """
-    spec = image_spec(config)
-    path = None if config.name.startswith(HF_PREFIX) else weights_path(config)
-    eps = config.layer_norm_eps
-    if eps is None and path is not None and config.name != "resnet18":
-        eps = weights_layer_norm_eps(path, source=config.weights_source)
-    return dataclasses.replace(config, image_size=spec.image_size, mean=spec.mean, std=spec.std, layer_norm_eps=eps)
+    return Blueprint(config).build(num_classes=num_classes, class_names=class_names)
 
 
 def image_spec(config: ModelConfig) -> ImageSpec:
-    """The preprocessing that belongs to a model and its weights, at the requested size.
+    """`Blueprint.image_spec`, for callers that need nothing else."""
+    return Blueprint(config).image_spec
 
-    torchvision weights bring `weights.transforms()`, foreign files the values of their family, our own runs what they
-    were trained with; a model from scratch gets mean = std = .5. `config.mean` and `config.std` override.
+
+def resolve(config: ModelConfig) -> ModelConfig:
+    """`Blueprint.resolved`, for callers that need nothing else."""
+    return Blueprint(config).resolved
+
+
+def weights_path(config: ModelConfig) -> Path | None:
+    """The file that `config.weights` means, downloaded if it must be; None for training from scratch.
+
+    Raises:
+        ValueError: a name that no weights have, or those of another model.
+        WeightsError: it had to be downloaded and could not be.
     """
-    if config.name == "auto":
-        raise ValueError("model `auto` depends on the data; resolve it to a name first")
-    if config.name.startswith(HF_PREFIX):
-        from vit.huggingface import huggingface_image_spec
-
-        spec = huggingface_image_spec(config)
-    elif config.name in TORCHVISION_MODELS and (config.weights == "none" or torchvision_weights(config) is not None):
-        spec = torchvision_image_spec(config)
-    else:
-        native = VIT_SHAPES[config.name].get("image_size", 224) if config.name in VIT_SHAPES else 224
-        spec = ImageSpec(image_size=native, mean=HALF, std=HALF)
-        path = weights_path(config)
-        if path is not None:
-            # The share of the picture that is kept travels with the weights; the size is the model's own.
-            spec = dataclasses.replace(weights_image_spec(path, source=config.weights_source), image_size=native)
-    channels = config.in_channels
-    return dataclasses.replace(
-        spec,
-        image_size=config.image_size or spec.image_size,
-        in_channels=channels,
-        mean=_per_channel(config.mean or spec.mean, channels),
-        std=_per_channel(config.std or spec.std, channels),
-    )
+    if config.weights not in EMBEDDED_WEIGHTS:
+        return library(config.name).weights_path(config)
+    owner = EMBEDDED_WEIGHTS[config.weights]  # they come with the application: vit/weights/README.md
+    if config.name != owner:
+        raise ValueError(f"weights {config.weights!r} belong to {owner}, not to {config.name}; use --model {owner}")
+    return Path(__file__).parent / "weights" / f"{owner}-{config.weights}.safetensors"
 
 
 def _per_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:

@@ -1,7 +1,7 @@
 """Hugging Face image classifiers by id or folder (`hf:google/vit-base-patch16-224`), when `transformers` is installed.
 
-Only this file imports transformers, and only inside its functions. Weights are read from .safetensors; code that comes
-with a model is never run.
+transformers is imported inside the functions, so that one line says how to get it. Weights are read from .safetensors;
+code that comes with a model is never run.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from vit.config import HALF, HF_PREFIX, ImageSpec, ModelConfig
+from vit.config import HALF, HF_PREFIX, ImageSpec, ModelConfig, refuse_options
 from vit.errors import WeightsError
 from vit.parts import Parts
 
-_UNSUPPORTED = ("stochastic_depth", "pool", "patch_embedding", "representation_size", "attention", "weights_source")
+_LACKS = ("stochastic_depth", "pool", "patch_embedding", "representation_size", "attention", "weights_source")
 _RESAMPLE: dict[int, Literal["nearest", "bilinear", "bicubic"]] = {0: "nearest", 2: "bilinear", 3: "bicubic"}
 
 
@@ -27,9 +27,10 @@ class HuggingFaceClassifier(nn.Module):
     def __init__(self, model: Any, *, image_size: int) -> None:
         super().__init__()
         self.model = model
-        native = getattr(model.config, "image_size", image_size)
+        settings = model.config.to_dict()
+        native = settings.get("image_size", image_size)
         accepts = "interpolate_pos_encoding" in inspect.signature(model.forward).parameters
-        if image_size != native and hasattr(model.config, "patch_size") and not accepts:
+        if image_size != native and "patch_size" in settings and not accepts:
             raise ValueError(f"{type(model).__name__} takes image_size={native} only, got {image_size}")
         # Without positions (a ResNet, a ConvNeXt) there is nothing to interpolate: any size goes in as it is.
         self.options = {"interpolate_pos_encoding": True} if accepts and image_size != native else {}
@@ -46,10 +47,9 @@ class HuggingFaceClassifier(nn.Module):
             output = self.model(pixel_values=images, output_attentions=True, **self.options)
         finally:
             self.model.set_attn_implementation(usual)
-        attention = getattr(output, "attentions", None)
-        if not attention:
+        if not output.get("attentions"):
             raise ValueError(f"{type(self.model).__name__} returns no attention weights; a ViT does")
-        return output.logits, list(attention)
+        return output.logits, list(output.attentions)
 
     def find_parts(self) -> Parts:
         """Blocks: the longest list of layers. Norms: what the base model holds beside it by the name of a norm."""
@@ -60,53 +60,52 @@ class HuggingFaceClassifier(nn.Module):
         return Parts(blocks, norms, [self.model.classifier])
 
 
-def build_huggingface(config: ModelConfig, *, num_classes: int) -> nn.Module:
-    """The classifier that `config.name` means, with a new zero head where `num_classes` is not its own.
+def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
+    """The classifier that `config.name` means, with its weights; a new zero head where `num_classes` is not its own.
 
     Raises:
         ValueError: transformers is not installed, or an option this model does not have.
         WeightsError: no such model here or on the hub, or no .safetensors.
     """
-    transformers = _transformers()
-    _refuse_unsupported(config)
-    source = config.name.removeprefix(HF_PREFIX)
-    auto = transformers.AutoModelForImageClassification
+    settings, auto = _settings(config), _transformers().AutoModelForImageClassification
+    refuse_options(config, _LACKS)
+    if config.weights not in (None, "none"):
+        raise ValueError(f"{config.name} brings its own weights; weights={config.weights!r} must be none or left out")
+    settings.update(_changes(config, settings.to_dict()))
     try:
-        settings = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
-        _set_dropout(settings, config)
         if config.weights == "none":
             model = auto.from_config(settings, trust_remote_code=False)
         else:
-            model = auto.from_pretrained(source, config=settings, use_safetensors=True, trust_remote_code=False)
+            model = auto.from_pretrained(
+                _source(config), config=settings, use_safetensors=True, trust_remote_code=False
+            )
     except (OSError, ValueError) as error:
         raise WeightsError(f"{config.name}: {_first_line(error)}") from None
-    channels = getattr(settings, "num_channels", 3)
+    channels = settings.to_dict().get("num_channels", 3)
     if config.in_channels != channels:
         raise ValueError(f"{config.name} takes {channels} channels, got in_channels={config.in_channels}")
     _replace_head(model, num_classes)
-    native = getattr(settings, "image_size", None) or 224
-    return HuggingFaceClassifier(model.float(), image_size=config.image_size or native)
+    return HuggingFaceClassifier(model.float(), image_size=config.image_size or native_size(config))
 
 
-def huggingface_image_spec(config: ModelConfig) -> ImageSpec:
+def native_size(config: ModelConfig) -> int:
+    return _settings(config).to_dict().get("image_size") or 224
+
+
+def image_spec(config: ModelConfig) -> ImageSpec:
     """The values of the model's `preprocessor_config.json`; .5 where it has none.
 
     One thing differs: many Hugging Face processors squeeze the picture into a square, here it keeps its proportions.
 
     Raises:
-        ValueError, WeightsError: as `build_huggingface`.
+        ValueError, WeightsError: as `build`.
     """
-    transformers = _transformers()
-    source = config.name.removeprefix(HF_PREFIX)
+    native, cached_file = native_size(config), _transformers().utils.cached_file
     try:
-        settings = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
-        path = transformers.utils.cached_file(
-            source, "preprocessor_config.json", _raise_exceptions_for_missing_entries=False
-        )
+        path = cached_file(_source(config), "preprocessor_config.json", _raise_exceptions_for_missing_entries=False)
     except (OSError, ValueError) as error:
         raise WeightsError(f"{config.name}: {_first_line(error)}") from None
     values = json.loads(Path(path).read_text()) if path else {}
-    native = getattr(settings, "image_size", None) or 224
     resized, cropped = _side(values.get("size")), _side(values.get("crop_size"))
     return ImageSpec(
         image_size=config.image_size or native,
@@ -117,6 +116,38 @@ def huggingface_image_spec(config: ModelConfig) -> ImageSpec:
     )
 
 
+def weights_path(config: ModelConfig) -> None:
+    """Nothing to load: `build` does it."""
+
+
+def _source(config: ModelConfig) -> str:
+    return config.name.removeprefix(HF_PREFIX)
+
+
+def _settings(config: ModelConfig) -> Any:
+    auto = _transformers().AutoConfig
+    try:
+        return auto.from_pretrained(_source(config), trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise WeightsError(f"{config.name}: {_first_line(error)}") from None
+
+
+def _changes(config: ModelConfig, settings: dict[str, Any]) -> dict[str, Any]:
+    """Our options under the names of transformers."""
+    changes: dict[str, Any] = {}
+    for option, name, value in (
+        ("dropout", "hidden_dropout_prob", config.dropout),
+        ("attention_dropout", "attention_probs_dropout_prob", config.attention_dropout),
+    ):
+        if name in settings:
+            changes[name] = value
+        elif value:
+            raise ValueError(f"{config.name} has no option {option}, got {value}")
+    if config.layer_norm_eps is not None:
+        changes["layer_norm_eps"] = config.layer_norm_eps
+    return changes
+
+
 def _side(size: Any) -> int | None:
     """Pixels of `224`, `{"height": 224, "width": 224}` or `{"shortest_edge": 256}`."""
     if isinstance(size, dict):
@@ -125,7 +156,7 @@ def _side(size: Any) -> int | None:
 
 
 def _replace_head(model: Any, num_classes: int) -> None:
-    head = getattr(model, "classifier", None)
+    head = dict(model.named_children()).get("classifier")
     last = head[-1] if isinstance(head, nn.Sequential) else head
     if not isinstance(last, nn.Linear):
         raise ValueError(
@@ -140,29 +171,6 @@ def _replace_head(model: Any, num_classes: int) -> None:
         else:
             model.classifier = new
         model.config.num_labels = model.num_labels = num_classes
-
-
-def _set_dropout(settings: Any, config: ModelConfig) -> None:
-    names = {"dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob"}
-    for option, name in names.items():
-        value = getattr(config, option)
-        if value and not hasattr(settings, name):
-            raise ValueError(f"{config.name} has no option {option}, got {value}")
-        if hasattr(settings, name):
-            setattr(settings, name, value)
-    if config.layer_norm_eps is not None:
-        settings.layer_norm_eps = config.layer_norm_eps
-
-
-def _refuse_unsupported(config: ModelConfig) -> None:
-    defaults = ModelConfig()
-    for option in _UNSUPPORTED:
-        if getattr(config, option) != getattr(defaults, option):
-            raise ValueError(
-                f"{config.name} has no option {option}, got {getattr(config, option)!r}; scratch ViTs have"
-            )
-    if config.weights not in (None, "none"):
-        raise ValueError(f"{config.name} brings its own weights; weights={config.weights!r} must be none or left out")
 
 
 def _transformers() -> Any:

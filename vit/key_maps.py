@@ -9,14 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from vit.config import HALF, IMAGENET_MEAN, IMAGENET_STD, ImageSpec
-from vit.positions import Rule
 
 Tensors = dict[str, Tensor]
+# How each family interpolates its own positions; another rule would give other logits at the same resolution.
+PositionRule = Literal["bicubic", "bicubic_antialias", "bicubic_corners", "bilinear_corners"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Family:
     signature: re.Pattern[str]  # a name that every file of this family has, and no other family uses
     image_spec: ImageSpec
     layer_norm_eps: float
-    position_rule: Rule
+    position_rule: PositionRule
     note: str = ""
 
 

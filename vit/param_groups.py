@@ -52,10 +52,10 @@ def param_groups(model: nn.Module, *, weight_decay: float, layer_decay: float = 
 
 def _depths(model: nn.Module) -> dict[int, int]:
     """id(parameter) -> its layer: the stem is 0, block i is i + 1, the norm and the head come last."""
-    found = parts(model)
+    own = parts(model)
     depths = {id(parameter): 0 for parameter in model.parameters()}
-    for depth, block in enumerate(found.blocks, start=1):
+    for depth, block in enumerate(own.blocks, start=1):
         depths |= {id(parameter): depth for parameter in block.parameters()}
-    for part in (*found.norms, *found.head):
-        depths |= {id(parameter): len(found.blocks) + 1 for parameter in part.parameters()}
+    for part in (*own.norms, *own.head):
+        depths |= {id(parameter): len(own.blocks) + 1 for parameter in part.parameters()}
     return depths

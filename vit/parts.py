@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MethodType
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -23,6 +23,13 @@ class Parts:
     block_name: str = "blocks"
 
 
+@runtime_checkable
+class HasParts(Protocol):
+    """A model that knows its own parts, as the adapter of vit/huggingface.py does."""
+
+    def find_parts(self) -> Parts: ...
+
+
 def parts(model: nn.Module) -> Parts:
     """The parts of a model that `build_model` made.
 
@@ -32,14 +39,15 @@ def parts(model: nn.Module) -> Parts:
     if isinstance(model, VisionTransformer):
         head = [layer for layer in (model.pre_logits, model.head) if layer is not None]
         return Parts(list(model.blocks), [model.norm], head)
-    # Told by their modules: naming the classes would import libraries that are not needed otherwise.
-    other: Any = model
-    if hasattr(model, "encoder") and hasattr(model, "heads"):  # torchvision's VisionTransformer
-        return Parts(list(other.encoder.layers), [other.encoder.ln], [other.heads])
-    if hasattr(model, "layer4") and hasattr(model, "fc"):  # torchvision's ResNet: its four stages are the blocks
-        return Parts([other.layer1, other.layer2, other.layer3, other.layer4], [], [other.fc], block_name="stages")
-    if hasattr(model, "find_parts"):  # the adapter of vit/huggingface.py
-        return other.find_parts()
+    if isinstance(model, HasParts):
+        return model.find_parts()
+    # torchvision's are told by their modules: naming the classes would import it where it is not needed.
+    children: dict[str, Any] = dict(model.named_children())
+    if {"encoder", "heads"} <= children.keys():  # its VisionTransformer
+        return Parts(list(children["encoder"].layers), [children["encoder"].ln], [children["heads"]])
+    if {"layer4", "fc"} <= children.keys():  # its ResNet: the four stages are the blocks
+        stages = [children[f"layer{number}"] for number in (1, 2, 3, 4)]
+        return Parts(stages, [], [children["fc"]], block_name="stages")
     raise ValueError(
         f"{type(model).__name__} is not a model of this project; known: VisionTransformer, vit_b_16, resnet18, hf:"
     )
@@ -56,13 +64,13 @@ def freeze(model: nn.Module, trainable: str) -> None:
     """
     if trainable == "all":
         return
-    found = parts(model)
-    chosen = list(found.head)
+    own = parts(model)
+    chosen = list(own.head)
     if trainable.startswith("last:"):
         count = int(trainable.removeprefix("last:"))
-        if count > len(found.blocks):
-            raise ValueError(f"trainable={trainable}: this model has {len(found.blocks)} {found.block_name}")
-        chosen += [*found.norms, *found.blocks[len(found.blocks) - count :]]
+        if count > len(own.blocks):
+            raise ValueError(f"trainable={trainable}: this model has {len(own.blocks)} {own.block_name}")
+        chosen += [*own.norms, *own.blocks[len(own.blocks) - count :]]
     model.requires_grad_(False)
     for part in chosen:
         part.requires_grad_(True)
@@ -74,8 +82,8 @@ def freeze(model: nn.Module, trainable: str) -> None:
 def _train_unfrozen_parts(model: nn.Module, mode: bool = True) -> nn.Module:
     type(model).train(model, False)
     model.training = mode
-    found = parts(model)
-    for part in (*found.blocks, *found.norms, *found.head):
+    own = parts(model)
+    for part in (*own.blocks, *own.norms, *own.head):
         if any(parameter.requires_grad for parameter in part.parameters()):
             part.train(mode)
     return model

@@ -7,43 +7,34 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
+from torchvision import models
 
-from vit.config import HALF, IMAGENET_MEAN, IMAGENET_STD, ImageSpec, ModelConfig, nearest_sizes
+from vit.config import ImageSpec, ModelConfig, nearest_sizes, refuse_options
 from vit.weight_files import fetch
 
 log = logging.getLogger(__name__)
 
 PATCH_SIZE = 16
-# What each model cannot do; asking for it is an error, because an option without effect misleads.
-_UNSUPPORTED = {
-    "vit_b_16": ("stochastic_depth", "pool", "patch_embedding", "attention"),
-    "resnet18": (
-        "stochastic_depth",
-        "pool",
-        "patch_embedding",
-        "attention",
-        "dropout",
-        "attention_dropout",
-        "representation_size",
-        "layer_norm_eps",
-    ),
-}
+_VIT_LACKS = ("stochastic_depth", "pool", "patch_embedding", "attention")
+_RESNET_LACKS = (*_VIT_LACKS, "dropout", "attention_dropout", "representation_size", "layer_norm_eps")
 
 
-def build_vit_b_16(config: ModelConfig, *, num_classes: int) -> nn.Module:
-    """torchvision's `VisionTransformer` of ViT-B/16, untrained, with its zero head of `num_classes`.
+def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
+    """The model, untrained, for any number of channels, with a zero head of `num_classes`.
 
     Raises:
         ValueError: an option this model does not have, or a size that its patches do not divide.
     """
-    from torchvision.models import vit_b_16
+    return (_build_vit_b_16 if config.name == "vit_b_16" else _build_resnet18)(config, num_classes)
 
-    _refuse_unsupported(config)
+
+def _build_vit_b_16(config: ModelConfig, num_classes: int) -> nn.Module:
+    refuse_options(config, _VIT_LACKS)
     image_size = config.image_size or native_size(config)
     if image_size % PATCH_SIZE:
         nearest = nearest_sizes(image_size, PATCH_SIZE)
         raise ValueError(f"image_size={image_size} is not divisible by patch_size={PATCH_SIZE}; nearest: {nearest}")
-    model = vit_b_16(
+    model = models.vit_b_16(
         num_classes=num_classes,
         image_size=image_size,
         dropout=config.dropout,
@@ -59,12 +50,9 @@ def build_vit_b_16(config: ModelConfig, *, num_classes: int) -> nn.Module:
     return model
 
 
-def build_resnet18(config: ModelConfig, *, num_classes: int) -> nn.Module:
-    """torchvision's ResNet-18, untrained: the convolutional yardstick, for any image size. A zero head, as the ViTs."""
-    from torchvision.models import resnet18
-
-    _refuse_unsupported(config)
-    model = resnet18(num_classes=num_classes)
+def _build_resnet18(config: ModelConfig, num_classes: int) -> nn.Module:
+    refuse_options(config, _RESNET_LACKS)
+    model = models.resnet18(num_classes=num_classes)
     if config.in_channels != 3:
         model.conv1 = nn.Conv2d(config.in_channels, 64, kernel_size=7, stride=2, padding=3, bias=False)
     nn.init.zeros_(model.fc.weight)
@@ -72,57 +60,19 @@ def build_resnet18(config: ModelConfig, *, num_classes: int) -> nn.Module:
     return model
 
 
-def torchvision_weights(config: ModelConfig) -> Any | None:
-    """The member of the weights enum that `config.weights` names, or whose file it is; None for any other file."""
-    members = _members(config.name)
-    name = "IMAGENET1K_V1" if config.weights is None else config.weights
-    by_file = {weights.url.rsplit("/", 1)[-1]: weights for weights in members.values()}
-    return members.get(name) or by_file.get(Path(name).name)
-
-
-def torchvision_weights_path(config: ModelConfig) -> Path:
-    """The file of `config.weights`, downloaded and verified if it is a name.
-
-    Raises:
-        ValueError: neither a name nor a file.
-        WeightsError: no network; the line says which file to fetch and where to put it.
-    """
-    members = _members(config.name)
-    weights = members.get("IMAGENET1K_V1" if config.weights is None else config.weights)
-    if weights is not None:
-        if "license" in weights.meta:
-            log.warning("weights %s: %s (not for commercial use)", weights.name, weights.meta["license"])
-        return fetch(weights.url, megabytes=weights.meta["_file_size"])
-    assert config.weights is not None
-    path = Path(config.weights).expanduser()
-    if not path.exists() and not path.suffix:
-        known = ", ".join(members)
-        raise ValueError(f"{config.name} has no weights {config.weights!r}; known: {known}, none, or a file")
-    return path
-
-
-def _members(name: str) -> dict[str, Any]:
-    from torchvision.models import ResNet18_Weights, ViT_B_16_Weights
-
-    return dict({"vit_b_16": ViT_B_16_Weights, "resnet18": ResNet18_Weights}[name].__members__)
-
-
 def native_size(config: ModelConfig) -> int:
-    weights = torchvision_weights(config)
-    return weights.transforms().crop_size[0] if weights is not None else 224
+    weights = _enumerated(config)
+    return 224 if weights is None else weights.transforms().crop_size[0]
 
 
-def torchvision_image_spec(config: ModelConfig) -> ImageSpec:
-    """The values of `weights.transforms()`; without weights .5, as for every model that starts from scratch."""
-    image_size = config.image_size or native_size(config)
-    weights = torchvision_weights(config)
+def image_spec(config: ModelConfig) -> ImageSpec | None:
+    """The values of `weights.transforms()`; None for the weights of others and for none."""
+    weights = _enumerated(config)
     if weights is None:
-        return ImageSpec(image_size=image_size, mean=HALF, std=HALF)
+        return None
     preset = weights.transforms()
-    assert tuple(preset.mean) == IMAGENET_MEAN
-    assert tuple(preset.std) == IMAGENET_STD
     return ImageSpec(
-        image_size=image_size,
+        image_size=config.image_size or preset.crop_size[0],
         mean=tuple(preset.mean),
         std=tuple(preset.std),
         interpolation=preset.interpolation.value,
@@ -131,10 +81,34 @@ def torchvision_image_spec(config: ModelConfig) -> ImageSpec:
     )
 
 
-def _refuse_unsupported(config: ModelConfig) -> None:
-    defaults = ModelConfig()
-    for option in _UNSUPPORTED[config.name]:
-        if getattr(config, option) != getattr(defaults, option):
-            raise ValueError(
-                f"{config.name} has no option {option} (got {getattr(config, option)!r}); the scratch ViTs do"
-            )
+def weights_path(config: ModelConfig) -> Path | None:
+    """The file of `config.weights`, downloaded and verified if it is a name; None for `none`.
+
+    Raises:
+        ValueError: neither a name nor a file.
+        WeightsError: no network; the line says which file to fetch and where to put it.
+    """
+    if config.weights == "none":
+        return None
+    members = _members(config)
+    weights = members.get(config.weights or "IMAGENET1K_V1")
+    if weights is not None:
+        if "license" in weights.meta:
+            log.warning("weights %s: %s (not for commercial use)", weights.name, weights.meta["license"])
+        return fetch(weights.url, megabytes=weights.meta["_file_size"])
+    path = Path(config.weights or "").expanduser()
+    if not path.exists() and not path.suffix:
+        known = ", ".join(members)
+        raise ValueError(f"{config.name} has no weights {config.weights!r}; known: {known}, none, or a file")
+    return path
+
+
+def _enumerated(config: ModelConfig) -> Any | None:
+    """The member of the weights enum that `config.weights` names, or whose file it is; None for any other file."""
+    members, name = _members(config), config.weights or "IMAGENET1K_V1"
+    by_file = {weights.url.rsplit("/", 1)[-1]: weights for weights in members.values()}
+    return members.get(name) or by_file.get(Path(name).name)
+
+
+def _members(config: ModelConfig) -> dict[str, Any]:
+    return dict(models.get_model_weights(config.name).__members__)

@@ -1,4 +1,4 @@
-"""Read tensors from files of weights, whoever wrote them, without ever running what a file contains.
+"""Files of weights, whoever wrote them: found, read without ever running what they contain, and recognised.
 
 .safetensors and .npz hold arrays only; a .pth or .pt file is a pickle, which can run any code when it is opened, so it
 is read with `weights_only=True`: tensors, numbers, strings and containers, or an error.
@@ -7,7 +7,6 @@ is read with `weights_only=True`: tensors, numbers, strings and containers, or a
 from __future__ import annotations
 
 import argparse
-import functools
 import hashlib
 import json
 import pickle
@@ -15,6 +14,7 @@ import re
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -23,7 +23,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vit.config import WEIGHT_SOURCES, ImageSpec
 from vit.errors import WeightsError
+from vit.key_maps import FAMILIES, Family
 
 WRAPPERS = ("model", "state_dict", "model_state_dict", "model_ema", "module")
 PREFIXES = ("module.", "_orig_mod.", "model.")
@@ -31,14 +33,72 @@ PREFIXES = ("module.", "_orig_mod.", "model.")
 
 @dataclass(frozen=True)
 class WeightFile:
-    """Tensors by name, and the plain data that stood beside them (class names, image_spec, ... of our own runs)."""
+    """What a file of weights holds, and what it expects of the model and its images."""
 
     path: Path
     tensors: dict[str, Tensor]
     extras: dict[str, Any] = field(default_factory=dict)
+    """The plain data that stood beside the tensors: class names, image_spec, ... of our own runs."""
+    told_source: str | None = None
+    """Whose parameter names it has, where a person said it."""
+
+    @cached_property
+    def source(self) -> str:
+        """Whose parameter names it has: as told, or the one family whose signature is among the names.
+
+        Raises:
+            WeightsError: an unknown source was told, or the names are those of no family, or of several.
+        """
+        if self.told_source is not None:
+            if self.told_source not in FAMILIES:
+                known = ", ".join(WEIGHT_SOURCES)
+                raise WeightsError(f"weights source {self.told_source!r} is unknown; known: {known}")
+            return self.told_source
+        if self.is_resnet:
+            return "torchvision"
+        sources = [name for name, family in FAMILIES.items() if any(map(family.signature.fullmatch, self.tensors))]
+        if len(sources) == 1:
+            return sources[0]
+        told = f"could be {' or '.join(sources)}" if sources else "no family has them"
+        raise WeightsError(
+            f"{self.path}: cannot tell whose parameter names these are ({', '.join(list(self.tensors)[:3])}, ...): "
+            f"{told}; say it with --weights-source: {', '.join(WEIGHT_SOURCES)}"
+        )
+
+    @property
+    def family(self) -> Family:
+        return FAMILIES[self.source]
+
+    @property
+    def is_resnet(self) -> bool:
+        return "layer4.0.conv1.weight" in self.tensors
+
+    @property
+    def image_spec(self) -> ImageSpec:
+        """The preprocessing that the weights expect: recorded by our own runs, else their family's.
+
+        Raises:
+            WeightsError: it is recorded in a way that cannot be read.
+        """
+        recorded = self.extras.get("image_spec")
+        if not isinstance(recorded, Mapping):
+            return self.family.image_spec
+        values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in recorded.items()}
+        try:
+            return ImageSpec(**values)
+        except (TypeError, ValueError) as error:
+            raise WeightsError(f"{self.path}: its image_spec is not readable ({error})") from None
+
+    @property
+    def layer_norm_eps(self) -> float | None:
+        """The LayerNorm epsilon that the weights were trained with; None for a ResNet, which has no LayerNorm."""
+        config = self.extras.get("config")
+        model = config.get("model") if isinstance(config, Mapping) else None
+        recorded = model.get("layer_norm_eps") if isinstance(model, Mapping) else None
+        return None if self.is_resnet else recorded or self.family.layer_norm_eps
 
 
-def read_weights(path: str | Path) -> WeightFile:
+def read_weights(path: str | Path, *, source: str | None = None) -> WeightFile:
     """Read a .pth, .pt, .safetensors or .npz file, a run directory (its best weights) or a Hugging Face folder.
 
     Raises:
@@ -46,11 +106,9 @@ def read_weights(path: str | Path) -> WeightFile:
         WeightsError: truncated, not weights, or holding Python objects.
     """
     path = find_weights(Path(path).expanduser())
-    readers = {".safetensors": _read_safetensors, ".npz": _read_npz, ".pth": _read_torch, ".pt": _read_torch}
-    readers |= {".bin": _read_torch, ".ckpt": _read_torch}
-    if path.suffix not in readers:
-        raise WeightsError(f"{path}: unknown kind of weights file {path.suffix!r}; known: {', '.join(readers)}")
-    content = readers[path.suffix](path)
+    if path.suffix not in READERS:
+        raise WeightsError(f"{path}: unknown kind of weights file {path.suffix!r}; known: {', '.join(READERS)}")
+    content = READERS[path.suffix](path)
     extras: dict[str, Any] = {}
     while (wrapper := next((w for w in WRAPPERS if isinstance(content.get(w), Mapping)), None)) is not None:
         extras |= {key: value for key, value in content.items() if key != wrapper}
@@ -58,17 +116,17 @@ def read_weights(path: str | Path) -> WeightFile:
     tensors = {str(key): value for key, value in content.items() if isinstance(value, Tensor)}
     if not tensors:
         raise WeightsError(f"{path}: no tensors found; expected a state dict, found keys {_some(list(content))}")
-    return WeightFile(path, strip_prefixes(tensors), extras)
+    return WeightFile(path, strip_prefixes(tensors), extras, source)
 
 
 def find_weights(path: Path) -> Path:
     """The weights file a path means: itself, the best checkpoint of a run, or `model.safetensors` of a folder."""
     if path.is_dir():
         candidates = [*sorted((path / "checkpoints").glob("best_*.pt")), path / "model.safetensors"]
-        found = next((file for file in candidates if file.is_file()), None)
-        if found is None:
+        weights = next((file for file in candidates if file.is_file()), None)
+        if weights is None:
             raise FileNotFoundError(f"{path}: a folder without checkpoints/best_*.pt (a run) or model.safetensors")
-        return found
+        return weights
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such weights file")
     return path
@@ -128,6 +186,13 @@ def _read_npz(path: Path) -> dict[str, Any]:
         raise WeightsError(f"{path}: not a readable .npz file of arrays ({reason})") from None
 
 
+READERS = {
+    ".safetensors": _read_safetensors,
+    ".npz": _read_npz,
+    **dict.fromkeys((".pth", ".pt", ".bin", ".ckpt"), _read_torch),
+}
+
+
 def fetch(url: str, *, megabytes: float) -> Path:
     """The file behind `url` in torch's cache ($TORCH_HOME/hub/checkpoints), downloaded once and checked each time.
 
@@ -149,16 +214,16 @@ def fetch(url: str, *, megabytes: float) -> Path:
                 f"cannot download {name} ({getattr(error, 'reason', error)}); "
                 f"fetch {url} ({megabytes:.0f} MB) and put it at {path}"
             ) from None
-    found = _sha256(path, path.stat().st_mtime_ns)
-    if not found.startswith(digits):
+    digest = _sha256(path, path.stat().st_mtime_ns)
+    if not digest.startswith(digits):
         raise WeightsError(
-            f"{path}: SHA-256 begins with {found[:8]}, expected {digits}: truncated or another file; "
+            f"{path}: SHA-256 begins with {digest[:8]}, expected {digits}: truncated or another file; "
             f"delete it and fetch {url}"
         )
     return path
 
 
-@functools.lru_cache
+@lru_cache
 def _sha256(path: Path, modified: int) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

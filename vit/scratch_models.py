@@ -1,0 +1,45 @@
+"""The ViTs of `vit/model.py`: from a name of `VIT_SHAPES` and the options of a run to a model with new weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import nn
+
+from vit.config import VIT_SHAPES, ModelConfig, ViTConfig
+from vit.model import VisionTransformer
+
+
+def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
+    """Build our VisionTransformer, untrained.
+
+    Raises:
+        ValueError: options that do not fit each other.
+    """
+    return VisionTransformer(
+        ViTConfig(
+            **VIT_SHAPES[config.name] | {"image_size": config.image_size or native_size(config)},
+            num_classes=num_classes,
+            in_channels=config.in_channels,
+            pool=config.pool,
+            patch_embedding=config.patch_embedding,
+            representation_size=config.representation_size,
+            dropout=config.dropout,
+            attention_dropout=config.attention_dropout,
+            stochastic_depth=config.stochastic_depth,
+            attention=config.attention,
+            layer_norm_eps=config.layer_norm_eps or 1e-6,
+        )
+    )
+
+
+def native_size(config: ModelConfig) -> int:
+    return VIT_SHAPES[config.name].get("image_size", 224)
+
+
+def image_spec(config: ModelConfig) -> None:
+    """The file of weights says it, if there is one."""
+
+
+def weights_path(config: ModelConfig) -> Path | None:
+    return None if config.weights in (None, "none") else Path(config.weights)
