@@ -25,7 +25,8 @@ from benchmarks.environment import describe, write_result
 from datasets.images import read_image
 from datasets.transforms import eval_pipeline, preprocess
 from inference.classifier import Classifier
-from inference.predict import Source, predict, read_source
+from inference.images import ImageFile, read_pixels
+from inference.predict import predict
 from trainers import process
 from vit import ModelConfig, build_model, image_spec, resolve
 
@@ -51,9 +52,9 @@ def ways(classifier: Classifier, paths: list[str]) -> dict[str, Callable[[], obj
             return [names[int(model(preprocess(read_image(path), spec)[None]).argmax())] for path in paths]
 
     return {
-        "predict": lambda: [each.predicted for each in predict(classifier, map(Source, paths), batch_size=BATCH)],
+        "predict": lambda: [image.predicted for image in predict(classifier, map(ImageFile, paths), batch_size=BATCH)],
         "one_by_one": one_by_one,
-        "decoding": lambda: [read_source(Source(path), pipeline) for path in paths],
+        "decoding": lambda: [read_pixels(ImageFile(path), pipeline) for path in paths],
         "model": lambda: [classifier.logits(images) for _ in range(len(paths) // BATCH)],
     }
 

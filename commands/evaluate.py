@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from commands import arguments
+from commands.model_options import ModelOptions
 
 if TYPE_CHECKING:
     from inference.evaluation_report import Evaluation
@@ -22,6 +23,8 @@ SHOWN_CLASSES = 30
 class Options:
     """Score a run's best weights on one of its splits, and hold them against what training logged; or with --data a
     run, an export or a weights file on any labelled images. Tables and figures are written to the run's eval/.
+
+    --device is for --data; a run's own splits are scored where it trained.
     """
 
     run: Annotated[str, tyro.conf.Positional]
@@ -34,16 +37,7 @@ class Options:
     """Where built-in sets are found. Default: where the run found them; else data."""
     output: Path | None = None
     """Folder for the files about --data. Default: eval/ of the run."""
-    device: str = "auto"
-    """auto, cpu, cuda, cuda:N or mps; for --data. The run's own splits are scored where it trained."""
-    model: str | None = None
-    """Which model a weights file from elsewhere belongs to."""
-    class_names: Path | None = None
-    """Text file with one class name per line, for weights that carry none."""
-    trust: bool = False
-    """Open a .pt2 file, which can run code that is in it."""
-    output_dir: Path = Path("runs")
-    """Where `latest` is looked for."""
+    opening: ModelOptions = field(default_factory=ModelOptions)
 
     def __post_init__(self) -> None:
         if self.data is None and self.split == "train":
@@ -61,7 +55,7 @@ def main(options: Options) -> int:
     from trainers.run_directory import find_run
 
     if options.data is None and is_run_name(options.run):
-        run_dir = find_run(options.run, options.output_dir)
+        run_dir = find_run(options.run, options.opening.output_dir)
         evaluation = evaluate_run(run_dir, split=options.split or "val", data_root=options.data_root)
         heading = f"{run_dir}: best weights (epoch {evaluation.epoch}) on "
         print(f"{heading}{evaluation.images:,} {options.split or 'val'} images")
@@ -74,15 +68,11 @@ def main(options: Options) -> int:
 
 def _evaluate_elsewhere(options: Options) -> Evaluation:
     from datasets import DataConfig
-    from inference.classifier import open_classifier
     from inference.evaluate import evaluate_on
 
     if options.data is None:
         raise arguments.UsageError(f"{options.run} brings no images; name labelled ones with --data")
-    classifier = open_classifier(
-        options.run, device=options.device, model=options.model, class_names=options.class_names,
-        trust=options.trust, output_dir=options.output_dir,
-    )  # fmt: skip
+    classifier = options.opening.open(options.run)
     data = DataConfig(source=options.data, root=options.data_root or Path("data"))
     evaluation = evaluate_on(classifier, data, split=options.split, folder=options.output)
     print(f"{classifier.source} on {evaluation.images:,} {options.split or 'labelled'} images of {options.data}")

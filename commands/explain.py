@@ -5,14 +5,18 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from commands import arguments
+from commands.model_options import WeightsOptions
 from datasets.text import printable
+
+if TYPE_CHECKING:
+    from inference.explain import Explanation
 
 
 @dataclass(frozen=True)
@@ -40,12 +44,7 @@ class Options:
     """Folder for the pictures. Default: explain/ in the run directory."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:N or mps."""
-    model: str | None = None
-    """Which model a weights file from elsewhere belongs to."""
-    class_names: Path | None = None
-    """Text file with one class name per line, for weights that carry none."""
-    output_dir: Path = Path("runs")
-    """Where `latest` is looked for."""
+    opening: WeightsOptions = field(default_factory=WeightsOptions)
 
     def __post_init__(self) -> None:
         if self.head is not None and self.layer is None:
@@ -65,47 +64,57 @@ def main(options: Options) -> int:
     """0, or 3 when a file could not be read."""
     from itertools import islice
 
-    import torch
-
-    from figures.attention import distance_figure, heads_figure, overview_figure
-    from figures.results import save
-    from inference.classifier import open_classifier
-    from inference.explain import Explanation, explain
-    from inference.predict import find_images
+    from inference.explain import explain
+    from inference.images import Unreadable, find_images
 
     if options.run.endswith((".onnx", ".pt2")):
         raise arguments.UsageError(
             f"{options.run} holds no attention weights to show; explain the run, or its .safetensors export"
         )
-    classifier = open_classifier(
-        options.run, device=options.device, model=options.model, class_names=options.class_names,
-        output_dir=options.output_dir,
-    )  # fmt: skip
+    classifier = options.opening.open(options.run, device=options.device)
     folder = options.output or classifier.folder / "explain"
-    explained: list[Explanation] = []
+    explanations: list[Explanation] = []
     unreadable = 0
-    for number, source in enumerate(islice(find_images(options.images), options.limit)):
+    for number, file in enumerate(islice(find_images(options.images), options.limit)):
         try:
-            found = explain(classifier, source, target=options.target)
-            if isinstance(found, str):
-                print(f"error: {printable(found)}", file=sys.stderr)
+            explanation = explain(classifier, file, target=options.target)
+            if isinstance(explanation, Unreadable):
+                print(f"error: {printable(explanation.error)}", file=sys.stderr)
                 unreadable += 1
                 continue
-            chosen = []
-            if options.layer is not None:
-                title = f"layer {options.layer}" + ("" if options.head is None else f", head {options.head}")
-                chosen = [(title, found.chosen(layer=options.layer, head=options.head))]
+            explanations.append(explanation)
+            _draw(explanation, folder, number, options)
         except ValueError as error:  # a model without attention, no such layer or class
             raise arguments.UsageError(str(error)) from None
-        stem = re.sub(r"[^\w.-]+", "_", Path(source.path).stem)
-        name = f"{number:03d}_{stem[:80]}"
-        save(overview_figure(found, chosen=chosen), folder / f"{name}.png")
-        save(heads_figure(found), folder / f"{name}_heads.png")
-        explained.append(found)
-        ranked = ", ".join(f"{label} {probability:.1%}" for label, probability in found.top)
-        print(f"{printable(source.path)}: {ranked}; {folder / name}.png, {name}_heads.png")
-    if explained:
-        distance = torch.stack([each.distance for each in explained]).mean(dim=0)
-        figure = distance_figure(distance, title=f"{len(explained)} image" + "s" * (len(explained) > 1))
-        print(f"how far heads look: {save(figure, folder / 'attention_distance.png')}")
+    if explanations:
+        print(f"how far heads look: {_draw_distance(explanations, folder)}")
     return 3 if unreadable else 0
+
+
+def _draw(explanation: Explanation, folder: Path, number: int, options: Options) -> None:
+    """The pictures of one image, and a line that names them."""
+    from figures.attention import heads_figure, overview_figure
+    from figures.results import save
+
+    image, chosen = explanation.image, []
+    if options.layer is not None:
+        title = f"layer {options.layer}" + ("" if options.head is None else f", head {options.head}")
+        chosen = [(title, explanation.layer_map(layer=options.layer, head=options.head))]
+    stem = re.sub(r"[^\w.-]+", "_", Path(image.path).stem)
+    name = f"{number:03d}_{stem[:80]}"
+    overview = overview_figure(image, explanation.relevance, target=explanation.target, chosen=chosen)
+    save(overview, folder / f"{name}.png")
+    save(heads_figure(explanation.heads), folder / f"{name}_heads.png")
+    ranked = ", ".join(f"{label} {probability:.1%}" for label, probability in image.ranked)
+    print(f"{printable(image.path)}: {ranked}; {folder / name}.png, {name}_heads.png")
+
+
+def _draw_distance(explanations: Sequence[Explanation], folder: Path) -> Path:
+    import torch
+
+    from figures.attention import distance_figure
+    from figures.results import save
+
+    distance = torch.stack([explanation.distance for explanation in explanations]).mean(dim=0)
+    title = f"{len(explanations)} image" + "s" * (len(explanations) > 1)
+    return save(distance_figure(distance, title=title), folder / "attention_distance.png")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
 from commands import arguments
+from commands.model_options import WeightsOptions
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,7 @@ class Options:
     """File to write. Default: export/model.<format> in the run directory."""
     images: tuple[str, ...] = ()
     """Images or folders to compare on. Default: the run's own val images."""
-    model: str | None = None
-    """Which model a weights file from elsewhere belongs to."""
-    class_names: Path | None = None
-    """Text file with one class name per line, for weights that carry none."""
-    output_dir: Path = Path("runs")
-    """Where `latest` is looked for."""
+    opening: WeightsOptions = field(default_factory=WeightsOptions)
 
 
 def parse(argv: Sequence[str], prog: str) -> Options:
@@ -40,16 +36,13 @@ def parse(argv: Sequence[str], prog: str) -> Options:
 
 
 def main(options: Options) -> int:
-    from inference.classifier import open_classifier
     from inference.export import SUFFIXES, export
     from vit.export import MissingPackage
 
     suffix = SUFFIXES[options.format]
     if options.output is not None and options.output.suffix != suffix:
         raise arguments.UsageError(f"output {options.output} must end in {suffix} for --format {options.format}")
-    classifier = open_classifier(
-        options.run, device="cpu", model=options.model, class_names=options.class_names, output_dir=options.output_dir
-    )
+    classifier = options.opening.open(options.run, device="cpu")
     path = options.output or classifier.folder / "export" / f"model{suffix}"
     try:
         written = export(classifier, options.format, path, images=options.images)

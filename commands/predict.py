@@ -7,19 +7,21 @@ import csv
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 
 import tyro
 
 from commands import arguments
+from commands.model_options import ModelOptions
 from datasets.text import printable
 
 if TYPE_CHECKING:
+    from figures.judged import Judged
     from inference.classifier import Classifier
-    from inference.predict import Prediction
+    from inference.images import Unreadable
 
 
 @dataclass(frozen=True)
@@ -48,27 +50,29 @@ class Options:
     """Divide the logits by the temperature that `evaluate` fitted on val."""
     batch_size: int = 32
     """Images per forward pass."""
-    device: str = "auto"
-    """auto, cpu, cuda, cuda:N or mps."""
-    model: str | None = None
-    """Which model a weights file from elsewhere belongs to."""
-    class_names: Path | None = None
-    """Text file with one class name per line, for weights that carry none."""
-    trust: bool = False
-    """Open a .pt2 file, which can run code that is in it."""
-    output_dir: Path = Path("runs")
-    """Where `latest` is looked for."""
+    opening: ModelOptions = field(default_factory=ModelOptions)
 
     def __post_init__(self) -> None:
-        for field in ("top", "grid_images", "batch_size"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field}={getattr(self, field)} must be at least 1")
+        for name in ("top", "grid_images", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
 
     @property
     def lines(self) -> Literal["csv", "jsonl"]:
         if self.format != "auto":
             return self.format
         return "jsonl" if self.output is not None and self.output.suffix in (".jsonl", ".json") else "csv"
+
+
+@dataclass
+class Tally:
+    """What came of the files, and the first pictures for the grid."""
+
+    read: int = 0
+    unreadable: int = 0
+    labelled: int = 0
+    right: int = 0
+    pictures: list[Judged] = field(default_factory=list)
 
 
 def parse(argv: Sequence[str], prog: str) -> Options:
@@ -80,14 +84,11 @@ def parse(argv: Sequence[str], prog: str) -> Options:
 
 def main(options: Options) -> int:
     """0, or 3 when a file could not be read."""
-    from inference.classifier import open_classifier
-    from inference.predict import find_images, predict, tally
+    from inference.images import find_images
+    from inference.predict import predict
 
-    classifier = open_classifier(
-        options.run, device=options.device, model=options.model, class_names=options.class_names,
-        trust=options.trust, output_dir=options.output_dir,
-    )  # fmt: skip
-    stream = predict(
+    classifier = options.opening.open(options.run)
+    results = predict(
         classifier,
         find_images(options.paths, sys.stdin.buffer if "-" in options.paths else None),
         top=options.top,
@@ -95,34 +96,44 @@ def main(options: Options) -> int:
         temperature=temperature_of(classifier) if options.calibrated else 1.0,
         keep_pixels=options.grid is not None,
     )
-    pictures: list[Prediction] = []
     try:
-        with _opened(options.output) as file, _progress() as advance:
-            write = _writer(file, options)
-
-            def each(prediction: Prediction) -> None:
-                advance()
-                if prediction.error is not None:
-                    _complain(prediction.error)
-                    return
-                write(prediction)
-                if options.grid is not None and len(pictures) < options.grid_images:
-                    pictures.append(prediction)
-
-            counts = tally(stream, each=each)
+        with _opened(options.output) as file:
+            tally = _write(results, file, options)
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    if options.grid is not None and pictures:
+    if options.grid is not None and tally.pictures:
         from figures.results import prediction_grid, save
 
-        save(prediction_grid(pictures), options.grid)
-    read, unreadable, labelled, correct = counts
-    if labelled:
-        _say(f"{correct} of {labelled} images whose folder names their class are right ({correct / labelled:.2%})")
-    if unreadable:
-        _complain(f"{unreadable} of {read + unreadable} files could not be read")
-    return 3 if unreadable else 0
+        save(prediction_grid(tally.pictures), options.grid)
+    if tally.labelled:
+        share = f"{tally.right} of {tally.labelled} images whose folder names their class are right"
+        _say(f"{share} ({tally.right / tally.labelled:.2%})")
+    if tally.unreadable:
+        _complain(f"{tally.unreadable} of {tally.read + tally.unreadable} files could not be read")
+    return 3 if tally.unreadable else 0
+
+
+def _write(results: Iterable[Judged | Unreadable], file: TextIO, options: Options) -> Tally:
+    """Write a line per image, name what is none, and count."""
+    from tqdm import tqdm
+
+    from inference.images import Unreadable
+
+    write, tally = _writer(file, options), Tally()
+    # disable=None: silent where standard error is not a terminal
+    for image in tqdm(results, desc="predict", unit="image", file=sys.stderr, disable=None, leave=False):
+        if isinstance(image, Unreadable):
+            tally.unreadable += 1
+            _complain(image.error)
+            continue
+        write(image)
+        tally.read += 1
+        tally.labelled += image.label is not None
+        tally.right += image.label == image.predicted
+        if options.grid is not None and len(tally.pictures) < options.grid_images:
+            tally.pictures.append(image)
+    return tally
 
 
 def temperature_of(classifier: Classifier) -> float:
@@ -156,37 +167,26 @@ def _opened(path: Path | None) -> Iterator[TextIO]:
         yield file
 
 
-def _writer(file: TextIO, options: Options) -> Callable[[Prediction], None]:
+def _writer(file: TextIO, options: Options) -> Callable[[Judged], object]:
     if options.lines == "jsonl":
-        return lambda prediction: print(json.dumps(_as_object(prediction), ensure_ascii=False), file=file)
+        return lambda image: print(json.dumps(_as_object(image), ensure_ascii=False), file=file)
     writer = csv.writer(file, lineterminator="\n")
     header = ["path", "label", "predicted", "probability"]
     header += [f"{name}_{rank}" for rank in range(2, options.top + 1) for name in ("predicted", "probability")]
     writer.writerow(header)
-    return lambda prediction: writer.writerow(_as_row(prediction))
+    return lambda image: writer.writerow(_as_row(image))
 
 
-def _as_row(prediction: Prediction) -> list[str]:
-    row = [printable(prediction.path), prediction.label or ""]
-    for name, probability in prediction.top:
+def _as_row(image: Judged) -> list[str]:
+    row = [printable(image.path), image.label or ""]
+    for name, probability in image.ranked:
         row += [name, f"{probability:.7g}"]
     return row
 
 
-def _as_object(prediction: Prediction) -> dict[str, object]:
-    top = [{"class": name, "probability": round(probability, 9)} for name, probability in prediction.top]
-    return {
-        "path": printable(prediction.path), "label": prediction.label, "predicted": prediction.predicted, "top": top,
-    }  # fmt: skip
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[], object]]:
-    from tqdm import tqdm
-
-    # disable=None: silent where standard error is not a terminal
-    with tqdm(desc="predict", unit="image", file=sys.stderr, disable=None, leave=False) as bar:
-        yield bar.update
+def _as_object(image: Judged) -> dict[str, object]:
+    top = [{"class": name, "probability": round(probability, 9)} for name, probability in image.ranked]
+    return {"path": printable(image.path), "label": image.label, "predicted": image.predicted, "top": top}
 
 
 def _complain(line: str) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import tyro
 
 from commands import arguments
+from commands.model_options import ModelOptions
 
 
 @dataclass(frozen=True)
@@ -28,16 +28,7 @@ class Options:
     """Largest file that is accepted."""
     top: int = 5
     """How many classes are shown."""
-    device: str = "auto"
-    """auto, cpu, cuda, cuda:N or mps."""
-    model: str | None = None
-    """Which model a weights file from elsewhere belongs to."""
-    class_names: Path | None = None
-    """Text file with one class name per line, for weights that carry none."""
-    trust: bool = False
-    """Open a .pt2 file, which can run code that is in it."""
-    output_dir: Path = Path("runs")
-    """Where `latest` is looked for."""
+    opening: ModelOptions = field(default_factory=ModelOptions)
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65_536:
@@ -55,13 +46,9 @@ def parse(argv: Sequence[str], prog: str) -> Options:
 
 def main(options: Options) -> int:
     """Serve until Ctrl-C."""
-    from inference.classifier import open_classifier
     from inference.serve import LOOPBACK, Server
 
-    classifier = open_classifier(
-        options.run, device=options.device, model=options.model, class_names=options.class_names,
-        trust=options.trust, output_dir=options.output_dir,
-    )  # fmt: skip
+    classifier = options.opening.open(options.run)
     with Server(
         classifier, host=options.host, port=options.port, max_megabytes=options.max_megabytes, top=options.top
     ) as server:

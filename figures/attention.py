@@ -10,16 +10,19 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from figures.judged import Judged
 from figures.results import BLUE, GREY, escape, shorten, show
-from inference.explain import Explanation
 
 
-def overview_figure(found: Explanation, *, chosen: Sequence[tuple[str, Tensor]] = ()) -> Figure:
-    """The picture, its rollout, its relevance, and any `chosen` maps (title, (G, G)) side by side."""
+def overview_figure(
+    image: Judged, relevance: Tensor, *, target: str, chosen: Sequence[tuple[str, Tensor]] = ()
+) -> Figure:
+    """The picture, its rollout, its relevance to the class `target`, and `chosen` maps (title, (G, G)) side by side."""
+    assert image.pixels is not None
     panels: list[tuple[str, Tensor | None]] = [
-        (f"{shorten(found.top[0][0])} {found.top[0][1]:.0%}", None),
-        ("attention rollout", found.rollout),
-        (f"what spoke for {shorten(found.target)}", found.relevance),
+        (f"{shorten(image.predicted)} {image.probability:.0%}", None),
+        ("attention rollout", image.rollout),
+        (f"what spoke for {shorten(target)}", relevance),
         *chosen,
     ]
     figure = Figure(figsize=(2.7 * len(panels), 3.1), layout="constrained")
@@ -28,7 +31,7 @@ def overview_figure(found: Explanation, *, chosen: Sequence[tuple[str, Tensor]] 
         if values is not None and not values.any():
             title += ": nothing"
         axis.set_title(escape(title), fontsize=10)
-        overlay(axis, found.pixels, values)
+        overlay(axis, image.pixels, values)
     return figure
 
 
@@ -51,15 +54,15 @@ def blended(pixels: np.ndarray, values: Tensor) -> np.ndarray:
     return mixed.clip(0, 255).astype(np.uint8)
 
 
-def heads_figure(found: Explanation) -> Figure:
-    """One row per layer, one column per head: what the class token asks for, each scaled to its own maximum."""
-    layers, heads = found.heads.shape[:2]
+def heads_figure(maps: Tensor) -> Figure:
+    """Maps (L, H, G, G) of what the class token asks for, a row per layer, each scaled to its own maximum."""
+    layers, heads = maps.shape[:2]
     figure = Figure(figsize=(1.05 * heads + 1.2, 1.05 * layers + 0.7), layout="constrained")
     axes = figure.subplots(layers, heads, squeeze=False)
     for layer in range(layers):
         for head in range(heads):
             axis = axes[layer, head]
-            axis.imshow(found.heads[layer, head].numpy(), cmap="inferno", vmin=0)
+            axis.imshow(maps[layer, head].numpy(), cmap="inferno", vmin=0)
             axis.set_xticks([])
             axis.set_yticks([])
             axis.spines[:].set_visible(False)

@@ -32,7 +32,10 @@ class Judged:
         return self.ranked[0][1]
 
 
-def rank(probabilities: Tensor, class_names: Sequence[str], *, top: int | None = None) -> tuple[tuple[str, float], ...]:
-    """The `top` most probable classes, best first, of probabilities (classes,); of equal ones the first stays first."""
-    order = probabilities.sort(descending=True, stable=True).indices[:top].tolist()
-    return tuple((class_names[index], probabilities[index].item()) for index in order)
+def rank(
+    probabilities: Tensor, class_names: Sequence[str], *, top: int | None = None
+) -> list[tuple[tuple[str, float], ...]]:
+    """Per image the `top` most probable classes, best first, of (B, classes); of equal ones the first stays first."""
+    best = probabilities.sort(dim=1, descending=True, stable=True)
+    rows = zip(best.indices[:, :top].tolist(), best.values[:, :top].tolist(), strict=True)
+    return [tuple((class_names[index], value) for index, value in zip(*row, strict=True)) for row in rows]

@@ -12,40 +12,35 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from torch import Tensor
 
-from inference.predict import Prediction
+from figures.judged import Judged
 
 RIGHT, WRONG, UNKNOWN = "#1a7f37", "#cf222e", "#24292f"
 BLUE, GREY = "#0969da", "#8c959f"
 
 
-def prediction_grid(predictions: Sequence[Prediction]) -> Figure:
+def prediction_grid(images: Sequence[Judged]) -> Figure:
     """The pictures as the model saw them, each under `predicted [true]`: green when right, red when wrong.
 
     Raises:
         ValueError: there is no picture.
     """
-    if not predictions:
+    if not images:
         raise ValueError("a grid needs at least one picture")
-    columns = math.ceil(math.sqrt(len(predictions)))
-    rows = math.ceil(len(predictions) / columns)
+    columns = math.ceil(math.sqrt(len(images)))
+    rows = math.ceil(len(images) / columns)
     figure = Figure(figsize=(max(2.4, 1.9 * columns), 2.25 * rows), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     for axis in axes:
         axis.set_axis_off()
-    for axis, prediction in zip(axes, predictions, strict=False):
-        assert prediction.pixels is not None
-        show(axis, prediction.pixels)
-        text = f"{shorten(prediction.predicted)} {prediction.top[0][1]:.0%}"
-        if prediction.label is not None:
-            text = f"{shorten(prediction.predicted)} [{shorten(prediction.label)}]\n{prediction.top[0][1]:.0%}"
-        axis.set_title(escape(text), fontsize=9, color=_colour(prediction))
+    for axis, image in zip(axes, images, strict=False):
+        assert image.pixels is not None
+        show(axis, image.pixels)
+        text, colour = f"{shorten(image.predicted)} {image.probability:.0%}", UNKNOWN
+        if image.label is not None:
+            text = f"{shorten(image.predicted)} [{shorten(image.label)}]\n{image.probability:.0%}"
+            colour = RIGHT if image.label == image.predicted else WRONG
+        axis.set_title(escape(text), fontsize=9, color=colour)
     return figure
-
-
-def _colour(prediction: Prediction) -> str:
-    if prediction.label is None:
-        return UNKNOWN
-    return RIGHT if prediction.label == prediction.predicted else WRONG
 
 
 def confusion_figure(confusion: np.ndarray, class_names: Sequence[str], *, title: str) -> Figure:

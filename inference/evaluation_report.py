@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from datasets.text import csv_text
 from trainers.calibration import (
     expected_calibration_error,
     fit_temperature,
@@ -59,9 +58,9 @@ def write_evaluation(
     classes = per_class(scores.confusion, class_names)
     tables = [folder / f"{name}_{table}.csv" for table in ("predictions", "per_class", "confusion")]
     write_predictions(tables[0], scores, dataset, class_names)
-    _write_csv(tables[1], ClassRow._fields, classes)
-    columns = scores.confusion.T.tolist()
-    _write_csv(tables[2], ["true \\ predicted", *class_names], zip(class_names, *columns, strict=True))
+    write_text(tables[1], csv_text(ClassRow._fields, classes))
+    counts = zip(class_names, *scores.confusion.T.tolist(), strict=True)
+    write_text(tables[2], csv_text(["true \\ predicted", *class_names], counts))
     confusion = confusion_figure(scores.confusion.numpy(), class_names, title=f"{name}: {len(scores.labels):,} images")
     diagram = reliability_figure(bins, ece=scores.metrics["ece"], title=name, scaled=scaled_bins)
     pictures = [save(confusion, folder / f"{name}_confusion.png"), save(diagram, folder / f"{name}_reliability.png")]
@@ -88,9 +87,3 @@ def read_temperature(folder: Path) -> float | None:
     """The temperature that was fitted on val; None where none was."""
     path = folder / "temperature.json"
     return float(read_json(path)["temperature"]) if path.is_file() else None
-
-
-def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([header, *rows])
-    write_text(path, text.getvalue())

@@ -4,42 +4,45 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from datasets.transforms import eval_pipeline
+from figures.judged import Judged, rank
 from inference.classifier import Classifier
-from inference.predict import Source, read_source
+from inference.images import ImageFile, Unreadable, read_pixels
 from trainers.errors import ConfigError
-from vit.attention_maps import class_map, head_map, maps_of, reading, relevance, select  # noqa: F401
+from vit.attention_maps import class_map, head_map, maps_of, relevance, select
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """One image. G patches per side, S pixels per side, H heads; maps sum to 1 (or are all 0: nothing spoke for it)."""
+    """One image. G patches per side, H heads; maps sum to 1 (or are all 0: nothing spoke for the class)."""
 
-    path: str
-    pixels: np.ndarray  # uint8 (C, S, S): what the model saw
-    top: tuple[tuple[str, float], ...]
+    image: Judged
+    """With its pixels and its rollout."""
     target: str
-    """The class that `relevance` is about."""
-    attention: tuple[Tensor, ...]
-    """Per layer (H, T, T); rows sum to 1."""
-    heads: Tensor
-    """Attention of the class token, per layer and head: (L, H, G, G)."""
-    rollout: Tensor
     relevance: Tensor
+    """(G, G): what spoke for the class `target`."""
+    attention: list[Tensor]
+    """Per layer (1, H, T, T); rows sum to 1."""
     distance: Tensor
     """Mean attention distance in pixels, per layer and head: (L, H)."""
 
-    def chosen(self, *, layer: int, head: int | None) -> Tensor:
+    @property
+    def heads(self) -> Tensor:
+        """Attention of the class token, per layer and head: (L, H, G, G)."""
+        return torch.stack([class_map(weights[0]) for weights in self.attention])
+
+    def layer_map(self, *, layer: int, head: int | None) -> Tensor:
         """The map (G, G) of one head, or of a layer's mean over heads."""
-        return class_map(select([weights[None] for weights in self.attention], layer=layer, head=head))[0]
+        return class_map(select(self.attention, layer=layer, head=head))[0]
 
 
-def explain(classifier: Classifier, source: Source, *, target: str | None = None, top: int = 3) -> Explanation | str:
-    """Explain one image; a string says why it cannot be read.
+def explain(
+    classifier: Classifier, file: ImageFile, *, target: str | None = None, top: int = 3
+) -> Explanation | Unreadable:
+    """Explain one image.
 
     Args:
         target: the class to explain. Default: the predicted one.
@@ -51,26 +54,19 @@ def explain(classifier: Classifier, source: Source, *, target: str | None = None
     if target is not None and target not in classifier.class_names:
         raise ConfigError(f"class {target!r} is not one of the model's: {', '.join(classifier.class_names[:20])}")
     pipeline = eval_pipeline(classifier.spec)
-    pixels = read_source(source, pipeline)
-    if isinstance(pixels, str):
+    pixels = read_pixels(file, pipeline)
+    if isinstance(pixels, Unreadable):
         return pixels
     images = pipeline.normalise(torch.from_numpy(pixels[None])).to(classifier.device)
     maps = maps_of(classifier.model, images)
-    probabilities = maps.logits[0].double().softmax(dim=0)
-    best = probabilities.topk(min(top, len(classifier.class_names)))
-    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    ranked = tuple((classifier.class_names[index], value) for index, value in pairs)
-    wanted = target or ranked[0][0]
-    classes = torch.tensor([classifier.class_names.index(wanted)], device=classifier.device)
+    ranked = rank(maps.logits.double().softmax(dim=1), classifier.class_names, top=top)[0]
+    target = target or ranked[0][0]
+    classes = torch.tensor([classifier.class_names.index(target)], device=classifier.device)
     _, spoke = relevance(classifier.model, images, classes=classes)
     return Explanation(
-        path=source.path,
-        pixels=pixels,
-        top=ranked,
-        target=wanted,
-        attention=tuple(weights[0].cpu() for weights in maps.attention),
-        heads=torch.stack([class_map(weights[0]) for weights in maps.attention]).cpu(),
-        rollout=maps.rollout[0].cpu(),
+        Judged(file.path, ranked, pixels=pixels, rollout=maps.rollout[0].cpu()),
+        target,
         relevance=head_map(classifier.model, spoke)[0].cpu(),
+        attention=[weights.cpu() for weights in maps.attention],
         distance=maps.distance[0].cpu(),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor
 from datasets import DataError, build_dataloaders
 from datasets.transforms import eval_pipeline
 from inference.classifier import Classifier, open_classifier
-from inference.predict import find_images, read_source
+from inference.images import find_images, read_pixels
 from trainers.config import to_dict
 from trainers.errors import ConfigError
 from trainers.run_directory import read_run_config
@@ -124,8 +125,8 @@ def comparison_images(classifier: Classifier, paths: Sequence[str], *, count: in
     """
     if paths:
         pipeline = eval_pipeline(classifier.spec)
-        read = (read_source(source, pipeline) for source in find_images(paths))
-        pictures = [picture for picture, _ in zip(filter(_is_picture, read), range(count), strict=False)]
+        read = (read_pixels(file, pipeline) for file in find_images(paths))
+        pictures = list(islice((pixels for pixels in read if isinstance(pixels, np.ndarray)), count))
         if not pictures:
             raise DataError(f"{', '.join(paths)}: no image to compare on")
         return pipeline.normalise(torch.from_numpy(np.stack(pictures))), "given images"
@@ -133,10 +134,6 @@ def comparison_images(classifier: Classifier, paths: Sequence[str], *, count: in
     if own is not None:
         return own, "val images of the run"
     return generated_images(classifier.spec, count), "generated images (the run's own are gone; --images names some)"
-
-
-def _is_picture(found: np.ndarray | str) -> bool:
-    return not isinstance(found, str)
 
 
 def _own_images(classifier: Classifier, count: int) -> Tensor | None:

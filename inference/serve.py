@@ -12,10 +12,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from figures.attention import overview_figure
 from inference.classifier import Classifier
 from inference.explain import explain
-from inference.predict import Source, predict
+from inference.images import ImageFile, Unreadable
+from inference.predict import predict
 from trainers.errors import ConfigError
 
 PAGE = Path(__file__).with_name("serve_page.html")
@@ -125,16 +125,19 @@ class Handler(BaseHTTPRequestHandler):
 
 def classify(classifier: Classifier, content: bytes, *, top: int = 5) -> dict[str, Any]:
     """`top`: [name, probability] pairs; `attention`: a PNG as data URI, or a `note` why none; or an `error`."""
-    source = Source("the image", content)
-    prediction = next(predict(classifier, [source], top=top))
-    if prediction.error is not None:
-        return {"error": prediction.error}
-    result: dict[str, Any] = {"top": [list(pair) for pair in prediction.top]}
+    file = ImageFile("the image", content)
+    image = next(predict(classifier, [file], top=top))
+    if isinstance(image, Unreadable):
+        return {"error": image.error}
+    result: dict[str, Any] = {"top": [list(pair) for pair in image.ranked]}
     try:
-        found = explain(classifier, source)
+        explanation = explain(classifier, file)
     except ValueError as error:  # a model without attention weights
         return {**result, "note": str(error)}
-    assert not isinstance(found, str)
+    from figures.attention import overview_figure  # matplotlib takes a second to import
+
+    assert not isinstance(explanation, Unreadable)
     picture = io.BytesIO()
-    overview_figure(found).savefig(picture, dpi=110, format="png")
+    figure = overview_figure(explanation.image, explanation.relevance, target=explanation.target)
+    figure.savefig(picture, dpi=110, format="png")
     return {**result, "attention": "data:image/png;base64," + base64.b64encode(picture.getvalue()).decode()}

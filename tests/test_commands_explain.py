@@ -12,9 +12,9 @@ from small_run import CLASSES, make_run, photo, stir
 
 import main
 from inference.classifier import open_classifier
-from inference.explain import explain
-from inference.predict import Source, predict
-from vit.attention_maps import reading
+from inference.explain import Explanation, explain
+from inference.images import ImageFile
+from inference.predict import predict
 
 
 @pytest.fixture(scope="module")
@@ -47,18 +47,18 @@ def huggingface_folder(folder: Path) -> Path:
 
 def check(source: str, picture: Path, *, grid: int) -> None:
     classifier = open_classifier(source, device="cpu")
-    found = explain(classifier, Source(str(picture)))
-    predicted = next(predict(classifier, [Source(str(picture))], top=3))
-    assert not isinstance(found, str)
+    found = explain(classifier, ImageFile(str(picture)))
+    predicted = next(predict(classifier, [ImageFile(str(picture))], top=3))
+    assert isinstance(found, Explanation)
     # Logits are unchanged: what is explained is what is predicted.
-    assert dict(found.top) == pytest.approx(dict(predicted.top), abs=1e-5)
+    assert dict(found.image.ranked) == pytest.approx(dict(predicted.ranked), abs=1e-5)
     for weights in found.attention:
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
-    assert found.rollout.shape == found.relevance.shape == found.heads.shape[-2:] == (grid, grid)
-    assert found.rollout.sum() == pytest.approx(1, abs=1e-5)
+    assert found.image.rollout.shape == found.relevance.shape == found.heads.shape[-2:] == (grid, grid)
+    assert found.image.rollout.sum() == pytest.approx(1, abs=1e-5)
     assert found.relevance.min() >= 0
     assert found.distance.shape == found.heads.shape[:2]
-    torch.testing.assert_close(found.chosen(layer=-1, head=1), found.heads[-1, 1])
+    torch.testing.assert_close(found.layer_map(layer=-1, head=1), found.heads[-1, 1])
 
 
 def test_a_scratch_vit_is_explained(run, tmp_path):
@@ -76,12 +76,9 @@ def test_torchvisions_vit_b_16_is_explained(tmp_path):
 
 def test_a_mean_pooled_model_is_explained_from_the_tokens_that_its_head_reads(tmp_path):
     run = make_run(tmp_path / "run", pool="mean")
-    found = explain(open_classifier(str(run), device="cpu"), Source(str(photo(tmp_path / "a.jpg"))))
-    assert not isinstance(found, str)
-    assert found.rollout.sum() == pytest.approx(1, abs=1e-5)
-    looking = torch.zeros(1, 5, 5)
-    looking[:, 1:, 3] = 1  # every patch asks patch 2; the class token asks nobody
-    assert reading(looking, pool="mean")[0].tolist() == [[0, 0], [1, 0]]
+    found = explain(open_classifier(str(run), device="cpu"), ImageFile(str(photo(tmp_path / "a.jpg"))))
+    assert isinstance(found, Explanation)
+    assert found.image.rollout.sum() == pytest.approx(1, abs=1e-5)
 
 
 def test_the_command_writes_pictures_and_names_what_it_cannot_read(capsys, run, tmp_path):

@@ -15,7 +15,8 @@ from torchvision.models import VisionTransformer as TorchvisionViT
 import main
 from inference.classifier import open_classifier
 from inference.export import BATCH_SIZES, compare, generated_images
-from inference.predict import Source, predict
+from inference.images import ImageFile
+from inference.predict import predict
 from trainers.result import load
 from vit.export import fits_torchvision
 
@@ -51,11 +52,11 @@ def example_agrees(kind: str, file: Path, run: Path, pictures: list[Path]) -> No
         [sys.executable, EXAMPLES / f"use_{kind}.py", file, *pictures],
         cwd=file.parent, capture_output=True, text=True, check=True, timeout=120,
     )  # fmt: skip
-    expected = predict(open_classifier(str(run), device="cpu"), [Source(str(picture)) for picture in pictures])
+    expected = predict(open_classifier(str(run), device="cpu"), [ImageFile(str(picture)) for picture in pictures])
     for line, prediction in zip(done.stdout.splitlines(), expected, strict=True):
         path, name, probability = line.rsplit(" ", 2)
         assert (path, name) == (prediction.path, prediction.predicted)
-        assert float(probability) == pytest.approx(prediction.top[0][1], abs=1e-4)
+        assert float(probability) == pytest.approx(prediction.ranked[0][1], abs=1e-4)
 
 
 @pytest.fixture

@@ -22,8 +22,10 @@ from datasets.config import DataConfig
 from datasets.images import read_image
 from datasets.labelled import labelled_loader
 from datasets.transforms import preprocess
+from figures.judged import Judged
 from inference.classifier import open_classifier
-from inference.predict import Prediction, Source, find_images, predict
+from inference.images import ImageFile, Unreadable, find_images
+from inference.predict import predict
 from trainers.result import load
 
 
@@ -69,7 +71,9 @@ def test_a_file_gets_the_probabilities_that_its_evaluation_gives(run, tmp_path):
     data = every_kind(tmp_path / "data")
     classifier = open_classifier(str(run), device="cpu")
     found = {
-        p.path: dict(p.top) for p in predict(classifier, find_images([str(data)]), top=3, batch_size=4) if not p.error
+        image.path: dict(image.ranked)
+        for image in predict(classifier, find_images([str(data)]), top=3, batch_size=4)
+        if not isinstance(image, Unreadable)
     }
     loader = labelled_loader(DataConfig(source=str(data)), classifier.spec, class_names=classifier.class_names)
     expected = torch.cat([classifier.model(images) for images, _ in loader]).detach().softmax(1)
@@ -216,7 +220,7 @@ def test_titles_of_the_grid_are_green_when_right_red_when_wrong_and_dark_when_un
     from figures.results import prediction_grid
 
     pixels = np.zeros((1, 8, 8), np.uint8)
-    made = [Prediction("a", (("$x$", 0.9),), label, pixels) for label in ("$x$", "y", None)]
+    made = [Judged("a", (("$x$", 0.9),), label, pixels) for label in ("$x$", "y", None)]
     axes = prediction_grid(made).axes[:3]
     right, wrong, unknown = (to_rgb(axis.title.get_color()) for axis in axes)
     assert right[1] > max(right[0], right[2])
@@ -232,11 +236,12 @@ def test_temperature_changes_probabilities_but_no_prediction(run, tmp_path, caps
     assert "no fitted temperature; python main.py evaluate" in err
     classifier = open_classifier(str(run), device="cpu")
     plain, cooled = (
-        next(predict(classifier, [Source(str(picture))], top=3, temperature=temperature)) for temperature in (1.0, 3.0)
+        next(predict(classifier, [ImageFile(str(picture))], top=3, temperature=temperature))
+        for temperature in (1.0, 3.0)
     )
     assert plain.predicted == cooled.predicted
-    logits = torch.tensor([dict(plain.top)[name] for name in CLASSES]).double().log() / 3
-    assert [dict(cooled.top)[name] for name in CLASSES] == pytest.approx(logits.softmax(0).tolist(), abs=1e-5)
+    logits = torch.tensor([dict(plain.ranked)[name] for name in CLASSES]).double().log() / 3
+    assert [dict(cooled.ranked)[name] for name in CLASSES] == pytest.approx(logits.softmax(0).tolist(), abs=1e-5)
 
 
 def test_memory_does_not_grow_with_the_number_of_files(tmp_path):
@@ -245,7 +250,7 @@ def test_memory_does_not_grow_with_the_number_of_files(tmp_path):
 
     def peak(count: int) -> int:
         tracemalloc.start()
-        for _ in predict(classifier, (Source(picture) for _ in range(count)), batch_size=256):
+        for _ in predict(classifier, (ImageFile(picture) for _ in range(count)), batch_size=256):
             pass
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
@@ -264,7 +269,7 @@ def test_batches_say_the_same_as_one_image_at_a_time(run, tmp_path):
     assert len(set(expected)) > 1
     classifier = open_classifier(str(run), device="cpu")
     for batch_size in (1, 32, 64):
-        found = list(predict(classifier, (Source(str(path)) for path in paths), batch_size=batch_size))
+        found = list(predict(classifier, (ImageFile(str(path)) for path in paths), batch_size=batch_size))
         assert [each.path for each in found] == [str(path) for path in paths]
         assert [each.predicted for each in found] == expected
 

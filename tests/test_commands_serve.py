@@ -21,7 +21,8 @@ from small_run import CLASSES, make_run, photo
 
 import main
 from inference.classifier import open_classifier
-from inference.predict import Source, predict
+from inference.images import ImageFile
+from inference.predict import predict
 from inference.serve import Server
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,8 +54,8 @@ def test_an_image_gets_the_classes_that_predict_gives_and_an_overlay(server, tmp
     status, _, body = ask(server, "POST", "/classify", picture.read_bytes(), Content_Type="image/png")
     assert status == 200
     result = json.loads(body)
-    expected = next(predict(server.classifier, [Source(str(picture))], top=5))
-    assert [tuple(pair) for pair in result["top"]] == [(name, pytest.approx(p)) for name, p in expected.top]
+    expected = next(predict(server.classifier, [ImageFile(str(picture))], top=5))
+    assert [tuple(pair) for pair in result["top"]] == [(name, pytest.approx(p)) for name, p in expected.ranked]
     assert {name for name, _ in result["top"]} == set(CLASSES)
     with Image.open(io.BytesIO(base64.b64decode(result["attention"].partition(",")[2]))) as overlay:
         assert overlay.width > 2 * overlay.height
@@ -132,7 +133,7 @@ def test_a_port_that_is_taken_gets_one_line(server, tmp_path, capsys):
 @pytest.mark.skipif(find_browser() is None, reason="no Chromium on this machine")
 def test_in_a_real_browser_a_chosen_image_is_classified_and_nothing_else_is_fetched(server, tmp_path):
     picture = photo(tmp_path / "a <b>.png")
-    expected = next(predict(server.classifier, [Source(str(picture))], top=5))
+    expected = next(predict(server.classifier, [ImageFile(str(picture))], top=5))
     browser = Browser(tmp_path / "profile")
     try:
         browser.call("Page.navigate", url=server.url)
@@ -143,7 +144,7 @@ def test_in_a_real_browser_a_chosen_image_is_classified_and_nothing_else_is_fetc
             "|"
         )
         shown = list(zip(cells[::3], cells[2::3], strict=True))
-        assert shown == [(name, f"{100 * probability:.1f} %") for name, probability in expected.top]
+        assert shown == [(name, f"{100 * probability:.1f} %") for name, probability in expected.ranked]
         assert browser.evaluate("document.getElementById('status').textContent") == "a <b>.png"
         image = browser.call("Page.captureScreenshot")["data"]
         (tmp_path / "page.png").write_bytes(base64.b64decode(image))

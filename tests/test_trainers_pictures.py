@@ -25,6 +25,7 @@ from torchvision.models import resnet18
 from torchvision.utils import make_grid
 
 from datasets.config import DataConfig
+from datasets.text import printable
 from figures.results import confusion_figure, escape, readable
 from figures.sheets import (
     Tile,
@@ -40,7 +41,7 @@ from trainers import handlers, pictures
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.errors import Interrupted
 from trainers.evaluation import Scores
-from trainers.full_pictures import hardest, one_cell, pr_counts
+from trainers.full_pictures import hardest, pr_counts
 from trainers.job import prepare
 from trainers.result import load
 from trainers.resume import resume
@@ -498,7 +499,7 @@ def test_names_that_a_font_lacks_are_written_as_their_codes():
     assert readable("猫\u202ea") == "\\u732b\\u202ea"
     assert readable("caf\u00e9 \udcff") == "caf\u00e9 \\udcff"
     assert escape("$a$\nb") == "\\$a\\$\nb"
-    assert one_cell("a\tb\nc\udcff 猫") == "a\\tb\\nc\\udcff 猫"
+    assert printable("a\tb\nc\udcff 猫") == "a\\tb\\nc\\udcff 猫"
     assert tail("a/long/path/to/0001.png", 12) == "…to/0001.png"
 
 

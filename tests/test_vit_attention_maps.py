@@ -15,6 +15,7 @@ from vit.attention_maps import (
     attention_distance,
     attention_weights,
     class_map,
+    head_map,
     maps_of,
     relevance,
     rollout,
@@ -201,6 +202,13 @@ def test_the_maps_of_a_batch_are_those_of_its_images_and_of_the_tokens_that_the_
     alone = [maps_of(model, image[None]) for image in pictures()]
     torch.testing.assert_close(maps.rollout, torch.cat([image.rollout for image in alone]))
     torch.testing.assert_close(maps.distance, torch.cat([image.distance for image in alone]))
+
+
+def test_a_mean_pooled_model_reads_its_patches_and_not_its_class_token() -> None:
+    model = VisionTransformer(ViTConfig(24, 12, num_classes=5, depth=1, num_heads=1, embed_dim=8, pool="mean"))
+    looking = torch.zeros(1, 5, 5)
+    looking[:, 1:, 3] = 1  # every patch asks patch 2; the class token asks nobody
+    assert head_map(model, looking)[0].tolist() == [[0, 0], [1, 0]]
 
 
 def test_there_are_no_maps_without_attention_or_without_a_square_grid() -> None:

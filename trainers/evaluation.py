@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ from ignite.engine import Engine, Events
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from datasets.text import csv_text
 from trainers import distributed
 from trainers.engines import create_evaluator
 from trainers.handlers import best_row
@@ -92,13 +91,13 @@ def in_stored_order(shares: Sequence[tuple[np.ndarray, Tensor, Tensor]]) -> tupl
 
 def write_predictions(path: Path, scores: Scores, dataset: Any, class_names: Sequence[str]) -> None:
     """One row per image: path, label, predicted, probabilities (in class order, separated by spaces)."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["path", "label", "predicted", "probabilities"])
     probabilities = scores.logits.double().softmax(dim=1)
-    paths = (dataset.path(row) for row in scores.rows)
-    for name, label, row in zip(paths, scores.labels.tolist(), probabilities.tolist(), strict=True):
-        predicted = max(range(len(row)), key=row.__getitem__)
-        writer.writerow([name, class_names[label], class_names[predicted], " ".join(f"{p:.7g}" for p in row)])
+    rows = zip(
+        map(dataset.path, scores.rows),
+        (class_names[label] for label in scores.labels.tolist()),
+        (class_names[index] for index in probabilities.argmax(dim=1).tolist()),
+        (" ".join(f"{share:.7g}" for share in shares) for shares in probabilities.tolist()),
+        strict=True,
+    )
     path.parent.mkdir(exist_ok=True)
-    write_text(path, text.getvalue())
+    write_text(path, csv_text(("path", "label", "predicted", "probabilities"), rows))

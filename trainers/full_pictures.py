@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +13,7 @@ from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 from torch import Tensor
 
 from datasets.sampling import BatchKey
+from datasets.text import csv_text, printable
 from figures.sheets import patch_filters_figure, png, png_of, position_similarity_figure, tile_picture
 from trainers.engines import autocast
 from trainers.evaluation import Scores
@@ -43,7 +42,7 @@ def draw_pr_curves(job: Job, scores: Scores, loggers: RunLoggers, step: int) -> 
     """Precision over recall of each class against all others, in TensorBoard and as figures/val_pr_curves.csv."""
     names = job.data.class_names
     probabilities = scores.logits.double().softmax(dim=1).numpy()
-    lines = [("class", "threshold", "precision", "recall")]
+    lines: list[tuple[str, ...]] = []
     for index in hardest(scores, names):
         tp, fp, tn, fn = pr_counts(probabilities[:, index], scores.labels.numpy() == index)
         precision, recall = tp / np.maximum(tp + fp, 1), tp / np.maximum(tp + fn, 1)
@@ -53,10 +52,8 @@ def draw_pr_curves(job: Job, scores: Scores, loggers: RunLoggers, step: int) -> 
         thresholds = np.linspace(0, 1, THRESHOLDS)
         rows = zip(thresholds.tolist(), precision.tolist(), recall.tolist(), strict=True)
         lines += [(names[index], f"{t:.4f}", f"{p:.6g}", f"{r:.6g}") for t, p, r in rows]
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(lines)
     loggers.figures.mkdir(exist_ok=True)
-    write_text(loggers.figures / "val_pr_curves.csv", text.getvalue())
+    write_text(loggers.figures / "val_pr_curves.csv", csv_text(("class", "threshold", "precision", "recall"), lines))
 
 
 def hardest(scores: Scores, names: Sequence[str]) -> list[int]:
@@ -95,7 +92,7 @@ def write_projector(job: Job, scores: Scores, loggers: RunLoggers, step: int) ->
         label, guess = int(scores.labels[place]), int(predicted[place])
         right = "yes" if label == guess else "no"
         lines.append((names[label], names[guess], right, f"{losses[place]:.4f}", dataset.path(row)))
-    write_text(folder / "metadata.tsv", "".join("\t".join(map(one_cell, line)) + "\n" for line in lines))
+    write_text(folder / "metadata.tsv", "".join("\t".join(map(printable, line)) + "\n" for line in lines))
     side = write_sprite(images_of(dataset).stored(rows), folder / "sprite.png")
     config = ProjectorConfig()
     entry = config.embeddings.add(
@@ -106,11 +103,6 @@ def write_projector(job: Job, scores: Scores, loggers: RunLoggers, step: int) ->
     entry.sprite.image_path = "projector/sprite.png"
     entry.sprite.single_image_dim.extend([side, side])
     write_text(loggers.folder / "projector_config.pbtxt", str(config))
-
-
-def one_cell(text: str) -> str:
-    """A cell of a TSV file: no tab, no line break, and what is no text (a byte of a file name) as its code."""
-    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
 def write_sprite(stored: Sequence[np.ndarray], path: Any) -> int:

@@ -108,11 +108,10 @@ def validation_attention(job: Job, model: nn.Module) -> tuple[list[Judged], Tens
         except ValueError:
             return None
         distances.append(maps.distance.cpu())
-        probabilities, rollouts = maps.logits.float().softmax(dim=1).cpu(), maps.rollout.cpu()
-        for place, (row, pixels) in enumerate(zip(part.tolist(), dataset.stored(part.tolist()), strict=True)):
-            ranked = rank(probabilities[place], job.data.class_names)
-            label = job.data.class_names[int(labels[place])]
-            judged.append(Judged(dataset.path(row), ranked, label, pixels, rollouts[place]))
+        paths = [dataset.path(row) for row in part.tolist()]
+        ranked = rank(maps.logits.float().softmax(dim=1), job.data.class_names)
+        names = [job.data.class_names[label] for label in labels.tolist()]
+        judged += map(Judged, paths, ranked, names, dataset.stored(part.tolist()), maps.rollout.cpu())
     return judged, torch.cat(distances).mean(dim=0)
 
 
@@ -165,15 +164,10 @@ def worst(job: Job, scores: Scores) -> list[Judged]:
     places = losses.sort(descending=True, stable=True).indices[:count].tolist()
     dataset = images_of(job.data.dataloaders["val"].dataset)
     rows = [scores.rows[place] for place in places]
-    return [
-        Judged(
-            path=dataset.path(row),
-            ranked=rank(scores.logits[place].double().softmax(dim=0), job.data.class_names),
-            label=job.data.class_names[int(scores.labels[place])],
-            pixels=pixels,
-        )
-        for place, row, pixels in zip(places, rows, dataset.stored(rows), strict=True)
-    ]
+    paths = [dataset.path(row) for row in rows]
+    ranked = rank(scores.logits[places].double().softmax(dim=1), job.data.class_names)
+    names = [job.data.class_names[label] for label in scores.labels[places].tolist()]
+    return [*map(Judged, paths, ranked, names, dataset.stored(rows))]
 
 
 def mistakes_title(scores: Scores) -> str:

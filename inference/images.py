@@ -1,0 +1,112 @@
+"""The image files that a person named: found as a stream, and read as the model will see them."""
+
+from __future__ import annotations
+
+import glob
+import io
+import mimetypes
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from datasets import DataError
+from datasets.images import is_image_name, read_image
+from datasets.transforms import Pipeline
+
+# How files of image formats begin: tells an image on standard input from a list of file names.
+IMAGE_START = re.compile(rb"\xff\xd8\xff|\x89PNG\r\n|RIFF....WEBP|II\*\x00|MM\x00\*|GIF8[79]a", re.DOTALL)
+STDIN = "-"
+
+
+@dataclass(frozen=True)
+class ImageFile:
+    """One image to read: a file, or bytes that came through a pipe."""
+
+    path: str
+    content: bytes | None = None
+
+
+class Unreadable(NamedTuple):
+    """A file that is no image, and one line that names it and says why."""
+
+    path: str
+    error: str
+
+
+def find_images(paths: Iterable[str], stdin: BinaryIO | None = None) -> Iterator[ImageFile]:
+    """Files as they are; folders with all below them, sorted; globs; `-`: one image, or file names line by line.
+
+    In a folder only images count, also those in formats that cannot be read: they are to be named, not passed over.
+    """
+    for path in paths:
+        if path == STDIN and stdin is not None:
+            yield from _from_stdin(stdin)
+        elif os.path.isdir(path):
+            yield from _below(path)
+        elif not os.path.lexists(path) and glob.has_magic(path):
+            # Where nothing matches, reading the pattern itself says that there is no such file.
+            for match in sorted(glob.iglob(path, recursive=True)) or [path]:
+                yield from _below(match) if os.path.isdir(match) else [ImageFile(match)]
+        else:
+            yield ImageFile(path)
+
+
+def _from_stdin(stdin: BinaryIO) -> Iterator[ImageFile]:
+    start = stdin.read(12)
+    if IMAGE_START.match(start):
+        yield ImageFile("<stdin>", start + stdin.read())
+        return
+    *whole, begun = start.split(b"\n")
+    for line in chain(whole, [begun + stdin.readline()], stdin):
+        name = os.fsdecode(line.rstrip(b"\r\n"))
+        if name:
+            yield from find_images([name])
+
+
+def _below(folder: str) -> Iterator[ImageFile]:
+    visited = set()
+    empty = True
+    for here, folders, files in os.walk(folder, followlinks=True):
+        identity = os.stat(here)
+        if (identity.st_dev, identity.st_ino) in visited:  # a link back up
+            folders.clear()
+            continue
+        visited.add((identity.st_dev, identity.st_ino))
+        folders.sort()
+        for name in sorted(files):
+            if is_image_name(name) or (mimetypes.guess_type(name)[0] or "").startswith("image/"):
+                empty = False
+                yield ImageFile(os.path.join(here, name))
+    if empty:
+        yield ImageFile(folder)
+
+
+def read_pixels(file: ImageFile, pipeline: Pipeline) -> np.ndarray | Unreadable:
+    """uint8 (C, S, S), as the model will see it before it is normalised."""
+    refusal = _refusal(file.path) if file.content is None else None
+    if refusal is not None:
+        return Unreadable(file.path, f"cannot read image {file.path}: {refusal}")
+    source = file.path if file.content is None else io.BytesIO(file.content)
+    try:
+        return pipeline.store(read_image(source, channels=pipeline.channels, name=file.path))
+    except DataError as error:
+        return Unreadable(file.path, str(error))
+    except (ValueError, MemoryError, OSError) as error:  # a picture of one pixel by a million cannot be resized
+        reason = " ".join(str(error).split()) or type(error).__name__
+        return Unreadable(file.path, f"cannot read image {file.path}: {reason}")
+
+
+def _refusal(path: str) -> str | None:
+    """Why not to open what `read_image` could: an animation has no one picture, and a pipe would block for ever."""
+    if os.path.isdir(path):
+        return "a folder without images"
+    if os.path.exists(path) and not os.path.isfile(path):
+        return "not a regular file"
+    if path.lower().endswith(".gif"):
+        return "GIF is not read; save the frame you mean as PNG"
+    return None
