@@ -8,7 +8,7 @@ import sys
 import traceback
 
 from trainers import process
-from trainers.errors import CheckpointError, ConfigError, Interrupted, TrainingError
+from trainers.errors import Interrupted
 
 COMMANDS = {
     "train": "train one model, from scratch or from given weights",
@@ -49,9 +49,9 @@ def main(argv: list[str]) -> int:
         print(f"python main.py {' '.join(argv)}\n")
     name = argv[0]
     if name not in COMMANDS:
-        from vit.config import did_you_mean
+        from datasets.text import did_you_mean
 
-        return complain(f"unknown command {name!r}{did_you_mean(name, tuple(COMMANDS))}", 2)
+        return complain(f"unknown command {name!r}{did_you_mean(name, COMMANDS)}", 2)
     try:
         command = importlib.import_module(f"commands.{name}")
         code = command.main(command.parse(argv[1:], prog=f"python main.py {name}"))
@@ -72,19 +72,13 @@ def main(argv: list[str]) -> int:
 
 
 def exit_code(error: Exception) -> int:
-    """What kind of fault an exception is. Only reached once a command has failed, so imports are free."""
-    from commands.arguments import UsageError
-
-    if isinstance(error, UsageError | ConfigError):
-        return 2
-    if isinstance(error, CheckpointError | FileNotFoundError):
+    """What kind of fault an exception is. Our own classes say it themselves; any other is a bug, but for those of the
+    operating system."""
+    own: int | None = getattr(error, "exit_code", None)
+    if own is not None:
+        return own
+    if isinstance(error, FileNotFoundError):
         return 3
-    if isinstance(error, TrainingError):
-        return 4
-    if type(error).__name__ in {"DataError", "WeightsError"}:  # by name: importing them would import torch
-        return 3
-    if "torch" not in sys.modules:  # wrong values in an option: the config classes raise plain ValueErrors
-        return 2 if isinstance(error, ValueError) else 1
     return 4 if isinstance(error, OSError) else 1
 
 

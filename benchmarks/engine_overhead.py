@@ -33,15 +33,15 @@ from torch import nn
 
 from benchmarks.environment import describe, write_result
 from datasets.config import DataConfig
+from trainers.assembly import Run
 from trainers.checkpoint import CheckpointWriter
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.engines import create_trainer
+from trainers.engines import StepOptions, create_trainer
 from trainers.handlers import attach_learning_rate, endless_batches
 from trainers.interruption import SignalFlag
 from trainers.job import Job, prepare, schedule, training_loss
 from trainers.optim import set_learning_rate
 from trainers.record import Record
-from trainers.run import assemble
 from trainers.seeding import seed_step
 from trainers.tensorboard import RunLoggers
 from vit.config import ModelConfig
@@ -78,9 +78,8 @@ def bare_epochs(job: Job, folder: Path) -> Iterator[None]:
 def silent_epochs(job: Job, folder: Path) -> Iterator[None]:
     """Ignite's engine with the application's step and learning rate, and nothing that logs, an epoch at a time."""
     train, seed = job.data.dataloaders["train"], job.config.train.seed
-    trainer = create_trainer(
-        job.model, job.optimizer, training_loss(job), job.device, clip_norm=job.config.train.clip_norm, seed=seed
-    )
+    options = StepOptions(clip_norm=job.config.train.clip_norm, seed=seed)
+    trainer = create_trainer(job.model, job.optimizer, training_loss(job), job.device, options=options)
     attach_learning_rate(trainer, job.optimizer, schedule(job))
     batches, end_epoch = endless_batches(train, 0), validation_and_checkpoints(job, folder)
     for epoch in range(epochs_of(job)):
@@ -136,8 +135,7 @@ def run_in_turns(config: RunConfig, folder: Path, rival: str) -> np.ndarray:
     seconds: list[tuple[float, float]] = []
     with contextlib.redirect_stdout(io.StringIO()), RunLoggers(run_dir / "tb") as loggers, SignalFlag() as flag:
         started = time.perf_counter()
-        run = assemble(job, run_dir, loggers, flag)
-        Record(job, run_dir).attach(run.trainer)
+        run = Run(job, run_dir, loggers=loggers, record=Record(job, run_dir), flag=flag)
 
         @run.trainer.on(Events.EPOCH_COMPLETED)  # attached last: all that an epoch costs lies before it
         def give_turn() -> None:

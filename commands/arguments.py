@@ -19,7 +19,9 @@ from trainers.recipes import recipe_config
 
 
 class UsageError(ValueError):
-    """A command line that cannot be understood: exit code 2."""
+    """A command line that cannot be understood."""
+
+    exit_code = 2
 
 
 def parse(options_class: type, argv: Sequence[str], *, prog: str, default: Any = None) -> Any:
@@ -47,6 +49,8 @@ def parse(options_class: type, argv: Sequence[str], *, prog: str, default: Any =
         if not stop.code:
             raise
         raise UsageError(one_line(complaint.getvalue())) from None
+    except ValueError as error:  # a value that an options class refuses
+        raise UsageError(str(error)) from error
 
 
 @dataclasses.dataclass(frozen=True)

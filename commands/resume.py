@@ -31,11 +31,11 @@ def parse(argv: Sequence[str], prog: str) -> Options:
 
 
 def main(options: Options) -> int:
-    from trainers.distributed import is_first
+    from trainers.distributed import is_main_process
     from trainers.resume import resume
     from trainers.run_directory import find_run
 
     result = resume(find_run(options.run, options.output_dir), epochs=options.epochs)
-    if is_first():
+    if is_main_process():
         report(result)
     return 0

@@ -28,7 +28,7 @@ def main(options: TrainOptions) -> int:
 
 def train(config: RunConfig) -> int:
     from trainers import run
-    from trainers.distributed import is_first
+    from trainers.distributed import is_main_process
     from trainers.resume import train_or_resume  # torch takes seconds to import; --help should not
 
     if config.train.loop == "plain":
@@ -36,7 +36,7 @@ def train(config: RunConfig) -> int:
     if config.data.folds is not None and config.data.fold is None:
         return train_folds(config)
     result = train_or_resume(config) if config.output.auto_resume else run.train(config)
-    if is_first():
+    if is_main_process():
         report(result)
     return 0
 
@@ -45,7 +45,7 @@ def rehearse(config: RunConfig, *, find_lr: bool) -> int:
     """What `--find-lr` and `--dry-run` do instead of a run."""
     from trainers import distributed, dry_run, lr_finder
 
-    if not distributed.is_first():  # one process is enough
+    if not distributed.is_main_process():  # one process is enough
         return 0
     if find_lr:
         lr_finder.find_lr(config)

@@ -6,7 +6,7 @@ import torch
 from ignite.engine import Events
 from torch import nn
 
-from trainers.engines import create_evaluator, create_trainer
+from trainers.engines import StepOptions, create_evaluator, create_trainer
 from trainers.errors import TrainingError
 from trainers.handlers import attach_learning_rate
 from trainers.optim import build_optimizer
@@ -28,7 +28,7 @@ def batches(n=6, seed=0):
 
 def trainer_for(model, **options):
     optimizer = build_optimizer([{"params": list(model.parameters())}], name="adamw", lr=0.01)
-    return create_trainer(model, optimizer, nn.CrossEntropyLoss(), CPU, **options), optimizer
+    return create_trainer(model, optimizer, nn.CrossEntropyLoss(), CPU, options=StepOptions(**options)), optimizer
 
 
 def test_a_training_iteration_equals_the_step_written_by_hand():

@@ -16,7 +16,7 @@ from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.console import attach_pace_note
 from trainers.effects import without_effect
 from trainers.ema import ModelEMA
-from trainers.engines import Slices, create_trainer
+from trainers.engines import Slices, StepOptions, create_trainer
 from trainers.errors import ConfigError
 from trainers.job import prepare, training_loss
 from trainers.memory import recompute_activations
@@ -51,7 +51,7 @@ def trained(model, batches, *, optimizer="sgd", loss_fn=None, lr=0.02, **options
         build_optimizer([{"params": list(model.parameters())}], name=optimizer, lr=lr),
         loss_fn or nn.CrossEntropyLoss(label_smoothing=0.1),
         CPU,
-        **options,
+        options=StepOptions(**options),
     )
     outputs = []
     trainer.add_event_handler(Events.ITERATION_COMPLETED, lambda engine: outputs.append(engine.state.output))

@@ -10,7 +10,7 @@ from datasets.config import DataConfig
 from datasets.sampling import BatchKey
 from inference.evaluate import evaluate_run
 from trainers import handlers
-from trainers.checkpoint import checkpoints, read_checkpoint
+from trainers.checkpoint import checkpoints, read_checkpoint, read_file
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.errors import CheckpointError, ConfigError, Interrupted
 from trainers.job import prepare
@@ -193,8 +193,9 @@ def test_a_probe_that_was_stopped_ends_like_one_that_was_not(tmp_path, monkeypat
         train(probe_config(tmp_path / "cut", model=model))
     monkeypatch.setattr(saving, "SECONDS_BETWEEN_SAVES", 1e9)
     saved = read_checkpoint(checkpoints(tmp_path / "cut" / "digits" / "r" / "checkpoints", "step")[0])
-    assert saved["frozen_in_best"]
-    assert set(saved["model"]) == {"head.weight", "head.bias"}
+    assert saved["head_only"]
+    (step,) = checkpoints(tmp_path / "cut" / "digits" / "r" / "checkpoints", "step")[:1]
+    assert set(read_file(step)["model"]) == {"head.weight", "head.bias"}
     resumed = resume(tmp_path / "cut" / "digits" / "r")
     for kind in ("step", "best"):
         ours, theirs = final_weights(resumed, kind), final_weights(whole, kind)
@@ -205,16 +206,17 @@ def test_a_probe_that_was_stopped_ends_like_one_that_was_not(tmp_path, monkeypat
 def test_an_epoch_of_seconds_does_not_write_the_whole_backbone(tmp_path, monkeypatch):
     from trainers.checkpoint import CheckpointWriter
 
-    written = []
+    whole = []
     write = CheckpointWriter.__call__
 
     def counted(self, checkpoint, filename, metadata=None):
-        written.append(filename)
+        if len(checkpoint["model"]) > 2:
+            whole.append(filename)
         write(self, checkpoint, filename, metadata)
 
     monkeypatch.setattr(CheckpointWriter, "__call__", counted)
     train(probe_config(tmp_path, epochs=8))
-    assert len(written) == 2, written  # the best weights and the last state, once each
+    assert whole == ["best.pt"]
 
 
 def test_a_probe_whose_best_checkpoint_is_gone_or_damaged_says_which_weights_are_missing(tmp_path, capsys):
@@ -229,7 +231,7 @@ def test_a_probe_whose_best_checkpoint_is_gone_or_damaged_says_which_weights_are
     best.unlink()
     with pytest.raises(CheckpointError, match="no checkpoint in .* is whole"):
         resume(result.run_dir)
-    assert "has no best_*.pt, which holds the frozen weights" in capsys.readouterr().out
+    assert "has no backbone_*.pt, which holds the frozen weights of step_" in capsys.readouterr().out
 
 
 def test_a_probe_stopped_before_it_has_a_best_epoch_saves_all_of_its_weights(tmp_path, monkeypatch):
@@ -247,7 +249,7 @@ def test_a_probe_stopped_before_it_has_a_best_epoch_saves_all_of_its_weights(tmp
         patch.setattr(handlers, "attach_progress", armed)
         train(config)
     saved = read_checkpoint(checkpoints(tmp_path / "digits" / "r" / "checkpoints", "step")[0])
-    assert not saved["frozen_in_best"]
+    assert saved["head_only"]
     assert len(saved["model"]) > 2
     resumed = resume(tmp_path / "digits" / "r")
     whole = train(probe_config(tmp_path / "whole"))

@@ -28,7 +28,7 @@ from killed_runs import (
 )
 
 from datasets import DataError
-from trainers import run
+from trainers import run, saving
 from trainers.checkpoint import CheckpointWriter, checkpoints, read_checkpoint
 from trainers.errors import CheckpointError, ConfigError, Interrupted
 from trainers.resume import resume, train_or_resume
@@ -213,7 +213,7 @@ def test_auto_resume_takes_up_the_run_of_the_same_options_and_only_that(tmp_path
 
 
 def test_a_full_disk_keeps_the_old_checkpoint_and_is_named(monkeypatch, tmp_path, whole):
-    original = run.ResumeCheckpoint.save
+    original = saving.ResumeCheckpoint.save
     saves = []
 
     def full_disk(self, **options):
@@ -223,7 +223,7 @@ def test_a_full_disk_keeps_the_old_checkpoint_and_is_named(monkeypatch, tmp_path
         original(self, **options)
 
     with monkeypatch.context() as patch, pytest.raises(run.TrainingError, match="No space left.*resume with"):
-        patch.setattr(run.ResumeCheckpoint, "save", full_disk)
+        patch.setattr(saving.ResumeCheckpoint, "save", full_disk)
         train(demanding_config(tmp_path))
     run_dir = tmp_path / "digits" / "r"
     assert read_json(run_dir / "summary.json")["status"] == "failed"

@@ -18,7 +18,7 @@ import torch
 from trainers.errors import CheckpointError
 
 FORMAT_VERSION = 1
-_NAME = re.compile(r"(?P<stem>step_(?P<step>\d+)|best)_(?P<hash>[0-9a-f]{8})\.pt")
+_NAME = re.compile(r"(?P<stem>step_(?P<step>\d+)|best|backbone)_(?P<hash>[0-9a-f]{8})\.pt")
 
 
 class Fact:
@@ -89,29 +89,41 @@ class CheckpointWriter:
 
 
 def checkpoints(folder: Path, kind: str) -> list[Path]:
-    """The checkpoints of a kind (`step` or `best`) in a folder, newest first."""
+    """The checkpoints of a kind (`step`, `best` or `backbone`) in a folder, newest first."""
 
     def age(path: Path) -> tuple[int, float]:
         match = _NAME.fullmatch(path.name)
         assert match is not None
         return int(match["step"] or 0), path.stat().st_mtime
 
-    found = [path for path in folder.glob(f"{kind}_*.pt") if _NAME.fullmatch(path.name)]
-    return sorted(found, key=age, reverse=True)
+    return sorted((path for path in folder.glob(f"{kind}_*.pt") if _NAME.fullmatch(path.name)), key=age, reverse=True)
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Load a checkpoint after checking it against the hash in its name.
+    """Load a checkpoint with all weights of its model, after checking it against the hash in its name.
 
     Raises:
         CheckpointError: damaged, not ours, or of a later format.
     """
+    data = read_file(path)
+    # While a probe on cached features trains, its files hold the head alone; older runs kept the rest in best_*.pt.
+    if data.get("head_only") or data.get("frozen_in_best"):
+        beside = [*checkpoints(path.parent, "backbone"), *checkpoints(path.parent, "best")]
+        rest = next((other for other in beside if other != path), None)
+        if rest is None:
+            raise CheckpointError(f"{path.parent} has no backbone_*.pt, which holds the frozen weights of {path.name}")
+        data["model"] = read_file(rest)["model"] | data["model"]
+    return data
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """What one file holds: of a probe that still trains, the head alone. Raises as `read_checkpoint` does."""
     match = _NAME.fullmatch(path.name)
     if match is not None:
         with open(path, "rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()[:8]
-        if found != match["hash"]:
-            raise CheckpointError(f"checkpoint {path} is damaged: its name says {match['hash']}, its bytes {found}")
+            digest = hashlib.file_digest(file, "sha256").hexdigest()[:8]
+        if digest != match["hash"]:
+            raise CheckpointError(f"checkpoint {path} is damaged: its name says {match['hash']}, its bytes {digest}")
     try:
         data = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:

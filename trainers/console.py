@@ -37,7 +37,7 @@ def quiet() -> Iterator[None]:
 
 def say(line: str = "") -> None:
     """Print without tearing a progress bar; of several processes, the first alone."""
-    if distributed.is_first() and not _quiet:
+    if distributed.is_main_process() and not _quiet:
         tqdm.write(line)
 
 

@@ -47,7 +47,7 @@ def world_size() -> int:
     return idist.get_world_size()
 
 
-def is_first() -> bool:
+def is_main_process() -> bool:
     """Whether this process writes and speaks for all; true to the end of the process, after the others have parted."""
     return int(os.environ.get("WORLD_SIZE", "1")) == 1 or os.environ["RANK"] == "0"
 
@@ -58,12 +58,12 @@ def own_device(name: str) -> torch.device:
     return torch.device("cuda", idist.get_local_rank()) if device.type == "cuda" and world_size() > 1 else device
 
 
-def from_first(make: Callable[[], T]) -> T:
-    """What rank 0 makes, for all. Its error is everybody's: nobody waits for a process that has given up."""
+def broadcast(make: Callable[[], T]) -> T:
+    """What `make` gives on rank 0, for all. Its error is everybody's: nobody waits for a process that has given up."""
     if world_size() == 1:
         return make()
     made: list[Any] = [None, None]
-    if is_first():
+    if is_main_process():
         try:
             made[0] = make()
         except Exception as error:
@@ -75,26 +75,26 @@ def from_first(make: Callable[[], T]) -> T:
     return result
 
 
-def together(make: Callable[[], T]) -> T:
+def main_process_first(make: Callable[[], T]) -> T:
     """What each process makes for itself, rank 0 before the others so that it alone downloads. If one fails, all do."""
     if world_size() == 1:
         return make()
     result: Any = None
     error: Exception | None = None
-    for first in (True, False):
-        if is_first() == first:
+    for main_process in (True, False):
+        if is_main_process() == main_process:
             try:
                 result = make()
             except Exception as caught:
                 error = caught
-        errors = [e for e in gathered(error) if e is not None]
+        errors = [e for e in all_gather(error) if e is not None]
         if errors:
             raise error or errors[0]
     made: T = result
     return made
 
 
-def gathered(value: T) -> list[T]:
+def all_gather(value: T) -> list[T]:
     """The values of all processes, by rank."""
     if world_size() == 1:
         return [value]
@@ -103,12 +103,12 @@ def gathered(value: T) -> list[T]:
     return values
 
 
-def largest(value: int) -> int:
+def all_reduce_max(value: int) -> int:
     """The largest value that any process has: how a flag on one of them becomes everybody's."""
     return value if world_size() == 1 else int(idist.all_reduce(value, "MAX"))
 
 
-def agreed(flag: bool) -> bool:
+def main_process_decides(flag: bool) -> bool:
     """Whether rank 0 says so: its clock decides for all."""
     return flag if world_size() == 1 else bool(idist.broadcast(float(flag), src=0))
 

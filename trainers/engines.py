@@ -24,6 +24,7 @@ from trainers.seeding import seed_step, step_generator
 Batch = tuple[Tensor, Tensor]
 # MixUp or CutMix: (images, labels (B,), generator) -> (blended images, soft targets (B, classes)).
 Mix = Callable[[Tensor, Tensor, torch.Generator], Batch]
+LossFunction = Callable[[Tensor, Tensor], Tensor]
 
 
 def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager:
@@ -62,96 +63,122 @@ class Slices:
         return n * self.world_size / self.step_images(iteration)
 
 
+@dataclass(frozen=True)
+class StepOptions:
+    """How a training step computes: its precision, the limit on its gradient, what it draws, and how it is cut."""
+
+    amp_dtype: torch.dtype | None = None
+    clip_norm: float = 1.0
+    seed: int = 0
+    mix: Mix | None = None
+    """Blends images and targets; hits are still counted against the plain labels."""
+    slices: Slices = Slices()
+
+
+class TrainStep:
+    """One optimizer step on a batch, in the form Ignite's Engine calls: see `create_trainer`."""
+
+    def __init__(
+        self, model: nn.Module, optimizer: Optimizer, loss_fn: LossFunction, device: torch.device, options: StepOptions
+    ) -> None:
+        self.model, self.optimizer, self.loss_fn, self.device = model, optimizer, loss_fn, device
+        self.options, self.network = options, model
+        self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self.scaled = options.amp_dtype is torch.float16  # else the scaler's calls would take 1 % of a 3 ms step
+        self.scaler = GradScaler(device.type, enabled=self.scaled)
+        self.last_loss = math.nan
+
+    def __call__(self, engine: Engine, batch: Batch) -> dict[str, float]:
+        if not self.model.training:  # a validation pass came between
+            self.model.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        loss, correct, n = self.add_gradients(engine.state.iteration, batch)
+        if not math.isfinite(loss):
+            raise Diverged(self.not_finite("loss", loss, engine))
+        if self.scaled:
+            self.scaler.unscale_(self.optimizer)
+        norm = gradient_norm(self.parameters, clip_norm=self.options.clip_norm).item()
+        self.last_loss = loss
+        # A scaler skips such a step and halves its scale; below 1 it is not the scale that overflows.
+        if not math.isfinite(norm) and not (self.scaled and self.scaler.get_scale() > 1):
+            raise Diverged(self.not_finite("gradient norm", norm, engine))
+        if self.scaled:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            self.optimizer.step()
+        return {"loss": loss, "correct": correct, "n": n, "grad_norm": norm}
+
+    def add_gradients(self, iteration: int, batch: Batch) -> tuple[float, int, int]:
+        """Forward and backward, slice by slice; mean loss, hits and number of images over all slices and processes."""
+        slices = self.options.slices
+        images, labels = (part.to(self.device, non_blocking=True) for part in batch)
+        n = len(labels)
+        if slices.whole:
+            loss, hits, _ = self.backward(iteration, 0, images, labels, 1.0)
+            return loss.item(), int(hits), n
+
+        def add(number: int, rows: slice) -> tuple[Tensor, Tensor, int]:
+            scale = slices.scale(rows.stop - rows.start, share=n, iteration=iteration)
+            return self.backward(iteration, number, images[rows], labels[rows], scale)
+
+        *early, last = slices.cut(n)
+        with _no_sync(self.network):
+            results = [add(*cut) for cut in early]
+        results.append(add(*last))
+        sums = [sum(loss.item() * n for loss, _, n in results), sum(int(hits) for _, hits, _ in results), n]
+        if slices.world_size > 1:
+            sums = idist.all_reduce(torch.tensor(sums, dtype=torch.float64, device=self.device)).tolist()
+        return sums[0] / sums[2], int(sums[1]), int(sums[2])
+
+    def backward(
+        self, iteration: int, number: int, images: Tensor, labels: Tensor, scale: float
+    ) -> tuple[Tensor, Tensor, int]:
+        """Add the gradients of one slice; its mean loss, its hits and its number of images."""
+        seed, mix, targets = self.options.seed, self.options.mix, labels
+        seed_step(seed, iteration, number, self.device)
+        if mix is not None:
+            images, targets = mix(images, labels, step_generator(seed, iteration, number))
+        with autocast(self.device, self.options.amp_dtype):
+            logits = self.network(images)
+            loss = self.loss_fn(logits.float(), targets)
+        share = loss if scale == 1 else loss * scale
+        (self.scaler.scale(share) if self.scaled else share).backward()
+        return loss.detach(), (logits.detach().argmax(dim=1) == labels).sum(), len(labels)
+
+    def not_finite(self, quantity: str, value: float, engine: Engine) -> str:
+        lr = max(group["lr"] for group in self.optimizer.param_groups)
+        return (
+            f"{quantity} is {value} at step {engine.state.iteration} (lr {lr:.3g}, last finite loss"
+            f" {self.last_loss:.4g}); this step was not taken, the weights are as before it. Try a lower --lr, a longer"
+            " --warmup-epochs or --amp off"
+        )
+
+
 def create_trainer(
     model: nn.Module,
     optimizer: Optimizer,
-    loss_fn: Callable[[Tensor, Tensor], Tensor],
+    loss_fn: LossFunction,
     device: torch.device,
     *,
-    amp_dtype: torch.dtype | None = None,
-    clip_norm: float = 1.0,
-    seed: int = 0,
-    mix: Mix | None = None,
-    slices: Slices = Slices(),
+    options: StepOptions = StepOptions(),
     forward: nn.Module | None = None,
 ) -> Engine:
     """An engine whose iteration is one optimizer step on a batch (images (B, C, S, S), labels (B,)).
 
     `engine.state.output` is a dict of plain numbers: `loss` (mean over the batch), `correct`, `n`, `grad_norm` (before
     clipping). Ignite's own create_supervised_trainer is not used: it cannot clip, autocasts on CUDA only and drops the
-    last window of an accumulation. `mix` blends images and targets; hits are still counted against the plain labels.
-    `loss_fn` is a mean over images. `forward` computes the logits where that is not the model itself: the model
-    compiled, or wrapped for several processes.
+    last window of an accumulation. `loss_fn` is a mean over images. `forward` computes the logits where that is not the
+    model itself: the model compiled, or wrapped for several processes.
 
     Raises:
         Diverged: a loss or a gradient is not finite. The step is not taken, so the weights stay finite.
     """
-    scaled = amp_dtype is torch.float16  # else the scaler is not called: at 3 ms a step its four calls take 1 %
-    scaler = GradScaler(device.type, enabled=scaled)
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    network = model if forward is None else forward
-    last_loss = math.nan
-
-    def train_step(engine: Engine, batch: Batch) -> dict[str, float]:
-        nonlocal last_loss
-        if not model.training:  # a validation pass came between
-            model.train()
-        optimizer.zero_grad(set_to_none=True)
-        value, correct, n = add_gradients(engine.state.iteration, batch)
-        if not math.isfinite(value):
-            raise Diverged(_not_finite("loss", value, engine, optimizer, last_loss))
-        if scaled:
-            scaler.unscale_(optimizer)
-        norm = gradient_norm(parameters, clip_norm=clip_norm).item()
-        # A scaler skips such a step and halves its scale; below 1 it is not the scale that overflows.
-        if not math.isfinite(norm) and not (scaled and scaler.get_scale() > 1):
-            raise Diverged(_not_finite("gradient norm", norm, engine, optimizer, value))
-        if scaled:
-            scaler.step(optimizer)
-            scaler.update()
-        else:
-            optimizer.step()
-        last_loss = value
-        return {"loss": value, "correct": correct, "n": n, "grad_norm": norm}
-
-    def add_gradients(iteration: int, batch: Batch) -> tuple[float, int, int]:
-        """Forward and backward, slice by slice; mean loss, hits and number of images over all slices and processes."""
-        images, labels = batch
-        images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
-        n = len(labels)
-        if slices.whole:
-            loss, hits, _ = backward(iteration, 0, images, labels, 1.0)
-            return loss.item(), int(hits), n
-
-        def add(number: int, rows: slice) -> tuple[Tensor, Tensor, int]:
-            scale = slices.scale(rows.stop - rows.start, share=n, iteration=iteration)
-            return backward(iteration, number, images[rows], labels[rows], scale)
-
-        *early, last = slices.cut(n)
-        with _no_sync(network):
-            results = [add(*cut) for cut in early]
-        results.append(add(*last))
-        sums = [sum(loss.item() * n for loss, _, n in results), sum(int(hits) for _, hits, _ in results), n]
-        if slices.world_size > 1:
-            sums = idist.all_reduce(torch.tensor(sums, dtype=torch.float64, device=device)).tolist()
-        return sums[0] / sums[2], int(sums[1]), int(sums[2])
-
-    def backward(
-        iteration: int, number: int, images: Tensor, labels: Tensor, scale: float
-    ) -> tuple[Tensor, Tensor, int]:
-        seed_step(seed, iteration, number, device)
-        targets = labels
-        if mix is not None:
-            images, targets = mix(images, labels, step_generator(seed, iteration, number))
-        with autocast(device, amp_dtype):
-            logits = network(images)
-            loss = loss_fn(logits.float(), targets)
-        share = loss if scale == 1 else loss * scale
-        (scaler.scale(share) if scaled else share).backward()
-        return loss.detach(), (logits.detach().argmax(dim=1) == labels).sum(), len(labels)
-
-    trainer = Engine(train_step)
-    trainer.scaler = scaler  # the checkpoint handler saves it
+    step = TrainStep(model, optimizer, loss_fn, device, options)
+    if forward is not None:
+        step.network = forward
+    trainer = Engine(step)
+    trainer.scaler = step.scaler  # the checkpoint handler saves it
     return trainer
 
 
@@ -161,17 +188,9 @@ def _no_sync(network: nn.Module) -> AbstractContextManager:
     return no_sync()
 
 
-def _not_finite(what: str, value: float, engine: Engine, optimizer: Optimizer, last_loss: float) -> str:
-    lr = max(group["lr"] for group in optimizer.param_groups)
-    return (
-        f"{what} is {value} at step {engine.state.iteration} (lr {lr:.3g}, last finite loss {last_loss:.4g}); this step"
-        " was not taken, the weights are as before it. Try a lower --lr, a longer --warmup-epochs or --amp off"
-    )
-
-
 def create_evaluator(
     model: nn.Module,
-    loss_fn: Callable[[Tensor, Tensor], Tensor],
+    loss_fn: LossFunction,
     device: torch.device,
     *,
     num_classes: int,

@@ -1,4 +1,4 @@
-"""What can stop a run. The command line turns each into an exit code and one line."""
+"""What can stop a run. The command line turns each class into its `exit_code` and one line. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ import signal
 
 
 class ConfigError(ValueError):
-    """An option, or a combination of options, that cannot work: exit code 2."""
+    """An option, or a combination of options, that cannot work."""
+
+    exit_code = 2
 
 
 class CheckpointError(ValueError):
-    """A file that is not a checkpoint of this application, or a damaged one: exit code 3."""
+    """A file that is not a checkpoint of this application, or a damaged one."""
+
+    exit_code = 3
 
 
 class TrainingError(RuntimeError):
-    """Training cannot go on: exit code 4."""
+    """Training cannot go on."""
+
+    exit_code = 4
 
 
 class Diverged(TrainingError):
@@ -26,9 +32,5 @@ class Interrupted(BaseException):
 
     def __init__(self, signum: int) -> None:
         self.signum = signum
+        self.exit_code = 128 + signum  # as shells count: 130 for Ctrl-C, 143 for SIGTERM
         super().__init__(f"interrupted by {signal.Signals(signum).name}")
-
-    @property
-    def exit_code(self) -> int:
-        """130 for Ctrl-C, 143 for SIGTERM, as shells count."""
-        return 128 + self.signum

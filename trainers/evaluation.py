@@ -53,7 +53,7 @@ def scores_of(outputs: Sequence[tuple[Tensor, Tensor]], metrics: Mapping[str, An
     """What one pass over `loader` found, with the predictions of all processes."""
     logits, labels = (torch.cat(parts) for parts in zip(*outputs, strict=True))
     rows = getattr(loader.batch_sampler, "indices", np.arange(len(labels)))
-    rows, logits, labels = in_stored_order(distributed.gathered((rows, logits, labels)))
+    rows, logits, labels = in_stored_order(distributed.all_gather((rows, logits, labels)))
     scalars = {name: float(metrics[name]) for name in SCALARS}
     return Scores(scalars, metrics["confusion"].cpu(), logits, labels, rows.tolist())
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from ignite.engine import Engine
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -17,12 +18,12 @@ from datasets.errors import DataError
 from datasets.mixing import BatchMix
 from trainers import defaults, distributed
 from trainers.config import RunConfig, from_dict
-from trainers.engines import Slices
+from trainers.engines import Slices, StepOptions, create_trainer
 from trainers.errors import ConfigError
 from trainers.handlers import stop_workers
 from trainers.memory import recompute_activations
 from trainers.optim import build_optimizer, learning_rate
-from trainers.probe import cached_features, head_of
+from trainers.probe import HeadWeights, cached_features, head_of
 from trainers.seeding import seed_everything
 from vit import Blueprint, ImageSpec, ModelConfig, VisionTransformer, WeightsError, attention_path
 from vit.config import HF_PREFIX
@@ -42,8 +43,18 @@ class Job:
     model: nn.Module
     optimizer: Optimizer
     device: torch.device
-    on_features: bool = False
-    """The loaders give cached features, and the head alone is trained and evaluated."""
+    whole: nn.Module | None = None
+    """Of a probe on cached features, whose `model` is a head: the model that the head is part of."""
+
+    @property
+    def on_features(self) -> bool:
+        """Whether the loaders give cached features, not images."""
+        return self.whole is not None
+
+    @property
+    def network(self) -> nn.Module:
+        """What turns images into logits."""
+        return self.model if self.whole is None else self.whole
 
     @property
     def steps_per_epoch(self) -> int:
@@ -58,9 +69,9 @@ class Job:
     def amp_dtype(self) -> torch.dtype | None:
         return AMP_DTYPES[self.config.train.amp]
 
-    def classifier(self, model: nn.Module) -> nn.Module:
-        """The part of `model`, which is this job's or its average, that turns what the loaders give into logits."""
-        return head_of(model) if self.on_features else model
+    def weights(self, model: nn.Module) -> Any:
+        """What a checkpoint keeps of `model`, which is this job's or its average: named as in the whole model."""
+        return model if self.whole is None else HeadWeights(model, whole=self.whole)
 
 
 def prepare(config: RunConfig, *, checkpoint: dict[str, Any] | None = None) -> Job:
@@ -72,35 +83,42 @@ def prepare(config: RunConfig, *, checkpoint: dict[str, Any] | None = None) -> J
         ConfigError: options that cannot work. DataError, WeightsError, FileNotFoundError: data or weights that cannot.
     """
     try:
-        config = defaults.resolve(config)
-        if checkpoint is None:
-            blueprint = Blueprint(config.model)  # reads a file of weights once
-            config, spec = dataclasses.replace(config, model=blueprint.resolved), blueprint.image_spec
-        else:
-            blueprint = Blueprint(dataclasses.replace(config.model, weights="none", weights_source=None))
-            spec = from_dict(ImageSpec, checkpoint["image_spec"])
-        data = distributed.together(partial(read_data, config, spec))
-        config = defaults.resolve_length(
-            config, train_images=data.dataset_sizes["train"], steps_per_epoch=len(data.dataloaders["train"])
-        )
-        device = distributed.own_device(config.train.device)
-        seed_everything(config.train.seed)
-        names = data.class_names
-        model = blueprint.build(num_classes=len(names), class_names=names).to(device)
-        if checkpoint is not None:
-            model.load_state_dict(checkpoint["model"])
-        if config.train.checkpoint_activations:
-            recompute_activations(list(parts(model).blocks))
+        return _prepare(config, checkpoint)
     except (ConfigError, DataError, WeightsError):
         raise
     except ValueError as error:  # a value that one of the parts refuses, such as an image size
         raise ConfigError(str(error)) from error
+
+
+def _prepare(config: RunConfig, checkpoint: dict[str, Any] | None) -> Job:
+    config = defaults.resolve(config)
+    if checkpoint is None:
+        blueprint = Blueprint(config.model)  # reads a file of weights once
+        config, spec = dataclasses.replace(config, model=blueprint.resolved), blueprint.image_spec
+    else:
+        blueprint = Blueprint(dataclasses.replace(config.model, weights="none", weights_source=None))
+        spec = from_dict(ImageSpec, checkpoint["image_spec"])
+    data = distributed.main_process_first(partial(read_data, config, spec))
+    config = defaults.resolve_length(
+        config, train_images=data.dataset_sizes["train"], steps_per_epoch=len(data.dataloaders["train"])
+    )
+    device = distributed.own_device(config.train.device)
+    seed_everything(config.train.seed)
+    model = blueprint.build(num_classes=len(data.class_names), class_names=data.class_names).to(device)
+    if checkpoint is not None:
+        model.load_state_dict(checkpoint["model"])
+    if config.train.checkpoint_activations:
+        recompute_activations(list(parts(model).blocks))
     config = dataclasses.replace(config, model=record_attention(config, model))
-    assert config.train.lr is not None
-    assert config.train.weight_decay is not None
-    groups = param_groups(model, weight_decay=config.train.weight_decay, layer_decay=config.train.layer_decay)
-    optimizer = build_optimizer(groups, name=config.train.optimizer, lr=config.train.lr)
-    return Job(config, spec, data, model, optimizer, device)
+    return Job(config, spec, data, model, optimizer_of(model, config), device)
+
+
+def optimizer_of(model: nn.Module, config: RunConfig) -> Optimizer:
+    train = config.train
+    assert train.lr is not None
+    assert train.weight_decay is not None
+    groups = param_groups(model, weight_decay=train.weight_decay, layer_decay=train.layer_decay)
+    return build_optimizer(groups, name=train.optimizer, lr=train.lr)
 
 
 def read_data(config: RunConfig, spec: ImageSpec) -> DataBundle:
@@ -133,12 +151,13 @@ def record_attention(config: RunConfig, model: nn.Module) -> ModelConfig:
 
 
 def with_cached_features(job: Job, *, between_batches: Callable[[], None]) -> tuple[Job, str]:
-    """The job with each image passed through the frozen backbone once, and one line about it."""
+    """The job of training the head alone on what the frozen backbone, which sees each image once, makes of the images;
+    and one line about it."""
     data, line = cached_features(
         job.model, job.data, job.device, amp_dtype=job.amp_dtype, between_batches=between_batches
     )
     stop_workers(job.data.dataloaders.values())
-    return dataclasses.replace(job, data=data, on_features=True), line
+    return dataclasses.replace(job, data=data, model=head_of(job.model), whole=job.model), line
 
 
 def schedule(job: Job) -> Callable[[int], float]:
@@ -184,11 +203,20 @@ def slices(job: Job) -> Slices:
 def training_forward(job: Job) -> nn.Module:
     """The model as the training step calls it: itself, or wrapped for several processes, or compiled."""
     if job.on_features:
-        return head_of(job.model)
+        return job.model
     # A Hugging Face model may bring a part that its classifier does not use.
     skips = job.config.model.name.startswith(HF_PREFIX)
     forward = distributed.wrap(job.model, job.device, may_skip_parameters=skips)
     return torch.compile(forward) if job.config.train.compile else forward  # type: ignore[return-value]
+
+
+def trainer_of(job: Job) -> Engine:
+    """The engine that takes this job's steps."""
+    train = job.config.train
+    options = StepOptions(job.amp_dtype, train.clip_norm, train.seed, batch_mix(job), slices(job))
+    return create_trainer(
+        job.model, job.optimizer, training_loss(job), job.device, options=options, forward=training_forward(job)
+    )
 
 
 def batch_mix(job: Job) -> BatchMix | None:

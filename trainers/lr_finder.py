@@ -11,10 +11,9 @@ from ignite.engine import Engine, Events
 
 from trainers import console
 from trainers.config import RunConfig
-from trainers.engines import create_trainer
 from trainers.errors import ConfigError, TrainingError
 from trainers.handlers import attach_learning_rate, endless_batches, stop_workers
-from trainers.job import batch_mix, prepare, slices, training_forward, training_loss
+from trainers.job import prepare, trainer_of
 
 LOWEST, HIGHEST, STEPS = 1e-7, 1.0, 120
 SMOOTHING = 0.9
@@ -47,12 +46,7 @@ def find_lr(config: RunConfig) -> Path:
 
 def range_test(config: RunConfig) -> RangeTest:
     job = prepare(config)
-    train = job.config.train
-    trainer = create_trainer(
-        job.model, job.optimizer, training_loss(job), job.device,
-        amp_dtype=job.amp_dtype, clip_norm=train.clip_norm, seed=train.seed, mix=batch_mix(job),
-        slices=slices(job), forward=training_forward(job),
-    )  # fmt: skip
+    trainer = trainer_of(job)
     losses: list[float] = []
     attach_learning_rate(trainer, job.optimizer, rate_at)
 

@@ -6,7 +6,7 @@ Valid where the images stay the same in every epoch. Training then takes seconds
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -52,6 +52,23 @@ def head_of(model: nn.Module) -> nn.Module:
     if isinstance(model, VisionTransformer) and len(head) == 2:
         return nn.Sequential(head[0], nn.Tanh(), head[1])  # the layer of `representation_size`
     return head[0] if len(head) == 1 else nn.Sequential(*head)
+
+
+class HeadWeights:
+    """The weights of a head under the names that they have in the whole model, as checkpoints keep them."""
+
+    def __init__(self, head: nn.Module, *, whole: nn.Module) -> None:
+        """`head`: that of `whole`, or a copy of it (an average of its weights)."""
+        names = {id(value): name for name, value in whole.state_dict(keep_vars=True).items()}
+        own = head_of(whole).state_dict(keep_vars=True)
+        self.head, self.names = head, {name: names[id(value)] for name, value in own.items()}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {self.names[name]: value for name, value in self.head.state_dict().items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take the head out of `state`, which may hold the rest of the model too."""
+        self.head.load_state_dict({name: state[in_whole] for name, in_whole in self.names.items()})
 
 
 def cached_features(
@@ -104,19 +121,19 @@ def features_of(
         worker_init_fn=loader.worker_init_fn,
         pin_memory=loader.pin_memory,
     )
-    found: list[Tensor] = []
-    handle = parts(model).head[0].register_forward_pre_hook(lambda _, inputs: found.append(inputs[0].cpu()))
+    features: list[Tensor] = []
+    handle = parts(model).head[0].register_forward_pre_hook(lambda _, inputs: features.append(inputs[0].cpu()))
     try:
         with weights_cast_once(model, amp_dtype):
             for images, _ in tqdm(ordered, desc="features", disable=None, leave=False):
                 with autocast(device, amp_dtype):
                     model(images.to(device, non_blocking=True))
                 between_batches()
-                if len(found) == 1:
-                    _require_memory(found[0], len(dataset))
+                if len(features) == 1:
+                    _require_memory(features[0], len(dataset))
     finally:
         handle.remove()
-    return torch.cat(found)
+    return torch.cat(features)
 
 
 @contextmanager

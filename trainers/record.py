@@ -41,7 +41,7 @@ class Record:
         return result
 
     def write(self, status: str) -> None:
-        if not distributed.is_first():
+        if not distributed.is_main_process():
             return
         job, result = self.job, self.result
         total, trainable = console.count_parameters(job.model)
@@ -83,7 +83,7 @@ def recorded(job: Job, run_dir: Path) -> Iterator[Record]:
         resumable = bool(checkpoints(run_dir / "checkpoints", "step"))
         if resumable:
             record.write("interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed")
-        elif distributed.is_first():
+        elif distributed.is_main_process():
             shutil.rmtree(run_dir, ignore_errors=True)
         hint = f"; resume with: python main.py resume {run_dir}" if resumable else ""
         if isinstance(error, Interrupted):

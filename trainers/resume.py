@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,12 @@ from trainers.console import announce, say
 from trainers.errors import ConfigError
 from trainers.job import Job, prepare, schedule
 from trainers.result import RunResult, read_result
-from trainers.run import execute, train
+from trainers.run import Handler, execute, train
 from trainers.run_directory import read_json, read_run_config, write_run_config
 from trainers.saving import newest_checkpoint
 
 
-def resume(run_dir: Path, *, epochs: int | None = None) -> RunResult:
+def resume(run_dir: Path, *, epochs: int | None = None, handlers: Sequence[Handler] = ()) -> RunResult:
     """Train a stopped run to its end, as if it had never stopped. A finished run is left as it is.
 
     More `epochs` than planned re-plan the learning rate, so the run is then no longer the one it would have been.
@@ -33,16 +34,16 @@ def resume(run_dir: Path, *, epochs: int | None = None) -> RunResult:
     """
     config = read_run_config(run_dir)
     with distributed.joined(config.train.device):
-        return _resume(run_dir, config, epochs=epochs)
+        return _resume(run_dir, config, epochs=epochs, handlers=handlers)
 
 
-def _resume(run_dir: Path, config: RunConfig, *, epochs: int | None) -> RunResult:
+def _resume(run_dir: Path, config: RunConfig, *, epochs: int | None, handlers: Sequence[Handler]) -> RunResult:
     planned = config.train.epochs
     summary = read_json(run_dir / "summary.json")
     if summary["status"] == "finished" and epochs in (None, planned):
         say(f"run {run_dir} is finished: nothing to do; --epochs N trains it further")
         return read_result(run_dir)
-    checkpoint = distributed.from_first(lambda: newest_checkpoint(run_dir, warn=say))
+    checkpoint = distributed.broadcast(lambda: newest_checkpoint(run_dir, warn=say))
     if checkpoint is not None:
         refuse_an_edited_config(run_dir, config, checkpoint)
     if epochs is not None:
@@ -57,13 +58,13 @@ def _resume(run_dir: Path, config: RunConfig, *, epochs: int | None) -> RunResul
     else:
         say(f"resuming {run_dir}: it has no checkpoint yet, so it starts over")
     announce(job, run_dir, defaults_source="as resolved when the run started")
-    return execute(job, run_dir, checkpoint)
+    return execute(job, run_dir, checkpoint, handlers=handlers)
 
 
 def train_or_resume(config: RunConfig) -> RunResult:
     """`train --auto-resume`: take up the newest run that was started with these same options, or start it."""
     with distributed.joined(config.train.device):
-        earlier = distributed.from_first(lambda: find_same_options(config))
+        earlier = distributed.broadcast(lambda: find_same_options(config))
         return train(config) if earlier is None else resume(earlier)
 
 

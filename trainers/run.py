@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 import logging
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ignite.engine import Engine, Events
-from torch import nn
 
 from datasets import data_report, skipped
+from datasets.bundle import SPLITS
 from datasets.splits import fingerprint, write_split
-from trainers import console, defaults, distributed, handlers, pictures, tensorboard
-from trainers.budget import TimeBudget
-from trainers.checkpoint import checkpoints, read_checkpoint
+from trainers import console, defaults, distributed, pictures, tensorboard
+from trainers.assembly import Run
+from trainers.checkpoint import checkpoints, read_file
 from trainers.config import RunConfig, to_dict
-from trainers.ema import ModelEMA
-from trainers.engines import create_evaluator, create_trainer
 from trainers.errors import Interrupted, TrainingError
-from trainers.evaluation import BestOutputs, Scores, score_split, write_predictions
+from trainers.evaluation import Scores, score_split, write_predictions
+from trainers.handlers import best_row, endless_batches, reset_peak_memory, stop_workers
 from trainers.interruption import SignalFlag
-from trainers.job import (
-    Job,
-    batch_mix,
-    prepare,
-    schedule,
-    slices,
-    training_forward,
-    training_loss,
-    with_cached_features,
-)
+from trainers.job import Job, prepare, with_cached_features
 from trainers.record import recorded
 from trainers.result import RunResult
 from trainers.run_directory import (
@@ -42,14 +31,18 @@ from trainers.run_directory import (
     write_run_config,
     write_text,
 )
-from trainers.saving import BestCheckpoint, ResumeCheckpoint, attach_files
+
+Handler = Callable[[Engine], None]
 
 # Ignite logs an exception that passes through an engine; the command line says it once, in its own words.
 logging.getLogger("ignite.engine.engine.Engine").setLevel(logging.CRITICAL)
 
 
-def train(config: RunConfig) -> RunResult:
+def train(config: RunConfig, *, handlers: Sequence[Handler] = ()) -> RunResult:
     """Train one model and leave everything it found in a run directory.
+
+    Each of `handlers` is called with the trainer before its first step, to attach what it likes with Ignite's
+    `add_event_handler`; it then comes after the run's own handlers.
 
     Raises:
         ConfigError: options that cannot work. DataError, WeightsError: images or weights that cannot be used.
@@ -59,11 +52,11 @@ def train(config: RunConfig) -> RunResult:
     console.show_model_log()
     with distributed.joined(config.train.device):
         job = prepare(config)
-        run_dir = distributed.from_first(lambda: plan_run_directory(job.config))
+        run_dir = distributed.broadcast(lambda: plan_run_directory(job.config))
         console.announce(job, run_dir, defaults_source=defaults.lookup(job.config).source)
         console.say_what_has_no_effect(job)
-        distributed.from_first(lambda: write_inputs(job, run_dir, requested=config))
-        return execute(job, run_dir)
+        distributed.broadcast(lambda: write_inputs(job, run_dir, requested=config))
+        return execute(job, run_dir, handlers=handlers)
 
 
 def write_inputs(job: Job, run_dir: Path, *, requested: RunConfig) -> None:
@@ -77,49 +70,31 @@ def write_inputs(job: Job, run_dir: Path, *, requested: RunConfig) -> None:
     write_split(run_dir / "split.csv", job.data)
 
 
-@dataclass
-class Assembly:
-    """An assembled run: the trainer, what is evaluated, and what saves it."""
-
-    trainer: Engine
-    evaluated: nn.Module
-    saver: ResumeCheckpoint
-    best: BestCheckpoint
-    budget: TimeBudget | None
-    best_outputs: BestOutputs
-
-
-def execute(job: Job, run_dir: Path, checkpoint: dict[str, Any] | None = None) -> RunResult:
-    """Train to the end, from the start or from a checkpoint, and conclude. Only the first process has loggers."""
-    handlers.reset_peak_memory(job.device)
+def execute(
+    job: Job, run_dir: Path, checkpoint: dict[str, Any] | None = None, *, handlers: Sequence[Handler] = ()
+) -> RunResult:
+    """Train to the end, from the start or from a checkpoint, and conclude."""
+    reset_peak_memory(job.device)
     start_step = checkpoint["trainer"]["iteration"] if checkpoint else 0
     reopened = bool(checkpoint and checkpoint["epoch_open"])
     with (
         recorded(job, run_dir) as record,
-        opened_loggers(run_dir, start_step=start_step, validate_again=reopened) as loggers,
-        SignalFlag(processes=distributed.world_size(), agree=distributed.largest) as flag,
+        tensorboard.open_loggers(run_dir / "tb", start_step=start_step, validate_again=reopened) as loggers,
+        SignalFlag(processes=distributed.world_size(), agree=distributed.all_reduce_max) as flag,
     ):
-        if loggers is not None and start_step == 0:
+        if start_step == 0 and distributed.is_main_process():
             write_start(job, run_dir, loggers)
         if job.config.train.cache_features == "on":
             job, line = with_cached_features(job, between_batches=flag.check)
             console.say(line)
-        run = assemble(job, run_dir, loggers, flag)
-        record.attach(run.trainer)
+        run = Run(job, run_dir, loggers=loggers, record=record, flag=flag)
+        for attach in handlers:
+            attach(run.trainer)
         if checkpoint is not None:
             run.saver.restore(checkpoint)
-        try:
-            fit(run, job, validate_first=reopened)
-        except Interrupted:
-            if distributed.is_first():
-                run.saver.save_interrupted()
-            raise
-        finally:
-            handlers.stop_workers(job.data.dataloaders.values())
-        if distributed.is_first():
-            run.saver.save_last()
+        fit(run, validate_first=reopened)
         console.say_if_stopped_early(run.trainer, job.config.train, job.total_steps)
-        return record.finish(conclude(job, run, run_dir, loggers))
+        return record.finish(conclude(run))
 
 
 def write_start(job: Job, run_dir: Path, loggers: tensorboard.RunLoggers) -> None:
@@ -130,19 +105,30 @@ def write_start(job: Job, run_dir: Path, loggers: tensorboard.RunLoggers) -> Non
     tensorboard.start_hparams(loggers, hparam_values(job.config))
 
 
-def opened_loggers(run_dir: Path, **options: Any) -> AbstractContextManager[tensorboard.RunLoggers | None]:
-    return tensorboard.RunLoggers(run_dir / "tb", **options) if distributed.is_first() else nullcontext()
+def fit(run: Run, *, validate_first: bool) -> None:
+    """Take all steps that are left, and save where they end, whatever ends them."""
+    try:
+        take_steps(run, validate_first=validate_first)
+    except Interrupted:
+        if distributed.is_main_process():
+            run.saver.save_interrupted()
+        raise
+    finally:
+        stop_workers(run.job.data.dataloaders.values())
+    if run.job.on_features:
+        run.saver.rest_saved = run.best.complete()
+        run.saver.save_last()
 
 
-def fit(run: Assembly, job: Job, *, validate_first: bool) -> None:
-    """All steps that are left. Nothing when the run is done: Ignite would start it over (its issue #3622)."""
-    trainer = run.trainer
+def take_steps(run: Run, *, validate_first: bool) -> None:
+    """All steps that are left. None when the run is done: Ignite would start it over (its issue #3622)."""
+    job, trainer = run.job, run.trainer
     trainer.should_terminate = run.budget is not None and run.budget.spent
     if validate_first:
         trainer.fire_event(Events.EPOCH_COMPLETED)  # the validation that was interrupted, and what follows it
     if trainer.state.iteration < job.total_steps and not trainer.should_terminate:
         trainer.run(
-            handlers.endless_batches(job.data.dataloaders["train"], trainer.state.iteration),
+            endless_batches(job.data.dataloaders["train"], trainer.state.iteration),
             max_epochs=job.config.train.epochs,
             epoch_length=job.steps_per_epoch,
         )
@@ -150,109 +136,63 @@ def fit(run: Assembly, job: Job, *, validate_first: bool) -> None:
         trainer.fire_event(Events.EPOCH_COMPLETED)
 
 
-def assemble(job: Job, run_dir: Path, loggers: tensorboard.RunLoggers | None, flag: SignalFlag) -> Assembly:
-    """The trainer with everything that hangs on it. The order matters: Ignite fires handlers in this order, so an epoch
-    ends in validation, history, best checkpoint, files, early stopping, and last of all the checkpoint to resume from.
-    Of several processes only the first, which has the loggers, writes.
-    """
-    config, num_classes = job.config.train, len(job.data.class_names)
-    assert config.epochs is not None
-    assert config.log_every is not None
-    ema = ModelEMA(job.model, decay=config.ema_decay) if config.ema_decay else None
-    evaluated = ema.model if ema is not None else job.model
-    trainer = create_trainer(
-        job.model, job.optimizer, training_loss(job), job.device,
-        amp_dtype=job.amp_dtype, clip_norm=config.clip_norm, seed=config.seed, mix=batch_mix(job),
-        slices=slices(job), forward=training_forward(job),
-    )  # fmt: skip
-    evaluator = create_evaluator(
-        job.classifier(evaluated),
-        nn.functional.cross_entropy,
-        job.device,
-        num_classes=num_classes,
-        amp_dtype=job.amp_dtype,
-    )
-    clock = handlers.StepClock()
-
-    handlers.attach_learning_rate(trainer, job.optimizer, schedule(job))
-    if ema is not None:
-        handlers.attach_ema(trainer, ema)
-    handlers.Sums().attach(trainer)
-    clock.attach(trainer)
-    if loggers is not None:
-        tensorboard.attach_train_scalars(trainer, loggers, job.optimizer, clock, every=config.log_every)
-        tensorboard.attach_val_scalars(trainer, evaluator, loggers)
-        handlers.attach_progress(trainer)
-    handlers.attach_validation(trainer, evaluator, job.data.dataloaders["val"])
-    handlers.attach_history(trainer, evaluator, job.optimizer, clock, job.device)
-    if loggers is not None:
-        pictures.attach(trainer, job, evaluated, loggers)
-    best_outputs = BestOutputs(trainer, evaluator, job.data.dataloaders["val"], select=config.select)
-    best = BestCheckpoint(trainer, job, evaluated, run_dir)
-    if loggers is not None:
-        best.attach()
-        attach_files(trainer, run_dir)
-        console.attach_epoch_lines(trainer, epochs=config.epochs)
-    stopper = budget = None
-    if config.patience:
-        stopper = handlers.attach_early_stopping(trainer, evaluator, patience=config.patience, select=config.select)
-    saver = ResumeCheckpoint(job, run_dir, trainer, ema=ema, stopper=stopper)
-    if loggers is not None:
-        saver.attach(save_every=config.save_every, before_save=[loggers.flush, best.write])
-    if config.max_minutes is not None:
-        budget = TimeBudget(60 * config.max_minutes, agree=distributed.agreed)
-        budget.attach(trainer)
-        if config.schedule != "constant":
-            console.attach_pace_note(trainer, max_minutes=config.max_minutes)
-    flag.attach(trainer, evaluator)
-    return Assembly(trainer, evaluated, saver, best, budget, best_outputs)
-
-
-def conclude(job: Job, run: Assembly, run_dir: Path, loggers: tensorboard.RunLoggers | None) -> RunResult:
+def conclude(run: Run) -> RunResult:
     """Score the best weights, on the test split once, and write it everywhere."""
-    history = run.trainer.state.history
-    best = handlers.best_row(history, job.config.train.select)
+    job, history = run.job, run.trainer.state.history
+    best = best_row(history, job.config.train.select)
     if best is None:
         raise TrainingError(f"no epoch has a finite validation {job.config.train.select}: nothing to choose")
-
-    def best_weights() -> dict[str, Any]:
-        if run.best.kept is not None:
-            run.best.put_back()
-        elif best["epoch"] != history[-1]["epoch"]:
-            return dict(read_checkpoint(checkpoints(run_dir / "checkpoints", "best")[0])["model"])
-        return run.evaluated.state_dict()
-
-    job.model.load_state_dict(distributed.from_first(best_weights))
-    scores: dict[str, Scores] = {}
-    for split in ("val", "test"):
-        if split in job.data.dataloaders:
-            loader = job.data.dataloaders[split]
-            kept = run.best_outputs.scores(best["epoch"]) if split == "val" else None
-            scores[split] = kept or score_split(
-                job.classifier(job.model),
-                loader,
-                num_classes=len(job.data.class_names),
-                device=job.device,
-                amp_dtype=job.amp_dtype,
-            )
-            if loggers is not None:
-                predictions = run_dir / "eval" / f"{split}_predictions.csv"
-                write_predictions(predictions, scores[split], loader.dataset, job.data.class_names)
-    final = {f"best_val_{name}": best[f"val_{name}"] for name in ("accuracy", "loss")}
-    if "test" in scores:
-        final |= {f"test_{name}": scores["test"].metrics[name] for name in ("accuracy", "loss")}
-    if loggers is not None:
-        tensorboard.finish_hparams(loggers, final, history[-1]["step"])
-        pictures.conclude(job, scores["val"], loggers, epoch=best["epoch"], step=history[-1]["step"])
-        for stale in checkpoints(run_dir / "checkpoints", "step")[1:]:
-            stale.unlink()
+    load_best_weights(run, best["epoch"])
+    splits = [split for split in SPLITS[1:] if split in job.data.dataloaders]
+    scores = {split: score_best(run, split, best["epoch"]) for split in splits}
+    if distributed.is_main_process():
+        write_results(run, best, scores)
     return RunResult(
-        run_dir=run_dir,
+        run_dir=run.run_dir,
         best_epoch=best["epoch"],
         val=scores["val"].metrics,
         test=scores["test"].metrics if "test" in scores else None,
         history=history,
     )
+
+
+def load_best_weights(run: Run, epoch: int) -> None:
+    """Put the weights of the best epoch into the job's model, in every process."""
+
+    def best_weights() -> dict[str, Any]:
+        if epoch != run.trainer.state.history[-1]["epoch"]:
+            return dict(read_file(checkpoints(run.run_dir / "checkpoints", "best")[0])["model"])
+        return dict(run.job.weights(run.evaluated).state_dict())
+
+    run.job.weights(run.job.model).load_state_dict(distributed.broadcast(best_weights))
+
+
+def score_best(run: Run, split: str, epoch: int) -> Scores:
+    """Scores of the best weights; those of its own validation where the run still has them."""
+    job = run.job
+    kept = run.best_outputs.scores(epoch) if split == "val" else None
+    return kept or score_split(
+        job.model,
+        job.data.dataloaders[split],
+        num_classes=len(job.data.class_names),
+        device=job.device,
+        amp_dtype=job.amp_dtype,
+    )
+
+
+def write_results(run: Run, best: dict[str, Any], scores: dict[str, Scores]) -> None:
+    """What the best weights are worth: predictions, HPARAMS, pictures. Older checkpoints are then done with."""
+    job, step = run.job, run.trainer.state.history[-1]["step"]
+    for split, of_split in scores.items():
+        predictions = run.run_dir / "eval" / f"{split}_predictions.csv"
+        write_predictions(predictions, of_split, job.data.dataloaders[split].dataset, job.data.class_names)
+    final = {f"best_val_{name}": best[f"val_{name}"] for name in ("accuracy", "loss")}
+    if "test" in scores:
+        final |= {f"test_{name}": scores["test"].metrics[name] for name in ("accuracy", "loss")}
+    tensorboard.finish_hparams(run.loggers, final, step)
+    pictures.conclude(job, scores["val"], run.loggers, epoch=best["epoch"], step=step)
+    for stale in checkpoints(run.run_dir / "checkpoints", "step")[1:]:
+        stale.unlink()
 
 
 def hparam_values(config: RunConfig) -> dict[str, Any]:

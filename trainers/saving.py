@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from ignite.engine import Engine, Events
-from ignite.handlers import Checkpoint, EarlyStopping
-from torch import Tensor, nn
+from ignite.handlers import Checkpoint
+from torch import nn
 
-from trainers.checkpoint import FORMAT_VERSION, CheckpointWriter, Fact, checkpoints, read_checkpoint
+from trainers.checkpoint import FORMAT_VERSION, CheckpointWriter, Fact, checkpoints, read_checkpoint, read_file
 from trainers.config import to_dict
-from trainers.ema import ModelEMA
 from trainers.errors import CheckpointError
-from trainers.handlers import History, best_row
+from trainers.handlers import best_row
 from trainers.job import Job
 from trainers.run_directory import write_metrics_csv
 
@@ -37,52 +35,40 @@ def identity(job: Job) -> dict[str, Fact]:
     return {name: Fact(value) for name, value in facts.items()}
 
 
-class BestCheckpoint:
-    """Keep the weights of the best epoch. Ignite's own score comparison knows no ties and keeps a NaN for ever.
+def facts_of_part(job: Job) -> dict[str, Fact]:
+    """What a checkpoint says when it holds the head alone: the rest of the model stands beside it, written once."""
+    return {"head_only": Fact(True)} if job.on_features else {}
 
-    With cached features an epoch takes less time than the file of a large backbone: then the head of the best epoch
-    is kept in memory, and written when the training state is saved too.
-    """
+
+class BestCheckpoint:
+    """Keep the weights of the best epoch. Ignite's own score comparison knows no ties and keeps a NaN for ever."""
 
     def __init__(self, trainer: Engine, job: Job, evaluated: nn.Module, run_dir: Path) -> None:
-        self.trainer, self.job = trainer, job
-        self.epoch, self.head = Fact(0), job.classifier(evaluated)
-        self.kept: dict[str, Tensor] | None = None
-        self.waiting = False
-        self._save = Checkpoint(
-            {"model": evaluated, "epoch": self.epoch, **identity(job)},
-            CheckpointWriter(run_dir / "checkpoints", keep=1),
-            filename_pattern="best.pt",
-            n_saved=None,
-        )
+        self.trainer, self.job, self.epoch = trainer, job, Fact(0)
+        self.folder = run_dir / "checkpoints"
+        facts = {"epoch": self.epoch, **facts_of_part(job), **identity(job)}
+        self._save = self._writer({"model": job.weights(evaluated), **facts})
 
-    def attach(self) -> None:
-        self.trainer.add_event_handler(Events.EPOCH_COMPLETED, self.keep_if_best)
+    def _writer(self, contents: dict[str, Any]) -> Checkpoint:
+        return Checkpoint(contents, CheckpointWriter(self.folder, keep=1), filename_pattern="best.pt", n_saved=None)
 
-    def keep_if_best(self, engine: Engine) -> None:
+    def save_if_best(self, engine: Engine) -> None:
         best = best_row(engine.state.history, self.job.config.train.select)
-        if best is None or best["epoch"] != engine.state.epoch:
-            return
-        self.epoch.value = engine.state.epoch
-        if self.job.on_features:
-            self.kept, self.waiting = copy.deepcopy(self.head.state_dict()), True
-        else:
+        if best is not None and best["epoch"] == engine.state.epoch:
+            self.epoch.value = engine.state.epoch
             self._save(engine)
 
-    def write(self) -> None:
-        """Write what waits in memory: a checkpoint to resume from must find the best of its history on the disk."""
-        if not self.waiting:
-            return
-        now = copy.deepcopy(self.head.state_dict())
-        self.put_back()
-        self._save(self.trainer)
-        self.head.load_state_dict(now)
-        self.waiting = False
-
-    def put_back(self) -> None:
-        """Let the model have the head that is kept in memory."""
-        assert self.kept is not None
-        self.head.load_state_dict(self.kept)
+    def complete(self) -> bool:
+        """Put the best head of a probe and its backbone into one file, which stays; whether there is such a head."""
+        paths = checkpoints(self.folder, "best")
+        if not paths:
+            return False
+        head = read_file(paths[0])
+        weights = Fact(self.job.network.state_dict() | head["model"])
+        self._writer({"model": weights, "epoch": Fact(head["epoch"]), **identity(self.job)})(self.trainer)
+        for path in checkpoints(self.folder, "backbone"):
+            path.unlink()
+        return True
 
 
 def attach_files(trainer: Engine, run_dir: Path) -> None:
@@ -91,54 +77,31 @@ def attach_files(trainer: Engine, run_dir: Path) -> None:
         write_metrics_csv(run_dir / "metrics.csv", engine.state.history)
 
 
-class TrainedWeights:
-    """The model's weights in a checkpoint; with `only` set, those that train."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model, self.only = model, False
-
-    def state_dict(self) -> dict[str, Tensor]:
-        trains = {name: parameter.requires_grad for name, parameter in self.model.named_parameters()}
-        return {name: value for name, value in self.model.state_dict().items() if trains.get(name) or not self.only}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.model.load_state_dict(state)
-
-
 class ResumeCheckpoint:
     """All of the training state, saved at the end of every epoch, every `save_every` steps, and when asked to.
 
     The newest two files stay. `epoch_open` in a file says that its epoch's steps are all done but its validation is
-    not: a run resumed from it validates first. `frozen_in_best` says that the file lacks the backbone: with cached
-    features it is that of the best checkpoint, which was written before.
+    not: a run resumed from it validates first.
     """
 
-    def __init__(
-        self, job: Job, run_dir: Path, trainer: Engine, *, ema: ModelEMA | None, stopper: EarlyStopping | None
-    ) -> None:
-        self.trainer, self.folder, self.on_features = trainer, run_dir / "checkpoints", job.on_features
+    def __init__(self, job: Job, run_dir: Path, trainer: Engine, parts: dict[str, Any]) -> None:
+        """`parts`: everything that has a state, by the name it has in the file."""
+        self.job, self.trainer, self.parts = job, trainer, parts
+        self.folder = run_dir / "checkpoints"
         self.seconds_between = SECONDS_BETWEEN_SAVES if job.on_features else 0.0
         self.saved_at, self.saved_step = time.monotonic(), 0
-        self.parts: dict[str, Any] = {
-            "model": TrainedWeights(job.model),
-            "optimizer": job.optimizer,
-            "scaler": trainer.scaler,
-            "trainer": trainer,
-            "history": History(trainer),
-        }
-        self.parts |= {"ema": ema} if ema is not None else {}
-        self.parts |= {"early_stopping": stopper} if stopper is not None else {}
-        self.epoch_open, self.frozen_in_best = Fact(False), Fact(False)
-        facts = {"epoch_open": self.epoch_open, "frozen_in_best": self.frozen_in_best, **identity(job)}
+        self.epoch_open = Fact(False)
+        self.rest_saved = not job.on_features
+        """Whether a file holds the weights that this one lacks: of a probe, those that do not train."""
         self._save = Checkpoint(
-            {**self.parts, **facts},
+            {**parts, "epoch_open": self.epoch_open, **facts_of_part(job), **identity(job)},
             CheckpointWriter(self.folder, keep=2),
             filename_pattern="step_{global_step}.pt",
             global_step_transform=lambda engine, _: engine.state.iteration,
             n_saved=None,
         )
 
-    def attach(self, *, save_every: int | None, before_save: Sequence[Callable[[], None]]) -> None:
+    def attach(self, *, save_every: int | None, before_save: Callable[[], None]) -> None:
         """Save at the end of each epoch, after all other work of it, and every `save_every` steps within one."""
         self.before_save = before_save
         self.trainer.add_event_handler(Events.EPOCH_COMPLETED, self.save_epoch)
@@ -159,13 +122,19 @@ class ResumeCheckpoint:
             self.save(epoch_open=False)
 
     def save(self, *, epoch_open: bool) -> None:
-        for prepare in self.before_save:  # what a checkpoint knows, event files and best weights must hold
-            prepare()
+        self.before_save()  # what a checkpoint knows, the event files must hold
+        if not self.rest_saved:
+            self.save_backbone()
         self.epoch_open.value = epoch_open
-        self.frozen_in_best.value = self.on_features and bool(checkpoints(self.folder, "best"))
-        self.parts["model"].only = self.frozen_in_best.value
         self._save(self.trainer)
         self.saved_at, self.saved_step = time.monotonic(), self.trainer.state.iteration
+
+    def save_backbone(self) -> None:
+        """Write the weights of a probe that do not train: once, and not at all where the run ends within a minute."""
+        contents = {"model": self.job.network, **identity(self.job)}
+        writer = CheckpointWriter(self.folder, keep=1)
+        Checkpoint(contents, writer, filename_pattern="backbone.pt", n_saved=None)(self.trainer)
+        self.rest_saved = True
 
     def save_interrupted(self) -> None:
         """Save between two steps, or while the epoch's validation was under way."""
@@ -186,6 +155,9 @@ class ResumeCheckpoint:
         for name, part in self.parts.items():
             part.load_state_dict(checkpoint[name])
         self.saved_step = self.trainer.state.iteration
+        self.rest_saved |= bool(checkpoints(self.folder, "backbone"))
+        if not self.rest_saved:  # only best_*.pt has them, whose place the next best head takes
+            self.save_backbone()
 
 
 def newest_checkpoint(run_dir: Path, warn: Callable[[str], None]) -> dict[str, Any] | None:
@@ -194,22 +166,12 @@ def newest_checkpoint(run_dir: Path, warn: Callable[[str], None]) -> dict[str, A
     Raises:
         CheckpointError: there are files, and all are damaged.
     """
-    found = checkpoints(run_dir / "checkpoints", "step")
-    for path in found:
+    paths = checkpoints(run_dir / "checkpoints", "step")
+    for path in paths:
         try:
-            return with_backbone(read_checkpoint(path), run_dir)
+            return read_checkpoint(path)
         except CheckpointError as error:
             warn(f"{error}; trying the one before it")
-    if found:
+    if paths:
         raise CheckpointError(f"no checkpoint in {run_dir / 'checkpoints'} is whole: train anew, or restore one")
     return None
-
-
-def with_backbone(checkpoint: dict[str, Any], run_dir: Path) -> dict[str, Any]:
-    """A resume checkpoint with all weights of its model."""
-    if checkpoint.get("frozen_in_best"):
-        best = checkpoints(run_dir / "checkpoints", "best")
-        if not best:
-            raise CheckpointError(f"{run_dir / 'checkpoints'} has no best_*.pt, which holds the frozen weights")
-        checkpoint["model"] = read_checkpoint(best[0])["model"] | checkpoint["model"]
-    return checkpoint

@@ -21,6 +21,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
+from trainers import distributed
 from trainers.handlers import StepClock, Sums
 from trainers.metrics import SCALARS
 
@@ -93,6 +94,26 @@ class RunLoggers:
     def add_text(self, tag: str, text: str) -> None:
         """Plain text as it is: in a <pre> block, escaped. Markdown would eat underscores, and names hold anything."""
         self.root.writer.add_text(tag, f"<pre>{html.escape(text)}</pre>", 0)
+
+
+class NullLoggers(RunLoggers):
+    """The loggers of a process that does not write."""
+
+    def __init__(self) -> None:
+        pass
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def flush(self) -> None:
+        pass
+
+
+def open_loggers(folder: Path, *, start_step: int, validate_again: bool) -> RunLoggers:
+    """The loggers of this process; see RunLoggers. Of several processes only the main one writes."""
+    if not distributed.is_main_process():
+        return NullLoggers()
+    return RunLoggers(folder, start_step=start_step, validate_again=validate_again)
 
 
 def wait_for_a_new_second(folder: Path) -> None:
