@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import io
 import re
 import typing
@@ -14,6 +13,7 @@ from typing import Any, Literal
 
 import tyro
 
+from datasets.text import did_you_mean
 from trainers.config import RunConfig, flag, load_config
 from trainers.recipes import recipe_config
 
@@ -34,7 +34,7 @@ def parse(options_class: type, argv: Sequence[str], *, prog: str, default: Any =
     for word in argv:
         name = word.split("=")[0]
         if name.startswith("--") and name not in {"--help", *flags(options_class)}:
-            raise UsageError(f"unknown option {name}{_nearest(name, list(flags(options_class)))}; see {prog} --help")
+            raise UsageError(f"unknown option {name}{did_you_mean(name, flags(options_class))} See {prog} --help")
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
@@ -109,8 +109,3 @@ def one_line(box: str) -> str:
         message.append(line)
     text = re.sub(r"\s+", " ", " ".join(message))
     return re.sub(r"^Error parsing (?!-)[\w.]+: ", "", text) or "the command line could not be understood"
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"; did you mean {near[0]}?" if near else ""

@@ -158,7 +158,7 @@ def test_a_folder_that_cannot_be_used_is_refused_in_one_line(tmp_path, kind, err
 
 
 def test_an_unknown_name_lists_the_known_ones_with_the_nearest():
-    with pytest.raises(ValueError, match=r"'hymenopter' \(did you mean hymenoptera\?\)\. Known: digits"):
+    with pytest.raises(ValueError, match=r"'hymenopter'; did you mean hymenoptera\? Known: digits"):
         build("hymenopter", "data")
 
 

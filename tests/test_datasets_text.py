@@ -9,8 +9,8 @@ from datasets.text import csv_text, did_you_mean, printable, some
 
 
 def test_the_nearest_name_is_offered_or_none():
-    assert did_you_mean("Digit", ["digits", "mnist"]) == " (did you mean digits?)"
-    assert did_you_mean("zebra", ["digits", "mnist"]) == ""
+    assert did_you_mean("Digit", ["digits", "mnist"]) == "; did you mean digits?"
+    assert did_you_mean("zebra", ["digits", "mnist"]) == "."
 
 
 def test_what_cannot_be_printed_becomes_its_code_on_one_line():

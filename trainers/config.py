@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from datasets.config import DataConfig
+from datasets.text import did_you_mean
 from trainers.errors import ConfigError
-from vit.config import ModelConfig, did_you_mean
+from vit.config import ModelConfig
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,9 @@ def from_dict(config_class: type, values: dict[str, Any], *, base: Any = None, w
     for key, value in values.items():
         label = f"{where}{key}"
         if key not in known:
-            raise ConfigError(f"unknown option {label!r} in the config{did_you_mean(key, tuple(known))}")
+            raise ConfigError(
+                f"unknown option {label!r} in the config{did_you_mean(key, known)} Known: {', '.join(known)}"
+            )
         if dataclasses.is_dataclass(hints[key]):
             if not isinstance(value, dict):
                 raise ConfigError(f"{label} must be a table of options, not {value!r}")

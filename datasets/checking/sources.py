@@ -33,9 +33,9 @@ def check_source(
     if source in DATASET_NAMES:
         return _check_builtin(source, data_root, workers, progress)
     if not path.exists():
-        hint = did_you_mean(source, DATASET_NAMES) if not path.suffix and "/" not in source else ""
+        hint = did_you_mean(source, DATASET_NAMES) if not path.suffix and "/" not in source else "."
         names = ", ".join(DATASET_NAMES)
-        raise FileNotFoundError(f"no data at {source!r}{hint}. Give a folder, a .csv, a .zip, or one of {names}")
+        raise FileNotFoundError(f"no data at {source!r}{hint} Give a folder, a .csv, a .zip, or one of {names}")
     if path.is_file() and is_archive(path):
         with tempfile.TemporaryDirectory(prefix="check-") as temporary:
             return check(_layout(unpack(path, Path(temporary) / "content")), workers=workers, progress=progress)

@@ -37,7 +37,7 @@ def read_own_data(source: str, root: Path) -> Samples:
     if path.suffix or os.sep in source or "/" in source:
         raise FileNotFoundError(f"no data at {path}; expected {EXPECTED}")
     raise ValueError(
-        f"unknown data set {source!r}{did_you_mean(source, DATASET_NAMES)}. "
+        f"unknown data set {source!r}{did_you_mean(source, DATASET_NAMES)} "
         f"Known: {', '.join(DATASET_NAMES)}; or the path of your own data"
     )
 
