@@ -2,9 +2,8 @@
 
     python -m benchmarks.check_speed [--images 4000] [--workers N]
 
-Three parts: the whole command on generated JPEGs (450 MB of temporary files); the search for near duplicates at 100,000
-pictures; its index alone at 100,000 random hashes. The time at 100,000 files is extrapolated: the first part scaled up,
-plus the second.
+Two parts: the whole command on generated JPEGs (450 MB of temporary files), and the search for near duplicates at
+100,000 pictures. The time at 100,000 files is extrapolated: the first part scaled up, plus the second.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.environment import describe, write_result
-from datasets.checking.near_duplicates import THUMBNAIL_SIZE, near_duplicates, pairs_within
+from datasets.checking.near_duplicates import THUMBNAIL_SIZE, near_duplicates
 from datasets.checking.sources import check_source
 
 TARGET_IMAGES, TARGET_SECONDS = 100_000, 900
@@ -77,7 +76,7 @@ def time_check(count: int, workers: int) -> dict[str, float]:
 
 
 def time_near_duplicates(count: int) -> dict[str, float]:
-    """Hashes, index and registration on thumbnails in memory, every thousandth picture being a shifted copy."""
+    """Hashes, pairs and registration on thumbnails in memory, every thousandth picture being a shifted copy."""
     rng, fields = np.random.default_rng(2), textures(200, 64)
     grey = fields.mean(axis=-1, keepdims=True)
     thumbnails = np.stack([blend(grey, THUMBNAIL_SIZE, THUMBNAIL_SIZE, rng)[..., 0] for _ in range(count)])
@@ -96,13 +95,6 @@ def time_near_duplicates(count: int) -> dict[str, float]:
     }
 
 
-def time_index(count: int) -> dict[str, float]:
-    hashes = np.random.default_rng(3).integers(0, 2**64, count, dtype=np.uint64)
-    start = time.perf_counter()
-    pairs = sum(len(i) for i, _ in pairs_within(hashes, hashes))
-    return {"hashes": count, "seconds": round(time.perf_counter() - start, 2), "pairs": pairs}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=4000)
@@ -110,7 +102,6 @@ def main() -> None:
     arguments = parser.parse_args()
     whole = time_check(arguments.images, arguments.workers)
     near = time_near_duplicates(TARGET_IMAGES)
-    index = time_index(TARGET_IMAGES)
     estimate = whole["ms_per_image"] * TARGET_IMAGES / 1000 + near["seconds"]
     write_result(
         "check_speed",
@@ -118,7 +109,6 @@ def main() -> None:
         | {
             "check": whole,
             "near_duplicates": near,
-            "index": index,
             "extrapolated_seconds_at_100000": round(estimate),
             "target_seconds": TARGET_SECONDS,
         },

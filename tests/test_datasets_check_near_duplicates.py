@@ -10,10 +10,11 @@ from planted_faults import EDITS, as_jpeg, photograph
 
 from datasets.checking.inspection import thumbnail_of
 from datasets.checking.near_duplicates import (
+    CROP_VIEW,
     RADIUS,
+    candidates,
     mirrored_hashes,
     near_duplicates,
-    pairs_within,
     perceptual_hashes,
     registered_similarity,
 )
@@ -29,52 +30,36 @@ def thumbnail(image):
     return thumbnail_of(np.asarray(image.convert("RGB")))
 
 
-def brute_force(queries, index, radius):
-    distances = np.bitwise_count(queries[:, None] ^ index[None])
-    return set(zip(*(axis.tolist() for axis in np.nonzero(distances <= radius)), strict=True))
+def brute_force(thumbnails, nearest):
+    """The pairs to look at, one by one: (i, j, mirrored)."""
+    hashes, cropped = perceptual_hashes(thumbnails), perceptual_hashes(thumbnails, margin=CROP_VIEW)
+    flipped = mirrored_hashes(hashes)
+    pairs = set()
+    for j in range(len(hashes)):
+        near = []
+        for i in range(j):
+            plain = [hashes[i] ^ hashes[j], cropped[i] ^ hashes[j], hashes[i] ^ cropped[j]]
+            near.append((min(int(word).bit_count() for word in plain), i, False))
+            near.append((int(hashes[i] ^ flipped[j]).bit_count(), i, True))
+        pairs |= {(i, j, mirrored) for distance, i, mirrored in sorted(near)[:nearest] if distance <= RADIUS}
+    return pairs
 
 
-def by_index(queries, index, radius):
-    blocks = [np.stack(pair) for pair in pairs_within(queries, index, radius=radius)]
-    pairs = np.concatenate(blocks, axis=1).T.tolist() if blocks else []
-    assert len(pairs) == len(set(map(tuple, pairs))), "a pair came twice"
-    return set(map(tuple, pairs))
-
-
-@pytest.fixture(scope="module")
-def hashes():
-    """Random words, and words 0 to 20 bits away from them: every distance around the radius occurs."""
-    rng = np.random.default_rng(0)
-    first = rng.integers(0, 2**64, 800, dtype=np.uint64)
-    second = first.copy()
-    for k in range(len(second)):
-        for bit in rng.choice(64, k % 21, replace=False):
-            second[k] ^= np.uint64(1) << np.uint64(bit)
-    return first, second
-
-
-@pytest.mark.parametrize("radius", [0, 1, 3, 4, 7, 8, RADIUS])
-def test_the_index_finds_exactly_the_pairs_of_brute_force(hashes, radius):
-    first, second = hashes
-    expected = brute_force(first, second, radius)
-    assert len(expected) >= 38 * (radius + 1)
-    assert by_index(first, second, radius) == expected
-
-
-def test_the_index_holds_for_words_that_share_most_of_their_bits():
-    words = np.random.default_rng(1).integers(0, 2**12, 300, dtype=np.uint64)  # full buckets: everything is a candidate
-    assert by_index(words, words, RADIUS) == brute_force(words, words, RADIUS)
-
-
-def test_small_blocks_give_the_same_pairs(hashes, monkeypatch):
-    first, second = hashes
-    monkeypatch.setattr("datasets.checking.near_duplicates._BLOCK", 5)
-    assert by_index(first[:200], second[:200], RADIUS) == brute_force(first[:200], second[:200], RADIUS)
-
-
-def test_a_radius_that_the_chunks_do_not_guarantee_is_refused(hashes):
-    with pytest.raises(ValueError, match=r"radius=12 is outside 0\.\.11"):
-        list(pairs_within(*hashes, radius=12))
+@pytest.mark.parametrize("nearest", [2, 32])
+def test_the_pairs_to_look_at_are_those_of_brute_force_whatever_the_blocks(nearest, monkeypatch):
+    originals = [photograph(k) for k in range(30)]
+    edited = [change(image) for image in originals[:8] for change in EDITS.values()]
+    thumbnails = np.stack([thumbnail(image) for image in originals + edited])
+    monkeypatch.setattr("datasets.checking.near_duplicates._NEAREST", nearest)
+    expected = brute_force(thumbnails, nearest)
+    assert len(expected) >= nearest * 60 if nearest == 2 else len(expected) >= 200
+    assert any(mirrored for _, _, mirrored in expected)
+    for rows, columns in ((16, 4096), (7, 5)):
+        monkeypatch.setattr("datasets.checking.near_duplicates._ROWS", rows)
+        monkeypatch.setattr("datasets.checking.near_duplicates._COLUMNS", columns)
+        i, j, mirrored = candidates(thumbnails)
+        assert len(i) == len(expected)
+        assert set(zip(i.tolist(), j.tolist(), mirrored.tolist(), strict=True)) == expected
 
 
 def test_the_hash_of_a_mirrored_picture_follows_from_its_hash():
