@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from statistics import median
 from typing import Any
@@ -21,7 +20,7 @@ import torch
 from benchmarks.environment import describe, write_result
 from benchmarks.peers import OURS
 from benchmarks.step_throughput import CONFIGS, MODES, Runner
-from benchmarks.whole_process import ROOT
+from benchmarks.whole_process import numbers_of
 from trainers.handlers import peak_memory_mb
 from trainers.process import keep_freed_memory
 
@@ -31,9 +30,7 @@ WARM_UP, STEPS = 3, 8
 
 def turn(side: str, config: str, dtype: str) -> dict[str, float]:
     """Seconds per step by mode, and the peak in MB, of a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.kept_memory", "--turn", side, config, dtype]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    numbers: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    numbers: dict[str, float] = numbers_of("-m", "benchmarks.kept_memory", "--turn", side, config, dtype)
     return numbers
 
 

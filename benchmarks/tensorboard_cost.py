@@ -11,53 +11,48 @@ medians over the rounds; the promise is: `standard` costs at most 5 % of the run
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.environment import describe, write_result
-
-LEVELS = ("scalars", "standard", "full")
-PROGRAM = """
-import contextlib, io, json, sys, time
-from pathlib import Path
+from benchmarks.whole_process import numbers_of
 from datasets.config import DataConfig
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.run import train
 from vit.config import ModelConfig
-source, root, model, epochs, level, folder = sys.argv[1:]
-config = RunConfig(
-    model=ModelConfig(name=model, weights="none"),
-    data=DataConfig(source=source, root=Path(root)),
-    train=TrainConfig(epochs=int(epochs), device="cpu"),
-    output=OutputConfig(output_dir=Path(folder), run_name=level, tb=level),
-)
-start, busy = time.perf_counter(), time.process_time()
-with contextlib.redirect_stdout(io.StringIO()) as said:
-    train(config)
-assert "could not be drawn" not in said.getvalue(), said.getvalue()
-print(json.dumps([time.perf_counter() - start, time.process_time() - busy]))
-"""
+
+LEVELS: tuple[Literal["scalars", "standard", "full"], ...] = ("scalars", "standard", "full")
 
 
-def seconds(job: dict[str, Any], level: str, data_root: Path) -> dict[str, float]:
-    """Of one run: on the clock, and of the processors, which neighbours on the machine stretch less."""
-    with tempfile.TemporaryDirectory() as folder:
-        words = [job["data"], str(data_root), job["model"], str(job["epochs"]), level, folder]
-        done = subprocess.run([sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, check=True)
-    return dict(zip(("clock", "cpu"), json.loads(done.stdout.splitlines()[-1]), strict=True))
+def take_turn(job: dict[str, Any], level: Literal["scalars", "standard", "full"], data_root: Path) -> dict[str, float]:
+    """Seconds of one run: on the clock, and of the processors, which neighbours on the machine stretch less."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as said:
+        config = RunConfig(
+            model=ModelConfig(name=job["model"], weights="none"),
+            data=DataConfig(source=job["data"], root=data_root),
+            train=TrainConfig(epochs=job["epochs"], device="cpu"),
+            output=OutputConfig(output_dir=Path(folder), run_name=level, tb=level),
+        )
+        start, busy = time.perf_counter(), time.process_time()
+        train(config)
+        seconds = {"clock": time.perf_counter() - start, "cpu": time.process_time() - busy}
+    assert "could not be drawn" not in said.getvalue(), said.getvalue()
+    return seconds
 
 
 def summary(rounds: list[dict[str, dict[str, float]]], kind: str) -> dict[str, Any]:
     """Medians in seconds; a cost is taken within a round, where the two runs lie beside each other."""
-    run = statistics.median(each["scalars"][kind] for each in rounds)
+    run = statistics.median(turns["scalars"][kind] for turns in rounds)
     cost = {
-        level: statistics.median(each[level][kind] - each["scalars"][kind] for each in rounds) for level in LEVELS[1:]
+        level: statistics.median(seconds[level][kind] - seconds["scalars"][kind] for seconds in rounds)
+        for level in LEVELS[1:]
     }
     return {
         "run": round(run, 2),
@@ -72,7 +67,12 @@ def main() -> None:
     parser.add_argument("--digits-epochs", type=int, default=120, help="0 leaves the job out")
     parser.add_argument("--photo-epochs", type=int, default=2, help="0 leaves the job out")
     parser.add_argument("--data-root", type=Path, default=Path("data"))
+    parser.add_argument("--turn", nargs=2, metavar=("JOB", "LEVEL"), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.turn:
+        job, level = options.turn
+        print(json.dumps(take_turn(json.loads(job), level, options.data_root)))
+        return
     jobs: list[dict[str, Any]] = [
         {"data": "digits", "model": "vit_micro_2", "epochs": options.digits_epochs},
         {"data": "hymenoptera", "model": "vit_tiny_16", "epochs": options.photo_epochs},
@@ -84,7 +84,8 @@ def main() -> None:
         rounds: list[dict[str, dict[str, float]]] = []
         for number in range(options.rounds):
             turn = LEVELS[number % 3 :] + LEVELS[: number % 3]
-            rounds.append({level: seconds(job, level, options.data_root) for level in turn})
+            words = ("-m", "benchmarks.tensorboard_cost", "--data-root", options.data_root.resolve(), "--turn")
+            rounds.append({level: numbers_of(*words, json.dumps(job), level) for level in turn})
             times = ", ".join(f"{level} {rounds[-1][level]['clock']:.2f} s" for level in LEVELS)
             print(f"{job['data']}, round {number + 1}: {times}", flush=True)
         clock, cpu = (summary(rounds, kind) for kind in ("clock", "cpu"))

@@ -1,27 +1,38 @@
-"""Time a program from the start of Python to its exit."""
+"""Start a program as a process of its own: to time it from the start of Python to its exit, or to read its numbers."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def seconds_of(*argv: str | Path, env: dict[str, str] | None = None) -> float:
-    """Wall-clock seconds of `python argv...`, run from the project's folder.
+def output_of(*argv: object, env: dict[str, str] | None = None) -> str:
+    """What `python argv...` prints, run from the project's folder.
 
     Raises:
         RuntimeError: it failed; with the end of what it said.
     """
-    start = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, *map(str, argv)], cwd=ROOT, capture_output=True, text=True, env=os.environ | (env or {})
-    )
-    seconds = time.perf_counter() - start
+    words = [sys.executable, *map(str, argv)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, env=os.environ | (env or {}))
     if done.returncode:
-        raise RuntimeError(f"{' '.join(map(str, argv))} ended with {done.returncode}: {done.stderr[-2000:]}")
-    return seconds
+        raise RuntimeError(f"{' '.join(words[1:])} ended with {done.returncode}: {done.stderr[-2000:]}")
+    return done.stdout
+
+
+def seconds_of(*argv: object, env: dict[str, str] | None = None) -> float:
+    """Wall-clock seconds of `python argv...`."""
+    start = time.perf_counter()
+    output_of(*argv, env=env)
+    return time.perf_counter() - start
+
+
+def numbers_of(*argv: object) -> Any:
+    """The JSON that `python argv...` prints as its last line."""
+    return json.loads(output_of(*argv).splitlines()[-1])

@@ -1,9 +1,12 @@
-"""The throughput benchmark: all five do the same work, its arithmetic is right, and it runs end to end."""
+"""Every benchmark starts and knows the code it measures; the small ones run to their end. Of the throughput benchmark
+also: all five libraries do the same work, and its arithmetic is right."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +17,42 @@ from benchmarks import environment, step_throughput
 from benchmarks.peers import CONTESTANTS, OURS, PEERS, Peer
 from vit.config import ViTConfig
 
+BENCHMARKS = sorted(
+    path.stem
+    for path in Path(environment.__file__).parent.glob("*.py")
+    if "def main()" in path.read_text(encoding="utf-8")
+)
 TINY = ViTConfig(image_size=8, patch_size=4, embed_dim=16, depth=2, num_heads=2, num_classes=3)
+
+
+@pytest.mark.filterwarnings("ignore")  # other people's libraries
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_every_benchmark_starts_and_says_what_it_measures(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    benchmark = importlib.import_module(f"benchmarks.{name}")
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    with pytest.raises(SystemExit) as done:
+        benchmark.main()
+    assert done.value.code == 0
+    assert benchmark.__doc__.splitlines()[0] in capsys.readouterr().out
+
+
+RUNS = {
+    "engine_overhead": ["--rounds", "1", "--epochs", "2"],
+    "predict_speed": ["--rounds", "1", "--images", "32"],
+    "tensorboard_cost": ["--rounds", "1", "--digits-epochs", "1", "--photo-epochs", "0"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
+def test_a_small_benchmark_runs_to_its_end(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(environment, "RESULTS", tmp_path)
+    monkeypatch.setattr(sys, "argv", [name, *RUNS[name]])
+    importlib.import_module(f"benchmarks.{name}").main()
+    (result,) = tmp_path.glob(f"{name}*.json")
+    assert json.loads(result.read_text(encoding="utf-8"))
 
 
 def parameters(model: nn.Module) -> int:
