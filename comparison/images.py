@@ -202,10 +202,6 @@ def judge_images(run: Run, rows: Sequence[int], images: Sequence[Image.Image]) -
         maps = maps_of(model, pipeline.normalise(torch.from_numpy(pixels)))
     except ValueError:
         return []
-    return [
-        Judged(
-            run.paths[row], rank(maps.logits[i].softmax(dim=0), class_names), run.class_names[run.labels[row]],
-            pixels[i], maps.rollout[i],
-        )
-        for i, row in enumerate(rows)
-    ]  # fmt: skip
+    ranked = rank(maps.logits.softmax(dim=1), class_names)
+    names = [run.class_names[run.labels[row]] for row in rows]
+    return [*map(Judged, [run.paths[row] for row in rows], ranked, names, pixels, maps.rollout)]
