@@ -1,8 +1,14 @@
 import csv
+import dataclasses
 import statistics
 
+import pytest
+
 import main
-from trainers import process
+from datasets import DataConfig
+from trainers import kfold, process
+from trainers.config import OutputConfig, RunConfig, TrainConfig
+from vit import ModelConfig
 
 
 def test_every_fold_is_a_run_and_the_table_sums_them_up(tmp_path, capsys, monkeypatch):
@@ -61,3 +67,27 @@ def test_one_fold_alone_is_one_run(tmp_path):
     ]
     assert main.main([*argv, "--output-dir", str(tmp_path), "--run-name", "one"]) == 0
     assert [path.name for path in (tmp_path / "digits").iterdir()] == ["one"]
+
+
+def folds_of(tmp_path, **output):
+    return RunConfig(
+        data=DataConfig(folds=2, labels_per_class=3),
+        train=TrainConfig(epochs=1, device="cpu"),
+        output=OutputConfig(output_dir=tmp_path, tb="scalars", **output),
+    )
+
+
+def test_folds_without_a_name_are_found_again_by_auto_resume(tmp_path, capsys):
+    first = kfold.cross_validate(folds_of(tmp_path, auto_resume=True))
+    again = kfold.cross_validate(folds_of(tmp_path, auto_resume=True))
+    assert [result.run_dir for result in again.results] == [result.run_dir for result in first.results]
+    assert capsys.readouterr().out.count("is finished: nothing to do") == 2
+
+
+def test_folds_of_a_model_with_slashes_in_its_name_have_a_plain_name(tmp_path, monkeypatch):
+    names = []
+    monkeypatch.setattr(kfold, "train", lambda config: names.append(config.output.run_name) or 1 / 0)
+    config = dataclasses.replace(folds_of(tmp_path), model=ModelConfig(name="hf:org/name"))
+    with pytest.raises(ZeroDivisionError):
+        kfold.cross_validate(config)
+    assert names[0].endswith("_hf_org_name_s0_fold1")

@@ -7,16 +7,15 @@ import dataclasses
 import io
 import statistics
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
-from trainers import process
-from trainers.config import RunConfig
+from trainers import defaults, process
+from trainers.config import RunConfig, to_dict
 from trainers.console import say
 from trainers.result import RunResult
 from trainers.resume import train_or_resume
 from trainers.run import train
-from trainers.run_directory import write_text
+from trainers.run_directory import data_folder, plan_run_directory, read_json, write_text
 
 SCORES = ("accuracy", "loss", "macro_f1", "ece")
 
@@ -39,31 +38,44 @@ class CrossValidation:
 def cross_validate(config: RunConfig) -> CrossValidation:
     """Train fold 1 to K one after the other, each in its own run directory."""
     assert config.data.folds is not None
-    name = config.output.run_name or f"{datetime.now():%Y%m%d-%H%M%S}_{config.model.name}_s{config.train.seed}"
+    name = config.output.run_name or (name_of_earlier_folds(config) if config.output.auto_resume else None)
+    name = name or plan_run_directory(defaults.resolve_model(config)).name
     results = []
     for fold in range(1, config.data.folds + 1):
         say(f"fold {fold} of {config.data.folds}")
-        one = dataclasses.replace(
-            config,
-            data=dataclasses.replace(config.data, fold=fold),
-            output=dataclasses.replace(config.output, run_name=f"{name}_fold{fold}"),
-        )
+        of_fold = fold_config(config, fold, name)
         process.give_back_freed_memory()
-        results.append(train_or_resume(one) if config.output.auto_resume else train(one))
+        results.append(train_or_resume(of_fold) if config.output.auto_resume else train(of_fold))
         say()
-    table = results[0].run_dir.parent / f"{name}_folds.csv"
-    found = CrossValidation(tuple(results), table)
-    write_table(found)
-    return found
+    cross_validation = CrossValidation(tuple(results), results[0].run_dir.parent / f"{name}_folds.csv")
+    write_table(cross_validation)
+    return cross_validation
 
 
-def write_table(found: CrossValidation) -> None:
+def fold_config(config: RunConfig, fold: int, name: str) -> RunConfig:
+    """The options of one fold: an ordinary run called `<name>_fold<k>`."""
+    data = dataclasses.replace(config.data, fold=fold)
+    return dataclasses.replace(
+        config, data=data, output=dataclasses.replace(config.output, run_name=f"{name}_fold{fold}")
+    )
+
+
+def name_of_earlier_folds(config: RunConfig) -> str | None:
+    """What the newest folds with these same options are called, for `--auto-resume` without `--run-name`."""
+    for path in sorted(data_folder(config.output, config.data.source).glob("*_fold1/meta.json"), reverse=True):
+        name = path.parent.name.removesuffix("_fold1")
+        if read_json(path).get("requested") == to_dict(fold_config(config, 1, name)):
+            return name
+    return None
+
+
+def write_table(folds: CrossValidation) -> None:
     """One row per fold, then mean and standard deviation."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["fold", *(f"val_{score}" for score in SCORES), "run"])
-    for fold, result in enumerate(found.results, start=1):
+    for fold, result in enumerate(folds.results, start=1):
         writer.writerow([fold, *(result.val[score] for score in SCORES), result.run_dir.name])
-    writer.writerow(["mean", *(found.mean(score) for score in SCORES), ""])
-    writer.writerow(["standard deviation", *(found.spread(score) for score in SCORES), ""])
-    write_text(found.table, text.getvalue())
+    writer.writerow(["mean", *(folds.mean(score) for score in SCORES), ""])
+    writer.writerow(["standard deviation", *(folds.spread(score) for score in SCORES), ""])
+    write_text(folds.table, text.getvalue())
