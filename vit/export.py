@@ -12,32 +12,24 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from vit.config import ImageSpec
-from vit.key_maps import rename
+from vit.key_maps import to_torchvision
 from vit.model import VisionTransformer
 
 EXAMPLE_BATCH = 2  # 0 and 1 are special to torch.export: it would fix them
 Logits = Callable[[Tensor], Tensor]
 
-# The way back of `key_maps.from_torchvision`.
-_TO_TORCHVISION = (
-    (r"embedding\.class_token", r"class_token"),
-    (r"embedding\.positions", r"encoder.pos_embedding"),
-    (r"embedding\.patches\.projection\.(weight|bias)", r"conv_proj.\1"),
-    (r"blocks\.(\d+)\.norm([12])\.(weight|bias)", r"encoder.layers.encoder_layer_\1.ln_\2.\3"),
-    (r"blocks\.(\d+)\.attention\.qkv\.(weight|bias)", r"encoder.layers.encoder_layer_\1.self_attention.in_proj_\2"),
-    (r"blocks\.(\d+)\.attention\.projection\.(\w+)", r"encoder.layers.encoder_layer_\1.self_attention.out_proj.\2"),
-    (r"blocks\.(\d+)\.mlp\.fc1\.(weight|bias)", r"encoder.layers.encoder_layer_\1.mlp.0.\2"),
-    (r"blocks\.(\d+)\.mlp\.fc2\.(weight|bias)", r"encoder.layers.encoder_layer_\1.mlp.3.\2"),
-    (r"norm\.(weight|bias)", r"encoder.ln.\1"),
-    (r"head\.(weight|bias)", r"heads.head.\1"),
-    (r"pre_logits\.(weight|bias)", r"heads.pre_logits.\1"),
-)
+
+@runtime_checkable
+class HasHeads(Protocol):
+    """The attention layer of any library."""
+
+    num_heads: int
 
 
 class MissingPackage(ValueError):
@@ -83,34 +75,18 @@ def export_safetensors(model: nn.Module, path: Path, *, metadata: Mapping[str, s
     """Write the weights; returns whose names they have: torchvision, where its class can hold them, or ours."""
     from safetensors.torch import save_file
 
-    heads = _num_heads(model)
     tensors = {name: tensor.detach().clone().contiguous() for name, tensor in model.state_dict().items()}
     names = "its own"
     if isinstance(model, VisionTransformer):
         names = "ours"
         if fits_torchvision(model):
-            tensors, names = rename(tensors, _TO_TORCHVISION), "torchvision"
-    save_file(
-        tensors,
-        path,
-        metadata={
-            **metadata,
-            "format": "pt",
-            "names": names,
-            "num_heads": str(heads),
-            "layer_norm_eps": str(_eps(model)),
-        },
-    )
+            tensors, names = to_torchvision(tensors), "torchvision"
+    # What the shapes of the tensors do not tell; 0 without attention or LayerNorm.
+    heads = next((module.num_heads for module in model.modules() if isinstance(module, HasHeads)), 0)
+    eps = next((module.eps for module in model.modules() if isinstance(module, nn.LayerNorm)), 0.0)
+    described = {"format": "pt", "names": names, "num_heads": str(heads), "layer_norm_eps": str(eps)}
+    save_file(tensors, path, metadata={**metadata, **described})
     return names
-
-
-def _num_heads(model: nn.Module) -> int:
-    """What the shapes of the tensors do not tell; 0 without attention."""
-    return next((int(module.num_heads) for module in model.modules() if hasattr(module, "num_heads")), 0)  # type: ignore[arg-type]
-
-
-def _eps(model: nn.Module) -> float:
-    return next((module.eps for module in model.modules() if isinstance(module, nn.LayerNorm)), 0.0)
 
 
 def fits_torchvision(model: VisionTransformer) -> bool:

@@ -6,6 +6,7 @@ by which it interpolates positions. All of it is announced on loading and can be
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,85 +34,96 @@ class Family:
     note: str = ""
 
 
-def rename(tensors: Mapping[str, Tensor], rules: tuple[tuple[str, str], ...]) -> Tensors:
-    """Rename by the first rule whose pattern matches the whole name; a name without a rule is kept as it is."""
-    compiled = [(re.compile(pattern), target) for pattern, target in rules]
+# Layer of a file -> ours; * is the number of a block. What a layer holds (weight, bias, ...) keeps its name.
+_TORCHVISION = {
+    "class_token": "embedding.class_token",
+    "encoder.pos_embedding": "embedding.positions",
+    "conv_proj": "embedding.patches.projection",
+    "encoder.layers.encoder_layer_*.ln_1": "blocks.*.norm1",
+    "encoder.layers.encoder_layer_*.ln_2": "blocks.*.norm2",
+    "encoder.layers.encoder_layer_*.self_attention.in_proj": "blocks.*.attention.qkv",
+    "encoder.layers.encoder_layer_*.self_attention.out_proj": "blocks.*.attention.projection",
+    "encoder.layers.encoder_layer_*.mlp.linear_1": "blocks.*.mlp.fc1",  # early releases
+    "encoder.layers.encoder_layer_*.mlp.linear_2": "blocks.*.mlp.fc2",
+    "encoder.layers.encoder_layer_*.mlp.0": "blocks.*.mlp.fc1",
+    "encoder.layers.encoder_layer_*.mlp.3": "blocks.*.mlp.fc2",
+    "encoder.ln": "norm",
+    "heads.head": "head",
+    "heads.pre_logits": "pre_logits",
+}
+_TIMM = {
+    "cls_token": "embedding.class_token",
+    "pos_embed": "embedding.positions",
+    "patch_embed.proj": "embedding.patches.projection",
+    "blocks.*.attn.qkv": "blocks.*.attention.qkv",
+    "blocks.*.attn.proj": "blocks.*.attention.projection",
+    "fc_norm": "norm",
+    "pre_logits.fc": "pre_logits",
+}
+_HUGGINGFACE = {  # layers of several releases; `blocks` is what `from_huggingface` makes of their lists
+    "embeddings.cls_token": "embedding.class_token",
+    "embeddings.position_embeddings": "embedding.positions",
+    "embeddings.patch_embeddings.projection": "embedding.patches.projection",
+    "blocks.*.layernorm_before": "blocks.*.norm1",
+    "blocks.*.layernorm_after": "blocks.*.norm2",
+    "blocks.*.attention.q_proj": "blocks.*.attention.query",
+    "blocks.*.attention.k_proj": "blocks.*.attention.key",
+    "blocks.*.attention.v_proj": "blocks.*.attention.value",
+    "blocks.*.attention.o_proj": "blocks.*.attention.projection",
+    "blocks.*.attention.output.dense": "blocks.*.attention.projection",
+    "blocks.*.intermediate.dense": "blocks.*.mlp.fc1",
+    "blocks.*.output.dense": "blocks.*.mlp.fc2",
+    "layernorm": "norm",
+    "classifier": "head",
+}
+_GOOGLE = {  # without the numbers of attention and MLP, which differ between releases
+    "cls": "embedding.class_token",
+    "pos_embedding": "embedding.positions",
+    "Transformer/posembed_input/pos_embedding": "embedding.positions",
+    "embedding": "embedding.patches.projection",
+    "Transformer/encoderblock_*/LayerNorm_0": "blocks.*.norm1",
+    "Transformer/encoderblock_*/LayerNorm_1": "blocks.*.norm2",
+    "Transformer/encoderblock_*/LayerNorm_2": "blocks.*.norm2",
+    "Transformer/encoderblock_*/MultiHeadDotProductAttention/query": "blocks.*.attention.query",
+    "Transformer/encoderblock_*/MultiHeadDotProductAttention/key": "blocks.*.attention.key",
+    "Transformer/encoderblock_*/MultiHeadDotProductAttention/value": "blocks.*.attention.value",
+    "Transformer/encoderblock_*/MultiHeadDotProductAttention/out": "blocks.*.attention.projection",
+    "Transformer/encoderblock_*/MlpBlock/Dense_0": "blocks.*.mlp.fc1",
+    "Transformer/encoderblock_*/MlpBlock/Dense_1": "blocks.*.mlp.fc2",
+    "Transformer/encoder_norm": "norm",
+    "pre_logits": "pre_logits",
+    "head": "head",
+}
+
+
+def rename(tensors: Mapping[str, Tensor], layers: Mapping[str, str]) -> Tensors:
+    """Rename each tensor by the layer it belongs to; a name without a row is kept as it is."""
+    kinds = r"(?:[._/](?P<kind>weight|bias|kernel|scale))?"
+    rules = [(re.compile(re.escape(old).replace(r"\*", r"(\d+)") + kinds), new) for old, new in layers.items()]
     renamed = {}
     for name, tensor in tensors.items():
-        match = next(((m, target) for pattern, target in compiled if (m := pattern.fullmatch(name))), None)
-        renamed[match[0].expand(match[1]) if match else name] = tensor
+        for pattern, layer in rules:
+            if match := pattern.fullmatch(name):
+                name = layer.replace("*", match[1] or "") + (f".{match['kind']}" if match["kind"] else "")
+                break
+        renamed[name] = tensor
     return renamed
-
-
-_TORCHVISION = (
-    (r"class_token", r"embedding.class_token"),
-    (r"encoder\.pos_embedding", r"embedding.positions"),
-    (r"conv_proj\.(weight|bias)", r"embedding.patches.projection.\1"),
-    (r"encoder\.layers\.encoder_layer_(\d+)\.ln_([12])\.(weight|bias)", r"blocks.\1.norm\2.\3"),
-    (r"encoder\.layers\.encoder_layer_(\d+)\.self_attention\.in_proj_(weight|bias)", r"blocks.\1.attention.qkv.\2"),
-    (r"encoder\.layers\.encoder_layer_(\d+)\.self_attention\.out_proj\.(\w+)", r"blocks.\1.attention.projection.\2"),
-    (r"encoder\.layers\.encoder_layer_(\d+)\.mlp\.(?:0|linear_1)\.(weight|bias)", r"blocks.\1.mlp.fc1.\2"),
-    (r"encoder\.layers\.encoder_layer_(\d+)\.mlp\.(?:3|linear_2)\.(weight|bias)", r"blocks.\1.mlp.fc2.\2"),
-    (r"encoder\.ln\.(weight|bias)", r"norm.\1"),
-    (r"heads\.head\.(weight|bias)", r"head.\1"),
-    (r"heads\.pre_logits\.(weight|bias)", r"pre_logits.\1"),
-)
-_TIMM = (
-    (r"cls_token", r"embedding.class_token"),
-    (r"pos_embed", r"embedding.positions"),
-    (r"patch_embed\.proj\.(weight|bias)", r"embedding.patches.projection.\1"),
-    (r"blocks\.(\d+)\.attn\.qkv\.(weight|bias)", r"blocks.\1.attention.qkv.\2"),
-    (r"blocks\.(\d+)\.attn\.proj\.(weight|bias)", r"blocks.\1.attention.projection.\2"),
-    (r"(?:fc_)?norm\.(weight|bias)", r"norm.\1"),
-    (r"pre_logits\.fc\.(weight|bias)", r"pre_logits.\1"),
-)
-_HUGGINGFACE_LAYER = r"(?:vit\.)?(?:encoder\.layer|layers)\.(\d+)\."
-_HUGGINGFACE = (
-    (r"(?:vit\.)?embeddings\.cls_token", r"embedding.class_token"),
-    (r"(?:vit\.)?embeddings\.position_embeddings", r"embedding.positions"),
-    (r"(?:vit\.)?embeddings\.patch_embeddings\.projection\.(weight|bias)", r"embedding.patches.projection.\1"),
-    (_HUGGINGFACE_LAYER + r"layernorm_before\.(weight|bias)", r"blocks.\1.norm1.\2"),
-    (_HUGGINGFACE_LAYER + r"layernorm_after\.(weight|bias)", r"blocks.\1.norm2.\2"),
-    (
-        _HUGGINGFACE_LAYER + r"attention\.(?:attention\.)?(query|key|value)\.(weight|bias)",
-        r"blocks.\1.attention.\2.\3",
-    ),
-    (_HUGGINGFACE_LAYER + r"attention\.q_proj\.(weight|bias)", r"blocks.\1.attention.query.\2"),
-    (_HUGGINGFACE_LAYER + r"attention\.k_proj\.(weight|bias)", r"blocks.\1.attention.key.\2"),
-    (_HUGGINGFACE_LAYER + r"attention\.v_proj\.(weight|bias)", r"blocks.\1.attention.value.\2"),
-    (_HUGGINGFACE_LAYER + r"attention\.(?:output\.dense|o_proj)\.(weight|bias)", r"blocks.\1.attention.projection.\2"),
-    (_HUGGINGFACE_LAYER + r"(?:intermediate\.dense|mlp\.fc1)\.(weight|bias)", r"blocks.\1.mlp.fc1.\2"),
-    (_HUGGINGFACE_LAYER + r"(?:output\.dense|mlp\.fc2)\.(weight|bias)", r"blocks.\1.mlp.fc2.\2"),
-    (r"(?:vit\.)?layernorm\.(weight|bias)", r"norm.\1"),
-    (r"classifier\.(weight|bias)", r"head.\1"),
-)
-_GOOGLE_LAYER = r"Transformer/encoderblock_(\d+)/"
-_GOOGLE = (
-    (r"cls", r"embedding.class_token"),
-    (r"(?:Transformer/posembed_input/)?pos_embedding", r"embedding.positions"),
-    (r"embedding/(kernel|bias)", r"embedding.patches.projection.\1"),
-    (_GOOGLE_LAYER + r"LayerNorm_0/(scale|bias)", r"blocks.\1.norm1.\2"),
-    (_GOOGLE_LAYER + r"LayerNorm_[12]/(scale|bias)", r"blocks.\1.norm2.\2"),
-    (
-        _GOOGLE_LAYER + r"MultiHeadDotProductAttention_[01]/(query|key|value)/(kernel|bias)",
-        r"blocks.\1.attention.\2.\3",
-    ),
-    (_GOOGLE_LAYER + r"MultiHeadDotProductAttention_[01]/out/(kernel|bias)", r"blocks.\1.attention.projection.\2"),
-    (_GOOGLE_LAYER + r"MlpBlock_[03]/Dense_0/(kernel|bias)", r"blocks.\1.mlp.fc1.\2"),
-    (_GOOGLE_LAYER + r"MlpBlock_[03]/Dense_1/(kernel|bias)", r"blocks.\1.mlp.fc2.\2"),
-    (r"Transformer/encoder_norm/(scale|bias)", r"norm.\1"),
-    (r"(head|pre_logits)/(kernel|bias)", r"\1.\2"),
-)
 
 
 def from_torchvision(tensors: Mapping[str, Tensor]) -> Tensors:
     return rename(tensors, _TORCHVISION)
 
 
+def to_torchvision(tensors: Mapping[str, Tensor]) -> Tensors:
+    """The way back of `from_torchvision`, to the names of its present release."""
+    theirs = rename(tensors, {ours: layer for layer, ours in _TORCHVISION.items()})
+    return {name.replace(".in_proj.", ".in_proj_"): tensor for name, tensor in theirs.items()}
+
+
 def from_timm(tensors: Mapping[str, Tensor]) -> Tensors:
     ours = fold_layer_scale(rename(tensors, _TIMM))
     positions, class_token = ours.get("embedding.positions"), ours.get("embedding.class_token")
-    if positions is not None and class_token is not None and _is_square(positions.size(1)):
+    if positions is not None and class_token is not None and math.isqrt(positions.size(1)) ** 2 == positions.size(1):
         # `no_embed_class` models (DeiT III) give the class token no position: a zero one is the same function.
         ours["embedding.positions"] = torch.cat([torch.zeros_like(class_token), positions], dim=1)
     return ours
@@ -129,14 +141,19 @@ def fold_layer_scale(tensors: Tensors) -> Tensors:
 
 
 def from_huggingface(tensors: Mapping[str, Tensor]) -> Tensors:
-    # The pooler and the mask token serve other tasks; the logits of ViTForImageClassification never see them.
-    used = {name: t for name, t in tensors.items() if not re.search(r"(^|\.)(pooler\.|embeddings\.mask_token)", name)}
-    return fuse_qkv(rename(used, _HUGGINGFACE))
+    blocks = {}
+    for name, tensor in tensors.items():
+        # The pooler and the mask token serve other tasks; the logits of ViTForImageClassification never see them.
+        if not re.search(r"(^|\.)(pooler\.|embeddings\.mask_token)", name):
+            bare = re.sub(r"^(encoder\.layer|layers)\.", "blocks.", name.removeprefix("vit."))
+            blocks[bare.replace(".attention.attention.", ".attention.")] = tensor
+    return fuse_qkv(rename(blocks, _HUGGINGFACE))
 
 
 def from_google(tensors: Mapping[str, Tensor]) -> Tensors:
     """Flax arrays, also below `opt/target/` or `params/`: kernels are (in, out), attention ones split by head."""
-    bare = {re.sub(r"^(opt/target/|params/)", "", name): tensor for name, tensor in tensors.items()}
+    noise = re.compile(r"^(opt/target/|params/)|(?<=DotProductAttention)_[01]|(?<=MlpBlock)_[03]")
+    bare = {noise.sub("", name): tensor for name, tensor in tensors.items()}
     ours = {}
     for name, tensor in rename(bare, _GOOGLE).items():
         if "." not in name:
@@ -164,14 +181,6 @@ def fuse_qkv(tensors: Tensors) -> Tensors:
             if all(part in fused for part in names):
                 fused[name.replace(".query.", ".qkv.")] = torch.cat([fused.pop(part) for part in names])
     return fused
-
-
-def from_ours(tensors: Mapping[str, Tensor]) -> Tensors:
-    return dict(tensors)
-
-
-def _is_square(count: int) -> bool:
-    return round(count**0.5) ** 2 == count
 
 
 FAMILIES: dict[str, Family] = {
@@ -205,7 +214,7 @@ FAMILIES: dict[str, Family] = {
         position_rule="bilinear_corners",  # scipy.ndimage.zoom(order=1) of the paper's code
     ),
     "ours": Family(
-        to_ours=from_ours,
+        to_ours=dict,
         signature=re.compile(r"embedding\.patches\.(projection|convolutions\.0)\.weight"),
         image_spec=ImageSpec(mean=HALF, std=HALF),
         layer_norm_eps=1e-6,

@@ -6,10 +6,10 @@ activations and softmax: the convention of `torch.utils.flop_counter`, which doe
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 import torch
@@ -53,7 +53,9 @@ def summarise(model: nn.Module, *, in_channels: int, image_size: int) -> Summary
     shapes: dict[str, tuple[int, ...]] = {}
 
     def note(module: nn.Module, args: Any, output: Any) -> None:
-        first = output[0] if isinstance(output, tuple) else getattr(output, "logits", output)
+        if isinstance(output, Mapping):  # of transformers
+            output = output.get("logits")
+        first = output[0] if isinstance(output, tuple) else output
         if isinstance(first, Tensor):
             shapes[names[module]] = tuple(first.shape)
 
@@ -109,42 +111,23 @@ def vit_flops(config: ViTConfig) -> int:
     return 2 * (stem + config.depth * block + head)
 
 
-def collapse(layers: tuple[Layer, ...]) -> Iterator[tuple[Layer, int]]:
+def collapse(layers: Sequence[Layer]) -> Iterator[tuple[Layer, int]]:
     """(layer, how many times): neighbours equal inside and out, such as the blocks of a ViT, are told once."""
-    skipped: list[str] = []
-    for layer in layers:
-        if any(_inside(layer.name, name) for name in skipped):
-            continue
-        names = [layer.name]
-        while (following := _next_sibling(layers, names[-1])) and _equal(layers, layer.name, following):
-            names.append(following)
-        skipped += names[1:]
-        yield layer, len(names)
 
+    def equality(layer: Layer) -> tuple[str, list[tuple[str, Layer]]]:
+        """All there is to say about a layer and its insides, but for the number in its own name."""
+        own, rest = layer.name, len(layer.name)
+        inside = [part for part in layers if part.name == own or part.name.startswith(f"{own}.")]
+        return own.rstrip("0123456789"), [(part.name[rest:], dataclasses.replace(part, name="")) for part in inside]
 
-def _next_sibling(layers: tuple[Layer, ...], name: str) -> str | None:
-    """`blocks.0` -> `blocks.1` where that comes next; None for a name without a number, or with another neighbour."""
-    match = re.fullmatch(r"(.*?)(\d+)", name)
-    names = [layer.name for layer in layers]
-    after = next((other for other in names[names.index(name) :] if not _inside(other, name)), None)
-    return after if match and after == f"{match[1]}{int(match[2]) + 1}" else None
+    def tell(layer: Layer, times: int) -> Iterator[tuple[Layer, int]]:
+        yield layer, times
+        children = [part for part in layers if part.name and part.name.rpartition(".")[0] == layer.name]
+        for _, group in groupby(children, key=equality):
+            equals = list(group)
+            yield from tell(equals[0], len(equals))
 
-
-def _equal(layers: tuple[Layer, ...], name: str, other: str) -> bool:
-    return _signature(layers, name) == _signature(layers, other)
-
-
-def _signature(layers: tuple[Layer, ...], name: str) -> list[tuple[Any, ...]]:
-    """All there is to say about a layer and its insides, but for its own name."""
-    return [
-        (layer.name[len(name) :], layer.kind, layer.shape, layer.parameters, layer.flops)
-        for layer in layers
-        if _inside(layer.name, name)
-    ]
-
-
-def _inside(name: str, parent: str) -> bool:
-    return name == parent or name.startswith(f"{parent}.")
+    return tell(layers[0], 1)
 
 
 def _stages(model: nn.Module, shapes: dict[str, tuple[int, ...]]) -> Iterator[tuple[str, tuple[int, ...]]]:
