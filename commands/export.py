@@ -37,17 +37,13 @@ def parse(argv: Sequence[str], prog: str) -> Options:
 
 def main(options: Options) -> int:
     from inference.export import SUFFIXES, export
-    from vit.export import MissingPackage
 
     suffix = SUFFIXES[options.format]
     if options.output is not None and options.output.suffix != suffix:
         raise arguments.UsageError(f"output {options.output} must end in {suffix} for --format {options.format}")
     classifier = options.opening.open(options.run, device="cpu")
     path = options.output or classifier.folder / "export" / f"model{suffix}"
-    try:
-        written = export(classifier, options.format, path, images=options.images)
-    except MissingPackage as error:
-        raise arguments.UsageError(str(error)) from None
+    written = export(classifier, options.format, path, images=options.images)
     spec = classifier.spec
     print(f"{'written':>9}  {written.path} ({written.path.stat().st_size / 1e6:.1f} MB)")
     print(f"{'input':>9}  float32 (batch, {spec.in_channels}, {spec.image_size}, {spec.image_size}), any batch")

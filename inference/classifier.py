@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -17,12 +18,14 @@ from trainers.defaults import resolve_device
 from trainers.errors import ConfigError
 from trainers.result import load
 from trainers.run_directory import find_run, read_json
-from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, build_model, image_spec
+from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, build_model, image_spec, load_weights
 from vit.config import HF_PREFIX, TORCHVISION_MODELS
-from vit.weight_files import WeightFile, read_weights
+from vit.huggingface import class_names_of
+from vit.weight_files import READERS, WeightFile, read_weights
 
 EXPORTS = (".onnx", ".pt2")
-WEIGHT_FILES = (".safetensors", ".pth", ".pt", ".npz", ".bin", ".ckpt")
+CPU = torch.device("cpu")
+HEADS = ("heads.head.weight", "head.weight", "classifier.weight", "fc.weight", "head/kernel")
 
 
 @dataclass(frozen=True)
@@ -30,16 +33,14 @@ class Classifier:
     """A model in evaluation mode on its device, how its images are prepared, and what its outputs mean."""
 
     source: str
-    kind: str
-    """run, weights, huggingface, onnx or pt2."""
     model: nn.Module
     spec: ImageSpec
-    class_names: tuple[str, ...]
-    device: torch.device
+    class_names: Sequence[str]
     config: ModelConfig | None = None
     """What rebuilds the model; None for onnx and pt2, which are programs."""
     run_dir: Path | None = None
     """Only of a run; reports are written below it."""
+    device: torch.device = CPU
 
     def logits(self, images: Tensor) -> Tensor:
         """float32 (B, C, S, S), normalised -> float32 (B, classes), on the CPU."""
@@ -75,36 +76,26 @@ def open_classifier(
         ConfigError: an option is missing or does not fit.
         CheckpointError, WeightsError, FileNotFoundError: nothing that can be opened.
     """
-    on = torch.device(resolve_device(device))
+    place = torch.device(resolve_device(device))
     path = Path(source).expanduser()
-    config: ModelConfig | None = None
-    if source.startswith(HF_PREFIX):
-        config = ModelConfig(name=source)
-        module, spec, names = _open_huggingface(config)
-        kind = "huggingface"
-    elif path.suffix == ".onnx":
-        module, spec, names = _open_onnx(path)
-        kind, on = "onnx", torch.device("cpu")
-    elif path.suffix == ".pt2":
-        module, spec, names = _open_pt2(path, trust=trust)
-        kind, on = "pt2", torch.device("cpu")
-    elif path.suffix in WEIGHT_FILES:
-        module, spec, names, config = _open_weights(path, model)
-        kind = "weights"
+    if is_run_name(source):
+        classifier = _open_run(find_run(source, output_dir))
+    elif source.startswith(HF_PREFIX):
+        classifier = _open_huggingface(source)
+    elif path.suffix in EXPORTS:
+        classifier = _open_onnx(path) if path.suffix == ".onnx" else _open_pt2(path, trust=trust)
+        place = CPU
     else:
-        run_dir = find_run(source, output_dir)
-        module, spec, names = load(run_dir)
-        # The model's options alone: those of data and training may have changed their names since the run.
-        config = from_dict(ModelConfig, read_json(run_dir / "config.json")["model"])
-        return Classifier(str(run_dir), "run", module.to(on), spec, names, on, config, run_dir)
-    if class_names is not None:
-        names = read_class_names(class_names, expected=len(names))
-    return Classifier(source, kind, module.to(on), spec, tuple(names), on, config)
+        classifier = _open_weights(path, model)
+    if class_names is not None and classifier.run_dir is None:
+        names = read_class_names(class_names, expected=len(classifier.class_names))
+        classifier = dataclasses.replace(classifier, class_names=names)
+    return dataclasses.replace(classifier, model=classifier.model.to(place), device=place)
 
 
 def is_run_name(source: str) -> bool:
     """Whether `source` can only mean a run directory."""
-    return not source.startswith(HF_PREFIX) and Path(source).suffix not in (*EXPORTS, *WEIGHT_FILES)
+    return not source.startswith(HF_PREFIX) and Path(source).suffix not in (*EXPORTS, *READERS)
 
 
 def read_class_names(path: Path, *, expected: int) -> tuple[str, ...]:
@@ -114,76 +105,53 @@ def read_class_names(path: Path, *, expected: int) -> tuple[str, ...]:
     return names
 
 
-def _open_huggingface(config: ModelConfig) -> tuple[nn.Module, ImageSpec, Sequence[str]]:
-    name = config.name
-    try:
-        from transformers import AutoConfig
-    except ImportError:
-        raise ConfigError("models named hf:... need the package transformers: pip install transformers") from None
-    try:
-        settings = AutoConfig.from_pretrained(name.removeprefix(HF_PREFIX), trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise WeightsError(f"{name}: {str(error).strip().splitlines()[0]}") from None
-    labels = {int(index): str(label) for index, label in settings.id2label.items()}
-    module = build_model(config, num_classes=len(labels))
-    return module.eval(), image_spec(config), [labels[index] for index in range(len(labels))]
+def _open_run(run_dir: Path) -> Classifier:
+    model, spec, names = load(run_dir)
+    # The model's options alone: those of data and training may have changed their names since the run.
+    config = from_dict(ModelConfig, read_json(run_dir / "config.json")["model"])
+    return Classifier(str(run_dir), model, spec, names, config, run_dir)
 
 
-def _open_weights(path: Path, model: str | None) -> tuple[nn.Module, ImageSpec, Sequence[str], ModelConfig]:
+def _open_huggingface(source: str) -> Classifier:
+    config = ModelConfig(name=source)
+    names = class_names_of(config)
+    model = build_model(config, num_classes=len(names))
+    return Classifier(source, model.eval(), image_spec(config), names, config)
+
+
+def _open_weights(path: Path, model: str | None) -> Classifier:
     """Our own .safetensors exports and checkpoints say what they are; for any other file `model` says it."""
     file = read_weights(path)
-    described = describe(file)
-    if described is not None:
-        config, spec, names = described
-        module = build_model(config, num_classes=len(names), weights="none", weights_source=None, trainable="all")
-        if config.name.startswith(HF_PREFIX):
-            module.load_state_dict(file.tensors if _fits(module, file) else _under_model(file.tensors))
-        elif _fits(module, file):
-            module.load_state_dict(file.tensors)
-        else:
-            from vit import load_weights
-
-            load_weights(module, file, layer_norm_eps=config.layer_norm_eps)
-        return module.eval(), spec, names, config
+    names, options = (file.extras.get(key) for key in ("class_names", "config"))
+    if names and isinstance(options, Mapping):
+        return _open_own_weights(path, file, tuple(names), from_dict(ModelConfig, dict(options["model"])))
     if model is None:
         raise ConfigError(f"{path} does not say which model it holds; name it with --model, such as --model vit_b_16")
-    classes = _count_classes(file)
+    head = next((file.tensors[name] for name in HEADS if name in file.tensors), None)
+    if head is None:
+        raise WeightsError(f"{path} has no classification head; train one: python main.py train --weights {path}")
+    classes = head.size(-1 if "head/kernel" in file.tensors else 0)
     blueprint = Blueprint(ModelConfig(name=model, weights=str(path)), file)
     module = blueprint.build(num_classes=classes).eval()
-    return module, blueprint.image_spec, _numbered(blueprint.config, classes), blueprint.resolved
+    return Classifier(str(path), module, blueprint.image_spec, _numbered(model, classes), blueprint.resolved)
 
 
-def describe(file: WeightFile) -> tuple[ModelConfig, ImageSpec, Sequence[str]] | None:
-    """What stands beside the tensors of our exports and checkpoints; None in files of others."""
-    names, spec, config = (file.extras.get(key) for key in ("class_names", "image_spec", "config"))
-    if not isinstance(config, Mapping) or not isinstance(spec, Mapping) or not names:
-        return None
-    return from_dict(ModelConfig, dict(config["model"])), from_dict(ImageSpec, dict(spec)), tuple(names)
+def _open_own_weights(path: Path, file: WeightFile, names: tuple[str, ...], config: ModelConfig) -> Classifier:
+    model: Any = build_model(config, num_classes=len(names), weights="none", weights_source=None, trainable="all")
+    if config.name.startswith(HF_PREFIX):
+        model.model.load_state_dict(file.tensors)  # reading has dropped the `model.` that all its names share
+    else:
+        load_weights(model, file, layer_norm_eps=config.layer_norm_eps)
+    return Classifier(str(path), model.eval(), file.image_spec, names, config)
 
 
-def _fits(module: nn.Module, file: WeightFile) -> bool:
-    return set(module.state_dict()) == set(file.tensors)
-
-
-def _under_model(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Reading weights drops a `model.` that all names share; our Hugging Face wrapper has one."""
-    return {f"model.{name}": tensor for name, tensor in tensors.items()}
-
-
-def _count_classes(file: WeightFile) -> int:
-    for name in ("heads.head.weight", "head.weight", "classifier.weight", "fc.weight", "head/kernel"):
-        if name in file.tensors:
-            return file.tensors[name].size(-1 if name.endswith("kernel") else 0)
-    raise WeightsError(f"{file.path} has no classification head; train one: python main.py train --weights {file.path}")
-
-
-def _numbered(config: ModelConfig, classes: int) -> Sequence[str]:
+def _numbered(model: str, classes: int) -> tuple[str, ...]:
     """ImageNet's names for torchvision's own 1000 classes, else numbers."""
-    if config.name in TORCHVISION_MODELS and classes == 1000:
+    if model in TORCHVISION_MODELS and classes == 1000:
         from torchvision.models import get_model_weights
 
-        return list(get_model_weights(config.name)["IMAGENET1K_V1"].meta["categories"])
-    return [str(index) for index in range(classes)]
+        return tuple(get_model_weights(model)["IMAGENET1K_V1"].meta["categories"])
+    return tuple(map(str, range(classes)))
 
 
 class OnnxModule(nn.Module):
@@ -197,7 +165,7 @@ class OnnxModule(nn.Module):
         return torch.from_numpy(self.session.run(None, {self.input: images.numpy()})[0])
 
 
-def _open_onnx(path: Path) -> tuple[nn.Module, ImageSpec, Sequence[str]]:
+def _open_onnx(path: Path) -> Classifier:
     try:
         import onnxruntime
     except ImportError:
@@ -210,11 +178,12 @@ def _open_onnx(path: Path) -> tuple[nn.Module, ImageSpec, Sequence[str]]:
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime raises classes of its own that share no base
         raise WeightsError(f"{path}: not a readable ONNX file ({' '.join(str(error).split())[:120]})") from None
-    described = session.get_modelmeta().custom_metadata_map
-    return OnnxModule(session), *_read_metadata(described, path)
+    return Classifier(
+        str(path), OnnxModule(session), *_read_metadata(session.get_modelmeta().custom_metadata_map, path)
+    )
 
 
-def _open_pt2(path: Path, *, trust: bool) -> tuple[nn.Module, ImageSpec, Sequence[str]]:
+def _open_pt2(path: Path, *, trust: bool) -> Classifier:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
     if not trust:
@@ -229,7 +198,7 @@ def _open_pt2(path: Path, *, trust: bool) -> tuple[nn.Module, ImageSpec, Sequenc
         raise WeightsError(f"{path}: not a readable .pt2 file ({type(error).__name__})") from None
     finally:
         chatter.setLevel(level)
-    return program.module(), *_read_metadata(extras, path)
+    return Classifier(str(path), program.module(), *_read_metadata(extras, path))
 
 
 def _read_metadata(values: Mapping[str, str], path: Path) -> tuple[ImageSpec, tuple[str, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 
@@ -49,7 +49,7 @@ def predict(
                 yield Judged(file.path, next(ranked), label, pixels if keep_pixels else None)
 
 
-def _folder_label(path: str, class_names: tuple[str, ...]) -> str | None:
+def _folder_label(path: str, class_names: Sequence[str]) -> str | None:
     """The folder a file lies in, where that is the name of a class."""
     folder = os.path.basename(os.path.dirname(os.path.abspath(path)))
     return folder if folder in class_names else None

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from vit.config import ImageSpec
+from vit.errors import MissingPackage
 from vit.key_maps import to_torchvision
 from vit.model import VisionTransformer
 
@@ -30,10 +31,6 @@ class HasHeads(Protocol):
     """The attention layer of any library."""
 
     num_heads: int
-
-
-class MissingPackage(ValueError):
-    """A format needs a package that is not installed; one line that says how to get it."""
 
 
 def describe(spec: ImageSpec, class_names: Sequence[str], config: Mapping[str, Any]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from vit.config import HALF, HF_PREFIX, ImageSpec, ModelConfig, refuse_options
-from vit.errors import WeightsError
+from vit.errors import MissingPackage, WeightsError
 from vit.parts import Parts
 
 _LACKS = ("stochastic_depth", "pool", "patch_embedding", "representation_size", "attention", "weights_source")
@@ -116,6 +116,12 @@ def image_spec(config: ModelConfig) -> ImageSpec:
     )
 
 
+def class_names_of(config: ModelConfig) -> tuple[str, ...]:
+    """What the outputs of the classifier that `config.name` means stand for."""
+    names = {int(index): str(name) for index, name in _settings(config).id2label.items()}
+    return tuple(names[index] for index in range(len(names)))
+
+
 def weights_path(config: ModelConfig) -> None:
     """Nothing to load: `build` does it."""
 
@@ -177,7 +183,7 @@ def _transformers() -> Any:
     try:
         import transformers
     except ImportError:
-        raise ValueError("models named hf:... need the package transformers: pip install transformers") from None
+        raise MissingPackage("models named hf:... need the package transformers: pip install transformers") from None
     return transformers
 
 
