@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -45,16 +46,9 @@ class Options:
             raise ValueError(f"num_classes={self.num_classes} must be at least 1")
 
     def model_config(self) -> ModelConfig:
-        return ModelConfig(
-            name=self.model,
-            weights="none",
-            image_size=self.image_size,
-            in_channels=self.in_channels,
-            pool=self.pool,
-            patch_embedding=self.patch_embedding,
-            representation_size=self.representation_size,
-            trainable=self.trainable,
-        )
+        options = dataclasses.asdict(self)
+        del options["num_classes"]
+        return ModelConfig(name=options.pop("model"), weights="none", **options)
 
 
 def parse(argv: Sequence[str], prog: str) -> Options:

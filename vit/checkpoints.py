@@ -202,16 +202,16 @@ def _fit_head(
 ) -> list[str]:
     name = f"{head}weight"
     classes = own[name].size(0)
-    found = tensors[name].size(0) if name in tensors else 0
+    held = tensors[name].size(0) if name in tensors else 0
     before = "pre_logits.weight"
-    if found == classes and not for_other_classes and (before in tensors or before not in own):
+    if held == classes and not for_other_classes and (before in tensors or before not in own):
         return []
     # The layer before the head is part of the old task: it goes too, unless it fits the one this model asks for.
     fits = before in own and before in tensors and own[before].shape == tensors[before].shape
     for key in [key for key in tensors if key.startswith((head,) if fits else (head, "pre_logits."))]:
         del tensors[key]
-    other = "other " if for_other_classes and found == classes else ""
-    described = f"{found} {other}classes in the file" if found else "none in the file"
+    other = "other " if for_other_classes and held == classes else ""
+    described = f"{held} {other}classes in the file" if held else "none in the file"
     return [f"head: {described}; a new one for {classes} classes"]
 
 

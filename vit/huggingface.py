@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -67,29 +69,33 @@ def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
         ValueError: transformers is not installed, or an option this model does not have.
         WeightsError: no such model here or on the hub, or no .safetensors.
     """
-    settings, auto = _settings(config), _transformers().AutoModelForImageClassification
+    auto = _transformers().AutoModelForImageClassification
     refuse_options(config, _LACKS)
     if config.weights not in (None, "none"):
         raise ValueError(f"{config.name} brings its own weights; weights={config.weights!r} must be none or left out")
-    settings.update(_changes(config, settings.to_dict()))
-    try:
+    settings = _settings(config)
+    described = settings.to_dict()
+    settings.update(_changes(config, described))
+    with _refusals_of_the_hub(config):
         if config.weights == "none":
             model = auto.from_config(settings, trust_remote_code=False)
         else:
             model = auto.from_pretrained(
                 _source(config), config=settings, use_safetensors=True, trust_remote_code=False
             )
-    except (OSError, ValueError) as error:
-        raise WeightsError(f"{config.name}: {_first_line(error)}") from None
-    channels = settings.to_dict().get("num_channels", 3)
+    channels = described.get("num_channels", 3)
     if config.in_channels != channels:
         raise ValueError(f"{config.name} takes {channels} channels, got in_channels={config.in_channels}")
     _replace_head(model, num_classes)
-    return HuggingFaceClassifier(model.float(), image_size=config.image_size or native_size(config))
+    return HuggingFaceClassifier(model.float(), image_size=config.image_size or _native_size(described))
 
 
 def native_size(config: ModelConfig) -> int:
-    return _settings(config).to_dict().get("image_size") or 224
+    return _native_size(_settings(config).to_dict())
+
+
+def _native_size(settings: dict[str, Any]) -> int:
+    return settings.get("image_size") or 224
 
 
 def image_spec(config: ModelConfig) -> ImageSpec:
@@ -101,10 +107,8 @@ def image_spec(config: ModelConfig) -> ImageSpec:
         ValueError, WeightsError: as `build`.
     """
     native, cached_file = native_size(config), _transformers().utils.cached_file
-    try:
+    with _refusals_of_the_hub(config):
         path = cached_file(_source(config), "preprocessor_config.json", _raise_exceptions_for_missing_entries=False)
-    except (OSError, ValueError) as error:
-        raise WeightsError(f"{config.name}: {_first_line(error)}") from None
     values = json.loads(Path(path).read_text()) if path else {}
     resized, cropped = _side(values.get("size")), _side(values.get("crop_size"))
     return ImageSpec(
@@ -132,10 +136,8 @@ def _source(config: ModelConfig) -> str:
 
 def _settings(config: ModelConfig) -> Any:
     auto = _transformers().AutoConfig
-    try:
+    with _refusals_of_the_hub(config):
         return auto.from_pretrained(_source(config), trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise WeightsError(f"{config.name}: {_first_line(error)}") from None
 
 
 def _changes(config: ModelConfig, settings: dict[str, Any]) -> dict[str, Any]:
@@ -187,5 +189,11 @@ def _transformers() -> Any:
     return transformers
 
 
-def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+@contextmanager
+def _refusals_of_the_hub(config: ModelConfig) -> Iterator[None]:
+    """Turn what transformers says in many lines into one."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        raise WeightsError(f"{config.name}: {lines[0] if lines else type(error).__name__}") from None

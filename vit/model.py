@@ -177,7 +177,7 @@ class VisionTransformer(nn.Module):
         x = self.embedding(images)  # (B, C, S, S) -> (B, T, D)
         for block in blocks:
             x, _ = block(x)
-        x, _ = last(x, num_queries=fast.num_queries(self.config))  # of all tokens, unless fast.py knows better
+        x, _ = last(x, num_queries=fast.num_queries(self.config))  # None: every token asks, as in all other blocks
         return self.forward_head(self._normalise_tokens(x))  # (B, classes)
 
     def forward_features(self, images: Tensor) -> Tensor:
