@@ -58,8 +58,11 @@ def draw(results: Sequence[ConditionResult], sights: Sights) -> Iterator[Picture
                 figures.accuracy_by_labels(
                     results[0].condition.names,
                     [result.condition.labels for result in results],
-                    [[100 * scores.accuracies for scores in result.scores] for result in results],
-                    [[(100 * scores.low, 100 * scores.high) for scores in result.scores] for result in results],
+                    [[100 * row.arm.accuracies for row in result.arms] for result in results],
+                    [
+                        [(100 * row.scores.wilson_low, 100 * row.scores.wilson_high) for row in result.arms]
+                        for result in results
+                    ],
                 )
             ),
         )
@@ -93,7 +96,7 @@ def of_condition(result: ConditionResult) -> Iterator[tuple[str, str, figures.Fi
     yield (
         "reliability",
         "On the diagonal confidence is honest; below it the arm is too sure. ECE is the mean gap.",
-        figures.reliability(names, list(map(reliability_bins, arms)), [scores.ece for scores in result.scores]),
+        figures.reliability(names, list(map(reliability_bins, arms)), [row.scores.ece for row in result.arms]),
     )
 
 
@@ -120,7 +123,5 @@ def confusion(arm: Arm) -> np.ndarray:
 
 
 def reliability_bins(arm: Arm) -> np.ndarray:
-    """The 15 bins of confidence of all the arm's runs together."""
-    return calibration_bins(
-        np.concatenate([run.probabilities for run in arm.runs]), np.concatenate([run.labels for run in arm.runs])
-    )
+    """The sums in 15 bins of confidence, over all the arm's runs."""
+    return np.sum([calibration_bins(run.probabilities, run.labels).numpy() for run in arm.runs], axis=0)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import pandas as pd
 import torch
 from PIL import Image
 
@@ -68,7 +69,7 @@ class Sights:
 def disagreement(result: ConditionResult) -> Disagreement:
     """The images that only the first arm, or only the most accurate of the others, gets right."""
     first = result.condition.arms[0]
-    second = max(result.scores[1:], key=lambda scores: scores.accuracy).arm
+    second = max(result.arms[1:], key=lambda row: row.scores.accuracy).arm
     only_first, only_second = only_one_right(first, second, limit=EXAMPLES)
     rows = [*only_first, *only_second]
     run, problem = first.runs[0], ""
@@ -99,22 +100,20 @@ def only_one_right(first: Arm, second: Arm, *, limit: int = EXAMPLES) -> tuple[l
     Of equally clear ones the classes take turns, each beginning where the winner is surer of the true class.
     """
     right, other = first.correct.mean(axis=0), second.correct.mean(axis=0)  # (N,)
-    gap = right - other
     sure = _true_class_probability(first) - _true_class_probability(second)
-    labels = first.runs[0].labels
     ours, theirs = (right > 0.5) & (other < 0.5), (right < 0.5) & (other > 0.5)
+    images = pd.DataFrame({"gap": right - other, "sure": sure, "label": first.runs[0].labels})
+    mirrored = images.assign(gap=-images["gap"], sure=-images["sure"])
     return (
-        [row for row in _clearest(gap, sure, labels) if ours[row]][:limit],
-        [row for row in _clearest(-gap, -sure, labels) if theirs[row]][:limit],
+        [row for row in _clearest(images) if ours[row]][:limit],
+        [row for row in _clearest(mirrored) if theirs[row]][:limit],
     )
 
 
-def _clearest(gap: np.ndarray, sure: np.ndarray, labels: np.ndarray) -> list[int]:
-    order = np.lexsort((-sure, labels, -gap))
-    groups = np.stack([gap[order], labels[order]])
-    begins = np.append(True, (np.diff(groups, axis=1) != 0).any(axis=0))
-    turn = np.arange(len(order)) - np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))
-    return order[np.lexsort((-sure[order], turn, -gap[order]))].tolist()
+def _clearest(images: pd.DataFrame) -> list[int]:
+    images = images.sort_values(["gap", "label", "sure"], ascending=[False, True, False])
+    images["turn"] = images.groupby(["gap", "label"]).cumcount()
+    return images.sort_values(["gap", "turn", "sure"], ascending=[False, True, False]).index.tolist()
 
 
 def _true_class_probability(arm: Arm) -> np.ndarray:
@@ -203,5 +202,7 @@ def judge_images(run: Run, rows: Sequence[int], images: Sequence[Image.Image]) -
     except ValueError:
         return []
     ranked = rank(maps.logits.softmax(dim=1), class_names)
-    names = [run.class_names[run.labels[row]] for row in rows]
-    return [*map(Judged, [run.paths[row] for row in rows], ranked, names, pixels, maps.rollout)]
+    return [
+        Judged(run.paths[row], ranked[i], run.class_names[run.labels[row]], pixels[i], maps.rollout[i])
+        for i, row in enumerate(rows)
+    ]

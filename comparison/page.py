@@ -15,7 +15,8 @@ from comparison.images import Disagreement, data_uri
 from comparison.names import settings_that_differ
 from comparison.results import ConditionResult
 from comparison.runs import Comparison
-from comparison.table import Table, cost_table, notes, printable, result_table
+from comparison.table import Table, cost_table, notes, result_table
+from datasets.text import printable
 from figures.comparison import MOST_CLASSES, colour
 
 LISTED_PAIRS = 10  # of classes that an arm confuses
@@ -48,7 +49,7 @@ def page(
         data_uri=data_uri,
         colours={name: colour(index) for index, name in enumerate(results[0].condition.names)},
         result_table=result_table(results),
-        pairs=[result.against_first(index) for result in results for index in range(len(result.scores))],
+        pairs=[row.against_first for result in results for row in result.arms],
         notes=notes(comparison, results, marks=""),
         cost_table=cost_table(results),
         confused=confused_classes(results),

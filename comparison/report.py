@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,8 @@ from comparison.images import disagreement, sights_of
 from comparison.page import page
 from comparison.results import ConditionResult
 from comparison.runs import Comparison
-from comparison.table import printable, table_csv, table_md, verdicts
+from comparison.table import table_csv, table_md, verdicts
+from datasets.text import printable
 from trainers.run_directory import write_text
 
 
@@ -40,31 +42,26 @@ def write_report(comparison: Comparison, results: Sequence[ConditionResult], fol
     }
     for name, text in texts.items():
         write_text(folder / name, text)
-    with Replacement(folder / "figures") as aside:
+    with replacing(folder / "figures") as aside:
         for picture in pictures:
             (aside / picture.file).write_bytes(picture.png)
-    with Replacement(folder / "tb") as aside:
+    with replacing(folder / "tb") as aside:
         write_events(aside, texts["table.md"], verdicts(results), pictures)
     return [folder / name for name in texts] + [folder / "figures" / picture.file for picture in pictures]
 
 
-class Replacement:
-    """A folder that is filled aside and takes the place of the one of its name when it is whole."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.aside = folder, folder.with_name(f".{folder.name}.tmp")
-
-    def __enter__(self) -> Path:
-        shutil.rmtree(self.aside, ignore_errors=True)
-        self.aside.mkdir()
-        return self.aside
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            os.replace(self.aside, self.folder)
-        else:
-            shutil.rmtree(self.aside, ignore_errors=True)
+@contextmanager
+def replacing(folder: Path) -> Iterator[Path]:
+    """A folder to fill, which takes the place of `folder` when it is whole."""
+    aside = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    try:
+        yield aside
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(aside, folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def write_events(folder: Path, table: str, sentences: Sequence[str], pictures: Sequence[Picture]) -> None:

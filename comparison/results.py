@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +12,7 @@ from comparison.runs import Arm, Comparison, Condition, Run
 from comparison.statistics import (
     LEVEL,
     PairedDifference,
-    ece,
+    calibration_bins,
     holm,
     is_claim,
     macro_f1,
@@ -24,6 +21,7 @@ from comparison.statistics import (
     verdict,
     wilson,
 )
+from trainers.calibration import expected_calibration_error
 from trainers.config import from_dict
 from vit.config import ModelConfig
 from vit.factory import build_model
@@ -31,34 +29,33 @@ from vit.summary import summarise
 
 
 @dataclass(frozen=True)
-class ArmScores:
-    """One arm under one condition. K runs; shares as fractions, costs as medians over the runs."""
+class Scores:
+    """How good an arm is, over its runs: shares as fractions. The fields are columns of table.csv."""
 
-    arm: Arm
-    accuracies: np.ndarray  # (K,)
-    low: float
-    """Wilson's intervals of the runs reach from here"""
-    high: float
-    """to here."""
+    images: int
+    seeds: int
+    accuracy: float
+    accuracy_sd: float | None
+    """Over seeds; None of one."""
+    wilson_low: float
+    """Of each run's Wilson interval the lowest end."""
+    wilson_high: float
     macro_f1: float
     ece: float
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What an arm takes: medians over its runs. The fields are columns of table.csv."""
+
     parameters: int
     trainable: int
-    gflops: float | None
+    gflops_per_image: float | None
     images_seen: int
     seconds: float
     memory_mb: float | None
     lr: float
     best_epoch: str
-
-    @property
-    def accuracy(self) -> float:
-        return float(self.accuracies.mean())
-
-    @property
-    def sd(self) -> float | None:
-        """Over seeds; None of one."""
-        return float(self.accuracies.std(ddof=1)) if len(self.accuracies) > 1 else None
 
 
 @dataclass(frozen=True)
@@ -90,25 +87,35 @@ class Pair:
 
 
 @dataclass(frozen=True)
+class ArmResult:
+    """One arm under one condition."""
+
+    arm: Arm
+    scores: Scores
+    costs: Costs
+    against_first: Pair | None
+    """None of the first arm itself."""
+
+
+@dataclass(frozen=True)
 class ConditionResult:
     condition: Condition
-    scores: tuple[ArmScores, ...]
+    arms: tuple[ArmResult, ...]
     pairs: tuple[Pair, ...]
-
-    def against_first(self, index: int) -> Pair | None:
-        """The pair of arm `index` and the first one; None for the first itself."""
-        return self.pairs[index - 1] if index else None
 
 
 def analyse(comparison: Comparison) -> tuple[ConditionResult, ...]:
     """Score every arm and judge every pair of arms, each condition by itself."""
-    return tuple(
-        ConditionResult(condition, tuple(map(score, condition.arms)), judge(condition, scored=comparison.scored_images))
-        for condition in comparison.conditions
-    )
+    results = []
+    for condition in comparison.conditions:
+        pairs = judge(condition, scored=comparison.scored_images)
+        against_first = (None, *pairs)  # the pairs with the first arm come first
+        arms = [ArmResult(arm, score(arm), costs(arm), pair) for arm, pair in zip(condition.arms, against_first)]  # noqa: B905
+        results.append(ConditionResult(condition, tuple(arms), pairs))
+    return tuple(results)
 
 
-def judge(condition: Condition, *, scored: str = "test") -> tuple[Pair, ...]:
+def judge(condition: Condition, *, scored: str) -> tuple[Pair, ...]:
     """All pairs of arms, those with the first arm first; of more than two arms with Holm's correction."""
     couples = list(combinations(condition.arms, 2))
     differences = [paired_difference(second.correct, first.correct) for first, second in couples]
@@ -128,42 +135,45 @@ def judge(condition: Condition, *, scored: str = "test") -> tuple[Pair, ...]:
     )  # fmt: skip
 
 
-def score(arm: Arm) -> ArmScores:
-    runs = arm.runs
-    memory = [value for run in runs if (value := run.history[-1].get("memory_mb")) is not None]
-    epochs = sorted(run.summary["best"]["epoch"] for run in runs)
+def score(arm: Arm) -> Scores:
+    runs, accuracies = arm.runs, arm.accuracies
     lows, highs = zip(*(wilson(int(run.correct.sum()), len(run.labels)) for run in runs), strict=True)
-    return ArmScores(
-        arm=arm,
-        accuracies=arm.accuracies,
-        low=min(lows),
-        high=max(highs),
+    errors = [expected_calibration_error(calibration_bins(run.probabilities, run.labels)) for run in runs]
+    return Scores(
+        images=len(runs[0].labels),
+        seeds=len(runs),
+        accuracy=float(accuracies.mean()),
+        accuracy_sd=float(accuracies.std(ddof=1)) if len(runs) > 1 else None,
+        wilson_low=min(lows),
+        wilson_high=max(highs),
         macro_f1=float(np.mean([macro_f1(run.labels, run.predicted) for run in runs])),
-        ece=float(np.mean([ece(run.probabilities, run.labels) for run in runs])),
-        parameters=runs[0].summary["parameters"],
-        trainable=runs[0].summary["trainable"],
-        gflops=gflops(runs[0]),
-        images_seen=int(np.median([run.summary["images_seen"] for run in runs])),
-        seconds=float(np.median([run.summary["seconds"] for run in runs])),
+        ece=float(np.mean(errors)),
+    )
+
+
+def costs(arm: Arm) -> Costs:
+    summaries, first = [run.summary for run in arm.runs], arm.runs[0]
+    memory = [value for run in arm.runs if (value := run.history[-1].get("memory_mb")) is not None]
+    epochs = sorted(summary["best"]["epoch"] for summary in summaries)
+    return Costs(
+        parameters=first.summary["parameters"],
+        trainable=first.summary["trainable"],
+        gflops_per_image=gflops(first),
+        images_seen=int(np.median([summary["images_seen"] for summary in summaries])),
+        seconds=float(np.median([summary["seconds"] for summary in summaries])),
         memory_mb=float(np.median(memory)) if memory else None,
-        lr=runs[0].config["train"]["lr"],
+        lr=first.config["train"]["lr"],
         best_epoch=f"{epochs[0]}" if epochs[0] == epochs[-1] else f"{epochs[0]}-{epochs[-1]}",
     )
 
 
 def gflops(run: Run) -> float | None:
     """Of one image's forward pass: 2 per multiply-add (see vit/summary.py). None for a model of another version."""
-    return _gflops(json.dumps(run.config["model"], sort_keys=True), len(run.class_names))
-
-
-@lru_cache(maxsize=64)
-def _gflops(model: str, num_classes: int) -> float | None:
-    values: dict[str, Any] = json.loads(model) | {"weights": "none", "weights_source": None}
     try:
-        config = from_dict(ModelConfig, values)
+        config = from_dict(ModelConfig, run.config["model"] | {"weights": "none", "weights_source": None})
         with torch.device("meta"):  # shapes without numbers
-            module = build_model(config, num_classes=num_classes)
+            model = build_model(config, num_classes=len(run.class_names))
     except (ValueError, ImportError, OSError):
         return None
     assert config.image_size is not None  # config.json holds resolved options
-    return summarise(module, in_channels=config.in_channels, image_size=config.image_size).flops / 1e9
+    return summarise(model, in_channels=config.in_channels, image_size=config.image_size).flops / 1e9

@@ -10,13 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.stats import binom, binomtest, norm, t
 from sklearn.metrics import f1_score
+from torch import Tensor
+
+from trainers.calibration import confidence_bins
 
 LEVEL = 0.05
 RESAMPLES = 4000
-NUM_BINS = 15  # as trainers.metrics.ExpectedCalibrationError
 Bools = NDArray[np.bool_]
 
 
@@ -156,20 +159,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted.tolist()
 
 
-def calibration_bins(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Rows (images, mean confidence, share that is right) of 15 equal bins of confidence; an edge goes to the lower."""
-    confidence = probabilities.max(axis=1)
+def calibration_bins(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> Tensor:
+    """The sums of `trainers.calibration.confidence_bins` (3, 15), of probabilities (N, C)."""
     right = probabilities.argmax(axis=1) == labels
-    which = np.clip(np.ceil(confidence * NUM_BINS), 1, NUM_BINS).astype(int) - 1
-    sums = [np.bincount(which, weights=weight, minlength=NUM_BINS) for weight in (confidence, right)]
-    count = np.bincount(which, minlength=NUM_BINS)
-    return np.column_stack([count, *(total / np.maximum(count, 1) for total in sums)])
-
-
-def ece(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
-    """Expected calibration error (Guo et al. 2017, eq. 3) as trainers.metrics computes it from logits."""
-    count, confidence, accuracy = calibration_bins(probabilities, labels).T
-    return float((count * np.abs(confidence - accuracy)).sum() / max(1, count.sum()))
+    return confidence_bins(torch.from_numpy(probabilities.max(axis=1)), torch.from_numpy(right))
 
 
 def macro_f1(labels: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from comparison.results import ArmScores, ConditionResult, Pair
+from comparison.results import ConditionResult, Costs, Pair, Scores
 from comparison.runs import Comparison
+from datasets.text import csv_text, printable
 from trainers.console import duration
 
 WIDTH = 120
@@ -23,61 +22,48 @@ Table = tuple[list[str], list[list[str]]]
 
 def rows(comparison: Comparison, results: Results) -> list[dict[str, Any]]:
     """One row per condition and arm; shares as fractions, empty cells None; `difference` is to the first arm."""
-    return [_row(comparison, result, index) for result in results for index in range(len(result.scores))]
+    return [
+        {
+            "data": comparison.data,
+            "labels_per_class": result.condition.labels_per_class,
+            "arm": row.arm.name,
+            "scored": comparison.scored_images,
+            **vars(row.scores),
+            **_difference(row.against_first),
+            **vars(row.costs),
+            "runs": " ".join(str(run.run_dir) for run in row.arm.runs),
+        }
+        for result in results
+        for row in result.arms
+    ]
 
 
-def _row(comparison: Comparison, result: ConditionResult, index: int) -> dict[str, Any]:
-    scores, pair = result.scores[index], result.against_first(index)
-    runs = scores.arm.runs
+def _difference(pair: Pair | None) -> dict[str, Any]:
+    difference = pair.difference if pair else None
     return {
-        "data": comparison.data,
-        "labels_per_class": result.condition.labels_per_class,
-        "arm": scores.arm.name,
-        "scored": comparison.scored_images,
-        "images": len(runs[0].labels),
-        "seeds": len(runs),
-        "accuracy": scores.accuracy,
-        "accuracy_sd": scores.sd,
-        "wilson_low": scores.low,
-        "wilson_high": scores.high,
-        "macro_f1": scores.macro_f1,
-        "ece": scores.ece,
-        "difference": pair.difference.mean if pair else None,
-        "difference_low": pair.difference.low if pair else None,
-        "difference_high": pair.difference.high if pair else None,
-        "p": pair.difference.p if pair else None,
-        "p_holm": pair.adjusted_p if pair else None,
-        "mcnemar_significant_seeds": pair.significant_seeds if pair else None,
-        "verdict": pair.mark if pair else None,
-        "parameters": scores.parameters,
-        "trainable": scores.trainable,
-        "gflops_per_image": scores.gflops,
-        "images_seen": scores.images_seen,
-        "seconds": scores.seconds,
-        "memory_mb": scores.memory_mb,
-        "lr": scores.lr,
-        "best_epoch": scores.best_epoch,
-        "runs": " ".join(str(run.run_dir) for run in runs),
+        "difference": difference and difference.mean,
+        "difference_low": difference and difference.low,
+        "difference_high": difference and difference.high,
+        "p": difference and difference.p,
+        "p_holm": pair and pair.adjusted_p,
+        "mcnemar_significant_seeds": pair and pair.significant_seeds,
+        "verdict": pair and pair.mark,
     }
 
 
 def table_csv(comparison: Comparison, results: Results) -> str:
     """Every number in full precision."""
     table = rows(comparison, results)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(table[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(table)
-    return text.getvalue()
+    return csv_text(list(table[0]), [row.values() for row in table])
 
 
 def result_table(results: Results) -> Table:
     """How good the arms are."""
     header = ["arm", "accuracy %", "Wilson 95 %", "macro F1", "ECE", "vs first, points", "McNemar", ""]
     lines = [
-        [result.condition.labels, scores.arm.name, *_score_cells(scores), *_pair_cells(result.against_first(index))]
+        [result.condition.labels, row.arm.name, *_score_cells(row.scores), *_pair_cells(row.against_first)]
         for result in results
-        for index, scores in enumerate(result.scores)
+        for row in result.arms
     ]
     return _with_labels_if_several(results, header, lines)
 
@@ -86,20 +72,7 @@ def cost_table(results: Results) -> Table:
     """What the arms cost. Seconds and memory are medians over seeds."""
     header = ["arm", "parameters", "trainable", "GFLOPs", "images seen", "time", "memory MB", "lr", "best epoch"]
     lines = [
-        [
-            result.condition.labels,
-            scores.arm.name,
-            f"{scores.parameters:,}",
-            f"{scores.trainable:,}",
-            "-" if scores.gflops is None else f"{scores.gflops:.3g}",
-            f"{scores.images_seen:,}",
-            duration(scores.seconds),
-            "-" if scores.memory_mb is None else f"{scores.memory_mb:,.0f}",
-            f"{scores.lr:.3g}",
-            scores.best_epoch,
-        ]
-        for result in results
-        for scores in result.scores
+        [result.condition.labels, row.arm.name, *_cost_cells(row.costs)] for result in results for row in result.arms
     ]
     return _with_labels_if_several(results, header, lines)
 
@@ -108,13 +81,26 @@ def _with_labels_if_several(results: Results, header: list[str], lines: list[lis
     return (["labels", *header], lines) if len(results) > 1 else (header, [cells[1:] for cells in lines])
 
 
-def _score_cells(scores: ArmScores) -> list[str]:
-    spread = "" if scores.sd is None else f" ± {scores.sd * 100:.1f}"
+def _score_cells(scores: Scores) -> list[str]:
+    spread = "" if scores.accuracy_sd is None else f" ± {scores.accuracy_sd * 100:.1f}"
     return [
-        f"{scores.accuracy * 100:.1f}{spread} (n={len(scores.accuracies)})",
-        f"{scores.low * 100:.1f} to {scores.high * 100:.1f}",
+        f"{scores.accuracy * 100:.1f}{spread} (n={scores.seeds})",
+        f"{scores.wilson_low * 100:.1f} to {scores.wilson_high * 100:.1f}",
         f"{scores.macro_f1:.3f}",
         f"{scores.ece:.3f}",
+    ]
+
+
+def _cost_cells(costs: Costs) -> list[str]:
+    return [
+        f"{costs.parameters:,}",
+        f"{costs.trainable:,}",
+        "-" if costs.gflops_per_image is None else f"{costs.gflops_per_image:.3g}",
+        f"{costs.images_seen:,}",
+        duration(costs.seconds),
+        "-" if costs.memory_mb is None else f"{costs.memory_mb:,.0f}",
+        f"{costs.lr:.3g}",
+        costs.best_epoch,
     ]
 
 
@@ -195,12 +181,6 @@ def shortened(name: str, width: int) -> str:
         return name
     half = (width - 1) // 2
     return f"{name[: width - 1 - half]}…{name[-half:]}"
-
-
-def printable(text: str) -> str:
-    """Without control characters, and encodable: file names may hold anything."""
-    text = "".join(" " if ord(character) < 32 or ord(character) == 127 else character for character in text)
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def table_md(comparison: Comparison, results: Results) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import textwrap
-import warnings
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -31,10 +30,7 @@ def colour(index: int) -> str:
 
 def png(figure: Figure) -> bytes:
     content = io.BytesIO()
-    with warnings.catch_warnings():
-        # A class name in a script that the font lacks is drawn as boxes; its text stands in the tables.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
-        figure.savefig(content, format="png", dpi=120)
+    figure.savefig(content, format="png", dpi=120)
     return content.getvalue()
 
 
@@ -135,7 +131,7 @@ def reliability(names: Sequence[str], bins: Sequence[np.ndarray], errors: Sequen
     """Accuracy over confidence; a point's area goes with its images.
 
     Args:
-        bins: of every arm rows (images, mean confidence, accuracy).
+        bins: of every arm the sums (3, bins) of images, confidence and right predictions.
         errors: the expected calibration error of every arm.
     """
     across = min(len(names), ACROSS)
@@ -143,7 +139,8 @@ def reliability(names: Sequence[str], bins: Sequence[np.ndarray], errors: Sequen
     figure = Figure(figsize=(max(4.2, 3.1 * across), 3.3 * down), layout="constrained")
     grid = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
     for index, axis in enumerate(_used(grid, len(names))):
-        count, confidence, accuracy = bins[index][bins[index][:, 0] > 0].T
+        count, confidence, right = bins[index][:, bins[index][0] > 0]
+        confidence, accuracy = confidence / count, right / count
         areas = 12 + 120 * count / count.sum()
         axis.plot([0, 1], [0, 1], "--", color=GREY, linewidth=1)
         axis.plot(confidence, accuracy, color=colour(index), linewidth=1.2)

@@ -113,7 +113,7 @@ def test_each_condition_is_judged_by_itself_and_its_pairs_together(crowd):
 
 def test_markdown_shows_names_as_they_are(crowd):
     text = table.table_md(crowd, analyse(crowd))
-    assert 'a "b", &lt;script&gt; ' in text
+    assert r'a "b", &lt;script&gt;\\n' in text  # a line feed in a name
     assert r"\| \`a\` \*b\* trainable=last:4" in text
     assert "- test images are &lt;copies&gt;" in text
     lines = [line for line in text.splitlines() if line.startswith("| ")]
