@@ -26,7 +26,7 @@ from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.handlers import TIMING_FIELDS
 from trainers.resume import resume
-from trainers.run import train
+from trainers.run import Handler, train
 from trainers.run_directory import read_json, write_json
 from vit.config import ModelConfig
 
@@ -42,38 +42,36 @@ def crash() -> None:
     raise Crash
 
 
+def signal_myself() -> None:
+    signal.raise_signal(signal.SIGTERM)
+
+
+def crash_after(step: int) -> Handler:
+    """For `train(config, handlers=[...])`: die when all work of the `step`-th step is done."""
+    return lambda trainer: trainer.add_event_handler(Events.ITERATION_COMPLETED(once=step), crash)
+
+
+def signal_in(step: int) -> Handler:
+    """For `train(config, handlers=[...])`: receive a SIGTERM in the `step`-th step."""
+    return lambda trainer: trainer.add_event_handler(Events.ITERATION_STARTED(once=step), signal_myself)
+
+
 @contextmanager
-def attached(attach: Callable[[Engine, Engine], object]) -> Iterator[None]:
-    """A run started inside has `attach(trainer, evaluator)` called before its first step."""
-    original = handlers.attach_validation
+def stopped_in_validation(step: int, stop: Callable[[], object]) -> Iterator[None]:
+    """A run started inside has `stop` called in the validation that follows its `step`-th step."""
+    attach_validation = handlers.attach_validation
 
-    def both(trainer: Engine, evaluator: Engine, *rest: Any) -> None:
-        original(trainer, evaluator, *rest)
-        attach(trainer, evaluator)
+    def attach_both(trainer: Engine, evaluator: Engine, *rest: Any) -> None:
+        attach_validation(trainer, evaluator, *rest)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(handlers, "attach_validation", both)
-        yield
-
-
-@contextmanager
-def stopped(step: int, stop: Callable[[], object] = crash, *, in_validation: bool = False) -> Iterator[None]:
-    """A run started inside has `stop` called in its `step`-th step, or in the validation that follows it."""
-
-    def attach(trainer: Engine, evaluator: Engine) -> None:
+        @evaluator.on(Events.ITERATION_COMPLETED)
         def stop_on_time() -> None:
             if trainer.state.iteration == step:
                 stop()
 
-        engine = evaluator if in_validation else trainer
-        engine.add_event_handler(Events.ITERATION_COMPLETED, stop_on_time)
-
-    with attached(attach):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(handlers, "attach_validation", attach_both)
         yield
-
-
-def signal_myself() -> None:
-    signal.raise_signal(signal.SIGTERM)
 
 
 def demanding_config(folder: Path, *, workers: int = 0, tb: str = "scalars") -> RunConfig:
@@ -93,7 +91,7 @@ def demanding_config(folder: Path, *, workers: int = 0, tb: str = "scalars") -> 
             accumulate=2,
             ema_decay=0.9,
             save_every=2,
-            log_every=2,
+            log_every=1,
             patience=50,
             device="cpu",
         ),

@@ -4,8 +4,6 @@ import csv
 import html
 import io
 import json
-import os
-import signal
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from fake_sets import class_folders
-from ignite.engine import Events
+from killed_runs import Crash, crash, crash_after, signal_myself, stopped_in_validation
 from PIL import Image
 from sklearn.metrics import precision_recall_curve
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -37,7 +35,7 @@ from figures.sheets import (
     tail,
     tile_picture,
 )
-from trainers import handlers, pictures
+from trainers import pictures
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.errors import Interrupted
 from trainers.evaluation import Scores
@@ -229,28 +227,17 @@ def test_looking_leaves_modes_gradients_and_random_state_alone(tmp_path):
     assert all(p.requires_grad for p in job.model.parameters())
 
 
-class Crash(BaseException):
-    """Stands for a kill."""
-
-
-def stop_at(patch, step, where):
-    """Let the next run crash after a step or in its conclusion, or let a signal stop it in its validation."""
-    if where == "conclusion":
-        patch.setattr(pictures, "draw_scores", lambda *args, **kwargs: (_ for _ in ()).throw(Crash))
-        return
-    attach = handlers.attach_validation if where == "validation" else handlers.attach_progress
-
-    def armed(trainer, *args):
-        attach(trainer, *args)
-
-        @(args[0] if where == "validation" else trainer).on(Events.ITERATION_COMPLETED)
-        def stop(_):
-            if trainer.state.iteration == step and where == "step":
-                raise Crash
-            if trainer.state.iteration == step:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    patch.setattr(handlers, attach.__name__, armed)
+def train_until(step, where, config):
+    """A run that crashes after a step or in its conclusion, or that a signal stops in its validation."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises((Crash, Interrupted)):
+        if where == "conclusion":
+            patch.setattr(pictures, "draw_scores", lambda *args, **kwargs: crash())
+            train(config)
+        elif where == "validation":
+            with stopped_in_validation(step, signal_myself):
+                train(config)
+        else:
+            train(config, handlers=[crash_after(step)])
 
 
 @pytest.mark.parametrize(
@@ -262,11 +249,9 @@ def stop_at(patch, step, where):
         (16, "conclusion"),
     ],
 )
-def test_a_resumed_run_shows_what_an_uninterrupted_one_does(monkeypatch, tmp_path, full, step, where):
+def test_a_resumed_run_shows_what_an_uninterrupted_one_does(tmp_path, full, step, where):
     tb = "full" if where == "conclusion" else "standard"
-    with monkeypatch.context() as patch, pytest.raises((Crash, Interrupted)):
-        stop_at(patch, step, where)
-        train(digits_run(tmp_path, tb=tb))
+    train_until(step, where, digits_run(tmp_path, tb=tb))
     run_dir = resume(tmp_path / "digits" / "r").run_dir
     wanted = {tag: steps for tag, steps in shown(full).items() if tb == "full" or tag not in FULL}
     assert shown(run_dir) == wanted

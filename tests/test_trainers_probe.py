@@ -5,11 +5,12 @@ import dataclasses
 import pytest
 import torch
 from ignite.engine import Events
+from killed_runs import Crash, crash, signal_in
 
 from datasets.config import DataConfig
 from datasets.sampling import BatchKey
 from inference.evaluate import evaluate_run
-from trainers import handlers
+from trainers import saving
 from trainers.checkpoint import checkpoints, read_checkpoint, read_file
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.errors import CheckpointError, ConfigError, Interrupted
@@ -168,29 +169,13 @@ def test_feature_rows_follow_the_table_and_labels_stay_with_them(tmp_path):
     "model", [{}, {"name": "vit_nano_8", "weights": "fashion_mnist"}], ids=["random", "pretrained"]
 )
 def test_a_probe_that_was_stopped_ends_like_one_that_was_not(tmp_path, monkeypatch, model):
-    from trainers import saving
-
     whole = train(probe_config(tmp_path / "whole", model=model))
     monkeypatch.setattr(saving, "SECONDS_BETWEEN_SAVES", 0.0)
-    attach = saving.ResumeCheckpoint.attach
-
-    class Crash(BaseException):
-        pass
-
-    def armed(self, **options):
-        attach(self, **options)
-
-        def crash(engine):
-            if engine.state.epoch == 2:
-                raise Crash
-
-        from ignite.engine import Events
-
-        self.trainer.add_event_handler(Events.EPOCH_COMPLETED, crash)
-
-    with monkeypatch.context() as patch, pytest.raises(Crash):
-        patch.setattr(saving.ResumeCheckpoint, "attach", armed)
-        train(probe_config(tmp_path / "cut", model=model))
+    with pytest.raises(Crash):
+        train(
+            probe_config(tmp_path / "cut", model=model),
+            handlers=[lambda trainer: trainer.add_event_handler(Events.EPOCH_COMPLETED(once=2), crash)],
+        )
     monkeypatch.setattr(saving, "SECONDS_BETWEEN_SAVES", 1e9)
     saved = read_checkpoint(checkpoints(tmp_path / "cut" / "digits" / "r" / "checkpoints", "step")[0])
     assert saved["head_only"]
@@ -234,20 +219,9 @@ def test_a_probe_whose_best_checkpoint_is_gone_or_damaged_says_which_weights_are
     assert "has no backbone_*.pt, which holds the frozen weights of step_" in capsys.readouterr().out
 
 
-def test_a_probe_stopped_before_it_has_a_best_epoch_saves_all_of_its_weights(tmp_path, monkeypatch):
-    config = probe_config(tmp_path)
-    attach = handlers.attach_progress
-
-    def armed(trainer):
-        attach(trainer)
-
-        @trainer.on(Events.ITERATION_COMPLETED(once=2))
-        def stop(_engine):
-            raise Interrupted(15)
-
-    with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        patch.setattr(handlers, "attach_progress", armed)
-        train(config)
+def test_a_probe_stopped_before_it_has_a_best_epoch_saves_all_of_its_weights(tmp_path):
+    with pytest.raises(Interrupted):
+        train(probe_config(tmp_path), handlers=[signal_in(2)])
     saved = read_checkpoint(checkpoints(tmp_path / "digits" / "r" / "checkpoints", "step")[0])
     assert saved["head_only"]
     assert len(saved["model"]) > 2

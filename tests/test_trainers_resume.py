@@ -18,13 +18,15 @@ from killed_runs import (
     ROOT,
     Crash,
     assert_same_content,
-    attached,
+    crash,
+    crash_after,
     demanding_config,
     launch,
     run_content,
     set_workers,
+    signal_in,
     signal_myself,
-    stopped,
+    stopped_in_validation,
 )
 
 from datasets import DataError
@@ -51,10 +53,10 @@ def assert_ends_like(whole, run_dir):
     assert_same_content(whole, run_content(resume(run_dir).run_dir))
 
 
-def train_until(step, folder, *, in_validation=False, **data_options):
-    """The directory of a run that crashed after its `step`-th step, or in the validation that follows it."""
-    with pytest.raises(Crash), stopped(step, in_validation=in_validation):
-        train(demanding_config(folder, **data_options))
+def train_until(step, folder, **data_options):
+    """The directory of a run that crashed after its `step`-th step."""
+    with pytest.raises(Crash):
+        train(demanding_config(folder, **data_options), handlers=[crash_after(step)])
     return folder / "digits" / "r"
 
 
@@ -75,16 +77,19 @@ def test_a_run_that_crashed_after_any_step_ends_like_the_whole_one(tmp_path, who
 
 
 def test_a_crash_in_validation_loses_nothing(tmp_path, whole):
-    assert_ends_like(whole, train_until(12, tmp_path, in_validation=True))
+    with pytest.raises(Crash), stopped_in_validation(12, crash):
+        train(demanding_config(tmp_path))
+    assert_ends_like(whole, tmp_path / "digits" / "r")
 
 
 @pytest.mark.parametrize(("step", "in_validation"), [(3, False), (6, False), (12, True)])
 def test_a_signal_saves_after_the_step_and_the_rest_is_the_same(tmp_path, whole, step, in_validation):
-    with (
-        pytest.raises(Interrupted, match="resume with: python main.py resume") as stop,
-        stopped(step, signal_myself, in_validation=in_validation),
-    ):
-        train(demanding_config(tmp_path))
+    with pytest.raises(Interrupted, match="resume with: python main.py resume") as stop:
+        if in_validation:
+            with stopped_in_validation(step, signal_myself):
+                train(demanding_config(tmp_path))
+        else:
+            train(demanding_config(tmp_path), handlers=[signal_in(step)])
     assert stop.value.exit_code == 143
     run_dir = tmp_path / "digits" / "r"
     assert read_json(run_dir / "summary.json")["status"] == "interrupted"
@@ -133,8 +138,8 @@ def test_checkpoints_that_someone_deletes_meanwhile_do_not_stop_the_run(tmp_path
         for path in checkpoints(tmp_path / "digits" / "r" / "checkpoints", "step"):
             path.unlink()
 
-    with attached(lambda trainer, _: trainer.add_event_handler(Events.EPOCH_COMPLETED, delete)):
-        result = train(demanding_config(tmp_path))
+    config = demanding_config(tmp_path)
+    result = train(config, handlers=[lambda trainer: trainer.add_event_handler(Events.EPOCH_STARTED, delete)])
     assert_same_content(whole, run_content(result.run_dir))
 
 
@@ -325,10 +330,13 @@ def group_lives(pid) -> bool:
 def test_summary_of_a_running_run_says_so(tmp_path):
     summaries = []
 
-    def look_and_crash():
+    def look():
         summaries.append(read_json(tmp_path / "digits" / "r" / "summary.json"))
         raise Crash
 
-    with pytest.raises(Crash), stopped(9, look_and_crash):
-        train(demanding_config(tmp_path))
+    with pytest.raises(Crash):
+        train(
+            demanding_config(tmp_path),
+            handlers=[lambda trainer: trainer.add_event_handler(Events.ITERATION_STARTED(once=9), look)],
+        )
     assert [(summary["status"], summary["epochs"]) for summary in summaries] == [("running", 1)]
