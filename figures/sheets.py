@@ -168,11 +168,9 @@ def position_similarity_figure(positions: Tensor) -> Figure:
     maps = (grid @ grid.T).unflatten(0, (side, side)).unflatten(2, (side, side))  # (G, G, G, G)
     factor, gap = max(1, 56 // side), 4  # a map is about as wide for any grid
     step = side * factor + gap
-    canvas = np.full((side * step - gap,) * 2, np.nan, np.float32)
-    for row in range(side):
-        for column in range(side):
-            enlarged = maps[row, column].numpy().repeat(factor, axis=0).repeat(factor, axis=1)
-            canvas[row * step : (row + 1) * step - gap, column * step : (column + 1) * step - gap] = enlarged
+    enlarged = maps.repeat_interleave(factor, dim=2).repeat_interleave(factor, dim=3)
+    spaced = F.pad(enlarged, (0, gap, 0, gap), value=torch.nan)  # (G, G, step, step)
+    canvas = spaced.transpose(1, 2).reshape(side * step, side * step)[:-gap, :-gap].numpy()
     figure = Figure(figsize=(6.8, 6.0))
     axis = figure.add_axes((0.09, 0.09, 0.75, 0.85))
     image = axis.imshow(canvas, cmap="viridis", vmin=-1, vmax=1, interpolation="nearest")

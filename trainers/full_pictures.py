@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,9 @@ from trainers.engines import autocast
 from trainers.evaluation import Scores
 from trainers.job import Job
 from trainers.metrics import per_class
-from trainers.pictures import evenly, images_of, undisturbed
 from trainers.run_directory import write_text
 from trainers.tensorboard import RunLoggers
+from trainers.val_images import evenly, images_of, undisturbed
 from vit.parts import parts, patch_filters, position_embeddings
 
 PROJECTED = 1_000  # validation images in the projector
@@ -31,7 +32,7 @@ SPRITE_LIMIT = 8_192  # pixels per side: what browsers take as a texture
 
 
 def draw_weights(job: Job, scores: Scores, loggers: RunLoggers, step: int) -> None:
-    positions, filters = position_embeddings(job.model), patch_filters(job.model)
+    positions, filters = position_embeddings(job.network), patch_filters(job.network)
     if positions is not None:
         loggers.add_picture("model/position_similarity", png(position_similarity_figure(positions.cpu())), step)
     if filters is not None:
@@ -58,10 +59,9 @@ def draw_pr_curves(job: Job, scores: Scores, loggers: RunLoggers, step: int) -> 
 
 def hardest(scores: Scores, names: Sequence[str]) -> list[int]:
     """Classes that have images, at most PR_CLASSES: those with the lowest F1, in class order."""
-    ranked = sorted(
-        (row.f1 or 0.0, index) for index, row in enumerate(per_class(scores.confusion, names)) if row.images
-    )
-    return sorted(index for _, index in ranked[:PR_CLASSES])
+    rows = per_class(scores.confusion, names)
+    indices = [index for index, row in enumerate(rows) if row.images]
+    return sorted(sorted(indices, key=lambda index: rows[index].f1 or 0.0)[:PR_CLASSES])
 
 
 def pr_counts(probabilities: np.ndarray, is_class: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -78,22 +78,21 @@ def write_projector(job: Job, scores: Scores, loggers: RunLoggers, step: int) ->
     Own files, not torch's add_embedding: that one breaks at a tab in a file name, and a resumed run would list its
     embeddings twice.
     """
-    dataset: Any = job.data.dataloaders["val"].dataset
+    images, names = images_of(job), job.data.class_names
     places = evenly(len(scores.labels), PROJECTED)
     rows = [scores.rows[place] for place in places]
-    features = features_of_rows(job, dataset, rows)
     folder = loggers.folder / "projector"
     folder.mkdir(exist_ok=True)
-    write_text(folder / "tensors.tsv", "".join("\t".join(f"{x:.6g}" for x in row) + "\n" for row in features.tolist()))
-    names, predicted = job.data.class_names, scores.logits.argmax(dim=1)
+    write_tsv(folder / "tensors.tsv", [[f"{x:.6g}" for x in row] for row in features_of_rows(job, rows).tolist()])
+    predicted = scores.logits.argmax(dim=1)
     losses = torch.nn.functional.cross_entropy(scores.logits.double(), scores.labels, reduction="none")
-    lines = [("label", "predicted", "right", "loss", "path")]
+    lines = [["label", "predicted", "right", "loss", "path"]]
     for place, row in zip(places.tolist(), rows, strict=True):
         label, guess = int(scores.labels[place]), int(predicted[place])
         right = "yes" if label == guess else "no"
-        lines.append((names[label], names[guess], right, f"{losses[place]:.4f}", dataset.path(row)))
-    write_text(folder / "metadata.tsv", "".join("\t".join(map(printable, line)) + "\n" for line in lines))
-    side = write_sprite(images_of(dataset).stored(rows), folder / "sprite.png")
+        lines.append([names[label], names[guess], right, f"{losses[place]:.4f}", images.path(row)])
+    write_tsv(folder / "metadata.tsv", lines)
+    side = write_sprite(images.stored(rows), folder / "sprite.png")
     config = ProjectorConfig()
     entry = config.embeddings.add(
         tensor_name="features of the best weights, val",
@@ -105,25 +104,30 @@ def write_projector(job: Job, scores: Scores, loggers: RunLoggers, step: int) ->
     write_text(loggers.folder / "projector_config.pbtxt", str(config))
 
 
-def write_sprite(stored: Sequence[np.ndarray], path: Any) -> int:
+def write_tsv(path: Path, rows: Sequence[Sequence[str]]) -> None:
+    write_text(path, "".join("\t".join(map(printable, row)) + "\n" for row in rows))
+
+
+def write_sprite(stored: Sequence[np.ndarray], path: Path) -> int:
     """All images (uint8 (C, S, S)) as one square of thumbnails, row by row; the pixels of a thumbnail's side."""
     columns = math.ceil(math.sqrt(len(stored)))
     side = min(64, SPRITE_LIMIT // columns)
-    canvas = np.full((columns * side, columns * side, 3), 255, np.uint8)
+    canvas = Image.new("RGB", (columns * side, columns * side), "white")
     for number, pixels in enumerate(stored):
-        picture = Image.fromarray(tile_picture(pixels, side)).resize((side, side), Image.Resampling.NEAREST)
-        y, x = number // columns * side, number % columns * side
-        canvas[y : y + side, x : x + side] = np.asarray(picture)
-    path.write_bytes(png_of(canvas))
+        thumbnail = Image.fromarray(tile_picture(pixels, side)).resize((side, side), Image.Resampling.NEAREST)
+        canvas.paste(thumbnail, (number % columns * side, number // columns * side))
+    path.write_bytes(png_of(np.asarray(canvas)))
     return side
 
 
-def features_of_rows(job: Job, dataset: Any, rows: Sequence[int]) -> Tensor:
-    """(N, D) on the CPU: what reaches the head for these images of a split."""
+def features_of_rows(job: Job, rows: Sequence[int]) -> Tensor:
+    """(N, D) on the CPU: what reaches the head for these val images."""
+    dataset: Any = job.data.dataloaders["val"].dataset
     if job.on_features:
         return dataset.features[torch.tensor(rows)].float()
-    found: list[Tensor] = []
-    handle = parts(job.model).head[0].register_forward_pre_hook(lambda _, inputs: found.append(inputs[0].float().cpu()))
+    features: list[Tensor] = []
+    keep = lambda _, inputs: features.append(inputs[0].float().cpu())  # noqa: E731
+    handle = parts(job.model).head[0].register_forward_pre_hook(keep)
     try:
         with undisturbed(job.model), autocast(job.device, job.amp_dtype):
             size = job.config.data.batch_size or 64
@@ -132,7 +136,7 @@ def features_of_rows(job: Job, dataset: Any, rows: Sequence[int]) -> Tensor:
                 job.model(images.to(job.device))
     finally:
         handle.remove()
-    return torch.cat(found)
+    return torch.cat(features)
 
 
 DRAWN = (draw_weights, draw_pr_curves, write_projector)

@@ -7,8 +7,7 @@ them, and the model is left in the mode it was in: a run takes the same steps wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from datasets.sampling import BatchKey
-from figures.judged import Judged, rank
+from figures.judged import Judged
 from trainers import console
 from trainers.evaluation import Scores
 from trainers.job import Job
 from trainers.tensorboard import RunLoggers
+from trainers.val_images import evenly, judge, undisturbed
 from vit.attention_maps import maps_of
 from vit.parts import patch_filters
 
@@ -107,11 +107,8 @@ def validation_attention(job: Job, model: nn.Module) -> tuple[list[Judged], Tens
                 maps = maps_of(model, images.to(job.device))
         except ValueError:
             return None
+        judged += judge(job, part.tolist(), maps.logits.float(), labels, maps.rollout.cpu())
         distances.append(maps.distance.cpu())
-        paths = [dataset.path(row) for row in part.tolist()]
-        ranked = rank(maps.logits.float().softmax(dim=1), job.data.class_names)
-        names = [job.data.class_names[label] for label in labels.tolist()]
-        judged += map(Judged, paths, ranked, names, dataset.stored(part.tolist()), maps.rollout.cpu())
     return judged, torch.cat(distances).mean(dim=0)
 
 
@@ -122,7 +119,7 @@ def images_at_once(model: nn.Module, image_size: int) -> int:
     return min(SHOWN, max(1, 256_000_000 // (12 * 12 * 4 * tokens**2)))
 
 
-def conclude(job: Job, scores: Scores, loggers: RunLoggers, *, epoch: int, step: int) -> None:
+def draw_best(job: Job, scores: Scores, loggers: RunLoggers, *, epoch: int, step: int) -> None:
     """Draw what the best weights, which the model now holds, are like; `scores` are theirs on val."""
     if job.config.output.tb == "scalars":
         return
@@ -161,13 +158,9 @@ def worst(job: Job, scores: Scores) -> list[Judged]:
     if wrong.any():
         losses = losses.where(wrong, -torch.inf)
     count = min(MISTAKES, int(wrong.sum()) or len(losses))
-    places = losses.sort(descending=True, stable=True).indices[:count].tolist()
-    dataset = images_of(job.data.dataloaders["val"].dataset)
-    rows = [scores.rows[place] for place in places]
-    paths = [dataset.path(row) for row in rows]
-    ranked = rank(scores.logits[places].double().softmax(dim=1), job.data.class_names)
-    names = [job.data.class_names[label] for label in scores.labels[places].tolist()]
-    return [*map(Judged, paths, ranked, names, dataset.stored(rows))]
+    places = losses.sort(descending=True, stable=True).indices[:count]
+    rows = [scores.rows[place] for place in places.tolist()]
+    return judge(job, rows, scores.logits[places].double(), scores.labels[places])
 
 
 def mistakes_title(scores: Scores) -> str:
@@ -176,29 +169,6 @@ def mistakes_title(scores: Scores) -> str:
         return f"no mistake on {images:,} validation images; those with the highest loss"
     shown = f"the {MISTAKES} worst of" if wrong > MISTAKES else "all"
     return f"{shown} {wrong:,} mistake{'s' * (wrong > 1)} on {images:,} validation images"
-
-
-def images_of(dataset: Any) -> Any:
-    """The images behind a split, also where the loaders give cached features."""
-    return getattr(dataset, "images", dataset)
-
-
-def evenly(length: int, count: int) -> np.ndarray:
-    """Up to `count` different rows, spread over the whole table, so that they meet most classes."""
-    return np.unique(np.linspace(0, length - 1, min(count, length)).astype(int))
-
-
-@contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; afterwards every module is in the mode it was in."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
 
 
 def attempt(draw: Callable[[], None]) -> None:

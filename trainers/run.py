@@ -190,7 +190,7 @@ def write_results(run: Run, best: dict[str, Any], scores: dict[str, Scores]) -> 
     if "test" in scores:
         final |= {f"test_{name}": scores["test"].metrics[name] for name in ("accuracy", "loss")}
     tensorboard.finish_hparams(run.loggers, final, step)
-    pictures.conclude(job, scores["val"], run.loggers, epoch=best["epoch"], step=step)
+    pictures.draw_best(job, scores["val"], run.loggers, epoch=best["epoch"], step=step)
     for stale in checkpoints(run.run_dir / "checkpoints", "step")[1:]:
         stale.unlink()
 
