@@ -64,7 +64,7 @@ def main() -> None:
                         if number:  # the first round warms up
                             times[path].append(once)
                 ratio = float(np.median(np.array(times["explicit"]) / np.array(times["sdpa"])))
-                chosen = attention_path(options.device, kind, tokens)
+                chosen = attention_path(options.device, kind)
                 rows.append(
                     {
                         "tokens": tokens,

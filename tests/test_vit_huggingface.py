@@ -92,6 +92,9 @@ def test_a_classifier_that_is_no_transformer_works_at_any_size(tmp_path: Path) -
     assert model(pictures(40)).shape == (2, 3)
     with pytest.raises(ValueError, match="ResNetForImageClassification returns no attention weights; a ViT does"):
         attention_weights(model, pictures(40))
+    with pytest.raises(ValueError, match="has no option dropout, got 0.1") as refused:
+        build_model(f"hf:{tmp_path}", num_classes=3, dropout=0.1)
+    assert not isinstance(refused.value, WeightsError)
 
 
 def test_pickled_weights_are_never_opened(folder: Path) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vit.config import ViTConfig
-from vit.fast import attention_path, explicit_attention
+from vit.fast import explicit_attention
 from vit.model import (
     MLP,
     Attention,
@@ -223,12 +223,6 @@ def test_similar_vectors_get_the_larger_weight() -> None:
     scores = query @ keys.T
     assert scores.tolist() == [[1.0, 0.0, -1.0]]
     assert scores.softmax(-1).argsort(descending=True).tolist() == [[0, 1, 2]]
-
-
-def test_the_path_of_attention_is_a_static_table() -> None:
-    assert attention_path("cpu", torch.float32, 65) == "sdpa"
-    assert attention_path("cpu", torch.bfloat16, 65) == "explicit"
-    assert attention_path("cuda", torch.bfloat16, 197) == "sdpa"
 
 
 # --- MLP, blocks

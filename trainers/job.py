@@ -146,7 +146,7 @@ def record_attention(config: RunConfig, model: nn.Module) -> ModelConfig:
     if config.model.attention != "auto" or not isinstance(model, VisionTransformer):
         return config.model
     dtype = AMP_DTYPES[config.train.amp] or torch.float32
-    path = attention_path(torch.device(config.train.device).type, dtype, model.config.num_patches + 1)
+    path = attention_path(torch.device(config.train.device).type, dtype)
     return dataclasses.replace(config.model, attention=path)
 
 

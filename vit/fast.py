@@ -60,14 +60,14 @@ def attend(
 ) -> tuple[Tensor, Tensor | None]:
     """`model.attend` by the given path; "auto" takes the fastest. Only the explicit path has weights to return."""
     if path == "auto":
-        path = attention_path(q.device.type, q.dtype, k.size(2))
+        path = attention_path(q.device.type, q.dtype)
     if need_weights or path == "explicit":
         return explicit_attention(q, k, v, dropout=dropout)
     return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout), None
 
 
-def attention_path(device_type: str, dtype: torch.dtype, length: int) -> str:
-    """Which way of computing attention is fastest: "sdpa" (PyTorch's fused kernel) or "explicit".
+def attention_path(device_type: str, dtype: torch.dtype) -> str:
+    """The fastest way to compute attention, at every length measured: "sdpa" (PyTorch's fused kernel) or "explicit".
 
     A static table, measured by benchmarks/attention_paths.py; never timed at run time, so that a run is reproducible.
     """
