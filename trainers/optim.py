@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -13,12 +14,24 @@ from torch.optim import SGD, AdamW, Optimizer
 def build_optimizer(groups: Iterable[dict[str, Any]], *, name: str, lr: float, momentum: float = 0.9) -> Optimizer:
     """AdamW or SGD over parameter groups; a group's own `lr_scale` multiplies the schedule (1 where it has none)."""
     groups = [{"lr_scale": 1.0, **group} for group in groups]
+    leave_out_the_compiler()
     on_mps = any(p.device.type == "mps" for group in groups for p in group["params"])
     if name == "adamw":
         return AdamW(groups, lr=lr, fused=not on_mps)
     if name == "sgd":
         return SGD(groups, lr=lr, momentum=momentum, fused=not on_mps)
     raise ValueError(f"unknown optimizer {name!r}; known: adamw, sgd")
+
+
+def leave_out_the_compiler() -> None:
+    """Let optimizers work without torch.compile's compiler. torch hides some of their methods from it at the first
+    call, importing it for that, which takes a second; an optimizer that is never compiled has nothing to hide."""
+    if "torch._dynamo" in sys.modules:
+        return
+    for name in ("add_param_group", "zero_grad", "state_dict", "load_state_dict"):
+        method = getattr(getattr(Optimizer, name), "__wrapped__", None)
+        if method is not None:
+            method.__dynamo_disable = method  # where torch keeps the hidden method
 
 
 def learning_rate(

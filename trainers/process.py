@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib
 import multiprocessing
 import os
 import sys
+from types import ModuleType
 from typing import Any, NoReturn
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
@@ -16,6 +18,25 @@ def settle() -> None:
     """Prepare for one long computation instead of many short requests."""
     gc.set_threshold(50_000)  # imports leave 400,000 objects and no garbage: looking for it would take half a second
     keep_freed_memory()
+    leave_out_zero_redundancy()
+
+
+def leave_out_zero_redundancy() -> None:
+    """Let Ignite start without torch's ZeroRedundancyOptimizer, which it only compares types with: importing it takes
+    half a second, for sympy and distributed tensors. Whoever asks for anything else of that module gets the real one.
+    """
+    name = "torch.distributed.optim"
+    stand_in: Any = ModuleType(name)
+    stand_in.ZeroRedundancyOptimizer = type("ZeroRedundancyOptimizer", (), {})
+
+    def of_the_real_one(attribute: str) -> Any:
+        if attribute.startswith("__"):  # whoever walks through all modules asks for these
+            raise AttributeError(attribute)
+        sys.modules.pop(name, None)
+        return getattr(importlib.import_module(name), attribute)
+
+    stand_in.__getattr__ = of_the_real_one
+    sys.modules.setdefault(name, stand_in)
 
 
 def keep_freed_memory() -> None:

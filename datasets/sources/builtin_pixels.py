@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -46,15 +47,16 @@ CIFAR100 = Resource(
 
 def read_digits(root: Path) -> Samples:
     """1,797 scans of handwritten digits, 8 x 8 grey pixels: ships with scikit-learn (Alpaydin & Kaynak 1998)."""
-    from sklearn.datasets import load_digits
-
-    scans = load_digits()
-    pixels = np.rint(scans.images * (255 / 16)).astype(np.uint8)  # 17 levels, 0 to 16, become 0 to 255
+    library = find_spec("sklearn")  # importing it would take a second
+    if library is None or library.origin is None:
+        raise DataError("digits ships with scikit-learn, which is not installed: pip install scikit-learn")
+    table = np.loadtxt(Path(library.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
+    pixels = np.rint(table[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)  # levels 0 to 16 become 0 to 255
     return Samples(
         name="digits",
         class_names=tuple("0123456789"),
         paths=PathTable.from_paths([f"digits/{i:04d}" for i in range(len(pixels))]),
-        labels=scans.target.astype(np.int32),
+        labels=table[:, -1].astype(np.int32),
         splits=np.full(len(pixels), UNSPLIT, np.int8),
         pixels=pixels[..., None],
         mirror=False,
