@@ -36,19 +36,19 @@ def parse(argv: Sequence[str], prog: str) -> Options:
 
 
 def main(options: Options) -> int:
-    from inference.export import SUFFIXES, export
+    from inference.export import export
 
-    suffix = SUFFIXES[options.format]
+    suffix = f".{options.format}"
     if options.output is not None and options.output.suffix != suffix:
         raise arguments.UsageError(f"output {options.output} must end in {suffix} for --format {options.format}")
     classifier = options.opening.open(options.run, device="cpu")
     path = options.output or classifier.folder / "export" / f"model{suffix}"
-    written = export(classifier, options.format, path, images=options.images)
+    parity, note = export(classifier, options.format, path, images=options.images)
     spec = classifier.spec
-    print(f"{'written':>9}  {written.path} ({written.path.stat().st_size / 1e6:.1f} MB)")
+    print(f"{'written':>9}  {path} ({path.stat().st_size / 1e6:.1f} MB)")
     print(f"{'input':>9}  float32 (batch, {spec.in_channels}, {spec.image_size}, {spec.image_size}), any batch")
     print(f"{'classes':>9}  {len(classifier.class_names)}, names inside; preprocessing inside as image_spec")
-    print(f"{'parity':>9}  {written.parity}")
-    if written.note:
-        print(f"{'note':>9}  {written.note}")
+    print(f"{'parity':>9}  {parity}")
+    if note:
+        print(f"{'note':>9}  {note}")
     return 0

@@ -171,17 +171,14 @@ def _writer(file: TextIO, options: Options) -> Callable[[Judged], object]:
     if options.lines == "jsonl":
         return lambda image: print(json.dumps(_as_object(image), ensure_ascii=False), file=file)
     writer = csv.writer(file, lineterminator="\n")
-    header = ["path", "label", "predicted", "probability"]
-    header += [f"{name}_{rank}" for rank in range(2, options.top + 1) for name in ("predicted", "probability")]
-    writer.writerow(header)
+    ranks = ["", *(f"_{rank}" for rank in range(2, options.top + 1))]
+    writer.writerow(["path", "label", *(f"{name}{rank}" for rank in ranks for name in ("predicted", "probability"))])
     return lambda image: writer.writerow(_as_row(image))
 
 
 def _as_row(image: Judged) -> list[str]:
-    row = [printable(image.path), image.label or ""]
-    for name, probability in image.ranked:
-        row += [name, f"{probability:.7g}"]
-    return row
+    ranked = [text for name, probability in image.ranked for text in (name, f"{probability:.7g}")]
+    return [printable(image.path), image.label or "", *ranked]
 
 
 def _as_object(image: Judged) -> dict[str, object]:

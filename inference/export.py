@@ -22,7 +22,6 @@ from trainers.run_directory import read_run_config
 from vit import ImageSpec, WeightsError
 from vit.export import Logits, describe, export_onnx, export_pt2, export_safetensors
 
-SUFFIXES = {"safetensors": ".safetensors", "onnx": ".onnx", "pt2": ".pt2"}
 BATCH_SIZES = (1, 3, 64)
 TOLERANCE = 1e-4  # largest difference of logits; relative to the largest logit where that is above 1
 
@@ -50,17 +49,10 @@ class Parity:
         )
 
 
-@dataclass(frozen=True)
-class Export:
-    """The file that was written, its parity with the model, and what a person should know."""
-
-    path: Path
-    parity: Parity
-    note: str = ""
-
-
-def export(classifier: Classifier, kind: str, path: Path, *, images: Sequence[str] = ()) -> Export:
+def export(classifier: Classifier, kind: str, path: Path, *, images: Sequence[str] = ()) -> tuple[Parity, str]:
     """Write `classifier` to `path` as safetensors, onnx or pt2, once its file has been found to compute the same.
+
+    Returns its parity with the model, and what a person should know.
 
     Args:
         images: files or folders to compare on. Default: the run's own val images, or generated ones where these
@@ -84,7 +76,7 @@ def export(classifier: Classifier, kind: str, path: Path, *, images: Sequence[st
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)
-    return Export(path, parity, note)
+    return parity, note
 
 
 def _write(classifier: Classifier, kind: str, path: Path, metadata: dict[str, str]) -> tuple[Logits, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import html
 import io
 import json
 import threading
@@ -11,6 +10,8 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+from jinja2 import Template
 
 from inference.classifier import Classifier
 from inference.explain import explain
@@ -53,15 +54,9 @@ class Server(ThreadingHTTPServer):
 
 
 def _fill_page(classifier: Classifier) -> bytes:
-    values = {
-        "source": html.escape(classifier.source),
-        "classes": str(len(classifier.class_names)),
-        "size": str(classifier.spec.image_size),
-    }
-    page = PAGE.read_text(encoding="utf-8")
-    for name, value in values.items():
-        page = page.replace("{{" + name + "}}", value)
-    return page.encode()
+    page = Template(PAGE.read_text(encoding="utf-8"), autoescape=True)
+    classes, size = len(classifier.class_names), classifier.spec.image_size
+    return page.render(source=classifier.source, classes=classes, size=size).encode()
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -107,9 +107,7 @@ def rollout(attention: list[Tensor]) -> Tensor:
     The residual connection is an identity beside each layer: `A' = (A + I) / 2`, averaged over heads; the product over
     the layers follows all paths.
     """
-    tokens = attention[0].size(-1)
-    identity = torch.eye(tokens, dtype=attention[0].dtype, device=attention[0].device)
-    result = identity.expand(attention[0].size(0), tokens, tokens)
+    identity = result = _identity(attention[0])
     for weights in attention:
         result = (weights.mean(dim=1) + identity) / 2 @ result
     return result
@@ -126,12 +124,16 @@ def relevance(model: nn.Module, images: Tensor, *, classes: Tensor | None = None
         logits, attention = attention_weights(model, images.detach().requires_grad_())
         chosen = logits.argmax(dim=1) if classes is None else classes
         gradients = torch.autograd.grad(logits.gather(1, chosen[:, None]).sum(), attention)
-    tokens = attention[0].size(-1)
-    identity = torch.eye(tokens, dtype=attention[0].dtype, device=attention[0].device)
-    result = identity.expand(len(images), tokens, tokens)
+    result = _identity(attention[0])
     for weights, gradient in zip(attention, gradients, strict=True):
         result = result + (gradient * weights.detach()).clamp(min=0).mean(dim=1) @ result
     return logits.detach(), result
+
+
+def _identity(weights: Tensor) -> Tensor:
+    """Each token reaches itself alone: (B, T, T) for weights (B, H, T, T)."""
+    batch, _, tokens, _ = weights.shape
+    return torch.eye(tokens, dtype=weights.dtype, device=weights.device).expand(batch, tokens, tokens)
 
 
 def class_map(weights: Tensor) -> Tensor:
@@ -155,13 +157,6 @@ def head_map(model: nn.Module, weights: Tensor) -> Tensor:
     """
     model = getattr(model, "_orig_mod", model)  # what torch.compile wrapped
     if isinstance(model, VisionTransformer) and model.config.pool != "cls":
-        weights = weights[:, 1:].mean(dim=1, keepdim=True).expand(-1, weights.size(1), -1)
-    return class_map(weights)
-
-
-def reading(weights: Tensor, *, pool: str) -> Tensor:
-    """(B, T, T) -> (B, G, G): what the tokens that the head reads (pool: cls, or mean) see of each patch."""
-    if pool == "mean":
         weights = weights[:, 1:].mean(dim=1, keepdim=True).expand(-1, weights.size(1), -1)
     return class_map(weights)
 
