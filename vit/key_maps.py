@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from vit.config import HALF, IMAGENET_MEAN, IMAGENET_STD, ImageSpec
+from vit.config import IMAGENET_MEAN, IMAGENET_STD, ImageSpec
 
 Tensors = dict[str, Tensor]
 # How each family interpolates its own positions; another rule would give other logits at the same resolution.
@@ -28,9 +28,9 @@ class Family:
 
     to_ours: Callable[[Mapping[str, Tensor]], Tensors]
     signature: re.Pattern[str]  # a name that every file of this family has, and no other family uses
-    image_spec: ImageSpec
-    layer_norm_eps: float
-    position_rule: PositionRule
+    image_spec: ImageSpec = field(default_factory=ImageSpec)
+    layer_norm_eps: float = 1e-6
+    position_rule: PositionRule = "bicubic"
     note: str = ""
 
 
@@ -188,36 +188,27 @@ FAMILIES: dict[str, Family] = {
         to_ours=from_torchvision,
         signature=re.compile(r"encoder\.pos_embedding"),
         image_spec=ImageSpec(mean=IMAGENET_MEAN, std=IMAGENET_STD, crop_fraction=224 / 256),
-        layer_norm_eps=1e-6,
         position_rule="bicubic_corners",
     ),
     "timm": Family(
         to_ours=from_timm,
         signature=re.compile(r"patch_embed\.proj\.weight"),
         image_spec=ImageSpec(interpolation="bicubic", crop_fraction=0.9),
-        layer_norm_eps=1e-6,
         position_rule="bicubic_antialias",
         note="DeiT, DINO and MAE use timm's names with ImageNet statistics: give mean and std for those",
     ),
     "huggingface": Family(
         to_ours=from_huggingface,
         signature=re.compile(r"(vit\.)?embeddings\.patch_embeddings\.projection\.weight"),
-        image_spec=ImageSpec(),
         layer_norm_eps=1e-12,
-        position_rule="bicubic",
     ),
     "google": Family(
         to_ours=from_google,
         signature=re.compile(r"(opt/target/|params/)?embedding/kernel"),
-        image_spec=ImageSpec(),
-        layer_norm_eps=1e-6,
         position_rule="bilinear_corners",  # scipy.ndimage.zoom(order=1) of the paper's code
     ),
     "ours": Family(
         to_ours=dict,
         signature=re.compile(r"embedding\.patches\.(projection|convolutions\.0)\.weight"),
-        image_spec=ImageSpec(mean=HALF, std=HALF),
-        layer_norm_eps=1e-6,
-        position_rule="bicubic",
     ),
 }
