@@ -24,7 +24,7 @@ from trainers import process
 from trainers.config import RunConfig, TrainConfig
 
 ROOT = Path(__file__).resolve().parent.parent
-SMALL = ("--image-size", 16, "--epochs", 1, "--batch-size", 4, "--workers", 0, "--device", "cpu")
+SMALL = ("--image-size", 16, "--epochs", 1, "--batch-size", 4, "--workers", 0, "--device", "cpu", "--tb", "scalars")
 TWO_ARMS = ("--arms", "vit_nano_8", "vit_nano_8,pool=mean")
 
 

@@ -250,7 +250,7 @@ def test_two_real_runs_are_compared_by_the_numbers_they_logged_themselves(tmp_pa
                 model=ModelConfig(name="vit_micro_2"),
                 data=DataConfig(source="digits", labels_per_class=4, workers=0),
                 train=TrainConfig(epochs=1, lr=lr, device="cpu"),
-                output=OutputConfig(output_dir=tmp_path / "runs", run_name=f"lr{lr}"),
+                output=OutputConfig(output_dir=tmp_path / "runs", run_name=f"lr{lr}", tb="scalars"),
             )
         )
         runs.append(read_run(result.run_dir))

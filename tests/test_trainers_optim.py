@@ -9,29 +9,35 @@ from trainers.optim import build_optimizer, gradient_norm, learning_rate, set_le
 RUN = {"peak": 0.1, "total_steps": 100, "warmup_steps": 10, "steps_per_epoch": 10}
 
 
-def test_cosine_equals_torchs_own_schedule_after_the_warm_up():
-    parameter = nn.Parameter(torch.zeros(1))
-    optimizer = torch.optim.SGD([parameter], lr=0.1)
-    oracle = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=90)
-    at = learning_rate(schedule="cosine", **RUN)
-    for step in range(10, 100):
-        assert at(step) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-9)
+def torch_rates(schedule, steps, **options):
+    """The rates of one of torch's own schedules, from a peak of 0.1."""
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+    scheduler = getattr(torch.optim.lr_scheduler, schedule)(optimizer, **options)
+    rates = []
+    for _ in range(steps):
+        rates.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
-        oracle.step()
+        scheduler.step()
+    return rates
 
 
-def test_warm_up_climbs_in_equal_steps_and_ends_at_the_peak():
+def test_cosine_equals_torchs_own_schedule_after_the_warm_up():
+    at = learning_rate(schedule="cosine", **RUN)
+    expected = torch_rates("CosineAnnealingLR", 90, T_max=90)
+    assert [at(step) for step in range(10, 100)] == pytest.approx(expected, rel=1e-9)
+
+
+def test_warm_up_equals_torchs_linear_one_and_ends_at_the_peak():
     at = learning_rate(schedule="constant", **RUN)
-    rates = [at(step) for step in range(11)]
-    assert rates == pytest.approx([0.1 * (step + 1) / 11 for step in range(11)])
+    expected = torch_rates("LinearLR", 100, start_factor=1 / 11, total_iters=10)
+    assert [at(step) for step in range(100)] == pytest.approx(expected, rel=1e-9)
     assert at(10) == at(99) == 0.1
 
 
-def test_step_schedule_drops_to_a_tenth_at_60_and_a_hundredth_at_85_percent():
-    at = learning_rate(schedule="step", **RUN | {"warmup_steps": 0})
-    assert [at(0), at(59)] == [0.1, 0.1]
-    assert [at(60), at(79)] == pytest.approx([0.01, 0.01])
-    assert [at(80), at(99)] == pytest.approx([0.001, 0.001])
+def test_step_schedule_equals_torchs_with_drops_at_60_and_85_percent():
+    at = learning_rate(schedule="step", **RUN | {"warmup_steps": 0, "total_steps": 200})
+    expected = torch_rates("MultiStepLR", 200, milestones=[120, 170])
+    assert [at(step) for step in range(200)] == pytest.approx(expected, rel=1e-9)
 
 
 def test_no_step_of_a_run_has_a_rate_of_zero():

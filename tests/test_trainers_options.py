@@ -130,22 +130,30 @@ def test_clipping_bounds_the_step_and_reports_the_norm_before_it():
     assert moved(free) == pytest.approx(outputs[0]["grad_norm"], rel=1e-3)
 
 
-def test_the_moving_average_is_the_recursion_in_float64():
+def test_the_moving_average_equals_torchs_once_its_momentum_has_warmed_up():
     model = small_vit()
     ema = ModelEMA(model, decay=0.9)
-    expected = [p.detach().double().clone() for p in model.parameters()]
-    for step in range(1, 40):
+    oracle = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
+    oracle.update_parameters(model)  # the first call copies
+    for step in range(100, 140):
         with torch.no_grad():
             for p in model.parameters():
                 p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(step)), alpha=0.1)
         ema.update(step)
-        momentum = min(0.9, (1 + step) / (10 + step))
-        expected = [
-            momentum * average + (1 - momentum) * p.detach().double()
-            for average, p in zip(expected, model.parameters(), strict=True)
-        ]
-    for average, oracle in zip(ema.model.parameters(), expected, strict=True):
-        torch.testing.assert_close(average.double(), oracle, atol=1e-6, rtol=1e-5)
+        oracle.update_parameters(model)
+    for average, expected in zip(ema.model.parameters(), oracle.module.parameters(), strict=True):
+        torch.testing.assert_close(average, expected, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("decay", [0.9, 0.9999])
+def test_ten_steps_leave_next_to_nothing_of_the_initial_weights_whatever_the_decay(decay):
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    ema = ModelEMA(model, decay=decay)
+    nn.init.ones_(model.weight)
+    for step in range(1, 11):
+        ema.update(step)
+    assert 0.999 < ema.model.weight.item() <= 1
 
 
 def gradients(model, *, seed=3):

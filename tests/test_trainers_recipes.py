@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 import main
@@ -107,9 +108,10 @@ def test_the_suggestion_on_a_curve_that_is_known():
         suggest(rates, [1.0 + rate for rate in rates])
 
 
-def test_smoothing_has_no_bias_towards_zero():
+def test_smoothing_is_a_weighted_mean_without_bias_towards_zero():
     assert smooth([3.0] * 5) == pytest.approx([3.0] * 5)
-    assert smooth([1.0, 2.0])[1] == pytest.approx((0.9 * 0.1 * 1 + 0.1 * 2) / 0.19)
+    losses = np.random.default_rng(0).random(9)
+    assert smooth(losses)[-1] == pytest.approx(np.average(losses, weights=0.9 ** np.arange(9)[::-1]))
 
 
 def test_a_resolved_recipe_reruns_from_its_config_file(tmp_path):
