@@ -18,8 +18,8 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.environment import describe, write_result
+from datasets.checking.check import check_source
 from datasets.checking.near_duplicates import THUMBNAIL_SIZE, near_duplicates
-from datasets.checking.sources import check_source
 
 TARGET_IMAGES, TARGET_SECONDS = 100_000, 900
 

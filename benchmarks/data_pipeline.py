@@ -175,7 +175,7 @@ def indexing(files: int, repeats: int) -> dict[str, dict[str, float]]:
                 os.close(os.open(f"{path}/image_{class_number:04d}_{number:06d}.jpg", os.O_CREAT))
         rows = {
             "torchvision ImageFolder": f"ImageFolder({folder!r})",
-            "this project": f"read_image_folder(Path({folder!r}))",
+            "this project": f"read_image_folder(Path({folder!r})).usable()",
         }
         found: dict[str, list[list[float]]] = {name: [] for name in rows}
         for _ in range(repeats):

@@ -20,6 +20,7 @@ from datasets.text import csv_text, printable
 if TYPE_CHECKING:
     from datasets.checking.check import CheckReport
     from datasets.checking.inspection import Inspection
+    from datasets.sources.reading import Problem
 
 CSV_COLUMNS = ("kind", "severity", "path", "split", "label", "other", "detail")
 
@@ -67,7 +68,7 @@ def main(config: CheckConfig) -> int:
         DataError: it cannot be listed, or has no image in it.
         ValueError: the list cannot be written there.
     """
-    from datasets.checking.sources import check_source
+    from datasets.checking.check import check_source
 
     start = time.perf_counter()
     workers = config.workers if config.workers is not None else os.cpu_count() or 1
@@ -89,9 +90,7 @@ def _progress_bar(inspections: Iterable[Inspection], total: int) -> Iterable[Ins
 
 def write_findings(report: CheckReport, path: Path) -> None:
     """One row per finding, header first. Bytes of a name that are no UTF-8 are written as \\udcXX."""
-    from datasets.checking.check import severity
-
-    rows = ((finding.kind, severity(finding), *finding[1:]) for finding in report.findings)
+    rows = ((finding.kind, finding.severity, *finding[1:]) for finding in report.findings)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(csv_text(CSV_COLUMNS, rows), newline="", encoding="utf-8", errors="backslashreplace")
@@ -100,18 +99,16 @@ def write_findings(report: CheckReport, path: Path) -> None:
 
 
 def _summary(config: CheckConfig, report: CheckReport, seconds: float) -> dict[str, object]:
-    from datasets.checking.check import severity
-
     return {
         "data": config.data,
-        "form": report.layout.form,
-        "images": len(report.layout.pictures),
-        "splits": {split or "all": dict(report.layout.counts(split)) for split in report.layout.splits},
+        "form": report.reading.form,
+        "images": len(report.pictures),
+        "splits": {split or "all": report.reading.counts(split) for split in report.reading.splits},
         "errors": report.errors,
         "warnings": len(report.findings) - report.errors,
         "notes": report.notes(),
-        "kinds": {kind: count for kind, count, _ in report.kinds()},
-        "findings": [{**found._asdict(), "severity": severity(found)} for found in report.findings],
+        "kinds": {first.kind: count for count, first in report.kinds()},
+        "findings": [{**finding._asdict(), "severity": finding.severity} for finding in report.findings],
         "csv": str(config.csv_path),
         "exit_code": report.exit_code,
         "seconds": round(seconds, 3),
@@ -119,19 +116,17 @@ def _summary(config: CheckConfig, report: CheckReport, seconds: float) -> dict[s
 
 
 def _table(config: CheckConfig, report: CheckReport) -> list[str]:
-    from datasets.checking.check import severity
-
-    layout = report.layout
-    sizes = ", ".join(f"{sum(layout.counts(split).values()):,} {split or 'images'}" for split in layout.splits)
-    classes = len(set().union(*layout.classes.values()))
-    lines = [f"{printable(config.data)}: {layout.form}, {classes} classes, {sizes}"]
+    reading = report.reading
+    sizes = ", ".join(f"{sum(reading.counts(split).values()):,} {split or 'images'}" for split in reading.splits)
+    classes = len(set().union(*reading.classes.values()))
+    lines = [f"{printable(config.data)}: {reading.form}, {classes} classes, {sizes}"]
     lines += [f"note: {note}" for note in report.notes()]
     if not report.findings:
         return [*lines, "no fault found"]
-    width = max(len(kind) for kind, _, _ in report.kinds())
+    width = max(len(first.kind) for _, first in report.kinds())
     lines += ["", f"{'kind':<{width}}  severity  {'count':>7}  for example"]
-    for kind, count, first in report.kinds():
-        lines.append(f"{kind:<{width}}  {severity(first):<8}  {count:>7,}  {_example(first)}")
+    for count, first in report.kinds():
+        lines.append(f"{first.kind:<{width}}  {first.severity:<8}  {count:>7,}  {_example(first)}")
     verdict = "training would be wrong" if report.errors else "nothing that makes training wrong"
     counts = f"{_count(report.errors, 'error')}, {_count(len(report.findings) - report.errors, 'warning')}"
     lines += ["", f"{counts}: {verdict}; all of them: {config.csv_path}"]
@@ -142,8 +137,6 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
-def _example(found: Sequence[str]) -> str:
-    _, path, _, _, other, detail = found
-    return printable(
-        path + (f" = {other}" if other and other not in detail else "") + (f" ({detail})" if detail else "")
-    )
+def _example(finding: Problem) -> str:
+    other = f" = {finding.other}" if finding.other and finding.other not in finding.detail else ""
+    return printable(finding.path + other + (f" ({finding.detail})" if finding.detail else ""))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from datasets.bundle import Samples
-from datasets.checking.sources import check_samples
+from datasets.checking.check import check
 from datasets.config import DataConfig
 from datasets.loaders import split_samples
+from datasets.sources.reading import Reading
 from datasets.splits import hold_out_half_of_val, require_complete
 
 SEARCHED_UP_TO = 20_000
@@ -48,8 +49,8 @@ def copies_of_training_images(samples: Samples, *, workers: int = 0) -> list[str
     """Test images that are, exactly or nearly, training images too: their paths. None: too many to look for."""
     if int((samples.splits >= 0).sum()) > SEARCHED_UP_TO:
         return None
-    report = check_samples(samples, workers=workers)
-    split_of = {picture.path: picture.split for picture in report.layout.pictures}
+    report = check(Reading.of(samples), workers=workers)
+    split_of = {picture.path: picture.split for picture in report.pictures}
     copies = set()
     for finding in report.findings:
         if finding.kind.endswith("duplicate_across_splits"):

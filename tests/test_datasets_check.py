@@ -17,11 +17,10 @@ from PIL import Image
 from planted_faults import photograph, save
 
 from commands.check import CSV_COLUMNS, CheckConfig, main, parse, printable
-from datasets.checking.check import KINDS
+from datasets.checking.check import check_source
 from datasets.checking.inspection import inspect_file, inspect_files
-from datasets.checking.layout import Finding
-from datasets.checking.sources import check_source
 from datasets.errors import DataError
+from datasets.sources.reading import KINDS, Problem
 
 
 def found_in(source, **options):
@@ -54,8 +53,8 @@ def test_nothing_is_found_in_a_clean_folder(clean):
     report = check_source(str(clean))
     assert report.findings == ()
     assert report.exit_code == 0
-    assert report.layout.counts("train") == {"ant": 7, "bee": 7}
-    assert report.layout.counts("val") == {"ant": 3, "bee": 3}
+    assert report.reading.counts("train") == {"ant": 7, "bee": 7}
+    assert report.reading.counts("val") == {"ant": 3, "bee": 3}
 
 
 @pytest.mark.parametrize("name", ["labels.csv", "labels.tsv"])
@@ -100,7 +99,7 @@ def test_a_kaggle_folder_is_read_through_its_table(tmp_path):
     (tmp_path / "labels.csv").write_text("\n".join(rows))
     report = check_source(str(tmp_path))
     assert report.findings == ()
-    assert report.layout.counts("") == {"boxer": 6, "pug": 6}
+    assert report.reading.counts("") == {"boxer": 6, "pug": 6}
 
 
 def test_the_pool_gives_the_same_inspections_as_one_process(clean, monkeypatch):
@@ -171,8 +170,8 @@ def test_the_csv_has_one_row_per_finding_and_the_json_the_same(faulty, tmp_path,
     with output.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert {(row["kind"], row["path"]) for row in rows} == planted
-    assert [Finding(**{k: v for k, v in row.items() if k != "severity"}) for row in rows] == [
-        Finding(**{k: v for k, v in row.items() if k != "severity"}) for row in summary["findings"]
+    assert [Problem(**{k: v for k, v in row.items() if k != "severity"}) for row in rows] == [
+        Problem(**{k: v for k, v in row.items() if k != "severity"}) for row in summary["findings"]
     ]
     assert summary["exit_code"] == 3
     assert summary["errors"] == sum(row["severity"] == "error" for row in rows)
@@ -298,9 +297,9 @@ def test_an_empty_folder_exits_3_with_one_line_on_the_command_line(tmp_path):
 
 
 def test_a_source_that_is_not_there_is_one_line_with_what_would_work():
-    with pytest.raises(FileNotFoundError, match=r"no data at 'digit'.*did you mean digits"):
+    with pytest.raises(ValueError, match=r"unknown data set 'digit'; did you mean digits\? Known: digits"):
         main(CheckConfig("digit"))
-    with pytest.raises(FileNotFoundError, match="no data at '/no/such/folder'"):
+    with pytest.raises(FileNotFoundError, match="no data at /no/such/folder; expected a folder"):
         main(CheckConfig("/no/such/folder"))
 
 
@@ -309,7 +308,7 @@ def test_a_source_that_is_not_there_is_one_line_with_what_would_work():
     [
         ("a,b\n1,2\n", "has no path column: found a, b"),
         ("path\nx.jpg\n", "has no label column: found path"),
-        ("path,label\nx.jpg,a\n", "names no image that is there; for example 'x.jpg'"),
+        ("path,label\nx.jpg,a\n", "names no image that can be used: 'x.jpg': the table names a file that is not there"),
         ("", "has no path column: found nothing"),
     ],
 )
@@ -348,7 +347,7 @@ def test_the_command_line_means_the_config():
 
 
 def test_workers_of_the_pool_do_not_import_torch():
-    code = "import sys, datasets.checking.inspection, datasets.checking.sources; print('torch' in sys.modules)"
+    code = "import sys, datasets.checking.inspection, datasets.checking.check; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
 
 

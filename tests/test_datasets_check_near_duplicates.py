@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 from planted_faults import EDITS, as_jpeg, photograph
 
+from datasets.checking.check import check_source
 from datasets.checking.inspection import thumbnail_of
 from datasets.checking.near_duplicates import (
     CROP_VIEW,
@@ -18,7 +19,6 @@ from datasets.checking.near_duplicates import (
     perceptual_hashes,
     registered_similarity,
 )
-from datasets.checking.sources import check_source
 
 DATA = Path(os.environ.get("VIT_TEST_DATA", "no such folder"))
 needs_photographs = pytest.mark.skipif(

@@ -8,6 +8,7 @@ from fake_sets import Spec, class_folders, save, write_table, zip_folder
 from torchvision.datasets import ImageFolder
 
 from datasets import DataConfig, DataError, build_dataloaders, describe, split_table
+from datasets.checking.check import check_source
 from datasets.sources.csv_table import read_table
 from datasets.sources.image_folder import read_image_folder
 from datasets.sources.own_data import read_own_data
@@ -29,7 +30,7 @@ def test_class_folders_are_indexed_like_image_folder(tmp_path):
     root = class_folders(tmp_path / "set", {"b": 5, "A": 4, "ü c": 6})
     save(root / "b" / "deeper" / "x.JPG")
     oracle = ImageFolder(root)
-    samples = read_image_folder(root)
+    samples = read_image_folder(root).usable()
     assert list(samples.class_names) == oracle.classes
     assert sorted(map(str, map(samples.file, range(len(samples))))) == sorted(path for path, _ in oracle.samples)
     labels = {str(samples.file(i)): int(samples.labels[i]) for i in range(len(samples))}
@@ -141,12 +142,16 @@ def faulty(tmp_path, kind):
 @pytest.mark.parametrize(
     ("kind", "error", "message"),
     [
-        ("empty", DataError, "set is empty; expected a folder of class folders"),
-        ("flat", DataError, "has 1 images but no class folders; expected .*/set/<class>/<image>"),
-        ("empty class", DataError, r"class folder .*/set/c holds no images \(\.jpg"),
-        ("val class", DataError, "val has the class 'dgo', which train/ does not have; classes there: cat, dog"),
-        ("no train", DataError, "has the folder 'val' but no 'train' folder"),
-        ("two vals", DataError, "two folders for val: 'val' and 'valid'; keep one"),
+        ("empty", DataError, "has no images in class folders; expected .*/set/<class>/<image>"),
+        ("flat", DataError, "has no images in class folders; expected .*/set/<class>/<image>"),
+        ("empty class", DataError, "/set: 'c': a class without one training image .*fill or remove it"),
+        (
+            "val class",
+            DataError,
+            r"'dgo': a class .* never trained \(1 images in val; train has cat, dog\)",
+        ),
+        ("no train", DataError, r"'train': nothing to train on: .*\(beside test, val\)"),
+        ("two vals", DataError, r"'valid': two folders for the same split \(val is val too; keep one\)"),
         ("file", DataError, r"x\.png is no data set; expected a folder of class folders"),
         ("missing", FileNotFoundError, "no data at .*/missing; expected a folder"),
     ],
@@ -165,17 +170,25 @@ def test_an_unknown_name_lists_the_known_ones_with_the_nearest():
 @pytest.mark.parametrize(
     ("rows", "header", "message"),
     [
-        ([("0.png", "a")], ("file", "class"), "has the columns file, class; it needs path and label"),
-        ([("0.png", "a"), ("9.png", "a")], ("path", "label"), r"line 3: no file '9\.png'"),
-        ([("0.png", "a"), ("0.png", "b")], ("path", "label"), r"twice \(lines 2 and 3\) with the labels 'a' and 'b'"),
-        ([("0.png", "")], ("path", "label"), "line 2: label is empty"),
-        ([], ("path", "label"), "has no rows"),
-        ([("0.png", "a", "dev")], ("path", "label", "split"), "split 'dev' is none of train, val, test"),
-        ([("0.png", "a", "val")], ("path", "label", "split"), "no row with split 'train'"),
+        ([("0.png", "a")], ("file", "class"), "has no path column: found file, class; call it 'path'"),
+        (
+            [("0.png", "a"), ("9.png", "a")],
+            ("path", "label"),
+            r"'9\.png': the table names a file .* not there \(line 3\)",
+        ),
+        (
+            [("0.png", "a"), ("0.png", "b")],
+            ("path", "label"),
+            r"two labels .*\(line 3: 'b', 'a', first in line 2\)",
+        ),
+        ([("0.png", "")], ("path", "label"), r"'0\.png': a row of the table without a label \(line 2\)"),
+        ([], ("path", "label"), "names no image that can be used"),
+        ([("0.png", "a", "dev")], ("path", "label", "split"), "line 2: 'dev'; known: train, val, test"),
+        ([("0.png", "a", "val")], ("path", "label", "split"), "nothing to train on: .* no row of train"),
         (
             [("0.png", "a", "train"), ("1.png", "b", "val")],
             ("path", "label", "split"),
-            "no training row has the class 'b'",
+            r"'b': a class of val or test that is never trained \(1 images in val; train has a\)",
         ),
     ],
 )
@@ -183,7 +196,7 @@ def test_a_table_that_cannot_be_used_is_refused_in_one_line(tmp_path, rows, head
     save(tmp_path / "0.png")
     save(tmp_path / "1.png")
     with pytest.raises(DataError, match=message) as caught:
-        read_table(write_table(tmp_path / "t.csv", rows, header))
+        read_table(write_table(tmp_path / "t.csv", rows, header)).usable()
     assert "\n" not in str(caught.value)
 
 
@@ -191,12 +204,97 @@ def test_a_table_out_of_an_archive_may_not_lead_out_of_it(tmp_path):
     save(tmp_path / "secret.png")
     (tmp_path / "set").mkdir()
     table = write_table(tmp_path / "set" / "t.csv", [("../secret.png", "a")])
-    assert len(read_table(table)) == 1  # a person's own table may point anywhere
-    with pytest.raises(DataError, match="leads out of the archive"):
-        read_table(table, confined=True)
+    assert len(read_table(table).usable()) == 1  # a person's own table may point anywhere
+    with pytest.raises(DataError, match=r"'\.\./secret\.png': a table out of an archive names a file outside"):
+        read_table(table, confined=True).usable()
 
 
 def test_labels_are_a_narrow_array(tmp_path):
-    samples = read_image_folder(class_folders(tmp_path / "set", {"a": 3, "b": 4}))
+    samples = read_image_folder(class_folders(tmp_path / "set", {"a": 3, "b": 4})).usable()
     assert samples.labels.dtype == np.int32
     assert samples.splits.dtype == np.int8
+
+
+def kaggle_folder(root):
+    rows = []
+    for i in range(24):
+        save(root / "train" / f"{i:03}.jpg", seed=i)
+        rows.append((f"{i:03}", "pug" if i % 2 else "boxer"))
+    save(root / "test" / "900.jpg")
+    write_table(root / "sample_submission.csv", [("900", "0.5")], ("id", "pug"))
+    return write_table(root / "labels.csv", rows, ("id", "breed")).parent
+
+
+def names_without_extension(root):
+    rows = [
+        (str(save(root / "pics" / f"{i}.png", seed=i).with_suffix("").relative_to(root)), "ab"[i % 2])
+        for i in range(16)
+    ]
+    return write_table(root / "t.csv", rows)
+
+
+def files_below_train(root):
+    rows = [(save(root / "train" / f"{i}.png", seed=i).name, "ab"[i % 2]) for i in range(16)]
+    return write_table(root / "t.tsv", rows)
+
+
+def with_a_missing_file(root):
+    table = names_without_extension(root)
+    table.write_text(table.read_text() + "pics/gone,a\n")
+    return table
+
+
+def with_a_comma_too_many(root):
+    table = names_without_extension(root)
+    table.write_text(table.read_text() + "pics/3.png,a,b\n")
+    return table
+
+
+def an_empty_val_folder(root):
+    class_folders(root / "train", {"a": 9, "b": 8})
+    (root / "val").mkdir()
+    return root
+
+
+def a_link_in_a_circle(root):
+    (class_folders(root, {"a": 9, "b": 8}) / "a" / "loop").symlink_to(root)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("make", "classes", "images"),
+    [
+        (kaggle_folder, 2, 24),
+        (names_without_extension, 2, 16),
+        (files_below_train, 2, 16),
+        (an_empty_val_folder, 2, 17),
+        (with_a_missing_file, None, "'pics/gone': the table names a file that is not there"),
+        (with_a_comma_too_many, None, "'pics/3.png': a row with more cells than the header"),
+        (a_link_in_a_circle, None, "'a/loop': a link that leads nowhere, or in a circle"),
+    ],
+)
+def test_check_and_train_read_the_same_or_refuse_the_same(tmp_path, make, classes, images):
+    source = str(make(tmp_path / "set"))
+    report = check_source(source)
+    if classes is None:
+        with pytest.raises(DataError, match=images):
+            build(source, tmp_path)
+        assert any(images in str(finding) for finding in report.findings if finding.severity == "error")
+        assert report.exit_code == 3
+        return
+    bundle = build(source, tmp_path)
+    assert len(bundle.class_names) == classes == len(set().union(*report.reading.classes.values()))
+    assert sum(bundle.dataset_sizes.values()) == images == len(report.pictures)
+    assert {row.path for row in split_table(bundle)} == {picture.path for picture in report.pictures}
+    for loader in bundle.dataloaders.values():
+        assert sum(len(labels) for _, labels in loader) == len(loader.dataset)
+
+
+def test_an_unlabelled_split_folder_is_a_note_and_an_unreadable_link_waits_for_on_bad_image(tmp_path):
+    root = an_empty_val_folder(tmp_path / "set")
+    assert any("val/ has no class folders" in line for line in describe(build(root, tmp_path)))
+    (root / "train" / "a" / "gone.png").symlink_to(tmp_path / "nowhere.png")
+    assert sum(build(root, tmp_path, on_bad_image="skip").dataset_sizes.values()) == 17
+    assert [finding.kind for finding in check_source(str(root)).findings if finding.severity == "error"] == [
+        "broken_link"
+    ]

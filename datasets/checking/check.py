@@ -6,66 +6,27 @@ picture in two splits or under two labels, class maps that differ. Everything el
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from datasets.checking.inspection import Inspection, expected_format, inspect_files, same_format
-from datasets.checking.layout import SPLIT_ORDER, Finding, Layout, Picture, class_findings
+from datasets.bundle import LEFT_OUT, Samples
+from datasets.checking.classes import class_problems
+from datasets.checking.inspection import Inspection, expected_format, inspect_files, inspect_pixels, same_format
 from datasets.checking.near_duplicates import LEAST_SIDE, THUMBNAIL_SIZE, near_duplicates
+from datasets.config import DATASET_NAMES, DataConfig
+from datasets.sources.archives import is_archive
+from datasets.sources.image_folder import read_image_folder
+from datasets.sources.own_data import read_source
+from datasets.sources.reading import KINDS, Problem, Reading, split_name
 
-Severity = Literal["error", "warning"]
-
-KINDS: dict[str, tuple[Severity, str]] = {
-    # files
-    "unreadable": ("error", "the image is damaged, or the file cannot be opened"),
-    "truncated": ("error", "the file ends before the picture does"),
-    "zero_bytes": ("error", "an empty file"),
-    "not_an_image": ("error", "something else under an image's name"),
-    "decompression_bomb": ("error", "the header claims more pixels than Pillow agrees to decode"),
-    "missing_file": ("error", "the table names a file that is not there"),
-    "broken_link": ("error", "a link that leads nowhere, or in a circle"),
-    "unreadable_folder": ("error", "a folder that cannot be listed"),
-    "wrong_extension": ("warning", "a readable image whose name promises another format"),
-    "unsupported_file": ("warning", "a file in a class folder that is not read"),
-    "hidden_file": ("warning", "a hidden file in a class folder; not read"),
-    "tiny_image": ("warning", "far smaller than the rest"),
-    "huge_image": ("warning", "so large that decoding it holds up every epoch"),
-    "blank_image": ("warning", "one colour all over"),
-    # folders and tables
-    "stray_image": ("warning", "an image outside every class folder; not read"),
-    "stray_folder": ("warning", "a folder beside the split folders; not read"),
-    "hidden_folder": ("warning", "a hidden folder where class folders are; not read"),
-    "empty_split": ("error", "a split without class folders"),
-    "two_split_folders": ("error", "two folders for the same split"),
-    "split_without_classes": ("warning", "a split folder whose images have no labels; not read"),
-    "empty_label": ("error", "a row of the table without a label"),
-    "unknown_split": ("error", "a split the application does not know"),
-    "duplicate_row": ("error", "the same file twice in the table: the loader refuses it"),
-    "row_in_two_splits": ("error", "the same file in two splits of the table"),
-    "row_with_two_labels": ("error", "the same file under two labels in the table"),
-    "outside_root": ("warning", "the table names a file outside its own folder: it does not move with it"),
-    # classes
-    "empty_class": ("error", "a class without one training image"),
-    "one_class": ("error", "there is only one class"),
-    "class_not_in_train": ("error", "a class of val or test that is never trained"),
-    "class_names_differ_in_spaces": ("error", "two classes whose names look the same"),
-    "class_names_differ_in_case": ("warning", "two classes whose names differ in upper and lower case only"),
-    "class_missing": ("warning", "a class that val or test does not have"),
-    "few_images": ("warning", "a class with very few training images"),
-    "imbalance": ("warning", "the largest class has many times the images of the smallest"),
-    # pictures that are there more than once
-    "duplicate_across_splits": ("error", "the same file in two splits: the score would be too good"),
-    "duplicate_with_two_labels": ("error", "the same file under two labels"),
-    "duplicate": ("warning", "the same file twice in one split"),
-    "near_duplicate_across_splits": ("error", "the same picture in two splits: the score would be too good"),
-    "near_duplicate_with_two_labels": ("warning", "nearly the same picture under two labels"),
-    "near_duplicate": ("warning", "nearly the same picture twice in one split"),
-}
-"""Every kind of finding: its severity and what it means."""
+SPLIT_ORDER = {"": 0, "train": 0, "val": 1, "test": 2}
+"""Where two pictures are the same, the one in the later split is the one out of place."""
 
 HUGE_PIXELS = 50_000_000
 TINY_SIDE = 32  # and less than a quarter of the median: a set of 8 x 8 digits has no tiny images
@@ -73,18 +34,30 @@ TINY_SIDE = 32  # and less than a quarter of the median: a set of 8 x 8 digits h
 Progress = Callable[[Iterable[Inspection], int], Iterable[Inspection]]
 
 
+class Picture(NamedTuple):
+    """One labelled image: `path` relative to the root, `/` between parts; `split` is "" where none is set."""
+
+    path: str
+    split: str
+    label: str
+
+    def problem(self, kind: str, detail: str = "", *, other: str = "") -> Problem:
+        return Problem(kind, *self, other, detail)
+
+
 @dataclass(frozen=True)
 class CheckReport:
     """What was checked and what was found, most severe and most frequent kinds first."""
 
-    layout: Layout
-    findings: tuple[Finding, ...]
+    reading: Reading
+    pictures: tuple[Picture, ...]
+    findings: tuple[Problem, ...]
     too_small: int
     """Pictures that did not take part in the search for near duplicates."""
 
     @property
     def errors(self) -> int:
-        return sum(severity(finding) == "error" for finding in self.findings)
+        return sum(finding.severity == "error" for finding in self.findings)
 
     @property
     def exit_code(self) -> int:
@@ -100,58 +73,99 @@ class CheckReport:
             notes.append(f"{self.too_small:,} pictures are under {LEAST_SIDE} px: only exact copies of them are found")
         return notes
 
-    def kinds(self) -> list[tuple[str, int, Finding]]:
-        """(kind, count, first finding), in the order of the findings."""
+    def kinds(self) -> list[tuple[int, Problem]]:
+        """How often each kind occurs, and its first finding, in the order of the findings."""
         counts = Counter(finding.kind for finding in self.findings)
         first = {finding.kind: finding for finding in reversed(self.findings)}
-        kinds = dict.fromkeys(finding.kind for finding in self.findings)
-        return [(kind, counts[kind], first[kind]) for kind in kinds]
+        return [(counts[kind], first[kind]) for kind in dict.fromkeys(finding.kind for finding in self.findings)]
 
 
-def severity(finding: Finding) -> Severity:
-    return KINDS[finding.kind][0]
+def check_source(
+    source: str,
+    *,
+    data_root: Path = Path("data"),
+    workers: int = 0,
+    progress: Progress = lambda inspections, total: inspections,
+) -> CheckReport:
+    """Read a folder, a table, an archive or a built-in set as training does, and check it.
+
+    An archive is unpacked into a temporary folder.
+
+    Raises:
+        FileNotFoundError: there is no such file or folder.
+        DataError: it is there, but holds no labelled images.
+        ValueError: an unknown name.
+    """
+    if source in DATASET_NAMES:
+        return check(_read_builtin(source, data_root), workers=workers, progress=progress)
+    if not is_archive(Path(source)):
+        return check(read_source(source, data_root), workers=workers, progress=progress)
+    with tempfile.TemporaryDirectory(prefix="check-") as temporary:
+        return check(read_source(source, Path(temporary)), workers=workers, progress=progress)
 
 
-def check(layout: Layout, *, workers: int = 0, progress: Progress = lambda items, total: items) -> CheckReport:
-    """Inspect every picture of a layout on disk, and compare them all. `progress` wraps the stream of inspections."""
-    paths = [picture.path for picture in layout.pictures]
-    inspections = list(progress(inspect_files(layout.root, paths, workers=workers), len(paths)))
-    return report(layout, inspections)
+def _read_builtin(name: str, data_root: Path) -> Reading:
+    """A built-in set through its own reader; one kept in class folders is walked like any other folder."""
+    from datasets.loaders import read_samples  # imports torch
+
+    samples = read_samples(DataConfig(source=name, root=data_root))
+    if samples.root is not None and Path(samples.paths[0]).parent.name == samples.class_names[samples.labels[0]]:
+        return read_image_folder(samples.root)
+    return Reading.of(samples)
 
 
-def report(layout: Layout, inspections: Sequence[Inspection]) -> CheckReport:
-    """Draw the conclusions from a layout and one inspection per picture of it."""
-    findings = layout.findings + class_findings(layout)
-    findings += _file_findings(layout.pictures, inspections)
-    findings += _size_findings(layout.pictures, inspections)
-    unique = _first_of_each(layout.pictures, inspections, findings)
+def check(
+    reading: Reading, *, workers: int = 0, progress: Progress = lambda inspections, total: inspections
+) -> CheckReport:
+    """Inspect every picture that is not left out, and compare them all. `progress` wraps the stream of inspections."""
+    samples = reading.samples
+    rows, pictures = _pictures(samples)
+    if samples.pixels is None:
+        stream = inspect_files(samples.root or Path(), [picture.path for picture in pictures], workers=workers)
+    else:
+        stream = inspect_pixels(samples.pixels, rows)
+    inspections = list(progress(stream, len(rows)))
+    findings = reading.problems + class_problems(reading)
+    findings += _file_findings(pictures, inspections)
+    findings += _size_findings(pictures, inspections)
+    unique = _first_of_each(pictures, inspections, findings)
     compared = [k for k in unique if min(inspections[k].width, inspections[k].height) >= LEAST_SIDE]
-    findings += _near_findings([layout.pictures[k] for k in compared], [inspections[k] for k in compared])
-    return CheckReport(layout, _ordered(findings), len(unique) - len(compared))
+    findings += _near_findings([pictures[k] for k in compared], [inspections[k] for k in compared])
+    return CheckReport(reading, tuple(pictures), _ordered(findings), len(unique) - len(compared))
 
 
-def _ordered(findings: list[Finding]) -> tuple[Finding, ...]:
+def _pictures(samples: Samples) -> tuple[list[int], list[Picture]]:
+    """The rows that are not left out, and their pictures, by split and path."""
+    pictures = {
+        row: Picture(samples.paths[row], split_name(samples.splits[row]), samples.class_names[samples.labels[row]])
+        for row in np.flatnonzero(samples.splits != LEFT_OUT).tolist()
+    }
+    rows = sorted(pictures, key=lambda row: (SPLIT_ORDER[pictures[row].split], pictures[row].path))
+    return rows, [pictures[row] for row in rows]
+
+
+def _ordered(findings: list[Problem]) -> tuple[Problem, ...]:
     counts = Counter(finding.kind for finding in findings)
     order = list(KINDS)
     return tuple(
         sorted(
             findings,
-            key=lambda f: (severity(f) != "error", -counts[f.kind], order.index(f.kind), SPLIT_ORDER[f.split], f.path),
+            key=lambda f: (f.severity != "error", -counts[f.kind], order.index(f.kind), SPLIT_ORDER[f.split], f.path),
         )
     )
 
 
-def _file_findings(pictures: Sequence[Picture], inspections: Sequence[Inspection]) -> list[Finding]:
+def _file_findings(pictures: Sequence[Picture], inspections: Sequence[Inspection]) -> list[Problem]:
     findings = []
     for picture, seen in zip(pictures, inspections, strict=True):
         if seen.fault:
-            findings.append(Finding.about(seen.fault, picture, seen.detail))
+            findings.append(picture.problem(seen.fault, seen.detail))
         elif not same_format(seen.format, expected := expected_format(picture.path)) and expected:
-            findings.append(Finding.about("wrong_extension", picture, f"holds {seen.format}"))
+            findings.append(picture.problem("wrong_extension", f"holds {seen.format}"))
     return findings
 
 
-def _size_findings(pictures: Sequence[Picture], inspections: Sequence[Inspection]) -> list[Finding]:
+def _size_findings(pictures: Sequence[Picture], inspections: Sequence[Inspection]) -> list[Problem]:
     sides = np.array([min(seen.width, seen.height) for seen in inspections if not seen.fault])
     tiny = min(TINY_SIDE, np.median(sides) / 4) if len(sides) else 0
     findings = []
@@ -160,18 +174,16 @@ def _size_findings(pictures: Sequence[Picture], inspections: Sequence[Inspection
             continue
         size = f"{seen.width} x {seen.height} px"
         if min(seen.width, seen.height) < tiny:
-            findings.append(
-                Finding("tiny_image", *picture, detail=f"{size}; shorter side usually {np.median(sides):.0f}")
-            )
+            findings.append(picture.problem("tiny_image", f"{size}; shorter side usually {np.median(sides):.0f}"))
         if seen.width * seen.height > HUGE_PIXELS:
-            findings.append(Finding.about("huge_image", picture, size))
+            findings.append(picture.problem("huge_image", size))
         if seen.thumbnail.count(seen.thumbnail[0]) == len(seen.thumbnail):
-            findings.append(Finding.about("blank_image", picture, f"grey value {seen.thumbnail[0]}"))
+            findings.append(picture.problem("blank_image", f"grey value {seen.thumbnail[0]}"))
     return findings
 
 
 def _first_of_each(
-    pictures: Sequence[Picture], inspections: Sequence[Inspection], findings: list[Finding]
+    pictures: Sequence[Picture], inspections: Sequence[Inspection], findings: list[Problem]
 ) -> list[int]:
     """Indices of the readable pictures, each content once; reports the copies to `findings`."""
     groups: dict[bytes, list[int]] = defaultdict(list)
@@ -182,26 +194,26 @@ def _first_of_each(
         earlier: dict[tuple[str, str], Picture] = {}  # the first of each split and label
         for index in group:
             picture = pictures[index]
-            kinds: dict[str, Finding] = {}
+            kinds: dict[str, Problem] = {}
             for other in earlier.values():
                 for kind in _relations(picture, other):
-                    kinds.setdefault(kind, Finding.about(kind, picture, _where(picture, other), other=other.path))
+                    kinds.setdefault(kind, picture.problem(kind, _where(picture, other), other=other.path))
             findings += kinds.values()
             earlier.setdefault((picture.split, picture.label), picture)
     return [group[0] for group in groups.values()]
 
 
-def _near_findings(pictures: Sequence[Picture], inspections: Sequence[Inspection]) -> list[Finding]:
+def _near_findings(pictures: Sequence[Picture], inspections: Sequence[Inspection]) -> list[Problem]:
     """One finding per picture and kind, with the most similar earlier picture as the other one."""
     raw = b"".join(seen.thumbnail for seen in inspections)
     thumbnails = np.frombuffer(raw, np.uint8).reshape(-1, THUMBNAIL_SIZE, THUMBNAIL_SIZE)
     (left, right), correlation, mirrored = near_duplicates(thumbnails)
-    best: dict[tuple[str, int], Finding] = {}
+    best: dict[tuple[str, int], Problem] = {}
     for k in np.argsort(-correlation, kind="stable"):
         other, picture = pictures[left[k]], pictures[right[k]]  # left < right: the earlier split first
         detail = f"{_where(picture, other)}; {'mirrored, ' if mirrored[k] else ''}similarity {correlation[k]:.3f}"
         for kind in _relations(picture, other):
-            finding = Finding.about(f"near_{kind}", picture, detail, other=other.path)
+            finding = picture.problem(f"near_{kind}", detail, other=other.path)
             best.setdefault((kind, int(right[k])), finding)
     return list(best.values())
 

@@ -5,6 +5,7 @@ Runs in a pool of processes that import Pillow and NumPy only: they start in a f
 
 from __future__ import annotations
 
+import os
 import signal
 import warnings
 from collections.abc import Iterator, Sequence
@@ -82,6 +83,8 @@ def inspect_file(root: Path, path: str) -> Inspection:
     try:
         data = (root / path).read_bytes()
     except OSError as error:
+        if (root / path).is_symlink() and not (root / path).exists():
+            return Inspection(fault="broken_link", detail=f"-> {os.readlink(root / path)}")
         return Inspection(fault="unreadable", detail=error.strerror or str(error))
     digest = blake2b(data, digest_size=16).digest()
     if not data:
@@ -98,6 +101,14 @@ def inspect_file(root: Path, path: str) -> Inspection:
     except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError, struct.error, ... for damaged files
         detail = " ".join(str(error).split()) or type(error).__name__
         return Inspection(digest, "truncated" if _ends_early(data) else "unreadable", detail)
+
+
+def inspect_pixels(pixels: np.ndarray, rows: Sequence[int]) -> Iterator[Inspection]:
+    """Yield one Inspection per chosen picture of a set that is held in memory, uint8 (N, H, W, C)."""
+    height, width = pixels.shape[1:3]
+    for row in rows:
+        digest = blake2b(pixels[row].tobytes(), digest_size=16).digest()
+        yield Inspection(digest, None, "", "", width, height, thumbnail_of(pixels[row]).tobytes())
 
 
 def _decode(data: bytes, digest: bytes) -> Inspection:

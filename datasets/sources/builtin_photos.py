@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
-from datasets.bundle import SPLITS, PathTable, Samples
+from datasets.bundle import PathTable, Samples
 from datasets.errors import DataError
 from datasets.sources.archives import unpack
-from datasets.sources.csv_table import samples_from_rows
+from datasets.sources.csv_table import read_table
 from datasets.sources.fetch import Resource, obtain, obtain_unpacked
 from datasets.sources.image_folder import innermost, read_image_folder
 
@@ -46,7 +45,9 @@ DOG_BREED_FOLDERS = ("dog_breed", "dog-breed-identification", "dog_breed_tiny")
 
 def read_hymenoptera(root: Path) -> Samples:
     """Ants and bees, 244 + 153 photographs: PyTorch's transfer-learning tutorial (Chilamkurthy 2017)."""
-    return read_image_folder(obtain_unpacked("hymenoptera", root, "hymenoptera_data", HYMENOPTERA), "hymenoptera")
+    return read_image_folder(
+        obtain_unpacked("hymenoptera", root, "hymenoptera_data", HYMENOPTERA), "hymenoptera"
+    ).usable()
 
 
 def read_dog_breed(root: Path) -> Samples:
@@ -57,10 +58,7 @@ def read_dog_breed(root: Path) -> Samples:
     table = _dog_breed_folder(root) / "labels.csv"
     if not table.is_file():
         raise DataError(f"no file {table}; expected Kaggle's labels.csv (id,breed) beside train/")
-    rows = pd.read_csv(table, dtype=str, keep_default_na=False)
-    if not {"id", "breed"} <= set(rows.columns):
-        raise DataError(f"{table} has the columns {', '.join(rows.columns)}; expected id,breed")
-    return samples_from_rows(table, [f"train/{each}.jpg" for each in rows["id"]], rows["breed"], name="dog_breed")
+    return read_table(table, "dog_breed").usable()
 
 
 def read_oxford_pets(root: Path) -> Samples:
@@ -68,15 +66,15 @@ def read_oxford_pets(root: Path) -> Samples:
     folder = root / "oxford-iiit-pet"
     obtain_unpacked("oxford_pets", root, "oxford-iiit-pet/images", PETS_IMAGES)
     obtain_unpacked("oxford_pets", root, "oxford-iiit-pet/annotations", PETS_ANNOTATIONS)
-    parts = [_read_pets_list(folder / "annotations" / f"{part}.txt") for part in ("trainval", "test")]
-    rows = pd.concat(parts, keys=["train", "test"], names=["split"]).reset_index()
-    breeds = rows.drop_duplicates("label").sort_values("label")["image"].str.rpartition("_")[0]
+    lists = [_read_pets_list(folder / "annotations" / f"{part}.txt") for part in ("trainval", "test")]
+    images, labels = zip(*lists[0], *lists[1], strict=True)
+    breeds = dict(sorted((label, image.rpartition("_")[0]) for image, label in zip(images, labels, strict=True)))
     return Samples(
         name="oxford_pets",
-        class_names=tuple(" ".join(part.title() for part in breed.split("_")) for breed in breeds),
-        paths=PathTable.from_paths([f"images/{image}.jpg" for image in rows["image"]]),
-        labels=rows["label"].to_numpy(np.int32) - 1,
-        splits=rows["split"].map(SPLITS.index).to_numpy(np.int8),
+        class_names=tuple(" ".join(part.title() for part in breed.split("_")) for breed in breeds.values()),
+        paths=PathTable.from_paths([f"images/{image}.jpg" for image in images]),
+        labels=np.array(labels, np.int32) - 1,
+        splits=np.repeat(np.array([0, 2], np.int8), [len(part) for part in lists]),  # train and test
         root=folder,
         val_fraction=0.1,
     )
@@ -102,10 +100,12 @@ def read_flowers102(root: Path) -> Samples:
     )
 
 
-def _read_pets_list(file: Path) -> pd.DataFrame:
+def _read_pets_list(file: Path) -> list[tuple[str, int]]:
+    """(image, label from 1) of each line `image label species breed`; others start with a #."""
     if not file.is_file():
         raise DataError(f"no file {file}; remove its folder to unpack it again")
-    return pd.read_csv(file, sep=" ", names=["image", "label", "species", "breed"], comment="#")
+    lines = (line.partition("#")[0].split() for line in file.read_text(encoding="utf-8").splitlines())
+    return [(cells[0], int(cells[1])) for cells in lines if cells]
 
 
 def _dog_breed_folder(root: Path) -> Path:

@@ -4,43 +4,53 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from datasets.bundle import SPLITS, UNSPLIT, PathTable, Samples
 from datasets.errors import DataError
-from datasets.images import IMAGE_EXTENSIONS, is_image_name
+from datasets.images import is_image_name
+from datasets.sources.reading import SPLIT_FOLDERS, Problem, Reading
 
-SPLIT_FOLDERS: dict[str, str] = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "test": "test",
-    "testing": "test",
-}
+_SYSTEM_FILES = frozenset({".ds_store", "thumbs.db", "desktop.ini", ".gitkeep", ".keep", ".gitignore", ".nojekyll"})
+_UNREAD_PICTURES = (".gif", ".heic", ".heif", ".avif", ".jfif", ".jpe", ".jp2", ".svg", ".tga", ".ico", ".raw", ".psd")
 
 
-def read_image_folder(root: Path, name: str | None = None) -> Samples:
-    """Index a folder. The class map comes from `train` (or the only tree) and holds for every split.
+def read_image_folder(root: Path, name: str | None = None) -> Reading:
+    """Index a folder, links followed, and report all that is out of place. The class map holds for every split.
 
     Raises:
         FileNotFoundError: no such folder.
-        DataError: no images, an empty class folder, or a class in val or test that train does not have.
+        DataError: the folder cannot be listed, or there is no image in any class folder.
     """
     if not root.is_dir():
         raise FileNotFoundError(f"no folder {root}")
     name = name or root.name
-    root = innermost(root)
-    splits = split_folders(root)
-    if "train" in splits:
-        return _read_splits(root, splits, name)
-    if splits:
-        raise DataError(f"{root} has the folder {next(iter(splits.values()))!r} but no 'train' folder")
-    return _read_tree(root, name)
+    try:
+        root = innermost(root)
+        tree = _Tree(root)
+        paths = PathTable(tree.groups())
+    except OSError as error:
+        raise DataError(f"cannot list the folder {error.filename or root}: {error.strerror}") from error
+    if not len(paths):
+        raise DataError(
+            f"{root} has no images in class folders; expected {root}/<class>/<image> or {root}/train/<class>/<image>"
+        )
+    class_names = sorted(set().union(*tree.classes.values()))
+    samples = Samples(
+        name=name,
+        class_names=tuple(class_names),
+        paths=paths,
+        labels=np.repeat(np.array([class_names.index(label) for label in tree.labels], np.int32), tree.counts),
+        splits=np.repeat(np.array(tree.codes, np.int8), tree.counts),
+        root=root,
+        val_fraction=0.1 if "test" in tree.classes else 0.15,
+        notes=tree.notes(),
+    )
+    return Reading(
+        str(root), "class folders" if "" in tree.classes else "split folders", samples, tree.classes, tree.problems
+    )
 
 
 def innermost(root: Path) -> Path:
@@ -53,117 +63,155 @@ def innermost(root: Path) -> Path:
         root = inner
 
 
-def split_folders(root: Path) -> dict[str, str]:
-    """Split name -> folder name, for the folders of `root` that are called train, val, valid, test, ..."""
-    found: dict[str, str] = {}
-    for folder in list_folder(root)[0]:
-        split = SPLIT_FOLDERS.get(folder.lower())
-        if split in found:
-            raise DataError(f"{root} has two folders for {split}: {found[split]!r} and {folder!r}; keep one")
-        if split is not None:
-            found[split] = folder
-    return dict(sorted(found.items(), key=lambda item: SPLITS.index(item[0])))
-
-
 def list_folder(folder: Path | str) -> tuple[list[str], list[str]]:
     """Sorted names of the visible sub-folders and of the visible files."""
-    folders: list[str] = []
-    files: list[str] = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if not entry.name.startswith(".") and entry.name != "__MACOSX":
-                (folders if entry.is_dir() else files).append(entry.name)
-    return sorted(folders), sorted(files)
+    entries = [entry for entry in _entries(folder) if not _is_hidden(entry.name)]
+    return [entry.name for entry in entries if entry.is_dir()], [entry.name for entry in entries if not entry.is_dir()]
 
 
-def _read_splits(root: Path, splits: dict[str, str], name: str) -> Samples:
-    class_names = tuple(list_folder(root / splits["train"])[0])
-    if not class_names:
-        raise DataError(f"{root / splits['train']} has no class folders; expected {root}/train/<class>/<image>")
-    notes: list[str] = []
-    tree, groups, labels, codes = _Classes(root), [], [], []
-    for split, folder in splits.items():
-        classes = list_folder(root / folder)[0]
-        if split == "test" and not classes:
-            notes.append(f"{folder}/ has no class folders, so no labels: it is not used")
-            continue
-        unknown = [each for each in classes if each not in class_names]
-        if unknown:
-            raise DataError(
-                f"{root / folder} has the class {unknown[0]!r}, which {splits['train']}/ does not have; "
-                f"classes there: {', '.join(class_names[:10])}{', ...' if len(class_names) > 10 else ''}"
-            )
-        groups.append(tree.walk([f"{folder}/{each}" for each in classes], required=split == "train"))
-        labels += [class_names.index(each) for each in classes]
-        codes += [SPLITS.index(split)] * len(classes)
-    paths = PathTable(chain.from_iterable(groups))
-    return Samples(
-        name=name,
-        class_names=class_names,
-        paths=paths,
-        labels=np.repeat(np.array(labels, np.int32), tree.counts),
-        splits=np.repeat(np.array(codes, np.int8), tree.counts),
-        root=root,
-        val_fraction=0.1 if "test" in splits else 0.15,
-        notes=(*notes, *tree.notes()),
-    )
-
-
-def _read_tree(root: Path, name: str) -> Samples:
-    class_names, files = list_folder(root)
-    if not class_names:
-        pictures = sum(map(is_image_name, files))
-        raise DataError(
-            f"{root} has {pictures} images but no class folders; expected {root}/<class>/<image> "
-            f"or {root}/train/<class>/<image>"
-        )
-    tree = _Classes(root)
-    paths = PathTable(tree.walk(class_names, required=True))
-    return Samples(
-        name=name,
-        class_names=tuple(class_names),
-        paths=paths,
-        labels=np.repeat(np.arange(len(class_names), dtype=np.int32), tree.counts),
-        splits=np.full(len(paths), UNSPLIT, np.int8),
-        root=root,
-        notes=tree.notes(),
-    )
-
-
-class _Classes:
-    """Walks class folders, one after the other as the table asks for them, and notes what it passes over."""
+class _Tree:
+    """Walks the class folders, one after the other as the table of paths asks for them."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.classes: dict[str, set[str]] = {}
+        self.problems: list[Problem] = []
+        # One of each per class folder:
+        self.labels: list[str] = []
+        self.codes: list[int] = []
         self.counts: list[int] = []
-        self._other: list[str] = []
 
-    def walk(self, folders: list[str], *, required: bool) -> Iterator[tuple[str, list[str]]]:
-        """(folder, image names) for every folder below the class folders; `counts` grows by one per class folder."""
-        for folder in folders:
-            count = 0
-            for each, names in self._walk(folder):
-                count += len(names)
-                yield each, names
-            if required and not count:
-                raise DataError(
-                    f"class folder {self.root / folder} holds no images ({', '.join(IMAGE_EXTENSIONS)}); "
-                    "fill or remove it"
-                )
-            self.counts.append(count)
+    def groups(self) -> Iterator[tuple[str, list[str]]]:
+        """(folder, image names) for every folder with images, split by split and class by class."""
+        entries = _entries(self.root)
+        named = {entry.name: SPLIT_FOLDERS[entry.name.lower()] for entry in entries if _is_split_folder(entry)}
+        if not named:
+            yield from self._split("", "")
+            return
+        folders: dict[str, str] = {}
+        for entry in entries:
+            split = named.get(entry.name)
+            if split in folders:
+                self._add("two_split_folders", entry.name, split, detail=f"{folders[split]} is {split} too; keep one")
+            elif split:
+                folders[split] = entry.name
+            elif not entry.is_dir():
+                self._loose_entry(entry, "", "")
+            elif not self._hidden_folder(entry, "", ""):
+                self._add("stray_folder", entry.name, detail=f"beside {', '.join(named)}: left out")
+        if "train" not in folders:
+            self._add("empty_split", "train", "train", detail=f"beside {', '.join(named)}")
+        for split in SPLITS:
+            if split in folders:
+                yield from self._split(folders[split], split)
 
     def notes(self) -> tuple[str, ...]:
-        if not self._other:
-            return ()
-        more = f" and {len(self._other) - 1} more" if len(self._other) > 1 else ""
-        return (f"not images, by their names, and left out: {self._other[0]}{more}",)
+        """What a person who trains should know about the set."""
+        unlabelled = [problem.path for problem in self.problems if problem.kind == "split_without_classes"]
+        other = [problem.path for problem in self.problems if problem.kind == "unsupported_file"]
+        more = f" and {len(other) - 1} more" if len(other) > 1 else ""
+        return (
+            *(f"{folder}/ has no class folders, so no labels: it is not used" for folder in unlabelled),
+            *([f"not images, by their names, and left out: {other[0]}{more}"] if other else []),
+        )
 
-    def _walk(self, folder: str) -> Iterator[tuple[str, list[str]]]:
-        folders, files = list_folder(os.path.join(self.root, folder))
-        images = [name for name in files if is_image_name(name)]
-        if len(images) < len(files):
-            self._other += [f"{folder}/{name}" for name in files if not is_image_name(name)]
+    def _split(self, folder: str, split: str) -> Iterator[tuple[str, list[str]]]:
+        """The class folders in a split folder (or in the root, split ""); all else in there is out of place."""
+        entries = self._list(folder, split, "")
+        loose = [entry for entry in entries if not entry.is_dir()]
+        labels = [entry.name for entry in entries if entry.is_dir() and not self._hidden_folder(entry, folder, split)]
+        if not labels and split:
+            detail = f"{sum(is_image_name(entry.name) for entry in loose):,} images, no class folders"
+            self._add("empty_split" if split == "train" else "split_without_classes", folder, split, detail=detail)
+            return
+        self.classes[split] = set(labels)
+        for label in labels:
+            count = 0
+            for path, images in self._class_folder(_join(folder, label), split, label):
+                count += len(images)
+                yield path, images
+            self.labels.append(label)
+            self.codes.append(SPLITS.index(split) if split else UNSPLIT)
+            self.counts.append(count)
+        for entry in loose:
+            self._loose_entry(entry, folder, split)
+
+    def _class_folder(self, folder: str, split: str, label: str) -> Iterator[tuple[str, list[str]]]:
+        images, folders = [], []
+        for entry in self._list(folder, split, label):
+            path, name = _join(folder, entry.name), entry.name.lower()
+            if entry.is_dir():
+                if _leads_back(entry):
+                    self._add("broken_link", path, split, label, "leads back to a folder above it")
+                elif not self._hidden_folder(entry, folder, split, label):
+                    folders.append(path)
+            elif name.startswith(".") or name in _SYSTEM_FILES:
+                if name not in _SYSTEM_FILES:
+                    self._add("hidden_file", path, split, label, "left out")
+            elif is_image_name(name) and (entry.is_file() or entry.is_symlink()):
+                images.append(entry.name)  # a link that leads nowhere is an image that cannot be read
+            elif _is_broken_link(entry):
+                self._add("broken_link", path, split, label, f"-> {os.readlink(entry.path)}")
+            else:
+                suffix = Path(name).suffix if entry.is_file() else "such"
+                self._add(
+                    "unsupported_file", path, split, label, f"{suffix or 'no extension: such'} files are not read"
+                )
         if images:
             yield folder, images
-        for each in folders:
-            yield from self._walk(f"{folder}/{each}")
+        for path in folders:
+            yield from self._class_folder(path, split, label)
+
+    def _loose_entry(self, entry: os.DirEntry[str], folder: str, split: str) -> None:
+        """A file outside every class folder: notes and tables belong there, pictures do not."""
+        path = _join(folder, entry.name)
+        if _is_broken_link(entry):
+            self._add("broken_link", path, split, detail=f"-> {os.readlink(entry.path)}")
+        elif entry.is_file() and (is_image_name(entry.name) or entry.name.lower().endswith(_UNREAD_PICTURES)):
+            self._add("stray_image", path, split, detail="outside every class folder: left out")
+
+    def _hidden_folder(self, entry: os.DirEntry[str], folder: str, split: str, label: str = "") -> bool:
+        if not _is_hidden(entry.name):
+            return False
+        if entry.name != ".git" and any(is_image_name(name) for _, _, files in os.walk(entry.path) for name in files):
+            detail = "images in it are left out; other programs take it for a class"
+            self._add("hidden_folder", _join(folder, entry.name), split, label, detail)
+        return True
+
+    def _list(self, path: str, split: str, label: str) -> list[os.DirEntry[str]]:
+        """The entries of a folder, sorted; none, and a problem, where it cannot be listed."""
+        try:
+            return _entries(self.root / path)
+        except OSError as error:
+            self._add("unreadable_folder", path, split, label, error.strerror or str(error))
+            return []
+
+    def _add(self, kind: str, path: str, split: str = "", label: str = "", detail: str = "") -> None:
+        self.problems.append(Problem(kind, path, split, label, "", detail))
+
+
+def _entries(folder: Path | str) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        return sorted(entries, key=lambda entry: entry.name)
+
+
+def _join(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or name == "__MACOSX"
+
+
+def _is_split_folder(entry: os.DirEntry[str]) -> bool:
+    return entry.name.lower() in SPLIT_FOLDERS and entry.is_dir()
+
+
+def _is_broken_link(entry: os.DirEntry[str]) -> bool:
+    return entry.is_symlink() and not os.path.exists(entry.path)
+
+
+def _leads_back(entry: os.DirEntry[str]) -> bool:
+    if not entry.is_symlink():
+        return False
+    return Path(os.path.realpath(os.path.dirname(entry.path))).is_relative_to(os.path.realpath(entry.path))

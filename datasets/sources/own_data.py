@@ -10,20 +10,30 @@ from datasets.bundle import Samples
 from datasets.config import DATASET_NAMES
 from datasets.errors import DataError
 from datasets.sources.archives import is_archive, unpack
-from datasets.sources.csv_table import TABLE_SUFFIXES, read_table
+from datasets.sources.csv_table import TABLE_SUFFIXES, is_sample_table, read_table
 from datasets.sources.image_folder import innermost, list_folder, read_image_folder
+from datasets.sources.reading import Reading
 from datasets.text import did_you_mean
 
 EXPECTED = "a folder of class folders, of train/ and val/, a table path,label[,split] (.csv, .tsv), or a .zip of these"
 
 
 def read_own_data(source: str, root: Path) -> Samples:
-    """The sample table of a folder, a table or an archive; archives are unpacked below `root`/unpacked, once.
+    """The sample table of a person's own data, as training wants it: without a fault.
 
     Raises:
         FileNotFoundError: nothing is there.
         DataError: it is there but cannot be used as it is.
         ValueError: not a path but a name, and no built-in set has it.
+    """
+    return read_source(source, root).usable()
+
+
+def read_source(source: str, root: Path) -> Reading:
+    """Read a folder, a table or an archive; archives are unpacked below `root`/unpacked, once.
+
+    Raises:
+        what `read_own_data` raises, but for problems that leave some images to look at.
     """
     path = Path(source).expanduser()
     if path.is_dir():
@@ -42,22 +52,17 @@ def read_own_data(source: str, root: Path) -> Samples:
     )
 
 
-def _read_folder(folder: Path, name: str, *, confined: bool = False) -> Samples:
-    inner = innermost(folder)
-    folders, files = list_folder(inner)
-    tables = [each for each in files if each.lower().endswith(TABLE_SUFFIXES)]
-    if len(tables) == 1 and _is_sample_table(inner / tables[0]):
-        return read_table(inner / tables[0], name, confined=confined)
-    if not folders and not files:
-        raise DataError(f"{folder} is empty; expected {EXPECTED}")
+def _read_folder(folder: Path, name: str, *, confined: bool = False) -> Reading:
+    """The one table in a folder that names paths and labels is meant as its index; else there are class folders."""
+    try:
+        inner = innermost(folder)
+        tables = [inner / file for file in list_folder(inner)[1] if file.lower().endswith(TABLE_SUFFIXES)]
+    except OSError as error:
+        raise DataError(f"cannot list the folder {error.filename or folder}: {error.strerror}") from error
+    indexes = [table for table in tables if is_sample_table(table)]
+    if len(indexes) == 1:
+        return read_table(indexes[0], name, confined=confined)
     return read_image_folder(inner, name)
-
-
-def _is_sample_table(path: Path) -> bool:
-    """A folder may hold some other table; one that names paths and labels is meant as the index."""
-    with open(path, encoding="utf-8-sig", errors="replace") as file:
-        header = file.readline().lower().replace("\t", ",")
-    return {"path", "label"} <= {column.strip().strip('"') for column in header.split(",")}
 
 
 def _unpacked_once(archive: Path, root: Path) -> Path:
