@@ -47,51 +47,50 @@ class Picture:
         return int.from_bytes(self.png[16:20], "big")
 
 
-def draw(results: Sequence[ConditionResult], sights: Sights) -> Iterator[Picture]:
-    """Yield all figures, in the order in which a report shows them."""
+def draw(results: Sequence[ConditionResult], sights: Sights) -> list[Picture]:
+    """All figures, in the order in which a report shows them."""
+    drawn: list[tuple[str, Condition | None, str, figures.Figure]] = []
     if len(results) > 1:
-        yield Picture(
-            "accuracy_by_labels",
-            None,
-            "Points are seeds, lines their mean, bars the Wilson 95 % interval from the lowest to the highest run.",
-            figures.png(
-                figures.accuracy_by_labels(
-                    results[0].condition.names,
-                    [result.condition.labels for result in results],
-                    [[100 * row.arm.accuracies for row in result.arms] for result in results],
-                    [
-                        [(100 * row.scores.wilson_low, 100 * row.scores.wilson_high) for row in result.arms]
-                        for result in results
-                    ],
-                )
-            ),
-        )
+        drawn.append(("accuracy_by_labels", None, *_accuracy_by_labels(results)))
     for result in results:
-        for kind, caption, figure in of_condition(result):
-            yield Picture(kind, result.condition if len(results) > 1 else None, caption, figures.png(figure))
+        condition = result.condition if len(results) > 1 else None
+        drawn += [(kind, condition, caption, figure) for kind, caption, figure in _of_condition(result)]
     if sights.arms:
-        yield Picture(
-            "attention",
-            None,
-            "Attention rollout of the first seed's model, true class above each image; bright is what it looks at.",
-            figures.png(figures.attention(sights.arms, sights.images)),
+        caption = (
+            "Attention rollout of the first seed's model, true class above each image; bright is what it looks at."
         )
+        drawn.append(("attention", None, caption, figures.attention(sights.arms, sights.images)))
+    return [Picture(kind, condition, caption, figures.png(figure)) for kind, condition, caption, figure in drawn]
 
 
-def of_condition(result: ConditionResult) -> Iterator[tuple[str, str, figures.Figure]]:
+def _accuracy_by_labels(results: Sequence[ConditionResult]) -> tuple[str, figures.Figure]:
+    conditions = [result.condition for result in results]
+    intervals = [[(row.scores.wilson_low, row.scores.wilson_high) for row in result.arms] for result in results]
+    return (
+        "Points are seeds, lines their mean, bars the Wilson 95 % interval from the lowest to the highest run.",
+        figures.accuracy_by_labels(
+            conditions[0].names,
+            [condition.labels for condition in conditions],
+            100 * np.array([[arm.accuracies for arm in condition.arms] for condition in conditions]),
+            100 * np.array(intervals),
+        ),
+    )
+
+
+def _of_condition(result: ConditionResult) -> Iterator[tuple[str, str, figures.Figure]]:
     """Yield kind, caption and figure of everything that is drawn of one condition."""
-    arms, names = result.condition.arms, result.condition.names
+    arms, names, class_names = result.condition.arms, result.condition.names, result.condition.class_names
     yield (
         "learning_curves",
         "On the validation images. Thin lines are seeds, thick ones their mean.",
         figures.learning_curves(names, [[curves(run) for run in arm.runs] for arm in arms]),
     )
-    if len(result.condition.class_names) <= figures.MOST_CLASSES:
+    if len(class_names) <= figures.MOST_CLASSES:
         seeds = len(arms[0].runs)
         yield (
             "confusion",
             f"Counts of scored images{f', {seeds} seeds added up' if seeds > 1 else ''}. Rows are the true classes.",
-            figures.confusion_matrices(names, list(map(confusion, arms)), result.condition.class_names),
+            figures.confusion_matrices(names, list(map(confusion, arms)), class_names),
         )
     yield (
         "reliability",

@@ -49,8 +49,8 @@ class Disagreement:
 
     first: Arm
     second: Arm
-    only_first: tuple[Example, ...]
-    only_second: tuple[Example, ...]
+    only_first: list[Example]
+    only_second: list[Example]
     problem: str = ""
 
 
@@ -70,31 +70,23 @@ def disagreement(result: ConditionResult) -> Disagreement:
     """The images that only the first arm, or only the most accurate of the others, gets right."""
     first = result.condition.arms[0]
     second = max(result.arms[1:], key=lambda row: row.scores.accuracy).arm
-    only_first, only_second = only_one_right(first, second, limit=EXAMPLES)
+    only_first, only_second = only_one_right(first, second)
     rows = [*only_first, *only_second]
     run, problem = first.runs[0], ""
     thumbnails: list[str | None] = [None] * len(rows)
-    if rows:
-        try:
-            thumbnails = [thumbnail(image) for image in open_images(run, rows)]
-        except (DataError, OSError, ValueError) as error:
-            problem = f"The images are not shown: {error}"
-    examples = [
-        Example(
-            row,
-            run.paths[row],
-            run.class_names[run.labels[row]],
-            usual_prediction(first, row),
-            usual_prediction(second, row),
-            picture,
-        )
-        for row, picture in zip(rows, thumbnails, strict=True)
-    ]
+    try:
+        thumbnails = [thumbnail(image) for image in open_images(run, rows)] if rows else []
+    except (DataError, OSError, ValueError) as error:
+        problem = f"The images are not shown: {error}"
+    examples = []
+    for row, picture in zip(rows, thumbnails, strict=True):
+        predictions = usual_prediction(first, row), usual_prediction(second, row)
+        examples.append(Example(row, run.paths[row], run.class_names[run.labels[row]], *predictions, picture))
     count = len(only_first)
-    return Disagreement(first, second, tuple(examples[:count]), tuple(examples[count:]), problem)
+    return Disagreement(first, second, examples[:count], examples[count:], problem)
 
 
-def only_one_right(first: Arm, second: Arm, *, limit: int = EXAMPLES) -> tuple[list[int], list[int]]:
+def only_one_right(first: Arm, second: Arm) -> tuple[list[int], list[int]]:
     """Rows of the images that most runs of one arm get right and most of the other do not, clearest first.
 
     Of equally clear ones the classes take turns, each beginning where the winner is surer of the true class.
@@ -105,8 +97,8 @@ def only_one_right(first: Arm, second: Arm, *, limit: int = EXAMPLES) -> tuple[l
     images = pd.DataFrame({"gap": right - other, "sure": sure, "label": first.runs[0].labels})
     mirrored = images.assign(gap=-images["gap"], sure=-images["sure"])
     return (
-        [row for row in _clearest(images) if ours[row]][:limit],
-        [row for row in _clearest(mirrored) if theirs[row]][:limit],
+        [row for row in _clearest(images) if ours[row]][:EXAMPLES],
+        [row for row in _clearest(mirrored) if theirs[row]][:EXAMPLES],
     )
 
 

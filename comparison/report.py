@@ -34,7 +34,7 @@ def write_report(comparison: Comparison, results: Sequence[ConditionResult], fol
     folder.mkdir(parents=True, exist_ok=True)
     disagreements = [disagreement(result) for result in results]
     sights = sights_of(results[-1], disagreements[-1])
-    pictures = list(draw(results, sights))
+    pictures = draw(results, sights)
     texts = {
         "table.csv": table_csv(comparison, results),
         "table.md": table_md(comparison, results),

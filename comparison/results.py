@@ -62,10 +62,7 @@ class Costs:
 class Pair:
     """Two arms under one condition, the later minus the earlier."""
 
-    first: Arm
-    second: Arm
     difference: PairedDifference
-    """Of `second` minus `first`."""
     adjusted_p: float | None
     """Holm's, where there are more than two arms."""
     mcnemar: tuple[float, ...]
@@ -78,7 +75,7 @@ class Pair:
 
     @property
     def mark(self) -> str:
-        """better, worse or unclear, of `second` beside `first`."""
+        """same, unclear, better or worse: the later arm beside the earlier."""
         if self.difference.identical:
             return "same"
         if not is_claim(self.difference, self.adjusted_p):
@@ -119,20 +116,16 @@ def judge(condition: Condition, *, scored: str) -> tuple[Pair, ...]:
     """All pairs of arms, those with the first arm first; of more than two arms with Holm's correction."""
     couples = list(combinations(condition.arms, 2))
     differences = [paired_difference(second.correct, first.correct) for first, second in couples]
-    adjusted: list[float | None] = [None] * len(couples)
+    adjusted: list[float | None] = [None]
     if len(couples) > 1:
         adjusted = [*holm([difference.p for difference in differences])]
-    return tuple(
-        Pair(
-            first, second, difference, p,
-            tuple(mcnemar(a, b) for a, b in zip(first.correct, second.correct, strict=True)),
-            verdict(
-                difference, (second.name, first.name), (second.accuracies.mean(), first.accuracies.mean()),
-                scored=scored, adjusted_p=p, pairs=len(couples),
-            ),
-        )
-        for (first, second), difference, p in zip(couples, differences, adjusted, strict=True)
-    )  # fmt: skip
+    pairs = []
+    for (first, second), difference, p in zip(couples, differences, adjusted, strict=True):
+        names, accuracies = (second.name, first.name), (second.accuracies.mean(), first.accuracies.mean())
+        sentence = verdict(difference, names, accuracies, scored=scored, adjusted_p=p, pairs=len(couples))
+        of_seeds = tuple(mcnemar(a, b) for a, b in zip(first.correct, second.correct, strict=True))
+        pairs.append(Pair(difference, p, of_seeds, sentence))
+    return tuple(pairs)
 
 
 def score(arm: Arm) -> Scores:

@@ -63,27 +63,22 @@ def _curves(axis, lines: Sequence[tuple[np.ndarray, np.ndarray]], shade: str) ->
 
 
 def accuracy_by_labels(
-    names: Sequence[str],
-    labels: Sequence[str],
-    accuracies: Sequence[Sequence[np.ndarray]],
-    intervals: Sequence[Sequence[tuple[float, float]]],
+    names: Sequence[str], labels: Sequence[str], accuracies: np.ndarray, intervals: np.ndarray
 ) -> Figure:
     """Accuracy over labels per class: points are seeds, lines their mean, bars an interval.
 
     Args:
-        accuracies: for each of `labels` and each arm one percentage per seed.
-        intervals: for each of `labels` and each arm the ends of its bar, in percent.
+        accuracies: percent (labels, arms, seeds).
+        intervals: the ends of each bar, percent (labels, arms, 2).
     """
     figure = Figure(figsize=(max(5.0, 2.6 + 1.3 * len(labels)), 4.2), layout="constrained")
     axis = figure.subplots()
     for index in range(len(names)):
         places = np.arange(len(labels)) + 0.07 * (index - (len(names) - 1) / 2)
-        points = [of_labels[index] for of_labels in accuracies]
-        low, high = zip(*(of_labels[index] for of_labels in intervals), strict=True)
-        for x, values, bottom, top in zip(places, points, low, high, strict=True):
-            axis.vlines(x, bottom, top, color=colour(index), linewidth=5, alpha=0.22)
-            axis.scatter(np.full(len(values), x), values, s=14, color=colour(index), zorder=3)
-        axis.plot(places, [values.mean() for values in points], color=colour(index), linewidth=1.8)
+        points = accuracies[:, index]  # (labels, seeds)
+        axis.vlines(places, *intervals[:, index].T, color=colour(index), linewidth=5, alpha=0.22)
+        axis.scatter(np.repeat(places, points.shape[1]), points.ravel(), s=14, color=colour(index), zorder=3)
+        axis.plot(places, points.mean(axis=1), color=colour(index), linewidth=1.8)
     axis.set_xticks(range(len(labels)), labels)
     axis.set_xlim(-0.4, len(labels) - 0.6)
     axis.set_xlabel("training images per class")
