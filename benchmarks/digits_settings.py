@@ -74,12 +74,12 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", nargs="*", default=list(SETTINGS))
     options = parser.parse_args()
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in options.only}
+    scores_of: dict[str, list[tuple[float, float]]] = {name: [] for name in options.only}
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
         pending = [pool.submit(trial, name, seed) for seed in range(options.seeds) for name in options.only]
         for future in pending:
             name, accuracy, loss = future.result()
-            found[name].append((accuracy, loss))
+            scores_of[name].append((accuracy, loss))
             print(f"{name:>38}  val accuracy {accuracy:.2%}  loss {loss:.4f}", flush=True)
     table = {
         name: {
@@ -87,7 +87,7 @@ def main() -> None:
             "val_accuracy_all": [round(accuracy, 5) for accuracy, _ in scores],
             "val_loss_mean": round(statistics.mean(loss for _, loss in scores), 5),
         }
-        for name, scores in found.items()
+        for name, scores in scores_of.items()
     }
     write_result("digits_settings", {"settings": table, "seeds": options.seeds, "threads": 1, **describe()})
 

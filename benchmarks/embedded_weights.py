@@ -33,7 +33,7 @@ def judge(weights: str, *, labels: int, seeds: int, folder: Path) -> dict[str, A
     """Validation accuracy by learning rate: mean and standard deviation over seeds, in percent."""
     rows = {}
     for lr in SMALL_GRID:
-        found = []
+        accuracies = []
         for seed in range(seeds):
             config = RunConfig(
                 model=ModelConfig(name="vit_nano_8", weights=weights),
@@ -42,8 +42,8 @@ def judge(weights: str, *, labels: int, seeds: int, folder: Path) -> dict[str, A
                 output=OutputConfig(output_dir=folder),
             )
             with console.quiet():
-                found.append(100 * train(config).val["accuracy"])
-        rows[f"{lr:g}"] = {"val_accuracy": round(mean(found), 2), "sd": round(stdev(found), 2)}
+                accuracies.append(100 * train(config).val["accuracy"])
+        rows[f"{lr:g}"] = {"val_accuracy": round(mean(accuracies), 2), "sd": round(stdev(accuracies), 2)}
     best = max(rows, key=lambda lr: rows[lr]["val_accuracy"])
     print(f"{weights}: {rows[best]['val_accuracy']} % at lr {best}; all: {rows}", flush=True)
     return {"best_lr": float(best), **rows[best], "by_lr": rows}
@@ -69,8 +69,8 @@ def main() -> None:
             {"weights": "none"} | judge("none", labels=options.labels, seeds=options.seeds, folder=Path(name))
         ]
         for run in options.runs:
-            found = judge(str(run), labels=options.labels, seeds=options.seeds, folder=Path(name))
-            tries.append({"weights": run.name, "pretraining": pretraining(run), **found})
+            scores = judge(str(run), labels=options.labels, seeds=options.seeds, folder=Path(name))
+            tries.append({"weights": run.name, "pretraining": pretraining(run), **scores})
     result = {
         "data": f"digits, {options.labels} labels per class, val accuracy of the best epoch",
         "images_seen": IMAGES_SEEN, "seeds": options.seeds, "threads": torch.get_num_threads(), "tries": tries,

@@ -97,4 +97,4 @@ def arm_of(folder: Path, name: str, correct: np.ndarray, labels: Sequence[int], 
 
 def comparison_of(*conditions: tuple[int | None, tuple[Arm, ...]], **fields) -> Comparison:
     defaults = {"data": "ants & bees", "protocol": (), "warnings": (), "command": "python main.py compare"}
-    return Comparison(conditions=tuple(Condition(*each) for each in conditions), **(defaults | fields))
+    return Comparison(conditions=tuple(Condition(*condition) for condition in conditions), **(defaults | fields))

@@ -57,8 +57,8 @@ def test_train_then_evaluate_a_folder_of_images(capsys, tmp_path):
 )
 def test_a_mistake_gets_one_line_and_leaves_nothing(capsys, tmp_path, monkeypatch, argv, code, message):
     monkeypatch.chdir(tmp_path)
-    found, _out, err = run(capsys, *argv)
-    assert found == code, err
+    exit_code, _out, err = run(capsys, *argv)
+    assert exit_code == code, err
     assert message in err
     assert err.startswith("error: ")
     assert err.count("\n") == 1

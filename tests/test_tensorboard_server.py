@@ -108,7 +108,7 @@ def get_json_when_loaded(server: str, path: str, ready, **query: object):
 
 def test_scalars_of_train_and_val_come_back_under_one_tag(server, finished):
     runs = {"train": "digits/r/tb/train", "val": "digits/r/tb/val"}
-    tags = get_json_when_loaded(server, "plugin/scalars/tags", lambda found: set(runs.values()) <= set(found))
+    tags = get_json_when_loaded(server, "plugin/scalars/tags", lambda tags: set(runs.values()) <= set(tags))
     for run in runs.values():
         assert {"loss", "accuracy"} <= set(tags[run])
     points = json.loads(get(server, "plugin/scalars/scalars", run=runs["val"], tag="accuracy"))
@@ -118,9 +118,7 @@ def test_scalars_of_train_and_val_come_back_under_one_tag(server, finished):
 
 def test_the_picture_of_the_batch_is_served_as_png(server):
     run = "digits/r/tb"
-    tags = get_json_when_loaded(
-        server, "plugin/images/tags", lambda found: "data/augmented_batch" in found.get(run, {})
-    )
+    tags = get_json_when_loaded(server, "plugin/images/tags", lambda tags: "data/augmented_batch" in tags.get(run, {}))
     assert "data/augmented_batch" in tags[run]
     pictures = json.loads(get(server, "plugin/images/images", run=run, tag="data/augmented_batch", sample=0))
     png = get(server, "plugin/images/individualImage", **dict(parse_qsl(pictures[0]["query"])))
@@ -128,16 +126,20 @@ def test_the_picture_of_the_batch_is_served_as_png(server):
 
 
 def test_custom_scalars_pin_train_and_val_to_one_chart(server):
-    found = get_json_when_loaded(server, "plugin/custom_scalars/layout", lambda layout: layout.get("category"))
+    layout = get_json_when_loaded(server, "plugin/custom_scalars/layout", lambda answer: answer.get("category"))
     charts = {
-        chart["title"]: chart["multiline"]["tag"] for category in found["category"] for chart in category["chart"]
+        chart["title"]: chart["multiline"]["tag"] for category in layout["category"] for chart in category["chart"]
     }
     assert {"loss", "accuracy", "learning rate", "expected calibration error", "images per second"} <= set(charts)
     for run in ("digits/r/tb/train", "digits/r/tb/val"):
         for title in ("loss", "accuracy"):
             (pattern,) = charts[title]
             answer = get_json_when_loaded(
-                server, "plugin/custom_scalars/scalars", lambda found: found.get("tag_to_events"), run=run, tag=pattern
+                server,
+                "plugin/custom_scalars/scalars",
+                lambda answer: answer.get("tag_to_events"),
+                run=run,
+                tag=pattern,
             )
             assert list(answer["tag_to_events"]) == [title]
 
@@ -157,7 +159,7 @@ def test_the_projector_gets_its_points_their_labels_and_thumbnails(server, finis
 
 def test_pr_curves_are_served_for_every_class(server):
     run = "digits/r/tb"
-    tags = get_json_when_loaded(server, "plugin/pr_curves/tags", lambda found: len(found.get(run, {})) == 10)
+    tags = get_json_when_loaded(server, "plugin/pr_curves/tags", lambda tags: len(tags.get(run, {})) == 10)
     assert set(tags[run]) == {f"pr/{number}" for number in range(10)}
 
 

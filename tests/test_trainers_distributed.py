@@ -8,12 +8,11 @@ import subprocess
 import sys
 import time
 
-import numpy as np
 import pytest
 import torch
 from distributed_run import config
 from killed_runs import ROOT, assert_same_content, run_content
-from PIL import Image
+from small_images import image_folder
 
 from trainers.checkpoint import checkpoints
 from trainers.run import train
@@ -91,16 +90,9 @@ def run_content_without_rounding(run_dir):
     return content
 
 
-def image_folder(root):
+def uneven_folder(root):
     """13 validation images; 27 to train on, so that the last batch of 3 is cut unevenly."""
-    generator = np.random.default_rng(0)
-    for split, counts in (("train", (14, 13)), ("val", (7, 6))):
-        for name, count in zip(("cat", "dog"), counts, strict=True):
-            folder = root / split / name
-            folder.mkdir(parents=True)
-            for i in range(count):
-                Image.fromarray(generator.integers(0, 256, (20, 20, 3), dtype=np.uint8)).save(folder / f"{i}.png")
-    return root
+    return image_folder(root, train=(14, 13), val=(7, 6))
 
 
 def main_arguments(data, folder, *more):
@@ -112,7 +104,7 @@ def main_arguments(data, folder, *more):
 
 @pytest.mark.slow
 def test_thirteen_validation_images_on_two_processes_score_as_on_one(tmp_path):
-    data = image_folder(tmp_path / "pets")
+    data = uneven_folder(tmp_path / "pets")
     pair = start(2, *main_arguments(data, tmp_path / "two"))
     (single,) = start(1, *main_arguments(data, tmp_path / "one", "--accumulate", 2))
     assert [code for code, *_ in finish([*pair, single])] == [0, 0, 0]
@@ -153,7 +145,7 @@ def wait_for(path, *, seconds=60):
 
 @pytest.mark.slow
 def test_a_killed_process_ends_all_within_a_minute_with_one_line(tmp_path):
-    data = image_folder(tmp_path / "pets")
+    data = uneven_folder(tmp_path / "pets")
     processes = start(2, *main_arguments(data, tmp_path / "runs", "--epochs", 500))
     wait_for(tmp_path / "runs" / "pets" / "r" / "metrics.csv")
     begin = time.monotonic()
@@ -167,7 +159,7 @@ def test_a_killed_process_ends_all_within_a_minute_with_one_line(tmp_path):
 
 @pytest.mark.slow
 def test_torchrun_trains_and_reports_once(tmp_path):
-    data = image_folder(tmp_path / "pets")
+    data = uneven_folder(tmp_path / "pets")
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "main.py",
          *map(str, main_arguments(data, tmp_path / "runs")[1:])],

@@ -22,11 +22,11 @@ from trainers.faults import explain
     ],
 )
 def test_a_fault_of_the_machine_is_named_in_one_line(error, message):
-    found = explain(error, batch_size=64, workers=2)
-    assert isinstance(found, TrainingError)
+    fault = explain(error, batch_size=64, workers=2)
+    assert isinstance(fault, TrainingError)
     with pytest.raises(TrainingError, match=message):
-        raise found
-    assert "\n" not in str(found)
+        raise fault
+    assert "\n" not in str(fault)
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("a bug"), FileNotFoundError("weights.pth"), KeyError("x")])

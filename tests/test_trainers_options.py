@@ -67,10 +67,10 @@ def gap(one: nn.Module, other: nn.Module) -> float:
 def test_micro_batches_add_up_to_their_batch_the_short_last_one_too(parts):
     batches = [batch(8), batch(8, seed=1), batch(5, seed=2)]
     whole, expected = trained(small_vit(), batches)
-    cut, found = trained(small_vit(), batches, slices=Slices(parts))
+    cut, outputs = trained(small_vit(), batches, slices=Slices(parts))
     assert gap(whole, small_vit()) > 1e-3
     assert gap(cut, whole) < 1e-6
-    for ours, theirs in zip(found, expected, strict=True):
+    for ours, theirs in zip(outputs, expected, strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-6)
         assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-5)
         assert (ours["n"], ours["correct"]) == (theirs["n"], theirs["correct"])

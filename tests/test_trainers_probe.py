@@ -70,10 +70,10 @@ def test_weights_cast_once_give_what_autocast_gives_to_the_last_bit(name):
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         job.model(images)
     assert torch.equal(features[: len(labels)], seen[0])
-    for found, (parameter, value) in zip(job.model.parameters(), before.values(), strict=True):
-        assert found is parameter
-        assert found.dtype is torch.float32
-        assert torch.equal(found, value)
+    for now, (parameter, value) in zip(job.model.parameters(), before.values(), strict=True):
+        assert now is parameter
+        assert now.dtype is torch.float32
+        assert torch.equal(now, value)
 
 
 def final_weights(result, kind="step"):

@@ -93,7 +93,8 @@ def test_a_dry_run_from_the_command_line(tmp_path, capsys):
 
 
 def test_the_finder_suggests_the_steepest_fall_and_draws_the_curve(tmp_path, capsys):
-    arguments = ["train", "--find-lr", "--labels-per-class", "40", "--device", "cpu", "--output-dir", str(tmp_path)]
+    arguments = ["train", "--find-lr", "--labels-per-class", "40", "--batch-size", "16", "--device", "cpu"]
+    arguments += ["--output-dir", str(tmp_path)]
     assert main.main(arguments) == 0
     suggestion = float(capsys.readouterr().out.split("--lr ")[1].split(",")[0])
     assert 1e-5 < suggestion < 0.1

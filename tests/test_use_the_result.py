@@ -44,7 +44,7 @@ def test_every_command_takes_the_first_format(capsys, tmp_path):
         ["export", run],
         ["train", "--weights", run, "--model", "vit_micro_2", "--image-size", "8", "--data", data, "--epochs", "1",
          "--device", "cpu", "--output-dir", tmp_path / "runs", "--workers", "0", "--val-fraction", "0.5",
-         "--test-fraction", "0"],
+         "--test-fraction", "0", "--tb", "scalars"],
     ):  # fmt: skip
         assert main.main([str(word) for word in argv]) == 0, capsys.readouterr().err
 
