@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks.environment import describe, write_result
-from comparison.arms import SMALL_GRID
+from comparison.plan import SMALL_GRID
 from datasets.config import DataConfig
 from trainers import console
 from trainers.config import OutputConfig, RunConfig, TrainConfig

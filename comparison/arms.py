@@ -1,10 +1,9 @@
-"""The arms of a plan: what competes, at which budget, over which learning rates. Nothing is trained here."""
+"""The arms of a plan: what competes. Each is built once before any of them trains."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from comparison.names import arm_names, slugs
 from trainers import defaults
@@ -12,14 +11,6 @@ from trainers.config import RunConfig, to_dict
 from trainers.errors import ConfigError
 from trainers.job import prepare
 from vit.summary import summarise
-
-SMALL_GRID = (3e-4, 1e-3, 3e-3)
-"""Peak rates every arm tries where all models are small; spaced by about 3, around what they usually take."""
-LARGE_GRID = (5e-5, 2e-4, 1e-3)
-"""The same where one is large: from fine-tuning a pretrained ViT-B to training a small one from scratch."""
-
-TUNING_FLOPS = {"cpu": 1e15, "mps": 1e16, "cuda": 3e17}
-"""`--tune-lr auto` tunes when the additional runs take no more than this: about an hour on a device of the kind."""
 
 
 @dataclass(frozen=True)
@@ -66,45 +57,3 @@ def measure_arms(configs: Sequence[RunConfig]) -> tuple[PlannedArm, ...]:
         size = (float(summary.flops), summary.parameters, summary.trainable)
         arms.append(PlannedArm(name, slug, config, job.config, *size))
     return tuple(arms)
-
-
-def shared_epochs(arms: Sequence[PlannedArm], base: RunConfig, *, train_images: int, images_seen: int | None) -> int:
-    """Epochs every arm gets: `--epochs`, or those in which it sees `images_seen`, by default as many as the arm that
-    asks for most."""
-    if base.train.epochs is not None:
-        return base.train.epochs
-    if images_seen is not None:
-        return max(1, round(images_seen / train_images))
-    rows = [defaults.lookup(arm.resolved) for arm in arms]
-    return defaults.default_epochs(
-        max(row.images_seen for row in rows), max(row.max_epochs for row in rows), train_images=train_images
-    )
-
-
-def rate_grid(arms: Sequence[PlannedArm], chosen: tuple[float, ...] | None) -> tuple[float, ...]:
-    """The rates every arm tries: the same for all of them."""
-    if chosen is not None:
-        return tuple(sorted(set(chosen)))
-    families = {defaults.model_family(arm.resolved.model.name) for arm in arms}
-    return LARGE_GRID if "vit" in families else SMALL_GRID
-
-
-def tunes(
-    wanted: Literal["auto", "on", "off"],
-    arms: Sequence[PlannedArm],
-    *,
-    images_seen: Sequence[int],
-    grid: tuple[float, ...],
-    device: str,
-) -> tuple[bool, str]:
-    """Whether each arm's rate is looked for, and why.
-
-    The cost of the additional runs: a training step is three forward passes, a step on cached features nothing.
-    """
-    if wanted != "auto":
-        return wanted == "on", f"--tune-lr {wanted}"
-    searched = [arm for arm in arms if arm.config.train.lr is None and arm.config.model.trainable != "head"]
-    cost = sum(3 * arm.flops * images for arm in searched for images in images_seen) * (len(grid) - 1)
-    limit = TUNING_FLOPS[device.split(":")[0]]
-    text = f"the additional runs take {cost:.1e} floating-point operations, the limit of --tune-lr auto is {limit:.0e}"
-    return cost <= limit, text

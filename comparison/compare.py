@@ -8,8 +8,7 @@ from pathlib import Path
 
 from comparison.plan import Plan, Request
 from comparison.protocol import announce, known_problems, protocol
-from comparison.runs import Arm, Comparison, Condition, group_into_arms, left_out, read_run
-from comparison.same_data import require_same_data
+from comparison.runs import Arm, Comparison, Condition, group_into_arms, left_out, read_run, require_same_data
 from comparison.train_arms import TrainedArm, train_arms
 from datasets.splits import write_split
 from inference.evaluate import score_last_epoch

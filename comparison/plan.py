@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from comparison.arms import PlannedArm, measure_arms, rate_grid, shared_epochs, tunes
+from comparison.arms import PlannedArm, measure_arms
 from datasets.config import DataConfig
 from datasets.shared_split import shared_split
 from datasets.splits import subset_training
@@ -16,6 +16,14 @@ from trainers.config import RunConfig, to_dict
 from trainers.distributed import world_size
 from trainers.errors import ConfigError
 from trainers.run_directory import data_folder, free_folder, read_json
+
+SMALL_GRID = (3e-4, 1e-3, 3e-3)
+"""Peak rates every arm tries where all models are small; spaced by about 3, around what they usually take."""
+LARGE_GRID = (5e-5, 2e-4, 1e-3)
+"""The same where one is large: from fine-tuning a pretrained ViT-B to training a small one from scratch."""
+
+TUNING_FLOPS = {"cpu": 1e15, "mps": 1e16, "cuda": 3e17}
+"""`--tune-lr auto` tunes when the additional runs take no more than this: about an hour on a device of the kind."""
 
 
 @dataclass(frozen=True)
@@ -55,23 +63,14 @@ class Plan:
         self.folder, self.continued = find_folder(request)
         self.arms = measure_arms(request.arms)
         self.train_images = [self._training_images(labels) for labels in request.labels]
-        self.epochs = [
-            shared_epochs(self.arms, request.base, train_images=n, images_seen=request.images_seen)
-            for n in self.train_images
-        ]
-        self.grid = rate_grid(self.arms, request.lr_grid)
+        self.epochs = [self._shared_epochs(images) for images in self.train_images]
+        self.grid = self._rate_grid()
         self.device = defaults.resolve_device(request.base.train.device)
-        self.tuned, self.why_tuned = tunes(
-            request.tune_lr, self.arms, images_seen=self.images_seen, grid=self.grid, device=self.device
-        )
+        self.tuned, self.why_tuned = self._tunes()
 
     @property
     def split_file(self) -> Path:
         return self.folder / "split.csv"
-
-    @property
-    def images_seen(self) -> list[int]:
-        return [epochs * images for epochs, images in zip(self.epochs, self.train_images, strict=True)]
 
     @property
     def seeds(self) -> range:
@@ -105,6 +104,39 @@ class Plan:
     def _training_images(self, labels: int | None) -> int:
         data = with_labels(self.request.base.data, labels)
         return len(subset_training(self.split.samples, data).indices("train"))
+
+    def _shared_epochs(self, train_images: int) -> int:
+        """Epochs every arm gets: `--epochs`, or those in which it sees `--images-seen`, by default as many as the arm
+        that asks for most."""
+        if self.request.base.train.epochs is not None:
+            return self.request.base.train.epochs
+        if self.request.images_seen is not None:
+            return max(1, round(self.request.images_seen / train_images))
+        rows = [defaults.lookup(arm.resolved) for arm in self.arms]
+        images_seen, max_epochs = max(row.images_seen for row in rows), max(row.max_epochs for row in rows)
+        return defaults.default_epochs(images_seen, max_epochs, train_images=train_images)
+
+    def _rate_grid(self) -> tuple[float, ...]:
+        """The rates every arm tries: the same for all of them."""
+        if self.request.lr_grid is not None:
+            return tuple(sorted(set(self.request.lr_grid)))
+        families = {defaults.model_family(arm.resolved.model.name) for arm in self.arms}
+        return LARGE_GRID if "vit" in families else SMALL_GRID
+
+    def _tunes(self) -> tuple[bool, str]:
+        """Whether each arm's rate is looked for, and why.
+
+        The cost of the additional runs: a training step is three forward passes, a step on cached features nothing.
+        """
+        if self.request.tune_lr != "auto":
+            return self.request.tune_lr == "on", f"--tune-lr {self.request.tune_lr}"
+        searched = [arm for arm in self.arms if arm.config.train.lr is None and arm.config.model.trainable != "head"]
+        images_seen = sum(epochs * images for epochs, images in zip(self.epochs, self.train_images, strict=True))
+        cost = sum(3 * arm.flops * images_seen for arm in searched) * (len(self.grid) - 1)
+        limit = TUNING_FLOPS[self.device.split(":")[0]]
+        return cost <= limit, (
+            f"the additional runs take {cost:.1e} floating-point operations, the limit of --tune-lr auto is {limit:.0e}"
+        )
 
     def run_config(self, arm: PlannedArm, condition: int, *, seed: int, lr: float | None) -> RunConfig:
         """The options of one run. Its name says which it is, so that a stopped comparison finds it again."""

@@ -1,4 +1,4 @@
-"""Finished runs as they lie on disk, grouped into arms with the same seeds."""
+"""Finished runs as they lie on disk, and what makes them comparable: the same data, and arms with the same seeds."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from trainers.errors import CheckpointError
 from trainers.result import read_history
 from trainers.run_directory import find_run, read_json
 
-SPLITS = ("test", "val_last", "val")
 SCORED = {"test": "test", "val_last": "validation (last epoch)", "val": "validation"}
-"""What a sentence calls the images that were scored."""
+"""Predictions that a run may have, the most telling first, and what a sentence calls their images."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,7 @@ def read_run(run_dir: Path, *, split: str | None = None) -> Run:
     _require(run_dir / "metrics.csv")
     scored, predictions = _predictions_file(run_dir, split)
     names = class_names_of(run_dir)
-    table = read_table(predictions, ("path", "label", "predicted", "probabilities")).sort_values("path")
+    table = _read_table(predictions, ("path", "label", "predicted", "probabilities")).sort_values("path")
     number = {name: index for index, name in enumerate(names)}
     labels, predicted = (table[column].map(number) for column in ("label", "predicted"))
     if labels.isna().any() or predicted.isna().any():
@@ -170,6 +169,59 @@ def class_names_of(run_dir: Path) -> tuple[str, ...]:
         return tuple(torch.load(best, map_location="cpu", mmap=True, weights_only=True)["class_names"])
     except Exception as error:  # bytes that are no checkpoint provoke many kinds; none of them ran code
         raise CheckpointError(f"{best} is not a checkpoint: {type(error).__name__} on opening it") from error
+
+
+def require_same_data(runs: Sequence[Run]) -> None:
+    """Refuse to compare runs that were given different images, classes or labels.
+
+    Raises:
+        DataError: how the first run that differs from the first of all does.
+    """
+    first = runs[0]
+    for other in runs[1:]:
+        reasons = differences(first, other)
+        if reasons:
+            raise DataError(f"{first.run_dir} and {other.run_dir} cannot be compared: {'; '.join(reasons)}")
+
+
+def differences(first: Run, other: Run) -> list[str]:
+    """How the data of two runs differ, one phrase each, A being the first run and B the other."""
+    if first.class_names != other.class_names:
+        return [_different_classes(first.class_names, other.class_names)]
+    reasons = []
+    if first.scored != other.scored:
+        reasons.append(f"A is scored on {SCORED[first.scored]} images, B on {SCORED[other.scored]} images")
+    ours, theirs = _split_table(first), _split_table(other)
+    for split in ("test", "val", "train"):
+        reasons += _different_images(split, *(table.index[table["split"] == split] for table in (ours, theirs)))
+    both = ours.index.intersection(theirs.index)
+    for column, change in (("hash", "changed content"), ("label", "changed label")):
+        changed = both[(ours.loc[both, column] != theirs.loc[both, column]).to_numpy()]
+        if len(changed):
+            reasons.append(f"{len(changed):,} image{'s' * (len(changed) != 1)} {change}, first {changed[0]!r}")
+    if not reasons and first.paths != other.paths:
+        reasons.append(f"predictions for {len(first.paths):,} images in A, {len(other.paths):,} in B")
+    return reasons
+
+
+def _different_classes(ours: Sequence[str], theirs: Sequence[str]) -> str:
+    only = {"A": set(ours) - set(theirs), "B": set(theirs) - set(ours)}
+    if not any(only.values()):
+        return "the same classes in another order"
+    parts = [f"; only in {run}: {some(sorted(names), 5)}" for run, names in only.items() if names]
+    return f"{len(ours)} classes in A, {len(theirs)} in B{''.join(parts)}"
+
+
+def _different_images(split: str, ours: pd.Index, theirs: pd.Index) -> list[str]:
+    only = {"A": ours.difference(theirs), "B": theirs.difference(ours)}
+    parts = [f"{len(paths):,} only in {run}, first {paths[0]!r}" for run, paths in only.items() if len(paths)]
+    return [f"{len(ours):,} {split} images in A, {len(theirs):,} in B ({'; '.join(parts)})"] if parts else []
+
+
+def _split_table(run: Run) -> pd.DataFrame:
+    """The used images of split.csv with the columns label, split and hash, indexed and sorted by path."""
+    table = _read_table(run.run_dir / "split.csv", ("path", "label", "split", "hash")).set_index("path").sort_index()
+    return table[table["split"].isin(("test", "val", "train"))]
 
 
 def group_into_arms(runs: Sequence[Run]) -> tuple[Arm, ...]:
@@ -219,8 +271,7 @@ def left_out(runs: Sequence[Run], arms: Sequence[Arm]) -> tuple[str, ...]:
 
 
 def _predictions_file(run_dir: Path, split: str | None) -> tuple[str, Path]:
-    wanted = SPLITS if split is None else (split,)
-    files = {name: run_dir / "eval" / f"{name}_predictions.csv" for name in wanted}
+    files = {name: run_dir / "eval" / f"{name}_predictions.csv" for name in ([split] if split else SCORED)}
     for name, path in files.items():
         if path.is_file():
             return name, path
@@ -235,7 +286,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise DataError(f"{path} is not readable JSON: {error}") from None
 
 
-def read_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
+def _read_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
     """A CSV file of a run, every cell as text.
 
     Raises:

@@ -17,8 +17,7 @@ from comparison.drawing import confusion
 from comparison.images import only_one_right, open_images, usual_prediction
 from comparison.report import write_report as write_analysed_report
 from comparison.results import analyse
-from comparison.runs import group_into_arms, read_run
-from comparison.same_data import require_same_data
+from comparison.runs import group_into_arms, read_run, require_same_data
 from comparison.table import rows
 from datasets.config import DataConfig
 from trainers.config import OutputConfig, RunConfig, TrainConfig

@@ -3,8 +3,7 @@ import pytest
 from small_comparison import finished_run
 
 from comparison.names import arm_names, settings_that_differ, slugs
-from comparison.runs import group_into_arms, left_out, read_run
-from comparison.same_data import require_same_data
+from comparison.runs import group_into_arms, left_out, read_run, require_same_data
 from datasets.errors import DataError
 from trainers.errors import CheckpointError
 
