@@ -85,8 +85,14 @@ def test_a_loss_that_is_not_finite_stops_before_the_step(poison):
     trainer.add_event_handler(
         Events.ITERATION_STARTED, lambda: weights.update(copy.deepcopy({"w": model.state_dict()}))
     )
-    with pytest.raises(TrainingError, match=r"loss is nan at step 4 \(lr 0.01, last finite loss \d"):
+    losses = []
+    trainer.add_event_handler(Events.ITERATION_COMPLETED, lambda: losses.append(trainer.state.output["loss"]))
+    with pytest.raises(TrainingError) as stop:
         trainer.run(data, max_epochs=1)
+    assert str(stop.value) == (
+        f"loss is nan at step 4 (lr 0.01, last finite loss {losses[-1]:.4g}); this step was not taken, the weights are"
+        " as before it. Try a lower --lr, a longer --warmup-epochs or --amp off"
+    )
     for name, value in model.state_dict().items():
         assert torch.equal(value, weights["w"][name])
         assert torch.isfinite(value).all()

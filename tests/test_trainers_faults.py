@@ -4,29 +4,28 @@ import torch
 from trainers.errors import TrainingError
 from trainers.faults import explain
 
+OUT_OF_MEMORY = "out of memory at --batch-size 64: try half of it, a smaller --image-size, or --amp bf16"
+KILLED = "a loader process was killed ({}): it probably ran out of memory; try fewer --workers than 2, or --workers 0"
+FORK = "DataLoader worker (pid 7) is killed by signal: Killed"
+
 
 @pytest.mark.parametrize(
-    ("error", "message"),
+    ("error", "line"),
     [
-        (
-            ConnectionResetError(104, "Connection reset by peer"),
-            r"a loader process was killed \(\[Errno 104\] Connection",
-        ),
-        (EOFError(), "a loader process was killed"),
-        (MemoryError(), r"out of memory at --batch-size 64: try half of it"),
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), r"out of memory at --batch-size 64"),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"), r"--amp bf16"),
-        (RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "), r"loader process was killed .*pid 7"),
-        (OSError(28, "No space left on device"), r"No space left on device"),
-        (TrainingError("loss is nan at step 3"), r"loss is nan at step 3"),
+        (ConnectionResetError(104, "Connection reset by peer"), KILLED.format("[Errno 104] Connection reset by peer")),
+        (EOFError(), KILLED.format("no reason given")),
+        (RuntimeError(f"{FORK}. "), KILLED.format(FORK)),
+        (MemoryError(), OUT_OF_MEMORY),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), OUT_OF_MEMORY),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"), OUT_OF_MEMORY),
+        (OSError(28, "No space left on device"), "[Errno 28] No space left on device"),
+        (TrainingError("loss is nan at step 3"), "loss is nan at step 3"),
     ],
 )
-def test_a_fault_of_the_machine_is_named_in_one_line(error, message):
+def test_a_fault_of_the_machine_is_named_in_one_line(error, line):
     fault = explain(error, batch_size=64, workers=2)
     assert isinstance(fault, TrainingError)
-    with pytest.raises(TrainingError, match=message):
-        raise fault
-    assert "\n" not in str(fault)
+    assert str(fault) == line
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("a bug"), FileNotFoundError("weights.pth"), KeyError("x")])
