@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -44,9 +45,7 @@ class Options:
             raise ValueError("split=train of a run's own data is augmented; name its images with --data to score them")
 
 
-def parse(argv: Sequence[str], prog: str) -> Options:
-    options: Options = arguments.parse(Options, argv, prog=prog)
-    return options
+parse = partial(arguments.parse, Options)
 
 
 def main(options: Options) -> int:

@@ -7,6 +7,7 @@ import csv
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,17 +65,6 @@ class Options:
         return "jsonl" if self.output is not None and self.output.suffix in (".jsonl", ".json") else "csv"
 
 
-@dataclass
-class Tally:
-    """What came of the files, and the first pictures for the grid."""
-
-    read: int = 0
-    unreadable: int = 0
-    labelled: int = 0
-    right: int = 0
-    pictures: list[Judged] = field(default_factory=list)
-
-
 def parse(argv: Sequence[str], prog: str) -> Options:
     options: Options = arguments.parse(Options, argv, prog=prog)
     if not options.paths:
@@ -98,42 +88,43 @@ def main(options: Options) -> int:
     )
     try:
         with _opened(options.output) as file:
-            tally = _write(results, file, options)
+            counts, pictures = _write(results, file, options)
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    if options.grid is not None and tally.pictures:
+    if options.grid is not None and pictures:
         from figures.results import prediction_grid, save
 
-        save(prediction_grid(tally.pictures), options.grid)
-    if tally.labelled:
-        share = f"{tally.right} of {tally.labelled} images whose folder names their class are right"
-        _say(f"{share} ({tally.right / tally.labelled:.2%})")
-    if tally.unreadable:
-        _complain(f"{tally.unreadable} of {tally.read + tally.unreadable} files could not be read")
-    return 3 if tally.unreadable else 0
+        save(prediction_grid(pictures), options.grid)
+    if counts["labelled"]:
+        share = f"{counts['right']} of {counts['labelled']} images whose folder names their class are right"
+        _say(f"{share} ({counts['right'] / counts['labelled']:.2%})")
+    if counts["unreadable"]:
+        _complain(f"{counts['unreadable']} of {counts['files']} files could not be read")
+    return 3 if counts["unreadable"] else 0
 
 
-def _write(results: Iterable[Judged | Unreadable], file: TextIO, options: Options) -> Tally:
-    """Write a line per image, name what is none, and count."""
+def _write(results: Iterable[Judged | Unreadable], file: TextIO, options: Options) -> tuple[Counter[str], list[Judged]]:
+    """Write a line per image and name what is none; how many there were, and the first pictures for the grid."""
     from tqdm import tqdm
 
     from inference.images import Unreadable
 
-    write, tally = _writer(file, options), Tally()
+    write, counts = _writer(file, options), Counter[str]()
+    pictures: list[Judged] = []
     # disable=None: silent where standard error is not a terminal
     for image in tqdm(results, desc="predict", unit="image", file=sys.stderr, disable=None, leave=False):
+        counts["files"] += 1
         if isinstance(image, Unreadable):
-            tally.unreadable += 1
+            counts["unreadable"] += 1
             _complain(image.error)
             continue
         write(image)
-        tally.read += 1
-        tally.labelled += image.label is not None
-        tally.right += image.label == image.predicted
-        if options.grid is not None and len(tally.pictures) < options.grid_images:
-            tally.pictures.append(image)
-    return tally
+        counts["labelled"] += image.label is not None
+        counts["right"] += image.label == image.predicted
+        if options.grid is not None and len(pictures) < options.grid_images:
+            pictures.append(image)
+    return counts, pictures
 
 
 def temperature_of(classifier: Classifier) -> float:

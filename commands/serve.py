@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated
 
 import tyro
@@ -39,9 +39,7 @@ class Options:
             raise ValueError(f"top={self.top} must be at least 1")
 
 
-def parse(argv: Sequence[str], prog: str) -> Options:
-    options: Options = arguments.parse(Options, argv, prog=prog)
-    return options
+parse = partial(arguments.parse, Options)
 
 
 def main(options: Options) -> int:

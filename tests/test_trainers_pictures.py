@@ -39,7 +39,7 @@ from trainers import pictures
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.errors import Interrupted
 from trainers.evaluation import Scores
-from trainers.full_pictures import hardest, pr_counts
+from trainers.full_pictures import hardest
 from trainers.job import prepare
 from trainers.result import load
 from trainers.resume import resume
@@ -385,26 +385,23 @@ def test_the_projector_has_one_row_for_each_of_tensors_metadata_and_thumbnails(f
     assert np.array_equal(thumbnail, dataset.stored([rows_of[100]])[0][0].repeat(side // 8, 0).repeat(side // 8, 1))
 
 
-def test_counts_of_the_pr_curves_agree_with_scikit_learn():
-    generator = np.random.default_rng(0)
-    probabilities, is_class = generator.random(300), generator.random(300) < 0.3
-    tp, fp, tn, fn = pr_counts(probabilities, is_class)
-    assert (tp + fp + tn + fn == 300).all()
-    precision, recall, thresholds = precision_recall_curve(is_class, probabilities)
-    for index, threshold in enumerate(np.linspace(0, 1, len(tp))[:-1]):
-        place = np.searchsorted(thresholds, threshold)
-        if place < len(thresholds):
-            assert tp[index] / max(tp[index] + fp[index], 1) == pytest.approx(precision[place])
-            assert tp[index] / (tp[index] + fn[index]) == pytest.approx(recall[place])
-
-
 def test_pr_curves_stand_in_tensorboard_and_in_a_table(full):
     tags = {tag for tag in root_events(full).Tags()["tensors"] if tag.startswith("pr/")}
     assert tags == {f"pr/{number}" for number in range(10)}
     with open(full / "figures" / "val_pr_curves.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 10 * 127
-    assert all(0 <= float(row["precision"]) <= 1 and 0 <= float(row["recall"]) <= 1 for row in rows)
+    with open(full / "eval" / "val_predictions.csv", newline="") as file:
+        images = list(csv.DictReader(file))
+    for number in range(10):
+        probabilities = [float(image["probabilities"].split()[number]) for image in images]
+        is_class = [image["label"] == str(number) for image in images]
+        precision, recall, thresholds = precision_recall_curve(is_class, probabilities)
+        for row in rows[127 * number : 127 * number + 126]:
+            place = np.searchsorted(thresholds, float(row["threshold"]))
+            if place < len(thresholds) and abs(thresholds - float(row["threshold"])).min() > 1e-4:  # as printed
+                assert float(row["precision"]) == pytest.approx(precision[place], abs=1e-5)
+                assert float(row["recall"]) == pytest.approx(recall[place], abs=1e-5)
 
 
 def test_of_many_classes_the_hardest_get_a_pr_curve():

@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 from torch import Tensor
+from torch.utils.tensorboard.summary import compute_curve
 
 from datasets.sampling import BatchKey
 from datasets.text import csv_text, printable
@@ -45,13 +46,13 @@ def draw_pr_curves(job: Job, scores: Scores, loggers: RunLoggers, step: int) -> 
     probabilities = scores.logits.double().softmax(dim=1).numpy()
     lines: list[tuple[str, ...]] = []
     for index in hardest(scores, names):
-        tp, fp, tn, fn = pr_counts(probabilities[:, index], scores.labels.numpy() == index)
-        precision, recall = tp / np.maximum(tp + fp, 1), tp / np.maximum(tp + fn, 1)
+        tp, fp, tn, fn, precision, recall = compute_curve(
+            scores.labels.numpy() == index, probabilities[:, index], THRESHOLDS
+        )
         tag = "".join(sign if sign.isprintable() and sign != "/" else "_" for sign in names[index])
         tag = f"pr/{tag}" if tag == names[index] else f"pr/{tag}_{index}"  # what was replaced may not collide
         loggers.root.writer.add_pr_curve_raw(tag, tp, fp, tn, fn, precision, recall, step, THRESHOLDS)
-        thresholds = np.linspace(0, 1, THRESHOLDS)
-        rows = zip(thresholds.tolist(), precision.tolist(), recall.tolist(), strict=True)
+        rows = zip(np.linspace(0, 1, THRESHOLDS).tolist(), precision, recall, strict=True)
         lines += [(names[index], f"{t:.4f}", f"{p:.6g}", f"{r:.6g}") for t, p, r in rows]
     loggers.figures.mkdir(exist_ok=True)
     write_text(loggers.figures / "val_pr_curves.csv", csv_text(("class", "threshold", "precision", "recall"), lines))
@@ -62,14 +63,6 @@ def hardest(scores: Scores, names: Sequence[str]) -> list[int]:
     rows = per_class(scores.confusion, names)
     indices = [index for index, row in enumerate(rows) if row.images]
     return sorted(sorted(indices, key=lambda index: rows[index].f1 or 0.0)[:PR_CLASSES])
-
-
-def pr_counts(probabilities: np.ndarray, is_class: np.ndarray) -> tuple[np.ndarray, ...]:
-    """True and false positives, true and false negatives at each threshold: an image counts as positive from it on."""
-    thresholds = np.linspace(0, 1, THRESHOLDS)
-    positive = probabilities[None] >= thresholds[:, None]  # (thresholds, N)
-    tp, fp = (positive & is_class).sum(axis=1), (positive & ~is_class).sum(axis=1)
-    return tp, fp, (~is_class).sum() - fp, is_class.sum() - tp
 
 
 def write_projector(job: Job, scores: Scores, loggers: RunLoggers, step: int) -> None:
