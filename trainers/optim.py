@@ -24,14 +24,11 @@ def build_optimizer(groups: Iterable[dict[str, Any]], *, name: str, lr: float, m
 
 
 def leave_out_the_compiler() -> None:
-    """Let optimizers work without torch.compile's compiler. torch hides some of their methods from it at the first
-    call, importing it for that, which takes a second; an optimizer that is never compiled has nothing to hide."""
-    if "torch._dynamo" in sys.modules:
-        return
-    for name in ("add_param_group", "zero_grad", "state_dict", "load_state_dict"):
-        method = getattr(getattr(Optimizer, name), "__wrapped__", None)
-        if method is not None:
-            method.__dynamo_disable = method  # where torch keeps the hidden method
+    """Let an optimizer be made without torch.compile's compiler, which the first step imports early enough: torch hides
+    `add_param_group` from it at the first call, and imports it for that, which takes a second."""
+    method = Optimizer.add_param_group.__wrapped__  # type: ignore[attr-defined]
+    if "torch._dynamo" not in sys.modules:
+        method.__dynamo_disable = method  # where torch keeps the hidden method
 
 
 def learning_rate(
