@@ -52,7 +52,7 @@ def compare_arms(request: Request) -> None:
 
 def condition_of(trained: Sequence[TrainedArm], labels: int | None) -> Condition:
     arms = tuple(
-        Arm(arm.arm.name, tuple(read_run(result.run_dir, split="test") for result in arm.results))
+        Arm(arm.name, tuple(read_run(run_dir, split="test") for run_dir in arm.run_dirs))
         for arm in trained
         if arm.labels == labels
     )

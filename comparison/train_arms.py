@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from comparison.arms import PlannedArm
@@ -22,9 +23,9 @@ from trainers.run_directory import read_json
 class TrainedArm:
     """Runs of one arm under one condition, one per seed, and what its learning rate was chosen from."""
 
-    arm: PlannedArm
+    name: str
     labels: int | None
-    results: tuple[RunResult, ...]
+    run_dirs: tuple[Path, ...]
     tuning: tuple[dict[str, Any], ...]
 
 
@@ -46,9 +47,9 @@ def train_arms(plan: Plan) -> Iterator[TrainedArm]:
             rest = [one_run(plan, arm, condition, seed, lr, progress) for seed in others]
             if None in rest:
                 raise TrainingError(f"{arm.name} diverged at lr {lr}, which was the best rate at seed {first}")
-            results = (best, *(result for result in rest if result is not None))
+            run_dirs = tuple(result.run_dir for result in (best, *rest) if result is not None)
             tuning = tuple(_tuning_rows(tried, lr, arm, labels)) if len(tried) > 1 else ()
-            yield TrainedArm(arm, labels, results, tuning)
+            yield TrainedArm(arm.name, labels, run_dirs, tuning)
 
 
 def _score(result: RunResult, select: str) -> tuple[float, float]:
