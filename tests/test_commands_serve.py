@@ -109,18 +109,24 @@ def test_a_model_without_attention_still_classifies(tmp_path):
 
 
 def test_the_command_listens_on_this_machine_only_and_ends_with_ctrl_c(tmp_path):
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "main.py", "serve", make_run(tmp_path / "run"), "--port", "0", "--device", "cpu"],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    try:
-        assert process.stdout is not None
-        assert "on http://127.0.0.1:" in process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
-        assert (process.returncode, err) == (0, "")
-    finally:
-        process.kill()
+        preexec_fn=listen_to_ctrl_c,
+    ) as process:  # fmt: skip
+        try:
+            assert process.stdout is not None
+            assert "on http://127.0.0.1:" in process.stdout.readline()
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=30)
+            assert (process.returncode, err) == (0, "")
+        finally:
+            process.kill()
+
+
+def listen_to_ctrl_c() -> None:
+    """Also where the tests run in the background of a shell, whose children ignore it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def test_a_port_that_is_taken_gets_one_line(server, tmp_path, capsys):
