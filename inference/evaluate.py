@@ -64,8 +64,8 @@ def _refuse_other_data(data: DataBundle, source: str, class_names: tuple[str, ..
         raise DataError(f"the images of {source} changed since the run: fingerprint {here}, not {trained_on}")
 
 
-def score_last_epoch(run_dir: Path) -> Path | None:
-    """Let the weights that a run without a test split ended with predict its validation images; None with a test split.
+def score_last_epoch(run_dir: Path) -> None:
+    """Let the weights that a run without a test split ended with predict its validation images.
 
     The best epoch was chosen on these images, so its own score on them is too good; the last epoch's is not.
 
@@ -73,10 +73,8 @@ def score_last_epoch(run_dir: Path) -> Path | None:
         CheckpointError: the run has no whole checkpoint of its last epoch. DataError: its images are not there.
     """
     target = run_dir / "eval" / "val_last_predictions.csv"
-    if (run_dir / "eval" / "test_predictions.csv").is_file():
-        return None
-    if target.is_file():
-        return target
+    if target.is_file() or (run_dir / "eval" / "test_predictions.csv").is_file():
+        return
     checkpoint = newest_checkpoint(run_dir, warn=say)
     if checkpoint is None:
         raise CheckpointError(f"{run_dir}/checkpoints has no step_*.pt: without a test split its last epoch is needed")
@@ -87,7 +85,6 @@ def score_last_epoch(run_dir: Path) -> Path | None:
         job.model, loader, num_classes=len(job.data.class_names), device=job.device, amp_dtype=job.amp_dtype
     )
     write_predictions(target, scores, loader.dataset, job.data.class_names)
-    return target
 
 
 def evaluate_on(

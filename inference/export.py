@@ -64,13 +64,13 @@ def export(classifier: Classifier, kind: str, path: Path, *, images: Sequence[st
     """
     if classifier.config is None:
         raise ConfigError(f"{classifier.source} is an export itself; export the run or the weights it came from")
-    batch, what = comparison_images(classifier, images)
+    batch, origin = comparison_images(classifier, images)
     metadata = describe(classifier.spec, classifier.class_names, {"model": to_dict(classifier.config)})
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     try:
         logits, note = _write(classifier, kind, aside, metadata)
-        parity = compare(classifier, logits, batch, what)
+        parity = compare(classifier, logits, batch, origin)
         if not parity.good:
             raise WeightsError(f"{kind} export refused: {parity}; nothing was written")
         os.replace(aside, path)
@@ -89,17 +89,17 @@ def _write(classifier: Classifier, kind: str, path: Path, metadata: dict[str, st
     return open_classifier(str(path), device="cpu").logits, f"parameter names: {names}"
 
 
-def compare(classifier: Classifier, logits: Logits, images: Tensor, what: str) -> Parity:
+def compare(classifier: Classifier, logits: Logits, images: Tensor, origin: str) -> Parity:
     """Compare a file with the model it came from, on each batch size."""
     difference = largest = 0.0
     agreed: list[bool] = []
     for size in BATCH_SIZES:
         for batch in _batches(images, size):
-            expected, found = classifier.logits(batch), logits(batch).detach()
-            difference = max(difference, float((expected - found).abs().max().nan_to_num(torch.inf)))
+            expected, exported = classifier.logits(batch), logits(batch).detach()
+            difference = max(difference, float((expected - exported).abs().max().nan_to_num(torch.inf)))
             largest = max(largest, float(expected.abs().max()))
-            agreed += (expected.argmax(1) == found.argmax(1)).tolist()
-    return Parity(len(images), what, difference, largest, float(np.mean(agreed)))
+            agreed += (expected.argmax(1) == exported.argmax(1)).tolist()
+    return Parity(len(images), origin, difference, largest, float(np.mean(agreed)))
 
 
 def _batches(images: Tensor, size: int) -> Iterator[Tensor]:

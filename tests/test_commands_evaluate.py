@@ -46,7 +46,7 @@ def test_classes_and_confusion_agree_with_scikit_learn():
     precision, recall, f1, images = precision_recall_fscore_support(
         labels, predicted, labels=range(6), zero_division=np.nan
     )
-    for index, row in enumerate(per_class(confusion, [str(each) for each in range(6)])):
+    for index, row in enumerate(per_class(confusion, [*"abcdef"])):
         assert row.precision == pytest.approx(precision[index])
         assert row.images == images[index]
         if images[index]:
@@ -75,11 +75,11 @@ def test_a_planted_temperature_is_found_again(planted):
     generator = torch.Generator().manual_seed(0)
     true = torch.randn(20_000, 5, generator=generator) * 1.5
     labels = torch.multinomial(true.softmax(1), 1, generator=generator)[:, 0]
-    found = fit_temperature(true * planted, labels)
-    assert found == pytest.approx(planted, rel=0.05)
-    near = (found, found * 1.05, found / 1.05)
+    fitted = fit_temperature(true * planted, labels)
+    assert fitted == pytest.approx(planted, rel=0.05)
+    near = (fitted, fitted * 1.05, fitted / 1.05)
     losses = {t: F.cross_entropy((true * planted).double() / t, labels).item() for t in near}
-    assert min(losses, key=lambda t: losses[t]) == found
+    assert min(losses, key=lambda t: losses[t]) == fitted
 
 
 def test_a_model_that_is_always_right_gets_the_lowest_temperature_and_not_zero():
@@ -99,7 +99,7 @@ def test_other_data_is_scored_by_class_name_and_written_class_by_class(capsys, r
         np.mean([np.mean([p == c for p, t in zip(predicted, labels, strict=True) if t == c]) for c in CLASSES])
     )
     probability = [dict(zip(CLASSES, map(float, row["probabilities"].split()), strict=True)) for row in table]
-    losses = [-math.log(each[label]) for each, label in zip(probability, labels, strict=True)]
+    losses = [-math.log(shares[label]) for shares, label in zip(probability, labels, strict=True)]
     assert number(out, "loss") == pytest.approx(np.mean(losses), abs=1e-5)
     with open(run / "eval" / "photos_confusion.csv", newline="") as file:
         header, *body = csv.reader(file)
@@ -157,7 +157,7 @@ def test_val_fits_the_temperature_and_test_uses_it(capsys, tmp_path):
 )
 def test_a_mistake_gets_one_line(capsys, run, tmp_path, monkeypatch, argv, code, message):
     monkeypatch.chdir(tmp_path)
-    found, _out, err = call(capsys, *(word.format(run=run) for word in argv))
-    assert found == code, err
+    actual, _out, err = call(capsys, *(word.format(run=run) for word in argv))
+    assert actual == code, err
     assert message in err
     assert err.count("\n") == 1

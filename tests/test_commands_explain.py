@@ -47,18 +47,20 @@ def huggingface_folder(folder: Path) -> Path:
 
 def check(source: str, picture: Path, *, grid: int) -> None:
     classifier = open_classifier(source, device="cpu")
-    found = explain(classifier, ImageFile(str(picture)))
+    explanation = explain(classifier, ImageFile(str(picture)))
     predicted = next(predict(classifier, [ImageFile(str(picture))], top=3))
-    assert isinstance(found, Explanation)
+    assert isinstance(explanation, Explanation)
     # Logits are unchanged: what is explained is what is predicted.
-    assert dict(found.image.ranked) == pytest.approx(dict(predicted.ranked), abs=1e-5)
-    for weights in found.attention:
+    assert dict(explanation.image.ranked) == pytest.approx(dict(predicted.ranked), abs=1e-5)
+    for weights in explanation.attention:
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
-    assert found.image.rollout.shape == found.relevance.shape == found.heads.shape[-2:] == (grid, grid)
-    assert found.image.rollout.sum() == pytest.approx(1, abs=1e-5)
-    assert found.relevance.min() >= 0
-    assert found.distance.shape == found.heads.shape[:2]
-    torch.testing.assert_close(found.layer_map(layer=-1, head=1), found.heads[-1, 1])
+    assert (
+        explanation.image.rollout.shape == explanation.relevance.shape == explanation.heads.shape[-2:] == (grid, grid)
+    )
+    assert explanation.image.rollout.sum() == pytest.approx(1, abs=1e-5)
+    assert explanation.relevance.min() >= 0
+    assert explanation.distance.shape == explanation.heads.shape[:2]
+    torch.testing.assert_close(explanation.layer_map(layer=-1, head=1), explanation.heads[-1, 1])
 
 
 def test_a_scratch_vit_is_explained(run, tmp_path):
@@ -76,9 +78,9 @@ def test_torchvisions_vit_b_16_is_explained(tmp_path):
 
 def test_a_mean_pooled_model_is_explained_from_the_tokens_that_its_head_reads(tmp_path):
     run = make_run(tmp_path / "run", pool="mean")
-    found = explain(open_classifier(str(run), device="cpu"), ImageFile(str(photo(tmp_path / "a.jpg"))))
-    assert isinstance(found, Explanation)
-    assert found.image.rollout.sum() == pytest.approx(1, abs=1e-5)
+    explanation = explain(open_classifier(str(run), device="cpu"), ImageFile(str(photo(tmp_path / "a.jpg"))))
+    assert isinstance(explanation, Explanation)
+    assert explanation.image.rollout.sum() == pytest.approx(1, abs=1e-5)
 
 
 def test_the_command_writes_pictures_and_names_what_it_cannot_read(capsys, run, tmp_path):

@@ -70,17 +70,17 @@ def every_kind(folder: Path) -> Path:
 def test_a_file_gets_the_probabilities_that_its_evaluation_gives(run, tmp_path):
     data = every_kind(tmp_path / "data")
     classifier = open_classifier(str(run), device="cpu")
-    found = {
+    predicted = {
         image.path: dict(image.ranked)
         for image in predict(classifier, find_images([str(data)]), top=3, batch_size=4)
         if not isinstance(image, Unreadable)
     }
     loader = labelled_loader(DataConfig(source=str(data)), classifier.spec, class_names=classifier.class_names)
     expected = torch.cat([classifier.model(images) for images, _ in loader]).detach().softmax(1)
-    assert len(found) == len(expected) == 11
+    assert len(predicted) == len(expected) == 11
     for index, row in enumerate(expected.tolist()):
         path = str(data / loader.dataset.path(index))
-        assert [found[path][name] for name in CLASSES] == pytest.approx(row, abs=1e-5), path
+        assert [predicted[path][name] for name in CLASSES] == pytest.approx(row, abs=1e-5), path
 
 
 def test_a_run_predicts_from_its_directory_alone_after_it_was_moved(capsys, tmp_path):
@@ -102,9 +102,9 @@ def test_the_two_formats_say_the_same_and_top_is_capped_at_the_classes(capsys, r
         assert row["label"] == entry["label"] == Path(row["path"]).parent.name
         assert row["predicted"] == entry["predicted"] == entry["top"][0]["class"]
         names = [row["predicted"], row["predicted_2"], row["predicted_3"]]
-        assert [each["class"] for each in entry["top"]] == names
+        assert [place["class"] for place in entry["top"]] == names
         assert set(names) == set(CLASSES)
-        assert sum(each["probability"] for each in entry["top"]) == pytest.approx(1)
+        assert sum(place["probability"] for place in entry["top"]) == pytest.approx(1)
     right = sum(row["label"] == row["predicted"] for row in table(out))
     assert f"{right} of 6 images whose folder names their class are right" in err
 
@@ -269,9 +269,9 @@ def test_batches_say_the_same_as_one_image_at_a_time(run, tmp_path):
     assert len(set(expected)) > 1
     classifier = open_classifier(str(run), device="cpu")
     for batch_size in (1, 32, 64):
-        found = list(predict(classifier, (ImageFile(str(path)) for path in paths), batch_size=batch_size))
-        assert [each.path for each in found] == [str(path) for path in paths]
-        assert [each.predicted for each in found] == expected
+        images = list(predict(classifier, (ImageFile(str(path)) for path in paths), batch_size=batch_size))
+        assert [image.path for image in images] == [str(path) for path in paths]
+        assert [image.predicted for image in images] == expected
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_batches_say_the_same_as_one_image_at_a_time(run, tmp_path):
 )
 def test_a_mistake_gets_one_line(capsys, run, tmp_path, monkeypatch, argv, code, message):
     monkeypatch.chdir(tmp_path)
-    found, _out, err = call(capsys, *(word.format(run=run) for word in argv))
-    assert found == code, err
+    actual, _out, err = call(capsys, *(word.format(run=run) for word in argv))
+    assert actual == code, err
     assert message in err
     assert err.count("\n") == 1

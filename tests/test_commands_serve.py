@@ -87,8 +87,8 @@ def test_the_page_is_whole_without_any_other_address(server):
 def test_what_is_no_image_too_large_or_from_elsewhere_is_refused_and_the_server_lives(
     server, tmp_path, body, headers, status, message
 ):
-    found, _, answer = ask(server, "POST", "/classify", body, **headers)
-    assert found == status
+    actual, _, answer = ask(server, "POST", "/classify", body, **headers)
+    assert actual == status
     assert message in json.loads(answer)["error"]
     picture = photo(tmp_path / "a.png").read_bytes()
     assert ask(server, "POST", "/classify", picture, Content_Type="image/png")[0] == 200

@@ -120,7 +120,7 @@ def test_pictures_change_no_bit_of_the_training(full, tmp_path):
 def test_the_worst_mistakes_are_those_with_the_highest_loss(monkeypatch, tmp_path):
     taken = []
     worst = pictures.worst
-    monkeypatch.setattr(pictures, "worst", lambda *args: taken.extend(found := worst(*args)) or found)
+    monkeypatch.setattr(pictures, "worst", lambda *args: taken.extend(images := worst(*args)) or images)
     run_dir = train(digits_run(tmp_path, epochs=1)).run_dir
     with open(run_dir / "eval" / "val_predictions.csv", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -325,10 +325,10 @@ def test_every_kind_of_model_and_data_gets_the_pictures_it_can_have(model, train
     )
     run_dir = train(config).run_dir
     assert "could not be drawn" not in capsys.readouterr().out
-    found = set(shown(run_dir))
-    assert found >= ONCE
-    assert (found >= OFTEN) == attends
-    assert (found >= FULL) == (model["name"] != "resnet18")
+    tags = set(shown(run_dir))
+    assert tags >= ONCE
+    assert (tags >= OFTEN) == attends
+    assert (tags >= FULL) == (model["name"] != "resnet18")
     rows = (run_dir / "tb" / "projector" / "metadata.tsv").read_text().splitlines()
     assert {len(row.split("\t")) for row in rows} == {5}
 
@@ -409,11 +409,11 @@ def test_of_many_classes_the_hardest_get_a_pr_curve():
     confusion[7, 8] = confusion[20, 21] = 50
     confusion[3] = 0  # no images: no curve
     scores = Scores({}, confusion, torch.zeros(1, 30), torch.zeros(1), [0])
-    found = hardest(scores, [str(number) for number in range(30)])
-    assert len(found) == 20
-    assert found == sorted(found)
-    assert {7, 8, 20, 21} <= set(found)
-    assert 3 not in found
+    indices = hardest(scores, [str(number) for number in range(30)])
+    assert len(indices) == 20
+    assert indices == sorted(indices)
+    assert {7, 8, 20, 21} <= set(indices)
+    assert 3 not in indices
 
 
 @pytest.mark.parametrize("embedding", ["conv", "linear"])
@@ -491,5 +491,5 @@ def test_the_first_batch_is_laid_out_as_torchvision_does(channels, side, count):
     factor = max(1, -(-64 // side))
     large = images.repeat_interleave(factor, dim=2).repeat_interleave(factor, dim=3)
     expected = (255 * make_grid(large, nrow=8, padding=2, pad_value=1.0)).round().byte().permute(1, 2, 0).numpy()
-    found = batch_picture(2 * images - 1, mean=[0.5] * channels, std=[0.5] * channels)
-    assert np.array_equal(found, expected)
+    picture = batch_picture(2 * images - 1, mean=[0.5] * channels, std=[0.5] * channels)
+    assert np.array_equal(picture, expected)

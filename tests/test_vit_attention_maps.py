@@ -75,8 +75,10 @@ def test_the_scratch_vit_with_torchvision_weights_attends_alike(tmp_path: Path) 
     config = ViTConfig(24, 8, num_classes=5, embed_dim=32, depth=3, num_heads=4, mlp_ratio=2)
     ours = VisionTransformer(config).eval()
     load_weights(ours, tmp_path / "w.pth")
-    for found, expected in zip(attention_weights(ours, pictures()), attention_weights(theirs, pictures()), strict=True):
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    for attends, expected in zip(
+        attention_weights(ours, pictures()), attention_weights(theirs, pictures()), strict=True
+    ):
+        torch.testing.assert_close(attends, expected, atol=1e-5, rtol=0)
 
 
 def test_a_compiled_model_is_asked_through_its_original() -> None:
