@@ -135,10 +135,10 @@ def resolve_cache(config: RunConfig) -> Literal["on", "off"]:
         "MixUp and CutMix blend images, not features; add --mixup 0 --cutmix 0": bool(train.mixup or train.cutmix),
         "a head on cached features trains in one process, without torchrun": world_size() > 1,
     }
-    found = [reason for reason, holds in obstacles.items() if holds]
-    if train.cache_features == "on" and found:
-        raise ConfigError(f"--cache-features on is not possible: {found[0]}")
-    return "off" if train.cache_features == "off" or found else "on"
+    reasons = [reason for reason, holds in obstacles.items() if holds]
+    if train.cache_features == "on" and reasons:
+        raise ConfigError(f"--cache-features on is not possible: {reasons[0]}")
+    return "off" if train.cache_features == "off" or reasons else "on"
 
 
 def default_epochs(images_seen: int, max_epochs: int, *, train_images: int) -> int:

@@ -92,6 +92,6 @@ def shortened(job: Job, *, epochs: int) -> Job:
 
 
 def _require_resumed(result: RunResult, *, steps: int) -> None:
-    found = [row["step"] for row in result.history]
-    if found != [0, steps, 2 * steps]:
-        raise ConfigError(f"dry run: the resumed run recorded steps {found}, not {[0, steps, 2 * steps]}")
+    steps_recorded = [row["step"] for row in result.history]
+    if steps_recorded != [0, steps, 2 * steps]:
+        raise ConfigError(f"dry run: the resumed run recorded steps {steps_recorded}, not {[0, steps, 2 * steps]}")

@@ -35,11 +35,11 @@ def find_lr(config: RunConfig) -> Path:
     Raises:
         ConfigError: the loss diverged, or never fell, before a rate could be told.
     """
-    found = range_test(config)
+    test = range_test(config)
     source = Path(config.data.source).stem
     path = config.output.output_dir / source / "lr_finder.png"
-    draw(found, path)
-    console.say(f"steepest fall of the loss at --lr {found.suggestion:.2g}, of {len(found.rates)} rates tried")
+    draw(test, path)
+    console.say(f"steepest fall of the loss at --lr {test.suggestion:.2g}, of {len(test.rates)} rates tried")
     console.say(f"curve: {path}")
     return path
 
@@ -95,14 +95,14 @@ def suggest(rates: Sequence[float], losses: Sequence[float]) -> float:
     return rates[best]
 
 
-def draw(found: RangeTest, path: Path) -> None:
+def draw(test: RangeTest, path: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 3.5), layout="constrained")
     axes = figure.subplots()
-    axes.plot(found.rates, found.losses)
-    axes.axvline(found.suggestion, linestyle="--", color="tab:orange", label=f"steepest fall: {found.suggestion:.2g}")
-    lowest, first = min(found.losses), found.losses[0]
+    axes.plot(test.rates, test.losses)
+    axes.axvline(test.suggestion, linestyle="--", color="tab:orange", label=f"steepest fall: {test.suggestion:.2g}")
+    lowest, first = min(test.losses), test.losses[0]
     axes.set_ylim(lowest - 0.1 * (first - lowest) - 1e-3, first + 0.5 * (first - lowest) + 1e-3)
     axes.set(xscale="log", xlabel="learning rate", ylabel="training loss, smoothed")
     axes.legend()

@@ -34,10 +34,10 @@ def load(run: Path) -> tuple[nn.Module, ImageSpec, tuple[str, ...]]:
     Raises:
         CheckpointError: the file is damaged or no checkpoint. FileNotFoundError: the run has no best checkpoint yet.
     """
-    found = checkpoints(Path(run) / "checkpoints", "best")
-    if not found:
+    paths = checkpoints(Path(run) / "checkpoints", "best")
+    if not paths:
         raise FileNotFoundError(f"{run}/checkpoints has no best_*.pt: the run has not finished an epoch yet")
-    checkpoint = read_checkpoint(found[0])
+    checkpoint = read_checkpoint(paths[0])
     config = from_dict(ModelConfig, checkpoint["config"]["model"])  # no more: other options may come and go
     model = build_model(config, num_classes=len(checkpoint["class_names"]), weights="none", weights_source=None)
     model.load_state_dict(checkpoint["model"])
