@@ -68,6 +68,14 @@ def test_every_link_and_figure_leads_to_a_file() -> None:
         assert (page.parent / target).is_file(), f"{page.name}: {target}"
 
 
+def test_what_contributing_names_stands_in_the_file_that_it_names() -> None:
+    text = (DOCS / "contributing.md").read_text(encoding="utf-8")
+    pairs = re.findall(r"`([A-Za-z_]+)`\s+(?:in|of)\s+\[`[^`]+`\]\(([^)]+)\)", text)
+    assert len(pairs) > 12
+    for name, target in pairs:
+        assert re.search(rf"\b{name}\b", (DOCS / target).read_text(encoding="utf-8")), f"{target}: {name}"
+
+
 def test_the_figures_are_small() -> None:
     figures = sorted((DOCS / "figures").glob("*.png"))
     assert sum(path.stat().st_size for path in figures) < 1_500_000
