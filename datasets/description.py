@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from datasets.bundle import SPLITS, DataBundle, samples_of
+from datasets.bundle import SPLITS, DataBundle, image_set, samples_of
 from datasets.text import some
 
 SIZES_LOOKED_AT = 200
@@ -46,9 +46,9 @@ def _sizes(bundle: DataBundle) -> str:
     samples = samples_of(bundle)
     if samples.pixels is not None:
         return f"{samples.pixels.shape[2]} x {samples.pixels.shape[1]} px"
-    dataset = next(bundle.dataloaders[split].dataset for split in SPLITS if split in bundle.dataloaders)
-    rows = np.unique(np.linspace(0, len(dataset) - 1, SIZES_LOOKED_AT).astype(int))  # type: ignore[arg-type]
-    sizes = np.array([dataset.native_size(row) for row in rows])  # type: ignore[attr-defined]
+    images = image_set(next(bundle.dataloaders[split] for split in SPLITS if split in bundle.dataloaders))
+    rows = np.unique(np.linspace(0, len(images) - 1, SIZES_LOOKED_AT).astype(int))
+    sizes = np.array([images.native_size(row) for row in rows])
     low, middle, high = sizes.min(axis=0), np.median(sizes, axis=0).astype(int), sizes.max(axis=0)
     if (low == high).all():
         return f"{low[0]} x {low[1]} px"

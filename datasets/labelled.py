@@ -11,7 +11,7 @@ from datasets.bundle import LEFT_OUT, SPLITS, ImageSpecLike, Samples
 from datasets.config import DataConfig
 from datasets.errors import DataError
 from datasets.image_dataset import ImageDataset
-from datasets.loaders import DEFAULT_BATCH_SIZE, read_samples
+from datasets.loaders import DEFAULT_BATCH_SIZE, as_is, read_samples
 from datasets.sampling import OrderedBatchSampler
 from datasets.text import some
 from datasets.transforms import eval_pipeline
@@ -41,14 +41,10 @@ def labelled_loader(
         raise DataError(f"{config.source} has no {split} split of its own; it has {', '.join(brought) or 'no splits'}")
     dataset = ImageDataset(_renumbered(samples, class_names, chosen), "val", eval_pipeline(spec))
     sampler = OrderedBatchSampler(len(dataset), config.batch_size or DEFAULT_BATCH_SIZE, rank=0, world_size=1)
-    return DataLoader(dataset, batch_sampler=sampler, collate_fn=_as_is)  # type: ignore[arg-type]  # yields BatchKey
+    return DataLoader(dataset, batch_sampler=sampler, collate_fn=as_is)  # type: ignore[arg-type]  # yields BatchKey
 
 
 def _renumbered(samples: Samples, class_names: Sequence[str], chosen: np.ndarray) -> Samples:
     number = np.array([list(class_names).index(name) for name in samples.class_names], np.int32)
     splits = np.where(chosen, SPLITS.index("val"), LEFT_OUT).astype(np.int8)
     return samples.replace(labels=number[samples.labels], class_names=tuple(class_names), splits=splits)
-
-
-def _as_is(batch: object) -> object:
-    return batch

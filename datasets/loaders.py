@@ -12,13 +12,13 @@ import torch
 from torch.utils.data import DataLoader
 
 from datasets.augmentation import PRESETS, Preset, train_pipeline
-from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, ImageSpecLike, Samples, samples_of
+from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, ImageSpecLike, Samples, image_set, samples_of
 from datasets.cache import SHARE_OF_FREE_MEMORY, ImageCache, available_memory
 from datasets.config import DataConfig
 from datasets.image_dataset import ImageDataset, cpu_count, unreadable
 from datasets.sampling import EpochBatchSampler, OrderedBatchSampler
 from datasets.splits import assign_splits, require_complete, subset_training
-from datasets.transforms import Pipeline, eval_pipeline
+from datasets.transforms import eval_pipeline
 
 DATASETS: dict[str, str] = {
     "digits": "datasets.sources.builtin_pixels:read_digits",
@@ -61,7 +61,7 @@ def build_dataloaders(
         dataset = ImageDataset(samples, split, pipeline, seed=seed)
         dataset.cache = _cache(dataset, config)
         loaders[split] = _loader(dataset, config, seed=seed, rank=rank, world_size=world_size)
-    sizes = {split: len(loader.dataset) for split, loader in loaders.items()}  # type: ignore[arg-type]
+    sizes = {split: len(image_set(loader)) for split, loader in loaders.items()}
     return DataBundle(loaders, samples.class_names, sizes)
 
 
@@ -97,7 +97,7 @@ def preset_of(config: DataConfig) -> Preset:
 
 def class_weights(bundle: DataBundle) -> torch.Tensor:
     """float32 (classes,): proportional to 1 / training images of the class; their mean over the images is 1."""
-    labels = bundle.dataloaders["train"].dataset.labels  # type: ignore[attr-defined]
+    labels = image_set(bundle.dataloaders["train"]).labels
     counts = np.bincount(labels, minlength=len(bundle.class_names))
     return torch.from_numpy(len(labels) / (len(counts) * np.maximum(counts, 1))).float()
 
@@ -138,7 +138,7 @@ def _loader(dataset: ImageDataset, config: DataConfig, *, seed: int, rank: int, 
         dataset,
         batch_sampler=sampler,  # type: ignore[arg-type]  # yields BatchKey, which __getitems__ takes
         num_workers=workers,
-        collate_fn=_as_is,
+        collate_fn=as_is,
         worker_init_fn=ignore_signals,
         persistent_workers=workers > 0 and dataset.split == "train",
         pin_memory=torch.cuda.is_available(),
@@ -160,23 +160,14 @@ def _cache(dataset: ImageDataset, config: DataConfig) -> ImageCache | None:
     free = available_memory()
     if config.cache == "on":
         return ImageCache(len(dataset), int(free * 0.8))
-    needed = _bytes_to_cache(dataset)
+    rows = np.unique(np.linspace(0, len(dataset) - 1, 32).astype(int))  # estimated from 32 images, a quarter to spare
+    sizes = [np.prod(dataset.pipeline.stored_size(*dataset.native_size(row))) for row in rows]
+    needed = 1.25 * len(dataset) * dataset.pipeline.channels * float(np.mean(sizes)) + 2**20
     return ImageCache(len(dataset), int(needed)) if needed < free * SHARE_OF_FREE_MEMORY else None
 
 
-def _bytes_to_cache(dataset: ImageDataset) -> float:
-    """An estimate from the sizes of 32 images spread over the split, with a quarter to spare."""
-    rows = np.unique(np.linspace(0, len(dataset) - 1, 32).astype(int))
-    sizes = [_stored_bytes(dataset.pipeline, dataset.native_size(row)) for row in rows]
-    return 1.25 * len(dataset) * float(np.mean(sizes)) + 2**20
-
-
-def _stored_bytes(pipeline: Pipeline, size: tuple[int, int]) -> int:
-    width, height = pipeline.stored_size(*size)
-    return width * height * pipeline.channels
-
-
-def _as_is(batch: object) -> object:
+def as_is(batch: object) -> object:
+    """The collate function: `__getitems__` has made the whole batch already."""
     return batch
 
 

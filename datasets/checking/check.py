@@ -17,7 +17,7 @@ import numpy as np
 
 from datasets.bundle import LEFT_OUT, Samples
 from datasets.checking.classes import class_problems
-from datasets.checking.inspection import Inspection, expected_format, inspect_files, inspect_pixels, same_format
+from datasets.checking.inspection import Inspection, inspect_files, inspect_pixels, wrong_extension
 from datasets.checking.near_duplicates import LEAST_SIDE, THUMBNAIL_SIZE, near_duplicates
 from datasets.config import DATASET_NAMES, DataConfig
 from datasets.sources.archives import is_archive
@@ -160,7 +160,7 @@ def _file_findings(pictures: Sequence[Picture], inspections: Sequence[Inspection
     for picture, seen in zip(pictures, inspections, strict=True):
         if seen.fault:
             findings.append(picture.problem(seen.fault, seen.detail))
-        elif not same_format(seen.format, expected := expected_format(picture.path)) and expected:
+        elif seen.format and wrong_extension(picture.path, seen.format):
             findings.append(picture.problem("wrong_extension", f"holds {seen.format}"))
     return findings
 

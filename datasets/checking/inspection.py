@@ -23,11 +23,6 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 from datasets.checking.near_duplicates import THUMBNAIL_SIZE
 from datasets.images import to_mode
 
-FORMAT_OF_EXTENSION = {
-    ".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG", ".ppm": "PPM", ".pgm": "PPM",
-    ".bmp": "BMP", ".tif": "TIFF", ".tiff": "TIFF", ".webp": "WEBP",
-}  # fmt: skip
-
 _ALIASES = {"MPO": "JPEG", "DIB": "BMP", "APNG": "PNG"}  # what Pillow calls variants of the same file format
 _MAGIC = {
     b"\xff\xd8\xff": "JPEG", b"\x89PNG": "PNG", b"GIF8": "GIF", b"BM": "BMP", b"II*\0": "TIFF", b"MM\0*": "TIFF",
@@ -180,10 +175,7 @@ def _jpeg_ends(data: bytes) -> bool:
     return False
 
 
-def expected_format(path: str) -> str:
-    """The format that the extension promises."""
-    return FORMAT_OF_EXTENSION.get(Path(path).suffix.lower(), "")
-
-
-def same_format(found: str, expected: str) -> bool:
-    return _ALIASES.get(found, found) == expected
+def wrong_extension(path: str, found: str) -> bool:
+    """Whether an extension that Pillow knows promises another format than the one found inside."""
+    promised = Image.registered_extensions().get(Path(path).suffix.lower())
+    return promised is not None and promised != _ALIASES.get(found, found)
