@@ -78,10 +78,10 @@ class ImageDataset(Dataset):
             return [self._kept[row] for row in rows]
         if self.cache is None:
             return self._load(rows)
-        found = [self.cache.get(row) for row in rows]
-        missing = [row for row, picture in zip(rows, found, strict=True) if picture is None]
+        cached = [self.cache.get(row) for row in rows]
+        missing = [row for row, picture in zip(rows, cached, strict=True) if picture is None]
         loaded = iter(self._load(missing))
-        return [next(loaded) if picture is None else picture for picture in found]
+        return [next(loaded) if picture is None else picture for picture in cached]
 
     def _load(self, rows: Sequence[int]) -> list[np.ndarray]:
         # Pillow decodes and resizes without the interpreter lock, so without loader processes threads do the same.
@@ -130,9 +130,9 @@ def unreadable(samples: Samples, indices: np.ndarray) -> list[tuple[int, str]]:
             return index, str(error)
         return None
 
-    found = []
+    unreadable_images = []
     with ThreadPoolExecutor(cpu_count()) as threads, tqdm(desc="reading", total=len(indices), disable=None) as progress:
         for part in np.array_split(indices, len(indices) // 1024 + 1):  # a future per image, so not all at once
-            found += [bad for bad in threads.map(attempt, part.tolist()) if bad is not None]
+            unreadable_images += [bad for bad in threads.map(attempt, part.tolist()) if bad is not None]
             progress.update(len(part))
-    return found
+    return unreadable_images

@@ -108,9 +108,9 @@ def inspect_pixels(pixels: np.ndarray, rows: Sequence[int]) -> Iterator[Inspecti
 
 def _decode(data: bytes, digest: bytes) -> Inspection:
     with Image.open(BytesIO(data)) as image:
-        found, (width, height) = image.format or "", image.size
+        file_format, (width, height) = image.format or "", image.size
         orientation = image.getexif().get(_ORIENTATION_TAG, 1)
-        if isinstance(image, ImageFile.ImageFile) and found in ("JPEG", "MPO"):
+        if isinstance(image, ImageFile.ImageFile) and file_format in ("JPEG", "MPO"):
             # Decodes at 1/2, 1/4 or 1/8 size, grey only: the inverse DCT is saved, yet every coefficient is still read
             # from the stream, so a truncated file fails exactly where the full decode does (tested byte by byte).
             image.draft("L", (2 * THUMBNAIL_SIZE, 2 * THUMBNAIL_SIZE))
@@ -119,7 +119,7 @@ def _decode(data: bytes, digest: bytes) -> Inspection:
     if orientation in _UPRIGHT:
         small = small.transpose(_UPRIGHT[orientation])
         width, height = (height, width) if orientation >= 5 else (width, height)
-    return Inspection(digest, None, "", found, width, height, small.tobytes())
+    return Inspection(digest, None, "", file_format, width, height, small.tobytes())
 
 
 def thumbnail_of(pixels: np.ndarray) -> np.ndarray:
@@ -175,7 +175,7 @@ def _jpeg_ends(data: bytes) -> bool:
     return False
 
 
-def wrong_extension(path: str, found: str) -> bool:
-    """Whether an extension that Pillow knows promises another format than the one found inside."""
+def wrong_extension(path: str, file_format: str) -> bool:
+    """Whether an extension that Pillow knows promises another format than the file has."""
     promised = Image.registered_extensions().get(Path(path).suffix.lower())
-    return promised is not None and promised != _ALIASES.get(found, found)
+    return promised is not None and promised != _ALIASES.get(file_format, file_format)

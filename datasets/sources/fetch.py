@@ -71,10 +71,10 @@ def download(url: str, target: Path, *, checksum: str) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
     _receive(url, part)
-    found = digest(part, checksum.partition(":")[0])
-    if found != checksum:
+    actual = digest(part, checksum.partition(":")[0])
+    if actual != checksum:
         part.unlink()
-        raise DataError(f"{url} arrived damaged or changed: expected {checksum}, found {found}; try again")
+        raise DataError(f"{url} arrived damaged or changed: expected {checksum}, got {actual}; try again")
     part.rename(target)
     return target
 
