@@ -2,6 +2,9 @@
 
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -207,3 +210,21 @@ def test_wrong_options_are_refused_in_the_config():
     ):
         with pytest.raises(ValueError, match=message):
             DataConfig(**options)
+
+
+@pytest.mark.parametrize(
+    ("source", "unused"),
+    [
+        ("folder", {"pandas", "sklearn", "scipy", "matplotlib", "torchvision"}),
+        ("digits", {"pandas", "sklearn", "scipy", "matplotlib", "torchvision", "datasets.sources.own_data"}),
+    ],
+)
+def test_a_run_imports_what_its_data_set_needs_and_no_more(folder, source, unused):
+    code = (
+        "import sys; from vit.config import ImageSpec; from datasets import DataConfig, build_dataloaders; "
+        "build_dataloaders(DataConfig(source=sys.argv[1]), ImageSpec(image_size=8)); print(*sys.modules)"
+    )
+    command = [sys.executable, "-c", code, str(folder) if source == "folder" else source]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent.parent)
+    assert "datasets.loaders" in answer.stdout.split()
+    assert not unused & set(answer.stdout.split())

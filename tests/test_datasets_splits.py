@@ -116,6 +116,8 @@ def test_a_split_is_written_and_read_back(tmp_path):
     folder = class_folders(tmp_path / "set", {"a b": 12, 'quo"te, comma': 9, "größe 猫": 10})
     drawn = build_dataloaders(DataConfig(source=str(folder), split_seed=4), Spec())
     write_split(tmp_path / "split.csv", drawn)
+    oracle = pd.DataFrame(split_table(drawn)).to_csv(index=False)
+    assert (tmp_path / "split.csv").read_bytes() == oracle.encode()
     again = build_dataloaders(DataConfig(source=str(folder), split=tmp_path / "split.csv"), Spec())
     assert fingerprint(again) == fingerprint(drawn)
     assert split_table(again) == split_table(drawn)
