@@ -1,0 +1,114 @@
+"""How runs start: no stop at any moment of it costs what was there before, or is in the way of the same command."""
+
+import errno
+import shutil
+from pathlib import Path
+
+import pytest
+from ignite.engine import Events
+from killed_runs import Crash, crash_after
+
+from datasets.config import DataConfig
+from trainers import saving
+from trainers.checkpoint import checkpoints
+from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.errors import CheckpointError, TrainingError
+from trainers.resume import resume
+from trainers.run import train
+from trainers.run_directory import read_json, write_json
+from vit.config import ModelConfig
+
+
+def tiny_run(folder: Path, **output) -> RunConfig:
+    """Two epochs of two steps."""
+    return RunConfig(
+        model=ModelConfig(name="vit_micro_2"),
+        data=DataConfig(source="digits", labels_per_class=3, batch_size=15, workers=0),
+        train=TrainConfig(epochs=2, device="cpu", log_every=1),
+        output=OutputConfig(**{"output_dir": folder, "run_name": "r", "tb": "scalars"} | output),
+    )
+
+
+@pytest.fixture(scope="module")
+def finished_once(tmp_path_factory):
+    return train(tiny_run(tmp_path_factory.mktemp("finished"))).run_dir
+
+
+@pytest.fixture
+def finished(finished_once, tmp_path):
+    """A copy of a finished run."""
+    return shutil.copytree(finished_once, tmp_path / "digits" / "r")
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def remove_checkpoints(run_dir: Path) -> None:
+    for path in checkpoints(run_dir / "checkpoints", "step"):
+        path.unlink()
+
+
+def full_disk(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.xfail(strict=True, reason="the whole run starts over, and is removed when that stops")
+def test_a_finished_run_whose_checkpoints_were_cleaned_away_is_not_started_over(finished):
+    remove_checkpoints(finished)
+    before = files(finished)
+    with pytest.raises(CheckpointError, match=r"has no step_\*\.pt to go on from, only the weights of its best epoch"):
+        resume(finished, epochs=5, handlers=[crash_after(1)])
+    assert files(finished) == before
+
+
+@pytest.fixture
+def started(finished):
+    """A run that was killed before its first checkpoint, with a note that somebody put beside its files."""
+    remove_checkpoints(finished)
+    for path in checkpoints(finished / "checkpoints", "best"):
+        path.unlink()
+    write_json(finished / "summary.json", {"status": "running", "epochs": 0, "seconds": 0.5, "best": None})
+    (finished / "note.txt").write_text("seen on Monday")
+    return finished
+
+
+@pytest.mark.xfail(strict=True, reason="the run directory is removed")
+def test_a_resumed_run_that_stops_before_its_first_checkpoint_is_not_removed(started, finished_once):
+    with pytest.raises(Crash):
+        resume(started, handlers=[crash_after(1)])
+    assert (started / "note.txt").read_text() == "seen on Monday"
+    assert read_json(started / "summary.json")["status"] == "failed"
+    assert resume(started).history[-1]["val_loss"] == resume(finished_once).history[-1]["val_loss"]
+
+
+@pytest.mark.xfail(strict=True, reason="the run directory is removed")
+def test_a_full_disk_at_the_first_checkpoint_of_a_resumed_run_removes_nothing(started, monkeypatch):
+    monkeypatch.setattr(saving.ResumeCheckpoint, "save", full_disk)
+    with pytest.raises(TrainingError, match="No space left on device; resume with: python main.py resume"):
+        resume(started)
+    assert (started / "note.txt").is_file()
+
+
+def test_a_new_run_that_stops_before_its_first_checkpoint_leaves_nothing(tmp_path):
+    with pytest.raises(Crash):
+        train(tiny_run(tmp_path), handlers=[crash_after(1)])
+    assert not list((tmp_path / "digits").iterdir())
+
+
+@pytest.mark.xfail(strict=True, reason="whatever lies in the folder by then is removed with it")
+def test_a_new_run_into_which_somebody_put_a_file_is_not_removed(tmp_path):
+    run_dir = tmp_path / "digits" / "r"
+
+    def put_a_note_there() -> None:
+        (run_dir / "note.txt").write_text("look at this one")
+
+    with pytest.raises(Crash):
+        train(
+            tiny_run(tmp_path),
+            handlers=[
+                lambda trainer: trainer.add_event_handler(Events.ITERATION_STARTED(once=1), put_a_note_there),
+                crash_after(1),
+            ],
+        )
+    assert (run_dir / "note.txt").read_text() == "look at this one"
