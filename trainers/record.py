@@ -18,6 +18,12 @@ from trainers.job import Job
 from trainers.result import RunResult
 from trainers.run_directory import read_json, write_json
 
+WRITTEN_AT_START = {
+    "config.json", "meta.json", "split.csv", "summary.json", "metrics.csv", "data_report.txt", "checkpoints", "tb",
+    "figures",
+}  # fmt: skip
+"""What a run may have written when its first checkpoint fails."""
+
 
 class Record:
     """summary.json: how far the run is, and how it ended."""
@@ -26,7 +32,7 @@ class Record:
         self.job, self.path = job, run_dir / "summary.json"
         self.history: list[dict[str, Any]] = []
         self.result: RunResult | None = None
-        self.earlier_seconds = read_json(self.path)["seconds"] if self.path.is_file() else 0.0
+        self.earlier = read_json(self.path) if self.path.is_file() else {}
         self.started = time.perf_counter()
 
     def attach(self, trainer: Engine) -> None:
@@ -50,7 +56,7 @@ class Record:
         values = {
             "status": status,
             "epochs": epochs,
-            "seconds": round(self.earlier_seconds + time.perf_counter() - self.started, 3),
+            "seconds": round(self.earlier.get("seconds", 0.0) + time.perf_counter() - self.started, 3),
             "images_seen": self.images_seen(),
             "parameters": total,
             "trainable": trainable,
@@ -59,6 +65,8 @@ class Record:
             else None,
             "test": result.test | {"n": job.data.dataset_sizes["test"]} if result and result.test else None,
         }
+        if not self.history:  # taken up, and nothing new yet
+            values |= {name: self.earlier[name] for name in ("epochs", "images_seen", "best") if name in self.earlier}
         write_json(self.path, values)
 
     def images_seen(self) -> int:
@@ -68,8 +76,8 @@ class Record:
 
 
 @contextmanager
-def recorded(job: Job, run_dir: Path) -> Iterator[Record]:
-    """Write down how a run ends. One that ends before its first checkpoint leaves no directory behind.
+def recorded(job: Job, run_dir: Path, *, created: bool) -> Iterator[Record]:
+    """Write down how a run ends. One that was `created` just now and has no checkpoint yet leaves no directory behind.
 
     Raises:
         TrainingError: a fault of the machine, named, with the command that resumes the run where one can.
@@ -80,11 +88,9 @@ def recorded(job: Job, run_dir: Path) -> Iterator[Record]:
     try:
         yield record
     except BaseException as error:
-        resumable = bool(checkpoints(run_dir / "checkpoints", "step"))
+        resumable = distributed.is_main_process() and not (created and discarded(run_dir))
         if resumable:
             record.write("interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed")
-        elif distributed.is_main_process():
-            shutil.rmtree(run_dir, ignore_errors=True)
         hint = f"; resume with: python main.py resume {run_dir}" if resumable else ""
         if isinstance(error, Interrupted):
             error.args = (f"{error}{hint}",)
@@ -95,3 +101,12 @@ def recorded(job: Job, run_dir: Path) -> Iterator[Record]:
         if fault is None:
             raise
         raise TrainingError(f"{fault}{hint}") from error
+
+
+def discarded(run_dir: Path) -> bool:
+    """Remove what a run wrote that has no checkpoint yet, if that is all there is; whether the directory is gone."""
+    others = {path.name for path in run_dir.iterdir() if path.name[0] != "."} - WRITTEN_AT_START
+    if others or checkpoints(run_dir / "checkpoints", "step"):
+        return False
+    shutil.rmtree(run_dir, ignore_errors=True)
+    return True

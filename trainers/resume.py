@@ -15,7 +15,7 @@ from datasets.splits import fingerprint
 from trainers import distributed
 from trainers.config import RunConfig, to_dict
 from trainers.console import announce, say
-from trainers.errors import ConfigError
+from trainers.errors import CheckpointError, ConfigError
 from trainers.job import Job, prepare, schedule
 from trainers.result import RunResult, read_result
 from trainers.run import Handler, execute, train
@@ -46,6 +46,11 @@ def _resume(run_dir: Path, config: RunConfig, *, epochs: int | None, handlers: S
     checkpoint = distributed.broadcast(lambda: newest_checkpoint(run_dir, warn=say))
     if checkpoint is not None:
         refuse_an_edited_config(run_dir, config, checkpoint)
+    elif summary["status"] == "finished" or (summary["epochs"] and config.train.cache_features != "on"):
+        raise CheckpointError(
+            f"{run_dir} has done {summary['epochs']} epochs and has no step_*.pt to go on from: train anew;"
+            f" --weights {run_dir} starts from the weights of its best epoch"
+        )
     if epochs is not None:
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, epochs=epochs))
     refuse_another_number_of_processes(run_dir)

@@ -56,7 +56,7 @@ def train(config: RunConfig, *, handlers: Sequence[Handler] = ()) -> RunResult:
         console.announce(job, run_dir, defaults_source=defaults.lookup(job.config).source)
         console.say_what_has_no_effect(job)
         distributed.broadcast(lambda: write_inputs(job, run_dir, requested=config))
-        return execute(job, run_dir, handlers=handlers)
+        return execute(job, run_dir, created=True, handlers=handlers)
 
 
 def write_inputs(job: Job, run_dir: Path, *, requested: RunConfig) -> None:
@@ -71,14 +71,21 @@ def write_inputs(job: Job, run_dir: Path, *, requested: RunConfig) -> None:
 
 
 def execute(
-    job: Job, run_dir: Path, checkpoint: dict[str, Any] | None = None, *, handlers: Sequence[Handler] = ()
+    job: Job,
+    run_dir: Path,
+    checkpoint: dict[str, Any] | None = None,
+    *,
+    created: bool = False,
+    handlers: Sequence[Handler] = (),
 ) -> RunResult:
-    """Train to the end, from the start or from a checkpoint, and conclude."""
+    """Train to the end, from the start or from a checkpoint, and conclude. What fails early removes a directory only
+    where it was `created` just now.
+    """
     reset_peak_memory(job.device)
     start_step = checkpoint["trainer"]["iteration"] if checkpoint else 0
     reopened = bool(checkpoint and checkpoint["epoch_open"])
     with (
-        recorded(job, run_dir) as record,
+        recorded(job, run_dir, created=created) as record,
         tensorboard.open_loggers(run_dir / "tb", start_step=start_step, validate_again=reopened) as loggers,
         SignalFlag(processes=distributed.world_size(), agree=distributed.all_reduce_max) as flag,
     ):
