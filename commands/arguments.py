@@ -9,10 +9,11 @@ import re
 import typing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 import tyro
 
+from datasets.files import text_file
 from datasets.text import did_you_mean
 from trainers.config import RunConfig, flag, load_config
 from trainers.recipes import recipe_config
@@ -51,6 +52,23 @@ def parse(options_class: type, argv: Sequence[str], *, prog: str, default: Any =
         raise UsageError(one_line(complaint.getvalue())) from None
     except ValueError as error:  # a value that an options class refuses
         raise UsageError(str(error)) from error
+
+
+@contextlib.contextmanager
+def output_file(path: Path, *, errors: str = "strict") -> Iterator[TextIO]:
+    """A text file that takes its place when it is whole; its folder is made.
+
+    Raises:
+        UsageError: it cannot be written there.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with text_file(path, errors=errors) as file:
+            yield file
+    except OSError as error:
+        if error.filename is None or Path(error.filename) not in (path, *path.parents):
+            raise
+        raise UsageError(f"cannot write {path}: {error.strerror}; choose another --output") from error
 
 
 @dataclasses.dataclass(frozen=True)

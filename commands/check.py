@@ -66,7 +66,7 @@ def main(config: CheckConfig) -> int:
     Raises:
         FileNotFoundError: there is no such data.
         DataError: it cannot be listed, or has no image in it.
-        ValueError: the list cannot be written there.
+        UsageError: the list cannot be written there.
     """
     from datasets.checking.check import check_source
 
@@ -91,11 +91,8 @@ def _progress_bar(inspections: Iterable[Inspection], total: int) -> Iterable[Ins
 def write_findings(report: CheckReport, path: Path) -> None:
     """One row per finding, header first. Bytes of a name that are no UTF-8 are written as \\udcXX."""
     rows = ((finding.kind, finding.severity, *finding[1:]) for finding in report.findings)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(csv_text(CSV_COLUMNS, rows), newline="", encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise ValueError(f"cannot write {path}: {error.strerror}; choose another file with --output") from error
+    with arguments.output_file(path, errors="backslashreplace") as file:
+        file.write(csv_text(CSV_COLUMNS, rows))
 
 
 def _summary(config: CheckConfig, report: CheckReport, seconds: float) -> dict[str, object]:

@@ -149,12 +149,7 @@ def _opened(path: Path | None) -> Iterator[TextIO]:
         yield sys.stdout
         sys.stdout.flush()
         return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("w", newline="", encoding="utf-8")
-    except OSError as error:
-        raise arguments.UsageError(f"cannot write {path}: {error.strerror}; choose another --output") from error
-    with file:
+    with arguments.output_file(path) as file:
         yield file
 
 

@@ -19,8 +19,8 @@ from comparison.page import page
 from comparison.results import ConditionResult
 from comparison.runs import Comparison
 from comparison.table import table_csv, table_md, verdicts
+from datasets.files import write_bytes, write_text
 from datasets.text import printable
-from trainers.run_directory import write_text
 
 
 def write_report(comparison: Comparison, results: Sequence[ConditionResult], folder: Path) -> list[Path]:
@@ -44,7 +44,7 @@ def write_report(comparison: Comparison, results: Sequence[ConditionResult], fol
         write_text(folder / name, text)
     with replacing(folder / "figures") as aside:
         for picture in pictures:
-            (aside / picture.file).write_bytes(picture.png)
+            write_bytes(aside / picture.file, picture.png)
     with replacing(folder / "tb") as aside:
         write_events(aside, texts["table.md"], verdicts(results), pictures)
     return [folder / name for name in texts] + [folder / "figures" / picture.file for picture in pictures]

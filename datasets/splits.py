@@ -15,6 +15,7 @@ import numpy as np
 from datasets.bundle import LEFT_OUT, SPLITS, UNSPLIT, DataBundle, Samples, samples_of
 from datasets.config import DataConfig
 from datasets.errors import DataError
+from datasets.files import write_text
 from datasets.seeding import SPLIT, SUBSET, hashes, mix
 from datasets.text import csv_text, some
 
@@ -118,7 +119,7 @@ def _rows(samples: Samples) -> tuple[SplitRow, ...]:
 def write_split(path: str | Path, data: DataBundle | Samples) -> None:
     """Write split.csv, which `config.split` reads back."""
     text = csv_text(SplitRow._fields, _rows(data if isinstance(data, Samples) else samples_of(data)))
-    Path(path).write_text(text, encoding="utf-8", errors="surrogateescape", newline="")
+    write_text(Path(path), text, errors="surrogateescape")
 
 
 def fingerprint(bundle: DataBundle) -> str:

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from torch import Tensor
 
+from datasets.files import replacing
 from figures.judged import Judged
 
 RIGHT, WRONG, UNKNOWN = "#1a7f37", "#cf222e", "#24292f"
@@ -107,7 +108,8 @@ def show(axis, pixels: np.ndarray) -> None:
 def save(figure: Figure, path: Path) -> Path:
     """Write a PNG; folders are made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    with replacing(path) as aside:
+        figure.savefig(aside, dpi=120)
     return path
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from datasets.files import write_text
 from datasets.text import csv_text
 from trainers.calibration import (
     expected_calibration_error,
@@ -16,7 +17,7 @@ from trainers.calibration import (
 )
 from trainers.evaluation import Scores, write_predictions
 from trainers.metrics import ClassRow, per_class
-from trainers.run_directory import read_json, write_json, write_text
+from trainers.run_directory import read_json, write_json
 
 
 @dataclass(frozen=True)

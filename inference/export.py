@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from datasets import DataError, build_dataloaders
+from datasets.files import replacing
 from datasets.transforms import eval_pipeline
 from inference.classifier import Classifier, open_classifier
 from inference.images import find_images, read_pixels
@@ -67,15 +67,11 @@ def export(classifier: Classifier, kind: str, path: Path, *, images: Sequence[st
     batch, origin = comparison_images(classifier, images)
     metadata = describe(classifier.spec, classifier.class_names, {"model": to_dict(classifier.config)})
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-    try:
+    with replacing(path) as aside:
         logits, note = _write(classifier, kind, aside, metadata)
         parity = compare(classifier, logits, batch, origin)
         if not parity.good:
             raise WeightsError(f"{kind} export refused: {parity}; nothing was written")
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
     return parity, note
 
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # The house: a file imports its own room, or rooms on lower floors.
 FLOORS = {"commands": 5, "comparison": 4, "inference": 3, "trainers": 2, "figures": 1, "datasets": 0, "vit": 0}
 PACKAGES = tuple(FLOORS)
-CORE_LINES = 8_700
+CORE_LINES = 8_800
 TORCH_FREE = (
     "main.py",
     "vit/config.py",
@@ -116,7 +116,7 @@ def test_the_mechanics_import_no_models_no_data_and_no_options():
         foreign = {
             other
             for other in ARROWS[f"trainers.{name}"]
-            if other.split(".")[0] != "trainers" or other == "trainers.config"
+            if (other.split(".")[0] != "trainers" and other != "datasets.files") or other == "trainers.config"
         }
         assert not foreign, f"trainers/{name}.py imports {foreign}"
 

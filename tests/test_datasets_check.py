@@ -327,7 +327,7 @@ def test_rows_without_a_split_among_rows_with_one_are_an_error(tmp_path):
 
 def test_a_list_that_cannot_be_written_is_one_line(clean, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match=r"cannot write .*; choose another file with --output"):
+    with pytest.raises(ValueError, match=r"cannot write .*list.csv: .*; choose another --output"):
         main(CheckConfig(str(clean), output=tmp_path / "file" / "list.csv"))
 
 

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 import torch
 
+from datasets.files import put
 from trainers.errors import CheckpointError
 
 FORMAT_VERSION = 1
@@ -69,15 +70,12 @@ class CheckpointWriter:
             with open(aside, "wb") as file:
                 hashing = _HashingFile(file)
                 torch.save(dict(checkpoint), hashing)  # type: ignore[arg-type]  # it only ever writes
-                file.flush()
-                os.fsync(file.fileno())
             final = self.folder / f"{stem}_{hashing.sha.hexdigest()[:8]}.pt"
-            os.replace(aside, final)
+            put(aside, final)
         except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError about its zip writer
             raise OSError(f"checkpoint {stem} could not be written to {self.folder}: {error}") from error
         finally:
             aside.unlink(missing_ok=True)
-        _sync_folder(self.folder)
         self.prune(final)
 
     def prune(self, newest: Path) -> None:
@@ -147,13 +145,3 @@ def _tensor_bytes(tree: Any) -> int:
     if isinstance(tree, list | tuple):
         return sum(_tensor_bytes(item) for item in tree)
     return 0
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename durable; not every platform can."""
-    if hasattr(os, "O_DIRECTORY"):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

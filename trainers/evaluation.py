@@ -13,12 +13,12 @@ from ignite.engine import Engine, Events
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from datasets.files import write_text
 from datasets.text import csv_text
 from trainers import distributed
 from trainers.engines import create_evaluator
 from trainers.handlers import best_row
 from trainers.metrics import SCALARS
-from trainers.run_directory import write_text
 
 
 @dataclass(frozen=True)

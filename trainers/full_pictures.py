@@ -14,6 +14,7 @@ from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 from torch import Tensor
 from torch.utils.tensorboard.summary import compute_curve
 
+from datasets.files import write_bytes, write_text
 from datasets.sampling import BatchKey
 from datasets.text import csv_text, printable
 from figures.sheets import patch_filters_figure, png, png_of, position_similarity_figure, tile_picture
@@ -21,7 +22,6 @@ from trainers.engines import autocast
 from trainers.evaluation import Scores
 from trainers.job import Job
 from trainers.metrics import per_class
-from trainers.run_directory import write_text
 from trainers.tensorboard import RunLoggers
 from trainers.val_images import evenly, images_of, undisturbed
 from vit.parts import parts, patch_filters, position_embeddings
@@ -109,7 +109,7 @@ def write_sprite(stored: Sequence[np.ndarray], path: Path) -> int:
     for number, pixels in enumerate(stored):
         thumbnail = Image.fromarray(tile_picture(pixels, side)).resize((side, side), Image.Resampling.NEAREST)
         canvas.paste(thumbnail, (number % columns * side, number // columns * side))
-    path.write_bytes(png_of(np.asarray(canvas)))
+    write_bytes(path, png_of(np.asarray(canvas)))
     return side
 
 

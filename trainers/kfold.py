@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from datasets.files import write_text
+from datasets.text import csv_text
 from trainers import defaults, process
 from trainers.config import RunConfig, to_dict
 from trainers.console import say
 from trainers.result import RunResult
 from trainers.resume import train_or_resume
 from trainers.run import train
-from trainers.run_directory import data_folder, plan_run_directory, read_json, write_text
+from trainers.run_directory import data_folder, plan_run_directory, read_json
 
 SCORES = ("accuracy", "loss", "macro_f1", "ece")
 
@@ -71,11 +72,9 @@ def name_of_earlier_folds(config: RunConfig) -> str | None:
 
 def write_table(folds: CrossValidation) -> None:
     """One row per fold, then mean and standard deviation."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["fold", *(f"val_{score}" for score in SCORES), "run"])
-    for fold, result in enumerate(folds.results, start=1):
-        writer.writerow([fold, *(result.val[score] for score in SCORES), result.run_dir.name])
-    writer.writerow(["mean", *(folds.mean(score) for score in SCORES), ""])
-    writer.writerow(["standard deviation", *(folds.spread(score) for score in SCORES), ""])
-    write_text(folds.table, text.getvalue())
+    rows: list[Sequence[object]] = [
+        *([fold, *map(result.val.get, SCORES), result.run_dir.name] for fold, result in enumerate(folds.results, 1)),
+        ["mean", *map(folds.mean, SCORES), ""],
+        ["standard deviation", *map(folds.spread, SCORES), ""],
+    ]
+    write_text(folds.table, csv_text(["fold", *(f"val_{score}" for score in SCORES), "run"], rows))

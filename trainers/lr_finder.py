@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ignite.engine import Engine, Events
 
+from datasets.files import replacing
 from trainers import console
 from trainers.config import RunConfig
 from trainers.errors import ConfigError, TrainingError
@@ -108,4 +109,5 @@ def draw(test: RangeTest, path: Path) -> None:
     axes.legend()
     axes.grid(alpha=0.3)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    with replacing(path) as aside:
+        figure.savefig(aside, dpi=120)

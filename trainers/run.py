@@ -11,6 +11,7 @@ from ignite.engine import Engine, Events
 
 from datasets import data_report, skipped
 from datasets.bundle import SPLITS
+from datasets.files import write_text
 from datasets.splits import fingerprint, write_split
 from trainers import console, defaults, distributed, pictures, tensorboard
 from trainers.assembly import Run
@@ -29,7 +30,6 @@ from trainers.run_directory import (
     plan_run_directory,
     write_json,
     write_run_config,
-    write_text,
 )
 
 Handler = Callable[[Engine], None]

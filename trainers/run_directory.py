@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import os
 import platform
 import subprocess
 import sys
@@ -16,6 +13,8 @@ from typing import Any
 
 import torch
 
+from datasets.files import write_text
+from datasets.text import csv_text
 from trainers.config import OutputConfig, RunConfig, load_config, to_dict
 from trainers.errors import ConfigError
 
@@ -54,7 +53,6 @@ def free_folder(output: OutputConfig, source: str, name: str) -> Path:
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
-    """Write through a temporary file, so that a reader or a crash never meets half of it."""
     write_text(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -63,19 +61,9 @@ def read_json(path: Path) -> dict[str, Any]:
     return values
 
 
-def write_text(path: Path, text: str) -> None:
-    aside = path.with_name(f".{path.name}.tmp")
-    aside.write_text(text, encoding="utf-8")
-    os.replace(aside, path)
-
-
 def write_metrics_csv(path: Path, history: list[dict[str, Any]]) -> None:
     """All rows of the history, each float in full precision."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(history[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(history)
-    write_text(path, text.getvalue())
+    write_text(path, csv_text(list(history[0]), ([row.get(name) for name in history[0]] for row in history)))
 
 
 def describe_environment(argv: list[str], device: torch.device, fingerprint: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
+from datasets.files import write_bytes
 from trainers import distributed
 from trainers.handlers import StepClock, Sums
 from trainers.metrics import SCALARS
@@ -84,7 +85,7 @@ class RunLoggers:
         """Show a PNG, and keep the same bytes as `figures/<tag>_step_<step>.png` beside `tb/`."""
         path = self.figures / f"{tag.replace('/', '_')}_step_{step}.png"
         path.parent.mkdir(exist_ok=True)
-        path.write_bytes(png)
+        write_bytes(path, png)
         width, height = Image.open(io.BytesIO(png)).size
         picture = Summary.Image(encoded_image_string=png, width=width, height=height, colorspace=3)  # 3: RGB
         # Not add_image: that one would encode pixels, and cannot show the very file.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import http.client
-import os
 import sys
 import urllib.error
 import urllib.request
@@ -15,6 +14,7 @@ from typing import Any
 from tqdm import tqdm
 
 from datasets.errors import DataError
+from datasets.files import put
 from datasets.sources.archives import unpack
 
 _CHUNK = 2**18
@@ -75,7 +75,7 @@ def download(url: str, target: Path, *, checksum: str) -> Path:
     if actual != checksum:
         part.unlink()
         raise DataError(f"{url} arrived damaged or changed: expected {checksum}, got {actual}; try again")
-    part.rename(target)
+    put(part, target)
     return target
 
 
@@ -115,7 +115,5 @@ def _receive(url: str, part: Path) -> None:
             while chunk := response.read(_CHUNK):
                 file.write(chunk)
                 progress.update(len(chunk))
-            file.flush()
-            os.fsync(file.fileno())
     if total is not None and part.stat().st_size < total:
         raise ConnectionError(f"the connection broke after {part.stat().st_size:,} of {total:,} bytes")
