@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,6 +35,26 @@ DATASETS: dict[str, str] = {
 }
 """Name -> module:function, imported when a run asks for it; the function goes from the data root to Samples."""
 DEFAULT_BATCH_SIZE = 64
+
+
+class Loader(DataLoader):
+    """A DataLoader that knows its last pass: an engine that was stopped holds it, and its processes, for ever."""
+
+    last_pass: weakref.ref[Any] | None = None
+
+    def __iter__(self) -> Any:
+        batches = super().__iter__()
+        self.last_pass = weakref.ref(batches)
+        return batches
+
+
+def stop_workers(loaders: Iterable[DataLoader]) -> None:
+    """End the loader processes now. As they ignore SIGTERM, any that is left would hang the interpreter at its exit."""
+    for loader in loaders:
+        last_pass = getattr(loader, "last_pass", None)
+        batches = None if last_pass is None else last_pass()
+        if batches is not None and hasattr(batches, "_shutdown_workers"):
+            batches._shutdown_workers()
 
 
 def build_dataloaders(
@@ -134,7 +156,7 @@ def _loader(dataset: ImageDataset, config: DataConfig, *, seed: int, rank: int, 
     else:
         sampler = OrderedBatchSampler(len(dataset), max(1, batch_size // world_size), rank=rank, world_size=world_size)
     workers = _workers(dataset) if config.workers is None else config.workers
-    return DataLoader(
+    return Loader(
         dataset,
         batch_sampler=sampler,  # type: ignore[arg-type]  # yields BatchKey, which __getitems__ takes
         num_workers=workers,

@@ -13,7 +13,6 @@ from trainers.run import train
 from vit.config import ModelConfig
 
 
-@pytest.mark.xfail(strict=True, reason="only persistent loader processes are known, and stopped")
 def test_a_dry_run_leaves_no_loader_process(tmp_path):
     config = RunConfig(
         model=ModelConfig(name="vit_micro_4", image_size=16),
@@ -25,7 +24,6 @@ def test_a_dry_run_leaves_no_loader_process(tmp_path):
     assert not multiprocessing.active_children()
 
 
-@pytest.mark.xfail(strict=True, reason="only persistent loader processes are known, and stopped")
 def test_a_run_stopped_in_its_validation_leaves_no_loader_process(tmp_path):
     with pytest.raises(Crash), stopped_in_validation(6, crash):
         train(demanding_config(tmp_path, workers=2))

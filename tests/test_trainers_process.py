@@ -33,7 +33,8 @@ process.leave(3)
     assert (done.returncode, done.stdout, done.stderr) == (3, said, "")
 
 
-def test_one_of_several_processes_leaves_none_of_its_own_behind():
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_process_leaves_none_of_its_own_behind(processes):
     """Loader processes ignore the signals that end a run, and look for their parent every few seconds only."""
     code = """
 import multiprocessing, signal, time
@@ -45,7 +46,7 @@ child = multiprocessing.get_context("fork").Process(target=stay, daemon=True)
 child.start()
 process.leave(0)
 """
-    done = python(code, WORLD_SIZE="2")  # times out while anybody holds its pipes
+    done = python(code, WORLD_SIZE=processes)  # times out while anybody holds its pipes
     assert done.returncode == 0, done.stderr
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from torch.utils.data import DataLoader, Sampler
 
 from datasets import DataBundle
+from datasets.loaders import Loader
 from trainers import console, defaults
 from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import RunConfig
@@ -75,8 +76,8 @@ def dry_run(config: RunConfig) -> RunResult:
 
 def shortened(job: Job, *, epochs: int) -> Job:
     """The same job on the first batches of each split. A probe then sees images: features would take all of them."""
-    loaders = {
-        split: DataLoader(
+    loaders: dict[str, DataLoader] = {
+        split: Loader(
             loader.dataset,
             batch_sampler=FirstBatches(loader.batch_sampler),
             num_workers=loader.num_workers,

@@ -12,7 +12,7 @@ import math
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,14 +53,6 @@ def attach_learning_rate(trainer: Engine, optimizer: Optimizer, lr_at: Callable[
 
 def attach_ema(trainer: Engine, ema: ModelEMA) -> None:
     trainer.add_event_handler(Events.ITERATION_COMPLETED, lambda engine: ema.update(engine.state.iteration))
-
-
-def stop_workers(loaders: Iterable[DataLoader]) -> None:
-    """End the loader processes now. Persistent ones that ignore SIGTERM would hang the interpreter at its exit."""
-    for loader in loaders:
-        iterator = loader._iterator
-        if iterator is not None and hasattr(iterator, "_shutdown_workers"):
-            iterator._shutdown_workers()
 
 
 class Sums:

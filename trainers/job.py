@@ -15,12 +15,12 @@ from torch.optim import Optimizer
 
 from datasets import DataBundle, build_dataloaders, class_weights
 from datasets.errors import DataError
+from datasets.loaders import stop_workers
 from datasets.mixing import BatchMix
 from trainers import defaults, distributed
 from trainers.config import RunConfig, from_dict
 from trainers.engines import Slices, StepOptions, create_trainer
 from trainers.errors import ConfigError
-from trainers.handlers import stop_workers
 from trainers.memory import recompute_activations
 from trainers.optim import build_optimizer, learning_rate
 from trainers.probe import HeadWeights, cached_features, head_of

@@ -10,10 +10,11 @@ from pathlib import Path
 from ignite.engine import Engine, Events
 
 from datasets.files import replacing
+from datasets.loaders import stop_workers
 from trainers import console
 from trainers.config import RunConfig
 from trainers.errors import ConfigError, TrainingError
-from trainers.handlers import attach_learning_rate, endless_batches, stop_workers
+from trainers.handlers import attach_learning_rate, endless_batches
 from trainers.job import prepare, trainer_of
 
 LOWEST, HIGHEST, STEPS = 1e-7, 1.0, 120

@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from datasets import DataBundle
 from datasets.cache import available_memory
+from datasets.loaders import Loader, stop_workers
 from datasets.sampling import BatchKey, OrderedBatchSampler
 from trainers.engines import autocast
 from trainers.errors import ConfigError
@@ -113,7 +114,7 @@ def features_of(
     model.eval()
     dataset: Any = loader.dataset
     sampler = OrderedBatchSampler(len(dataset), loader.batch_sampler.batch_size)  # type: ignore[union-attr]
-    ordered = DataLoader(
+    ordered = Loader(
         dataset,
         batch_sampler=sampler,  # type: ignore[arg-type]  # yields BatchKey, as the loaders of `datasets` do
         num_workers=loader.num_workers,
@@ -133,6 +134,7 @@ def features_of(
                     _require_memory(features[0], len(dataset))
     finally:
         handle.remove()
+        stop_workers([ordered])
     return torch.cat(features)
 
 

@@ -7,6 +7,7 @@ import gc
 import importlib
 import multiprocessing
 import os
+import signal
 import sys
 from types import ModuleType
 from typing import Any, NoReturn
@@ -70,12 +71,15 @@ def _from_glibc(name: str) -> Any:
 def leave(code: int) -> NoReturn:
     """Exit with this code, without a last search through 400,000 objects for garbage: it would take a second.
 
-    One of several processes leaves on the spot: threads of its process group still run, and one that lets go of a
-    tensor while the interpreter is being taken down aborts the process.
+    Loader processes that are left are killed: they ignore the signal by which the interpreter would end them. One of
+    several processes leaves on the spot: threads of its process group still run, and one that lets go of a tensor
+    while the interpreter is being taken down aborts the process.
     """
+    if hasattr(signal, "SIGCHLD"):  # not Windows; torch would raise an error about each loader process that is killed
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for child in multiprocessing.active_children():
+        child.kill()
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        for child in multiprocessing.active_children():  # loaders; they ignore SIGTERM
-            child.kill()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -12,6 +12,7 @@ from ignite.engine import Engine, Events
 from datasets import data_report, skipped
 from datasets.bundle import SPLITS
 from datasets.files import write_text
+from datasets.loaders import stop_workers
 from datasets.splits import fingerprint, write_split
 from trainers import console, defaults, distributed, pictures, tensorboard
 from trainers.assembly import Run
@@ -19,7 +20,7 @@ from trainers.checkpoint import checkpoints, read_file
 from trainers.config import RunConfig, to_dict
 from trainers.errors import Interrupted, TrainingError
 from trainers.evaluation import Scores, score_split, write_predictions
-from trainers.handlers import best_row, endless_batches, reset_peak_memory, stop_workers
+from trainers.handlers import best_row, endless_batches, reset_peak_memory
 from trainers.interruption import SignalFlag
 from trainers.job import Job, prepare, with_cached_features
 from trainers.record import recorded
@@ -101,7 +102,10 @@ def execute(
             run.saver.restore(checkpoint)
         fit(run, validate_first=reopened)
         console.say_if_stopped_early(run.trainer, job.config.train, job.total_steps)
-        return record.finish(conclude(run))
+        try:
+            return record.finish(conclude(run))
+        finally:
+            stop_workers(job.data.dataloaders.values())
 
 
 def write_start(job: Job, run_dir: Path, loggers: tensorboard.RunLoggers) -> None:
