@@ -13,3 +13,9 @@ class DataError(ValueError):
         if message.startswith("Caught DataError in DataLoader worker"):
             message = message.rstrip().rpartition("DataError: ")[2]
         super().__init__(message)
+
+
+class UnknownDataSet(ValueError):
+    """A name that is neither a built-in set nor a path."""
+
+    exit_code = 2

@@ -70,7 +70,7 @@ def build_dataloaders(
     Raises:
         FileNotFoundError: no such data, or a set that cannot be downloaded.
         DataError: the data is not usable as it is.
-        ValueError: an unknown data set.
+        UnknownDataSet: neither a built-in set nor a path.
     """
     samples = require_complete(subset_training(split_samples(config), config))
     preset = preset_of(config)
@@ -82,7 +82,7 @@ def build_dataloaders(
         pipeline = augmentation if split == "train" else eval_pipeline(spec)
         dataset = ImageDataset(samples, split, pipeline, seed=seed)
         dataset.cache = _cache(dataset, config)
-        loaders[split] = _loader(dataset, config, seed=seed, rank=rank, world_size=world_size)
+        loaders[split] = loader_of(dataset, config, seed=seed, rank=rank, world_size=world_size)
     sizes = {split: len(image_set(loader)) for split, loader in loaders.items()}
     return DataBundle(loaders, samples.class_names, sizes)
 
@@ -142,7 +142,8 @@ def _leave_out_unreadable(samples: Samples, config: DataConfig) -> Samples:
     )
 
 
-def _loader(dataset: ImageDataset, config: DataConfig, *, seed: int, rank: int, world_size: int) -> DataLoader:
+def loader_of(dataset: Any, config: DataConfig, *, seed: int, rank: int, world_size: int) -> DataLoader:
+    """The loader of one split, an ImageSet: shuffled batches for train, batches in table order for the others."""
     batch_size = config.batch_size or DEFAULT_BATCH_SIZE
     if dataset.split == "train":
         sampler: EpochBatchSampler | OrderedBatchSampler = EpochBatchSampler(
@@ -167,9 +168,9 @@ def _loader(dataset: ImageDataset, config: DataConfig, *, seed: int, rank: int, 
     )
 
 
-def _workers(dataset: ImageDataset) -> int:
+def _workers(dataset: Any) -> int:
     """None for pixels that are in memory, or soon will be: a copy is quicker than a message between processes."""
-    if dataset.samples.pixels is not None and dataset.pipeline.batched:
+    if not isinstance(dataset, ImageDataset) or (dataset.samples.pixels is not None and dataset.pipeline.batched):
         return 0
     if not torch.cuda.is_available():
         return 0 if dataset.cache is not None and dataset.pipeline.batched else min(4, cpu_count())

@@ -123,7 +123,7 @@ def run_content(run_dir: Path) -> dict[str, Any]:
         tag: [(event.step, event.encoded_image_string) for event in root.Images(tag)] for tag in root.Tags()["images"]
     }
     return {
-        **{name: tensors(final[name]) for name in ("model", "optimizer", "ema", "early_stopping")},
+        **{name: tensors(final[name]) for name in ("model", "optimizer", "ema", "early_stopping") if name in final},
         "history": history,
         "best": [best["epoch"], tensors(best["model"])],
         "tensorboard": scalars,

@@ -44,6 +44,7 @@ def test_train_then_evaluate_a_folder_of_images(capsys, tmp_path):
         (["tain"], 2, "unknown command 'tain'; did you mean train?"),
         (["train", "--model", "vit_tinny_16"], 2, "did you mean vit_tiny_16?"),
         (["train", "--data", "digit"], 2, "did you mean digits?"),
+        (["check", "digit"], 2, "did you mean digits?"),
         (["train", "--epoch", "3"], 2, "unknown option --epoch; did you mean --epochs?"),
         (["train", "--model", "vit_tiny_16", "--image-size", "225"], 2, "nearest: 224, 240"),
         (["train", "--warmup-epochs", "5", "--epochs", "2"], 2, "warmup_epochs=5 leaves nothing of a run of epochs=2"),

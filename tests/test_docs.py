@@ -47,8 +47,8 @@ def test_no_snippet_escapes_the_check() -> None:
     for page in DOCS.glob("*.md"):
         text = page.read_text(encoding="utf-8")
         assert page == WALKTHROUGH or ">>>" not in text
-        # The `python` snippets of use-the-result.md are run by tests/test_use_the_result.py.
-        runnable = {"python"} if page.name == "use-the-result.md" else set()
+        # Run by tests/test_use_the_result.py and tests/test_from_python.py.
+        runnable = {"python"} if page.name in {"use-the-result.md", "from_python.md"} else set()
         assert set(re.findall(r"^```(\w+)$", text, flags=re.MULTILINE)) <= {"pycon", "text"} | runnable
 
 

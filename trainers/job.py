@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,11 +12,13 @@ import torch
 from ignite.engine import Engine
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader, Dataset
 
 from datasets import DataBundle, build_dataloaders, class_weights
 from datasets.errors import DataError
 from datasets.loaders import stop_workers
 from datasets.mixing import BatchMix
+from datasets.own_dataset import own_dataloaders
 from trainers import defaults, distributed
 from trainers.config import RunConfig, from_dict
 from trainers.engines import Slices, StepOptions, create_trainer
@@ -26,7 +28,7 @@ from trainers.optim import build_optimizer, learning_rate
 from trainers.probe import HeadWeights, cached_features, head_of
 from trainers.seeding import seed_everything
 from vit import Blueprint, ImageSpec, ModelConfig, VisionTransformer, WeightsError, attention_path
-from vit.config import HF_PREFIX
+from vit.config import HF_PREFIX, OWN_PREFIX
 from vit.param_groups import param_groups
 from vit.parts import parts
 
@@ -74,8 +76,21 @@ class Job:
         return model if self.whole is None else HeadWeights(model, whole=self.whole)
 
 
-def prepare(config: RunConfig, *, checkpoint: dict[str, Any] | None = None) -> Job:
-    """Resolve the options, read the data, build model and optimizer.
+@dataclass(frozen=True)
+class Given:
+    """What a program gives a run in place of options: a module, a Dataset or DataLoader for each split (or the bundle
+    of `build_dataloaders`), and how its images are prepared, for `predict` and `export` to do the same."""
+
+    model: nn.Module | None = None
+    dataloaders: DataBundle | Mapping[str, Dataset | DataLoader] | None = None
+    spec: ImageSpec | None = None
+
+
+NOTHING = Given()
+
+
+def prepare(config: RunConfig, *, checkpoint: dict[str, Any] | None = None, given: Given = NOTHING) -> Job:
+    """Resolve the options, read the data, build model and optimizer, but for what is `given`.
 
     With the checkpoint of a run, that run's weights and preprocessing are used, and no initial weights are looked for.
 
@@ -83,28 +98,60 @@ def prepare(config: RunConfig, *, checkpoint: dict[str, Any] | None = None) -> J
         ConfigError: options that cannot work. DataError, WeightsError, FileNotFoundError: data or weights that cannot.
     """
     try:
-        return _prepare(config, checkpoint)
+        return _prepare(named_by(given, config), checkpoint, given)
     except (ConfigError, DataError, WeightsError):
         raise
     except ValueError as error:  # a value that one of the parts refuses, such as an image size
         raise ConfigError(str(error)) from error
 
 
-def _prepare(config: RunConfig, checkpoint: dict[str, Any] | None) -> Job:
+def named_by(given: Given, config: RunConfig) -> RunConfig:
+    """The options with the names of what a program gives instead."""
+    if given.model is not None:
+        if config.model.trainable != "all":
+            raise ConfigError(
+                f"--trainable {config.model.trainable}: freeze a module of your own by requires_grad_(False)"
+            )
+        name = f"{OWN_PREFIX}{type(given.model).__name__}"
+        config = dataclasses.replace(config, model=dataclasses.replace(config.model, name=name, weights="none"))
+    if given.dataloaders is not None and not isinstance(given.dataloaders, DataBundle):
+        split = given.dataloaders.get("train")
+        source = type(split.dataset if isinstance(split, DataLoader) else split).__name__.lower()
+        config = dataclasses.replace(config, data=dataclasses.replace(config.data, source=source, augment="none"))
+    return config
+
+
+def spec_of(given: Given, config: RunConfig) -> ImageSpec:
+    """How images reach a module of one's own: as its Dataset gives them, else by the application's values."""
+    size = config.model.image_size
+    if given.dataloaders is None or isinstance(given.dataloaders, DataBundle):
+        return ImageSpec(image_size=size or ImageSpec.image_size, in_channels=config.model.in_channels)
+    split: Any = given.dataloaders["train"]
+    channels, height, _width = (split.dataset if isinstance(split, DataLoader) else split)[0][0].shape
+    return ImageSpec(image_size=height, mean=(0.0,) * channels, std=(1.0,) * channels, in_channels=channels)
+
+
+def _prepare(config: RunConfig, checkpoint: dict[str, Any] | None, given: Given) -> Job:
     config = defaults.resolve(config)
-    if checkpoint is None:
+    if given.model is not None:
+        blueprint, spec = None, given.spec or spec_of(given, config)
+    elif checkpoint is None:
         blueprint = Blueprint(config.model)  # reads a file of weights once
-        config, spec = dataclasses.replace(config, model=blueprint.resolved), blueprint.image_spec
+        config, spec = dataclasses.replace(config, model=blueprint.resolved), given.spec or blueprint.image_spec
     else:
         blueprint = Blueprint(dataclasses.replace(config.model, weights="none", weights_source=None))
         spec = from_dict(ImageSpec, checkpoint["image_spec"])
-    data = distributed.main_process_first(partial(read_data, config, spec))
+    data = distributed.main_process_first(partial(read_data, config, spec, given))
     config = defaults.resolve_length(
         config, train_images=data.dataset_sizes["train"], steps_per_epoch=len(data.dataloaders["train"])
     )
     device = distributed.own_device(config.train.device)
     seed_everything(config.train.seed)
-    model = blueprint.build(num_classes=len(data.class_names), class_names=data.class_names).to(device)
+    if blueprint is None:
+        assert given.model is not None
+        model = given.model.to(device)
+    else:
+        model = blueprint.build(num_classes=len(data.class_names), class_names=data.class_names).to(device)
     if checkpoint is not None:
         model.load_state_dict(checkpoint["model"])
     if config.train.checkpoint_activations:
@@ -121,14 +168,20 @@ def optimizer_of(model: nn.Module, config: RunConfig) -> Optimizer:
     return build_optimizer(groups, name=train.optimizer, lr=train.lr)
 
 
-def read_data(config: RunConfig, spec: ImageSpec) -> DataBundle:
+def read_data(config: RunConfig, spec: ImageSpec, given: Given = NOTHING) -> DataBundle:
     """The loaders of this process, with its share of every batch and of every other split.
 
     Raises:
         ConfigError: fewer images than processes, in a step or in a split.
     """
     rank, processes = distributed.rank(), distributed.world_size()
-    data = build_dataloaders(config.data, spec, seed=config.train.seed, rank=rank, world_size=processes)
+    share: dict[str, int] = {"seed": config.train.seed, "rank": rank, "world_size": processes}
+    if given.dataloaders is None:
+        data = build_dataloaders(config.data, spec, **share)
+    elif isinstance(given.dataloaders, DataBundle):
+        data = given.dataloaders
+    else:
+        data = own_dataloaders(given.dataloaders, config.data, **share)
     slices = processes * config.train.accumulate
     if config.data.batch_size is not None and config.data.batch_size < slices:
         raise ConfigError(

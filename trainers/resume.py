@@ -16,17 +16,20 @@ from trainers import distributed
 from trainers.config import RunConfig, to_dict
 from trainers.console import announce, say
 from trainers.errors import CheckpointError, ConfigError
-from trainers.job import Job, prepare, schedule
+from trainers.job import NOTHING, Given, Job, prepare, schedule
 from trainers.result import RunResult, read_result
 from trainers.run import Handler, execute, train
 from trainers.run_directory import read_json, read_run_config, write_run_config
 from trainers.saving import newest_checkpoint
 
 
-def resume(run_dir: Path, *, epochs: int | None = None, handlers: Sequence[Handler] = ()) -> RunResult:
+def resume(
+    run_dir: Path, *, epochs: int | None = None, given: Given = NOTHING, handlers: Sequence[Handler] = ()
+) -> RunResult:
     """Train a stopped run to its end, as if it had never stopped. A finished run is left as it is.
 
     More `epochs` than planned re-plan the learning rate, so the run is then no longer the one it would have been.
+    A program that gave `train` a module or Datasets gives them again.
 
     Raises:
         DataError: the images are not those the run started with. CheckpointError: no whole checkpoint.
@@ -34,10 +37,12 @@ def resume(run_dir: Path, *, epochs: int | None = None, handlers: Sequence[Handl
     """
     config = read_run_config(run_dir)
     with distributed.joined(config.train.device):
-        return _resume(run_dir, config, epochs=epochs, handlers=handlers)
+        return _resume(run_dir, config, epochs=epochs, given=given, handlers=handlers)
 
 
-def _resume(run_dir: Path, config: RunConfig, *, epochs: int | None, handlers: Sequence[Handler]) -> RunResult:
+def _resume(
+    run_dir: Path, config: RunConfig, *, epochs: int | None, given: Given, handlers: Sequence[Handler]
+) -> RunResult:
     planned = config.train.epochs
     summary = read_json(run_dir / "summary.json")
     if summary["status"] == "finished" and epochs in (None, planned):
@@ -54,7 +59,7 @@ def _resume(run_dir: Path, config: RunConfig, *, epochs: int | None, handlers: S
     if epochs is not None:
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, epochs=epochs))
     refuse_another_number_of_processes(run_dir)
-    job = prepare(config, checkpoint=checkpoint)
+    job = prepare(config, checkpoint=checkpoint, given=given)
     refuse_or_announce_changes(run_dir, job)
     if checkpoint is not None:
         replan(job, checkpoint, run_dir, planned)

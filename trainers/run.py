@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ignite.engine import Engine, Events
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
 
-from datasets import data_report, skipped
+from datasets import DataBundle, data_report, skipped
 from datasets.bundle import SPLITS
 from datasets.files import write_text
 from datasets.loaders import stop_workers
@@ -22,7 +24,7 @@ from trainers.errors import Interrupted, TrainingError
 from trainers.evaluation import Scores, score_split, write_predictions
 from trainers.handlers import best_row, endless_batches, reset_peak_memory
 from trainers.interruption import SignalFlag
-from trainers.job import Job, prepare, with_cached_features
+from trainers.job import Given, Job, prepare, with_cached_features
 from trainers.record import recorded
 from trainers.result import RunResult
 from trainers.run_directory import (
@@ -32,6 +34,7 @@ from trainers.run_directory import (
     write_json,
     write_run_config,
 )
+from vit import ImageSpec
 
 Handler = Callable[[Engine], None]
 
@@ -39,11 +42,23 @@ Handler = Callable[[Engine], None]
 logging.getLogger("ignite.engine.engine.Engine").setLevel(logging.CRITICAL)
 
 
-def train(config: RunConfig, *, handlers: Sequence[Handler] = ()) -> RunResult:
+def train(
+    config: RunConfig,
+    *,
+    model: nn.Module | None = None,
+    dataloaders: DataBundle | Mapping[str, Dataset | DataLoader] | None = None,
+    spec: ImageSpec | None = None,
+    handlers: Sequence[Handler] = (),
+) -> RunResult:
     """Train one model and leave everything it found in a run directory.
 
-    Each of `handlers` is called with the trainer before its first step, to attach what it likes with Ignite's
-    `add_event_handler`; it then comes after the run's own handlers.
+    Args:
+        model: any module from images (B, C, H, W) to logits (B, classes), in place of the one that `config` names.
+        dataloaders: a map-style Dataset of (image, label), or a DataLoader over one, for `train`, `val` and perhaps
+            `test`, in place of the images that `config` names; or what `build_dataloaders` gave.
+        spec: how their images were prepared, for `predict` and `export` to do the same.
+        handlers: each is called with the trainer before its first step, to attach what it likes with Ignite's
+            `add_event_handler`; it then comes after the run's own handlers.
 
     Raises:
         ConfigError: options that cannot work. DataError, WeightsError: images or weights that cannot be used.
@@ -52,7 +67,7 @@ def train(config: RunConfig, *, handlers: Sequence[Handler] = ()) -> RunResult:
     """
     console.show_model_log()
     with distributed.joined(config.train.device):
-        job = prepare(config)
+        job = prepare(config, given=Given(model, dataloaders, spec))
         run_dir = distributed.broadcast(lambda: plan_run_directory(job.config))
         console.announce(job, run_dir, defaults_source=defaults.lookup(job.config).source)
         console.say_what_has_no_effect(job)

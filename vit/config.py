@@ -134,6 +134,8 @@ MODEL_NAMES: tuple[str, ...] = (*VIT_SHAPES, *TORCHVISION_MODELS)
 EMBEDDED_WEIGHTS: dict[str, str] = {"fashion_mnist": "vit_nano_8"}
 """Weights that come with the application, under vit/weights/: their name, and the model they belong to."""
 HF_PREFIX = "hf:"
+OWN_PREFIX = "own:"
+"""A module that a program gave to `trainers.run.train`: only that program can build it."""
 WEIGHT_SOURCES = ("torchvision", "timm", "huggingface", "google", "ours")
 
 
@@ -178,7 +180,8 @@ class ModelConfig:
     """Epsilon of every LayerNorm. Default: what the weights were trained with; 1e-6 from scratch."""
 
     def __post_init__(self) -> None:
-        if self.name != "auto" and self.name not in MODEL_NAMES and not re.fullmatch(f"{HF_PREFIX}.+", self.name):
+        by_prefix = re.fullmatch(f"({HF_PREFIX}|{OWN_PREFIX}).+", self.name)
+        if self.name != "auto" and self.name not in MODEL_NAMES and not by_prefix:
             raise ValueError(
                 f"unknown model {self.name!r}{did_you_mean(self.name, MODEL_NAMES)}, {HF_PREFIX}ID_OR_FOLDER"
             )

@@ -13,7 +13,8 @@ from typing import Any, Protocol, cast
 from torch import nn
 
 from vit.checkpoints import load_weights
-from vit.config import EMBEDDED_WEIGHTS, HF_PREFIX, TORCHVISION_MODELS, VIT_SHAPES, ImageSpec, ModelConfig
+from vit.config import EMBEDDED_WEIGHTS, HF_PREFIX, OWN_PREFIX, TORCHVISION_MODELS, VIT_SHAPES, ImageSpec, ModelConfig
+from vit.errors import WeightsError
 from vit.parts import freeze
 from vit.weight_files import WeightFile, read_weights
 
@@ -43,7 +44,15 @@ class Library(Protocol):
 
 
 def library(name: str) -> Library:
-    """The module that makes models of this name."""
+    """The module that makes models of this name.
+
+    Raises:
+        WeightsError: a module of a program of its own.
+    """
+    if name.startswith(OWN_PREFIX):
+        raise WeightsError(
+            f"{name} is a module that a program of your own made, and only that program can make it again"
+        )
     return cast("Library", import_module("vit.huggingface" if name.startswith(HF_PREFIX) else MODELS[name]))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from datasets.bundle import Samples
 from datasets.config import DATASET_NAMES
-from datasets.errors import DataError
+from datasets.errors import DataError, UnknownDataSet
 from datasets.sources.archives import is_archive, unpack
 from datasets.sources.csv_table import TABLE_SUFFIXES, is_sample_table, read_table
 from datasets.sources.image_folder import innermost, list_folder, read_image_folder
@@ -46,7 +46,7 @@ def read_source(source: str, root: Path) -> Reading:
         raise DataError(f"{path} is no data set; expected {EXPECTED}")
     if path.suffix or os.sep in source or "/" in source:
         raise FileNotFoundError(f"no data at {path}; expected {EXPECTED}")
-    raise ValueError(
+    raise UnknownDataSet(
         f"unknown data set {source!r}{did_you_mean(source, DATASET_NAMES)} "
         f"Known: {', '.join(DATASET_NAMES)}; or the path of your own data"
     )

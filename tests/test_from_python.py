@@ -1,0 +1,134 @@
+"""Training from Python: a module, Datasets and handlers of one's own, with checkpoint, resume and TensorBoard."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from ignite.engine import Events
+from killed_runs import Crash, assert_same_content, crash, run_content
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from datasets import DataConfig, DataError, build_dataloaders
+from trainers.checkpoint import checkpoints, read_checkpoint
+from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.errors import ConfigError
+from trainers.job import Given
+from trainers.result import load
+from trainers.resume import resume
+from trainers.run import train
+from vit import ImageSpec, ModelConfig, WeightsError
+
+
+def tensors(n, seed):
+    """Grey images whose brightness is their class."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(n) % 3
+    return TensorDataset(0.3 * torch.rand(n, 1, 8, 8, generator=generator) + labels[:, None, None, None] / 3, labels)
+
+
+class Noisy(Dataset):
+    """Draws from torch's and numpy's global generators, as augmentations do."""
+
+    def __init__(self, inner):
+        self.inner, self.labels = inner, inner.tensors[1]
+
+    def __len__(self):
+        return len(self.inner)
+
+    def __getitem__(self, index):
+        image, label = self.inner[index]
+        return image + 0.1 * torch.randn(image.shape) + float(np.random.rand()) / 10, label
+
+
+def splits():
+    return {"train": Noisy(tensors(48, 0)), "val": tensors(18, 1), "test": tensors(18, 2)}
+
+
+def net():
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Dropout(0.2), nn.ReLU(), nn.Linear(16, 3))
+
+
+def options(folder, *, model=None, epochs=4, **train_options):
+    return RunConfig(
+        model=ModelConfig(**(model or {})),
+        data=DataConfig(batch_size=8, workers=0),
+        train=TrainConfig(epochs=epochs, lr=0.03, device="cpu", **train_options),
+        output=OutputConfig(output_dir=folder, run_name="r"),
+    )
+
+
+def test_a_module_and_datasets_of_ones_own_train_like_any_run(tmp_path):
+    result = train(options(tmp_path, epochs=20), model=net(), dataloaders=splits())
+    assert result.run_dir == tmp_path / "noisy" / "r"
+    assert result.val["accuracy"] > 0.8
+    assert (result.run_dir / "eval" / "test_predictions.csv").read_text().count("\n") == 19
+    best = net()
+    best.load_state_dict(read_checkpoint(checkpoints(result.run_dir / "checkpoints", "best")[0])["model"])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stopped_run_goes_on_exactly_though_the_datasets_draw_at_random(tmp_path, workers):
+    whole = run_content(train(options(tmp_path / "whole", save_every=2), model=net(), dataloaders=splits()).run_dir)
+
+    def stop_at_step_9(trainer):
+        trainer.add_event_handler(Events.ITERATION_COMPLETED(once=9), crash)
+
+    with pytest.raises(Crash):
+        train(options(tmp_path / "cut", save_every=2), model=net(), dataloaders=splits(), handlers=[stop_at_step_9])
+    loaders = {split: DataLoader(dataset, num_workers=workers) for split, dataset in splits().items()}
+    resumed = resume(tmp_path / "cut" / "noisy" / "r", given=Given(model=net(), dataloaders=loaders))
+    assert_same_content(whole, run_content(resumed.run_dir))
+
+
+def test_a_model_by_name_takes_datasets_and_a_module_takes_a_bundle(tmp_path):
+    spec = ImageSpec(image_size=8, mean=(0.0,), std=(1.0,), in_channels=1)
+    micro = {"name": "vit_micro_2", "image_size": 8, "in_channels": 1}
+    result = train(options(tmp_path / "named", model=micro), dataloaders=splits(), spec=spec)
+    _model, saved, names = load(result.run_dir)
+    assert (saved, names) == (spec, ("0", "1", "2"))
+    bundle = build_dataloaders(DataConfig(source="digits", labels_per_class=5, workers=0), spec)
+    wide = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    assert train(options(tmp_path / "bundle"), model=wide, dataloaders=bundle, spec=spec).val["accuracy"] > 0.2
+
+
+def test_what_only_the_program_can_make_again_is_said(tmp_path):
+    result = train(options(tmp_path), model=net(), dataloaders=splits())
+    with pytest.raises(WeightsError, match="own:Sequential is a module that a program of your own made"):
+        load(result.run_dir)
+    with pytest.raises(ConfigError, match="freeze a module of your own by requires_grad_"):
+        train(options(tmp_path, model={"trainable": "head"}), model=net(), dataloaders=splits())
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"train": tensors(6, 0)}, "dataloaders=train: give train and val"),
+        ({"train": tensors(6, 0), "val": tensors(6, 0), "dev": tensors(6, 0)}, "dataloaders=train, val, dev"),
+        (
+            {"train": TensorDataset(torch.zeros(4, 1, 8, 8)), "val": tensors(6, 0)},
+            "train Dataset TensorDataset gives no",
+        ),
+        (
+            {"train": TensorDataset(torch.zeros(2, 1, 8, 8), torch.tensor([-1, 0])), "val": tensors(6, 0)},
+            "or some below 0",
+        ),
+    ],
+)
+def test_datasets_that_cannot_be_trained_on_get_one_line(tmp_path, given, message):
+    with pytest.raises(DataError, match=message):
+        train(options(tmp_path), model=net(), dataloaders=given)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_page_runs_as_it_stands(tmp_path, monkeypatch, capsys):
+    page = (Path(__file__).resolve().parent.parent / "docs" / "from_python.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 5
+    monkeypatch.chdir(tmp_path)
+    exec("\n".join(blocks), {"__name__": "page"})
+    assert "4 steps seen" in capsys.readouterr().out
+    assert {path.name for path in (tmp_path / "runs").glob("*/*")} == {"mine", "watched"}
