@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import weakref
 from collections.abc import Callable, Iterable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -89,22 +90,17 @@ def build_dataloaders(
 
 def read_samples(config: DataConfig) -> Samples:
     """The sample table of a built-in set or of a person's own data, not yet split."""
-    if config.source in DATASETS:
-        samples = builder(config.source)(config.root)
-    else:
-        from datasets.sources.own_data import read_own_data  # a built-in set needs no zip and no csv
-
-        samples = read_own_data(config.source, config.root)
+    samples = reader(config.source)(config.root)
     if config.mirror != "auto":
         samples = samples.replace(mirror=config.mirror == "yes")
     return samples
 
 
-def builder(name: str) -> Callable[[Path], Samples]:
-    """The function of a row of DATASETS."""
-    module, _, function = DATASETS[name].partition(":")
-    read: Callable[[Path], Samples] = getattr(import_module(module), function)
-    return read
+def reader(source: str) -> Callable[[Path], Samples]:
+    """The function of a row of DATASETS; for any other name, that which reads a person's own data."""
+    module, _, function = DATASETS.get(source, "datasets.sources.own_data:read_own_data").partition(":")
+    read: Callable[..., Samples] = getattr(import_module(module), function)
+    return read if source in DATASETS else partial(read, source)
 
 
 def split_samples(config: DataConfig) -> Samples:

@@ -8,7 +8,7 @@ from fake_sets import MAKERS, Spec
 
 from datasets import DATASETS, DataBundle, build_dataloaders, describe, fingerprint, split_table
 from datasets.config import DATASET_NAMES, DataConfig
-from datasets.loaders import builder
+from datasets.loaders import reader
 from datasets.sampling import BatchKey
 from datasets.transforms import eval_pipeline
 
@@ -58,7 +58,7 @@ def test_every_registered_set_has_a_name_in_the_config_and_a_row_here():
 
 @pytest.mark.parametrize("name", ROWS)
 def test_every_row_of_the_registry_names_a_documented_function(name):
-    assert builder(name).__doc__
+    assert reader(name).__doc__
 
 
 @pytest.mark.parametrize("name", ROWS)
