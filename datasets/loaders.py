@@ -151,7 +151,7 @@ def loader_of(dataset: Any, config: DataConfig, *, seed: int, rank: int, world_s
             world_size=world_size,
         )
     else:
-        sampler = OrderedBatchSampler(len(dataset), max(1, batch_size // world_size), rank=rank, world_size=world_size)
+        sampler = OrderedBatchSampler(len(dataset), batch_size, rank=rank, world_size=world_size)
     workers = _workers(dataset) if config.workers is None else config.workers
     return Loader(
         dataset,

@@ -72,15 +72,19 @@ class EpochBatchSampler(Sampler[BatchKey]):
 
 
 class OrderedBatchSampler(Sampler[BatchKey]):
-    """Batches in table order, each sample once. Process r of w takes samples r, r + w, ...: never padded."""
+    """Batches in table order, each sample once. Process r of w takes batches r, r + w, ... as one process forms them,
+    for a model's outputs may depend, in the last bit, on the size of a batch. One that has none takes the first, too.
+    """
 
     def __init__(self, length: int, batch_size: int, *, rank: int = 0, world_size: int = 1) -> None:
         self.length, self.batch_size = length, batch_size
-        self.indices = np.arange(rank, length, world_size)
+        batches = np.split(np.arange(length), range(batch_size, length, batch_size))
+        self._batches = batches[rank::world_size] or batches[:1]
+        self.indices = np.concatenate(self._batches)
         self._start = 0
 
     def __len__(self) -> int:
-        return -(-len(self.indices) // self.batch_size)
+        return len(self._batches)
 
     def set_position(self, epoch: int, start_batch: int = 0) -> None:
         """Let the next pass begin at batch `start_batch`; the order is the same in every epoch."""
@@ -88,8 +92,8 @@ class OrderedBatchSampler(Sampler[BatchKey]):
 
     def __iter__(self) -> Iterator[BatchKey]:
         first, self._start = self._start, 0
-        for start in range(first * self.batch_size, len(self.indices), self.batch_size):
-            yield BatchKey(0, self.indices[start : start + self.batch_size])
+        for rows in self._batches[first:]:
+            yield BatchKey(0, rows)
 
 
 def _balanced_order(labels: np.ndarray, generator: torch.Generator) -> np.ndarray:

@@ -76,9 +76,14 @@ def test_evaluation_takes_each_sample_once_and_pads_nothing(world):
     parts = [OrderedBatchSampler(13, 4, rank=rank, world_size=world) for rank in range(world)]
     seen = [flat(batches(part)) for part in parts]
     assert sorted(flat(seen)) == list(range(13))
+    alone = batches(OrderedBatchSampler(13, 4))
     for rank, part in enumerate(parts):
-        assert seen[rank] == list(range(rank, 13, world))
+        assert batches(part) == alone[rank::world]
         assert len(part) == len(batches(part))
+
+
+def test_a_process_without_a_batch_of_its_own_evaluates_the_first_one_too():
+    assert batches(OrderedBatchSampler(3, 4, rank=1, world_size=2)) == [[0, 1, 2]]
 
 
 @pytest.mark.parametrize("extra", [0, 1, 2])

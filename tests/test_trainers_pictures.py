@@ -146,8 +146,7 @@ def scores_of(job, *, right: bool) -> Scores:
     logits = nn.functional.one_hot(labels if right else (labels + 1) % 10, 10) * 3.0
     if right:
         logits[5, int(labels[5])] -= 1.0
-    rows = range(len(labels))
-    return Scores({"ece": 0.0}, torch.eye(10, dtype=torch.long), logits, labels, rows)
+    return Scores({"ece": 0.0}, torch.eye(10, dtype=torch.long), logits, labels)
 
 
 def test_a_model_without_mistakes_shows_what_it_is_least_certain_of(tmp_path):
@@ -408,7 +407,7 @@ def test_of_many_classes_the_hardest_get_a_pr_curve():
     confusion = torch.diag(torch.full((30,), 10))
     confusion[7, 8] = confusion[20, 21] = 50
     confusion[3] = 0  # no images: no curve
-    scores = Scores({}, confusion, torch.zeros(1, 30), torch.zeros(1), [0])
+    scores = Scores({}, confusion, torch.zeros(1, 30), torch.zeros(1))
     indices = hardest(scores, [str(number) for number in range(30)])
     assert len(indices) == 20
     assert indices == sorted(indices)

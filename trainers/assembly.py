@@ -107,7 +107,7 @@ def draw_pictures(run: Run) -> None:
 
 
 def keep_best_outputs(run: Run) -> None:
-    run.best_outputs = BestOutputs(run.trainer, run.evaluator, run.val_loader, select=run.options.select)
+    run.best_outputs = BestOutputs(run.trainer, run.evaluator, select=run.options.select)
 
 
 def save_best_weights(run: Run) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from ignite.engine import Engine, Events
 from torch import Tensor, nn
@@ -15,7 +14,6 @@ from torch.utils.data import DataLoader
 
 from datasets.files import write_text
 from datasets.text import csv_text
-from trainers import distributed
 from trainers.engines import create_evaluator
 from trainers.handlers import best_row
 from trainers.metrics import SCALARS
@@ -23,16 +21,12 @@ from trainers.metrics import SCALARS
 
 @dataclass(frozen=True)
 class Scores:
-    """Metrics of a split as fractions, with the logits (N, classes) and labels (N,) they come from.
-
-    Row i belongs to sample `rows[i]` of the data set.
-    """
+    """Metrics of a split as fractions, with the logits (N, classes) and labels (N,) they come from, in stored order."""
 
     metrics: dict[str, float]
     confusion: Tensor
     logits: Tensor
     labels: Tensor
-    rows: Sequence[int]
 
 
 def score_split(
@@ -46,16 +40,14 @@ def score_split(
         model, nn.functional.cross_entropy, device, num_classes=num_classes, amp_dtype=amp_dtype
     )
     evaluator.run(loader)
-    return scores_of(evaluator.state.outputs, evaluator.state.metrics, loader)
+    return scores_of(evaluator.state.outputs, evaluator.state.metrics)
 
 
-def scores_of(outputs: Sequence[tuple[Tensor, Tensor]], metrics: Mapping[str, Any], loader: DataLoader) -> Scores:
-    """What one pass over `loader` found, with the predictions of all processes."""
-    logits, labels = (torch.cat(parts) for parts in zip(*outputs, strict=True))
-    rows = getattr(loader.batch_sampler, "indices", np.arange(len(labels)))
-    rows, logits, labels = in_stored_order(distributed.all_gather((rows, logits, labels)))
+def scores_of(outputs: Sequence[tuple[Tensor, Tensor]], metrics: Mapping[str, Any]) -> Scores:
+    """What one pass found."""
+    ((logits, labels),) = outputs
     scalars = {name: float(metrics[name]) for name in SCALARS}
-    return Scores(scalars, metrics["confusion"].cpu(), logits, labels, rows.tolist())
+    return Scores(scalars, metrics["confusion"].cpu(), logits, labels)
 
 
 class BestOutputs:
@@ -64,8 +56,8 @@ class BestOutputs:
     They are not part of a checkpoint: a run that was resumed after its best epoch has none, and does validate again.
     """
 
-    def __init__(self, trainer: Engine, evaluator: Engine, loader: DataLoader, *, select: str) -> None:
-        self.evaluator, self.loader, self.select = evaluator, loader, select
+    def __init__(self, trainer: Engine, evaluator: Engine, *, select: str) -> None:
+        self.evaluator, self.select = evaluator, select
         self.kept: tuple[int, Sequence[tuple[Tensor, Tensor]], dict[str, Any]] | None = None
         trainer.add_event_handler(Events.EPOCH_COMPLETED, self.keep_if_best)
 
@@ -78,22 +70,14 @@ class BestOutputs:
         """Of the epoch asked for, if it is the one that was kept."""
         if self.kept is None or self.kept[0] != epoch:
             return None
-        return scores_of(*self.kept[1:], self.loader)
-
-
-def in_stored_order(shares: Sequence[tuple[np.ndarray, Tensor, Tensor]]) -> tuple[np.ndarray, Tensor, Tensor]:
-    """Rows, logits and labels of all processes, sorted by row."""
-    rows = np.concatenate([share[0] for share in shares])
-    order = np.argsort(rows)
-    logits, labels = (torch.cat(parts)[torch.from_numpy(order)] for parts in list(zip(*shares, strict=True))[1:])
-    return rows[order], logits, labels
+        return scores_of(*self.kept[1:])
 
 
 def write_predictions(path: Path, scores: Scores, dataset: Any, class_names: Sequence[str]) -> None:
     """One row per image: path, label, predicted, probabilities (in class order, separated by spaces)."""
     probabilities = scores.logits.double().softmax(dim=1)
     rows = zip(
-        map(dataset.path, scores.rows),
+        map(dataset.path, range(len(scores.labels))),
         (class_names[label] for label in scores.labels.tolist()),
         (class_names[index] for index in probabilities.argmax(dim=1).tolist()),
         (" ".join(f"{share:.7g}" for share in shares) for shares in probabilities.tolist()),

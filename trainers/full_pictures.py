@@ -72,18 +72,17 @@ def write_projector(job: Job, scores: Scores, loggers: RunLoggers, step: int) ->
     embeddings twice.
     """
     images, names = images_of(job), job.data.class_names
-    places = evenly(len(scores.labels), PROJECTED)
-    rows = [scores.rows[place] for place in places]
+    rows = evenly(len(scores.labels), PROJECTED).tolist()
     folder = loggers.folder / "projector"
     folder.mkdir(exist_ok=True)
     write_tsv(folder / "tensors.tsv", [[f"{x:.6g}" for x in row] for row in features_of_rows(job, rows).tolist()])
     predicted = scores.logits.argmax(dim=1)
     losses = torch.nn.functional.cross_entropy(scores.logits.double(), scores.labels, reduction="none")
     lines = [["label", "predicted", "right", "loss", "path"]]
-    for place, row in zip(places.tolist(), rows, strict=True):
-        label, guess = int(scores.labels[place]), int(predicted[place])
+    for row in rows:
+        label, guess = int(scores.labels[row]), int(predicted[row])
         right = "yes" if label == guess else "no"
-        lines.append([names[label], names[guess], right, f"{losses[place]:.4f}", images.path(row)])
+        lines.append([names[label], names[guess], right, f"{losses[row]:.4f}", images.path(row)])
     write_tsv(folder / "metadata.tsv", lines)
     side = write_sprite(images.stored(rows), folder / "sprite.png")
     config = ProjectorConfig()

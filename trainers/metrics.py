@@ -1,10 +1,10 @@
-"""The metrics of an evaluation pass. All are sums over samples, so a short last batch or an uneven share of a process
-weighs what it should; Ignite all-reduces them."""
+"""The metrics of an evaluation pass, over all samples at once: a short last batch or an uneven share of a process
+weighs what it should."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from ignite.metrics import Accuracy, ConfusionMatrix, Loss, Metric, TopKCategori
 from ignite.metrics.metric import reinit__is_reduced, sync_all_reduce
 from torch import Tensor
 
+from trainers import distributed
 from trainers.calibration import NUM_BINS, expected_calibration_error, reliability
 
 SCALARS = ("loss", "accuracy", "accuracy_top5", "macro_f1", "ece")
@@ -84,10 +85,11 @@ def macro_f1(confusion: Tensor) -> float:
 def attach_metrics(
     evaluator: Engine, *, num_classes: int, loss_fn: Callable[[Tensor, Tensor], Tensor], device: torch.device
 ) -> None:
-    """After each pass `evaluator.state.outputs` holds (logits, labels) of every batch, on the CPU, and
-    `evaluator.state.metrics` what follows from them: `SCALARS` and `confusion`. Of 4 classes top-5 is top-4.
+    """After each pass `evaluator.state.outputs` holds the (logits, labels) of all images in stored order, on the CPU,
+    and `evaluator.state.metrics` what follows from them: `SCALARS` and `confusion`. Of 4 classes top-5 is top-4.
 
-    Each metric is given the whole pass at once. Batch by batch they took as long as a small model's forward pass.
+    Each metric is given the whole pass of all processes at once, so its bits do not depend on their number. Batch by
+    batch they took as long as a small model's forward pass.
     """
     on = "cpu" if device.type == "mps" else device  # float64 sums do not exist on mps
     metrics: dict[str, Metric] = {
@@ -102,12 +104,24 @@ def attach_metrics(
 
     @evaluator.on(Events.EPOCH_COMPLETED)
     def compute(engine: Engine) -> None:
-        for metric in metrics.values():
-            metric.reset()
-        if engine.state.outputs:  # else this process has no share of a small split
-            outputs = tuple(torch.cat(parts) for parts in zip(*engine.state.outputs, strict=True))
-            for metric in metrics.values():
-                metric.update(outputs)
+        outputs = of_all_processes(engine)
+        engine.state.outputs = [outputs]
         for name, metric in metrics.items():
+            metric.reset()
+            if distributed.rank() == 0:  # the sums of the others stay zero: adding them changes no bit
+                metric.update(outputs)
             metric.completed(engine, name)
         engine.state.metrics["macro_f1"] = macro_f1(engine.state.metrics["confusion"])
+
+
+def of_all_processes(evaluator: Engine) -> tuple[Tensor, Tensor]:
+    """The logits and labels of one pass, in stored order."""
+    logits, labels = (torch.cat(parts) for parts in zip(*evaluator.state.outputs, strict=True))
+    if distributed.world_size() == 1:
+        return logits, labels
+    loader: Any = evaluator.state.dataloader
+    shares = distributed.all_gather((loader.batch_sampler.indices, logits, labels))
+    rows, *outputs = zip(*shares, strict=True)
+    _, places = np.unique(np.concatenate(rows), return_index=True)  # a row that two processes took counts once
+    logits, labels = (torch.cat(parts)[torch.from_numpy(places)] for parts in outputs)
+    return logits, labels

@@ -158,9 +158,8 @@ def worst(job: Job, scores: Scores) -> list[Judged]:
     if wrong.any():
         losses = losses.where(wrong, -torch.inf)
     count = min(MISTAKES, int(wrong.sum()) or len(losses))
-    places = losses.sort(descending=True, stable=True).indices[:count]
-    rows = [scores.rows[place] for place in places.tolist()]
-    return judge(job, rows, scores.logits[places].double(), scores.labels[places])
+    rows = losses.sort(descending=True, stable=True).indices[:count]
+    return judge(job, rows.tolist(), scores.logits[rows].double(), scores.labels[rows])
 
 
 def mistakes_title(scores: Scores) -> str:
