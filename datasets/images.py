@@ -15,6 +15,10 @@ from datasets.errors import DataError
 
 # As torchvision's ImageFolder. A .gif is an animation, or a web page's leftover: it is reported, not read.
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""All that is ever decoded, whatever a file is called: for PostScript, Pillow would start a program."""
+MAX_PIXELS = 108_000_000
+"""A photograph of 12,000 x 9,000 pixels: more, decoded, takes a machine's memory, and its file may be tiny."""
 RESAMPLING = {
     "nearest": Image.Resampling.NEAREST,
     "bilinear": Image.Resampling.BILINEAR,
@@ -49,6 +53,20 @@ class _Quiet:
 _QUIET = _Quiet()
 
 
+def open_image(file: str | os.PathLike[str] | BinaryIO) -> Image.Image:
+    """Pillow's image of a file, nothing decoded yet: only of FORMATS, and only up to MAX_PIXELS.
+
+    Raises:
+        PIL.UnidentifiedImageError: none of these formats. PIL.Image.DecompressionBombError: too many pixels.
+    """
+    image = Image.open(file, formats=FORMATS)
+    width, height = image.size
+    if width * height > MAX_PIXELS:
+        image.close()
+        raise Image.DecompressionBombError(f"{width:,} x {height:,} pixels; at most {MAX_PIXELS:,} are decoded")
+    return image
+
+
 def read_image(file: str | os.PathLike[str] | BinaryIO, *, channels: int = 3, name: str | None = None) -> Image.Image:
     """Decode one image completely: upright, 8 bits, RGB (`channels=3`) or grey (`channels=1`).
 
@@ -60,7 +78,7 @@ def read_image(file: str | os.PathLike[str] | BinaryIO, *, channels: int = 3, na
     """
     label = name or (os.fspath(file) if isinstance(file, str | os.PathLike) else "the image")
     try:
-        with _QUIET, Image.open(file) as image:
+        with _QUIET, open_image(file) as image:
             image.load()
             upright = ImageOps.exif_transpose(image)
             return to_mode(upright, "L" if channels == 1 else "RGB")
@@ -118,7 +136,7 @@ def is_image_name(name: str) -> bool:
 def image_size(file: str | Path) -> tuple[int, int]:
     """(width, height) as shown, from the header alone."""
     try:
-        with _QUIET, Image.open(file) as image:
+        with _QUIET, open_image(file) as image:
             turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
             return (image.height, image.width) if turned else (image.width, image.height)
     except Exception as error:

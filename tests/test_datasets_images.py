@@ -9,8 +9,9 @@ from fake_sets import picture
 from PIL import Image
 from torchvision.transforms import v2
 
+from datasets.checking.inspection import inspect_file
 from datasets.errors import DataError
-from datasets.images import fit, image_size, read_image, to_array
+from datasets.images import FORMATS, fit, image_size, read_image, to_array
 
 COLOURS = np.array([[[255, 0, 0], [0, 255, 0]], [[0, 0, 255], [250, 128, 7]]], np.uint8)
 
@@ -132,3 +133,31 @@ def test_to_array_is_channels_first():
     array = to_array(Image.fromarray(COLOURS))
     assert array.shape == (3, 2, 2)
     assert torch.equal(torch.from_numpy(array), v2.functional.pil_to_tensor(Image.fromarray(COLOURS)))
+
+
+def test_no_plugin_but_those_of_the_promised_formats_is_ever_asked(tmp_path, monkeypatch):
+    """For PostScript Pillow starts Ghostscript, whatever the file is called."""
+    Image.init()
+    foreign = sorted(set(Image.OPEN) - set(FORMATS))
+    assert {"EPS", "WMF", "PSD", "FITS"} <= set(foreign)
+    asked = []
+    for name in foreign:
+        monkeypatch.setitem(Image.OPEN, name, (lambda *_, name=name: asked.append(name), lambda _prefix: True))
+    path = tmp_path / "a.jpg"
+    path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\nshowpage\n" + bytes(200))
+    for read in (read_image, image_size):
+        with pytest.raises(DataError, match="not an image"):
+            read(path)
+    assert inspect_file(tmp_path, path.name).fault in {"unreadable", "not_an_image"}
+    assert asked == []
+
+
+def test_a_small_file_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path):
+    path = tmp_path / "bomb.png"
+    Image.new("1", (13_377, 9_000)).save(path)
+    assert path.stat().st_size < 100_000
+    for read in (read_image, image_size):
+        with pytest.raises(DataError, match=r"13,377 x 9,000 pixels; at most 108,000,000 are decoded"):
+            read(path)
+    assert inspect_file(tmp_path, path.name).fault == "decompression_bomb"
+    read_image(saved(Image.new("1", (12_000, 9_000)), tmp_path / "large.png"), channels=1)

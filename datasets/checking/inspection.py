@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image, ImageFile, UnidentifiedImageError
 
 from datasets.checking.near_duplicates import THUMBNAIL_SIZE
-from datasets.images import to_mode
+from datasets.images import open_image, to_mode
 
 _ALIASES = {"MPO": "JPEG", "DIB": "BMP", "APNG": "PNG"}  # what Pillow calls variants of the same file format
 _MAGIC = {
@@ -92,7 +92,7 @@ def inspect_file(root: Path, path: str) -> Inspection:
         kind, detail = _unidentified(data)
         return Inspection(digest, kind, detail)
     except Image.DecompressionBombError as error:
-        return Inspection(digest, "decompression_bomb", str(error).rstrip(".").replace(", could be", ": could be"))
+        return Inspection(digest, "decompression_bomb", str(error))
     except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError, struct.error, ... for damaged files
         detail = " ".join(str(error).split()) or type(error).__name__
         return Inspection(digest, "truncated" if _ends_early(data) else "unreadable", detail)
@@ -107,7 +107,7 @@ def inspect_pixels(pixels: np.ndarray, rows: Sequence[int]) -> Iterator[Inspecti
 
 
 def _decode(data: bytes, digest: bytes) -> Inspection:
-    with Image.open(BytesIO(data)) as image:
+    with open_image(BytesIO(data)) as image:
         file_format, (width, height) = image.format or "", image.size
         orientation = image.getexif().get(_ORIENTATION_TAG, 1)
         if isinstance(image, ImageFile.ImageFile) and file_format in ("JPEG", "MPO"):
