@@ -5,15 +5,16 @@ import shutil
 from pathlib import Path
 
 import pytest
+from every_state import every_state
 from ignite.engine import Events
-from killed_runs import Crash, crash_after
+from killed_runs import Crash, assert_same_content, crash_after, run_content
 
 from datasets.config import DataConfig
 from trainers import saving
 from trainers.checkpoint import checkpoints
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.errors import CheckpointError, TrainingError
-from trainers.resume import resume
+from trainers.errors import CheckpointError, ConfigError, TrainingError
+from trainers.resume import resume, train_or_resume
 from trainers.run import train
 from trainers.run_directory import read_json, write_json
 from vit.config import ModelConfig
@@ -119,3 +120,66 @@ def test_a_run_that_stops_as_it_is_taken_up_still_says_what_it_has_done(finished
     assert {name: after[name] for name in ("epochs", "best", "images_seen")} == {
         name: before[name] for name in ("epochs", "best", "images_seen")
     }
+
+
+class AnyMoment:
+    """Every state that a kill can leave of a run, and a way back to each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.runs = folder / "runs"
+        self.runs.mkdir()
+        with every_state(self.runs, folder / "states") as self.states:
+            self.whole = run_content(train(tiny_run(self.runs, auto_resume=True)).run_dir)
+
+    def bring_back(self, state: Path) -> Path:
+        """Make the folder of runs what it was, and name the one that was killed."""
+        shutil.rmtree(self.runs)
+        shutil.copytree(state, self.runs)
+        return self.runs / "digits" / "r"
+
+
+@pytest.fixture(scope="module")
+def any_moment(tmp_path_factory):
+    return AnyMoment(tmp_path_factory.mktemp("killed"))
+
+
+@pytest.mark.xfail(strict=True, reason="without summary.json a run is stuck")
+def test_resume_takes_up_a_run_that_was_killed_at_any_moment(any_moment):
+    assert len(any_moment.states) > 30
+    for state in any_moment.states:
+        run_dir = any_moment.bring_back(state)
+        if run_dir.exists():
+            resume(run_dir)
+            assert_same_content(any_moment.whole, run_content(run_dir))
+
+
+@pytest.mark.xfail(strict=True, reason="without summary.json a run is stuck")
+def test_auto_resume_takes_up_or_starts_a_run_that_was_killed_at_any_moment(any_moment):
+    for state in any_moment.states:
+        run_dir = any_moment.bring_back(state)
+        assert train_or_resume(tiny_run(any_moment.runs, auto_resume=True)).run_dir == run_dir
+        assert_same_content(any_moment.whole, run_content(run_dir))
+        assert [path.name for path in run_dir.parent.iterdir()] == ["r"]
+
+
+@pytest.mark.xfail(strict=True, reason="the name is taken")
+def test_the_same_train_starts_a_killed_run_over_or_says_how_to_go_on(any_moment):
+    for state in any_moment.states:
+        run_dir = any_moment.bring_back(state)
+        config = tiny_run(any_moment.runs)
+        if checkpoints(run_dir / "checkpoints", "step"):
+            with pytest.raises(ConfigError, match=f"{run_dir} exists already; python main.py resume {run_dir} goes on"):
+                train_or_resume(config)
+        else:
+            assert_same_content(any_moment.whole, run_content(train_or_resume(config).run_dir))
+
+
+@pytest.mark.parametrize("kept", [(), ("meta.json",), ("meta.json", "split.csv")])
+@pytest.mark.xfail(strict=True, reason="without summary.json a run is stuck")
+def test_a_run_that_an_earlier_version_began_to_write_is_resumed(finished, kept, any_moment):
+    for path in finished.iterdir():
+        if path.name not in {"config.json", *kept}:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    resume(finished)
+    assert_same_content(any_moment.whole, run_content(finished))
+    assert {"meta.json", "split.csv", "summary.json"} <= {path.name for path in finished.iterdir()}
