@@ -27,7 +27,6 @@ def main(options: TrainOptions) -> int:
 
 
 def train(config: RunConfig) -> int:
-    from trainers import run
     from trainers.distributed import is_main_process
     from trainers.resume import train_or_resume  # torch takes seconds to import; --help should not
 
@@ -35,7 +34,7 @@ def train(config: RunConfig) -> int:
         return train_without_ignite(config)
     if config.data.folds is not None and config.data.fold is None:
         return train_folds(config)
-    result = train_or_resume(config) if config.output.auto_resume else run.train(config)
+    result = train_or_resume(config)
     if is_main_process():
         report(result)
     return 0

@@ -182,7 +182,7 @@ def find_folder(request: Request) -> tuple[Path, bool]:
     """The folder of the same comparison that was stopped, or a new one; and whether it was there."""
     output, data = request.base.output, request.base.data.source
     wanted = to_dict(request)  # the same again means the same comparison
-    for path in sorted(data_folder(output, data).glob("*/compare.json"), reverse=True):
+    for path in sorted(data_folder(output, data).glob("[!.]*/compare.json"), reverse=True):
         known = read_json(path)
         if known["status"] != "finished" and known["requested"] == wanted:
             return path.parent, True

@@ -206,6 +206,7 @@ def test_fewer_epochs_than_done_are_refused(crashed):
 def test_auto_resume_takes_up_the_run_of_the_same_options_and_only_that(tmp_path, whole):
     run_dir = train_until(9, tmp_path)
     config = demanding_config(tmp_path)
+    config = replace(config, output=replace(config.output, auto_resume=True))
     other = replace(
         config, train=replace(config.train, seed=7, epochs=1), output=replace(config.output, run_name="other")
     )

@@ -15,11 +15,12 @@ from datasets import DataBundle
 from datasets.loaders import Loader
 from trainers import console, defaults
 from trainers.checkpoint import checkpoints, read_checkpoint
-from trainers.config import RunConfig
+from trainers.config import RunConfig, to_dict
 from trainers.errors import ConfigError
 from trainers.job import Job, prepare
 from trainers.result import RunResult, load
-from trainers.run import execute, write_inputs
+from trainers.run import execute
+from trainers.start import describe_start, made_whole, write_inputs
 
 BATCHES = 2
 
@@ -56,7 +57,8 @@ def dry_run(config: RunConfig) -> RunResult:
         console.announce(job, folder, defaults_source=defaults.lookup(job.config).source)
         console.say_what_has_no_effect(job)
         first = shortened(job, epochs=1)
-        write_inputs(first, folder, requested=config)
+        with made_whole(folder) as aside:
+            write_inputs(aside, first, describe_start(first, to_dict(config)))
         execute(first, folder)
         load(folder)
         checkpoint = read_checkpoint(checkpoints(folder / "checkpoints", "step")[0])

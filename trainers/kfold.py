@@ -11,12 +11,11 @@ from pathlib import Path
 from datasets.files import write_text
 from datasets.text import csv_text
 from trainers import defaults, process
-from trainers.config import RunConfig, to_dict
+from trainers.config import RunConfig
 from trainers.console import say
 from trainers.result import RunResult
-from trainers.resume import train_or_resume
-from trainers.run import train
-from trainers.run_directory import data_folder, plan_run_directory, read_json
+from trainers.resume import train_or_resume, was_asked_for
+from trainers.run_directory import data_folder, plan_run_directory
 
 SCORES = ("accuracy", "loss", "macro_f1", "ece")
 
@@ -46,7 +45,7 @@ def cross_validate(config: RunConfig) -> CrossValidation:
         say(f"fold {fold} of {config.data.folds}")
         of_fold = fold_config(config, fold, name)
         process.give_back_freed_memory()
-        results.append(train_or_resume(of_fold) if config.output.auto_resume else train(of_fold))
+        results.append(train_or_resume(of_fold))
         say()
     cross_validation = CrossValidation(tuple(results), results[0].run_dir.parent / f"{name}_folds.csv")
     write_table(cross_validation)
@@ -65,7 +64,7 @@ def name_of_earlier_folds(config: RunConfig) -> str | None:
     """What the newest folds with these same options are called, for `--auto-resume` without `--run-name`."""
     for path in sorted(data_folder(config.output, config.data.source).glob("*_fold1/meta.json"), reverse=True):
         name = path.parent.name.removesuffix("_fold1")
-        if read_json(path).get("requested") == to_dict(fold_config(config, 1, name)):
+        if was_asked_for(fold_config(config, 1, name), path.parent):
             return name
     return None
 

@@ -16,7 +16,7 @@ from trainers.checkpoint import checkpoints
 from trainers.errors import Interrupted, TrainingError
 from trainers.job import Job
 from trainers.result import RunResult
-from trainers.run_directory import read_json, write_json
+from trainers.run_directory import read_if_whole, write_json
 
 WRITTEN_AT_START = {
     "config.json", "meta.json", "split.csv", "summary.json", "metrics.csv", "data_report.txt", "checkpoints", "tb",
@@ -32,7 +32,7 @@ class Record:
         self.job, self.path = job, run_dir / "summary.json"
         self.history: list[dict[str, Any]] = []
         self.result: RunResult | None = None
-        self.earlier = read_json(self.path) if self.path.is_file() else {}
+        self.earlier = read_if_whole(self.path) or {}
         self.started = time.perf_counter()
 
     def attach(self, trainer: Engine) -> None:

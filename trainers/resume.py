@@ -13,14 +13,16 @@ import torch
 from datasets import DataError
 from datasets.splits import fingerprint
 from trainers import distributed
+from trainers.checkpoint import checkpoints
 from trainers.config import RunConfig, to_dict
 from trainers.console import announce, say
 from trainers.errors import CheckpointError, ConfigError
 from trainers.job import NOTHING, Given, Job, prepare, schedule
 from trainers.result import RunResult, read_result
 from trainers.run import Handler, execute, train
-from trainers.run_directory import read_json, read_run_config, write_run_config
+from trainers.run_directory import data_folder, read_if_whole, read_run_config, write_run_config
 from trainers.saving import newest_checkpoint
+from trainers.start import describe_start, write_inputs
 
 
 def resume(
@@ -44,7 +46,7 @@ def _resume(
     run_dir: Path, config: RunConfig, *, epochs: int | None, given: Given, handlers: Sequence[Handler]
 ) -> RunResult:
     planned = config.train.epochs
-    summary = read_json(run_dir / "summary.json")
+    summary, meta = read_summary(run_dir), read_if_whole(run_dir / "meta.json")
     if summary["status"] == "finished" and epochs in (None, planned):
         say(f"run {run_dir} is finished: nothing to do; --epochs N trains it further")
         return read_result(run_dir)
@@ -58,34 +60,61 @@ def _resume(
         )
     if epochs is not None:
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, epochs=epochs))
-    refuse_another_number_of_processes(run_dir)
+    if meta is not None:
+        refuse_another_number_of_processes(run_dir, meta)
     job = prepare(config, checkpoint=checkpoint, given=given)
-    refuse_or_announce_changes(run_dir, job)
+    if meta is not None:
+        refuse_or_announce_changes(meta, job)
+    elif checkpoint is not None:
+        say(f"note: {run_dir}/meta.json is damaged or gone, so whether the images changed is not known")
     if checkpoint is not None:
         replan(job, checkpoint, run_dir, planned)
         steps = checkpoint["trainer"]["iteration"]
         say(f"resuming {run_dir} after step {steps:,} of {job.total_steps:,}")
     else:
         say(f"resuming {run_dir}: it has no checkpoint yet, so it starts over")
+        requested = (meta or {}).get("requested", to_dict(config))
+        distributed.broadcast(lambda: write_inputs(run_dir, job, describe_start(job, requested)))
     announce(job, run_dir, defaults_source="as resolved when the run started")
     return execute(job, run_dir, checkpoint, handlers=handlers)
 
 
+def read_summary(run_dir: Path) -> dict[str, Any]:
+    """summary.json; where none is whole, the run has started, and done something if it has best weights."""
+    epochs = len(checkpoints(run_dir / "checkpoints", "best"))
+    return read_if_whole(run_dir / "summary.json") or {"status": "running", "epochs": epochs}
+
+
 def train_or_resume(config: RunConfig) -> RunResult:
-    """`train --auto-resume`: take up the newest run that was started with these same options, or start it."""
+    """Start a run, or take one up that was started with these same options: with `--auto-resume` the newest, else the
+    one of the same `--run-name` where it was stopped before its first checkpoint."""
     with distributed.joined(config.train.device):
         earlier = distributed.broadcast(lambda: find_same_options(config))
         return train(config) if earlier is None else resume(earlier)
 
 
 def find_same_options(config: RunConfig) -> Path | None:
-    """The newest run directory whose `requested` options, in meta.json, are these."""
-    wanted = to_dict(config)
-    found = []
-    for path in config.output.output_dir.glob("*/*/meta.json"):
-        if (path.parent / "summary.json").is_file() and read_json(path).get("requested") == wanted:
-            found.append(path)
-    return max(found, key=lambda path: path.stat().st_mtime_ns).parent if found else None
+    """The newest run directory that may be taken up and whose `requested` options, in meta.json, are these."""
+    output = config.output
+    if output.auto_resume:
+        folders = [path.parent for path in output.output_dir.glob("*/[!.]*/meta.json")]
+    elif output.run_name is not None:
+        folders = [data_folder(output, config.data.source) / output.run_name]
+        folders = [folder for folder in folders if not checkpoints(folder / "checkpoints", "step")]
+    else:
+        return None
+    same = [folder / "meta.json" for folder in folders if was_asked_for(config, folder)]
+    return max(same, key=lambda path: path.stat().st_mtime_ns).parent if same else None
+
+
+def was_asked_for(config: RunConfig, run_dir: Path) -> bool:
+    """Whether a run was started with these options; `--auto-resume` changes nothing about a run."""
+
+    def plain(options: dict[str, Any]) -> dict[str, Any]:
+        return options | {"output": options["output"] | {"auto_resume": None}}
+
+    meta = read_if_whole(run_dir / "meta.json")
+    return meta is not None and "requested" in meta and plain(meta["requested"]) == plain(to_dict(config))
 
 
 def refuse_an_edited_config(run_dir: Path, config: RunConfig, checkpoint: dict[str, Any]) -> None:
@@ -106,17 +135,19 @@ def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def refuse_another_number_of_processes(run_dir: Path) -> None:
+def refuse_another_number_of_processes(run_dir: Path, meta: dict[str, Any]) -> None:
     """Each process draws its own dropout: with another number of them the run would be another one."""
-    then, now = read_json(run_dir / "meta.json").get("processes", 1), distributed.world_size()
+    then, now = meta.get("processes", 1), distributed.world_size()
     if then != now:
         how = f"torchrun --nproc-per-node {then}" if then > 1 else "without torchrun"
         raise ConfigError(f"{run_dir} was started with {then} processes, not {now}: resume it {how}")
 
 
-def refuse_or_announce_changes(run_dir: Path, job: Job) -> None:
-    """Other images are refused; another thread count, version or processor may change the last bits, and is said."""
-    then = read_json(run_dir / "meta.json")
+def refuse_or_announce_changes(then: dict[str, Any], job: Job) -> None:
+    """Other images are refused; another thread count, version or processor may change the last bits, and is said.
+
+    `then`: the run's meta.json.
+    """
     found = fingerprint(job.data)
     if then["data_fingerprint"] != found:
         raise DataError(

@@ -11,11 +11,10 @@ from ignite.engine import Engine, Events
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from datasets import DataBundle, data_report, skipped
+from datasets import DataBundle, data_report
 from datasets.bundle import SPLITS
 from datasets.files import write_text
 from datasets.loaders import stop_workers
-from datasets.splits import fingerprint, write_split
 from trainers import console, defaults, distributed, pictures, tensorboard
 from trainers.assembly import Run
 from trainers.checkpoint import checkpoints, read_file
@@ -27,13 +26,7 @@ from trainers.interruption import SignalFlag
 from trainers.job import Given, Job, prepare, with_cached_features
 from trainers.record import recorded
 from trainers.result import RunResult
-from trainers.run_directory import (
-    command_line,
-    describe_environment,
-    plan_run_directory,
-    write_json,
-    write_run_config,
-)
+from trainers.start import make_run_directory
 from vit import ImageSpec
 
 Handler = Callable[[Engine], None]
@@ -68,22 +61,10 @@ def train(
     console.show_model_log()
     with distributed.joined(config.train.device):
         job = prepare(config, given=Given(model, dataloaders, spec))
-        run_dir = distributed.broadcast(lambda: plan_run_directory(job.config))
+        run_dir = distributed.broadcast(lambda: make_run_directory(job, requested=config))
         console.announce(job, run_dir, defaults_source=defaults.lookup(job.config).source)
         console.say_what_has_no_effect(job)
-        distributed.broadcast(lambda: write_inputs(job, run_dir, requested=config))
         return execute(job, run_dir, created=True, handlers=handlers)
-
-
-def write_inputs(job: Job, run_dir: Path, *, requested: RunConfig) -> None:
-    """What the run starts from: config.json, meta.json, split.csv."""
-    run_dir.mkdir(parents=True)
-    write_run_config(run_dir, job.config)
-    meta = describe_environment(command_line(), job.device, fingerprint(job.data))
-    meta |= {"processes": distributed.world_size()}
-    meta |= {"skipped_images": list(skipped(job.data)), "requested": to_dict(requested)}
-    write_json(run_dir / "meta.json", meta)
-    write_split(run_dir / "split.csv", job.data)
 
 
 def execute(

@@ -43,7 +43,8 @@ def free_folder(output: OutputConfig, source: str, name: str) -> Path:
     if output.run_name is not None:
         folder = parent / output.run_name
         if folder.exists():
-            raise ConfigError(f"{folder} exists already; choose another --run-name, or remove it")
+            going_on = " add --auto-resume to go on with it," if (folder / "config.json").is_file() else ""
+            raise ConfigError(f"{folder} exists already;{going_on} choose another --run-name, or remove it")
         return folder
     name, number = f"{datetime.now():%Y%m%d-%H%M%S}_{name}", 2
     folder = parent / name
@@ -59,6 +60,15 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return values
+
+
+def read_if_whole(path: Path) -> dict[str, Any] | None:
+    """What a JSON file holds; None where there is none, or only a damaged one."""
+    try:
+        values = read_json(path)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError):
+        return None
+    return values if isinstance(values, dict) else None
 
 
 def write_metrics_csv(path: Path, history: list[dict[str, Any]]) -> None:
@@ -94,15 +104,13 @@ def processor_name() -> str:
 def _git_state() -> dict[str, Any] | None:
     """Commit and cleanliness of the code that runs, or None outside a git checkout."""
     here = Path(__file__).resolve().parent
-
-    def git(*arguments: str) -> str:
-        done = subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, timeout=10, check=True)
-        return done.stdout.strip()
-
+    words = ["git", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
     try:
-        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
+        done = subprocess.run(words, cwd=here, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
+    first, *lines = done.stdout.splitlines()  # "# branch.oid COMMIT", other lines about the branch, one per change
+    return {"commit": first.split()[-1], "dirty": any(line[0] != "#" for line in lines)}
 
 
 def find_run(name: str, output_dir: Path = Path("runs")) -> Path:
@@ -112,7 +120,7 @@ def find_run(name: str, output_dir: Path = Path("runs")) -> Path:
         FileNotFoundError: no such run.
     """
     if name == "latest":
-        configs = [*output_dir.glob("*/*/config.json")]
+        configs = [*output_dir.glob("*/[!.]*/config.json")]
         if not configs:
             raise FileNotFoundError(f"no run in {output_dir}/: `python main.py train` makes one")
         return max(configs, key=lambda path: path.stat().st_mtime_ns).parent
