@@ -1,11 +1,17 @@
 import dataclasses
 import json
+import math
+import typing
+from functools import partial
 
 import pytest
 
+from commands import compare, serve
 from commands.arguments import TrainOptions, UsageError, flags, parse_train_options
-from trainers.config import RunConfig, from_dict, load_config, to_dict
+from datasets.config import DataConfig
+from trainers.config import RunConfig, TrainConfig, from_dict, load_config, to_dict
 from trainers.errors import ConfigError
+from vit.config import ImageSpec, ModelConfig, ViTConfig
 
 
 def parse(*argv):
@@ -48,6 +54,39 @@ def test_a_config_file_is_read_strictly(tmp_path, values, message):
     path.write_text(json.dumps(values))
     with pytest.raises(ConfigError, match=message):
         load_config(path)
+
+
+def complaint(make):
+    """What a class says about a value; nothing where it takes it."""
+    try:
+        make()
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.xfail(strict=True, reason="nothing refuses an infinite learning rate")
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_no_option_of_any_class_takes_what_is_no_finite_number(value):
+    taken = []
+    for options_class in (TrainConfig, DataConfig, ModelConfig, ViTConfig, ImageSpec, compare.Options, serve.Options):
+        for name, hint in typing.get_type_hints(options_class).items():
+            given = {name: (value,) * 3 if "tuple" in str(hint) else value}
+            if options_class is serve.Options:
+                given["run"] = "latest"
+            if "float" in str(hint) and f"{name}=" not in complaint(partial(options_class, **given)):
+                taken.append(f"{options_class.__module__}.{name}")
+    assert not taken
+
+
+@pytest.mark.xfail(strict=True, reason="nothing refuses an infinite learning rate")
+def test_an_infinite_learning_rate_is_one_line_in_a_file_and_on_the_command_line(tmp_path):
+    path = tmp_path / "options.json"
+    path.write_text('{"train": {"lr": Infinity}}')
+    with pytest.raises(ConfigError, match=r"config .*options.json: lr=inf must be finite"):
+        load_config(path)
+    with pytest.raises(UsageError, match="lr=nan must be finite"):
+        parse("--lr", "nan")
 
 
 @pytest.mark.parametrize("text", ["{", "[1, 2]", '{"train": '])
