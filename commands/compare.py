@@ -11,7 +11,7 @@ import tyro
 from commands import arguments
 from commands.arguments import UsageError, flags, sections
 from trainers.config import RunConfig, TrainConfig
-from vit.config import ModelConfig
+from vit.config import ModelConfig, require_finite
 
 if TYPE_CHECKING:
     from comparison.plan import Request
@@ -51,6 +51,7 @@ class Options(RunConfig):
     """The learning rates of that grid. Default: three, by the size of the models."""
 
     def __post_init__(self) -> None:
+        require_finite(self)
         if self.seeds < 1:
             raise ValueError(f"seeds={self.seeds} must be at least 1")
         if self.images_seen is not None and self.images_seen < 1:

@@ -10,6 +10,7 @@ import tyro
 
 from commands import arguments
 from commands.model_options import ModelOptions
+from vit.config import require_finite
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Options:
     opening: ModelOptions = field(default_factory=ModelOptions)
 
     def __post_init__(self) -> None:
+        require_finite(self)
         if not 0 <= self.port < 65_536:
             raise ValueError(f"port={self.port} must lie in 0 to 65535")
         if self.max_megabytes <= 0:

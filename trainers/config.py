@@ -14,7 +14,7 @@ from typing import Any, Literal
 from datasets.config import DataConfig
 from datasets.text import did_you_mean
 from trainers.errors import ConfigError
-from vit.config import ModelConfig
+from vit.config import ModelConfig, require_finite
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,7 @@ class TrainConfig:
     """Optimizer steps between TensorBoard points. Default: about 200 points in a run."""
 
     def __post_init__(self) -> None:
+        require_finite(self)
         positive = ("epochs", "lr", "accumulate", "max_minutes", "save_every", "log_every")
         for name in positive:
             value = getattr(self, name)

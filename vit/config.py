@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -30,6 +31,7 @@ class ImageSpec:
     crop_fraction: float = 1.0
 
     def __post_init__(self) -> None:
+        require_finite(self)
         if self.image_size < 1:
             raise ValueError(f"image_size={self.image_size} must be at least 1 pixel")
         if not len(self.mean) == len(self.std) == self.in_channels:
@@ -65,6 +67,7 @@ class ViTConfig:
     """False computes every step as the paper writes it, whatever `attention` says: the oracle of vit/fast.py."""
 
     def __post_init__(self) -> None:
+        require_finite(self)
         if self.image_size < 1 or self.image_size % self.patch_size:
             raise ValueError(
                 f"image_size={self.image_size} is not divisible by patch_size={self.patch_size}; "
@@ -180,6 +183,7 @@ class ModelConfig:
     """Epsilon of every LayerNorm. Default: what the weights were trained with; 1e-6 from scratch."""
 
     def __post_init__(self) -> None:
+        require_finite(self)
         by_prefix = re.fullmatch(f"({HF_PREFIX}|{OWN_PREFIX}).+", self.name)
         if self.name != "auto" and self.name not in MODEL_NAMES and not by_prefix:
             raise ValueError(
@@ -206,6 +210,18 @@ def nearest_sizes(size: int, patch_size: int) -> str:
     """The sizes next to `size` that patches of `patch_size` divide, such as `224, 240`."""
     below = size // patch_size * patch_size
     return ", ".join(str(near) for near in (below, below + patch_size) if near > 0)
+
+
+def require_finite(config: Any) -> None:
+    """Refuse options that are infinite or no number: NaN passes every comparison that asks for too small or too large.
+
+    Raises:
+        ValueError: it names the option.
+    """
+    for name, value in vars(config).items():
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, float) and not math.isfinite(number):
+                raise ValueError(f"{name}={number} must be finite")
 
 
 def _check_counts(**counts: int | None) -> None:
