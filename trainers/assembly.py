@@ -122,6 +122,7 @@ def write_metrics(run: Run) -> None:
 def print_epochs(run: Run) -> None:
     assert run.options.epochs is not None
     console.attach_epoch_lines(run.trainer, epochs=run.options.epochs)
+    console.attach_duration_note(run.trainer, run.evaluator, total_steps=run.job.total_steps)
 
 
 def stop_early(run: Run) -> None:
