@@ -7,8 +7,9 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,9 +56,7 @@ class CheckConfig:
         return Path(f"check_{stem}.csv")
 
 
-def parse(argv: Sequence[str], *, prog: str) -> CheckConfig:
-    config: CheckConfig = arguments.parse(CheckConfig, argv, prog=prog)
-    return config
+parse = partial(arguments.parse, CheckConfig)
 
 
 def main(config: CheckConfig) -> int:

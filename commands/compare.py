@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
@@ -64,9 +64,7 @@ class Options(RunConfig):
             raise ValueError(f"one run, {self.runs[0]}: there is nothing to compare it with")
 
 
-def parse(argv: Sequence[str], prog: str) -> Options:
-    options: Options = arguments.parse(Options, argv, prog=prog)
-    return options
+parse = partial(arguments.parse, Options)
 
 
 def main(options: Options) -> int:

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,17 +48,15 @@ class Options:
     opening: WeightsOptions = field(default_factory=WeightsOptions)
 
     def __post_init__(self) -> None:
+        if not self.images:
+            raise ValueError("no images named; see python main.py explain --help")
         if self.head is not None and self.layer is None:
             raise ValueError(f"head={self.head} needs --layer: heads belong to a layer")
         if self.limit < 1:
             raise ValueError(f"limit={self.limit} must be at least 1")
 
 
-def parse(argv: Sequence[str], prog: str) -> Options:
-    options: Options = arguments.parse(Options, argv, prog=prog)
-    if not options.images:
-        raise arguments.UsageError(f"no images named; see {prog} --help")
-    return options
+parse = partial(arguments.parse, Options)
 
 
 def main(options: Options) -> int:

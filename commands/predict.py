@@ -8,8 +8,9 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 
@@ -54,6 +55,8 @@ class Options:
     opening: ModelOptions = field(default_factory=ModelOptions)
 
     def __post_init__(self) -> None:
+        if not self.paths:
+            raise ValueError("no images named; see python main.py predict --help")
         for name in ("top", "grid_images", "batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
@@ -65,11 +68,7 @@ class Options:
         return "jsonl" if self.output is not None and self.output.suffix in (".jsonl", ".json") else "csv"
 
 
-def parse(argv: Sequence[str], prog: str) -> Options:
-    options: Options = arguments.parse(Options, argv, prog=prog)
-    if not options.paths:
-        raise arguments.UsageError(f"no images named; see {prog} --help")
-    return options
+parse = partial(arguments.parse, Options)
 
 
 def main(options: Options) -> int:

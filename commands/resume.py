@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -25,9 +25,7 @@ class Options:
     """Where `latest` is looked for."""
 
 
-def parse(argv: Sequence[str], prog: str) -> Options:
-    options: Options = arguments.parse(Options, argv, prog=prog)
-    return options
+parse = partial(arguments.parse, Options)
 
 
 def main(options: Options) -> int:

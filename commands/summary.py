@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from commands import arguments
@@ -51,9 +52,7 @@ class Options:
         return ModelConfig(name=options.pop("model"), weights="none", **options)
 
 
-def parse(argv: Sequence[str], prog: str) -> Options:
-    options: Options = arguments.parse(Options, argv, prog=prog)
-    return options
+parse = partial(arguments.parse, Options)
 
 
 def main(options: Options) -> int:

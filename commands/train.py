@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from commands.arguments import TrainOptions, parse_train_options
@@ -13,8 +12,7 @@ if TYPE_CHECKING:
     from trainers.result import RunResult
 
 
-def parse(argv: Sequence[str], prog: str) -> TrainOptions:
-    return parse_train_options(argv, prog=prog)
+parse = parse_train_options
 
 
 def main(options: TrainOptions) -> int:

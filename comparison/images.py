@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import pandas as pd
 import torch
 from PIL import Image
 
@@ -94,18 +93,19 @@ def only_one_right(first: Arm, second: Arm) -> tuple[list[int], list[int]]:
     right, other = first.correct.mean(axis=0), second.correct.mean(axis=0)  # (N,)
     sure = _true_class_probability(first) - _true_class_probability(second)
     ours, theirs = (right > 0.5) & (other < 0.5), (right < 0.5) & (other > 0.5)
-    images = pd.DataFrame({"gap": right - other, "sure": sure, "label": first.runs[0].labels})
-    mirrored = images.assign(gap=-images["gap"], sure=-images["sure"])
+    gap, labels = right - other, first.runs[0].labels
     return (
-        [row for row in _clearest(images) if ours[row]][:EXAMPLES],
-        [row for row in _clearest(mirrored) if theirs[row]][:EXAMPLES],
+        [row for row in _clearest(gap, sure, labels) if ours[row]][:EXAMPLES],
+        [row for row in _clearest(-gap, -sure, labels) if theirs[row]][:EXAMPLES],
     )
 
 
-def _clearest(images: pd.DataFrame) -> list[int]:
-    images = images.sort_values(["gap", "label", "sure"], ascending=[False, True, False])
-    images["turn"] = images.groupby(["gap", "label"]).cumcount()
-    return images.sort_values(["gap", "turn", "sure"], ascending=[False, True, False]).index.tolist()
+def _clearest(gap: np.ndarray, sure: np.ndarray, labels: np.ndarray) -> list[int]:
+    order = np.lexsort((-sure, labels, -gap))
+    gap, sure, place = gap[order], sure[order], np.arange(len(order))
+    begins = np.append(True, (np.diff(gap) != 0) | (np.diff(labels[order]) != 0))  # of one gap and label
+    turn = place - np.maximum.accumulate(np.where(begins, place, 0))
+    return order[np.lexsort((-sure, turn, -gap))].tolist()
 
 
 def _true_class_probability(arm: Arm) -> np.ndarray:

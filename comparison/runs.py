@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 
 from comparison.names import arm_names, settings
@@ -135,13 +136,13 @@ def read_run(run_dir: Path, *, split: str | None = None) -> Run:
     _require(run_dir / "metrics.csv")
     scored, predictions = _predictions_file(run_dir, split)
     names = class_names_of(run_dir)
-    table = _read_table(predictions, ("path", "label", "predicted", "probabilities")).sort_values("path")
+    table = _read_table(predictions, ("path", "label", "predicted", "probabilities"))
     number = {name: index for index, name in enumerate(names)}
-    labels, predicted = (table[column].map(number) for column in ("label", "predicted"))
-    if labels.isna().any() or predicted.isna().any():
-        unknown = table["label"][labels.isna()].tolist() + table["predicted"][predicted.isna()].tolist()
-        raise DataError(f"{predictions}: class {unknown[0]!r} is not one of the run's: {some(list(names), 20)}")
-    probabilities = np.array(" ".join(table["probabilities"]).split(), dtype=np.float64)
+    unknown = [row[column] for column in ("label", "predicted") for row in table if row[column] not in number]
+    if unknown:
+        raise DataError(f"{predictions}: class {unknown[0]!r} is not one of the run's: {some(names, 20)}")
+    labels, predicted = (np.array([number[row[column]] for row in table]) for column in ("label", "predicted"))
+    probabilities = np.array(" ".join(row["probabilities"] for row in table).split(), dtype=np.float64)
     if probabilities.size != len(table) * len(names):
         raise DataError(f"{predictions} does not hold {len(names)} probabilities per image; evaluate the run again")
     return Run(
@@ -152,9 +153,9 @@ def read_run(run_dir: Path, *, split: str | None = None) -> Run:
         meta=meta,
         history=read_history(run_dir),
         scored=scored,
-        paths=tuple(table["path"]),
-        labels=labels.to_numpy(np.int64),
-        predicted=predicted.to_numpy(np.int64),
+        paths=tuple(row["path"] for row in table),
+        labels=labels,
+        predicted=predicted,
         probabilities=probabilities.reshape(len(table), len(names)),
         class_names=names,
     )
@@ -193,11 +194,11 @@ def differences(first: Run, other: Run) -> list[str]:
         reasons.append(f"A is scored on {SCORED[first.scored]} images, B on {SCORED[other.scored]} images")
     ours, theirs = _split_table(first), _split_table(other)
     for split in ("test", "val", "train"):
-        reasons += _different_images(split, *(table.index[table["split"] == split] for table in (ours, theirs)))
-    both = ours.index.intersection(theirs.index)
+        named = ({path for path, row in table.items() if row["split"] == split} for table in (ours, theirs))
+        reasons += _different_images(split, *named)
     for column, change in (("hash", "changed content"), ("label", "changed label")):
-        changed = both[(ours.loc[both, column] != theirs.loc[both, column]).to_numpy()]
-        if len(changed):
+        changed = [path for path in ours if path in theirs and ours[path][column] != theirs[path][column]]
+        if changed:
             reasons.append(f"{len(changed):,} image{'s' * (len(changed) != 1)} {change}, first {changed[0]!r}")
     if not reasons and first.paths != other.paths:
         reasons.append(f"predictions for {len(first.paths):,} images in A, {len(other.paths):,} in B")
@@ -212,16 +213,16 @@ def _different_classes(ours: Sequence[str], theirs: Sequence[str]) -> str:
     return f"{len(ours)} classes in A, {len(theirs)} in B{''.join(parts)}"
 
 
-def _different_images(split: str, ours: pd.Index, theirs: pd.Index) -> list[str]:
-    only = {"A": ours.difference(theirs), "B": theirs.difference(ours)}
-    parts = [f"{len(paths):,} only in {run}, first {paths[0]!r}" for run, paths in only.items() if len(paths)]
+def _different_images(split: str, ours: set[str], theirs: set[str]) -> list[str]:
+    only = {"A": ours - theirs, "B": theirs - ours}
+    parts = [f"{len(paths):,} only in {run}, first {min(paths)!r}" for run, paths in only.items() if paths]
     return [f"{len(ours):,} {split} images in A, {len(theirs):,} in B ({'; '.join(parts)})"] if parts else []
 
 
-def _split_table(run: Run) -> pd.DataFrame:
-    """The used images of split.csv with the columns label, split and hash, indexed and sorted by path."""
-    table = _read_table(run.run_dir / "split.csv", ("path", "label", "split", "hash")).set_index("path").sort_index()
-    return table[table["split"].isin(("test", "val", "train"))]
+def _split_table(run: Run) -> dict[str, dict[str, str]]:
+    """The used images of split.csv by path, in the order of the paths."""
+    table = _read_table(run.run_dir / "split.csv", ("path", "label", "split", "hash"))
+    return {row["path"]: row for row in table if row["split"] in ("test", "val", "train")}
 
 
 def group_into_arms(runs: Sequence[Run]) -> tuple[Arm, ...]:
@@ -286,21 +287,23 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise DataError(f"{path} is not readable JSON: {error}") from None
 
 
-def _read_table(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
-    """A CSV file of a run, every cell as text.
+def _read_table(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
+    """The rows of a CSV file of a run, sorted by path, every cell as text.
 
     Raises:
         DataError: it is missing, unreadable or empty, or has not all `columns`.
     """
     _require(path)
-    try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8", encoding_errors="surrogateescape")
-    except ValueError as error:  # pandas' own errors are ValueErrors
-        raise DataError(f"{path} is not a readable table: {error}") from None
-    missing = [column for column in columns if column not in table]
-    if missing or table.empty:
+    with open(path, newline="", encoding="utf-8", errors="surrogateescape") as file:
+        try:
+            reader = csv.DictReader(file, restval="")
+            table = list(reader)
+        except csv.Error as error:
+            raise DataError(f"{path} is not a readable table: {error}") from None
+    missing = [column for column in columns if column not in (reader.fieldnames or ())]
+    if missing or not table:
         raise DataError(f"{path} has no {', '.join(missing) if missing else 'rows'}")
-    return table
+    return sorted(table, key=itemgetter("path"))
 
 
 def _require(path: Path) -> None:
