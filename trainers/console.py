@@ -138,11 +138,11 @@ def attach_duration_note(
     times: list[float] = []
     validation = [0.0, 0.0]
 
-    @evaluator.on(Events.STARTED(once=1))
+    @evaluator.on(Events.STARTED)
     def begin() -> None:
         validation[0] = clock()
 
-    @evaluator.on(Events.COMPLETED(once=1))
+    @evaluator.on(Events.COMPLETED)
     def end() -> None:
         validation[1] = clock()
 
