@@ -25,6 +25,17 @@ class UsageError(ValueError):
     exit_code = 2
 
 
+ELSEWHERE = {
+    "--learning-rate": "--lr", "--lr0": "--lr", "--wd": "--weight-decay", "--batch": "--batch-size",
+    "--img-size": "--image-size", "--imgsz": "--image-size", "--input-size": "--image-size",
+    "--num-epochs": "--epochs", "--num-workers": "--workers", "--opt": "--optimizer", "--optim": "--optimizer",
+    "--data-dir": "--data", "--data-path": "--data", "--dataset": "--data", "--arch": "--model",
+    "--output": "--output-dir", "--project": "--output-dir", "--name": "--run-name", "--model-ema": "--ema-decay",
+    "--resume": "the command `resume RUN`", "--pretrained": "--weights", "--clip-grad": "--clip-norm",
+}  # fmt: skip
+"""What other training programs call our options."""
+
+
 def parse(options_class: type, argv: Sequence[str], *, prog: str, default: Any = None) -> Any:
     """Fill `options_class` from argv; all options have short flat names, whatever the nesting of the dataclasses.
 
@@ -32,10 +43,13 @@ def parse(options_class: type, argv: Sequence[str], *, prog: str, default: Any =
         UsageError: one line that names the option, the value and what would work.
         SystemExit: `--help` was asked for and answered.
     """
+    known = list(flags(options_class))
     for word in argv:
         name = word.split("=")[0]
-        if name.startswith("--") and name not in {"--help", *flags(options_class)}:
-            raise UsageError(f"unknown option {name}{did_you_mean(name, flags(options_class))} See {prog} --help")
+        if name.startswith("--") and name not in {"--help", *known}:
+            ours = ELSEWHERE.get(name, name.replace("_", "-"))
+            hint = f"; here it is {ours}." if ours in known or " " in ours else did_you_mean(name, known)
+            raise UsageError(f"unknown option {name}{hint} See {prog} --help")
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
