@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import sys
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,6 +23,8 @@ from trainers.errors import ConfigError
 PAGE = Path(__file__).with_name("serve_page.html")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TYPES = ("image/jpeg", "image/png", "image/webp", "image/tiff", "image/bmp", "image/x-portable-pixmap")
+WAITING = 16  # images that are held in memory at once; one of them is classified
+PATIENCE = 10.0  # seconds that a further one waits for a place
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -35,17 +38,24 @@ class Server(ThreadingHTTPServer):
     """Answers GET / with the page and POST /classify (the bytes of an image) with JSON."""
 
     daemon_threads = True
+    request_queue_size = 256  # connections that the system keeps until a thread takes them; 5 by default
 
     def __init__(self, classifier: Classifier, *, host: str, port: int, max_megabytes: float, top: int) -> None:
         """Raises ConfigError: the port is taken, or no such address."""
         self.classifier, self.max_bytes, self.top = classifier, int(max_megabytes * 1e6), top
         self.one_at_a_time = threading.Lock()
+        self.waiting = threading.BoundedSemaphore(WAITING)
         self.page = _fill_page(classifier)
         try:
             super().__init__((host, port), Handler)
         except OSError as error:
             raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from None
         self.only_loopback = host in LOOPBACK
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that leaves is no fault of ours; anything else shows its traceback."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
     @property
     def url(self) -> str:
@@ -84,12 +94,20 @@ class Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal():
             return self._refuse(HTTPStatus.LENGTH_REQUIRED, "the request does not say how long it is")
-        if int(length) > self.server.max_bytes:
+        if len(length) > 15 or int(length) > self.server.max_bytes:
             limit = f"{self.server.max_bytes / 1e6:g} MB"
             return self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the file is larger than {limit}")
-        content = self.rfile.read(int(length))
-        with self.server.one_at_a_time:
-            result = classify(self.server.classifier, content, top=self.server.top)
+        if not self.server.waiting.acquire(timeout=PATIENCE):
+            left = int(length)
+            while left > 0 and (part := self.rfile.read(min(65_536, left))):  # else the client meets a reset
+                left -= len(part)
+            return self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "too many images at once; try again in a second")
+        try:
+            content = self.rfile.read(int(length))
+            with self.server.one_at_a_time:
+                result = classify(self.server.classifier, content, top=self.server.top)
+        finally:
+            self.server.waiting.release()
         status = HTTPStatus.UNPROCESSABLE_ENTITY if "error" in result else HTTPStatus.OK
         return self._reply(status, json.dumps(result).encode(), "application/json")
 
@@ -111,6 +129,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         for name, value in {**HEADERS, "Content-Type": kind, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)
+        if status == HTTPStatus.SERVICE_UNAVAILABLE:
+            self.send_header("Retry-After", "1")
         self.end_headers()
         self.wfile.write(body)
 

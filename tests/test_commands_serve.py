@@ -12,6 +12,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -80,6 +82,7 @@ def test_the_page_is_whole_without_any_other_address(server):
         (b"not an image", {"Content_Type": "image/png"}, 422, "cannot read image the image"),
         (b"", {"Content_Type": "image/png"}, 422, "cannot read image"),
         (b"x" * 50_001, {"Content_Type": "image/png"}, 413, "larger than 0.05 MB"),
+        (b"x", {"Content_Type": "image/png", "Content_Length": "9" * 5_000}, 413, "larger than 0.05 MB"),
         (b"x", {"Content_Type": "image/png", "Origin": "http://elsewhere.example"}, 403, "other sites"),
         (b"x", {"Content_Type": "image/png", "Host": "elsewhere.example:80"}, 403, "other sites"),
     ],
@@ -92,6 +95,27 @@ def test_what_is_no_image_too_large_or_from_elsewhere_is_refused_and_the_server_
     assert message in json.loads(answer)["error"]
     picture = photo(tmp_path / "a.png").read_bytes()
     assert ask(server, "POST", "/classify", picture, Content_Type="image/png")[0] == 200
+
+
+def test_many_clients_at_once_are_all_answered(server, tmp_path, monkeypatch):
+    picture = photo(tmp_path / "a.png").read_bytes()
+    monkeypatch.setattr("inference.serve.PATIENCE", 0.2)
+    monkeypatch.setattr("inference.serve.classify", lambda *_, **__: time.sleep(0.01) or {"top": []})
+    with ThreadPoolExecutor(200) as clients:
+        replies = list(
+            clients.map(lambda _: ask(server, "POST", "/classify", picture, Content_Type="image/png"), range(200))
+        )
+    assert {status for status, _, _ in replies} <= {200, 503}
+    assert {headers.get("Retry-After") for status, headers, _ in replies if status == 503} <= {"1"}
+
+
+def test_a_client_that_leaves_prints_nothing_and_a_fault_of_ours_does(server, capsys):
+    for error, printed in ((ConnectionResetError(), False), (BrokenPipeError(), False), (ValueError("bug"), True)):
+        try:
+            raise error
+        except (OSError, ValueError):
+            server.handle_error(None, ("127.0.0.1", 1))
+        assert ("Traceback" in capsys.readouterr().err) is printed
 
 
 def test_other_pages_do_not_exist(server):
