@@ -1,6 +1,7 @@
 """How runs start: no stop at any moment of it costs what was there before, or is in the way of the same command."""
 
 import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from ignite.engine import Events
 from killed_runs import Crash, assert_same_content, crash_after, run_content
 
 from datasets.config import DataConfig
-from trainers import saving
+from trainers import lock, saving
 from trainers.checkpoint import checkpoints
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.errors import CheckpointError, ConfigError, TrainingError
@@ -136,6 +137,12 @@ class AnyMoment:
         """Make the folder of runs what it was, and name the one that was killed."""
         shutil.rmtree(self.runs)
         shutil.copytree(state, self.runs)
+        for path in self.runs.rglob(lock.NAME):
+            holder = lock.read(path)
+            if holder is not None:
+                write_json(path, holder | {"start_time": 1})  # as if this process were another one by now
+        for path in self.runs.glob("*/.*.tmp"):
+            os.utime(path, (0, 0))
         return self.runs / "digits" / "r"
 
 
@@ -159,6 +166,7 @@ def test_auto_resume_takes_up_or_starts_over_a_run_that_was_killed_in_its_start(
         run_dir = any_moment.bring_back(state)
         assert train_or_resume(tiny_run(any_moment.runs, auto_resume=True)).run_dir == run_dir
         assert_same_content(any_moment.whole, run_content(run_dir))
+        assert [path.name for path in run_dir.parent.iterdir()] == ["r"]
 
 
 def test_the_same_train_starts_a_run_over_that_was_killed_in_its_start(any_moment):

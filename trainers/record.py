@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from trainers.errors import Interrupted, TrainingError
 from trainers.job import Job
 from trainers.result import RunResult
 from trainers.run_directory import read_if_whole, write_json
+from trainers.start import discard
 
 WRITTEN_AT_START = {
     "config.json", "meta.json", "split.csv", "summary.json", "metrics.csv", "data_report.txt", "checkpoints", "tb",
@@ -108,5 +108,5 @@ def discarded(run_dir: Path) -> bool:
     others = {path.name for path in run_dir.iterdir() if path.name[0] != "."} - WRITTEN_AT_START
     if others or checkpoints(run_dir / "checkpoints", "step"):
         return False
-    shutil.rmtree(run_dir, ignore_errors=True)
+    discard(run_dir)
     return True

@@ -12,7 +12,7 @@ import torch
 
 from datasets import DataError
 from datasets.splits import fingerprint
-from trainers import distributed
+from trainers import distributed, lock
 from trainers.checkpoint import checkpoints
 from trainers.config import RunConfig, to_dict
 from trainers.console import announce, say
@@ -45,11 +45,22 @@ def resume(
 def _resume(
     run_dir: Path, config: RunConfig, *, epochs: int | None, given: Given, handlers: Sequence[Handler]
 ) -> RunResult:
-    planned = config.train.epochs
-    summary, meta = read_summary(run_dir), read_if_whole(run_dir / "meta.json")
-    if summary["status"] == "finished" and epochs in (None, planned):
+    if read_summary(run_dir)["status"] == "finished" and epochs in (None, config.train.epochs):
         say(f"run {run_dir} is finished: nothing to do; --epochs N trains it further")
         return read_result(run_dir)
+    distributed.broadcast(lambda: lock.take(run_dir))
+    with lock.kept(run_dir):
+        job, checkpoint = open_run(run_dir, config, epochs=epochs, given=given)
+        announce(job, run_dir, defaults_source="as resolved when the run started")
+        return execute(job, run_dir, checkpoint, handlers=handlers)
+
+
+def open_run(
+    run_dir: Path, config: RunConfig, *, epochs: int | None, given: Given
+) -> tuple[Job, dict[str, Any] | None]:
+    """The job of a run as it goes on, and the checkpoint that it goes on from; None where it starts over."""
+    planned = config.train.epochs
+    summary, meta = read_summary(run_dir), read_if_whole(run_dir / "meta.json")
     checkpoint = distributed.broadcast(lambda: newest_checkpoint(run_dir, warn=say))
     if checkpoint is not None:
         refuse_an_edited_config(run_dir, config, checkpoint)
@@ -75,8 +86,7 @@ def _resume(
         say(f"resuming {run_dir}: it has no checkpoint yet, so it starts over")
         requested = (meta or {}).get("requested", to_dict(config))
         distributed.broadcast(lambda: write_inputs(run_dir, job, describe_start(job, requested)))
-    announce(job, run_dir, defaults_source="as resolved when the run started")
-    return execute(job, run_dir, checkpoint, handlers=handlers)
+    return job, checkpoint
 
 
 def read_summary(run_dir: Path) -> dict[str, Any]:

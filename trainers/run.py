@@ -15,7 +15,7 @@ from datasets import DataBundle, data_report
 from datasets.bundle import SPLITS
 from datasets.files import write_text
 from datasets.loaders import stop_workers
-from trainers import console, defaults, distributed, pictures, tensorboard
+from trainers import console, defaults, distributed, lock, pictures, tensorboard
 from trainers.assembly import Run
 from trainers.checkpoint import checkpoints, read_file
 from trainers.config import RunConfig, to_dict
@@ -62,9 +62,10 @@ def train(
     with distributed.joined(config.train.device):
         job = prepare(config, given=Given(model, dataloaders, spec))
         run_dir = distributed.broadcast(lambda: make_run_directory(job, requested=config))
-        console.announce(job, run_dir, defaults_source=defaults.lookup(job.config).source)
-        console.say_what_has_no_effect(job)
-        return execute(job, run_dir, created=True, handlers=handlers)
+        with lock.kept(run_dir):
+            console.announce(job, run_dir, defaults_source=defaults.lookup(job.config).source)
+            console.say_what_has_no_effect(job)
+            return execute(job, run_dir, created=True, handlers=handlers)
 
 
 def execute(

@@ -13,7 +13,7 @@ from typing import Any
 
 from datasets import skipped
 from datasets.splits import fingerprint, write_split
-from trainers import distributed
+from trainers import distributed, lock
 from trainers.config import RunConfig, to_dict
 from trainers.job import Job
 from trainers.run_directory import (
@@ -26,7 +26,7 @@ from trainers.run_directory import (
 
 
 def make_run_directory(job: Job, *, requested: RunConfig) -> Path:
-    """The folder of a new run, with config.json, meta.json and split.csv.
+    """The folder of a new run, with config.json, meta.json and split.csv. This process holds its lock.
 
     Raises:
         ConfigError: `--run-name` is taken.
@@ -36,6 +36,7 @@ def make_run_directory(job: Job, *, requested: RunConfig) -> Path:
         run_dir = plan_run_directory(job.config)
         try:
             with made_whole(run_dir) as aside:
+                lock.take(aside)
                 write_inputs(aside, job, meta)
             return run_dir
         except FileExistsError:  # another process took the name meanwhile
@@ -50,6 +51,7 @@ def made_whole(folder: Path) -> Iterator[Path]:
         FileExistsError: there is such a folder by now.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
+    remove_dead_starts(folder.parent)
     aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
     aside.mkdir()
     try:
@@ -63,6 +65,20 @@ def made_whole(folder: Path) -> Iterator[Path]:
         raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def remove_dead_starts(parent: Path) -> None:
+    """Remove the hidden folders of processes that were killed while they filled or emptied them."""
+    for aside in parent.glob(".*.tmp"):
+        if aside.is_dir() and lock.is_left(aside):
+            shutil.rmtree(aside, ignore_errors=True)
+
+
+def discard(folder: Path) -> None:
+    """Remove a folder of this process's own making, in one step for all who look."""
+    aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
+    os.rename(folder, aside)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def describe_start(job: Job, requested: dict[str, Any]) -> dict[str, Any]:
