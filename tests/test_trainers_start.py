@@ -123,6 +123,16 @@ def test_a_run_that_stops_as_it_is_taken_up_still_says_what_it_has_done(finished
     }
 
 
+def holders_died(runs: Path) -> None:
+    """Make the locks in copies of this process' folders those of a process that was killed some time ago."""
+    for path in runs.rglob(lock.NAME):
+        holder = lock.read(path)
+        if holder is not None:
+            write_json(path, holder | {"start_time": 1})
+    for path in runs.glob("*/.*.tmp"):
+        os.utime(path, (0, 0))
+
+
 class AnyMoment:
     """Every state that a kill can leave of a run, and a way back to each."""
 
@@ -137,12 +147,7 @@ class AnyMoment:
         """Make the folder of runs what it was, and name the one that was killed."""
         shutil.rmtree(self.runs)
         shutil.copytree(state, self.runs)
-        for path in self.runs.rglob(lock.NAME):
-            holder = lock.read(path)
-            if holder is not None:
-                write_json(path, holder | {"start_time": 1})  # as if this process were another one by now
-        for path in self.runs.glob("*/.*.tmp"):
-            os.utime(path, (0, 0))
+        holders_died(self.runs)
         return self.runs / "digits" / "r"
 
 

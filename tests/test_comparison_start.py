@@ -1,0 +1,87 @@
+"""How comparisons start: a kill at any moment is in nobody's way, and two of them never share a folder."""
+
+import os
+import shutil
+
+import pytest
+from every_state import every_state
+from killed_runs import Crash
+from test_trainers_start import holders_died
+
+import main
+from comparison import compare
+from trainers.run_directory import read_json
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compare") / "runs"
+    folder.mkdir()
+    return folder
+
+
+def start(runs) -> int:
+    """The same comparison up to its first run."""
+    argv = "compare --arms vit_micro_2 vit_micro_2,pool=mean --seeds 1 --epochs 1 --labels-per-class 3 --tune-lr off"
+    return main.main([*argv.split(), "--data", "digits", "--device", "cpu", "--output-dir", str(runs)])
+
+
+def stop(plan):
+    raise Crash
+
+
+@pytest.fixture(scope="module")
+def states(runs):
+    with pytest.MonkeyPatch.context() as patch, every_state(runs, runs.parent / "states") as states:
+        patch.setattr(compare, "train_arms", stop)
+        with pytest.raises(Crash):
+            start(runs)
+    return states
+
+
+@pytest.mark.xfail(strict=True, reason="without split.csv a comparison is stuck")
+def test_a_comparison_that_was_killed_in_its_start_goes_on_or_starts_over(runs, states, monkeypatch):
+    monkeypatch.setattr(compare, "train_arms", stop)
+    assert len(states) > 5
+    for state in states:
+        shutil.rmtree(runs)
+        shutil.copytree(state, runs)
+        holders_died(runs)
+        before = list(runs.glob("digits/[!.]*"))
+        with pytest.raises(Crash):
+            start(runs)
+        (folder,) = (runs / "digits").iterdir()
+        assert before in ([], [folder])
+        assert read_json(folder / "compare.json")["status"] == "running"
+        assert (folder / "split.csv").read_text() == (states[-1] / "digits" / folder.name / "split.csv").read_text()
+
+
+@pytest.mark.xfail(strict=True, reason="two equal comparisons share a folder")
+def test_the_second_of_two_equal_comparisons_is_told_who_runs_the_first(runs, monkeypatch, capsys):
+    codes = []
+
+    def start_another(plan):
+        monkeypatch.setattr(compare, "train_arms", stop)
+        codes.append(start(runs))
+        raise Crash
+
+    monkeypatch.setattr(compare, "train_arms", start_another)
+    with pytest.raises(Crash):
+        start(runs)
+    assert codes == [2]
+    assert f"_compare is in use by process {os.getpid()} on" in capsys.readouterr().err
+
+
+@pytest.mark.xfail(strict=True, reason="json.JSONDecodeError")
+@pytest.mark.parametrize("content", ["", "[]", '{"status": "running"}'])
+def test_a_damaged_comparison_is_named_and_passed_over(runs, monkeypatch, capsys, content):
+    monkeypatch.setattr(compare, "train_arms", stop)
+    shutil.rmtree(runs)
+    damaged = runs / "digits" / "20200101-000000_compare" / "compare.json"
+    damaged.parent.mkdir(parents=True)
+    damaged.write_text(content)
+    with pytest.raises(Crash):
+        start(runs)
+    assert damaged.read_text() == content
+    assert len(list((runs / "digits").iterdir())) == 2
+    assert f"note: {damaged} is damaged" in capsys.readouterr().out
