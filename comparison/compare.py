@@ -6,15 +6,16 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from comparison.plan import Plan, Request
+from comparison.plan import Plan, Request, find_folder
 from comparison.protocol import announce, known_problems, protocol
 from comparison.runs import Arm, Comparison, Condition, group_into_arms, left_out, read_run, require_same_data
 from comparison.train_arms import TrainedArm, train_arms
 from datasets.splits import write_split
 from inference.evaluate import score_last_epoch
-from trainers import console
+from trainers import console, lock
 from trainers.config import OutputConfig, to_dict
-from trainers.run_directory import command_line, find_run, free_folder, read_json, write_json
+from trainers.run_directory import command_line, find_run, free_folder, write_json
+from trainers.start import made_whole
 
 
 def compare_arms(request: Request) -> None:
@@ -26,17 +27,42 @@ def compare_arms(request: Request) -> None:
     """
     console.show_model_log()
     plan = Plan(request)
-    announce(plan)
-    plan.folder.mkdir(parents=True, exist_ok=True)
-    record = plan.folder / "compare.json"
-    write_json(record, {"status": "running", "requested": to_dict(request)})
-    if not plan.continued:
+    take_folder(plan)
+    with lock.kept(plan.folder):
+        announce(plan)
+        show(run_plan(plan), plan.folder)
+        # The report is there: from now on the same command starts another comparison.
+        write_json(plan.folder / "compare.json", {"status": "finished", "requested": to_dict(request)})
+
+
+def take_folder(plan: Plan) -> None:
+    """Make the folder of a comparison, or go on in that of a stopped one. From then on this process holds its lock.
+
+    Raises:
+        ConfigError: another process holds it.
+    """
+    while not plan.continued:
+        try:
+            with made_whole(plan.folder) as aside:
+                lock.take(aside)
+                write_json(aside / "compare.json", {"status": "running", "requested": to_dict(plan.request)})
+                write_split(aside / "split.csv", plan.split.samples)
+            return
+        except FileExistsError:  # another process took the name meanwhile
+            plan.folder, plan.continued = find_folder(plan.request)
+    lock.take(plan.folder)
+    if not plan.split_file.is_file():
         write_split(plan.split_file, plan.split.samples)
+
+
+def run_plan(plan: Plan) -> Comparison:
+    """Train all runs of a plan that are not finished, and gather what they found."""
+    request = plan.request
     warnings = tuple(known_problems(plan))
     for line in warnings:
         console.say(f"{'warning':>9}  {line}")
     trained = list(train_arms(plan))
-    comparison = Comparison(
+    return Comparison(
         data=request.base.data.source,
         conditions=tuple(condition_of(trained, labels) for labels in request.labels),
         protocol=tuple(protocol(plan)),
@@ -45,9 +71,6 @@ def compare_arms(request: Request) -> None:
         tuning=tuple(row for arm in trained for row in arm.tuning),
         scored="held-out validation" if plan.split.halved else "",
     )
-    show(comparison, plan.folder)
-    # The report is there: from now on the same command starts another comparison.
-    write_json(record, read_json(record) | {"status": "finished"})
 
 
 def condition_of(trained: Sequence[TrainedArm], labels: int | None) -> Condition:

@@ -13,9 +13,10 @@ from datasets.shared_split import shared_split
 from datasets.splits import subset_training
 from trainers import defaults
 from trainers.config import RunConfig, to_dict
+from trainers.console import say
 from trainers.distributed import world_size
 from trainers.errors import ConfigError
-from trainers.run_directory import data_folder, free_folder, read_json
+from trainers.run_directory import data_folder, free_folder, read_if_whole
 
 SMALL_GRID = (3e-4, 1e-3, 3e-3)
 """Peak rates every arm tries where all models are small; spaced by about 3, around what they usually take."""
@@ -183,7 +184,9 @@ def find_folder(request: Request) -> tuple[Path, bool]:
     output, data = request.base.output, request.base.data.source
     wanted = to_dict(request)  # the same again means the same comparison
     for path in sorted(data_folder(output, data).glob("[!.]*/compare.json"), reverse=True):
-        known = read_json(path)
-        if known["status"] != "finished" and known["requested"] == wanted:
+        known = read_if_whole(path) or {}
+        if not {"status", "requested"} <= known.keys():
+            say(f"note: {path} is damaged: whether this comparison was begun there is not known")
+        elif known["status"] != "finished" and known["requested"] == wanted:
             return path.parent, True
     return free_folder(output, data, "compare"), False

@@ -14,7 +14,7 @@ from comparison.protocol import labels_text, rates_text
 from trainers import console, process
 from trainers.errors import Diverged, Interrupted, TrainingError
 from trainers.result import RunResult, read_result
-from trainers.resume import resume
+from trainers.resume import read_summary, resume
 from trainers.run import train
 from trainers.run_directory import read_json
 
@@ -92,9 +92,9 @@ def one_run(
     folder = plan.folder.parent / str(config.output.run_name)
     title = f"{arm.name}, {labels_text(plan.request.labels[condition])}, seed {seed}"
     title += f", lr {lr:g}" if lr is not None else ""
-    known, work = (folder / "summary.json").is_file(), plan.work(arm, condition)
+    known, work = (folder / "config.json").is_file(), plan.work(arm, condition)
     try:
-        if known and read_json(folder / "summary.json")["status"] == "finished":
+        if known and read_summary(folder)["status"] == "finished":
             result, trained = read_result(folder), False
         else:
             process.give_back_freed_memory()
