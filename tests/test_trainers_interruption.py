@@ -1,16 +1,119 @@
 """Whatever ends a run: it is heeded in every phase, and no process is left."""
 
+import importlib
 import multiprocessing
+import signal
 
 import pytest
 from killed_runs import Crash, crash, demanding_config, stopped_in_validation
 from small_images import image_folder
 
+import main
 from datasets.config import DataConfig
+from trainers import engines
+from trainers.checkpoint import checkpoints
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.dry_run import dry_run
+from trainers.errors import Interrupted
 from trainers.run import train
 from vit.config import ModelConfig
+
+NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCPU")
+SIGNALS = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
+SMALL = ("--labels-per-class", "10", "--epochs", "2", "--device", "cpu", "--run-name", "r")
+TWO_ARMS = ("--arms", "vit_nano_8", "vit_nano_8,pool=mean", "--seeds", "1", "--tune-lr", "off")
+
+
+LOST = pytest.mark.xfail(strict=True, reason="a signal is heeded while a run trains, and lost elsewhere")
+
+
+@pytest.fixture(autouse=True)
+def deaf():
+    """A signal that nobody heeds is lost: it does not end the tests."""
+    before = {signum: signal.signal(signum, lambda *_: None) for signum in SIGNALS}
+    yield
+    for signum, handler in before.items():
+        signal.signal(signum, handler)
+
+
+def signal_before(monkeypatch, name, signum=signal.SIGTERM):
+    """Receive a signal when the function or method `name` is first called; the training steps taken from there on."""
+    home, _, attribute = name.rpartition(".")
+    try:
+        owner = importlib.import_module(home)
+    except ModuleNotFoundError:
+        module, _, owner_name = home.rpartition(".")
+        owner = getattr(importlib.import_module(module), owner_name)
+    original, steps = getattr(owner, attribute), []
+    take_step = engines.TrainStep.__call__
+
+    def called(*args, **kwargs):
+        monkeypatch.setattr(owner, attribute, original)
+        monkeypatch.setattr(engines.TrainStep, "__call__", counted)
+        signal.raise_signal(signum)
+        return original(*args, **kwargs)
+
+    def counted(self, *args):
+        steps.append(1)
+        return take_step(self, *args)
+
+    monkeypatch.setattr(owner, attribute, called)
+    return steps
+
+
+@pytest.mark.parametrize(
+    "phase",
+    [
+        pytest.param("datasets.loaders.read_samples", marks=LOST),
+        "trainers.tensorboard.write_start",
+        "trainers.pictures.draw_attention",
+        "trainers.metrics.ExpectedCalibrationError.update",
+        "trainers.engines.TrainStep.__call__",
+        "trainers.saving.write_metrics_csv",
+        "trainers.checkpoint.CheckpointWriter.__call__",
+        pytest.param("trainers.run.load_best_weights", marks=LOST),
+        pytest.param("trainers.run.score_split", marks=LOST),
+        pytest.param("trainers.pictures.draw_best", marks=LOST),
+        pytest.param("commands.train.report", marks=LOST),
+    ],
+)
+def test_a_signal_in_any_phase_of_a_run_ends_it(tmp_path, capsys, monkeypatch, phase):
+    steps = signal_before(monkeypatch, phase)
+    code = main.main(["train", "--data", "digits", *SMALL, "--output-dir", str(tmp_path)])
+    err = capsys.readouterr().err
+    assert (code, len(steps) <= 1) == (143, True), err
+    assert err.startswith("error: interrupted by SIGTERM")
+    assert ("resume with" in err) == bool(list(tmp_path.glob("digits/r/checkpoints/step_*.pt")))
+
+
+@LOST
+@pytest.mark.parametrize(
+    ("words", "phase", "hint"),
+    [
+        (["compare", *TWO_ARMS], "trainers.run.write_results", "the same compare command goes on"),
+        (["compare", *TWO_ARMS], "comparison.report.write_report", "the same compare command goes on"),
+        (["train", "--folds", "3"], "trainers.run.write_results", "with --auto-resume"),
+        (["train", "--folds", "3"], "trainers.kfold.write_table", "with --auto-resume"),
+    ],
+)
+def test_a_signal_while_one_of_several_runs_concludes_ends_them_all(tmp_path, capsys, monkeypatch, words, phase, hint):
+    steps = signal_before(monkeypatch, phase)
+    assert main.main([*words, "--data", "digits", *SMALL, "--output-dir", str(tmp_path)]) == 143
+    assert hint in capsys.readouterr().err
+    assert not steps
+
+
+@pytest.mark.parametrize(
+    "signum",
+    [pytest.param(signum, marks=LOST if number > 1 else ()) for number, signum in enumerate(SIGNALS)],
+    ids=lambda signum: signum.name,
+)
+def test_any_signal_saves_and_says_how_to_go_on(tmp_path, monkeypatch, signum):
+    signal_before(monkeypatch, "trainers.engines.TrainStep.__call__", signum)
+    with pytest.raises(Interrupted, match=f"{signum.name}; resume with: python main.py resume") as stop:
+        train(demanding_config(tmp_path))
+    assert stop.value.exit_code == 128 + signum
+    assert checkpoints(tmp_path / "digits" / "r" / "checkpoints", "step")[0].name.startswith("step_1_")
 
 
 def test_a_dry_run_leaves_no_loader_process(tmp_path):
