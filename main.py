@@ -9,6 +9,7 @@ import traceback
 
 from trainers import process
 from trainers.errors import Interrupted
+from trainers.interruption import signals
 
 COMMANDS = {
     "train": "train one model, from scratch or from given weights",
@@ -35,8 +36,8 @@ python main.py COMMAND --help lists a command's options; --debug shows the trace
 
 
 def main(argv: list[str]) -> int:
-    """Run one command: 0 ok, 1 internal error, 2 usage, 3 data or weights, 4 training failed, 130/143 interrupted,
-    141 whoever read the output has stopped."""
+    """Run one command: 0 ok, 1 internal error, 2 usage, 3 data or weights, 4 training failed, 128 + its number
+    interrupted by a signal, 141 whoever read the output has stopped."""
     debug = "--debug" in argv
     argv = [word for word in argv if word != "--debug"]
     if argv[:1] in (["--help"], ["-h"]):
@@ -53,9 +54,10 @@ def main(argv: list[str]) -> int:
 
         return complain(f"unknown command {name!r}{did_you_mean(name, COMMANDS)}", 2)
     try:
-        command = importlib.import_module(f"commands.{name}")
-        code = command.main(command.parse(argv[1:], prog=f"python main.py {name}"))
-        sys.stdout.flush()  # here, where a reader who has left is known by his exit code
+        with signals.heeded():
+            command = importlib.import_module(f"commands.{name}")
+            code = command.main(command.parse(argv[1:], prog=f"python main.py {name}"))
+            sys.stdout.flush()  # here, where a reader who has left is known by his exit code
         return code
     except KeyboardInterrupt:
         return complain("interrupted", 130)

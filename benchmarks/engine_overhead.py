@@ -38,7 +38,6 @@ from trainers.checkpoint import CheckpointWriter
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.engines import StepOptions, create_trainer
 from trainers.handlers import attach_learning_rate, endless_batches
-from trainers.interruption import SignalFlag
 from trainers.job import Job, prepare, schedule, training_loss
 from trainers.optim import set_learning_rate
 from trainers.record import Record
@@ -133,9 +132,9 @@ def run_in_turns(config: RunConfig, folder: Path, rival: str) -> np.ndarray:
     job, other_job = prepare(config), prepare(config)  # the same start for both
     other = RIVALS[rival](other_job, folder)
     seconds: list[tuple[float, float]] = []
-    with contextlib.redirect_stdout(io.StringIO()), RunLoggers(run_dir / "tb") as loggers, SignalFlag() as flag:
+    with contextlib.redirect_stdout(io.StringIO()), RunLoggers(run_dir / "tb") as loggers:
         started = time.perf_counter()
-        run = Run(job, run_dir, loggers=loggers, record=Record(job, run_dir), flag=flag)
+        run = Run(job, run_dir, loggers=loggers, record=Record(job, run_dir))
 
         @run.trainer.on(Events.EPOCH_COMPLETED)  # attached last: all that an epoch costs lies before it
         def give_turn() -> None:

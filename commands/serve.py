@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated
@@ -10,6 +11,8 @@ import tyro
 
 from commands import arguments
 from commands.model_options import ModelOptions
+from trainers.errors import Interrupted
+from trainers.interruption import signals
 from vit.config import require_finite
 
 
@@ -57,6 +60,9 @@ def main(options: Options) -> int:
             if options.host not in LOOPBACK:
                 print(f"note: every machine that reaches {options.host} can use it", flush=True)
             server.serve_forever()
-        except KeyboardInterrupt:
+        except Interrupted as stop:
+            if stop.signum != signal.SIGINT:
+                raise
+            signals.received = None  # its ordinary end
             print()
     return 0

@@ -14,10 +14,12 @@ from datasets.splits import write_split
 from inference.evaluate import score_last_epoch
 from trainers import console, lock
 from trainers.config import OutputConfig, to_dict
+from trainers.interruption import signals
 from trainers.run_directory import command_line, find_run, free_folder, write_json
 from trainers.start import made_whole
 
 
+@signals.heeded()
 def compare_arms(request: Request) -> None:
     """Train all arms, seed by seed, and report who wins. The same request goes on where it was stopped.
 
@@ -28,7 +30,7 @@ def compare_arms(request: Request) -> None:
     console.show_model_log()
     plan = Plan(request)
     take_folder(plan)
-    with lock.kept(plan.folder):
+    with lock.kept(plan.folder), signals.hinting("the same compare command goes on where this one stopped"):
         announce(plan)
         show(run_plan(plan), plan.folder)
         # The report is there: from now on the same command starts another comparison.

@@ -12,7 +12,7 @@ from comparison.arms import PlannedArm
 from comparison.plan import Plan
 from comparison.protocol import labels_text, rates_text
 from trainers import console, process
-from trainers.errors import Diverged, Interrupted, TrainingError
+from trainers.errors import Diverged, TrainingError
 from trainers.result import RunResult, read_result
 from trainers.resume import read_summary, resume
 from trainers.run import train
@@ -100,9 +100,6 @@ def one_run(
             process.give_back_freed_memory()
             with console.quiet():
                 result, trained = (resume(folder) if known else train(config)), True
-    except Interrupted as stop:
-        stop.args = (f"{stop.args[0].split(';')[0]}; the same compare command goes on where this one stopped",)
-        raise
     except TrainingError as error:
         if not isinstance(error.__cause__, Diverged):
             raise

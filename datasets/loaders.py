@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -19,6 +18,7 @@ from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, ImageSpecLike, Samples
 from datasets.cache import SHARE_OF_FREE_MEMORY, ImageCache, available_memory
 from datasets.config import DataConfig
 from datasets.image_dataset import ImageDataset, cpu_count, unreadable
+from datasets.processes import leave_signals_to_parent
 from datasets.sampling import EpochBatchSampler, OrderedBatchSampler
 from datasets.splits import assign_splits, require_complete, subset_training
 from datasets.transforms import eval_pipeline
@@ -158,7 +158,7 @@ def loader_of(dataset: Any, config: DataConfig, *, seed: int, rank: int, world_s
         batch_sampler=sampler,  # type: ignore[arg-type]  # yields BatchKey, which __getitems__ takes
         num_workers=workers,
         collate_fn=as_is,
-        worker_init_fn=ignore_signals,
+        worker_init_fn=leave_signals_to_parent,
         persistent_workers=workers > 0 and dataset.split == "train",
         pin_memory=torch.cuda.is_available(),
     )
@@ -188,10 +188,3 @@ def _cache(dataset: ImageDataset, config: DataConfig) -> ImageCache | None:
 def as_is(batch: object) -> object:
     """The collate function: `__getitems__` has made the whole batch already."""
     return batch
-
-
-def ignore_signals(worker: int) -> None:
-    """Leave Ctrl-C and SIGTERM to the main process, which finishes its step and saves. Sent to the whole process group
-    they would otherwise kill the loader processes in mid-batch, and the run with them."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)

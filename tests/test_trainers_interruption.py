@@ -24,9 +24,6 @@ SMALL = ("--labels-per-class", "10", "--epochs", "2", "--device", "cpu", "--run-
 TWO_ARMS = ("--arms", "vit_nano_8", "vit_nano_8,pool=mean", "--seeds", "1", "--tune-lr", "off")
 
 
-LOST = pytest.mark.xfail(strict=True, reason="a signal is heeded while a run trains, and lost elsewhere")
-
-
 @pytest.fixture(autouse=True)
 def deaf():
     """A signal that nobody heeds is lost: it does not end the tests."""
@@ -64,17 +61,17 @@ def signal_before(monkeypatch, name, signum=signal.SIGTERM):
 @pytest.mark.parametrize(
     "phase",
     [
-        pytest.param("datasets.loaders.read_samples", marks=LOST),
+        "datasets.loaders.read_samples",
         "trainers.tensorboard.write_start",
         "trainers.pictures.draw_attention",
         "trainers.metrics.ExpectedCalibrationError.update",
         "trainers.engines.TrainStep.__call__",
         "trainers.saving.write_metrics_csv",
         "trainers.checkpoint.CheckpointWriter.__call__",
-        pytest.param("trainers.run.load_best_weights", marks=LOST),
-        pytest.param("trainers.run.score_split", marks=LOST),
-        pytest.param("trainers.pictures.draw_best", marks=LOST),
-        pytest.param("commands.train.report", marks=LOST),
+        "trainers.run.load_best_weights",
+        "trainers.run.score_split",
+        "trainers.pictures.draw_best",
+        "commands.train.report",
     ],
 )
 def test_a_signal_in_any_phase_of_a_run_ends_it(tmp_path, capsys, monkeypatch, phase):
@@ -83,10 +80,10 @@ def test_a_signal_in_any_phase_of_a_run_ends_it(tmp_path, capsys, monkeypatch, p
     err = capsys.readouterr().err
     assert (code, len(steps) <= 1) == (143, True), err
     assert err.startswith("error: interrupted by SIGTERM")
-    assert ("resume with" in err) == bool(list(tmp_path.glob("digits/r/checkpoints/step_*.pt")))
+    finished = phase == "commands.train.report"
+    assert ("resume with" in err) == (not finished and any(tmp_path.glob("digits/r/checkpoints/step_*.pt")))
 
 
-@LOST
 @pytest.mark.parametrize(
     ("words", "phase", "hint"),
     [
@@ -103,11 +100,25 @@ def test_a_signal_while_one_of_several_runs_concludes_ends_them_all(tmp_path, ca
     assert not steps
 
 
-@pytest.mark.parametrize(
-    "signum",
-    [pytest.param(signum, marks=LOST if number > 1 else ()) for number, signum in enumerate(SIGNALS)],
-    ids=lambda signum: signum.name,
-)
+def test_a_signal_while_features_are_cached_ends_the_run(tmp_path, capsys, monkeypatch):
+    steps = signal_before(monkeypatch, "trainers.probe._require_memory")
+    words = [
+        "train",
+        "--data",
+        "digits",
+        *SMALL,
+        "--trainable",
+        "head",
+        "--weights",
+        "fashion_mnist",
+        "--augment",
+        "none",
+    ]
+    assert main.main([*words, "--model", "vit_nano_8", "--output-dir", str(tmp_path)]) == 143, capsys.readouterr()
+    assert not steps
+
+
+@pytest.mark.parametrize("signum", SIGNALS, ids=lambda signum: signum.name)
 def test_any_signal_saves_and_says_how_to_go_on(tmp_path, monkeypatch, signum):
     signal_before(monkeypatch, "trainers.engines.TrainStep.__call__", signum)
     with pytest.raises(Interrupted, match=f"{signum.name}; resume with: python main.py resume") as stop:

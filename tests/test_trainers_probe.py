@@ -132,24 +132,11 @@ def test_caching_what_cannot_be_cached_is_refused(options, message):
         prepare(probe_config("unused", cache_features="on", **options))
 
 
-def test_a_stop_while_features_are_computed_leaves_at_once():
-    job = prepare(probe_config("unused"))
-    seen = []
-
-    def stop():
-        seen.append(1)
-        raise Interrupted(15)
-
-    with pytest.raises(Interrupted):
-        features_of(job.model, job.data.dataloaders["train"], CPU, amp_dtype=None, between_batches=stop)
-    assert len(seen) == 1
-
-
 def test_feature_rows_follow_the_table_and_labels_stay_with_them(tmp_path):
     from trainers.job import with_cached_features
 
     job = prepare(probe_config(tmp_path))
-    cached, _line = with_cached_features(job, between_batches=lambda: None)
+    cached, _line = with_cached_features(job)
     images, features = (one.data.dataloaders["train"].dataset for one in (job, cached))
     rows = torch.tensor([5, 0, 17]).numpy()
     (pictures, labels), (numbers, same) = (

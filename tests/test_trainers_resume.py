@@ -294,8 +294,8 @@ def test_a_killed_worker_is_named_and_the_run_can_be_resumed(tmp_path):
 def test_a_second_signal_stops_at_once():
     program = (
         "import time\n"
-        "from trainers.interruption import SignalFlag\n"
-        "with SignalFlag():\n"
+        "from trainers.interruption import signals\n"
+        "with signals.heeded(), signals.held_back():\n"
         "    print('ready', flush=True)\n"
         "    time.sleep(60)\n"
         "    time.sleep(60)\n"

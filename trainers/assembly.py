@@ -13,12 +13,11 @@ from typing import Any
 from ignite.engine import Events
 from torch import nn
 
-from trainers import console, distributed, handlers, pictures, tensorboard
+from trainers import console, distributed, handlers, heeding, pictures, tensorboard
 from trainers.budget import TimeBudget
 from trainers.ema import ModelEMA
 from trainers.engines import create_evaluator
 from trainers.evaluation import BestOutputs
-from trainers.interruption import SignalFlag
 from trainers.job import Job, schedule, trainer_of
 from trainers.record import Record
 from trainers.saving import BestCheckpoint, ResumeCheckpoint, attach_files
@@ -31,11 +30,9 @@ class Run:
     `states` is everything that has a state, by the name it has in a checkpoint.
     """
 
-    def __init__(
-        self, job: Job, run_dir: Path, *, loggers: tensorboard.RunLoggers, record: Record, flag: SignalFlag
-    ) -> None:
+    def __init__(self, job: Job, run_dir: Path, *, loggers: tensorboard.RunLoggers, record: Record) -> None:
         self.job, self.run_dir, self.options = job, run_dir, job.config.train
-        self.loggers, self.record, self.flag = loggers, record, flag
+        self.loggers, self.record = loggers, record
         self.val_loader = job.data.dataloaders["val"]
         self.ema = ModelEMA(job.model, decay=self.options.ema_decay) if self.options.ema_decay else None
         self.evaluated = self.ema.model if self.ema is not None else job.model
@@ -150,7 +147,7 @@ def limit_time(run: Run) -> None:
 
 
 def heed_signals(run: Run) -> None:
-    run.flag.attach(run.trainer, run.evaluator)
+    heeding.attach(run.trainer, run.evaluator, run.val_loader)
 
 
 def note_progress(run: Run) -> None:
@@ -176,6 +173,6 @@ HANDLERS: tuple[tuple[Callable[[Run], None], bool], ...] = (
     (collect_states, False),
     (save_to_resume, True),
     (limit_time, False),
-    (heed_signals, False),
     (note_progress, False),
+    (heed_signals, False),
 )

@@ -103,11 +103,6 @@ def all_gather(value: T) -> list[T]:
     return values
 
 
-def all_reduce_max(value: int) -> int:
-    """The largest value that any process has: how a flag on one of them becomes everybody's."""
-    return value if world_size() == 1 else int(idist.all_reduce(value, "MAX"))
-
-
 def main_process_decides(flag: bool) -> bool:
     """Whether rank 0 says so: its clock decides for all."""
     return flag if world_size() == 1 else bool(idist.broadcast(float(flag), src=0))

@@ -28,9 +28,15 @@ class Diverged(TrainingError):
 
 
 class Interrupted(BaseException):
-    """A signal asked the run to stop. Not an Exception, so that no handler takes it for a fault."""
+    """A signal asked the command to stop. Not an Exception, so that no handler takes it for a fault."""
+
+    hint = ""
+    """How to go on."""
 
     def __init__(self, signum: int) -> None:
+        super().__init__(signum)
         self.signum = signum
         self.exit_code = 128 + signum  # as shells count: 130 for Ctrl-C, 143 for SIGTERM
-        super().__init__(f"interrupted by {signal.Signals(signum).name}")
+
+    def __str__(self) -> str:
+        return "; ".join(filter(None, [f"interrupted by {signal.Signals(self.signum).name}", self.hint]))

@@ -1,61 +1,79 @@
-"""Ctrl-C and SIGTERM: finish the step, then leave by an exception that nothing on the way swallows."""
+"""Signals: one place for the whole command, from its first line to its report. Imports nothing heavy."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
-from ignite.engine import Engine, Events
-
+from datasets.processes import STOPPING
 from trainers.errors import Interrupted
 
+SENT_AGAIN = ("SIGHUP", "SIGXCPU")
+"""A terminal that closes sends the first twice, a limit on processor time the second every second: no impatience."""
 
-class SignalFlag:
-    """While entered, the first signal raises a flag, and a second one stops the process at once.
 
-    The engines look at the flag after each of their iterations, when weights, sums and counters agree.
-    """
+class Signals:
+    """The first signal raises Interrupted, in steps when they are done; a second one stops the process at once."""
 
-    SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-    def __init__(self, *, processes: int = 1, agree: Callable[[int], int] = int) -> None:
-        """`agree` makes a signal that one of several processes received everybody's."""
+    def __init__(self) -> None:
         self.received: int | None = None
-        self.processes, self.agree = processes, agree
+        self.heeding = self.waiting = False
 
-    def __enter__(self) -> SignalFlag:
-        self._main = threading.current_thread() is threading.main_thread()  # only there may handlers be set
-        if self._main:
-            self._previous = {signum: signal.signal(signum, self._raise) for signum in self.SIGNALS}
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._main:
-            for signum, handler in self._previous.items():
-                signal.signal(signum, handler)
-
-    def _raise(self, signum: int, _frame: FrameType | None) -> None:
-        if self.received is not None:
-            signal.signal(signum, signal.SIG_DFL)
-            os.kill(os.getpid(), signum)
-        self.received = signum
-
-    def attach(self, *engines: Engine) -> None:
-        """Look at the flag after every iteration of these engines. Attach last: all other work of a step is done.
-
-        Several processes agree first, which takes a message: they look less often, and only in the trainer (the first
-        engine), whose iterations all of them have in common.
-        """
-        if self.processes > 1:
-            engines[0].add_event_handler(Events.ITERATION_COMPLETED(every=10) | Events.EPOCH_COMPLETED, self.check)
+    @contextmanager
+    def heeded(self) -> Iterator[None]:
+        """Inside, signals are heeded. The innermost commands ask for it too, as they are also called from Python."""
+        if self.heeding or threading.current_thread() is not threading.main_thread():  # only that one may set handlers
+            yield
             return
-        for engine in engines:
-            engine.add_event_handler(Events.ITERATION_COMPLETED, self.check)
+        before = {signum: signal.getsignal(signum) for signum in STOPPING}
+        if hasattr(signal, "SIGHUP") and before[signal.SIGHUP] == signal.SIG_IGN:
+            del before[signal.SIGHUP]  # started by nohup, to outlive its terminal
+        self.heeding = True
+        try:
+            for signum in before:
+                signal.signal(signum, self._receive)
+            yield
+            self.check()
+        finally:
+            for signum, handler in before.items():
+                signal.signal(signum, handler or signal.SIG_DFL)  # None: one that Python did not set
+            self.received, self.heeding = None, False
+
+    @contextmanager
+    def held_back(self) -> Iterator[None]:
+        """Inside, a signal waits until someone checks, when weights, sums and counters agree; at most to the end."""
+        self.waiting = True
+        try:
+            yield
+        finally:
+            self.waiting = False
+        self.check()
+
+    @contextmanager
+    def hinting(self, hint: str) -> Iterator[None]:
+        """Inside, this is how to go on."""
+        try:
+            yield
+        except Interrupted as stop:
+            stop.hint = hint
+            raise
 
     def check(self) -> None:
-        received = self.agree(self.received or 0)
-        if received:
-            raise Interrupted(received)
+        if self.received is not None:
+            raise Interrupted(self.received)
+
+    def _receive(self, signum: int, _frame: FrameType | None) -> None:
+        if self.received is None:
+            self.received = signum
+            if not self.waiting:
+                self.check()
+        elif signal.Signals(signum).name not in SENT_AGAIN:
+            signal.signal(signum, signal.SIG_DFL)
+            os.kill(os.getpid(), signum)
+
+
+signals = Signals()

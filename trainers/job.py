@@ -203,12 +203,10 @@ def record_attention(config: RunConfig, model: nn.Module) -> ModelConfig:
     return dataclasses.replace(config.model, attention=path)
 
 
-def with_cached_features(job: Job, *, between_batches: Callable[[], None]) -> tuple[Job, str]:
+def with_cached_features(job: Job) -> tuple[Job, str]:
     """The job of training the head alone on what the frozen backbone, which sees each image once, makes of the images;
     and one line about it."""
-    data, line = cached_features(
-        job.model, job.data, job.device, amp_dtype=job.amp_dtype, between_batches=between_batches
-    )
+    data, line = cached_features(job.model, job.data, job.device, amp_dtype=job.amp_dtype)
     stop_workers(job.data.dataloaders.values())
     return dataclasses.replace(job, data=data, model=head_of(job.model), whole=job.model), line
 

@@ -13,6 +13,7 @@ from datasets.text import csv_text
 from trainers import defaults, process
 from trainers.config import RunConfig
 from trainers.console import say
+from trainers.interruption import signals
 from trainers.result import RunResult
 from trainers.resume import train_or_resume, was_asked_for
 from trainers.run_directory import data_folder, plan_run_directory
@@ -35,8 +36,18 @@ class CrossValidation:
         return statistics.stdev(result.val[score] for result in self.results)
 
 
+@signals.heeded()
 def cross_validate(config: RunConfig) -> CrossValidation:
-    """Train fold 1 to K one after the other, each in its own run directory."""
+    """Train fold 1 to K one after the other, each in its own run directory.
+
+    Raises:
+        Interrupted: a signal; `--auto-resume` goes on.
+    """
+    with signals.hinting("the same command with --auto-resume goes on where this one stopped"):
+        return train_folds(config)
+
+
+def train_folds(config: RunConfig) -> CrossValidation:
     assert config.data.folds is not None
     name = config.output.run_name or (name_of_earlier_folds(config) if config.output.auto_resume else None)
     name = name or plan_run_directory(defaults.resolve_model(config)).name

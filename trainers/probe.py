@@ -6,7 +6,7 @@ Valid where the images stay the same in every epoch. Training then takes seconds
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -78,7 +78,6 @@ def cached_features(
     device: torch.device,
     *,
     amp_dtype: torch.dtype | None,
-    between_batches: Callable[[], None],
 ) -> tuple[DataBundle, str]:
     """The same bundle with features for images, and one line about it. Order, batches and labels stay as they are.
 
@@ -87,9 +86,7 @@ def cached_features(
     """
     start = time.perf_counter()
     loaders = {
-        split: _feature_loader(
-            loader, features_of(model, loader, device, amp_dtype=amp_dtype, between_batches=between_batches)
-        )
+        split: _feature_loader(loader, features_of(model, loader, device, amp_dtype=amp_dtype))
         for split, loader in data.dataloaders.items()
     }
     images, width = sum(data.dataset_sizes.values()), loaders["train"].dataset.features.shape[1]  # type: ignore[attr-defined]
@@ -105,12 +102,8 @@ def features_of(
     device: torch.device,
     *,
     amp_dtype: torch.dtype | None,
-    between_batches: Callable[[], None] = lambda: None,
 ) -> Tensor:
-    """(N, D) on the CPU: what reaches the head, for every image of a split in table order.
-
-    `between_batches` may raise to end it: a signal need not wait for the last image.
-    """
+    """(N, D) on the CPU: what reaches the head, for every image of a split in table order."""
     model.eval()
     dataset: Any = loader.dataset
     sampler = OrderedBatchSampler(len(dataset), loader.batch_sampler.batch_size)  # type: ignore[union-attr]
@@ -129,7 +122,6 @@ def features_of(
             for images, _ in tqdm(ordered, desc="features", disable=None, leave=False):
                 with autocast(device, amp_dtype):
                     model(images.to(device, non_blocking=True))
-                between_batches()
                 if len(features) == 1:
                     _require_memory(features[0], len(dataset))
     finally:

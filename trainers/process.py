@@ -12,6 +12,8 @@ import sys
 from types import ModuleType
 from typing import Any, NoReturn
 
+from datasets.processes import end_with_parent
+
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
 
 
@@ -19,7 +21,14 @@ def settle() -> None:
     """Prepare for one long computation instead of many short requests."""
     gc.set_threshold(50_000)  # imports leave 400,000 objects and no garbage: looking for it would take half a second
     keep_freed_memory()
+    end_with_torchrun()
     leave_out_zero_redundancy()
+
+
+def end_with_torchrun() -> None:
+    """One of several processes is told to stop, and saves, when torchrun ends: else it would train on."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        end_with_parent(signal.SIGTERM)
 
 
 def leave_out_zero_redundancy() -> None:

@@ -91,16 +91,16 @@ def recorded(job: Job, run_dir: Path, *, created: bool) -> Iterator[Record]:
         resumable = distributed.is_main_process() and not (created and discarded(run_dir))
         if resumable:
             record.write("interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed")
-        hint = f"; resume with: python main.py resume {run_dir}" if resumable else ""
+        hint = f"resume with: python main.py resume {run_dir}" if resumable else ""
         if isinstance(error, Interrupted):
-            error.args = (f"{error}{hint}",)
+            error.hint = hint
             raise
         fault = None
         if isinstance(error, Exception):
             fault = faults.explain(error, batch_size=job.config.data.batch_size, workers=job.config.data.workers)
         if fault is None:
             raise
-        raise TrainingError(f"{fault}{hint}") from error
+        raise TrainingError("; ".join(filter(None, [str(fault), hint]))) from error
 
 
 def discarded(run_dir: Path) -> bool:

@@ -17,6 +17,7 @@ from trainers.checkpoint import checkpoints
 from trainers.config import RunConfig, to_dict
 from trainers.console import announce, say
 from trainers.errors import CheckpointError, ConfigError
+from trainers.interruption import signals
 from trainers.job import NOTHING, Given, Job, prepare, schedule
 from trainers.result import RunResult, read_result
 from trainers.run import Handler, execute, train
@@ -25,6 +26,7 @@ from trainers.saving import newest_checkpoint
 from trainers.start import describe_start, write_inputs
 
 
+@signals.heeded()
 def resume(
     run_dir: Path, *, epochs: int | None = None, given: Given = NOTHING, handlers: Sequence[Handler] = ()
 ) -> RunResult:
@@ -95,6 +97,7 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
     return read_if_whole(run_dir / "summary.json") or {"status": "running", "epochs": epochs}
 
 
+@signals.heeded()
 def train_or_resume(config: RunConfig) -> RunResult:
     """Start a run, or take one up that was started with these same options: with `--auto-resume` the newest, else the
     one of the same `--run-name` where it was stopped before its first checkpoint."""

@@ -22,7 +22,7 @@ from trainers.config import RunConfig, to_dict
 from trainers.errors import Interrupted, TrainingError
 from trainers.evaluation import Scores, score_split, write_predictions
 from trainers.handlers import best_row, endless_batches, reset_peak_memory
-from trainers.interruption import SignalFlag
+from trainers.interruption import signals
 from trainers.job import Given, Job, prepare, with_cached_features
 from trainers.record import recorded
 from trainers.result import RunResult
@@ -35,6 +35,7 @@ Handler = Callable[[Engine], None]
 logging.getLogger("ignite.engine.engine.Engine").setLevel(logging.CRITICAL)
 
 
+@signals.heeded()
 def train(
     config: RunConfig,
     *,
@@ -56,7 +57,7 @@ def train(
     Raises:
         ConfigError: options that cannot work. DataError, WeightsError: images or weights that cannot be used.
         TrainingError: training cannot go on. A run that fails before its first checkpoint leaves no directory.
-        Interrupted: Ctrl-C or SIGTERM; the run can be resumed.
+        Interrupted: a signal; the run can be resumed.
     """
     console.show_model_log()
     with distributed.joined(config.train.device):
@@ -85,19 +86,19 @@ def execute(
     with (
         recorded(job, run_dir, created=created) as record,
         tensorboard.open_loggers(run_dir / "tb", start_step=start_step, validate_again=reopened) as loggers,
-        SignalFlag(processes=distributed.world_size(), agree=distributed.all_reduce_max) as flag,
     ):
         if start_step == 0 and distributed.is_main_process():
             write_start(job, run_dir, loggers)
         if job.config.train.cache_features == "on":
-            job, line = with_cached_features(job, between_batches=flag.check)
+            job, line = with_cached_features(job)
             console.say(line)
-        run = Run(job, run_dir, loggers=loggers, record=record, flag=flag)
+        run = Run(job, run_dir, loggers=loggers, record=record)
         for attach in handlers:
             attach(run.trainer)
         if checkpoint is not None:
             run.saver.restore(checkpoint)
-        fit(run, validate_first=reopened)
+        with signals.held_back():
+            fit(run, validate_first=reopened)
         console.say_if_stopped_early(run.trainer, job.config.train, job.total_steps)
         try:
             return record.finish(conclude(run))

@@ -6,7 +6,6 @@ Runs in a pool of processes that import Pillow and NumPy only: they start in a f
 from __future__ import annotations
 
 import os
-import signal
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -22,6 +21,7 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 
 from datasets.checking.near_duplicates import THUMBNAIL_SIZE
 from datasets.images import open_image, to_mode
+from datasets.processes import leave_signals_to_parent
 
 _ALIASES = {"MPO": "JPEG", "DIB": "BMP", "APNG": "PNG"}  # what Pillow calls variants of the same file format
 _MAGIC = {
@@ -62,15 +62,11 @@ def inspect_files(root: Path, paths: Sequence[str], *, workers: int) -> Iterator
         yield from map(inspect, paths)
         return
     # "spawn": a fork would copy torch and its threads where the caller has imported it.
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_ignore_interrupts)
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=leave_signals_to_parent)
     try:
         yield from pool.map(inspect, paths, chunksize=_CHUNK)
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _ignore_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business; no traceback per process
 
 
 def inspect_file(root: Path, path: str) -> Inspection:

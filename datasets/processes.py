@@ -1,0 +1,29 @@
+"""What processes of one command owe each other: signals are the parent's business, and no child outlives it."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import sys
+
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCPU")
+STOPPING = tuple(signal.Signals[name] for name in _NAMES if name in signal.Signals.__members__)
+"""What asks a command to stop: a person, a terminal that closes, a scheduler, a limit. Windows has the first two."""
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def leave_signals_to_parent(worker: int = 0) -> None:
+    """In a loader process, which is never told to stop: the main process finishes its step, saves and ends it.
+
+    Sent to a whole process group or job, a signal would kill it in mid-batch, and the run with it.
+    """
+    for signum in STOPPING:
+        signal.signal(signum, signal.SIG_IGN)
+    end_with_parent(signal.SIGKILL if hasattr(signal, "SIGKILL") else signal.SIGTERM)
+
+
+def end_with_parent(signum: int) -> None:
+    """Receive a signal when the parent ends, whatever ends it; where the system is not Linux, nothing happens."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signum)
