@@ -137,3 +137,16 @@ def test_what_a_killed_writer_left_goes_with_the_next_write_and_a_living_one_kee
     living.touch()
     write_text(tmp_path / "table.csv", "whole\n")
     assert {path.name for path in tmp_path.iterdir()} == {"table.csv", living.name}
+
+
+@pytest.mark.xfail(
+    run=False, reason="libraries end the process, or say it in errors of their own, and leave temporary files"
+)
+@pytest.mark.parametrize("kind", ["safetensors", "pt2"])
+def test_an_export_to_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, capsys, kind):
+    run, target = make_run(tmp_path / "run"), tmp_path / f"model.{kind}"
+    with full_disk(4096):
+        code = main.main(["export", str(run), "--format", kind, "--output", str(target)])
+    assert code == 4
+    assert capsys.readouterr().err.splitlines()[-1] == f"error: [Errno 27] File too large: '{target}'"
+    assert {path.name for path in tmp_path.iterdir()} == {"run"}

@@ -337,3 +337,21 @@ def test_summary_of_a_running_run_says_so(tmp_path):
             handlers=[lambda trainer: trainer.add_event_handler(Events.ITERATION_STARTED(once=9), look)],
         )
     assert [(summary["status"], summary["epochs"]) for summary in summaries] == [("running", 1)]
+
+
+@pytest.mark.xfail(strict=True, reason="what a kill leaves half written stays for ever")
+def test_what_a_killed_process_had_begun_to_write_goes_when_its_run_is_taken_up(tmp_path):
+    config = demanding_config(tmp_path)
+    with pytest.raises(Crash):
+        train(config, handlers=[crash_after(3)])
+    run_dir = tmp_path / "digits" / "r"
+    left = [
+        run_dir / "checkpoints" / ".step_2.1.tmp",
+        run_dir / ".metrics.csv.1.tmp.csv",
+        run_dir / "eval" / ".x.1.tmp",
+    ]
+    for path in left:
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    resume(run_dir)
+    assert not [path for path in left if path.exists()]
