@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -26,12 +26,12 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         yield aside
         put(aside, place)
-    except OSError as error:
-        if error.errno is not None and error.filename in (None, str(aside)):
-            error.filename = str(path)  # rather than none, or one that nobody knows
+    except BaseException as error:
+        with suppress(OSError):
+            aside.unlink()
+        if isinstance(error, OSError) and error.errno is not None and error.filename in (None, str(aside)):
+            raise OSError(error.errno, error.strerror, str(path)) from None  # rather than a name that nobody knows
         raise
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def put(aside: Path, path: Path) -> None:
@@ -48,6 +48,13 @@ def flush(path: Path, flags: int) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def remove_asides(folder: Path) -> None:
+    """Remove all that was begun to be written below a folder in which nobody but this process works."""
+    for aside in folder.rglob(".*.tmp*"):
+        if aside.is_file():
+            aside.unlink()
 
 
 def remove_leftovers(path: Path) -> None:

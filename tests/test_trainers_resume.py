@@ -339,7 +339,6 @@ def test_summary_of_a_running_run_says_so(tmp_path):
     assert [(summary["status"], summary["epochs"]) for summary in summaries] == [("running", 1)]
 
 
-@pytest.mark.xfail(strict=True, reason="what a kill leaves half written stays for ever")
 def test_what_a_killed_process_had_begun_to_write_goes_when_its_run_is_taken_up(tmp_path):
     config = demanding_config(tmp_path)
     with pytest.raises(Crash):

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from datasets import DataError
+from datasets.files import remove_asides
 from datasets.splits import fingerprint
 from trainers import distributed, lock
 from trainers.checkpoint import checkpoints
@@ -51,6 +52,7 @@ def _resume(
         say(f"run {run_dir} is finished: nothing to do; --epochs N trains it further")
         return read_result(run_dir)
     distributed.broadcast(lambda: lock.take(run_dir))
+    distributed.broadcast(lambda: remove_asides(run_dir))
     with lock.kept(run_dir):
         job, checkpoint = open_run(run_dir, config, epochs=epochs, given=given)
         announce(job, run_dir, defaults_source="as resolved when the run started")

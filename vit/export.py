@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import json
 import logging
 import warnings
@@ -64,13 +65,15 @@ def export_pt2(model: nn.Module, spec: ImageSpec, path: Path, *, metadata: Mappi
     """Write a torch.export program, whole with its weights; returns what the file computes."""
     with _exportable(model):
         program = torch.export.export(model, (_example(spec),), dynamic_shapes=({0: torch.export.Dim("batch")},))
-        torch.export.save(program, path, extra_files=dict(metadata))
+        file = io.BytesIO()  # torch reports a full disk as an error about its zip writer
+        torch.export.save(program, file, extra_files=dict(metadata))
+    path.write_bytes(file.getbuffer())
     return torch.export.load(path).module()  # our own bytes, written a moment ago
 
 
 def export_safetensors(model: nn.Module, path: Path, *, metadata: Mapping[str, str]) -> str:
     """Write the weights; returns whose names they have: torchvision, where its class can hold them, or ours."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     tensors = {name: tensor.detach().clone().contiguous() for name, tensor in model.state_dict().items()}
     names = "its own"
@@ -82,7 +85,7 @@ def export_safetensors(model: nn.Module, path: Path, *, metadata: Mapping[str, s
     heads = next((module.num_heads for module in model.modules() if isinstance(module, HasHeads)), 0)
     eps = next((module.eps for module in model.modules() if isinstance(module, nn.LayerNorm)), 0.0)
     described = {"format": "pt", "names": names, "num_heads": str(heads), "layer_norm_eps": str(eps)}
-    save_file(tensors, path, metadata={**metadata, **described})
+    path.write_bytes(save(tensors, metadata={**metadata, **described}))  # save_file has temporary files of its own
     return names
 
 
