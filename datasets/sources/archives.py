@@ -9,6 +9,8 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
@@ -35,10 +37,21 @@ def unpack(archive: Path, target: Path, *, unwrap: bool = False) -> Path:
         DataError: not a zip or tar, damaged, or a member is absolute, leaves the folder, is a link or a device, or the
             contents are larger than 100 times the archive or than the free disk. Nothing is left behind.
     """
+    made = list(takewhile(lambda path: not path.exists(), target.parents))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(f"cannot unpack {archive} to {target.parent}: {error.strerror}; name another folder") from error
+    try:
+        return _unpack(archive, target, unwrap=unwrap)
+    except BaseException:
+        with suppress(OSError):  # until one of them holds something by now
+            for folder in made:
+                folder.rmdir()
+        raise
+
+
+def _unpack(archive: Path, target: Path, *, unwrap: bool) -> Path:
     budget = max(FREE_BYTES, MAX_RATIO * archive.stat().st_size)
     free = shutil.disk_usage(target.parent).free
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as temporary:
