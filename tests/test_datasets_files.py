@@ -4,6 +4,7 @@ import os
 import resource
 import stat
 import subprocess
+import threading
 from contextlib import contextmanager
 
 import matplotlib.figure
@@ -147,3 +148,18 @@ def test_an_export_to_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, capsy
     assert code == 4
     assert capsys.readouterr().err.splitlines()[-1] == f"error: [Errno 27] File too large: '{target}'"
     assert {path.name for path in tmp_path.iterdir()} == {"run"}
+
+
+@pytest.mark.xfail(strict=True, reason="TensorBoard's thread prints a traceback of its own")
+def test_curves_that_do_not_fit_are_one_error_of_the_run_and_no_traceback_of_a_thread(tmp_path, monkeypatch):
+    printed = []
+    monkeypatch.setattr(threading, "excepthook", printed.append)
+    with (
+        full_disk(),
+        pytest.raises(OSError, match="File too large"),
+        RunLoggers(tmp_path / "tb") as loggers,
+    ):
+        for step in range(9):
+            loggers.train.write_scalars({"loss": 1.0}, step)
+        loggers.flush()
+    assert not printed
