@@ -150,7 +150,6 @@ def test_an_export_to_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, capsy
     assert {path.name for path in tmp_path.iterdir()} == {"run"}
 
 
-@pytest.mark.xfail(strict=True, reason="TensorBoard's thread prints a traceback of its own")
 def test_curves_that_do_not_fit_are_one_error_of_the_run_and_no_traceback_of_a_thread(tmp_path, monkeypatch):
     printed = []
     monkeypatch.setattr(threading, "excepthook", printed.append)

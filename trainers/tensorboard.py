@@ -9,8 +9,10 @@ from __future__ import annotations
 import html
 import io
 import json
+import threading
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +66,7 @@ class RunLoggers:
         validation of `start_step` itself too, which the checkpoint does not hold. The pictures of `start_step`, and
         all that a run concludes with, are hidden and drawn again: nobody knows which of them its first life drew."""
         wait_for_a_new_second(folder)
+        self._excepthook, threading.excepthook = threading.excepthook, self._leave_to_the_next_call
         purge_step = start_step + 1 if start_step else 0
         self.folder, self.figures = folder, folder.parent / "figures"
         self.root = SplitLogger(folder, purge_step=start_step)
@@ -74,8 +77,15 @@ class RunLoggers:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for logger in (self.root, self.train, self.val):
-            logger.close()
+        with ExitStack() as closing:
+            closing.callback(setattr, threading, "excepthook", self._excepthook)
+            for logger in (self.root, self.train, self.val):
+                closing.callback(logger.close)
+
+    def _leave_to_the_next_call(self, failed: threading.ExceptHookArgs) -> None:
+        """A writer's thread that finds the disk full keeps the error, which the next call of the writer raises."""
+        if not isinstance(failed.exc_value, OSError):
+            self._excepthook(failed)
 
     def flush(self) -> None:
         for logger in (self.root, self.train, self.val):
