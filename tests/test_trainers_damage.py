@@ -1,0 +1,125 @@
+"""What is damaged in a run directory is named and passed over while something whole is left; else one line says so."""
+
+import os
+import shutil
+from dataclasses import replace
+
+import pytest
+from killed_runs import Crash, assert_same_content, crash_after, run_content
+from test_trainers_start import tiny_run
+
+from trainers.checkpoint import checkpoints
+from trainers.errors import CheckpointError
+from trainers.result import read_result
+from trainers.resume import resume, train_or_resume
+from trainers.run import train
+
+
+def saving_each_step(folder, **options):
+    """Four epochs of two steps, each better than the one before."""
+    config = tiny_run(folder)
+    return replace(
+        config, train=replace(config.train, **{"epochs": 4, "save_every": 1, "select": "loss", "lr": 3e-4} | options)
+    )
+
+
+@pytest.fixture(scope="module")
+def finished_once(tmp_path_factory):
+    return train(saving_each_step(tmp_path_factory.mktemp("whole"))).run_dir
+
+
+@pytest.fixture(scope="module")
+def whole(finished_once):
+    return run_content(finished_once)
+
+
+@pytest.fixture(scope="module")
+def crashed_once(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("crashed")
+    with pytest.raises(Crash):
+        train(saving_each_step(folder), handlers=[crash_after(7)])
+    return folder / "digits" / "r"
+
+
+@pytest.fixture
+def crashed(crashed_once, tmp_path):
+    """A copy of a run that crashed in its fourth epoch: its checkpoints are those of step 7, and of step 6, where the third epoch ends."""
+    return shutil.copytree(crashed_once, tmp_path / "digits" / "r")
+
+
+def newest(run_dir, kind="step"):
+    return checkpoints(run_dir / "checkpoints", kind)[0]
+
+
+def put_in_place(path, what):
+    path.unlink()
+    if what == "folder":
+        path.mkdir()
+    elif what == "FIFO":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("nowhere.pt")
+
+
+@pytest.mark.xfail(strict=True, reason="ends or hangs", run=False)
+@pytest.mark.parametrize("what", ["folder", "FIFO", "link to nothing"])
+def test_what_is_no_file_in_the_place_of_the_newest_checkpoint_gives_way_to_the_one_before(
+    crashed, whole, capsys, what
+):
+    path = newest(crashed)
+    put_in_place(path, what)
+    resume(crashed)
+    assert_same_content(whole, run_content(crashed))
+    assert f"{path} is no file" in capsys.readouterr().out
+
+
+@pytest.mark.xfail(strict=True, reason="hangs", run=False)
+def test_checkpoints_none_of_which_is_a_file_are_one_line(crashed):
+    for path in checkpoints(crashed / "checkpoints", "step"):
+        put_in_place(path, "FIFO")
+    with pytest.raises(CheckpointError, match="no checkpoint in .* is whole"):
+        resume(crashed)
+
+
+@pytest.mark.xfail(strict=True, reason="best_*.pt does not come back")
+def test_best_weights_that_are_gone_are_taken_from_the_checkpoint_that_ends_their_epoch(crashed, whole):
+    newest(crashed, "best").unlink()
+    with pytest.raises(Crash):
+        resume(crashed, handlers=[crash_after(7)])
+    assert newest(crashed, "best").is_file()
+    resume(crashed)
+    assert_same_content(whole, run_content(crashed))
+
+
+@pytest.mark.xfail(strict=True, reason="IndexError")
+def test_best_weights_of_an_earlier_epoch_that_are_gone_are_one_line(crashed):
+    for path in (newest(crashed, "best"), checkpoints(crashed / "checkpoints", "step")[1]):
+        path.unlink()
+    with pytest.raises(CheckpointError, match=r"has no best_\*\.pt, which holds the weights of epoch 3"):
+        resume(crashed)
+
+
+@pytest.mark.xfail(strict=True, reason="nothing is said")
+def test_a_damaged_meta_json_blocks_nobody_and_is_named(crashed, whole, capsys):
+    blocking = crashed.with_name("other") / "meta.json"
+    blocking.parent.mkdir()
+    blocking.write_text("")
+    config = saving_each_step(crashed.parent.parent)
+    train_or_resume(replace(config, output=replace(config.output, auto_resume=True, run_name="new")))
+    assert f"note: {blocking} is damaged" in capsys.readouterr().out
+    (crashed / "meta.json").write_text("")
+    resume(crashed)
+    assert_same_content(whole, run_content(crashed))
+    assert f"note: {crashed}/meta.json is damaged or gone" in capsys.readouterr().out
+
+
+@pytest.mark.xfail(strict=True, reason="IndexError")
+def test_a_result_without_its_rows_or_its_weights_is_one_line(finished_once, tmp_path):
+    run_dir = shutil.copytree(finished_once, tmp_path / "r")
+    table = run_dir / "metrics.csv"
+    table.write_text("".join(table.read_text().splitlines(keepends=True)[:2]))
+    with pytest.raises(CheckpointError, match=r"metrics\.csv has no row for epoch 4"):
+        read_result(run_dir)
+    newest(run_dir, "best").unlink()
+    with pytest.raises(CheckpointError, match=r"has no best_\*\.pt"):
+        read_result(run_dir)
