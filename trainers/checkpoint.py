@@ -88,11 +88,16 @@ class CheckpointWriter:
 
 def checkpoints(folder: Path, kind: str) -> list[Path]:
     """The checkpoints of a kind (`step`, `best` or `backbone`) in a folder, newest first."""
+    return [path for path in named_like_checkpoints(folder, kind) if path.is_file()]
+
+
+def named_like_checkpoints(folder: Path, kind: str) -> list[Path]:
+    """The same, with whatever else has the name of one: a folder, a pipe, a link to nothing."""
 
     def age(path: Path) -> tuple[int, float]:
         match = _NAME.fullmatch(path.name)
         assert match is not None
-        return int(match["step"] or 0), path.stat().st_mtime
+        return int(match["step"] or 0), path.lstat().st_mtime
 
     return sorted((path for path in folder.glob(f"{kind}_*.pt") if _NAME.fullmatch(path.name)), key=age, reverse=True)
 
@@ -116,6 +121,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 def read_file(path: Path) -> dict[str, Any]:
     """What one file holds: of a probe that still trains, the head alone. Raises as `read_checkpoint` does."""
+    if os.path.lexists(path) and not path.is_file():
+        raise CheckpointError(f"{path} is no file, so it is no checkpoint")
     match = _NAME.fullmatch(path.name)
     if match is not None:
         with open(path, "rb") as file:

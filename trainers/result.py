@@ -49,13 +49,16 @@ def read_result(run_dir: Path) -> RunResult:
     """What a finished run found, from its files.
 
     Raises:
-        CheckpointError: the run did not finish.
+        CheckpointError: the run did not finish, or has lost what it found.
     """
     summary = read_json(run_dir / "summary.json")
-    if summary["status"] != "finished" or not checkpoints(run_dir / "checkpoints", "best"):
+    if summary["status"] != "finished":
         raise CheckpointError(f"run {run_dir} is {summary['status']}: it has no result yet")
-    history = read_history(run_dir)
-    best = summary["best"]["epoch"]
+    if not checkpoints(run_dir / "checkpoints", "best"):
+        raise CheckpointError(f"{run_dir}/checkpoints has no best_*.pt: the weights of its best epoch are gone")
+    history, best = read_history(run_dir), summary["best"]["epoch"]
+    if best >= len(history):
+        raise CheckpointError(f"{run_dir}/metrics.csv has no row for epoch {best}, which is the best: it was cut short")
     test = summary["test"] and {name: value for name, value in summary["test"].items() if name != "n"}
     val = {name: history[best][f"val_{name}"] for name in SCALARS}
     return RunResult(run_dir, best, val, test, history)

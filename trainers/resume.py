@@ -48,7 +48,8 @@ def resume(
 def _resume(
     run_dir: Path, config: RunConfig, *, epochs: int | None, given: Given, handlers: Sequence[Handler]
 ) -> RunResult:
-    if read_summary(run_dir)["status"] == "finished" and epochs in (None, config.train.epochs):
+    done = read_summary(run_dir)["status"] == "finished" and checkpoints(run_dir / "checkpoints", "best")
+    if done and epochs in (None, config.train.epochs):
         say(f"run {run_dir} is finished: nothing to do; --epochs N trains it further")
         return read_result(run_dir)
     distributed.broadcast(lambda: lock.take(run_dir))
@@ -128,7 +129,10 @@ def was_asked_for(config: RunConfig, run_dir: Path) -> bool:
     def plain(options: dict[str, Any]) -> dict[str, Any]:
         return options | {"output": options["output"] | {"auto_resume": None}}
 
-    meta = read_if_whole(run_dir / "meta.json")
+    path = run_dir / "meta.json"
+    meta = read_if_whole(path)
+    if meta is None and path.exists():
+        say(f"note: {path} is damaged: whether this run was started with the same options is not known")
     return meta is not None and "requested" in meta and plain(meta["requested"]) == plain(to_dict(config))
 
 

@@ -19,7 +19,7 @@ from trainers import console, defaults, distributed, lock, pictures, tensorboard
 from trainers.assembly import Run
 from trainers.checkpoint import checkpoints, read_file
 from trainers.config import RunConfig, to_dict
-from trainers.errors import Interrupted, TrainingError
+from trainers.errors import CheckpointError, Interrupted, TrainingError
 from trainers.evaluation import Scores, score_split, write_predictions
 from trainers.handlers import best_row, endless_batches, reset_peak_memory
 from trainers.interruption import signals
@@ -97,6 +97,8 @@ def execute(
             attach(run.trainer)
         if checkpoint is not None:
             run.saver.restore(checkpoint)
+            if distributed.is_main_process():
+                run.best.save_if_lost()
         with signals.held_back():
             fit(run, validate_first=reopened)
         console.say_if_stopped_early(run.trainer, job.config.train, job.total_steps)
@@ -170,7 +172,12 @@ def load_best_weights(run: Run, epoch: int) -> None:
 
     def best_weights() -> dict[str, Any]:
         if epoch != run.trainer.state.history[-1]["epoch"]:
-            return dict(read_file(checkpoints(run.run_dir / "checkpoints", "best")[0])["model"])
+            paths = checkpoints(run.run_dir / "checkpoints", "best")
+            if not paths:
+                raise CheckpointError(
+                    f"{run.run_dir}/checkpoints has no best_*.pt, which holds the best, epoch {epoch}"
+                )
+            return dict(read_file(paths[0])["model"])
         return dict(run.job.weights(run.evaluated).state_dict())
 
     run.job.weights(run.job.model).load_state_dict(distributed.broadcast(best_weights))

@@ -13,7 +13,15 @@ from ignite.engine import Engine, Events
 from ignite.handlers import Checkpoint
 from torch import nn
 
-from trainers.checkpoint import FORMAT_VERSION, CheckpointWriter, Fact, checkpoints, read_checkpoint, read_file
+from trainers.checkpoint import (
+    FORMAT_VERSION,
+    CheckpointWriter,
+    Fact,
+    checkpoints,
+    named_like_checkpoints,
+    read_checkpoint,
+    read_file,
+)
 from trainers.config import to_dict
 from trainers.errors import CheckpointError
 from trainers.handlers import best_row
@@ -57,6 +65,12 @@ class BestCheckpoint:
         if best is not None and best["epoch"] == engine.state.epoch:
             self.epoch.value = engine.state.epoch
             self._save(engine)
+
+    def save_if_lost(self) -> None:
+        """Write the best weights again where they are gone, and are those that were just restored."""
+        state = self.trainer.state
+        if not checkpoints(self.folder, "best") and state.history[-1]["step"] == state.iteration:
+            self.save_if_best(self.trainer)
 
     def complete(self) -> bool:
         """Put the best head of a probe and its backbone into one file, which stays; whether there is such a head."""
@@ -151,7 +165,7 @@ class ResumeCheckpoint:
     def restore(self, checkpoint: dict[str, Any]) -> None:
         """Put every part where `checkpoint` has it."""
         if "history" not in checkpoint:  # written when the history was still a part of the trainer's state
-            checkpoint = checkpoint | {"history": {"rows": json.dumps(checkpoint["trainer"]["history"])}}
+            checkpoint = checkpoint | {"history": {"rows": json.dumps(history_of(checkpoint))}}
         for name, part in self.parts.items():
             part.load_state_dict(checkpoint[name])
         self.saved_step = self.trainer.state.iteration
@@ -166,12 +180,39 @@ def newest_checkpoint(run_dir: Path, warn: Callable[[str], None]) -> dict[str, A
     Raises:
         CheckpointError: there are files, and all are damaged.
     """
-    paths = checkpoints(run_dir / "checkpoints", "step")
+    paths = named_like_checkpoints(run_dir / "checkpoints", "step")
     for path in paths:
         try:
-            return read_checkpoint(path)
+            checkpoint = read_checkpoint(path)
+            require_best_weights(checkpoint, path)
+            return checkpoint
         except CheckpointError as error:
-            warn(f"{error}; trying the one before it")
+            fault = str(error)
+            warn(f"{fault}; trying the one before it")
     if paths:
-        raise CheckpointError(f"no checkpoint in {run_dir / 'checkpoints'} is whole: train anew, or restore one")
+        raise CheckpointError(
+            f"no checkpoint in {run_dir / 'checkpoints'} is whole: {fault}; train anew, or restore it"
+        )
     return None
+
+
+def require_best_weights(checkpoint: dict[str, Any], path: Path) -> None:
+    """Refuse a checkpoint of a run whose best epoch is over and whose weights are gone: it would end without a result.
+
+    Where that epoch is the one that the checkpoint ends, it holds them itself.
+    """
+    history = history_of(checkpoint)
+    best = best_row(history, checkpoint["config"]["train"]["select"])
+    if best is None or best["step"] == checkpoint["trainer"]["iteration"]:
+        return
+    if not checkpoints(path.parent, "best"):
+        raise CheckpointError(
+            f"{path.parent} has no best_*.pt, which holds the weights of epoch {best['epoch']}: {path.name} needs them"
+        )
+
+
+def history_of(checkpoint: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of metrics.csv that a checkpoint knows."""
+    if "history" not in checkpoint:  # written when the history was still a part of the trainer's state
+        return list(checkpoint["trainer"]["history"])
+    return list(json.loads(checkpoint["history"]["rows"]))
