@@ -1,0 +1,49 @@
+"""A sample of what `python -m benchmarks.faults` tries: a kill or a failing disk at any system call loses nothing."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from killed_runs import ROOT
+
+from benchmarks.faults import Moment, moments, thinned
+
+
+def test_the_moments_are_the_calls_that_change_something_in_the_folder(tmp_path):
+    trace = f"""\
+7 openat(AT_FDCWD</code>, "{tmp_path}/a", O_RDONLY) = 3
+7 openat(AT_FDCWD</code>, "{tmp_path}/a", O_WRONLY|O_CREAT, 0666) = 3<{tmp_path}/a>
+7 write(1</dev/pts/0>, "hello", 5) = 5
+9 openat(AT_FDCWD</code>, "{tmp_path}/events", O_WRONLY|O_APPEND) = 4<{tmp_path}/events>
+7 write(3<{tmp_path}/a>, "1", 1) = 1
+7 rename("{tmp_path}/a", "{tmp_path}/b") = 0
+7 unlink("/elsewhere/{tmp_path.name}") = 0
+"""
+    assert moments(trace, tmp_path) == [
+        Moment("openat", 2, False),
+        Moment("openat", 1, True),
+        Moment("write", 2, False),
+        Moment("rename", 1, False),
+    ]
+    assert thinned([*range(9)]) == [0, 1, 4, 8]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed: apt-get install strace")
+def test_ten_moments_at_which_a_run_is_killed_or_its_disk_fails_lose_nothing(tmp_path):
+    words = ["--only", "train", "--every", "75", "--output", str(tmp_path / "faults.jsonl")]
+    program = "import sys; from pathlib import Path; from benchmarks import environment, faults;"
+    program += f"environment.RESULTS = Path({str(tmp_path)!r}); faults.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words],
+        cwd=ROOT, capture_output=True, text=True, timeout=600, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    if "strace cannot attach here" in done.stderr:
+        pytest.skip(done.stderr.splitlines()[-1])
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "faults.json").read_text())
+    assert sum(row["recovered"] for row in result["counts"]) >= 5
+    assert not result["not recovered"]
