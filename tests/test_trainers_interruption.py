@@ -2,10 +2,17 @@
 
 import importlib
 import multiprocessing
+import os
 import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from killed_runs import Crash, crash, demanding_config, stopped_in_validation
+from ignite.engine import Events
+from killed_runs import ROOT, Crash, crash, demanding_config, stopped_in_validation
 from small_images import image_folder
 
 import main
@@ -15,7 +22,9 @@ from trainers.checkpoint import checkpoints
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.dry_run import dry_run
 from trainers.errors import Interrupted
+from trainers.lock import start_time
 from trainers.run import train
+from trainers.run_directory import read_json
 from vit.config import ModelConfig
 
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCPU")
@@ -142,3 +151,91 @@ def test_a_run_stopped_in_its_validation_leaves_no_loader_process(tmp_path):
     with pytest.raises(Crash), stopped_in_validation(6, crash):
         train(demanding_config(tmp_path, workers=2))
     assert not multiprocessing.active_children()
+
+
+def processes_of(parent):
+    """Ids of the processes that a process has started."""
+    return [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+
+
+def wait_until(condition, *, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert condition()
+
+
+def environment(**more):
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return os.environ | {"OMP_NUM_THREADS": "1", "PATH": path} | more
+
+
+LONG = ("train", "--data", "digits", "--epochs", "300", "--device", "cpu", "--run-name", "r", "--output-dir")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and prctl")
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGUSR1, signal.SIGTERM])
+def test_ranks_save_and_end_with_torchrun_whatever_ends_it(tmp_path, signum):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "main.py"]
+    with open(tmp_path / "said", "w") as said:
+        agent = subprocess.Popen([*command, *LONG, tmp_path], cwd=ROOT, stdout=said, stderr=said, env=environment())
+    run_dir = tmp_path / "digits" / "r"
+    wait_until((run_dir / "metrics.csv").is_file)
+    ranks = processes_of(agent.pid)
+    agent.send_signal(signum)
+    agent.wait(timeout=60)
+    wait_until(lambda: not any(start_time(rank) for rank in ranks), seconds=20)
+    assert read_json(run_dir / "summary.json")["status"] == "interrupted"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and prctl")
+def test_loader_processes_end_with_a_run_that_is_killed(tmp_path):
+    data = image_folder(tmp_path / "pets")
+    words = ["--data", data, "--model", "vit_micro_4", "--image-size", "16", "--batch-size", "4", "--workers", "2"]
+    command = [sys.executable, "main.py", *LONG, tmp_path, *words]
+    run = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment())
+    wait_until((tmp_path / "pets" / "r" / "metrics.csv").is_file)
+    loaders = processes_of(run.pid)
+    assert loaders
+    run.kill()
+    run.wait()
+    wait_until(lambda: not any(start_time(loader) for loader in loaders), seconds=2)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="Slurm runs on Linux")
+def test_the_script_for_slurm_saves_in_time_and_goes_on(tmp_path):
+    requeue = tmp_path / "bin" / "scontrol"
+    requeue.parent.mkdir()
+    requeue.write_text(f'#!/bin/bash\necho "$@" >> {tmp_path / "requeued"}\n')
+    requeue.chmod(0o755)
+    names = environment(SLURM_JOB_ID="7")
+    names["PATH"] = f"{requeue.parent}{os.pathsep}{names['PATH']}"
+    options = ["--data", "digits", "--epochs", "12", "--device", "cpu", "--output-dir", tmp_path]
+    command = ["bash", "docs/examples/slurm.sh", *options]
+    run_dir = tmp_path / "digits" / "job_7"
+    first = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=names)
+    wait_until((run_dir / "metrics.csv").is_file)
+    first.send_signal(signal.SIGUSR1)  # as `--signal=B:` says: the shell alone
+    assert "resume with" in first.communicate(timeout=60)[1]
+    assert first.returncode == 128 + signal.SIGUSR1
+    assert (tmp_path / "requeued").read_text() == "requeue 7\n"
+    assert read_json(run_dir / "summary.json")["status"] == "interrupted"
+    subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=True, env=names, timeout=300)
+    assert read_json(run_dir / "summary.json")["status"] == "finished"
+    assert (tmp_path / "requeued").read_text() == "requeue 7\n"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="Windows cannot halt a process")
+def test_a_time_limit_counts_the_time_in_which_a_step_was_halted(tmp_path):
+    def halt():
+        subprocess.run(f"(sleep 5; kill -CONT {os.getpid()}) &", shell=True, check=True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    config = demanding_config(tmp_path)
+    config = replace(config, train=replace(config.train, epochs=200, max_minutes=4 / 60))
+    result = train(config, handlers=[lambda trainer: trainer.add_event_handler(Events.ITERATION_STARTED(once=3), halt)])
+    assert result.history[-1]["step"] == 3
