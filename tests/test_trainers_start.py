@@ -195,7 +195,6 @@ def test_a_run_that_an_earlier_version_began_to_write_is_resumed(finished, kept,
     assert {"meta.json", "split.csv", "summary.json"} <= {path.name for path in finished.iterdir()}
 
 
-@pytest.mark.xfail(strict=True, reason="config.json was changed since the run started")
 def test_more_epochs_may_be_asked_for_again_after_a_kill_at_any_moment(finished, tmp_path):
     before = shutil.copytree(tmp_path / "digits", tmp_path / "before")
     with every_state(tmp_path / "digits", tmp_path / "states") as states:

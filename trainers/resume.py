@@ -22,7 +22,7 @@ from trainers.interruption import signals
 from trainers.job import NOTHING, Given, Job, prepare, schedule
 from trainers.result import RunResult, read_result
 from trainers.run import Handler, execute, train
-from trainers.run_directory import data_folder, read_if_whole, read_run_config, write_run_config
+from trainers.run_directory import data_folder, read_if_whole, read_run_config, write_json, write_run_config
 from trainers.saving import newest_checkpoint
 from trainers.start import describe_start, write_inputs
 
@@ -64,7 +64,6 @@ def open_run(
     run_dir: Path, config: RunConfig, *, epochs: int | None, given: Given
 ) -> tuple[Job, dict[str, Any] | None]:
     """The job of a run as it goes on, and the checkpoint that it goes on from; None where it starts over."""
-    planned = config.train.epochs
     summary, meta = read_summary(run_dir), read_if_whole(run_dir / "meta.json")
     checkpoint = distributed.broadcast(lambda: newest_checkpoint(run_dir, warn=say))
     if checkpoint is not None:
@@ -84,7 +83,7 @@ def open_run(
     elif checkpoint is not None:
         say(f"note: {run_dir}/meta.json is damaged or gone, so whether the images changed is not known")
     if checkpoint is not None:
-        replan(job, checkpoint, run_dir, planned)
+        replan(job, checkpoint, run_dir)
         steps = checkpoint["trainer"]["iteration"]
         say(f"resuming {run_dir} after step {steps:,} of {job.total_steps:,}")
     else:
@@ -140,6 +139,7 @@ def refuse_an_edited_config(run_dir: Path, config: RunConfig, checkpoint: dict[s
     now, then = flatten(to_dict(config)), flatten(checkpoint["config"])
     # These leave every bit as it was.
     movable = {"output.output_dir", "output.run_name", "output.tb", "data.root", "data.workers"}
+    movable |= {"train.epochs"}  # written by `--epochs`: `replan` sees to it
     # An option that the checkpoint does not know is younger than it, and at its default.
     changed = [key for key in now if key in then and key not in movable and now[key] != then[key]]
     if changed:
@@ -180,9 +180,10 @@ def refuse_or_announce_changes(then: dict[str, Any], job: Job) -> None:
             say(f"note: {name} {value} now, {was[name]} when the run started; the last bits may differ")
 
 
-def replan(job: Job, checkpoint: dict[str, Any], run_dir: Path, planned: int | None) -> None:
-    """Fit a checkpoint to another number of epochs, and say what that does to the learning rate."""
+def replan(job: Job, checkpoint: dict[str, Any], run_dir: Path) -> None:
+    """Fit a checkpoint to another number of epochs than it was written for, and say what that does to the rate."""
     epochs, done = job.config.train.epochs, checkpoint["trainer"]["iteration"]
+    planned = checkpoint["config"]["train"]["epochs"]
     if epochs == planned:
         return
     if job.total_steps < done:
@@ -194,4 +195,7 @@ def replan(job: Job, checkpoint: dict[str, Any], run_dir: Path, planned: int | N
     now = schedule(job)(min(done, job.total_steps - 1))
     say(f"{epochs} epochs instead of {planned}: the learning rate at step {done} jumps from {then:.3g} to {now:.3g}")
     checkpoint["trainer"]["max_epochs"] = epochs
-    write_run_config(run_dir, job.config)
+    if distributed.is_main_process():
+        # In this order: a finished run with other epochs in config.json would pass for one that has done them.
+        write_json(run_dir / "summary.json", read_summary(run_dir) | {"status": "running"})
+        write_run_config(run_dir, job.config)
