@@ -84,4 +84,4 @@ def report(result: RunResult) -> None:
             f"{split:>9}  {metrics['accuracy']:>8.2%}  {metrics['loss']:>7.4f}  {metrics['macro_f1']:>8.4f}"
             f"  {metrics['ece']:>6.4f}  ({remark})"
         )
-    print(f"\n{'run':>9}  {result.run_dir}\n{'watch':>9}  tensorboard --logdir {result.run_dir.parent.parent}")
+    print(f"\n{'run':>9}  {result.run_dir}\n{'watch':>9}  tensorboard --logdir {result.run_dir.parent}")

@@ -131,4 +131,4 @@ def show(comparison: Comparison, folder: Path) -> None:
     write_report(comparison, results, folder)
     print(f"\n{terminal_table(comparison, results)}\n")
     print(f"{'report':>9}  {folder / 'report.html'}")
-    print(f"{'watch':>9}  tensorboard --logdir {folder.parent.parent}")
+    print(f"{'watch':>9}  tensorboard --logdir {folder.parent}")

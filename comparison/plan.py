@@ -16,7 +16,7 @@ from trainers.config import RunConfig, to_dict
 from trainers.console import say
 from trainers.distributed import world_size
 from trainers.errors import ConfigError
-from trainers.run_directory import data_folder, free_folder, read_if_whole
+from trainers.run_directory import data_folder, free_folder, read_if_whole, tuning
 
 SMALL_GRID = (3e-4, 1e-3, 3e-3)
 """Peak rates every arm tries where all models are small; spaced by about 3, around what they usually take."""
@@ -143,15 +143,16 @@ class Plan:
         """The options of one run. Its name says which it is, so that a stopped comparison finds it again."""
         labels = self.request.labels[condition]
         parts = [self.folder.name, arm.slug, *([f"l{labels}"] if labels else []), f"s{seed}"]
+        config, output = arm.config, arm.config.output
         if len(self.rates(arm)) > 1:
             parts.append(f"lr{lr:g}")
-        config = arm.config
+            output = tuning(output) if seed == self.seeds[0] else output
         pictures = config.output.tb if seed == self.seeds[0] else "scalars"  # those of every seed say the same
         return replace(
             config,
             data=replace(with_labels(config.data, labels), split=self.split_file),
             train=replace(config.train, seed=seed, lr=lr, epochs=self.epochs[condition]),
-            output=replace(config.output, run_name="_".join(parts), tb=pictures),
+            output=replace(output, run_name="_".join(parts), tb=pictures),
         )
 
 

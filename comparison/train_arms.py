@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from trainers.errors import Diverged, TrainingError
 from trainers.result import RunResult, read_result
 from trainers.resume import read_summary, resume
 from trainers.run import train
-from trainers.run_directory import read_json
+from trainers.run_directory import data_folder, read_json
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,21 @@ def train_arms(plan: Plan) -> Iterator[TrainedArm]:
             if not usable:
                 raise TrainingError(f"{arm.name} diverged at every learning rate of {rates_text(plan.rates(arm))}")
             lr, best = max(usable, key=lambda pair: _score(pair[1], arm.config.train.select))
+            best = kept(plan, best)
             rest = [one_run(plan, arm, condition, seed, lr, progress) for seed in others]
             if None in rest:
                 raise TrainingError(f"{arm.name} diverged at lr {lr}, which was the best rate at seed {first}")
             run_dirs = tuple(result.run_dir for result in (best, *rest) if result is not None)
             tuning = tuple(_tuning_rows(tried, lr, arm, labels)) if len(tried) > 1 else ()
             yield TrainedArm(arm.name, labels, run_dirs, tuning)
+
+
+def kept(plan: Plan, result: RunResult) -> RunResult:
+    """The run with the best of the rates that were tried, beside those of the other seeds."""
+    folder = plan.folder.parent / result.run_dir.name
+    if folder != result.run_dir:
+        result.run_dir.rename(folder)
+    return replace(result, run_dir=folder)
 
 
 def _score(result: RunResult, select: str) -> tuple[float, float]:
@@ -90,6 +99,8 @@ def one_run(
     """Train one run, take it up where it stopped, or read its result; None when it diverged."""
     config = plan.run_config(arm, condition, seed=seed, lr=lr)
     folder = plan.folder.parent / str(config.output.run_name)
+    if not folder.exists():  # else it was the best of its rates, or there was no folder for tuning yet
+        folder = data_folder(config.output, config.data.source) / folder.name
     title = f"{arm.name}, {labels_text(plan.request.labels[condition])}, seed {seed}"
     title += f", lr {lr:g}" if lr is not None else ""
     known, work = (folder / "config.json").is_file(), plan.work(arm, condition)

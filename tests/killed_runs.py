@@ -116,9 +116,9 @@ def run_content(run_dir: Path) -> dict[str, Any]:
     for split in ("train", "val"):
         events = EventAccumulator(str(run_dir / "tb" / split), size_guidance={"scalars": 0}).Reload()
         for tag in events.Tags()["scalars"]:
-            if not tag.startswith("speed/"):
+            if not tag.endswith(("speed_images_per_s", "data_wait")):
                 scalars[split, tag] = [(event.step, event.value) for event in events.Scalars(tag)]
-    root = EventAccumulator(str(run_dir / "tb"), size_guidance={"images": 0}).Reload()
+    root = EventAccumulator(str(run_dir / "tb" / "val"), size_guidance={"images": 0}).Reload()
     pictures = {
         tag: [(event.step, event.encoded_image_string) for event in root.Images(tag)] for tag in root.Tags()["images"]
     }

@@ -53,7 +53,7 @@ def finished(tmp_path_factory):
 
 
 def test_all_runs_are_ordinary_runs_on_one_split_with_equal_budgets(finished):
-    runs = sorted((finished / "runs" / "pets").glob("*_s[01]*"))
+    runs = sorted((finished / "runs").rglob("*_s[01]_lr*"))
     assert len(runs) == 8
     assert len({(run / "split.csv").read_text() for run in runs}) == 1
     summaries = [json.loads((run / "summary.json").read_text()) for run in runs]
@@ -63,7 +63,7 @@ def test_all_runs_are_ordinary_runs_on_one_split_with_equal_budgets(finished):
 
 def test_the_rate_of_the_other_seeds_is_the_best_one_of_the_first(finished):
     rates: dict[str, dict[int, dict[float, tuple[float, float]]]] = {}
-    for run in (finished / "runs" / "pets").glob("*_s[01]*"):
+    for run in (finished / "runs").rglob("*_s[01]_lr*"):
         config, summary = (json.loads((run / f"{name}.json").read_text()) for name in ("config", "summary"))
         of_seed = rates.setdefault(config["model"]["pool"], {}).setdefault(config["train"]["seed"], {})
         of_seed[config["train"]["lr"]] = (summary["best"]["accuracy"], -summary["best"]["loss"])
@@ -72,8 +72,19 @@ def test_the_rate_of_the_other_seeds_is_the_best_one_of_the_first(finished):
         assert list(arm[1]) == [max(arm[0], key=arm[0].__getitem__)]
 
 
+def test_runs_that_only_tried_a_rate_lie_where_the_printed_line_does_not_look(finished):
+    in_view, aside = ((finished / "runs" / folder).glob("*_lr*") for folder in ("pets", "tuning/pets"))
+    rates: dict[str, set[str]] = {}
+    for folder in in_view:
+        arm_and_seed, _, rate = folder.name.partition("_lr")
+        rates.setdefault(arm_and_seed[:-3], set()).add(rate)
+    assert len(rates) == 2
+    assert all(len(of_arm) == 1 for of_arm in rates.values())  # both seeds of an arm at the rate that was chosen
+    assert len(list(aside)) == 4
+
+
 def test_the_report_says_that_half_of_val_was_held_out_and_which_rates_were_tried(finished):
-    (folder,) = (finished / "runs" / "pets").glob("*_compare")
+    (folder,) = (finished / "runs" / "pets").glob("compare")
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert "half of its validation images" in page
     assert "0.0003, 0.001, 0.003" in page
@@ -145,7 +156,7 @@ def test_a_stopped_comparison_goes_on_where_it_stopped(tmp_path):
     assert second.returncode == 0, second.stderr
     assert "(continued)" in second.stdout
     assert "(was finished)" in second.stdout
-    assert len(list(tmp_path.glob("digits/*_compare"))) == 1
+    assert len(list(tmp_path.glob("digits/compare*"))) == 1
     assert len(list(tmp_path.glob("digits/*_s0"))) == 2
 
 
@@ -214,7 +225,7 @@ def troubled(tmp_path_factory):
     options = ("--data", data, *SMALL, "--seeds", 1, "--lr-grid", 0.001, 1e30, "--output-dir", folder / "runs")
     with contextlib.redirect_stdout(out):
         assert main.main([str(word) for word in ("compare", *TWO_ARMS, *options)]) == 0
-    (report,) = (folder / "runs" / "pets").glob("*_compare/report.html")
+    (report,) = (folder / "runs" / "pets").glob("compare/report.html")
     return out.getvalue(), report.read_text(encoding="utf-8")
 
 

@@ -81,14 +81,14 @@ def wait_for_address(process, log) -> str:
 def test_a_resumed_run_shows_every_point_once(server, resumed):
     runs = {split: f"cut/digits/r/tb/{split}" for split in ("train", "val")}
     get_json_when_loaded(server, "plugin/scalars/tags", lambda tags: set(runs.values()) <= set(tags))
-    steps = {split: points(server, run) for split, run in runs.items()}
     last = resumed.history[-1]["step"]
-    assert steps["train"] == list(range(1, last + 1))
-    assert steps["val"] == [0, 6, 12, last]
+    assert points(server, runs["train"], "5_steps/loss") == list(range(1, last + 1))
+    assert points(server, runs["train"]) == [6, 12, last]
+    assert points(server, runs["val"]) == [0, 6, 12, last]
 
 
-def points(address: str, run: str) -> list[int]:
-    return [step for _, step, _ in json.loads(get(address, "plugin/scalars/scalars", run=run, tag="loss"))]
+def points(address: str, run: str, tag: str = "1_learning/loss") -> list[int]:
+    return [step for _, step, _ in json.loads(get(address, "plugin/scalars/scalars", run=run, tag=tag))]
 
 
 def get(server: str, path: str, **query: object) -> bytes:
@@ -110,42 +110,25 @@ def test_scalars_of_train_and_val_come_back_under_one_tag(server, finished):
     runs = {"train": "digits/r/tb/train", "val": "digits/r/tb/val"}
     tags = get_json_when_loaded(server, "plugin/scalars/tags", lambda tags: set(runs.values()) <= set(tags))
     for run in runs.values():
-        assert {"loss", "accuracy"} <= set(tags[run])
-    points = json.loads(get(server, "plugin/scalars/scalars", run=runs["val"], tag="accuracy"))
+        assert {"1_learning/loss", "1_learning/accuracy"} <= set(tags[run])
+    points = json.loads(get(server, "plugin/scalars/scalars", run=runs["val"], tag="1_learning/accuracy"))
     assert [step for _, step, _ in points] == [row["step"] for row in finished.history]
     assert [value for _, _, value in points] == pytest.approx([row["val_accuracy"] for row in finished.history])
 
 
 def test_the_picture_of_the_batch_is_served_as_png(server):
-    run = "digits/r/tb"
-    tags = get_json_when_loaded(server, "plugin/images/tags", lambda tags: "data/augmented_batch" in tags.get(run, {}))
-    assert "data/augmented_batch" in tags[run]
-    pictures = json.loads(get(server, "plugin/images/images", run=run, tag="data/augmented_batch", sample=0))
+    run = "digits/r/tb/val"
+    tags = get_json_when_loaded(
+        server, "plugin/images/tags", lambda tags: "6_data/augmented_batch" in tags.get(run, {})
+    )
+    assert "6_data/augmented_batch" in tags[run]
+    pictures = json.loads(get(server, "plugin/images/images", run=run, tag="6_data/augmented_batch", sample=0))
     png = get(server, "plugin/images/individualImage", **dict(parse_qsl(pictures[0]["query"])))
     assert png.startswith(b"\x89PNG")
 
 
-def test_custom_scalars_pin_train_and_val_to_one_chart(server):
-    layout = get_json_when_loaded(server, "plugin/custom_scalars/layout", lambda answer: answer.get("category"))
-    charts = {
-        chart["title"]: chart["multiline"]["tag"] for category in layout["category"] for chart in category["chart"]
-    }
-    assert {"loss", "accuracy", "learning rate", "expected calibration error", "images per second"} <= set(charts)
-    for run in ("digits/r/tb/train", "digits/r/tb/val"):
-        for title in ("loss", "accuracy"):
-            (pattern,) = charts[title]
-            answer = get_json_when_loaded(
-                server,
-                "plugin/custom_scalars/scalars",
-                lambda answer: answer.get("tag_to_events"),
-                run=run,
-                tag=pattern,
-            )
-            assert list(answer["tag_to_events"]) == [title]
-
-
 def test_the_projector_gets_its_points_their_labels_and_thumbnails(server, finished):
-    run = "digits/r/tb"
+    run = "digits/r/tb/val"
     assert run in get_json_when_loaded(server, "plugin/projector/runs", lambda runs: run in runs)
     (entry,) = json.loads(get(server, "plugin/projector/info", run=run))["embeddings"]
     name = entry["tensorName"]
@@ -158,7 +141,7 @@ def test_the_projector_gets_its_points_their_labels_and_thumbnails(server, finis
 
 
 def test_pr_curves_are_served_for_every_class(server):
-    run = "digits/r/tb"
+    run = "digits/r/tb/val"
     tags = get_json_when_loaded(server, "plugin/pr_curves/tags", lambda tags: len(tags.get(run, {})) == 10)
     assert set(tags[run]) == {f"pr/{number}" for number in range(10)}
 
@@ -174,11 +157,11 @@ def test_hparams_show_the_run_with_its_final_metrics(server, finished):
     )
     deadline = time.monotonic() + 30
     groups: dict = {}
-    while "digits/r/tb" not in groups and time.monotonic() < deadline:
+    while "digits/r/tb/val" not in groups and time.monotonic() < deadline:
         with urllib.request.urlopen(request, timeout=20) as answer:
             groups = {group["name"]: group for group in json.loads(answer.read()).get("sessionGroups", [])}
         time.sleep(0.2)
-    group = groups["digits/r/tb"]
+    group = groups["digits/r/tb/val"]
     assert group["hparams"]["model"] == "vit_micro_2"
     values = {(metric["name"]["group"], metric["name"]["tag"]): metric["value"] for metric in group["metricValues"]}
     assert values["", "hparam/test_accuracy"] == pytest.approx(finished.test["accuracy"])

@@ -10,7 +10,15 @@ from trainers.run import train
 
 def test_what_an_epoch_saves_comes_after_what_it_must_hold():
     order = [attach.__name__ for attach, _writes in HANDLERS]
-    epoch = ["validate", "note_history", "save_best_weights", "write_metrics", "stop_early", "collect_states"]
+    epoch = [
+        "validate",
+        "note_history",
+        "log_epochs",
+        "save_best_weights",
+        "write_metrics",
+        "stop_early",
+        "collect_states",
+    ]
     step = ["set_learning_rate", "average_weights", "sum_up_steps", "log_scalars", "save_to_resume", "heed_signals"]
     for sequence in (epoch, step):
         assert sorted(sequence, key=order.index) == sequence
@@ -20,8 +28,8 @@ def test_what_an_epoch_saves_comes_after_what_it_must_hold():
 def test_only_those_that_leave_something_behind_are_for_the_main_process_alone():
     writing = {attach.__name__ for attach, writes in HANDLERS if writes}
     assert writing == {
-        "log_scalars", "show_progress", "draw_pictures", "save_best_weights", "write_metrics", "print_epochs",
-        "save_to_resume",
+        "log_scalars", "log_epochs", "show_progress", "draw_pictures", "save_best_weights", "write_metrics",
+        "print_epochs", "save_to_resume",
     }  # fmt: skip
 
 
@@ -38,6 +46,7 @@ def test_ignite_fires_them_in_that_order_when_an_epoch_ends(tmp_path):
     expected = [
         "attach_validation.<locals>.validate",
         "attach_history.<locals>.append",
+        "attach_epoch_scalars.<locals>.write",
         "BestOutputs.keep_if_best",
         "BestCheckpoint.save_if_best",
         "attach_files.<locals>.write",

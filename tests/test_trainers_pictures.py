@@ -16,7 +16,6 @@ from killed_runs import Crash, crash, crash_after, signal_myself, stopped_in_val
 from PIL import Image
 from sklearn.metrics import precision_recall_curve
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.plugins.custom_scalar import layout_pb2
 from torch import nn
 from torchvision.models import VisionTransformer as Torchvision
 from torchvision.models import resnet18
@@ -48,9 +47,9 @@ from vit.config import ModelConfig, ViTConfig
 from vit.model import VisionTransformer
 from vit.parts import patch_filters, position_embeddings
 
-ONCE = {"errors/worst", "confusion/val", "calibration/reliability"}
-OFTEN = {"attention/rollout", "attention/distance"}
-FULL = {"model/position_similarity", "model/patch_filters"}
+ONCE = {"2_mistakes/by_image", "2_mistakes/confusion_matrix", "4_calibration/reliability"}
+OFTEN = {"3_attention/by_image", "3_attention/distance"}
+FULL = {"7_model/position_similarity", "7_model/patch_filters"}
 
 
 def digits_run(folder: Path, *, tb: str = "standard", **train_options) -> RunConfig:
@@ -67,31 +66,33 @@ def full(tmp_path_factory):
     return train(digits_run(tmp_path_factory.mktemp("full"), tb="full")).run_dir
 
 
-def root_events(run_dir: Path) -> EventAccumulator:
-    return EventAccumulator(str(run_dir / "tb"), size_guidance={"images": 0, "tensors": 0, "scalars": 0}).Reload()
+def val_events(run_dir: Path) -> EventAccumulator:
+    return EventAccumulator(
+        str(run_dir / "tb" / "val"), size_guidance={"images": 0, "tensors": 0, "scalars": 0}
+    ).Reload()
 
 
 def shown(run_dir: Path) -> dict[str, list[int]]:
     """Tag -> steps of all pictures."""
-    events = root_events(run_dir)
+    events = val_events(run_dir)
     return {tag: [event.step for event in events.Images(tag)] for tag in events.Tags()["images"]}
 
 
 def test_a_run_shows_its_pictures_at_the_promised_steps(full):
     last = 16  # 4 epochs of 4 steps
     assert shown(full) == {
-        "data/augmented_batch": [0],
+        "6_data/augmented_batch": [0],
         **{key: [0, 4, 8, 12, last] for key in OFTEN},
         **{key: [last] for key in ONCE | FULL},
     }
 
 
 def test_every_picture_is_a_file_with_the_same_bytes(full):
-    events = root_events(full)
+    events = val_events(full)
     files = {path.name for path in (full / "figures").glob("*.png")}
     for tag in events.Tags()["images"]:
         for event in events.Images(tag):
-            name = f"{tag.replace('/', '_')}_step_{event.step}.png"
+            name = f"{tag[2:].replace('/', '_')}_step_{event.step}.png"
             assert (full / "figures" / name).read_bytes() == event.encoded_image_string
             with Image.open(io.BytesIO(event.encoded_image_string)) as image:
                 assert (image.mode, image.size) == ("RGB", (event.width, event.height))
@@ -103,11 +104,11 @@ def test_every_picture_is_a_file_with_the_same_bytes(full):
 @pytest.mark.parametrize("tb", ["scalars", "standard"])
 def test_less_may_be_asked_for(tb, tmp_path):
     run_dir = train(digits_run(tmp_path, tb=tb, epochs=1)).run_dir
-    expected = {"data/augmented_batch": [0], **{key: [0, 4] for key in OFTEN}, **{key: [4] for key in ONCE}}
+    expected = {"6_data/augmented_batch": [0], **{key: [0, 4] for key in OFTEN}, **{key: [4] for key in ONCE}}
     assert shown(run_dir) == (expected if tb == "standard" else {})
     assert (run_dir / "figures").exists() == (tb == "standard")
-    assert not (run_dir / "tb" / "projector").exists()
-    assert {"config/text_summary", "data/text_summary"} <= set(root_events(run_dir).Tags()["tensors"])
+    assert not (run_dir / "tb" / "val" / "projector").exists()
+    assert {"config/text_summary", "data/text_summary"} <= set(val_events(run_dir).Tags()["tensors"])
 
 
 def test_pictures_change_no_bit_of_the_training(full, tmp_path):
@@ -254,19 +255,19 @@ def test_a_resumed_run_shows_what_an_uninterrupted_one_does(tmp_path, full, step
     run_dir = resume(tmp_path / "digits" / "r").run_dir
     wanted = {tag: steps for tag, steps in shown(full).items() if tb == "full" or tag not in FULL}
     assert shown(run_dir) == wanted
-    one, other = root_events(run_dir), root_events(full)
+    one, other = val_events(run_dir), val_events(full)
     for tag in wanted:
         pngs = [[event.encoded_image_string for event in events.Images(tag)] for events in (one, other)]
         assert pngs[0] == pngs[1], tag
     assert [event.step for event in one.Scalars("hparam/test_accuracy")] == [16]
     if tb == "full":
         assert one.Tags() == other.Tags()
-        configs = [folder / "tb" / "projector_config.pbtxt" for folder in (run_dir, full)]
+        configs = [folder / "tb" / "val" / "projector_config.pbtxt" for folder in (run_dir, full)]
         assert configs[0].read_bytes() == configs[1].read_bytes()
 
 
-def test_text_and_layout_stand_at_the_start(full):
-    events = root_events(full)
+def test_the_data_report_stands_at_the_start(full):
+    events = val_events(full)
     text = events.Tensors("data/text_summary")[0].tensor_proto.string_val[0].decode()
     report = (full / "data_report.txt").read_text()
     assert html.unescape(text) == f"<pre>{report}</pre>"
@@ -274,16 +275,6 @@ def test_text_and_layout_stand_at_the_start(full):
     assert [row[0] for row in counts] == list("0123456789")
     assert {row[1] for row in counts} == {"16"}
     assert report.split("all ")[-1].split() == ["160", "179", "360"]
-    layout = layout_pb2.Layout.FromString(events.Tensors("custom_scalars__config__")[0].tensor_proto.string_val[0])
-    charts = {chart.title: list(chart.multiline.tag) for category in layout.category for chart in category.chart}
-    assert charts["loss"] == ["^loss$"]
-    assert charts["accuracy"] == ["^accuracy$"]
-    logged = {
-        tag
-        for split in ("train", "val")
-        for tag in EventAccumulator(str(full / "tb" / split)).Reload().Tags()["scalars"]
-    }
-    assert {pattern.strip("^$") for patterns in charts.values() for pattern in patterns} <= logged
 
 
 def test_skipped_images_stand_in_the_data_report(tmp_path):
@@ -298,7 +289,7 @@ def test_skipped_images_stand_in_the_data_report(tmp_path):
     report = (run_dir / "data_report.txt").read_text()
     assert "left out because they cannot be read:" in report
     assert "broken $x_1.png" in report
-    text = root_events(run_dir).Tensors("data/text_summary")[0].tensor_proto.string_val[0].decode()
+    text = val_events(run_dir).Tensors("data/text_summary")[0].tensor_proto.string_val[0].decode()
     assert "broken $x_1.png" in text
 
 
@@ -328,7 +319,7 @@ def test_every_kind_of_model_and_data_gets_the_pictures_it_can_have(model, train
     assert tags >= ONCE
     assert (tags >= OFTEN) == attends
     assert (tags >= FULL) == (model["name"] != "resnet18")
-    rows = (run_dir / "tb" / "projector" / "metadata.tsv").read_text().splitlines()
+    rows = (run_dir / "tb" / "val" / "projector" / "metadata.tsv").read_text().splitlines()
     assert {len(row.split("\t")) for row in rows} == {5}
 
 
@@ -360,7 +351,7 @@ def test_any_number_of_classes_fits_the_confusion_matrix(classes):
 
 
 def test_the_projector_has_one_row_for_each_of_tensors_metadata_and_thumbnails(full):
-    folder = full / "tb" / "projector"
+    folder = full / "tb" / "val" / "projector"
     tensors = np.loadtxt(folder / "tensors.tsv", delimiter="\t")
     header, *rows = [line.split("\t") for line in (folder / "metadata.tsv").read_text().splitlines()]
     assert header == ["label", "predicted", "right", "loss", "path"]
@@ -385,7 +376,7 @@ def test_the_projector_has_one_row_for_each_of_tensors_metadata_and_thumbnails(f
 
 
 def test_pr_curves_stand_in_tensorboard_and_in_a_table(full):
-    tags = {tag for tag in root_events(full).Tags()["tensors"] if tag.startswith("pr/")}
+    tags = {tag for tag in val_events(full).Tags()["tensors"] if tag.startswith("pr/")}
     assert tags == {f"pr/{number}" for number in range(10)}
     with open(full / "figures" / "val_pr_curves.csv", newline="") as file:
         rows = list(csv.DictReader(file))

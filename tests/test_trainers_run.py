@@ -60,7 +60,7 @@ def test_a_run_directory_holds_what_the_design_promises(finished):
     assert expected | {"eval/val_predictions.csv", "eval/test_predictions.csv"} <= names
     assert len(checkpoints(finished.run_dir / "checkpoints", "step")) == 1
     assert len(checkpoints(finished.run_dir / "checkpoints", "best")) == 1
-    for part in (".", "train", "val"):
+    for part in ("train", "val"):
         assert list((finished.run_dir / "tb" / part).glob("events.*")), part
     assert not [name for name in names if name.endswith(".tmp")]
 
@@ -150,26 +150,33 @@ def events(folder: Path) -> EventAccumulator:
 
 def test_train_and_val_share_tags_and_count_optimizer_steps(finished):
     train_events, val_events = (events(finished.run_dir / "tb" / split) for split in ("train", "val"))
-    shared = {"loss", "accuracy"}
-    assert shared | {"optim/lr", "optim/grad_norm", "speed/images_per_s", "speed/data_wait"} == set(
-        train_events.Tags()["scalars"]
-    )
-    assert shared | {"accuracy_top5", "macro_f1", "calibration/ece"} == set(val_events.Tags()["scalars"])
+    shared = {"1_learning/loss", "1_learning/accuracy"}
+    by_step = {f"5_steps/{name}" for name in ("accuracy", "data_wait", "grad_norm", "loss")}
+    by_step |= {"1_learning/lr", "1_learning/speed_images_per_s"}
+    assert shared | by_step == set(train_events.Tags()["scalars"])
+    of_val = {"1_learning/macro_f1", "4_calibration/ece", "hparam/best_val_accuracy", "hparam/best_val_loss"}
+    of_test = {"hparam/test_accuracy", "hparam/test_loss"}
+    assert shared | of_val | of_test == set(val_events.Tags()["scalars"])  # of ten classes top-5 says little
     last = finished.history[-1]["step"]
-    assert [event.step for event in val_events.Scalars("loss")] == [0, last // 2, last]
-    assert [event.step for event in train_events.Scalars("loss")] == list(range(5, last + 1, 5))
+    assert [event.step for event in val_events.Scalars("1_learning/loss")] == [0, last // 2, last]
+    assert [event.step for event in train_events.Scalars("1_learning/loss")] == [last // 2, last]
+    for tag in by_step:
+        assert [event.step for event in train_events.Scalars(tag)] == list(range(5, last + 1, 5))
 
 
 def test_what_tensorboard_shows_stands_in_metrics_csv(finished):
     table = rows(finished.run_dir / "metrics.csv")
-    for event, row in zip(events(finished.run_dir / "tb" / "val").Scalars("accuracy"), table, strict=True):
-        assert event.step == int(row["step"])
-        assert event.value == pytest.approx(float(row["val_accuracy"]))
+    for split, of_split in (("val", table), ("train", table[1:])):  # row 0 is the untrained model
+        shown = events(finished.run_dir / "tb" / split)
+        for name in ("accuracy", "loss"):
+            for event, row in zip(shown.Scalars(f"1_learning/{name}"), of_split, strict=True):
+                assert event.step == int(row["step"])
+                assert event.value == pytest.approx(float(row[f"{split}_{name}"]))
 
 
 def test_the_picture_of_the_first_batch_is_there_un_normalised(finished):
-    root = events(finished.run_dir / "tb")
-    assert "data/augmented_batch" in root.Tags()["images"]
+    root = events(finished.run_dir / "tb" / "val")
+    assert "6_data/augmented_batch" in root.Tags()["images"]
     assert any(tag.startswith("config") for tag in root.Tags()["tensors"])
 
 

@@ -84,7 +84,6 @@ def log_scalars(run: Run) -> None:
     tensorboard.attach_train_scalars(
         run.trainer, run.loggers, run.job.optimizer, run.clock, every=run.options.log_every
     )
-    tensorboard.attach_val_scalars(run.trainer, run.evaluator, run.loggers)
 
 
 def show_progress(run: Run) -> None:
@@ -97,6 +96,10 @@ def validate(run: Run) -> None:
 
 def note_history(run: Run) -> None:
     handlers.attach_history(run.trainer, run.evaluator, run.job.optimizer, run.clock, run.job.device)
+
+
+def log_epochs(run: Run) -> None:
+    tensorboard.attach_epoch_scalars(run.trainer, run.loggers, num_classes=len(run.job.data.class_names))
 
 
 def draw_pictures(run: Run) -> None:
@@ -164,6 +167,7 @@ HANDLERS: tuple[tuple[Callable[[Run], None], bool], ...] = (
     (show_progress, True),
     (validate, False),
     (note_history, False),
+    (log_epochs, True),
     (draw_pictures, True),
     (keep_best_outputs, False),
     (save_best_weights, True),

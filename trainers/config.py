@@ -98,9 +98,9 @@ class OutputConfig:
     """Where a run leaves what it found."""
 
     output_dir: Path = Path("runs")
-    """Parent of all runs; `tensorboard --logdir` shows it."""
+    """Parent of all runs: each data set has a folder in it, which `tensorboard --logdir` shows."""
     run_name: str | None = None
-    """Name of the run's folder. Default: time, model and seed."""
+    """Name of the run's folder. Default: model and seed, numbered from the second on."""
     tb: Literal["scalars", "standard", "full"] = "standard"
     """What TensorBoard shows: curves; pictures too (worst mistakes, confusion, calibration, attention); and, full, PR
     curves, the projector with thumbnails, position embeddings and patch filters."""

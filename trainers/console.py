@@ -96,7 +96,7 @@ def announce(job: Job, run_dir: Path, *, defaults_source: str) -> None:
         ("defaults", defaults_source),
         ("device", train.device),
         ("run", str(run_dir)),
-        ("watch", f"tensorboard --logdir {config.output.output_dir}"),
+        ("watch", f"tensorboard --logdir {run_dir.parent}"),
     ]
     for label, text in rows:
         say(f"{label:>9}  {text}")

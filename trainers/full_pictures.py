@@ -51,7 +51,7 @@ def draw_pr_curves(job: Job, scores: Scores, loggers: RunLoggers, step: int) -> 
         )
         tag = "".join(sign if sign.isprintable() and sign != "/" else "_" for sign in names[index])
         tag = f"pr/{tag}" if tag == names[index] else f"pr/{tag}_{index}"  # what was replaced may not collide
-        loggers.root.writer.add_pr_curve_raw(tag, tp, fp, tn, fn, precision, recall, step, THRESHOLDS)
+        loggers.val.writer.add_pr_curve_raw(tag, tp, fp, tn, fn, precision, recall, step, THRESHOLDS)
         rows = zip(np.linspace(0, 1, THRESHOLDS).tolist(), precision, recall, strict=True)
         lines += [(names[index], f"{t:.4f}", f"{p:.6g}", f"{r:.6g}") for t, p, r in rows]
     loggers.figures.mkdir(exist_ok=True)

@@ -73,7 +73,8 @@ def fold_config(config: RunConfig, fold: int, name: str) -> RunConfig:
 
 def name_of_earlier_folds(config: RunConfig) -> str | None:
     """What the newest folds with these same options are called, for `--auto-resume` without `--run-name`."""
-    for path in sorted(data_folder(config.output, config.data.source).glob("*_fold1/meta.json"), reverse=True):
+    folds = data_folder(config.output, config.data.source).glob("*_fold1/meta.json")
+    for path in sorted(folds, key=lambda path: path.stat().st_mtime_ns, reverse=True):
         name = path.parent.name.removesuffix("_fold1")
         if was_asked_for(fold_config(config, 1, name), path.parent):
             return name

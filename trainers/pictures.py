@@ -85,7 +85,7 @@ def draw_attention(job: Job, model: nn.Module, loggers: RunLoggers, *, step: int
     if attention is None:
         return
     images, distance = attention
-    loggers.add_picture("attention/rollout", png(rollout_sheet(images, title=f"attention rollout, {when}")), step)
+    loggers.add_picture("attention/by_image", png(rollout_sheet(images, title=f"attention rollout, {when}")), step)
     title = f"{len(images)} validation image{'s' * (len(images) > 1)}, {when}"
     loggers.add_picture("attention/distance", png(distance_figure(distance, title=title)), step)
 
@@ -142,10 +142,10 @@ def draw_scores(job: Job, scores: Scores, loggers: RunLoggers, *, step: int, whe
     names, images = job.data.class_names, len(scores.labels)
     title = f"val: {images:,} images, {when}"
     loggers.add_picture(
-        "errors/worst", png(mistakes_sheet(worst(job, scores), title=f"{mistakes_title(scores)}; {when}")), step
+        "mistakes/by_image", png(mistakes_sheet(worst(job, scores), title=f"{mistakes_title(scores)}; {when}")), step
     )
     confusion = confusion_figure(scores.confusion.numpy(), names, title=title)
-    loggers.add_picture("confusion/val", png(confusion), step)
+    loggers.add_picture("mistakes/confusion_matrix", png(confusion), step)
     bins = reliability(scores.logits, scores.labels)
     calibration = reliability_figure(bins, ece=scores.metrics["ece"], title=title)
     loggers.add_picture("calibration/reliability", png(calibration), step)

@@ -85,7 +85,7 @@ def execute(
     reopened = bool(checkpoint and checkpoint["epoch_open"])
     with (
         recorded(job, run_dir, created=created) as record,
-        tensorboard.open_loggers(run_dir / "tb", start_step=start_step, validate_again=reopened) as loggers,
+        tensorboard.open_loggers(run_dir / "tb", start_step=start_step) as loggers,
     ):
         if start_step == 0 and distributed.is_main_process():
             write_start(job, run_dir, loggers)
@@ -99,6 +99,9 @@ def execute(
             run.saver.restore(checkpoint)
             if distributed.is_main_process():
                 run.best.save_if_lost()
+            last = run.trainer.state.history[-1]
+            if start_step and last["step"] == start_step:
+                loggers.write_val(last, num_classes=len(job.data.class_names))
         with signals.held_back():
             fit(run, validate_first=reopened)
         console.say_if_stopped_early(run.trainer, job.config.train, job.total_steps)
@@ -109,7 +112,7 @@ def execute(
 
 
 def write_start(job: Job, run_dir: Path, loggers: tensorboard.RunLoggers) -> None:
-    """What TensorBoard shows from the start: options, the images found, pinned charts, the row in HPARAMS."""
+    """What TensorBoard shows from the start: options, the images found, the row in HPARAMS."""
     report = data_report(job.data)
     write_text(run_dir / "data_report.txt", report)
     tensorboard.write_start(loggers, config=to_dict(job.config), data=report)

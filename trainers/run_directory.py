@@ -6,8 +6,10 @@ import json
 import platform
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import metadata
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +34,14 @@ def data_folder(output: OutputConfig, source: str) -> Path:
     return output.output_dir / (Path(source).stem or "data")
 
 
+def tuning(output: OutputConfig) -> OutputConfig:
+    """The parent of runs that only try a learning rate, which TensorBoard does not show among the others."""
+    return replace(output, output_dir=output.output_dir / "tuning")
+
+
 def free_folder(output: OutputConfig, source: str, name: str) -> Path:
-    """A folder of its own: `--run-name`, else the time and `name`. Nothing is created yet, so that a wrong input leaves
-    nothing behind.
+    """A folder of its own: `--run-name`, else `name`, numbered from the second on. Nothing is created yet, so that a
+    wrong input leaves nothing behind.
 
     Raises:
         ConfigError: `--run-name` is taken.
@@ -46,11 +53,10 @@ def free_folder(output: OutputConfig, source: str, name: str) -> Path:
             going_on = " add --auto-resume to go on with it," if (folder / "config.json").is_file() else ""
             raise ConfigError(f"{folder} exists already;{going_on} choose another --run-name, or remove it")
         return folder
-    name, number = f"{datetime.now():%Y%m%d-%H%M%S}_{name}", 2
-    folder = parent / name
-    while folder.exists():
-        folder, number = parent / f"{name}_{number}", number + 1
-    return folder
+    taken = [path.name for folder in (parent, data_folder(tuning(output), source)) for path in folder.glob("*")]
+    names = (name if number == 1 else f"{name}_{number}" for number in count(1))
+    # The folds and the runs of a comparison begin with its name: another would take up those of one that was removed.
+    return parent / next(name for name in names if not any(f"{other}_".startswith(f"{name}_") for other in taken))
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:

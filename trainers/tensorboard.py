@@ -1,7 +1,14 @@
-"""The window on a run: three event writers in its `tb/` folder, and the handlers that feed them.
+"""The window on a run: two event writers in its `tb/` folder, the handlers that feed them, and every way round what
+TensorBoard (2.21.0, pinned) does not do by itself.
 
-`tb/train` and `tb/val` use the same tags, so both curves share one chart; `tb/` itself holds text, pictures and
-hparams. The step is the optimizer step everywhere. What is drawn is in `trainers/pictures.py`.
+- It sorts sections and cards by name, and opens the first two sections: `SECTIONS` numbers them by what one looks for.
+- It has a row for every folder with events: `tb/train` holds the curves of the training steps, `tb/val` all the rest.
+- Its sidebar holds about 30 letters a row: run folders have no date in their names, and it is started on their parent.
+- It shows what a resumed run logged twice: a purge step in every event file hides what the first life wrote too much.
+- It reads event files in the order of the seconds in their names: see `wait_for_a_new_second`.
+- Its HPARAMS tab takes its columns from the first run, and writes the number 64 as 64.000: see `start_hparams`.
+
+The step is the optimizer step everywhere. What is drawn is in `trainers/pictures.py`.
 """
 
 from __future__ import annotations
@@ -26,23 +33,21 @@ from torch.utils.tensorboard.summary import hparams
 from datasets.files import write_bytes
 from trainers import distributed
 from trainers.handlers import StepClock, Sums
-from trainers.metrics import SCALARS
 
-VAL_TAGS = {name: "calibration/ece" if name == "ece" else name for name in SCALARS}
-# Charts of the CUSTOM SCALARS tab, for one run or for many: category -> title -> patterns of the tags on that chart.
-LAYOUT = {
-    "learning": {"loss": ["^loss$"], "accuracy": ["^accuracy$"]},
-    "more of validation": {
-        "top-5 accuracy": ["^accuracy_top5$"],
-        "macro F1": ["^macro_f1$"],
-        "expected calibration error": ["^calibration/ece$"],
-    },
-    "optimizer": {"learning rate": ["^optim/lr$"], "gradient norm": ["^optim/grad_norm$"]},
-    "speed": {
-        "images per second": ["^speed/images_per_s$"],
-        "share of the time waiting for data": ["^speed/data_wait$"],
-    },
+SECTIONS = ("learning", "mistakes", "attention", "calibration", "steps", "data", "model")
+VAL_TAGS = {
+    "accuracy": "learning/accuracy",
+    "loss": "learning/loss",
+    "macro_f1": "learning/macro_f1",
+    "accuracy_top5": "learning/top5_accuracy",
+    "ece": "calibration/ece",
 }
+
+
+def placed(tag: str) -> str:
+    """The tag with the number of its section in front; of other tags, the tag."""
+    section = tag.partition("/")[0]
+    return f"{SECTIONS.index(section) + 1}_{tag}" if section in SECTIONS else tag
 
 
 class SplitLogger(TensorboardLogger):
@@ -54,24 +59,22 @@ class SplitLogger(TensorboardLogger):
 
     def write_scalars(self, values: Mapping[str, float], step: int) -> None:
         """All in one event. Each event wakes the writer's thread, which takes a core from the training for a moment."""
-        scalars = [Summary.Value(tag=tag, simple_value=float(value)) for tag, value in values.items()]
+        scalars = [Summary.Value(tag=placed(tag), simple_value=float(value)) for tag, value in values.items()]
         self.writer._get_file_writer().add_summary(Summary(value=scalars), step)
 
 
 class RunLoggers:
-    """The three writers of a run, as a context manager that closes them whatever happens."""
+    """The two writers of a run, as a context manager that closes them whatever happens."""
 
-    def __init__(self, folder: Path, *, start_step: int = 0, validate_again: bool = False) -> None:
-        """A run resumed at `start_step` hides what its first life wrote after it; with `validate_again` the
-        validation of `start_step` itself too, which the checkpoint does not hold. The pictures of `start_step`, and
-        all that a run concludes with, are hidden and drawn again: nobody knows which of them its first life drew."""
+    def __init__(self, folder: Path, *, start_step: int = 0) -> None:
+        """A run resumed at `start_step` hides what its first life wrote after it; of `tb/val` also what stands at
+        `start_step` itself: nobody knows which of its pictures were drawn. They are drawn, and its validation is
+        written, again."""
         wait_for_a_new_second(folder)
         self._excepthook, threading.excepthook = threading.excepthook, self._leave_to_the_next_call
-        purge_step = start_step + 1 if start_step else 0
-        self.folder, self.figures = folder, folder.parent / "figures"
-        self.root = SplitLogger(folder, purge_step=start_step)
-        self.train = SplitLogger(folder / "train", purge_step=purge_step)
-        self.val = SplitLogger(folder / "val", purge_step=start_step if validate_again else purge_step)
+        self.folder, self.figures = folder / "val", folder.parent / "figures"
+        self.train = SplitLogger(folder / "train", purge_step=start_step + 1 if start_step else 0)
+        self.val = SplitLogger(self.folder, purge_step=start_step)
 
     def __enter__(self) -> RunLoggers:
         return self
@@ -79,7 +82,7 @@ class RunLoggers:
     def __exit__(self, *exception: object) -> None:
         with ExitStack() as closing:
             closing.callback(setattr, threading, "excepthook", self._excepthook)
-            for logger in (self.root, self.train, self.val):
+            for logger in (self.train, self.val):
                 closing.callback(logger.close)
 
     def _leave_to_the_next_call(self, failed: threading.ExceptHookArgs) -> None:
@@ -88,8 +91,13 @@ class RunLoggers:
             self._excepthook(failed)
 
     def flush(self) -> None:
-        for logger in (self.root, self.train, self.val):
+        for logger in (self.train, self.val):
             logger.writer.flush()
+
+    def write_val(self, row: dict[str, Any], *, num_classes: int) -> None:
+        """The validation of one row of the history. Top-5 accuracy says little of ten classes, and of five nothing."""
+        tags = {name: tag for name, tag in VAL_TAGS.items() if num_classes > 10 or name != "accuracy_top5"}
+        self.val.write_scalars({tag: row[f"val_{name}"] for name, tag in tags.items()}, row["step"])
 
     def add_picture(self, tag: str, png: bytes, step: int) -> Path:
         """Show a PNG, and keep the same bytes as `figures/<tag>_step_<step>.png` beside `tb/`."""
@@ -99,12 +107,13 @@ class RunLoggers:
         width, height = Image.open(io.BytesIO(png)).size
         picture = Summary.Image(encoded_image_string=png, width=width, height=height, colorspace=3)  # 3: RGB
         # Not add_image: that one would encode pixels, and cannot show the very file.
-        self.root.writer._get_file_writer().add_summary(Summary(value=[Summary.Value(tag=tag, image=picture)]), step)
+        value = Summary.Value(tag=placed(tag), image=picture)
+        self.val.writer._get_file_writer().add_summary(Summary(value=[value]), step)
         return path
 
     def add_text(self, tag: str, text: str) -> None:
         """Plain text as it is: in a <pre> block, escaped. Markdown would eat underscores, and names hold anything."""
-        self.root.writer.add_text(tag, f"<pre>{html.escape(text)}</pre>", 0)
+        self.val.writer.add_text(tag, f"<pre>{html.escape(text)}</pre>", 0)
 
 
 class NullLoggers(RunLoggers):
@@ -119,12 +128,15 @@ class NullLoggers(RunLoggers):
     def flush(self) -> None:
         pass
 
+    def write_val(self, row: dict[str, Any], *, num_classes: int) -> None:
+        pass
 
-def open_loggers(folder: Path, *, start_step: int, validate_again: bool) -> RunLoggers:
+
+def open_loggers(folder: Path, *, start_step: int) -> RunLoggers:
     """The loggers of this process; see RunLoggers. Of several processes only the main one writes."""
     if not distributed.is_main_process():
         return NullLoggers()
-    return RunLoggers(folder, start_step=start_step, validate_again=validate_again)
+    return RunLoggers(folder, start_step=start_step)
 
 
 def wait_for_a_new_second(folder: Path) -> None:
@@ -143,12 +155,12 @@ def attach_train_scalars(trainer: Engine, loggers: RunLoggers, optimizer: Any, c
         means, rates = Sums.means(sums), clock.take_window()
         rate = max(group["lr"] for group in optimizer.param_groups)
         values = {
-            "loss": means["loss"],
-            "accuracy": means["accuracy"],
-            "optim/lr": rate,
-            "optim/grad_norm": means["grad_norm"],
-            "speed/images_per_s": rates["images_per_s"],
-            "speed/data_wait": rates["data_wait"],
+            "learning/lr": rate,
+            "learning/speed_images_per_s": rates["images_per_s"],
+            "steps/loss": means["loss"],
+            "steps/accuracy": means["accuracy"],
+            "steps/grad_norm": means["grad_norm"],
+            "steps/data_wait": rates["data_wait"],
         }
         logger.write_scalars(values, step)
         engine.state.window_sums = dict.fromkeys(Sums.KEYS, 0.0)
@@ -156,22 +168,25 @@ def attach_train_scalars(trainer: Engine, loggers: RunLoggers, optimizer: Any, c
     loggers.train.attach(trainer, write, Events.ITERATION_COMPLETED(every=every))
 
 
-def attach_val_scalars(trainer: Engine, evaluator: Engine, loggers: RunLoggers) -> None:
-    def write(engine: Engine, logger: SplitLogger, _: Any) -> None:
-        # trainer.state.iteration, not Ignite's global_step_from_engine: that one would count epochs here.
-        logger.write_scalars(
-            {tag: engine.state.metrics[name] for name, tag in VAL_TAGS.items()}, trainer.state.iteration
-        )
+def attach_epoch_scalars(trainer: Engine, loggers: RunLoggers, *, num_classes: int) -> None:
+    """After each epoch the mean over its training steps and its validation, once the history holds them."""
 
-    loggers.val.attach(evaluator, write, Events.COMPLETED)
+    def write(engine: Engine, logger: SplitLogger, event: Any) -> None:
+        row = engine.state.history[-1]
+        if event == Events.EPOCH_COMPLETED:
+            values = {f"learning/{name}": row[f"train_{name}"] for name in ("accuracy", "loss")}
+            logger.write_scalars(values, row["step"])
+        if event == Events.EPOCH_COMPLETED or engine.state.iteration == 0:
+            loggers.write_val(row, num_classes=num_classes)
+
+    for event in (Events.STARTED, Events.EPOCH_COMPLETED):
+        loggers.train.attach(trainer, write, event)
 
 
 def write_start(loggers: RunLoggers, *, config: dict[str, Any], data: str) -> None:
-    """What is known before the first step: options and data as text, and which charts CUSTOM SCALARS pins."""
+    """What is known before the first step: options and data as text."""
     loggers.add_text("config", json.dumps(config, indent=2, ensure_ascii=False))
     loggers.add_text("data", data)
-    charts = {category: {title: ["Multiline", tags] for title, tags in of.items()} for category, of in LAYOUT.items()}
-    loggers.root.writer.add_custom_scalars(charts)
 
 
 def start_hparams(loggers: RunLoggers, values: dict[str, Any]) -> None:
@@ -180,13 +195,13 @@ def start_hparams(loggers: RunLoggers, values: dict[str, Any]) -> None:
     Only the session's start is written, not the experiment summary: TensorBoard takes its columns from the first
     summary it meets, and those of other runs would vanish. torch's add_hparams writes both, into a nested run.
     """
-    plain = {key: str(value) if isinstance(value, bool) or value is None else value for key, value in values.items()}
+    plain = {key: value if isinstance(value, float) else str(value) for key, value in values.items()}
     _experiment, start, _end = hparams(plain, {})
-    loggers.root.writer._get_file_writer().add_summary(start)
+    loggers.val.writer._get_file_writer().add_summary(start)
 
 
 def finish_hparams(loggers: RunLoggers, metrics: dict[str, float], step: int) -> None:
     """Close the row with the run's final metrics, as `hparam/<name>` scalars in the same run."""
-    loggers.root.write_scalars({f"hparam/{name}": value for name, value in metrics.items()}, step)
+    loggers.val.write_scalars({f"hparam/{name}": value for name, value in metrics.items()}, step)
     _experiment, _start, end = hparams({}, {})
-    loggers.root.writer._get_file_writer().add_summary(end)
+    loggers.val.writer._get_file_writer().add_summary(end)
