@@ -354,3 +354,16 @@ def test_what_a_killed_process_had_begun_to_write_goes_when_its_run_is_taken_up(
         path.touch()
     resume(run_dir)
     assert not [path for path in left if path.exists()]
+
+
+@pytest.mark.xfail(strict=True, reason="a run whose patience is over trains one more epoch when it is taken up")
+@pytest.mark.parametrize("stop", [crash, signal_myself])
+def test_a_run_that_ends_early_is_not_trained_further_when_it_stops_before_its_results(tmp_path, stop):
+    config = demanding_config(tmp_path)
+    config = replace(config, train=replace(config.train, epochs=6, patience=2, lr=1e-12))
+    whole = train(replace(config, output=replace(config.output, output_dir=tmp_path / "whole")))
+    last = whole.history[-1]["epoch"]
+    assert last < 6
+    with pytest.raises((Crash, Interrupted)):
+        train(config, handlers=[lambda trainer: trainer.add_event_handler(Events.EPOCH_COMPLETED(once=last), stop)])
+    assert_ends_like(run_content(whole.run_dir), tmp_path / "digits" / "r")
