@@ -356,7 +356,6 @@ def test_what_a_killed_process_had_begun_to_write_goes_when_its_run_is_taken_up(
     assert not [path for path in left if path.exists()]
 
 
-@pytest.mark.xfail(strict=True, reason="a run whose patience is over trains one more epoch when it is taken up")
 @pytest.mark.parametrize("stop", [crash, signal_myself])
 def test_a_run_that_ends_early_is_not_trained_further_when_it_stops_before_its_results(tmp_path, stop):
     config = demanding_config(tmp_path)

@@ -60,6 +60,13 @@ class Run:
             if distributed.is_main_process() or not writes:
                 attach(self)
 
+    @property
+    def ended_early(self) -> bool:
+        """Whether time or patience is over, in an earlier life perhaps."""
+        stopping = self.states.get("early_stopping")
+        impatient = stopping is not None and stopping.counter >= stopping.patience
+        return impatient or (self.budget is not None and self.budget.spent)
+
 
 def set_learning_rate(run: Run) -> None:
     handlers.attach_learning_rate(run.trainer, run.job.optimizer, schedule(run.job))

@@ -137,7 +137,7 @@ def fit(run: Run, *, validate_first: bool) -> None:
 def take_steps(run: Run, *, validate_first: bool) -> None:
     """All steps that are left. None when the run is done: Ignite would start it over (its issue #3622)."""
     job, trainer = run.job, run.trainer
-    trainer.should_terminate = run.budget is not None and run.budget.spent
+    trainer.should_terminate = run.ended_early
     if validate_first:
         trainer.fire_event(Events.EPOCH_COMPLETED)  # the validation that was interrupted, and what follows it
     if trainer.state.iteration < job.total_steps and not trainer.should_terminate:
