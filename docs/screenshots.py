@@ -41,20 +41,9 @@ const find = (test, root = document) => {
   }
 };
 """
-TAGS = "%5E(accuracy%7Closs%7Coptim.*%7Cspeed/images.*)%24"
 VIEWS = {
-    "tensorboard": View(
-        f"?tagFilter={TAGS}&smoothing=0#timeseries",
-        "document.querySelector('scalar-card')",
-        5,
-        click="[...document.querySelectorAll('button')].find(node => /Settings/.test(node.textContent))?.click()",
-    ),
-    "tensorboard_images": View(
-        "#images&tagFilter=errors%7Crollout%7Cconfusion", "find(node => node.tagName === 'TF-IMAGE-LOADER')", 5, 1300
-    ),
-    "tensorboard_custom_scalars": View(
-        "#custom_scalars", "find(node => node.tagName === 'TF-CUSTOM-SCALAR-MULTI-LINE-CHART-CARD')", 5, 1100
-    ),
+    "tensorboard": View("", "document.querySelector('scalar-card')", 5, 1000),  # as it opens
+    "tensorboard_images": View("#images", "find(node => node.tagName === 'TF-IMAGE-LOADER')", 5, 1300),
     "tensorboard_hparams": View("#hparams", "find(node => node.tagName === 'TF-HPARAMS-TABLE-VIEW')", 5, 600, 2400),
     "tensorboard_projector": View("#projector", "find(node => node.tagName === 'IFRAME')", 10, 900),
     "tensorboard_pr_curves": View("#pr_curves", "find(node => node.tagName === 'TF-PR-CURVE-CARD')", 4, 900),

@@ -18,7 +18,7 @@ class Judged:
     """Classes with their probabilities, best first: all of them, or the best few."""
     label: str | None = None
     pixels: np.ndarray | None = None
-    """uint8 (C, S, S): what the model saw."""
+    """uint8 (C, h, w): what the model saw, or the original."""
     rollout: Tensor | None = None
     """(G, G): what the tokens that the head reads see of each patch."""
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from textwrap import wrap
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -55,9 +56,10 @@ def confusion_figure(confusion: np.ndarray, class_names: Sequence[str], *, title
     figure.colorbar(image, ax=axis, shrink=0.8, label="share of the true class")
     axis.set_xlabel("predicted")
     axis.set_ylabel("true")
-    axis.set_title(escape(title), fontsize=10)
+    lines = [line for part in title.split("\n") for line in wrap(part, round(14 * side))]
+    figure.suptitle(escape("\n".join(lines)), fontsize=9)
     if count <= 40:
-        names = [escape(shorten(name)) for name in class_names]
+        names = [escape("\n".join(wrap(name, 18)) or "?") for name in class_names]
         axis.set_xticks(range(count), names, rotation=90 if count * max(map(len, names)) > 12 * side else 0, fontsize=8)
         axis.set_yticks(range(count), names, fontsize=8)
     if count <= 25:

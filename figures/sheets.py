@@ -8,21 +8,22 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
 from torch.nn import functional as F
 
 from figures.attention import blended
 from figures.judged import Judged
-from figures.results import RIGHT, UNKNOWN, WRONG, escape, readable, shorten
+from figures.results import RIGHT, UNKNOWN, WRONG, escape, readable
 
 DPI = 100
-TILE = 136  # about so many pixels per side, and what three short lines of caption need
+TILE = 168  # about so many pixels per side: two fit into a card of TensorBoard as they are
 GAP, LINE, TITLE = 14, 15, 36  # pixels between tiles, per line of a caption, above the tiles
 LETTER = 6.9  # pixels a letter of a caption takes on average
 DIM = "#57606a"
@@ -51,38 +52,42 @@ def png_of(picture: np.ndarray) -> bytes:
 
 
 def tile_picture(pixels: np.ndarray, side: int = TILE) -> np.ndarray:
-    """uint8 (C, S, S) -> (t, t, 3) with t near `side`: small pixels stay squares, large images are shrunk smoothly."""
-    channels, given = pixels.shape[0], pixels.shape[-1]
-    rgb = pixels if channels == 3 else np.repeat(pixels[:1], 3, axis=0)
-    picture = np.ascontiguousarray(rgb.transpose(1, 2, 0))
-    if given <= side // 2:
-        factor = round(side / given)
-        return picture.repeat(factor, axis=0).repeat(factor, axis=1)
-    return np.asarray(Image.fromarray(picture).resize((side, side), Image.Resampling.BICUBIC))
+    """uint8 (C, h, w) -> (t, t, 3) with t near `side`, on white where it is no square: small pixels stay squares, large
+    images are shrunk smoothly."""
+    rgb = pixels if pixels.shape[0] == 3 else np.repeat(pixels[:1], 3, axis=0)
+    picture = Image.fromarray(np.ascontiguousarray(rgb.transpose(1, 2, 0)))
+    longer = max(picture.size)
+    if longer <= side // 2:
+        side, method = round(side / longer) * longer, Image.Resampling.NEAREST
+    else:
+        method = Image.Resampling.BICUBIC
+    return np.asarray(ImageOps.pad(picture, (side, side), method, color="white"))
 
 
-def sheet(tiles: Sequence[Tile], *, title: str, columns: int = 4) -> Figure:
-    """Tiles of one size, each with its caption, under a title; in short rows, for TensorBoard's cards are narrow."""
-    columns = min(columns, len(tiles))
+def sheet(tiles: Sequence[Tile], *, title: str, columns: int = 2) -> Figure:
+    """Tiles, each with its caption, under a title of one line or more; in short rows, for TensorBoard's cards are
+    narrow."""
     rows = math.ceil(len(tiles) / columns)
-    height, width = tiles[0].picture.shape[:2]
+    height, width = (max(tile.picture.shape[side] for tile in tiles) for side in (0, 1))
     lines = max(len(tile.caption) for tile in tiles)
     step_x, step_y = width + GAP, height + lines * LINE + GAP
-    # A title may need more room than a few tiles do.
-    canvas_width = max(columns * step_x + GAP, round(8.2 * len(title)) + 2 * GAP)
-    canvas = np.full((TITLE + rows * step_y, canvas_width, 3), 255, np.uint8)
+    canvas_width = columns * step_x + GAP
+    titles = [line for part in title.split("\n") for line in wrap(part, round(canvas_width / 7.6))]
+    top = TITLE + LINE * (len(titles) - 1)
+    canvas = np.full((top + rows * step_y, canvas_width, 3), 255, np.uint8)
     figure = Figure(figsize=(canvas_width / DPI, len(canvas) / DPI), dpi=DPI)
 
     def write(x: int, y: int, text: str, *, size: float, colour: str) -> None:
         place = x / canvas_width, 1 - y / len(canvas)
         figure.text(*place, escape(text), fontsize=size, color=colour, ha="left", va="top")
 
-    write(GAP, 11, title, size=10.5, colour=UNKNOWN)
+    for number, line in enumerate(titles):
+        write(GAP, 9 + number * LINE, line, size=9, colour=UNKNOWN)
     for number, (picture, caption) in enumerate(tiles):
-        x, y = GAP + number % columns * step_x, TITLE + number // columns * step_y
-        canvas[y : y + height, x : x + width] = picture
-        for line, (text, colour) in enumerate(caption):
-            write(x, y + height + 3 + line * LINE, text, size=8, colour=colour)
+        x, y = GAP + number % columns * step_x, top + number // columns * step_y
+        canvas[y : y + len(picture), x : x + picture.shape[1]] = picture
+        for place, (text, colour) in enumerate(caption):
+            write(x, y + len(picture) + 3 + place * LINE, text, size=8, colour=colour)
     figure.figimage(canvas)
     return figure
 
@@ -93,7 +98,7 @@ def mistakes_sheet(images: Sequence[Judged], *, title: str) -> Figure:
     for image in images:
         picture = picture_of(image)
         of_label = next(probability for name, probability in image.ranked if name == image.label)
-        tiles.append(Tile(picture, caption(image, width=picture.shape[1], of_label=of_label)))
+        tiles.append(Tile(picture, caption(image, of_label=of_label)))
     return sheet(tiles, title=title)
 
 
@@ -103,7 +108,7 @@ def rollout_sheet(images: Sequence[Judged], *, title: str) -> Figure:
     for image in images:
         picture = picture_of(image)
         assert image.rollout is not None
-        tiles.append(Tile(over_and_under(picture, image.rollout), caption(image, width=picture.shape[1])))
+        tiles.append(Tile(over_and_under(picture, image.rollout), caption(image)))
     return sheet(tiles, title=title)
 
 
@@ -130,17 +135,16 @@ def batch_picture(images: Tensor, *, mean: Sequence[float], std: Sequence[float]
     return F.pad(grid.permute(2, 0, 3, 1, 4).flatten(3).flatten(1, 2), (1, 1, 1, 1), value=255).permute(1, 2, 0).numpy()
 
 
-def caption(image: Judged, *, width: int, of_label: float | None = None) -> tuple[tuple[str, str], ...]:
-    """What an image was taken for, what it is, and its file, each short enough for `width` pixels."""
-
-    def line(before: str, name: str, after: str) -> str:
-        room = round(width / LETTER) - len(before) - len(after)
-        return f"{before}{shorten(readable(name), max(room, 3))}{after}"
-
-    return (
-        (line("", image.predicted, f" ({image.probability:.1%})"), RIGHT if image.label == image.predicted else WRONG),
-        (line("true: ", image.label or "?", f" ({of_label:.1%})" if of_label is not None else ""), UNKNOWN),
-        (tail(readable(image.path), round(width / LETTER)), DIM),
+def caption(image: Judged, *, of_label: float | None = None) -> tuple[tuple[str, str], ...]:
+    """What an image was taken for, what it is, and its file's name, all whole: in as many lines as they take."""
+    share = f" ({of_label:.1%})" if of_label is not None else ""
+    texts = (
+        (f"{readable(image.predicted)} ({image.probability:.1%})", RIGHT if image.label == image.predicted else WRONG),
+        (f"true: {readable(image.label or '?')}{share}", UNKNOWN),
+        (readable(image.path.rpartition("/")[2]), DIM),
+    )
+    return tuple(
+        (line, colour) for text, colour in texts for line in wrap(text, round(TILE / LETTER), break_on_hyphens=False)
     )
 
 
@@ -153,11 +157,6 @@ def over_and_under(picture: np.ndarray, rollout: Tensor) -> np.ndarray:
     low, high = shares.min(), shares.max()
     over = blended(picture.transpose(2, 0, 1), (shares - low) / (high - low).clamp(min=0.5)).transpose(1, 2, 0)
     return np.concatenate([picture, np.full((4, picture.shape[1], 3), 255, np.uint8), over])
-
-
-def tail(path: str, limit: int) -> str:
-    """The end of a path, which tells files apart."""
-    return path if len(path) <= limit else "…" + path[1 - limit :]
 
 
 def position_similarity_figure(positions: Tensor) -> Figure:

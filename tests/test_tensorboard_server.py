@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
 import pytest
+from headless_browser import Browser, find_browser
 from killed_runs import Crash, crash_after, demanding_config
 from PIL import Image
 
@@ -165,3 +167,28 @@ def test_hparams_show_the_run_with_its_final_metrics(server, finished):
     assert group["hparams"]["model"] == "vit_micro_2"
     values = {(metric["name"]["group"], metric["name"]["tag"]): metric["value"] for metric in group["metricValues"]}
     assert values["", "hparam/test_accuracy"] == pytest.approx(finished.test["accuracy"])
+
+
+@pytest.mark.skipif(find_browser() is None, reason="needs Chromium and bash")
+def test_at_first_sight_the_curves_are_open_and_a_run_is_two_rows_of_one_line(finished, tmp_path):
+    """What TensorBoard opens, in what order, and how wide a row is, follows from its page alone."""
+    cells = "document.querySelectorAll('tb-data-table-content-cell.table-column-run .cell')"
+    lines = f"""[...{cells}].map(cell => {{
+        const text = document.createRange(); text.selectNodeContents(cell);
+        return [cell.textContent.trim(), text.getClientRects().length];
+    }})"""
+    shutil.copytree(finished.run_dir / "tb", tmp_path / "digits" / "vit_micro_2_s10_12" / "tb")
+    with serving(tmp_path / "digits", "true", tmp_path / "log") as address:
+        browser = Browser(tmp_path / "profile")
+        try:
+            window = {"width": 1500, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
+            browser.call("Emulation.setDeviceMetricsOverride", **window)
+            browser.call("Page.navigate", url=address)
+            browser.wait_for("document.querySelectorAll('scalar-card').length > 4", seconds=60)
+            cards = browser.evaluate("[...document.querySelectorAll('scalar-card .tag')].map(tag => tag.textContent)")
+            rows = browser.evaluate(lines)
+        finally:
+            browser.close()
+    names = ["accuracy", "loss", "lr", "macro_f1", "speed_images_per_s"]
+    assert [card.strip() for card in cards] == [f"1_learning/{name}" for name in names]
+    assert rows == [[f"vit_micro_2_s10_12/tb/{part}", 1] for part in ("train", "val")]

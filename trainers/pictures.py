@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from ignite.engine import Engine, Events
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from datasets.sampling import BatchKey
 from figures.judged import Judged
@@ -28,6 +27,9 @@ from vit.parts import patch_filters
 
 SHOWN = 8  # validation images whose attention is followed
 MISTAKES = 16
+READ_MISTAKES = "Coloured: what the model said, and how sure it was. A wrong label, or a class that looks like another?"
+READ_CONFUSION = "Each row is a true class; what lies off the diagonal was taken for another."
+READ_ROLLOUT = "Below each image: the brighter a patch, the more of it reaches the head."
 BATCH = 32  # images of the first training batch
 
 
@@ -85,7 +87,9 @@ def draw_attention(job: Job, model: nn.Module, loggers: RunLoggers, *, step: int
     if attention is None:
         return
     images, distance = attention
-    loggers.add_picture("attention/by_image", png(rollout_sheet(images, title=f"attention rollout, {when}")), step)
+    loggers.add_picture(
+        "attention/by_image", png(rollout_sheet(images, title=f"attention rollout, {when}\n{READ_ROLLOUT}")), step
+    )
     title = f"{len(images)} validation image{'s' * (len(images) > 1)}, {when}"
     loggers.add_picture("attention/distance", png(distance_figure(distance, title=title)), step)
 
@@ -141,10 +145,10 @@ def draw_scores(job: Job, scores: Scores, loggers: RunLoggers, *, step: int, whe
 
     names, images = job.data.class_names, len(scores.labels)
     title = f"val: {images:,} images, {when}"
-    loggers.add_picture(
-        "mistakes/by_image", png(mistakes_sheet(worst(job, scores), title=f"{mistakes_title(scores)}; {when}")), step
-    )
-    confusion = confusion_figure(scores.confusion.numpy(), names, title=title)
+    shown = f"{mistakes_title(scores)}; {when}\n{READ_MISTAKES}"
+    loggers.add_picture("mistakes/by_image", png(mistakes_sheet(worst(job, scores), title=shown)), step)
+    headline = f"confusion matrix, {title}\n{READ_CONFUSION}"
+    confusion = confusion_figure(scores.confusion.numpy(), names, title=headline)
     loggers.add_picture("mistakes/confusion_matrix", png(confusion), step)
     bins = reliability(scores.logits, scores.labels)
     calibration = reliability_figure(bins, ece=scores.metrics["ece"], title=title)
@@ -152,21 +156,20 @@ def draw_scores(job: Job, scores: Scores, loggers: RunLoggers, *, step: int, whe
 
 
 def worst(job: Job, scores: Scores) -> list[Judged]:
-    """The wrongly classified images with the highest loss, the worst first; where all is right, the least certain."""
-    losses = F.cross_entropy(scores.logits.double(), scores.labels, reduction="none")
-    wrong = scores.logits.argmax(dim=1) != scores.labels
-    if wrong.any():
-        losses = losses.where(wrong, -torch.inf)
-    count = min(MISTAKES, int(wrong.sum()) or len(losses))
-    rows = losses.sort(descending=True, stable=True).indices[:count]
+    """The wrongly classified images, of which the model was surest first; where all is right, the least certain."""
+    sureness, predicted = scores.logits.double().softmax(dim=1).max(dim=1)
+    wrong = predicted != scores.labels
+    order = sureness.where(wrong, -torch.inf) if wrong.any() else -sureness
+    count = min(MISTAKES, int(wrong.sum()) or len(order))
+    rows = order.sort(descending=True, stable=True).indices[:count]
     return judge(job, rows.tolist(), scores.logits[rows].double(), scores.labels[rows])
 
 
 def mistakes_title(scores: Scores) -> str:
     wrong, images = int((scores.logits.argmax(dim=1) != scores.labels).sum()), len(scores.labels)
     if not wrong:
-        return f"no mistake on {images:,} validation images; those with the highest loss"
-    shown = f"the {MISTAKES} worst of" if wrong > MISTAKES else "all"
+        return f"no mistake on {images:,} validation images; those it was least sure of"
+    shown = f"the {MISTAKES} surest of" if wrong > MISTAKES else "all"
     return f"{shown} {wrong:,} mistake{'s' * (wrong > 1)} on {images:,} validation images"
 
 

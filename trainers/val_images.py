@@ -27,13 +27,16 @@ def images_of(job: Job) -> Any:
 
 
 def judge(
-    job: Job, rows: Sequence[int], logits: Tensor, labels: Tensor, rollouts: Iterable[Tensor | None] = repeat(None)
+    job: Job, rows: Sequence[int], logits: Tensor, labels: Tensor, rollouts: Iterable[Tensor] | None = None
 ) -> list[Judged]:
-    """The val images `rows` with the logits (N, classes) that a model gave them, and their labels (N,)."""
+    """The val images `rows` with the logits (N, classes) that a model gave them, and their labels (N,): their original
+    pictures, or with `rollouts` what the model saw, which these lie over."""
     images, names = images_of(job), job.data.class_names
     ranked = rank(logits.softmax(dim=1), names)
     own_names = [names[label] for label in labels.tolist()]
-    return [*map(Judged, map(images.path, rows), ranked, own_names, images.stored(rows), rollouts)]
+    pictures = images.stored(rows) if rollouts is not None else (images.raw(row).numpy() for row in rows)
+    maps = repeat(None) if rollouts is None else rollouts
+    return [*map(Judged, map(images.path, rows), ranked, own_names, pictures, maps)]
 
 
 @contextmanager
