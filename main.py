@@ -1,7 +1,5 @@
 """The command line: argv -> options -> one command -> exit code. No tensor code, and nothing heavy for --help."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """From argv to a frozen options object, with one line for every mistake. No torch here."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import io
@@ -70,11 +68,7 @@ def parse(options_class: type, argv: Sequence[str], *, prog: str, default: Any =
 
 @contextlib.contextmanager
 def output_file(path: Path, *, errors: str = "strict") -> Iterator[TextIO]:
-    """A text file that takes its place when it is whole; its folder is made.
-
-    Raises:
-        UsageError: it cannot be written there.
-    """
+    """A text file that takes its place when it is whole; its folder is made."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with text_file(path, errors=errors) as file:

@@ -60,13 +60,7 @@ parse = partial(arguments.parse, CheckConfig)
 
 
 def main(config: CheckConfig) -> int:
-    """Check, write the full list, print the short one. Returns 0, or 3 when training would be wrong.
-
-    Raises:
-        FileNotFoundError: there is no such data.
-        DataError: it cannot be listed, or has no image in it.
-        UsageError: the list cannot be written there.
-    """
+    """Check, write the full list, print the short one. Returns 0, or 3 when training would be wrong."""
     from datasets.checking.check import check_source
 
     start = time.perf_counter()

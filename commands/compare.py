@@ -100,11 +100,7 @@ def request_of(options: Options) -> Request:
 
 
 def parse_arm(text: str, base: RunConfig) -> RunConfig:
-    """The options of one arm: `base` with what `text` changes.
-
-    Raises:
-        UsageError: an option that arms may not differ in, or a value that cannot be.
-    """
+    """The options of one arm: `base` with what `text` changes."""
     model, *changes = [part.strip() for part in text.split(",")]
     words = ["--model", model]
     for change in changes:

@@ -1,7 +1,5 @@
 """`export RUN --format safetensors|onnx|pt2`: a file that other programs run, checked against the model."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path

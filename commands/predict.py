@@ -127,11 +127,7 @@ def _write(results: Iterable[Judged | Unreadable], file: TextIO, options: Option
 
 
 def temperature_of(classifier: Classifier) -> float:
-    """What `evaluate` fitted for this run.
-
-    Raises:
-        UsageError: nothing has been fitted.
-    """
+    """What `evaluate` fitted for this run."""
     from inference.evaluation_report import read_temperature
 
     temperature = read_temperature(classifier.folder / "eval")

@@ -1,7 +1,5 @@
 """`resume RUN`: train a stopped run to its end."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`serve RUN`: a page on this machine to drop images on."""
 
-from __future__ import annotations
-
 import signal
 from dataclasses import dataclass, field
 from functools import partial

@@ -1,7 +1,5 @@
 """The arms of a plan: what competes. Each is built once before any of them trains."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -41,11 +39,7 @@ def default_arms(source: str) -> tuple[str, ...]:
 
 
 def measure_arms(configs: Sequence[RunConfig]) -> tuple[PlannedArm, ...]:
-    """Build every arm once, so that whatever is wrong with one shows before any of them trains.
-
-    Raises:
-        ConfigError, DataError, WeightsError: what is wrong with an arm.
-    """
+    """Build every arm once, so that whatever is wrong with one shows before any of them trains."""
     jobs = [prepare(config) for config in configs]
     names = arm_names([to_dict(job.config) for job in jobs])
     twins = sorted(name for name in names if names.count(name) > 1)

@@ -1,7 +1,5 @@
 """From runs to arrays, and from arrays to the pictures of a report."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +10,7 @@ from comparison.results import ConditionResult
 from comparison.runs import Arm, Condition, Run
 from comparison.statistics import calibration_bins
 from figures import comparison as figures
+from figures.results import png
 
 TITLES = {
     "accuracy_by_labels": "Accuracy by labels per class",
@@ -60,7 +59,7 @@ def draw(results: Sequence[ConditionResult], sights: Sights) -> list[Picture]:
             "Attention rollout of the first seed's model, true class above each image; bright is what it looks at."
         )
         drawn.append(("attention", None, caption, figures.attention(sights.arms, sights.images)))
-    return [Picture(kind, condition, caption, figures.png(figure)) for kind, condition, caption, figure in drawn]
+    return [Picture(kind, condition, caption, png(figure)) for kind, condition, caption, figure in drawn]
 
 
 def _accuracy_by_labels(results: Sequence[ConditionResult]) -> tuple[str, figures.Figure]:
@@ -92,10 +91,13 @@ def _of_condition(result: ConditionResult) -> Iterator[tuple[str, str, figures.F
             f"Counts of scored images{f', {seeds} seeds added up' if seeds > 1 else ''}. Rows are the true classes.",
             figures.confusion_matrices(names, list(map(confusion, arms)), class_names),
         )
+    bins = [
+        np.sum([calibration_bins(run.probabilities, run.labels).numpy() for run in arm.runs], axis=0) for arm in arms
+    ]
     yield (
         "reliability",
         "On the diagonal confidence is honest; below it the arm is too sure. ECE is the mean gap.",
-        figures.reliability(names, list(map(reliability_bins, arms)), [row.scores.ece for row in result.arms]),
+        figures.reliability(names, bins, [row.scores.ece for row in result.arms]),
     )
 
 
@@ -116,11 +118,4 @@ def curves(run: Run) -> figures.Curves:
 
 def confusion(arm: Arm) -> np.ndarray:
     """int64 (C, C), rows true, summed over the arm's runs."""
-    count = len(arm.runs[0].class_names)
-    cells = np.concatenate([run.labels * count + run.predicted for run in arm.runs])
-    return np.bincount(cells, minlength=count**2).reshape(count, count)
-
-
-def reliability_bins(arm: Arm) -> np.ndarray:
-    """The sums in 15 bins of confidence, over all the arm's runs."""
-    return np.sum([calibration_bins(run.probabilities, run.labels).numpy() for run in arm.runs], axis=0)
+    return np.sum([run.confusion for run in arm.runs], axis=0)

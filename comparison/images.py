@@ -1,7 +1,5 @@
 """The images behind the numbers: which ones only one arm gets right, how they look, and where the models look."""
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Sequence
@@ -120,11 +118,7 @@ def usual_prediction(arm: Arm, row: int) -> tuple[str, int]:
 
 
 def open_images(run: Run, rows: Sequence[int]) -> list[Image.Image]:
-    """The scored images `rows` of a run, as its data set has them.
-
-    Raises:
-        DataError, OSError: the data set is gone, or has changed.
-    """
+    """The scored images `rows` of a run, as its data set has them."""
     config = from_dict(DataConfig, run.config["data"])
     samples = read_samples(config)
     place = {path: index for index, path in enumerate(samples.paths)}

@@ -1,7 +1,5 @@
 """What the arms of a comparison are called, and which options tell them apart: from the options of their runs alone."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any

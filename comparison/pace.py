@@ -1,7 +1,5 @@
 """What the same comparison on photographs takes on this machine: measured on one product, not on the model."""
 
-from __future__ import annotations
-
 import shlex
 import time
 

@@ -1,7 +1,5 @@
 """report.html from its template: what stands in the tables and sections of the page."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a plan does, in words: one screen before the first run, and the protocol and the warnings of the report."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from comparison.plan import Plan

@@ -1,7 +1,5 @@
 """Everything a comparison leaves behind: table.csv, table.md, report.html, figures and a TensorBoard event file."""
 
-from __future__ import annotations
-
 import io
 import os
 import shutil
@@ -27,9 +25,6 @@ def write_report(comparison: Comparison, results: Sequence[ConditionResult], fol
     """Write the report, its figures and `tb/`; files appear whole or not at all, and replace those of an earlier one.
 
     Images come from the runs' data set and attention from their weights; where these are gone, the report says so.
-
-    Raises:
-        OSError: the folder cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     disagreements = [disagreement(result) for result in results]

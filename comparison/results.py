@@ -1,7 +1,5 @@
 """The numbers of a comparison, computed once: per arm its scores and costs, per pair of arms the judgement."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -15,7 +13,6 @@ from comparison.statistics import (
     calibration_bins,
     holm,
     is_claim,
-    macro_f1,
     mcnemar,
     paired_difference,
     verdict,
@@ -23,6 +20,7 @@ from comparison.statistics import (
 )
 from trainers.calibration import expected_calibration_error
 from trainers.config import from_dict
+from trainers.metrics import macro_f1
 from vit.config import ModelConfig
 from vit.factory import build_model
 from vit.summary import summarise
@@ -139,7 +137,7 @@ def score(arm: Arm) -> Scores:
         accuracy_sd=float(accuracies.std(ddof=1)) if len(runs) > 1 else None,
         wilson_low=min(lows),
         wilson_high=max(highs),
-        macro_f1=float(np.mean([macro_f1(run.labels, run.predicted) for run in runs])),
+        macro_f1=float(np.mean([macro_f1(torch.from_numpy(run.confusion)) for run in runs])),
         ece=float(np.mean(errors)),
     )
 

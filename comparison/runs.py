@@ -1,7 +1,5 @@
 """Finished runs as they lie on disk, and what makes them comparable: the same data, and arms with the same seeds."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Sequence
@@ -52,6 +50,12 @@ class Run:
     @property
     def accuracy(self) -> float:
         return float(self.correct.mean())
+
+    @property
+    def confusion(self) -> np.ndarray:
+        """int64 (C, C), rows true."""
+        count = len(self.class_names)
+        return np.bincount(self.labels * count + self.predicted, minlength=count**2).reshape(count, count)
 
 
 @dataclass(frozen=True)
@@ -173,11 +177,7 @@ def class_names_of(run_dir: Path) -> tuple[str, ...]:
 
 
 def require_same_data(runs: Sequence[Run]) -> None:
-    """Refuse to compare runs that were given different images, classes or labels.
-
-    Raises:
-        DataError: how the first run that differs from the first of all does.
-    """
+    """Refuse to compare runs that were given different images, classes or labels."""
     first = runs[0]
     for other in runs[1:]:
         reasons = differences(first, other)
@@ -230,9 +230,6 @@ def group_into_arms(runs: Sequence[Run]) -> tuple[Arm, ...]:
 
     Only the seeds that all arms have are kept (`left_out` says which are not). A second run of the same configuration
     and seed begins an arm of its own.
-
-    Raises:
-        DataError: fewer than two arms, or arms without a common seed.
     """
     groups: dict[tuple[str, int], dict[int, Run]] = {}
     for run in runs:
@@ -288,11 +285,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _read_table(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
-    """The rows of a CSV file of a run, sorted by path, every cell as text.
-
-    Raises:
-        DataError: it is missing, unreadable or empty, or has not all `columns`.
-    """
+    """The rows of a CSV file of a run, sorted by path, every cell as text."""
     _require(path)
     with open(path, newline="", encoding="utf-8", errors="surrogateescape") as file:
         try:

@@ -3,8 +3,6 @@
 Shapes: K seeds (runs of one arm), N images, C classes. `correct` arrays are bool (K, N): run k is right about image i.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.stats import binom, binomtest, norm, t
-from sklearn.metrics import f1_score
 from torch import Tensor
 
 from trainers.calibration import confidence_bins
@@ -161,11 +158,6 @@ def calibration_bins(probabilities: NDArray[np.float64], labels: NDArray[np.int6
     """The sums of `trainers.calibration.confidence_bins` (3, 15), of probabilities (N, C)."""
     right = probabilities.argmax(axis=1) == labels
     return confidence_bins(torch.from_numpy(probabilities.max(axis=1)), torch.from_numpy(right))
-
-
-def macro_f1(labels: NDArray[np.int64], predicted: NDArray[np.int64]) -> float:
-    """Mean F1 over the classes among labels or predictions."""
-    return float(f1_score(labels, predicted, average="macro", zero_division=0))
 
 
 def verdict(

@@ -1,7 +1,5 @@
 """The table of a comparison: for a terminal, a spreadsheet and a document."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Sequence

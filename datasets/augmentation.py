@@ -3,8 +3,6 @@
 B batch, C channels, S side of the model's input.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
@@ -130,9 +128,10 @@ def train_pipeline(preset: str, spec: ImageSpecLike, *, mirror: bool = True) -> 
     if preset == "recolour":
         return Withdrawn(spec)
     if preset in ("standard", "strong"):
-        from datasets.randaugment import standard, strong  # torchvision takes a second to import
+        from datasets.randaugment import randaugment  # torchvision takes a second to import
 
-        return (standard if preset == "standard" else strong)(spec, mirror=mirror)
+        options = {"magnitude": 9} if preset == "standard" else {"magnitude": 27, "erase": 0.25}
+        return randaugment(spec, mirror=mirror, **options)
     raise ValueError(f"unknown augmentation preset {preset!r}; known: {', '.join(PRESETS)}")
 
 

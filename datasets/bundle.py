@@ -47,10 +47,6 @@ class ImageSet(Protocol):
     labels: np.ndarray
     """int64 (n,): the class of each row."""
 
-    @property
-    def images(self) -> ImageSet:
-        """The set that gives pixels: this one, or the one whose features this one keeps."""
-
     def __len__(self) -> int: ...
 
     def __getitems__(self, key: BatchKey) -> tuple[Tensor, Tensor]:
@@ -58,9 +54,6 @@ class ImageSet(Protocol):
 
     def path(self, index: int) -> str:
         """The stable relative id of a row, as in split.csv."""
-
-    def raw(self, index: int) -> Tensor:
-        """The picture as decoded, before resizing and augmentation: uint8 (C, H, W)."""
 
     def stored(self, rows: Sequence[int]) -> list[np.ndarray]:
         """The pictures as prepared for the pipeline: uint8 (C, h, w) each."""

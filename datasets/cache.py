@@ -4,8 +4,6 @@ One anonymous shared mapping per split: the processes a loader forks write into 
 decoded once, not once per process, and the pages are never copied. (Not /dev/shm: containers often give it 64 MB.)
 """
 
-from __future__ import annotations
-
 import mmap
 import multiprocessing
 import os

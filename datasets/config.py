@@ -1,7 +1,5 @@
 """Which images, how they are split, and how they are fed. No torch here: `python main.py --help` imports this file."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal

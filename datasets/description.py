@@ -1,7 +1,5 @@
 """What was found in a data set, in a few lines for a person to check."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from datasets.bundle import SPLITS, DataBundle, image_set, samples_of

@@ -1,7 +1,5 @@
 """The error of this room, torch-free."""
 
-from __future__ import annotations
-
 
 class DataError(ValueError):
     """The data, not the call, is at fault: one line that names the file or folder and says what would work."""

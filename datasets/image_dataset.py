@@ -1,7 +1,5 @@
 """One split as a torch Dataset that makes whole batches."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +13,7 @@ from tqdm import tqdm
 from datasets.bundle import BatchKey, Samples
 from datasets.cache import ImageCache
 from datasets.errors import DataError
-from datasets.images import from_array, image_size, read_image, to_array
+from datasets.images import from_array, image_size, read_image
 from datasets.transforms import Pipeline
 
 
@@ -48,18 +46,9 @@ class ImageDataset(Dataset):
         images = self.pipeline(stored, seed=self.seed, epoch=key.epoch, draws=key.draws)
         return images, torch.from_numpy(self.labels[rows])
 
-    @property
-    def images(self) -> ImageDataset:
-        """The set that gives pixels: this one itself."""
-        return self
-
     def path(self, index: int) -> str:
         """The stable relative id of a sample, as in split.csv."""
         return self.samples.paths[int(self.indices[index])]
-
-    def raw(self, index: int) -> torch.Tensor:
-        """The picture as decoded, before resizing and augmentation: uint8 (C, H, W)."""
-        return torch.from_numpy(to_array(self._picture(index)).copy())
 
     @property
     def in_memory(self) -> bool:

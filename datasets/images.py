@@ -1,7 +1,5 @@
 """From a file to pixels: the one decoder of training, evaluation, prediction and `check`."""
 
-from __future__ import annotations
-
 import os
 import threading
 import warnings

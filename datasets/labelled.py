@@ -1,13 +1,11 @@
 """Any labelled images as one unshuffled loader, its labels numbered as a trained model numbers its classes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
 from torch.utils.data import DataLoader
 
-from datasets.bundle import LEFT_OUT, SPLITS, ImageSpecLike, Samples
+from datasets.bundle import LEFT_OUT, SPLITS, ImageSpecLike
 from datasets.config import DataConfig
 from datasets.errors import DataError
 from datasets.image_dataset import ImageDataset
@@ -39,12 +37,9 @@ def labelled_loader(
     if not chosen.any():
         brought = [name for code, name in enumerate(SPLITS) if (samples.splits == code).any()]
         raise DataError(f"{config.source} has no {split} split of its own; it has {', '.join(brought) or 'no splits'}")
-    dataset = ImageDataset(_renumbered(samples, class_names, chosen), "val", eval_pipeline(spec))
-    sampler = OrderedBatchSampler(len(dataset), config.batch_size or DEFAULT_BATCH_SIZE, rank=0, world_size=1)
-    return DataLoader(dataset, batch_sampler=sampler, collate_fn=as_is)  # type: ignore[arg-type]  # yields BatchKey
-
-
-def _renumbered(samples: Samples, class_names: Sequence[str], chosen: np.ndarray) -> Samples:
     number = np.array([list(class_names).index(name) for name in samples.class_names], np.int32)
     splits = np.where(chosen, SPLITS.index("val"), LEFT_OUT).astype(np.int8)
-    return samples.replace(labels=number[samples.labels], class_names=tuple(class_names), splits=splits)
+    samples = samples.replace(labels=number[samples.labels], class_names=tuple(class_names), splits=splits)
+    dataset = ImageDataset(samples, "val", eval_pipeline(spec))
+    sampler = OrderedBatchSampler(len(dataset), config.batch_size or DEFAULT_BATCH_SIZE, rank=0, world_size=1)
+    return DataLoader(dataset, batch_sampler=sampler, collate_fn=as_is)  # type: ignore[arg-type]  # yields BatchKey

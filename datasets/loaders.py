@@ -1,7 +1,5 @@
 """From a configuration to loaders: the one door to every data set."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -13,7 +11,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from datasets.augmentation import PRESETS, Preset, train_pipeline
+from datasets.augmentation import PRESETS, train_pipeline
 from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, ImageSpecLike, Samples, image_set, samples_of
 from datasets.cache import SHARE_OF_FREE_MEMORY, ImageCache, available_memory
 from datasets.config import DataConfig
@@ -74,7 +72,7 @@ def build_dataloaders(
         UnknownDataSet: neither a built-in set nor a path.
     """
     samples = require_complete(subset_training(split_samples(config), config))
-    preset = preset_of(config)
+    preset = PRESETS["light" if config.augment == "auto" else config.augment]
     augmentation = train_pipeline(preset.name, spec, mirror=samples.mirror)
     loaders: dict[str, DataLoader] = {}
     for split in SPLITS:
@@ -106,11 +104,6 @@ def reader(source: str) -> Callable[[Path], Samples]:
 def split_samples(config: DataConfig) -> Samples:
     """The sample table with a split for every image, before any training image is taken out to learn from fewer."""
     return assign_splits(_leave_out_unreadable(read_samples(config), config), config)
-
-
-def preset_of(config: DataConfig) -> Preset:
-    """The augmentation preset that a configuration means."""
-    return PRESETS["light" if config.augment == "auto" else config.augment]
 
 
 def class_weights(bundle: DataBundle) -> torch.Tensor:

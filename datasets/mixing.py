@@ -1,7 +1,5 @@
 """MixUp and CutMix on a batch, in the train step and on its device."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -4,8 +4,6 @@ Whatever such a Dataset draws at random comes from Python's, numpy's and torch's
 each image by (seed, epoch, image), so a run on it repeats and resumes exactly, for any number of loader processes.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -44,24 +42,18 @@ class OwnDataset(Dataset):
         torch.manual_seed(seed)
         return torch.as_tensor(self.items[draw % len(self)][0], dtype=torch.float32)
 
-    @property
-    def images(self) -> OwnDataset:
-        """The set that gives pixels: this one itself."""
-        return self
-
     def path(self, index: int) -> str:
         """A made-up id: `train/0`, `train/1`, ..."""
         return self.samples.paths[int(self.indices[index])]
 
-    def raw(self, index: int) -> Tensor:
-        """The image over its own range, for nobody knows how it was normalised: uint8 (C, H, W)."""
-        image = self._image(index)
-        low, high = image.min(), image.max()
-        return (255 * (image - low) / (high - low).clamp(min=1e-12)).byte()
-
     def stored(self, rows: Sequence[int]) -> list[np.ndarray]:
-        """`raw` of each row, as arrays."""
-        return [self.raw(row).numpy() for row in rows]
+        """Each image over its own range, for nobody knows how it was normalised: uint8 (C, H, W)."""
+        images = [self._image(row) for row in rows]
+        spans = [(image.min(), image.max()) for image in images]
+        return [
+            (255 * (image - low) / (high - low).clamp(min=1e-12)).byte().numpy()
+            for image, (low, high) in zip(images, spans, strict=True)
+        ]
 
     def native_size(self, index: int) -> tuple[int, int]:
         """(width, height)."""

@@ -1,7 +1,5 @@
 """Augmentation by torchvision, one image at a time: RandAugment (Cubuk et al. 2019, arXiv:1909.13719) and erasing."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,13 +11,17 @@ from datasets.seeding import AUGMENT, mix
 from datasets.transforms import Pipeline
 
 
-def standard(spec: ImageSpecLike, *, mirror: bool) -> Pipeline:
-    return PerSample(spec, v2.Compose(_randaugment(spec, mirror=mirror, magnitude=9)))
-
-
-def strong(spec: ImageSpecLike, *, mirror: bool) -> Pipeline:
-    erasing = v2.RandomErasing(0.25, value=_grey(spec))
-    return PerSample(spec, v2.Compose([*_randaugment(spec, mirror=mirror, magnitude=27), erasing]))
+def randaugment(spec: ImageSpecLike, *, mirror: bool, magnitude: int, erase: float = 0.0) -> Pipeline:
+    """Crop, mirror and RandAugment, then erase a part of an image with probability `erase`."""
+    grey = [round(255 * value) for value in spec.mean]  # normalises to zero: for pixels that an operation leaves empty
+    mode = v2.InterpolationMode(spec.interpolation)
+    steps = [
+        v2.RandomResizedCrop(spec.image_size, scale=(0.08, 1.0), interpolation=mode, antialias=True),
+        *([v2.RandomHorizontalFlip()] if mirror else []),
+        v2.RandAugment(num_ops=2, magnitude=magnitude, fill=grey),
+        *([v2.RandomErasing(erase, value=grey)] if erase else []),
+    ]
+    return PerSample(spec, v2.Compose(steps))
 
 
 class PerSample(Pipeline):
@@ -47,17 +49,3 @@ class PerSample(Pipeline):
             batch.append(self.transform(pixels.expand(self.channels, -1, -1)))
         torch.random.set_rng_state(state)  # the trainer's own draws must not depend on where a batch was made
         return self.normalise(torch.stack(batch))
-
-
-def _randaugment(spec: ImageSpecLike, *, mirror: bool, magnitude: int) -> list[v2.Transform]:
-    mode = v2.InterpolationMode(spec.interpolation)
-    return [
-        v2.RandomResizedCrop(spec.image_size, scale=(0.08, 1.0), interpolation=mode, antialias=True),
-        *([v2.RandomHorizontalFlip()] if mirror else []),
-        v2.RandAugment(num_ops=2, magnitude=magnitude, fill=_grey(spec)),
-    ]
-
-
-def _grey(spec: ImageSpecLike) -> list[float]:
-    """The colour that normalises to zero, for the pixels an operation leaves empty."""
-    return [round(255 * value) for value in spec.mean]

@@ -1,7 +1,5 @@
 """Which samples make up which batch: a function of (seed, epoch) alone, so that any position is reached at once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -4,8 +4,6 @@ A draw that depends only on (seed, epoch, sample) is the same whatever the numbe
 drawn before, and after any restart. The hash is the finaliser of splitmix64 (Steele, Lea & Flood 2014), chained.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 _GOLDEN = 0x9E3779B97F4A7C15

@@ -1,7 +1,5 @@
 """One split for all runs of a comparison, and what is known to be wrong with it before any of them trains."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from datasets.bundle import Samples
@@ -45,11 +43,11 @@ def shared_split(config: DataConfig) -> SharedSplit:
     return SharedSplit(hold_out_half_of_val(samples, config.split_seed), halved=True)
 
 
-def copies_of_training_images(samples: Samples, *, workers: int = 0) -> list[str] | None:
+def copies_of_training_images(samples: Samples) -> list[str] | None:
     """Test images that are, exactly or nearly, training images too: their paths. None: too many to look for."""
     if int((samples.splits >= 0).sum()) > SEARCHED_UP_TO:
         return None
-    report = check(Reading.of(samples), workers=workers)
+    report = check(Reading.of(samples))
     split_of = {picture.path: picture.split for picture in report.pictures}
     copies = set()
     for finding in report.findings:

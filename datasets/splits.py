@@ -1,7 +1,5 @@
 """Who trains, validates and tests: drawn stratified and seeded, written to split.csv, read back, cut into folds."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import logging
@@ -51,9 +49,9 @@ def draw_splits(samples: Samples, config: DataConfig) -> Samples:
         return samples
     fraction = samples.val_fraction if config.val_fraction is None else config.val_fraction
     pool = (samples.splits != TEST) & (samples.splits != LEFT_OUT)
-    chosen = _stratified(
-        samples.labels, pool, math.floor(fraction * _drawn_from(samples, pool)), config.split_seed, VAL
-    )
+    # A share of all images of an unsplit set, of the training images of one that brings a test split.
+    of = samples.splits != LEFT_OUT if (samples.splits == UNSPLIT).any() else pool
+    chosen = _stratified(samples.labels, pool, math.floor(fraction * of.sum()), config.split_seed, VAL)
     return _with_splits(samples, {VAL: chosen, TRAIN: np.setdiff1d(np.flatnonzero(pool), chosen)})
 
 
@@ -188,11 +186,6 @@ def _hold_out_test(samples: Samples, config: DataConfig) -> Samples:
     pool = samples.splits == UNSPLIT
     chosen = _stratified(samples.labels, pool, math.ceil(fraction * pool.sum()), config.split_seed, TEST)
     return _with_splits(samples, {TEST: chosen})
-
-
-def _drawn_from(samples: Samples, pool: np.ndarray) -> int:
-    """What a fraction is a fraction of: all images of an unsplit set, the training images of one with a test split."""
-    return int((samples.splits != LEFT_OUT).sum() if (samples.splits == UNSPLIT).any() else pool.sum())
 
 
 def _with_splits(samples: Samples, parts: dict[int, np.ndarray]) -> Samples:

@@ -1,7 +1,5 @@
 """Text for people and for files: a hint at the nearest name, one printable line, a CSV table. No torch here."""
 
-from __future__ import annotations
-
 import csv
 import difflib
 import io

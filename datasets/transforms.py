@@ -4,8 +4,6 @@ B batch, C channels, S side of the model's input. A `Pipeline` says in which for
 so that a decoded image can be kept, and turns a list of stored images into one normalised batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

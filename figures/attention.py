@@ -1,7 +1,5 @@
 """Explanations as pictures: overlays, every head of every layer, and how far attention reaches."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,7 +9,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from figures.judged import Judged
-from figures.results import BLUE, GREY, escape, shorten, show
+from figures.results import BLUE, GREY, escape, shorten, show, tidy
 
 
 def overview_figure(
@@ -87,6 +85,5 @@ def distance_figure(distance: Tensor, *, title: str) -> Figure:
     axis.set_xticks(range(0, layers, max(1, layers // 12)))
     axis.set_title(title, fontsize=10)
     axis.legend(frameon=False, fontsize=8)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(alpha=0.25, linewidth=0.6)
+    tidy(axis)
     return figure

@@ -1,8 +1,5 @@
 """The pictures of a comparison, from arrays. One colour per arm, the same in all. No pyplot: no global state."""
 
-from __future__ import annotations
-
-import io
 import textwrap
 from collections.abc import Mapping, Sequence
 
@@ -14,7 +11,7 @@ from matplotlib.lines import Line2D
 
 from figures.attention import overlay
 from figures.judged import Judged
-from figures.results import GREY, escape, shorten
+from figures.results import GREY, draw_counts, escape, shorten, tidy
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito 2008
 MOST_CLASSES = 40  # of a confusion matrix that can be read
@@ -26,12 +23,6 @@ Curves = Mapping[str, np.ndarray]
 
 def colour(index: int) -> str:
     return COLOURS[index % len(COLOURS)]
-
-
-def png(figure: Figure) -> bytes:
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=120)
-    return content.getvalue()
 
 
 def learning_curves(names: Sequence[str], runs: Sequence[Sequence[Curves]]) -> Figure:
@@ -47,7 +38,7 @@ def learning_curves(names: Sequence[str], runs: Sequence[Sequence[Curves]]) -> F
         for axis, score in zip(grid[:, column], ("val_accuracy", "val_loss"), strict=True):
             for index, curves in enumerate(runs):
                 _curves(axis, [(run[measure], run[score]) for run in curves], colour(index))
-            _tidy(axis)
+            tidy(axis)
         grid[1, column].set_xlabel(label)
     grid[0, 0].set_ylabel("validation accuracy, %")
     grid[1, 0].set_ylabel("validation loss")
@@ -83,7 +74,7 @@ def accuracy_by_labels(
     axis.set_xlim(-0.4, len(labels) - 0.6)
     axis.set_xlabel("training images per class")
     axis.set_ylabel("accuracy, %")
-    _tidy(axis)
+    tidy(axis)
     _legend(figure, names)
     return figure
 
@@ -101,7 +92,7 @@ def confusion_matrices(names: Sequence[str], matrices: Sequence[np.ndarray], cla
     upright = count * max(map(len, labels)) > 9 * side
     for index, axis in enumerate(_used(grid, len(names))):
         leftmost = index % across == 0
-        _draw_counts(axis, matrices[index])
+        draw_counts(axis, matrices[index], numbered=count <= NUMBERED_CLASSES)
         axis.set_title(_wrapped(names[index], int(7 * side)), fontsize=9, color=colour(index))
         axis.set_xticks(range(count), labels, rotation=90 if upright else 0, fontsize=small)
         axis.set_yticks(range(count), labels if leftmost else [""] * count, fontsize=small)
@@ -110,16 +101,6 @@ def confusion_matrices(names: Sequence[str], matrices: Sequence[np.ndarray], cla
             axis.set_ylabel("true", fontsize=9)
     figure.colorbar(ScalarMappable(Normalize(0, 1), "Blues"), ax=grid, shrink=0.7, label="share of the true class")
     return figure
-
-
-def _draw_counts(axis, matrix: np.ndarray) -> None:
-    shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
-    axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    if len(matrix) > NUMBERED_CLASSES:
-        return
-    for row, column in zip(*np.nonzero(matrix), strict=True):
-        tone = "white" if shares[row, column] > 0.5 else "black"
-        axis.text(column, row, f"{matrix[row, column]}", ha="center", va="center", fontsize=7, color=tone)
 
 
 def reliability(names: Sequence[str], bins: Sequence[np.ndarray], errors: Sequence[float]) -> Figure:
@@ -145,7 +126,7 @@ def reliability(names: Sequence[str], bins: Sequence[np.ndarray], errors: Sequen
         axis.set_xlabel("confidence")
         axis.set_xlim(0, 1.02)
         axis.set_ylim(-0.02, 1.02)
-        _tidy(axis)
+        tidy(axis)
     grid[0, 0].set_ylabel("accuracy")
     return figure
 
@@ -186,11 +167,6 @@ def _legend(figure: Figure, names: Sequence[str]) -> None:
     lines = [Line2D([], [], color=colour(index), linewidth=2.5) for index in range(len(names))]
     texts = [escape(shorten(name, 70)) for name in names]
     figure.legend(lines, texts, loc="outside upper left", ncols=1, frameon=False, fontsize=9)
-
-
-def _tidy(axis) -> None:
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(alpha=0.25, linewidth=0.6)
 
 
 def _wrapped(text: str, width: int) -> str:

@@ -1,7 +1,5 @@
 """An image that a model was asked about: what the commands print, and what the figures draw."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

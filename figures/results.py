@@ -1,7 +1,6 @@
 """Pictures of results: predictions as a grid, confusion matrix, reliability diagram. No pyplot: no global state."""
 
-from __future__ import annotations
-
+import io
 import math
 from collections.abc import Sequence
 from functools import cache
@@ -11,9 +10,10 @@ from textwrap import wrap
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.image import AxesImage
 from torch import Tensor
 
-from datasets.files import replacing
+from datasets.files import write_bytes
 from figures.judged import Judged
 
 RIGHT, WRONG, UNKNOWN = "#1a7f37", "#cf222e", "#24292f"
@@ -21,11 +21,7 @@ BLUE, GREY = "#0969da", "#8c959f"
 
 
 def prediction_grid(images: Sequence[Judged]) -> Figure:
-    """The pictures as the model saw them, each under `predicted [true]`: green when right, red when wrong.
-
-    Raises:
-        ValueError: there is no picture.
-    """
+    """The pictures as the model saw them, each under `predicted [true]`: green when right, red when wrong."""
     if not images:
         raise ValueError("a grid needs at least one picture")
     columns = math.ceil(math.sqrt(len(images)))
@@ -51,8 +47,7 @@ def confusion_figure(confusion: np.ndarray, class_names: Sequence[str], *, title
     side = min(16.0, 3.2 + 0.34 * count)
     figure = Figure(figsize=(side + 0.6, side), layout="constrained")
     axis = figure.subplots()
-    shares = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)
-    image = axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    image = draw_counts(axis, confusion, numbered=count <= 25)
     figure.colorbar(image, ax=axis, shrink=0.8, label="share of the true class")
     axis.set_xlabel("predicted")
     axis.set_ylabel("true")
@@ -62,11 +57,17 @@ def confusion_figure(confusion: np.ndarray, class_names: Sequence[str], *, title
         names = [escape("\n".join(wrap(name, 18)) or "?") for name in class_names]
         axis.set_xticks(range(count), names, rotation=90 if count * max(map(len, names)) > 12 * side else 0, fontsize=8)
         axis.set_yticks(range(count), names, fontsize=8)
-    if count <= 25:
-        for row, column in zip(*np.nonzero(confusion), strict=True):
-            colour = "white" if shares[row, column] > 0.5 else "black"
-            axis.text(column, row, f"{confusion[row, column]:,}", ha="center", va="center", fontsize=7, color=colour)
     return figure
+
+
+def draw_counts(axis, counts: np.ndarray, *, numbered: bool) -> AxesImage:
+    """Counts (C, C), each shaded by its share of the row, and written into its cell."""
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    if numbered:
+        for row, column in zip(*np.nonzero(counts), strict=True):
+            colour = "white" if shares[row, column] > 0.5 else "black"
+            axis.text(column, row, f"{counts[row, column]:,}", ha="center", va="center", fontsize=7, color=colour)
+    return axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
 
 
 def reliability_figure(bins: Tensor, *, ece: float, title: str, scaled: Tensor | None = None) -> Figure:
@@ -93,10 +94,15 @@ def reliability_figure(bins: Tensor, *, ece: float, title: str, scaled: Tensor |
     bottom.set_xlabel("confidence")
     bottom.set_ylabel("images")
     bottom.set_xlim(0, 1)
-    for axis in (top, bottom):
+    tidy(top, bottom)
+    return figure
+
+
+def tidy(*axes) -> None:
+    """No frame above and to the right, and a faint grid."""
+    for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.25, linewidth=0.6)
-    return figure
 
 
 def show(axis, pixels: np.ndarray) -> None:
@@ -107,11 +113,16 @@ def show(axis, pixels: np.ndarray) -> None:
     )
 
 
+def png(figure: Figure) -> bytes:
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=120)
+    return content.getvalue()
+
+
 def save(figure: Figure, path: Path) -> Path:
     """Write a PNG; folders are made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as aside:
-        figure.savefig(aside, dpi=120)
+    write_bytes(path, png(figure))
     return path
 
 

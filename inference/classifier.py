@@ -1,7 +1,5 @@
 """One door to everything that classifies images: runs, their exports, and foreign weights."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import logging

@@ -1,7 +1,5 @@
 """Score a finished run again, from its directory and its data; or any classifier on any labelled images."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What an evaluation found, class by class, as files next to its predictions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a Vision Transformer looked at when it classified one image, as maps over its patches."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -39,9 +37,7 @@ class Explanation:
         return class_map(select(self.attention, layer=layer, head=head))[0]
 
 
-def explain(
-    classifier: Classifier, file: ImageFile, *, target: str | None = None, top: int = 3
-) -> Explanation | Unreadable:
+def explain(classifier: Classifier, file: ImageFile, *, target: str | None = None) -> Explanation | Unreadable:
     """Explain one image.
 
     Args:
@@ -59,7 +55,7 @@ def explain(
         return pixels
     images = pipeline.normalise(torch.from_numpy(pixels[None])).to(classifier.device)
     maps = maps_of(classifier.model, images)
-    ranked = rank(maps.logits.double().softmax(dim=1), classifier.class_names, top=top)[0]
+    ranked = rank(maps.logits.double().softmax(dim=1), classifier.class_names, top=3)[0]
     target = target or ranked[0][0]
     classes = torch.tensor([classifier.class_names.index(target)], device=classifier.device)
     _, spoke = relevance(classifier.model, images, classes=classes)

@@ -1,7 +1,5 @@
 """The image files that a person named: found as a stream, and read as the model will see them."""
 
-from __future__ import annotations
-
 import glob
 import io
 import mimetypes

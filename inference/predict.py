@@ -1,7 +1,5 @@
 """Classify any number of image files in constant memory: files are found, decoded and scored as a stream."""
 
-from __future__ import annotations
-
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence

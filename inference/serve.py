@@ -1,9 +1,6 @@
 """A page on this machine to try a model on: Python's own HTTP server, one HTML file, nothing fetched from elsewhere."""
 
-from __future__ import annotations
-
 import base64
-import io
 import json
 import sys
 import threading
@@ -45,7 +42,9 @@ class Server(ThreadingHTTPServer):
         self.classifier, self.max_bytes, self.top = classifier, int(max_megabytes * 1e6), top
         self.one_at_a_time = threading.Lock()
         self.waiting = threading.BoundedSemaphore(WAITING)
-        self.page = _fill_page(classifier)
+        page = Template(PAGE.read_text(encoding="utf-8"), autoescape=True)
+        classes, size = len(classifier.class_names), classifier.spec.image_size
+        self.page = page.render(source=classifier.source, classes=classes, size=size).encode()
         try:
             super().__init__((host, port), Handler)
         except OSError as error:
@@ -61,12 +60,6 @@ class Server(ThreadingHTTPServer):
     def url(self) -> str:
         host, port = self.server_address[:2]
         return f"http://{host!s}:{port}/"
-
-
-def _fill_page(classifier: Classifier) -> bytes:
-    page = Template(PAGE.read_text(encoding="utf-8"), autoescape=True)
-    classes, size = len(classifier.class_names), classifier.spec.image_size
-    return page.render(source=classifier.source, classes=classes, size=size).encode()
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -150,9 +143,8 @@ def classify(classifier: Classifier, content: bytes, *, top: int = 5) -> dict[st
     except ValueError as error:  # a model without attention weights
         return {**result, "note": str(error)}
     from figures.attention import overview_figure  # matplotlib takes a second to import
+    from figures.results import png
 
     assert not isinstance(explanation, Unreadable)
-    picture = io.BytesIO()
     figure = overview_figure(explanation.image, explanation.relevance, target=explanation.target)
-    figure.savefig(picture, dpi=110, format="png")
-    return {**result, "attention": "data:image/png;base64," + base64.b64encode(picture.getvalue()).decode()}
+    return {**result, "attention": "data:image/png;base64," + base64.b64encode(png(figure)).decode()}

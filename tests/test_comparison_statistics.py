@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import norm
+from sklearn.metrics import confusion_matrix
 
 from comparison.statistics import (
     calibration_bins,
     holm,
     is_claim,
-    macro_f1,
     mcnemar,
     paired_difference,
     sign_flip,
@@ -17,7 +17,7 @@ from comparison.statistics import (
     wilson,
 )
 from trainers.calibration import expected_calibration_error
-from trainers.metrics import ExpectedCalibrationError
+from trainers.metrics import ExpectedCalibrationError, macro_f1
 
 
 @pytest.mark.parametrize(("correct", "n"), [(0, 1), (1, 1), (0, 360), (153, 153), (147, 153), (9012, 10000)])
@@ -70,7 +70,9 @@ def test_ece_equals_a_loop_over_bins_and_the_metric_of_the_training():
 
 def test_macro_f1_counts_the_classes_that_occur():
     labels, predicted = np.array([0, 0, 1, 1, 3]), np.array([0, 1, 1, 1, 2])
-    assert macro_f1(labels, predicted) == pytest.approx((2 / 3 + 4 / 5 + 0 + 0) / 4, abs=1e-12)
+    assert macro_f1(torch.from_numpy(confusion_matrix(labels, predicted))) == pytest.approx(
+        (2 / 3 + 4 / 5 + 0 + 0) / 4, abs=1e-12
+    )
 
 
 def test_holm_multiplies_the_smallest_by_all_and_never_changes_the_order():

@@ -3,11 +3,12 @@ import io
 
 import numpy as np
 import pytest
+from sklearn.metrics import f1_score
 from small_comparison import arm_of, comparison_of
 
 from comparison import table
 from comparison.results import analyse, gflops
-from comparison.statistics import holm, macro_f1, mcnemar, wilson
+from comparison.statistics import holm, mcnemar, wilson
 from comparison.table import WIDTH
 from vit.factory import build_model
 from vit.summary import summarise
@@ -46,7 +47,9 @@ def test_a_row_holds_what_the_runs_say_as_fractions(two):
     )
     assert (good["difference"], good["verdict"], bad["verdict"]) == (None, None, "worse")
     assert good["wilson_low"] == min(wilson(int(row.sum()), 60)[0] for row in arms[0].correct)
-    assert bad["macro_f1"] == pytest.approx(np.mean([macro_f1(run.labels, run.predicted) for run in arms[1].runs]))
+    assert bad["macro_f1"] == pytest.approx(
+        np.mean([f1_score(run.labels, run.predicted, average="macro") for run in arms[1].runs])
+    )
     assert (good["seeds"], good["images"], good["scored"], good["labels_per_class"]) == (3, 60, "test", None)
     costs = ("parameters", "trainable", "images_seen", "seconds", "memory_mb", "lr", "best_epoch")
     assert [good[name] for name in costs] == [1000, 900, 12, 2.5, 302, 0.001, "2"]

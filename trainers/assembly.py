@@ -4,8 +4,6 @@ Ignite fires the handlers of an event in the order of their attachment. So an ep
 pictures, best weights, files, early stopping and, after all that it must hold, the checkpoint to resume from.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,9 +71,10 @@ def set_learning_rate(run: Run) -> None:
 
 
 def average_weights(run: Run) -> None:
-    if run.ema is not None:
-        handlers.attach_ema(run.trainer, run.ema)
-        run.states["ema"] = run.job.weights(run.ema.model)
+    ema = run.ema
+    if ema is not None:
+        run.trainer.add_event_handler(Events.ITERATION_COMPLETED, lambda engine: ema.update(engine.state.iteration))
+        run.states["ema"] = run.job.weights(ema.model)
 
 
 def sum_up_steps(run: Run) -> None:

@@ -1,7 +1,5 @@
 """A limit on the time of a run: it ends like any other, only sooner."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """How far a model's confidence can be believed, and the one number that corrects it."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """How a run trains, and the whole of a run's options. No torch here: `python main.py --help` imports this file."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import tomllib

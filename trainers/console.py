@@ -1,7 +1,5 @@
 """What a person reads on the terminal: one screen before the first step, a line per epoch, a table at the end."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@ They fill in what a user left open and nothing else. `resolve` turns every `auto
 values, `config.json` keeps them and a resumed run uses them again.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -121,11 +119,7 @@ def resolve(config: RunConfig) -> RunConfig:
 
 
 def resolve_cache(config: RunConfig) -> Literal["on", "off"]:
-    """Whether a linear probe may train on cached features: `auto` does so whenever it changes nothing but the time.
-
-    Raises:
-        ConfigError: it is asked for, and the head would see other features than without it.
-    """
+    """Whether a linear probe may train on cached features: `auto` does so whenever it changes nothing but the time."""
     train = config.train
     obstacles = {
         "only --trainable head leaves the backbone as it is": config.model.trainable != "head",
@@ -147,11 +141,7 @@ def default_epochs(images_seen: int, max_epochs: int, *, train_images: int) -> i
 
 
 def resolve_length(config: RunConfig, *, train_images: int, steps_per_epoch: int) -> RunConfig:
-    """Epochs, warm-up and logging interval, which depend on how many training images there are.
-
-    Raises:
-        ConfigError: a warm-up that fills the whole run.
-    """
+    """Epochs, warm-up and logging interval, which depend on how many training images there are."""
     chosen = lookup(config)
     epochs = config.train.epochs
     if epochs is None:

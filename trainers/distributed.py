@@ -5,8 +5,6 @@ batch; gradients are averaged by DistributedDataParallel; rank 0 alone writes. E
 single process.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,12 +37,7 @@ def joined(device: str) -> Iterator[None]:
     idist.finalize()  # not after an error: the others may be gone, and nobody would answer
 
 
-def rank() -> int:
-    return idist.get_rank()
-
-
-def world_size() -> int:
-    return idist.get_world_size()
+rank, world_size = idist.get_rank, idist.get_world_size
 
 
 def is_main_process() -> bool:

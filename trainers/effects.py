@@ -1,7 +1,5 @@
 """Options that are given but change nothing in this run. No torch here; each rule is one line of a table."""
 
-from __future__ import annotations
-
 from trainers.config import RunConfig
 
 

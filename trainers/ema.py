@@ -1,7 +1,5 @@
 """An exponential moving average of the weights, which often validates better than the weights themselves."""
 
-from __future__ import annotations
-
 import copy
 
 import torch

@@ -1,7 +1,5 @@
 """The two Ignite engines: one optimizer step per training iteration, one batch per evaluation iteration."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -123,7 +121,9 @@ class TrainStep:
             return self.backward(iteration, number, images[rows], labels[rows], scale)
 
         *early, last = slices.cut(n)
-        with _no_sync(self.network):
+        # Processes exchange gradients once a step, with its last micro-batch.
+        no_sync: Any = getattr(self.network, "no_sync", nullcontext)
+        with no_sync():
             results = [add(*cut) for cut in early]
         results.append(add(*last))
         sums = [sum(loss.item() * n for loss, _, n in results), sum(int(hits) for _, hits, _ in results), n]
@@ -180,12 +180,6 @@ def create_trainer(
     trainer = Engine(step)
     trainer.scaler = step.scaler  # the checkpoint handler saves it
     return trainer
-
-
-def _no_sync(network: nn.Module) -> AbstractContextManager:
-    """Gradients are exchanged between processes once a step, with its last micro-batch."""
-    no_sync: Any = getattr(network, "no_sync", nullcontext)
-    return no_sync()
 
 
 def create_evaluator(

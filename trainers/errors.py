@@ -1,7 +1,5 @@
 """What can stop a run. The command line turns each class into its `exit_code` and one line. Imports nothing heavy."""
 
-from __future__ import annotations
-
 import signal
 
 

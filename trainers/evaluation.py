@@ -1,7 +1,5 @@
 """Score a model on one split, and keep every single prediction."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

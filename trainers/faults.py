@@ -1,7 +1,5 @@
 """Faults of the machine during training, each in one line that says what to do."""
 
-from __future__ import annotations
-
 import torch
 
 from trainers import distributed

@@ -3,8 +3,6 @@
 `trainers/run.py` attaches them in one stated order; Ignite fires handlers of an event in the order of attachment.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging
@@ -22,12 +20,12 @@ from ignite.handlers import EarlyStopping, ProgressBar
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from trainers.ema import ModelEMA
 from trainers.metrics import SCALARS
 from trainers.optim import set_learning_rate
 
 # The only values of a run that are not a function of config and data: columns of metrics.csv, tags under speed/.
 TIMING_FIELDS = ("seconds", "images_per_s", "data_wait", "memory_mb")
+UNTRAINED = Events.STARTED(event_filter=lambda engine, _: engine.state.iteration == 0)  # not where a run is resumed
 
 
 def endless_batches(loader: DataLoader, start_iteration: int) -> Iterator[Any]:
@@ -49,10 +47,6 @@ def attach_learning_rate(trainer: Engine, optimizer: Optimizer, lr_at: Callable[
     @trainer.on(Events.ITERATION_STARTED)
     def set_rate(engine: Engine) -> None:
         set_learning_rate(optimizer, lr_at(engine.state.iteration - 1))
-
-
-def attach_ema(trainer: Engine, ema: ModelEMA) -> None:
-    trainer.add_event_handler(Events.ITERATION_COMPLETED, lambda engine: ema.update(engine.state.iteration))
 
 
 class Sums:
@@ -160,16 +154,7 @@ def reset_peak_memory(device: torch.device) -> None:
 
 def attach_validation(trainer: Engine, evaluator: Engine, loader: DataLoader) -> None:
     """Validate after every epoch, and once before the first: a broken validation path shows in seconds."""
-
-    def validate() -> None:
-        evaluator.run(loader)
-
-    @trainer.on(Events.STARTED)
-    def validate_untrained(engine: Engine) -> None:
-        if engine.state.iteration == 0:
-            validate()
-
-    trainer.add_event_handler(Events.EPOCH_COMPLETED, validate)
+    trainer.add_event_handler(UNTRAINED | Events.EPOCH_COMPLETED, lambda: evaluator.run(loader))
 
 
 def attach_history(
@@ -178,6 +163,7 @@ def attach_history(
     """Append one row per epoch to `trainer.state.history`; row 0 is the untrained model."""
     trainer.state.history = []
 
+    @trainer.on(UNTRAINED | Events.EPOCH_COMPLETED)
     def append(engine: Engine) -> None:
         state = engine.state
         row: dict[str, float | int | None] = {"epoch": state.epoch, "step": state.iteration}
@@ -187,13 +173,6 @@ def attach_history(
         row |= {f"val_{name}": float(evaluator.state.metrics[name]) for name in SCALARS}
         row |= StepClock.rates(clock.epoch) | {"memory_mb": peak_memory_mb(device)}
         state.history.append(row)
-
-    @trainer.on(Events.STARTED)
-    def append_untrained(engine: Engine) -> None:
-        if engine.state.iteration == 0:
-            append(engine)
-
-    trainer.add_event_handler(Events.EPOCH_COMPLETED, append)
 
 
 class History:

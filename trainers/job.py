@@ -1,7 +1,5 @@
 """What a run needs, built from its options before anything is written, so that whatever can be wrong is wrong here."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -169,11 +167,7 @@ def optimizer_of(model: nn.Module, config: RunConfig) -> Optimizer:
 
 
 def read_data(config: RunConfig, spec: ImageSpec, given: Given = NOTHING) -> DataBundle:
-    """The loaders of this process, with its share of every batch and of every other split.
-
-    Raises:
-        ConfigError: fewer images than processes, in a step or in a split.
-    """
+    """The loaders of this process, with its share of every batch and of every other split."""
     rank, processes = distributed.rank(), distributed.world_size()
     share: dict[str, int] = {"seed": config.train.seed, "rank": rank, "world_size": processes}
     if given.dataloaders is None:

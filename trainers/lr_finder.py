@@ -1,7 +1,5 @@
 """`--find-lr`: the learning-rate range test (Smith 2017, arXiv:1506.01186), with its curve as a figure."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +7,6 @@ from pathlib import Path
 
 from ignite.engine import Engine, Events
 
-from datasets.files import replacing
 from datasets.loaders import stop_workers
 from trainers import console
 from trainers.config import RunConfig
@@ -32,11 +29,7 @@ class RangeTest:
 
 
 def find_lr(config: RunConfig) -> Path:
-    """Raise the rate from step to step on a fresh model until the loss diverges; the figure that shows it.
-
-    Raises:
-        ConfigError: the loss diverged, or never fell, before a rate could be told.
-    """
+    """Raise the rate from step to step on a fresh model until the loss diverges; the figure that shows it."""
     test = range_test(config)
     source = Path(config.data.source).stem
     path = config.output.output_dir / source / "lr_finder.png"
@@ -84,11 +77,7 @@ def smooth(losses: Sequence[float]) -> list[float]:
 
 
 def suggest(rates: Sequence[float], losses: Sequence[float]) -> float:
-    """The rate of the steepest fall per decade, before the lowest loss.
-
-    Raises:
-        ConfigError: the loss never fell.
-    """
+    """The rate of the steepest fall per decade, before the lowest loss."""
     lowest = min(range(len(losses)), key=losses.__getitem__, default=0)
     slopes = {i: (losses[i + 1] - losses[i - 1]) / math.log10(rates[i + 1] / rates[i - 1]) for i in range(1, lowest)}
     best = min(slopes, key=slopes.__getitem__, default=None)
@@ -100,6 +89,8 @@ def suggest(rates: Sequence[float], losses: Sequence[float]) -> float:
 def draw(test: RangeTest, path: Path) -> None:
     from matplotlib.figure import Figure
 
+    from figures.results import save
+
     figure = Figure(figsize=(6, 3.5), layout="constrained")
     axes = figure.subplots()
     axes.plot(test.rates, test.losses)
@@ -109,6 +100,4 @@ def draw(test: RangeTest, path: Path) -> None:
     axes.set(xscale="log", xlabel="learning rate", ylabel="training loss, smoothed")
     axes.legend()
     axes.grid(alpha=0.3)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as aside:
-        figure.savefig(aside, dpi=120)
+    save(figure, path)

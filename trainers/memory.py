@@ -1,7 +1,5 @@
 """Less memory for more time: activations of the blocks computed again in the backward pass (Chen et al. 2016)."""
 
-from __future__ import annotations
-
 from types import MethodType
 from typing import Any
 
@@ -12,11 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 
 def recompute_activations(blocks: list[nn.Module]) -> None:
-    """Keep only the input of each block in training; its dropout draws the same numbers the second time.
-
-    Raises:
-        ValueError: a block with batch norm, whose running statistics would count every batch twice.
-    """
+    """Keep only the input of each block in training; its dropout draws the same numbers the second time."""
     if any(isinstance(module, _BatchNorm) for block in blocks for module in block.modules()):
         raise ValueError("checkpoint_activations: a model with batch norm would count every batch's statistics twice")
     for block in blocks:

@@ -1,8 +1,6 @@
 """The metrics of an evaluation pass, over all samples at once: a short last batch or an uneven share of a process
 weighs what it should."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 

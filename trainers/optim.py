@@ -1,7 +1,5 @@
 """Optimizers, and learning rates as closed forms of the step."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable, Iterable
@@ -11,7 +9,7 @@ import torch
 from torch.optim import SGD, AdamW, Optimizer
 
 
-def build_optimizer(groups: Iterable[dict[str, Any]], *, name: str, lr: float, momentum: float = 0.9) -> Optimizer:
+def build_optimizer(groups: Iterable[dict[str, Any]], *, name: str, lr: float) -> Optimizer:
     """AdamW or SGD over parameter groups; a group's own `lr_scale` multiplies the schedule (1 where it has none)."""
     groups = [{"lr_scale": 1.0, **group} for group in groups]
     leave_out_the_compiler()
@@ -19,7 +17,7 @@ def build_optimizer(groups: Iterable[dict[str, Any]], *, name: str, lr: float, m
     if name == "adamw":
         return AdamW(groups, lr=lr, fused=not on_mps)
     if name == "sgd":
-        return SGD(groups, lr=lr, momentum=momentum, fused=not on_mps)
+        return SGD(groups, lr=lr, momentum=0.9, fused=not on_mps)
     raise ValueError(f"unknown optimizer {name!r}; known: adamw, sgd")
 
 

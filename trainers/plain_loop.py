@@ -4,8 +4,6 @@ At the same seed it takes the very steps that the Ignite loop takes, so its hist
 default options only, and logs nothing but its history: no TensorBoard, no checkpoints, no resume.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -25,11 +23,7 @@ OBEYED = {
 
 
 def refuse_other_options(asked: RunConfig, resolved: RunConfig) -> None:
-    """Say which options need the Ignite loop.
-
-    Raises:
-        ConfigError: an option that this loop would silently ignore.
-    """
+    """Say which options need the Ignite loop."""
     default, train = TrainConfig(), asked.train
     fields = [field.name for field in dataclasses.fields(train)]
     other = [name for name in fields if name not in OBEYED and getattr(train, name) not in (getattr(default, name), 0)]

@@ -3,8 +3,6 @@
 Valid where the images stay the same in every epoch. Training then takes seconds, whatever the size of the backbone.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -42,9 +40,6 @@ class FeatureDataset(Dataset):
 
     def path(self, index: int) -> str:
         return self.images.path(index)
-
-    def raw(self, index: int) -> Tensor:
-        return self.images.raw(index)
 
 
 def head_of(model: nn.Module) -> nn.Module:
@@ -85,11 +80,16 @@ def cached_features(
         ConfigError: they do not fit into memory.
     """
     start = time.perf_counter()
-    loaders = {
-        split: _feature_loader(loader, features_of(model, loader, device, amp_dtype=amp_dtype))
-        for split, loader in data.dataloaders.items()
-    }
-    images, width = sum(data.dataset_sizes.values()), loaders["train"].dataset.features.shape[1]  # type: ignore[attr-defined]
+    loaders: dict[str, DataLoader] = {}
+    for split, loader in data.dataloaders.items():
+        features = features_of(model, loader, device, amp_dtype=amp_dtype)
+        loaders[split] = DataLoader(
+            FeatureDataset(loader.dataset, features),
+            batch_sampler=loader.batch_sampler,
+            collate_fn=loader.collate_fn,
+            pin_memory=loader.pin_memory,
+        )
+    images, width = sum(data.dataset_sizes.values()), features.size(1)
     seconds = time.perf_counter() - start
     line = f"cached: {width:,} features of each of {images:,} images, computed once in {seconds:.1f} s"
     return DataBundle(loaders, data.class_names, data.dataset_sizes), line
@@ -156,12 +156,3 @@ def _require_memory(batch: Tensor, images: int) -> None:
             f"the features of {images:,} images need {need / 1e9:.1f} GB, {free / 1e9:.1f} GB are free: "
             "use --cache-features off"
         )
-
-
-def _feature_loader(loader: DataLoader, features: Tensor) -> DataLoader:
-    return DataLoader(
-        FeatureDataset(loader.dataset, features),
-        batch_sampler=loader.batch_sampler,
-        collate_fn=loader.collate_fn,
-        pin_memory=loader.pin_memory,
-    )

@@ -1,7 +1,5 @@
 """The process as a whole: its garbage collector, its memory, its end. Imports nothing heavy."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import importlib

@@ -3,8 +3,6 @@
 A recipe fills in what a config file and the command line leave open: defaults < recipe < file < command line.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,11 +99,7 @@ RECIPES: dict[str, Recipe] = {
 
 
 def recipe_config(name: str) -> RunConfig:
-    """The defaults with a recipe's options over them.
-
-    Raises:
-        ConfigError: no recipe has this name.
-    """
+    """The defaults with a recipe's options over them."""
     if name not in RECIPES:
         raise ConfigError(f"unknown recipe {name!r}; known: {', '.join(RECIPES)}")
     config: RunConfig = from_dict(RunConfig, RECIPES[name].options)

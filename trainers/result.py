@@ -1,7 +1,5 @@
 """What a run leaves to others: its best model, its scores and its history, read back from its files."""
 
-from __future__ import annotations
-
 import csv
 from dataclasses import dataclass
 from pathlib import Path

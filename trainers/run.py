@@ -1,7 +1,5 @@
 """THE recipe: one training run from its options to its results, in the order in which a reader meets it."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ slice is the rank of the process or the number of the micro-batch. Evaluation ma
 again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import random
 

@@ -1,7 +1,5 @@
 """How a run directory comes to be: in one step, with everything in it that the run starts from."""
 
-from __future__ import annotations
-
 import errno
 import os
 import secrets

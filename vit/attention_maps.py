@@ -1,7 +1,5 @@
 """What a Vision Transformer looked at: attention weights of one pass, rollout, relevance, distance."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,11 +84,7 @@ def _hooked(model: nn.Module, layers: list[nn.MultiheadAttention], images: Tenso
 
 
 def select(attention: list[Tensor], *, layer: int, head: int | None = None) -> Tensor:
-    """One layer's weights (B, T, T): of one head, or the mean over its heads. Negative numbers count from the end.
-
-    Raises:
-        ValueError: no such layer or head; the line says how many there are.
-    """
+    """One layer's weights (B, T, T): of one head, or the mean over its heads. Negative numbers count from the end."""
     layers, heads = len(attention), attention[0].size(1)
     if not -layers <= layer < layers:
         raise ValueError(f"layer={layer}: this model has layers 0 to {layers - 1}")
@@ -137,11 +131,7 @@ def _identity(weights: Tensor) -> Tensor:
 
 
 def class_map(weights: Tensor) -> Tensor:
-    """Weights (B, T, T) -> what the class token sees of each patch, on the grid: (B, G, G), sums to 1 (or all 0).
-
-    Raises:
-        ValueError: the tokens are not one class token and a square grid.
-    """
+    """Weights (B, T, T) -> what the class token sees of each patch, on the grid: (B, G, G), sums to 1 (or all 0)."""
     patches = weights[:, 0, 1:]  # row: the class token asks; column 0 would be the class token itself
     side = round(patches.size(1) ** 0.5)
     if side * side != patches.size(1):

@@ -1,7 +1,5 @@
 """Weights from elsewhere into a model of this project: renamed, fitted, checked to the last key."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -171,11 +169,7 @@ def _fit_positions(tensors: dict[str, Tensor], tokens: int, name: str, file: Wei
 
 
 def resize_positions(positions: Tensor, tokens: int, *, rule: PositionRule = "bicubic") -> Tensor:
-    """(1, 1 + g*g, D) -> (1, tokens, D): the class token's own position is kept, the square grid is interpolated.
-
-    Raises:
-        ValueError: either count is not one class token and a square grid.
-    """
+    """(1, 1 + g*g, D) -> (1, tokens, D): the class token's own position is kept, the square grid is interpolated."""
     old, new = _side(positions.size(1)), _side(tokens)
     class_position, grid = positions[:, :1], positions[:, 1:]
     grid = grid.float().unflatten(1, (old, old)).permute(0, 3, 1, 2)  # (1, g*g, D) -> (1, D, g, g)

@@ -1,7 +1,5 @@
 """What a model is and how its images are prepared. No torch here: `python main.py --help` imports this file."""
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import math
@@ -213,11 +211,7 @@ def nearest_sizes(size: int, patch_size: int) -> str:
 
 
 def require_finite(config: Any) -> None:
-    """Refuse options that are infinite or no number: NaN passes every comparison that asks for too small or too large.
-
-    Raises:
-        ValueError: it names the option.
-    """
+    """Refuse options that are infinite or no number: NaN passes every check for too small or too large."""
     for name, value in vars(config).items():
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, float) and not math.isfinite(number):
@@ -238,11 +232,7 @@ def _check_probabilities(config: ViTConfig | ModelConfig) -> None:
 
 
 def refuse_options(config: ModelConfig, options: tuple[str, ...]) -> None:
-    """Refuse what a model does not have, because an option without effect misleads.
-
-    Raises:
-        ValueError: one of `options` is not at its default.
-    """
+    """Refuse what a model does not have, because an option without effect misleads."""
     given, defaults = dataclasses.asdict(config), dataclasses.asdict(ModelConfig())
     for option in options:
         if given[option] != defaults[option]:

@@ -3,17 +3,15 @@
 B batch, C channels, S side. Each file carries the class names and the ImageSpec, as JSON, and takes any batch size.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import io
 import json
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,14 +22,6 @@ from vit.key_maps import to_torchvision
 from vit.model import VisionTransformer
 
 EXAMPLE_BATCH = 2  # 0 and 1 are special to torch.export: it would fix them
-Logits = Callable[[Tensor], Tensor]
-
-
-@runtime_checkable
-class HasHeads(Protocol):
-    """The attention layer of any library."""
-
-    num_heads: int
 
 
 def describe(spec: ImageSpec, class_names: Sequence[str], config: Mapping[str, Any]) -> dict[str, str]:
@@ -40,13 +30,16 @@ def describe(spec: ImageSpec, class_names: Sequence[str], config: Mapping[str, A
     return {name: json.dumps(value, ensure_ascii=False) for name, value in values.items()}
 
 
-def export_onnx(model: nn.Module, spec: ImageSpec, path: Path, *, metadata: Mapping[str, str]) -> Logits:
-    """Write one file with input `images` (B, C, S, S) and output `logits` (B, classes); returns what the file computes.
-
-    Raises:
-        MissingPackage: onnx, onnxscript or onnxruntime is not installed.
-    """
-    onnxruntime = _import_onnx()
+def export_onnx(model: nn.Module, spec: ImageSpec, path: Path, *, metadata: Mapping[str, str]) -> None:
+    """Write one file with input `images` (B, C, S, S) and output `logits` (B, classes)."""
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise MissingPackage(
+            f"--format onnx needs the package {error.name}: pip install -r requirements-extras.txt"
+        ) from None
     with _exportable(model):
         program = torch.onnx.export(
             model, (_example(spec),), input_names=["images"], output_names=["logits"],
@@ -55,20 +48,15 @@ def export_onnx(model: nn.Module, spec: ImageSpec, path: Path, *, metadata: Mapp
     assert program is not None
     program.model.metadata_props.update(metadata)
     program.save(path, external_data=False)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = torch.get_num_threads(), 3
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    return lambda images: torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
 
 
-def export_pt2(model: nn.Module, spec: ImageSpec, path: Path, *, metadata: Mapping[str, str]) -> Logits:
-    """Write a torch.export program, whole with its weights; returns what the file computes."""
+def export_pt2(model: nn.Module, spec: ImageSpec, path: Path, *, metadata: Mapping[str, str]) -> None:
+    """Write a torch.export program, whole with its weights."""
     with _exportable(model):
         program = torch.export.export(model, (_example(spec),), dynamic_shapes=({0: torch.export.Dim("batch")},))
         file = io.BytesIO()  # torch reports a full disk as an error about its zip writer
         torch.export.save(program, file, extra_files=dict(metadata))
     path.write_bytes(file.getbuffer())
-    return torch.export.load(path).module()  # our own bytes, written a moment ago
 
 
 def export_safetensors(model: nn.Module, path: Path, *, metadata: Mapping[str, str]) -> str:
@@ -82,7 +70,7 @@ def export_safetensors(model: nn.Module, path: Path, *, metadata: Mapping[str, s
         if fits_torchvision(model):
             tensors, names = to_torchvision(tensors), "torchvision"
     # What the shapes of the tensors do not tell; 0 without attention or LayerNorm.
-    heads = next((module.num_heads for module in model.modules() if isinstance(module, HasHeads)), 0)
+    heads = next((module.num_heads for module in model.modules() if hasattr(module, "num_heads")), 0)
     eps = next((module.eps for module in model.modules() if isinstance(module, nn.LayerNorm)), 0.0)
     described = {"format": "pt", "names": names, "num_heads": str(heads), "layer_norm_eps": str(eps)}
     path.write_bytes(save(tensors, metadata={**metadata, **described}))  # save_file has temporary files of its own
@@ -120,15 +108,3 @@ def _exportable(model: nn.Module) -> Iterator[None]:
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
         chatter.setLevel(level)
-
-
-def _import_onnx() -> Any:
-    try:
-        import onnx  # noqa: F401
-        import onnxruntime
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise MissingPackage(
-            f"--format onnx needs the package {error.name}: pip install -r requirements-extras.txt"
-        ) from None
-    return onnxruntime

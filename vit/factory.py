@@ -1,7 +1,5 @@
 """One door to every model: its options, its preprocessing and its weights, by name."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 from collections.abc import Sequence
@@ -44,11 +42,7 @@ class Library(Protocol):
 
 
 def library(name: str) -> Library:
-    """The module that makes models of this name.
-
-    Raises:
-        WeightsError: a module of a program of its own.
-    """
+    """The module that makes models of this name."""
     if name.startswith(OWN_PREFIX):
         raise WeightsError(
             f"{name} is a module that a program of your own made, and only that program can make it again"

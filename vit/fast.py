@@ -9,8 +9,6 @@
 Shapes are those of `vit/model.py`. `ViTConfig(fast=False)` leaves all of this out, and tests hold both equal.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -4,8 +4,6 @@ transformers is imported inside the functions, so that one line says how to get 
 code that comes with a model is never run.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 from collections.abc import Iterator
@@ -87,24 +85,17 @@ def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
     if config.in_channels != channels:
         raise ValueError(f"{config.name} takes {channels} channels, got in_channels={config.in_channels}")
     _replace_head(model, num_classes)
-    return HuggingFaceClassifier(model.float(), image_size=config.image_size or _native_size(described))
+    return HuggingFaceClassifier(model.float(), image_size=config.image_size or described.get("image_size") or 224)
 
 
 def native_size(config: ModelConfig) -> int:
-    return _native_size(_settings(config).to_dict())
-
-
-def _native_size(settings: dict[str, Any]) -> int:
-    return settings.get("image_size") or 224
+    return _settings(config).to_dict().get("image_size") or 224
 
 
 def image_spec(config: ModelConfig) -> ImageSpec:
     """The values of the model's `preprocessor_config.json`; .5 where it has none.
 
     One thing differs: many Hugging Face processors squeeze the picture into a square, here it keeps its proportions.
-
-    Raises:
-        ValueError, WeightsError: as `build`.
     """
     native, cached_file = native_size(config), _transformers().utils.cached_file
     with _refusals_of_the_hub(config):

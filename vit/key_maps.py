@@ -4,12 +4,11 @@ A family also carries what its files do not say: how images were prepared, the e
 by which it interpolates positions. All of it is announced on loading and can be overridden.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import torch
@@ -110,12 +109,8 @@ def rename(tensors: Mapping[str, Tensor], layers: Mapping[str, str]) -> Tensors:
     return renamed
 
 
-def from_torchvision(tensors: Mapping[str, Tensor]) -> Tensors:
-    return rename(tensors, _TORCHVISION)
-
-
 def to_torchvision(tensors: Mapping[str, Tensor]) -> Tensors:
-    """The way back of `from_torchvision`, to the names of its present release."""
+    """Our names back to those of torchvision's present release."""
     theirs = rename(tensors, {ours: layer for layer, ours in _TORCHVISION.items()})
     return {name.replace(".in_proj.", ".in_proj_"): tensor for name, tensor in theirs.items()}
 
@@ -185,7 +180,7 @@ def fuse_qkv(tensors: Tensors) -> Tensors:
 
 FAMILIES: dict[str, Family] = {
     "torchvision": Family(
-        to_ours=from_torchvision,
+        to_ours=partial(rename, layers=_TORCHVISION),
         signature=re.compile(r"encoder\.pos_embedding"),
         image_spec=ImageSpec(mean=IMAGENET_MEAN, std=IMAGENET_STD, crop_fraction=224 / 256),
         position_rule="bicubic_corners",

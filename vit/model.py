@@ -9,8 +9,6 @@ Shapes, everywhere in this file:
     T = N + 1 tokens (the class token first), D embed_dim, H heads, K = D / H width of one head
 """
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 
@@ -298,11 +296,7 @@ def _initialise_projection(layer: nn.Conv2d | nn.Linear) -> None:
 
 
 def check_images(images: Tensor, config: ViTConfig) -> None:
-    """Say in one line what is wrong with the input and what would work.
-
-    Raises:
-        ValueError: the images are not (B, C, S, S) with the model's own C and S.
-    """
+    """Say in one line what is wrong with the input and what would work."""
     if images.dim() != 4:
         raise ValueError(f"images have shape {tuple(images.shape)}; expected (batch, channels, height, width)")
     _, channels, height, width = images.shape

@@ -1,7 +1,5 @@
 """Parameter groups for the optimizer: what decays, and which layer learns how fast."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import nn
@@ -20,9 +18,6 @@ def param_groups(model: nn.Module, *, weight_decay: float, layer_decay: float = 
 
     Returns:
         Dicts with `params`, `weight_decay`, `lr_scale` and `name`; every trainable parameter exactly once.
-
-    Raises:
-        ValueError: nothing is trainable, or layer_decay outside (0, 1].
     """
     if not 0 < layer_decay <= 1:
         raise ValueError(f"layer_decay={layer_decay} must lie in (0, 1]")

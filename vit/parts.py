@@ -1,7 +1,5 @@
 """Where the blocks, the final norm and the head of any model are: what freezing and layer-wise rates need to know."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,11 +29,7 @@ class HasParts(Protocol):
 
 
 def parts(model: nn.Module) -> Parts:
-    """The parts of a model that `build_model` made.
-
-    Raises:
-        ValueError: a class this project does not build.
-    """
+    """The parts of a model that `build_model` made."""
     if isinstance(model, VisionTransformer):
         head = [layer for layer in (model.pre_logits, model.head) if layer is not None]
         return Parts(list(model.blocks), [model.norm], head)
@@ -58,9 +52,6 @@ def freeze(model: nn.Module, trainable: str) -> None:
 
     A frozen part stays in evaluation mode even after `model.train()`: no dropout, no stochastic depth and no moving
     batch statistics, so that its output is a fixed function of the image.
-
-    Raises:
-        ValueError: `last:K` with more blocks than there are.
     """
     if trainable == "all":
         return

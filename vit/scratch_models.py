@@ -1,7 +1,5 @@
 """The ViTs of `vit/model.py`: from a name of `VIT_SHAPES` and the options of a run to a model with new weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from torch import nn
@@ -11,11 +9,7 @@ from vit.model import VisionTransformer
 
 
 def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
-    """Build our VisionTransformer, untrained.
-
-    Raises:
-        ValueError: options that do not fit each other.
-    """
+    """Build our VisionTransformer, untrained."""
     return VisionTransformer(
         ViTConfig(
             **VIT_SHAPES[config.name] | {"image_size": config.image_size or native_size(config)},

@@ -4,8 +4,6 @@ One multiply-add counts as 2 FLOPs, and only matrix products and convolutions ar
 activations and softmax: the convention of `torch.utils.flop_counter`, which does the counting.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """torchvision's own `vit_b_16` and `resnet18`: its classes, unwrapped, with a new head and its preprocessing."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any
@@ -20,11 +18,7 @@ _RESNET_LACKS = (*_VIT_LACKS, "dropout", "attention_dropout", "representation_si
 
 
 def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
-    """The model, untrained, for any number of channels, with a zero head of `num_classes`.
-
-    Raises:
-        ValueError: an option this model does not have, or a size that its patches do not divide.
-    """
+    """The model, untrained, for any number of channels, with a zero head of `num_classes`."""
     return (_build_vit_b_16 if config.name == "vit_b_16" else _build_resnet18)(config, num_classes)
 
 

@@ -4,8 +4,6 @@
 is read with `weights_only=True`: tensors, numbers, strings and containers, or an error.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json
@@ -44,11 +42,7 @@ class WeightFile:
 
     @cached_property
     def source(self) -> str:
-        """Whose parameter names it has: as told, or the one family whose signature is among the names.
-
-        Raises:
-            WeightsError: an unknown source was told, or the names are those of no family, or of several.
-        """
+        """Whose parameter names it has: as told, or the one family whose signature is among the names."""
         if self.told_source is not None:
             if self.told_source not in FAMILIES:
                 known = ", ".join(WEIGHT_SOURCES)
@@ -75,11 +69,7 @@ class WeightFile:
 
     @property
     def image_spec(self) -> ImageSpec:
-        """The preprocessing that the weights expect: recorded by our own runs, else their family's.
-
-        Raises:
-            WeightsError: it is recorded in a way that cannot be read.
-        """
+        """The preprocessing that the weights expect: recorded by our own runs, else their family's."""
         recorded = self.extras.get("image_spec")
         if not isinstance(recorded, Mapping):
             return self.family.image_spec

@@ -4,8 +4,6 @@ An error is a fault with which training would stop or its numbers would be wrong
 picture in two splits or under two labels, class maps that differ. Everything else is a warning.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence

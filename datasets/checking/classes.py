@@ -1,7 +1,5 @@
 """What `check` finds in class names and class sizes."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections import defaultdict
 

@@ -3,8 +3,6 @@
 Runs in a pool of processes that import Pillow and NumPy only: they start in a fifth of a second and stay small.
 """
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Iterator, Sequence

@@ -8,8 +8,6 @@
    of different pictures collide; pictures that still agree after that are the same picture.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """Unpack zip and tar archives that nobody has vouched for."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat

@@ -1,7 +1,5 @@
 """Built-in sets of photographs: hymenoptera, dog breeds, Oxford-IIIT pets, Oxford flowers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Built-in sets of small pictures, held in memory: digits, MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100."""
 
-from __future__ import annotations
-
 import gzip
 import zlib
 from importlib.util import find_spec

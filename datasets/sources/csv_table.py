@@ -1,7 +1,5 @@
 """A table of images: path, label and perhaps split, one row per image, paths relative to the table."""
 
-from __future__ import annotations
-
 import csv
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Get a file from the network, or say how to get it by hand."""
 
-from __future__ import annotations
-
 import hashlib
 import http.client
 import sys

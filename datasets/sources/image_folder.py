@@ -1,7 +1,5 @@
 """A folder of images: `train/ val/ [test/]`, or one folder of class folders."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,7 +82,8 @@ class _Tree:
     def groups(self) -> Iterator[tuple[str, list[str]]]:
         """(folder, image names) for every folder with images, split by split and class by class."""
         entries = _entries(self.root)
-        named = {entry.name: SPLIT_FOLDERS[entry.name.lower()] for entry in entries if _is_split_folder(entry)}
+        folders_named_so = (entry for entry in entries if entry.name.lower() in SPLIT_FOLDERS and entry.is_dir())
+        named = {entry.name: SPLIT_FOLDERS[entry.name.lower()] for entry in folders_named_so}
         if not named:
             yield from self._split("", "")
             return
@@ -201,10 +200,6 @@ def _join(folder: str, name: str) -> str:
 
 def _is_hidden(name: str) -> bool:
     return name.startswith(".") or name == "__MACOSX"
-
-
-def _is_split_folder(entry: os.DirEntry[str]) -> bool:
-    return entry.name.lower() in SPLIT_FOLDERS and entry.is_dir()
 
 
 def _is_broken_link(entry: os.DirEntry[str]) -> bool:

@@ -1,7 +1,5 @@
 """Find out what a person's own data is: a folder, a table, or an archive of either."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from pathlib import Path
@@ -19,29 +17,21 @@ EXPECTED = "a folder of class folders, of train/ and val/, a table path,label[,s
 
 
 def read_own_data(source: str, root: Path) -> Samples:
-    """The sample table of a person's own data, as training wants it: without a fault.
-
-    Raises:
-        FileNotFoundError: nothing is there.
-        DataError: it is there but cannot be used as it is.
-        ValueError: not a path but a name, and no built-in set has it.
-    """
+    """The sample table of a person's own data, as training wants it: without a fault."""
     return read_source(source, root).usable()
 
 
 def read_source(source: str, root: Path) -> Reading:
-    """Read a folder, a table or an archive; archives are unpacked below `root`/unpacked, once.
-
-    Raises:
-        what `read_own_data` raises, but for problems that leave some images to look at.
-    """
+    """Read a folder, a table or an archive, faults and all; archives are unpacked below `root`/unpacked, once."""
     path = Path(source).expanduser()
     if path.is_dir():
         return _read_folder(path, path.resolve().name)
     if path.is_file() and path.suffix.lower() in TABLE_SUFFIXES:
         return read_table(path)
     if path.is_file() and is_archive(path):
-        return _read_folder(_unpacked_once(path, root), path.name.partition(".")[0], confined=True)
+        name = path.name.partition(".")[0]
+        unpacked = root / "unpacked" / f"{name}-{_mark(path)}"
+        return _read_folder(unpacked if unpacked.is_dir() else unpack(path, unpacked), name, confined=True)
     if path.exists():
         raise DataError(f"{path} is no data set; expected {EXPECTED}")
     if path.suffix or os.sep in source or "/" in source:
@@ -63,11 +53,6 @@ def _read_folder(folder: Path, name: str, *, confined: bool = False) -> Reading:
     if len(indexes) == 1:
         return read_table(indexes[0], name, confined=confined)
     return read_image_folder(inner, name)
-
-
-def _unpacked_once(archive: Path, root: Path) -> Path:
-    target = root / "unpacked" / f"{archive.name.partition('.')[0]}-{_mark(archive)}"
-    return target if target.is_dir() else unpack(archive, target)
 
 
 def _mark(archive: Path) -> str:
