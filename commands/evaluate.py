@@ -66,7 +66,7 @@ def main(options: Options) -> int:
 
 
 def _evaluate_elsewhere(options: Options) -> Evaluation:
-    from datasets import DataConfig
+    from datasets.config import DataConfig
     from inference.evaluate import evaluate_on
 
     if options.data is None:

@@ -49,7 +49,10 @@ def arm_names(configs: Sequence[Config]) -> list[str]:
     """
     names = [_model_and_start(config["model"]) for config in configs]
     values = [settings(config) for config in configs]
-    faster = [_flat(config, _FASTER) for config in configs]
+    faster = [
+        {option: _text(part[option]) for part in config.values() for option in _FASTER if option in part}
+        for config in configs
+    ]
     telling = [{option: text for option, text in plain.items() if option not in _DERIVED} for plain in values]
     for options in (telling, values, faster):
         names = _told_apart(names, options)
@@ -72,10 +75,6 @@ def _model_and_start(model: Mapping[str, Any]) -> str:
     kind, _, blocks = model["trainable"].partition(":")
     part = {"all": "", "head": ", head only", "last": f", last {blocks} blocks"}[kind]
     return f"{model['name']} {start}{part}"
-
-
-def _flat(config: Config, options: Sequence[str]) -> dict[str, str]:
-    return {option: _text(part[option]) for part in config.values() for option in options if option in part}
 
 
 def _text(value: Any) -> str:

@@ -1,16 +1,7 @@
 """Labelled image sets as loaders. Exports are lazy (PEP 562): importing `datasets.config` does not import torch."""
 
-# ruff: noqa: F401  # what a type checker sees; at run time `__getattr__` imports it
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from datasets.bundle import DataBundle
-    from datasets.config import DATASET_NAMES, DataConfig
-    from datasets.description import data_report, describe
-    from datasets.errors import DataError
-    from datasets.loaders import DATASETS, build_dataloaders, class_weights, skipped
-    from datasets.splits import fingerprint, split_table, write_split
+from typing import Any
 
 _HOMES = {
     "DataBundle": "bundle",

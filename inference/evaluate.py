@@ -5,10 +5,11 @@ from pathlib import Path
 
 import torch
 
-from datasets import DataConfig, build_dataloaders
 from datasets.bundle import DataBundle
+from datasets.config import DataConfig
 from datasets.errors import DataError
 from datasets.labelled import labelled_loader
+from datasets.loaders import build_dataloaders
 from datasets.splits import fingerprint
 from datasets.text import some
 from inference.classifier import Classifier

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datasets import DataError, build_dataloaders
+from datasets.errors import DataError
 from datasets.files import replacing
+from datasets.loaders import build_dataloaders
 from datasets.transforms import eval_pipeline
 from inference.classifier import Classifier, open_classifier
 from inference.images import find_images, read_pixels

@@ -12,7 +12,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from datasets import DataError
+from datasets.errors import DataError
 from datasets.images import is_image_name, read_image
 from datasets.transforms import Pipeline
 

@@ -19,13 +19,13 @@ from trainers.ema import ModelEMA
 from trainers.engines import Slices, StepOptions, create_trainer
 from trainers.errors import ConfigError
 from trainers.job import prepare, training_loss
-from trainers.memory import recompute_activations
 from trainers.optim import build_optimizer
 from trainers.resume import resume
 from trainers.run import train
 from trainers.run_directory import read_json
 from vit.config import ModelConfig, ViTConfig
 from vit.model import VisionTransformer
+from vit.parts import recompute_activations
 
 CPU = torch.device("cpu")
 SHAPE = ViTConfig(image_size=8, patch_size=4, embed_dim=16, depth=3, num_heads=2, num_classes=3)

@@ -21,7 +21,7 @@ from torchvision.models.vision_transformer import interpolate_embeddings
 
 import vit
 from vit import torchvision_models
-from vit.config import HALF, IMAGENET_MEAN, IMAGENET_STD, MODEL_NAMES, ImageSpec, ModelConfig, did_you_mean
+from vit.config import HALF, IMAGENET_MEAN, IMAGENET_STD, MODEL_NAMES, ImageSpec, ModelConfig
 from vit.errors import WeightsError
 from vit.factory import MODELS, Blueprint, Library, build_model, image_spec, library, resolve
 from vit.param_groups import param_groups
@@ -250,9 +250,9 @@ def test_unknown_model_lists_known_ones_and_the_door_to_hugging_face() -> None:
     )
 
 
-def test_only_a_model_name_is_told_of_hugging_face() -> None:
-    assert did_you_mean("trian", ("train", "predict")) == "; did you mean train? Known: train, predict"
-    assert did_you_mean("xyz", ("train", "predict")) == " Known: train, predict"
+def test_a_name_like_no_other_gets_no_hint() -> None:
+    with pytest.raises(ValueError, match=r"^unknown model 'xyz' Known: vit_micro_2, "):
+        ModelConfig(name="xyz")
 
 
 def test_auto_and_zero_classes_are_refused() -> None:

@@ -11,7 +11,7 @@ from ignite.engine import Engine, Events
 from torch import nn
 from tqdm import tqdm
 
-from datasets import describe
+from datasets.description import describe
 from trainers import distributed
 from trainers.config import TrainConfig
 from trainers.effects import without_effect

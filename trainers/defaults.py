@@ -69,16 +69,11 @@ def model_family(name: str) -> str:
     return {"vit_micro_2": "micro_2", "vit_nano_8": "nano_8", "vit_micro_4": "micro_4"}.get(name, "vit")
 
 
-def starting_point(config: RunConfig) -> str:
-    """scratch, finetune (any block trains from given weights) or probe (only the head trains)."""
-    if config.model.trainable == "head":
-        return "probe"
-    return "scratch" if config.model.weights == "none" else "finetune"
-
-
 def lookup(config: RunConfig) -> Defaults:
-    family, start = model_family(config.model.name), starting_point(config)
-    return DEFAULTS.get((family, start)) or DEFAULTS["vit", start]
+    """The row of a model and a start: scratch, finetune (any block trains from weights), probe (the head alone)."""
+    start = "scratch" if config.model.weights == "none" else "finetune"
+    start = "probe" if config.model.trainable == "head" else start
+    return DEFAULTS.get((model_family(config.model.name), start)) or DEFAULTS["vit", start]
 
 
 def resolve_model(config: RunConfig) -> RunConfig:

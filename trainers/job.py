@@ -12,23 +12,22 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
-from datasets import DataBundle, build_dataloaders, class_weights
+from datasets.bundle import DataBundle
 from datasets.errors import DataError
-from datasets.loaders import stop_workers
+from datasets.loaders import build_dataloaders, class_weights, stop_workers
 from datasets.mixing import BatchMix
 from datasets.own_dataset import own_dataloaders
 from trainers import defaults, distributed
 from trainers.config import RunConfig, from_dict
 from trainers.engines import Slices, StepOptions, create_trainer
 from trainers.errors import ConfigError
-from trainers.memory import recompute_activations
 from trainers.optim import build_optimizer, learning_rate
 from trainers.probe import HeadWeights, cached_features, head_of
 from trainers.seeding import seed_everything
 from vit import Blueprint, ImageSpec, ModelConfig, VisionTransformer, WeightsError, attention_path
 from vit.config import HF_PREFIX, OWN_PREFIX
 from vit.param_groups import param_groups
-from vit.parts import parts
+from vit.parts import parts, recompute_activations
 
 AMP_DTYPES = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
-from datasets import DataBundle
+from datasets.bundle import DataBundle
 from datasets.cache import available_memory
 from datasets.loaders import Loader, stop_workers
 from datasets.sampling import BatchKey, OrderedBatchSampler

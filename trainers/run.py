@@ -9,8 +9,8 @@ from ignite.engine import Engine, Events
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from datasets import DataBundle, data_report
-from datasets.bundle import SPLITS
+from datasets.bundle import SPLITS, DataBundle
+from datasets.description import data_report
 from datasets.files import write_text
 from datasets.loaders import stop_workers
 from trainers import console, defaults, distributed, lock, pictures, tensorboard

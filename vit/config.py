@@ -184,9 +184,10 @@ class ModelConfig:
         require_finite(self)
         by_prefix = re.fullmatch(f"({HF_PREFIX}|{OWN_PREFIX}).+", self.name)
         if self.name != "auto" and self.name not in MODEL_NAMES and not by_prefix:
-            raise ValueError(
-                f"unknown model {self.name!r}{did_you_mean(self.name, MODEL_NAMES)}, {HF_PREFIX}ID_OR_FOLDER"
-            )
+            nearest = difflib.get_close_matches(self.name, MODEL_NAMES, n=1, cutoff=0.5)
+            hint = f"; did you mean {nearest[0]}?" if nearest else ""
+            known = ", ".join((*MODEL_NAMES, f"{HF_PREFIX}ID_OR_FOLDER"))
+            raise ValueError(f"unknown model {self.name!r}{hint} Known: {known}")
         if not re.fullmatch(r"all|head|last:[1-9]\d*", self.trainable):
             raise ValueError(f"trainable={self.trainable!r} must be all, head or last:K with K >= 1")
         _check_counts(
@@ -237,10 +238,3 @@ def refuse_options(config: ModelConfig, options: tuple[str, ...]) -> None:
     for option in options:
         if given[option] != defaults[option]:
             raise ValueError(f"{config.name} has no option {option} (got {given[option]!r}); the scratch ViTs do")
-
-
-def did_you_mean(name: str, known: tuple[str, ...]) -> str:
-    """`; did you mean X? Known: X, Y, ...`, the end of a line that refuses `name`."""
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"; did you mean {nearest[0]}?" if nearest else ""
-    return f"{hint} Known: {', '.join(known)}"

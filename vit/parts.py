@@ -1,4 +1,4 @@
-"""Where the blocks, the final norm and the head of any model are: what freezing and layer-wise rates need to know."""
+"""Where the blocks, the final norm and the head of any model are, and what is done to them: freeze, recompute, look."""
 
 import math
 from collections.abc import Sequence
@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from types import MethodType
 from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import checkpoint
 
 from vit.model import LinearPatchEmbed, VisionTransformer
 
@@ -78,6 +81,23 @@ def _train_unfrozen_parts(model: nn.Module, mode: bool = True) -> nn.Module:
         if any(parameter.requires_grad for parameter in part.parameters()):
             part.train(mode)
     return model
+
+
+def recompute_activations(blocks: list[nn.Module]) -> None:
+    """Keep only the input of each block in training, and compute its activations again in the backward pass: less
+    memory for more time (Chen et al. 2016). Its dropout draws the same numbers the second time."""
+    if any(isinstance(module, _BatchNorm) for block in blocks for module in block.modules()):
+        raise ValueError("checkpoint_activations: a model with batch norm would count every batch's statistics twice")
+    for block in blocks:
+        # A method of the instance: the class stays as it is, and copies (deepcopy, EMA) keep the behaviour.
+        block.forward = MethodType(_forward_again, block)
+
+
+def _forward_again(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    forward = MethodType(type(block).forward, block)
+    if not (block.training and torch.is_grad_enabled()):
+        return forward(*args, **kwargs)
+    return checkpoint(forward, *args, use_reentrant=False, **kwargs)
 
 
 def position_embeddings(model: nn.Module) -> Tensor | None:

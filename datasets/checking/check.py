@@ -123,9 +123,7 @@ def check(
     else:
         stream = inspect_pixels(samples.pixels, rows)
     inspections = list(progress(stream, len(rows)))
-    findings = reading.problems + class_problems(reading)
-    findings += _file_findings(pictures, inspections)
-    findings += _size_findings(pictures, inspections)
+    findings = reading.problems + class_problems(reading) + _own_findings(pictures, inspections)
     unique = _first_of_each(pictures, inspections, findings)
     compared = [k for k in unique if min(inspections[k].width, inspections[k].height) >= LEAST_SIDE]
     findings += _near_findings([pictures[k] for k in compared], [inspections[k] for k in compared])
@@ -153,23 +151,17 @@ def _ordered(findings: list[Problem]) -> tuple[Problem, ...]:
     )
 
 
-def _file_findings(pictures: Sequence[Picture], inspections: Sequence[Inspection]) -> list[Problem]:
-    findings = []
-    for picture, seen in zip(pictures, inspections, strict=True):
-        if seen.fault:
-            findings.append(picture.problem(seen.fault, seen.detail))
-        elif seen.format and wrong_extension(picture.path, seen.format):
-            findings.append(picture.problem("wrong_extension", f"holds {seen.format}"))
-    return findings
-
-
-def _size_findings(pictures: Sequence[Picture], inspections: Sequence[Inspection]) -> list[Problem]:
+def _own_findings(pictures: Sequence[Picture], inspections: Sequence[Inspection]) -> list[Problem]:
+    """What is wrong with each picture by itself."""
     sides = np.array([min(seen.width, seen.height) for seen in inspections if not seen.fault])
     tiny = min(TINY_SIDE, np.median(sides) / 4) if len(sides) else 0
     findings = []
     for picture, seen in zip(pictures, inspections, strict=True):
         if seen.fault:
+            findings.append(picture.problem(seen.fault, seen.detail))
             continue
+        if seen.format and wrong_extension(picture.path, seen.format):
+            findings.append(picture.problem("wrong_extension", f"holds {seen.format}"))
         size = f"{seen.width} x {seen.height} px"
         if min(seen.width, seen.height) < tiny:
             findings.append(picture.problem("tiny_image", f"{size}; shorter side usually {np.median(sides):.0f}"))
