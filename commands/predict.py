@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -86,8 +86,9 @@ def main(options: Options) -> int:
         keep_pixels=options.grid is not None,
     )
     try:
-        with _opened(options.output) as file:
+        with arguments.output_file(options.output) if options.output else contextlib.nullcontext(sys.stdout) as file:
             counts, pictures = _write(results, file, options)
+        sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -136,16 +137,6 @@ def temperature_of(classifier: Classifier) -> float:
             f"{classifier.source} has no fitted temperature; python main.py evaluate {classifier.source} fits it on val"
         )
     return temperature
-
-
-@contextlib.contextmanager
-def _opened(path: Path | None) -> Iterator[TextIO]:
-    if path is None:
-        yield sys.stdout
-        sys.stdout.flush()
-        return
-    with arguments.output_file(path) as file:
-        yield file
 
 
 def _writer(file: TextIO, options: Options) -> Callable[[Judged], object]:

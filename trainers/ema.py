@@ -33,9 +33,3 @@ class ModelEMA:
 
     def momentum(self, step: int) -> float:
         return min(self.decay, (1 + step) / (10 + step))
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        return self.model.state_dict()
-
-    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        self.model.load_state_dict(state)

@@ -257,12 +257,9 @@ def training_forward(job: Job) -> nn.Module:
 def trainer_of(job: Job) -> Engine:
     """The engine that takes this job's steps."""
     train = job.config.train
-    options = StepOptions(job.amp_dtype, train.clip_norm, train.seed, batch_mix(job), slices(job))
+    alphas = (train.mixup or 0.0, train.cutmix or 0.0)
+    mix = BatchMix(len(job.data.class_names), *alphas) if any(alphas) else None
+    options = StepOptions(job.amp_dtype, train.clip_norm, train.seed, mix, slices(job))
     return create_trainer(
         job.model, job.optimizer, training_loss(job), job.device, options=options, forward=training_forward(job)
     )
-
-
-def batch_mix(job: Job) -> BatchMix | None:
-    alphas = (job.config.train.mixup or 0.0, job.config.train.cutmix or 0.0)
-    return BatchMix(len(job.data.class_names), *alphas) if any(alphas) else None
