@@ -1,8 +1,11 @@
 import csv
 import dataclasses
+import shutil
 import statistics
 
 import pytest
+from every_state import every_state
+from test_trainers_start import holders_died
 
 import main
 from datasets import DataConfig
@@ -91,3 +94,26 @@ def test_folds_of_a_model_with_slashes_in_its_name_have_a_plain_name(tmp_path, m
     with pytest.raises(ZeroDivisionError):
         kfold.cross_validate(config)
     assert names[0] == "hf_org_name_s0_fold1"
+
+
+@pytest.mark.slow
+def test_folds_that_were_killed_at_any_moment_go_on_and_end_in_the_same_table(tmp_path):
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    with every_state(runs, tmp_path / "states") as states:
+        whole = kfold.cross_validate(folds_of(runs, auto_resume=True)).table.read_text()
+    for state in states[::4]:
+        shutil.rmtree(runs)
+        shutil.copytree(state, runs)
+        holders_died(runs)
+        begun = {path.name for path in runs.glob("digits/[!.]*_fold1")}
+        again = kfold.cross_validate(folds_of(runs, auto_resume=True))
+        names = {result.run_dir.name for result in again.results}
+        assert begun <= names
+        assert {path.name for path in runs.glob("digits/*")} == {*names, again.table.name}
+        assert scores_of(again.table.read_text()) == scores_of(whole)
+
+
+def scores_of(table: str) -> list[str]:
+    """The table without the names of its runs, which are numbered."""
+    return [line.rpartition(",")[0] for line in table.splitlines()]
