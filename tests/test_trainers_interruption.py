@@ -128,7 +128,6 @@ def test_a_signal_while_features_are_cached_ends_the_run(tmp_path, capsys, monke
     assert not steps
 
 
-@pytest.mark.xfail(strict=True, reason="the library's error is told")
 def test_an_import_that_a_signal_broke_ends_as_interrupted():
     with pytest.raises(Interrupted, match="SIGTERM"), signals.heeded():
         try:

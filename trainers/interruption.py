@@ -38,6 +38,10 @@ class Signals:
                 signal.signal(signum, self._receive)
             yield
             self.check()
+        except Exception as error:
+            if self.received is not None and not hasattr(error, "exit_code"):  # made of it by a library on the way
+                raise Interrupted(self.received) from error
+            raise
         finally:
             for signum, handler in before.items():
                 signal.signal(signum, handler or signal.SIG_DFL)  # None: one that Python did not set
