@@ -68,7 +68,7 @@ def test_the_second_of_two_equal_comparisons_is_told_who_runs_the_first(runs, mo
     with pytest.raises(Crash):
         start(runs)
     assert codes == [2]
-    assert f"_compare is in use by process {os.getpid()} on" in capsys.readouterr().err
+    assert f"compare is in use by process {os.getpid()} on" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"status": "running"}'])
