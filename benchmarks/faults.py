@@ -228,7 +228,7 @@ def verdict(fault: str, first: Ended, second: Ended, differs: Sequence[str]) -> 
         return "hangs"
     if fault != "KILL" and first.code != 0 and not first.one_line:
         return "traceback"
-    if second.code == 0:
+    if 0 in (first.code, second.code):  # a comparison that is finished is not begun again under its name
         return "lost" if differs else "recovered"
     return "said" if second.one_line else "traceback"
 
