@@ -55,6 +55,9 @@ class ImageSet(Protocol):
     def path(self, index: int) -> str:
         """The stable relative id of a row, as in split.csv."""
 
+    def original(self, index: int) -> np.ndarray:
+        """The picture as decoded, before resizing and augmentation: uint8 (C, H, W)."""
+
     def stored(self, rows: Sequence[int]) -> list[np.ndarray]:
         """The pictures as prepared for the pipeline: uint8 (C, h, w) each."""
 

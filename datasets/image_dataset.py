@@ -13,7 +13,7 @@ from tqdm import tqdm
 from datasets.bundle import BatchKey, Samples
 from datasets.cache import ImageCache
 from datasets.errors import DataError
-from datasets.images import from_array, image_size, read_image
+from datasets.images import from_array, image_size, read_image, to_array
 from datasets.transforms import Pipeline
 
 
@@ -60,6 +60,10 @@ class ImageDataset(Dataset):
         if self.samples.pixels is not None:
             return self.samples.pixels.shape[2], self.samples.pixels.shape[1]
         return image_size(self.samples.file(int(self.indices[index])))
+
+    def original(self, index: int) -> np.ndarray:
+        """The picture as decoded, before resizing and augmentation: uint8 (C, H, W)."""
+        return to_array(self._picture(index)).copy()
 
     def stored(self, rows: Sequence[int]) -> list[np.ndarray]:
         """uint8 (C, h, w) each: decoded and prepared as the pipeline wants it, from the cache where possible."""

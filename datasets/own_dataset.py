@@ -55,6 +55,10 @@ class OwnDataset(Dataset):
             for image, (low, high) in zip(images, spans, strict=True)
         ]
 
+    def original(self, index: int) -> np.ndarray:
+        """The image as the Dataset gives it in epoch 0, over its own range: uint8 (C, H, W)."""
+        return self.stored([index])[0]
+
     def native_size(self, index: int) -> tuple[int, int]:
         """(width, height)."""
         height, width = self._image(index).shape[-2:]

@@ -34,7 +34,7 @@ def judge(
     images, names = images_of(job), job.data.class_names
     ranked = rank(logits.softmax(dim=1), names)
     own_names = [names[label] for label in labels.tolist()]
-    pictures = images.stored(rows) if rollouts is not None else (images.raw(row).numpy() for row in rows)
+    pictures = images.stored(rows) if rollouts is not None else (images.original(row) for row in rows)
     maps = repeat(None) if rollouts is None else rollouts
     return [*map(Judged, map(images.path, rows), ranked, own_names, pictures, maps)]
 
