@@ -138,7 +138,7 @@ def test_the_mistakes_are_shown_surest_first_in_their_original_pixels(monkeypatc
     dataset = prepare(digits_run(tmp_path)).data.dataloaders["val"].dataset
     by_path = {dataset.path(row): row for row in range(len(dataset))}
     for guess in taken:
-        assert np.array_equal(guess.pixels, dataset.raw(by_path[guess.path]))
+        assert np.array_equal(guess.pixels, dataset.original(by_path[guess.path]))
 
 
 def scores_of(job, *, right: bool) -> Scores:
