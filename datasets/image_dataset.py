@@ -50,10 +50,6 @@ class ImageDataset(Dataset):
         """The stable relative id of a sample, as in split.csv."""
         return self.samples.paths[int(self.indices[index])]
 
-    def raw(self, index: int) -> torch.Tensor:
-        """The picture as decoded, before resizing and augmentation: uint8 (C, H, W)."""
-        return torch.from_numpy(to_array(self._picture(index)).copy())
-
     @property
     def in_memory(self) -> bool:
         """Whether the set needs no cache: its pixels are at hand as they are stored."""
