@@ -44,7 +44,7 @@ def test_ignite_fires_them_in_that_order_when_an_epoch_ends(tmp_path):
     with pytest.raises(Crash):
         train(demanding_config(tmp_path), handlers=[look])
     expected = [
-        "attach_validation.<locals>.validate",
+        "attach_validation.<locals>.<lambda>",
         "attach_history.<locals>.append",
         "attach_epoch_scalars.<locals>.write",
         "BestOutputs.keep_if_best",
