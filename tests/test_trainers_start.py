@@ -165,6 +165,7 @@ def test_resume_takes_up_a_run_that_was_killed_at_any_moment(any_moment):
             assert_same_content(any_moment.whole, run_content(run_dir))
 
 
+@pytest.mark.slow  # its siblings bring the same states back by other commands
 def test_auto_resume_takes_up_or_starts_over_a_run_that_was_killed_in_its_start(any_moment):
     assert len(any_moment.start) > 15
     for state in any_moment.start:
@@ -195,6 +196,7 @@ def test_a_run_that_an_earlier_version_began_to_write_is_resumed(finished, kept,
     assert {"meta.json", "split.csv", "summary.json"} <= {path.name for path in finished.iterdir()}
 
 
+@pytest.mark.slow  # its siblings bring the same states back by other commands
 def test_more_epochs_may_be_asked_for_again_after_a_kill_at_any_moment(finished, tmp_path):
     before = shutil.copytree(tmp_path / "digits", tmp_path / "before")
     with every_state(tmp_path / "digits", tmp_path / "states") as states:
