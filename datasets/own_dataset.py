@@ -84,7 +84,10 @@ def own_dataloaders(
         if split in given
     }
     labels = {split: labels_of(split, dataset) for split, dataset in items.items()}
-    names = getattr(items["train"], "classes", None) or range(1 + max(int(part.max()) for part in labels.values()))
+    classes = 1 + max(int(part.max()) for part in labels.values())
+    names = getattr(items["train"], "classes", None) or range(classes)
+    if len(names) < classes:
+        raise DataError(f"the train Dataset names {len(names)} classes, and there is a label {classes - 1}")
     samples = Samples(
         name=type(items["train"]).__name__,
         class_names=tuple(map(str, names)),

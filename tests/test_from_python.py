@@ -124,6 +124,13 @@ def test_datasets_that_cannot_be_trained_on_get_one_line(tmp_path, given, messag
     assert not list(tmp_path.iterdir())
 
 
+def test_more_labels_than_the_dataset_has_names_are_refused(tmp_path):
+    train_set = Noisy(tensors(12, 0))
+    train_set.classes = ["dark", "light"]
+    with pytest.raises(DataError, match="the train Dataset names 2 classes, and there is a label 2"):
+        train(options(tmp_path), model=net(), dataloaders={"train": train_set, "val": tensors(6, 0)})
+
+
 def test_the_page_runs_as_it_stands(tmp_path, monkeypatch, capsys):
     page = (Path(__file__).resolve().parent.parent / "docs" / "from_python.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
