@@ -17,7 +17,7 @@ class Options:
 
     run: Annotated[str, tyro.conf.Positional]
     """A run directory, or `latest`."""
-    epochs: int | None = None
+    epochs: int | float | None = None
     """Train for this many epochs in all instead of the planned number; the learning rate is planned anew."""
     output_dir: Path = Path("runs")
     """Where `latest` is looked for."""

@@ -106,7 +106,7 @@ class Plan:
         data = with_labels(self.request.base.data, labels)
         return len(subset_training(self.split.samples, data).indices("train"))
 
-    def _shared_epochs(self, train_images: int) -> int:
+    def _shared_epochs(self, train_images: int) -> int | float:
         """Epochs every arm gets: `--epochs`, or those in which it sees `--images-seen`, by default as many as the arm
         that asks for most."""
         if self.request.base.train.epochs is not None:

@@ -16,7 +16,7 @@ def announce(plan: Plan) -> None:
         size = f"{arm.parameters:,} parameters, {arm.trainable:,} trainable, {arm.flops / 1e9:.2g} GFLOPs per image"
         rows.append(("arm", f"{arm.name}: {size}, lr {rates_text(plan.rates(arm))}"))
     for labels, images, epochs in zip(request.labels, plan.train_images, plan.epochs, strict=True):
-        budget = f"{images:,} images x {epochs} epochs = {images * epochs:,} images per run"
+        budget = f"{images:,} images x {epochs:g} epochs = {round(images * epochs):,} images per run"
         rows.append(("budget", f"{labels_text(labels)}: {budget}"))
     tuned = "each arm tries every rate at its first seed" if plan.tuned else "rates are not tuned"
     rows += [
@@ -38,9 +38,9 @@ def protocol(plan: Plan) -> Iterator[str]:
         yield "The set has no test split: half of its validation images, drawn per class, were held out as test images."
     for labels, images, epochs in zip(request.labels, plan.train_images, plan.epochs, strict=True):
         yield (
-            f"With {labels_text(labels, every='all training labels')} ({images:,} images) every run takes {epochs} "
-            f"epochs: {images * epochs:,} images seen, the same for all arms. Choices used {split.size('val'):,} "
-            "validation labels beside them."
+            f"With {labels_text(labels, every='all training labels')} ({images:,} images) every run takes {epochs:g} "
+            f"epochs: {round(images * epochs):,} images seen, the same for all arms. Choices used "
+            f"{split.size('val'):,} validation labels beside them."
         )
     if plan.tuned:
         yield (

@@ -229,6 +229,14 @@ def test_layer_decay_slows_each_layer_below_the_head(tmp_path):
     assert scales[id(job.model.embedding.positions)] == 0.5**5
 
 
+def test_a_run_may_end_within_an_epoch_and_go_on_from_there(tmp_path):
+    result = train(run_config(tmp_path, epochs=1.5))  # epochs of 7 steps
+    assert [row["step"] for row in result.history] == [0, 7, 10]
+    assert read_json(result.run_dir / "config.json")["train"]["epochs"] == 1.5
+    assert resume(result.run_dir).best_epoch == result.best_epoch  # finished: nothing to do
+    assert [row["step"] for row in resume(result.run_dir, epochs=2.25).history] == [0, 7, 10, 14, 16]
+
+
 def test_a_time_budget_ends_within_an_epoch_validates_and_concludes(tmp_path, capsys):
     result = train(run_config(tmp_path, epochs=500, max_minutes=0.4 / 60))
     last = result.history[-1]

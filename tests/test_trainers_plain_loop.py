@@ -15,7 +15,7 @@ from vit.config import ModelConfig
 CONFIG = RunConfig(
     model=ModelConfig(name="vit_micro_2", dropout=0.1),
     data=DataConfig(source="digits", labels_per_class=30, workers=0),
-    train=TrainConfig(epochs=3, device="cpu", seed=3),
+    train=TrainConfig(epochs=2.5, device="cpu", seed=3),
 )
 
 

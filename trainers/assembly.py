@@ -126,8 +126,7 @@ def write_metrics(run: Run) -> None:
 
 
 def print_epochs(run: Run) -> None:
-    assert run.options.epochs is not None
-    console.attach_epoch_lines(run.trainer, epochs=run.options.epochs)
+    console.attach_epoch_lines(run.trainer, epochs=run.job.last_epoch)
     console.attach_duration_note(run.trainer, run.evaluator, total_steps=run.job.total_steps)
 
 
@@ -144,6 +143,12 @@ def collect_states(run: Run) -> None:
 
 def save_to_resume(run: Run) -> None:
     run.saver.attach(save_every=run.options.save_every, before_save=run.loggers.flush)
+
+
+def end_within_epoch(run: Run) -> None:
+    job = run.job
+    if job.total_steps % job.steps_per_epoch:
+        handlers.attach_last_step(run.trainer, job.total_steps)
 
 
 def limit_time(run: Run) -> None:
@@ -182,6 +187,7 @@ HANDLERS: tuple[tuple[Callable[[Run], None], bool], ...] = (
     (stop_early, False),
     (collect_states, False),
     (save_to_resume, True),
+    (end_within_epoch, False),
     (limit_time, False),
     (note_progress, False),
     (heed_signals, False),

@@ -19,8 +19,8 @@ from vit.config import ModelConfig, require_finite
 class TrainConfig:
     """Optimisation. A value left at None depends on the model and is filled in from `trainers/defaults.py`."""
 
-    epochs: int | None = None
-    """Passes over the training images."""
+    epochs: int | float | None = None
+    """Passes over the training images; the last may be a fraction, for sets that are large for the time there is."""
     optimizer: Literal["adamw", "sgd"] = "adamw"
     """adamw, or sgd with momentum 0.9."""
     lr: float | None = None

@@ -86,7 +86,7 @@ def announce(job: Job, run_dir: Path, *, defaults_source: str) -> None:
         ),
         (
             "training",
-            f"{train.epochs} epochs x {job.steps_per_epoch} steps of {data.batch_size} images, "
+            f"{train.epochs:g} epochs x {job.steps_per_epoch} steps of {data.batch_size} images, "
             f"{train.optimizer} lr {train.lr:g} ({train.schedule}, warm-up {train.warmup_epochs:g} epochs), "
             f"weight decay {train.weight_decay:g}",
         ),
@@ -175,7 +175,7 @@ def say_if_stopped_early(trainer: Engine, train: TrainConfig, total_steps: int) 
     if train.max_minutes is not None and state.step_seconds >= 60 * train.max_minutes:
         epochs = f"{state.iteration / state.epoch_length:.1f} of {train.epochs} epochs"
         say(f"{train.max_minutes:g} minutes of training steps are over, after {epochs}")
-    elif trainer.state.epoch < trainer.state.max_epochs:
+    elif train.patience:
         epochs = f"{train.patience} epoch{'s' * (train.patience > 1)}"
         say(f"no better validation {train.select} for {epochs}: stopped early")
 

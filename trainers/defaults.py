@@ -141,8 +141,7 @@ def resolve_length(config: RunConfig, *, train_images: int, steps_per_epoch: int
     epochs = config.train.epochs
     if epochs is None:
         epochs = default_epochs(chosen.images_seen, chosen.max_epochs, train_images=train_images)
-    total_steps = epochs * steps_per_epoch
-    log_every = max(1, min(50, total_steps // 200))
+    log_every = max(1, min(50, round(epochs * steps_per_epoch) // 200))
     train = _fill(config.train, epochs=epochs, warmup_epochs=chosen.warmup_share * epochs, log_every=log_every)
     if train.warmup_epochs >= epochs:
         raise ConfigError(f"warmup_epochs={train.warmup_epochs:g} leaves nothing of a run of epochs={epochs}")

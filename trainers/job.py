@@ -62,7 +62,12 @@ class Job:
     @property
     def total_steps(self) -> int:
         assert self.config.train.epochs is not None
-        return self.config.train.epochs * self.steps_per_epoch
+        return max(1, round(self.config.train.epochs * self.steps_per_epoch))
+
+    @property
+    def last_epoch(self) -> int:
+        """The number of the last epoch, of which the run may take a part only."""
+        return -(-self.total_steps // self.steps_per_epoch)
 
     @property
     def amp_dtype(self) -> torch.dtype | None:

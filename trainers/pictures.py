@@ -59,8 +59,7 @@ def attach_batch(trainer: Engine, job: Job, loggers: RunLoggers) -> None:
 def attention_steps(job: Job) -> set[int]:
     """When attention is drawn in mid-run: before the first step, and after each quarter of the epochs. The best weights
     at the end make it five times at most."""
-    epochs = job.config.train.epochs
-    assert epochs is not None
+    epochs = job.total_steps // job.steps_per_epoch
     return {job.steps_per_epoch * (epochs * quarter // 4) for quarter in range(4)}
 
 

@@ -5,6 +5,7 @@ default options only, and logs nothing but its history: no TensorBoard, no check
 """
 
 import dataclasses
+from itertools import islice
 from typing import Any
 
 import torch
@@ -41,16 +42,15 @@ def refuse_other_options(asked: RunConfig, resolved: RunConfig) -> None:
 def train_plainly(job: Job) -> list[dict[str, float]]:
     """Train, and return one row per epoch: epoch, train_loss, train_accuracy, val_loss, val_accuracy."""
     config, model, optimizer = job.config.train, job.model, job.optimizer
-    assert config.epochs is not None
     train_loader, val_loader = job.data.dataloaders["train"], job.data.dataloaders["val"]
     loss_fn = nn.CrossEntropyLoss(label_smoothing=config.label_smoothing or 0.0)
     rate = schedule(job)
     step, history = 0, []
-    for epoch in range(config.epochs):
+    for epoch in range(job.last_epoch):
         model.train()
         train_loader.batch_sampler.set_position(epoch)  # type: ignore[union-attr]  # which shuffle, which augmentation
         total_loss, correct, seen = 0.0, 0, 0
-        for images, labels in train_loader:
+        for images, labels in islice(train_loader, job.total_steps - step):
             images, labels = images.to(job.device), labels.to(job.device)
             for group in optimizer.param_groups:
                 group["lr"] = rate(step) * group["lr_scale"]

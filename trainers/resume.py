@@ -29,7 +29,7 @@ from trainers.start import describe_start, write_inputs
 
 @signals.heeded()
 def resume(
-    run_dir: Path, *, epochs: int | None = None, given: Given = NOTHING, handlers: Sequence[Handler] = ()
+    run_dir: Path, *, epochs: int | float | None = None, given: Given = NOTHING, handlers: Sequence[Handler] = ()
 ) -> RunResult:
     """Train a stopped run to its end, as if it had never stopped. A finished run is left as it is.
 
@@ -46,7 +46,7 @@ def resume(
 
 
 def _resume(
-    run_dir: Path, config: RunConfig, *, epochs: int | None, given: Given, handlers: Sequence[Handler]
+    run_dir: Path, config: RunConfig, *, epochs: int | float | None, given: Given, handlers: Sequence[Handler]
 ) -> RunResult:
     done = read_summary(run_dir)["status"] == "finished" and checkpoints(run_dir / "checkpoints", "best")
     if done and epochs in (None, config.train.epochs):
@@ -61,7 +61,7 @@ def _resume(
 
 
 def open_run(
-    run_dir: Path, config: RunConfig, *, epochs: int | None, given: Given
+    run_dir: Path, config: RunConfig, *, epochs: int | float | None, given: Given
 ) -> tuple[Job, dict[str, Any] | None]:
     """The job of a run as it goes on, and the checkpoint that it goes on from; None where it starts over."""
     summary, meta = read_summary(run_dir), read_if_whole(run_dir / "meta.json")
@@ -194,7 +194,7 @@ def replan(job: Job, checkpoint: dict[str, Any], run_dir: Path) -> None:
     then = schedule(before)(min(done, before.total_steps - 1))
     now = schedule(job)(min(done, job.total_steps - 1))
     say(f"{epochs} epochs instead of {planned}: the learning rate at step {done} jumps from {then:.3g} to {now:.3g}")
-    checkpoint["trainer"]["max_epochs"] = epochs
+    checkpoint["trainer"]["max_epochs"] = job.last_epoch
     if "early_stopping" in checkpoint:  # one more epoch may show that it was worth it
         stopping, patience = checkpoint["early_stopping"], job.config.train.patience
         stopping["counter"] = min(stopping["counter"], patience - 1)

@@ -141,10 +141,10 @@ def take_steps(run: Run, *, validate_first: bool) -> None:
     if trainer.state.iteration < job.total_steps and not trainer.should_terminate:
         trainer.run(
             endless_batches(job.data.dataloaders["train"], trainer.state.iteration),
-            max_epochs=job.config.train.epochs,
+            max_epochs=job.last_epoch,
             epoch_length=job.steps_per_epoch,
         )
-    if trainer.state.history[-1]["step"] != trainer.state.iteration:  # the time ran out within an epoch
+    if trainer.state.history[-1]["step"] != trainer.state.iteration:  # the plan or the time ended within an epoch
         trainer.fire_event(Events.EPOCH_COMPLETED)
 
 
