@@ -102,7 +102,14 @@ def test_damage_and_other_files_are_named(tmp_path):
     with tarfile.open(twice, "w:gz") as archive:
         for _ in range(2):
             archive.addfile(tarfile.TarInfo("same"), io.BytesIO(b""))
-    refused(twice, tmp_path / "out" / "s", "cannot unpack")
+    refused(twice, tmp_path / "out" / "s", "'same' is in it twice")
+
+
+def test_the_backslashes_of_a_windows_archive_separate_folders(tmp_path):
+    archive = tmp_path / "a.zip"
+    with zipfile.ZipFile(archive, "w") as opened:
+        opened.writestr(zipfile.ZipInfo(r"set\ant\1.png"), b"1")
+    assert (unpack(archive, tmp_path / "out") / "set" / "ant" / "1.png").read_bytes() == b"1"
 
 
 def test_a_refused_archive_leaves_no_folder_that_was_not_there(tmp_path):
