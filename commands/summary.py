@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from commands import arguments
 from vit.config import ModelConfig
@@ -22,34 +21,17 @@ HIDDEN = {"Dropout", "StochasticDepth", "Identity"}
 class Options:
     """Print a model's layers with their output shapes, parameters and GFLOPs, and what one image becomes on its way."""
 
-    model: str = "vit_tiny_16"
-    """Model name, or hf:ID_OR_FOLDER."""
     num_classes: int = 1000
     """Outputs of the head."""
-    image_size: int | None = None
-    """Side of the square input, in pixels. Default: the model's own."""
-    in_channels: int = 3
-    """Channels of the input."""
-    pool: Literal["cls", "mean", "mean_norm"] = "cls"
-    """What the head sees: the class token, or the mean of the patch tokens."""
-    patch_embedding: Literal["conv", "linear", "stem"] = "conv"
-    """Patches by a strided convolution, by cutting and one Linear, or by a stem of several convolutions."""
-    representation_size: int | None = None
-    """Width of a Tanh layer before the head. Default: no such layer."""
-    trainable: str = "all"
-    """Which parameters count as trainable: all, head or last:K."""
+    model: ModelConfig = field(default_factory=partial(ModelConfig, name="vit_tiny_16", weights="none"))
 
     def __post_init__(self) -> None:
-        self.model_config()  # wrong values stop here
-        if self.model == "auto":
+        if self.model.name == "auto":
             raise ValueError("model `auto` depends on the data; name one, such as vit_tiny_16")
+        if self.model.weights != "none":
+            raise ValueError(f"weights={self.model.weights}: a summary is of the model alone; name it with --model")
         if self.num_classes < 1:
             raise ValueError(f"num_classes={self.num_classes} must be at least 1")
-
-    def model_config(self) -> ModelConfig:
-        options = dataclasses.asdict(self)
-        del options["num_classes"]
-        return ModelConfig(name=options.pop("model"), weights="none", **options)
 
 
 parse = partial(arguments.parse, Options)
@@ -62,7 +44,7 @@ def main(options: Options) -> int:
     from vit.factory import Blueprint
     from vit.summary import summarise
 
-    blueprint = Blueprint(options.model_config())
+    blueprint = Blueprint(options.model)
     try:
         with torch.device("meta"):  # shapes without numbers: ViT-H takes no longer than ViT-Ti
             model = blueprint.build(num_classes=options.num_classes)
@@ -71,8 +53,8 @@ def main(options: Options) -> int:
         raise
     except ValueError as error:  # an option that this model does not have, or a size it cannot take
         raise arguments.UsageError(str(error)) from None
-    summary = summarise(model, in_channels=options.in_channels, image_size=size)
-    for line in lines(options.model, summary):
+    summary = summarise(model, in_channels=options.model.in_channels, image_size=size)
+    for line in lines(options.model.name, summary):
         print(line)
     return 0
 

@@ -131,6 +131,7 @@ def test_a_frozen_backbone_shows_in_the_trainable_count(capsys: pytest.CaptureFi
         (["--model", "resnet18", "--pool", "mean"], "has no option"),
         (["--model", "auto"], "depends on the data"),
         (["--num-classes", "0"], "num_classes=0 must be at least 1"),
+        (["--weights", "IMAGENET1K_V1"], "a summary is of the model alone"),
     ],
 )
 def test_wrong_options_are_one_line_and_exit_2(
