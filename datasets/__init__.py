@@ -6,9 +6,8 @@ from typing import Any
 _HOMES = {
     "DataBundle": "bundle",
     "DataError": "errors",
-    "DATASET_NAMES": "config",
     "DataConfig": "config",
-    "DATASETS": "loaders",
+    "DATASETS": "config",
     "build_dataloaders": "loaders",
     "class_weights": "loaders",
     "skipped": "loaders",

@@ -6,17 +6,18 @@ from typing import Annotated, Literal
 
 import tyro
 
-DATASET_NAMES: tuple[str, ...] = (
-    "digits",
-    "mnist",
-    "fashion_mnist",
-    "cifar10",
-    "cifar100",
-    "hymenoptera",
-    "dog_breed",
-    "oxford_pets",
-    "flowers102",
-)
+DATASETS: dict[str, str] = {
+    "digits": "datasets.sources.builtin_pixels:read_digits",
+    "mnist": "datasets.sources.builtin_pixels:read_mnist",
+    "fashion_mnist": "datasets.sources.builtin_pixels:read_fashion_mnist",
+    "cifar10": "datasets.sources.builtin_pixels:read_cifar10",
+    "cifar100": "datasets.sources.builtin_pixels:read_cifar100",
+    "hymenoptera": "datasets.sources.builtin_photos:read_hymenoptera",
+    "dog_breed": "datasets.sources.builtin_photos:read_dog_breed",
+    "oxford_pets": "datasets.sources.builtin_photos:read_oxford_pets",
+    "flowers102": "datasets.sources.builtin_photos:read_flowers102",
+}
+"""Name -> module:function, imported when a run asks for it. The function goes from the data root to Samples."""
 
 
 @dataclass(frozen=True)

@@ -14,25 +14,13 @@ from torch.utils.data import DataLoader
 from datasets.augmentation import PRESETS, train_pipeline
 from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, ImageSpecLike, Samples, image_set, samples_of
 from datasets.cache import SHARE_OF_FREE_MEMORY, ImageCache, available_memory
-from datasets.config import DataConfig
+from datasets.config import DATASETS, DataConfig
 from datasets.image_dataset import ImageDataset, cpu_count, unreadable
 from datasets.processes import leave_signals_to_parent
 from datasets.sampling import EpochBatchSampler, OrderedBatchSampler
 from datasets.splits import assign_splits, require_complete, subset_training
 from datasets.transforms import eval_pipeline
 
-DATASETS: dict[str, str] = {
-    "digits": "datasets.sources.builtin_pixels:read_digits",
-    "mnist": "datasets.sources.builtin_pixels:read_mnist",
-    "fashion_mnist": "datasets.sources.builtin_pixels:read_fashion_mnist",
-    "cifar10": "datasets.sources.builtin_pixels:read_cifar10",
-    "cifar100": "datasets.sources.builtin_pixels:read_cifar100",
-    "hymenoptera": "datasets.sources.builtin_photos:read_hymenoptera",
-    "dog_breed": "datasets.sources.builtin_photos:read_dog_breed",
-    "oxford_pets": "datasets.sources.builtin_photos:read_oxford_pets",
-    "flowers102": "datasets.sources.builtin_photos:read_flowers102",
-}
-"""Name -> module:function, imported when a run asks for it; the function goes from the data root to Samples."""
 DEFAULT_BATCH_SIZE = 64
 
 

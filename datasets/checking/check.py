@@ -17,7 +17,7 @@ from datasets.bundle import LEFT_OUT, Samples
 from datasets.checking.classes import class_problems
 from datasets.checking.inspection import Inspection, inspect_files, inspect_pixels, wrong_extension
 from datasets.checking.near_duplicates import LEAST_SIDE, THUMBNAIL_SIZE, near_duplicates
-from datasets.config import DATASET_NAMES, DataConfig
+from datasets.config import DATASETS, DataConfig
 from datasets.sources.archives import is_archive
 from datasets.sources.image_folder import read_image_folder
 from datasets.sources.own_data import read_source
@@ -94,7 +94,7 @@ def check_source(
         DataError: it is there, but holds no labelled images.
         ValueError: an unknown name.
     """
-    if source in DATASET_NAMES:
+    if source in DATASETS:
         return check(_read_builtin(source, data_root), workers=workers, progress=progress)
     if not is_archive(Path(source)):
         return check(read_source(source, data_root), workers=workers, progress=progress)

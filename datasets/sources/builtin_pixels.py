@@ -12,23 +12,8 @@ from datasets.errors import DataError
 from datasets.sources.fetch import Resource, obtain, obtain_unpacked
 
 TRAIN, TEST = SPLITS.index("train"), SPLITS.index("test")
+_Part = tuple[np.ndarray, np.ndarray]
 
-# file name: checksum. From the publishers, as in torchvision.
-MNIST_FILES = {
-    "train-images-idx3-ubyte.gz": "md5:f68b3c2dcbeaaa9fbdd348bbdeb94873",
-    "train-labels-idx1-ubyte.gz": "md5:d53e105ee54ea40749a09fcbcd1e9432",
-    "t10k-images-idx3-ubyte.gz": "md5:9fb629c4189551a2d022fa330f9573f3",
-    "t10k-labels-idx1-ubyte.gz": "md5:ec29112dd5afa0611ce80d1b7f02629c",
-}
-FASHION_MNIST_FILES = {
-    "train-images-idx3-ubyte.gz": "md5:8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-    "train-labels-idx1-ubyte.gz": "md5:25c81989df183df01b3e8a0aad5dffbe",
-    "t10k-images-idx3-ubyte.gz": "md5:bef4ecab320f06d8554ea6380940ec79",
-    "t10k-labels-idx1-ubyte.gz": "md5:bb300cfdad3c16e7a12a480ee83cd310",
-}
-FASHION_CLASSES = (
-    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
-)  # fmt: skip
 CIFAR10 = Resource(
     "cifar-10-binary.tar.gz",
     ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
@@ -65,16 +50,12 @@ def read_digits(root: Path) -> Samples:
 
 def read_mnist(root: Path) -> Samples:
     """70,000 handwritten digits, 28 x 28 grey pixels (LeCun et al. 1998)."""
-    mirrors = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/")
-    parts = _read_idx_parts("mnist", root, "MNIST/raw", mirrors, MNIST_FILES)
-    return _in_memory("mnist", tuple("0123456789"), *parts, mirror=False)
+    return _read_mnist_like("mnist", root, "MNIST", class_names=tuple("0123456789"), mirror=False)
 
 
 def read_fashion_mnist(root: Path) -> Samples:
     """70,000 pieces of clothing, 28 x 28 grey pixels (Xiao et al. 2017)."""
-    mirrors = ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",)
-    parts = _read_idx_parts("fashion_mnist", root, "FashionMNIST/raw", mirrors, FASHION_MNIST_FILES)
-    return _in_memory("fashion_mnist", FASHION_CLASSES, *parts)
+    return _read_mnist_like("fashion_mnist", root, "FashionMNIST")
 
 
 def read_cifar10(root: Path) -> Samples:
@@ -106,19 +87,21 @@ def read_idx(file: Path) -> np.ndarray:
         raise DataError(f"cannot read {file}: {error}; remove it to download it again") from error
 
 
-_Part = tuple[np.ndarray, np.ndarray]
+def _read_mnist_like(
+    name: str, root: Path, kind: str, *, class_names: tuple[str, ...] | None = None, mirror: bool = True
+) -> Samples:
+    """A set whose files, checksums and classes torchvision lists, read from them as they are published or unpacked."""
+    import torchvision.datasets  # takes a second
 
-
-def _read_idx_parts(
-    name: str, root: Path, folder: str, mirrors: tuple[str, ...], files: dict[str, str]
-) -> tuple[_Part, _Part]:
+    listed = getattr(torchvision.datasets, kind)
     arrays = []
-    for file, checksum in files.items():
-        plain = root / folder / file.removesuffix(".gz")
-        resource = Resource(f"{folder}/{file}", tuple(mirror + file for mirror in mirrors), checksum)
+    for file, md5 in listed.resources:
+        plain = root / kind / "raw" / file.removesuffix(".gz")
+        resource = Resource(f"{kind}/raw/{file}", tuple(place + file for place in listed.mirrors), f"md5:{md5}")
         arrays.append(read_idx(plain if plain.is_file() else obtain(resource, root, name=name)))
     train_images, train_labels, test_images, test_labels = arrays
-    return (train_images[..., None], train_labels), (test_images[..., None], test_labels)
+    train, test = (train_images[..., None], train_labels), (test_images[..., None], test_labels)
+    return _in_memory(name, class_names or tuple(listed.classes), train, test, mirror=mirror)
 
 
 def _read_records(file: Path, *, label_bytes: int) -> _Part:

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from datasets.bundle import Samples
-from datasets.config import DATASET_NAMES
+from datasets.config import DATASETS
 from datasets.errors import DataError, UnknownDataSet
 from datasets.sources.archives import is_archive, unpack
 from datasets.sources.csv_table import TABLE_SUFFIXES, is_sample_table, read_table
@@ -37,8 +37,8 @@ def read_source(source: str, root: Path) -> Reading:
     if path.suffix or os.sep in source or "/" in source:
         raise FileNotFoundError(f"no data at {path}; expected {EXPECTED}")
     raise UnknownDataSet(
-        f"unknown data set {source!r}{did_you_mean(source, DATASET_NAMES)} "
-        f"Known: {', '.join(DATASET_NAMES)}; or the path of your own data"
+        f"unknown data set {source!r}{did_you_mean(source, DATASETS)} "
+        f"Known: {', '.join(DATASETS)}; or the path of your own data"
     )
 
 
