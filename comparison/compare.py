@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from comparison.plan import Plan, Request, find_folder
@@ -29,31 +30,27 @@ def compare_arms(request: Request) -> None:
     """
     console.show_model_log()
     plan = Plan(request)
-    take_folder(plan)
-    with lock.kept(plan.folder), signals.hinting("the same compare command goes on where this one stopped"):
+    with ExitStack() as holding, signals.hinting("the same compare command goes on where this one stopped"):
+        take_folder(plan, holding)
         announce(plan)
         show(run_plan(plan), plan.folder)
         # The report is there: from now on the same command starts another comparison.
         write_json(plan.folder / "compare.json", {"status": "finished", "requested": to_dict(request)})
 
 
-def take_folder(plan: Plan) -> None:
-    """Make the folder of a comparison, or go on in that of a stopped one. From then on this process holds its lock.
+def take_folder(plan: Plan, holding: ExitStack) -> None:
+    """Make the folder of a comparison, or go on in that of a stopped one. This process holds it until `holding` ends.
 
     Raises:
         ConfigError: another process holds it.
     """
-    while not plan.continued:
-        try:
-            with made_whole(plan.folder) as aside:
-                lock.take(aside)
-                write_json(aside / "compare.json", {"status": "running", "requested": to_dict(plan.request)})
-                write_split(aside / "split.csv", plan.split.samples)
-            return
-        except FileExistsError:  # another process took the name meanwhile
-            plan.folder, plan.continued = find_folder(plan.request)
-    lock.take(plan.folder)
-    if not plan.split_file.is_file():
+    while not lock.hold(plan.folder, holding):
+        plan.folder, plan.continued = find_folder(plan.request)
+    if not plan.continued:
+        with made_whole(plan.folder) as aside:
+            write_json(aside / "compare.json", {"status": "running", "requested": to_dict(plan.request)})
+            write_split(aside / "split.csv", plan.split.samples)
+    elif not plan.split_file.is_file():
         write_split(plan.split_file, plan.split.samples)
 
 

@@ -6,7 +6,6 @@ import shutil
 import pytest
 from every_state import every_state
 from killed_runs import Crash
-from test_trainers_start import holders_died
 
 import main
 from comparison import compare
@@ -46,7 +45,6 @@ def test_a_comparison_that_was_killed_in_its_start_goes_on_or_starts_over(runs, 
     for state in states:
         shutil.rmtree(runs)
         shutil.copytree(state, runs)
-        holders_died(runs)
         before = list(runs.glob("digits/[!.]*"))
         with pytest.raises(Crash):
             start(runs)

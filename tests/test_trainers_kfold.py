@@ -5,7 +5,6 @@ import statistics
 
 import pytest
 from every_state import every_state
-from test_trainers_start import holders_died
 
 import main
 from datasets import DataConfig
@@ -105,7 +104,6 @@ def test_folds_that_were_killed_at_any_moment_go_on_and_end_in_the_same_table(tm
     for state in states[::4]:
         shutil.rmtree(runs)
         shutil.copytree(state, runs)
-        holders_died(runs)
         begun = {path.name for path in runs.glob("digits/[!.]*_fold1")}
         again = kfold.cross_validate(folds_of(runs, auto_resume=True))
         names = {result.run_dir.name for result in again.results}

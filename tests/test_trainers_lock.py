@@ -1,13 +1,13 @@
 """One process at a time in a run directory; whoever comes second is told who is there, and a dead process is not."""
 
-import json
-import os
+import errno
+import fcntl
 import signal
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 from ignite.engine import Events
@@ -19,19 +19,13 @@ from trainers.errors import ConfigError
 from trainers.resume import resume
 from trainers.run import train
 
-DEAD = 2**22 + 1  # above the largest process number that Linux gives
 
-
-def holder(folder, **changes):
-    """Put a lock there as another process would have left it."""
-    (folder / lock.NAME).write_text(json.dumps(lock.describe_me() | changes))
-
-
-def take_and_release(folder):
-    lock.take(folder)
-    with lock.kept(folder):
-        assert (folder / lock.NAME).is_file()
-    assert not list(folder.iterdir())
+def hold_and_release(folder):
+    with lock.held(folder):
+        assert lock.path_of(folder).is_file()
+        with pytest.raises(ConfigError, match="is in use by (process|another)"), lock.held(folder):
+            pass
+    assert not lock.path_of(folder).exists()
 
 
 def test_a_run_that_is_being_trained_is_not_resumed(tmp_path):
@@ -46,78 +40,77 @@ def test_a_run_that_is_being_trained_is_not_resumed(tmp_path):
         tiny_run(tmp_path),
         handlers=[lambda trainer: trainer.add_event_handler(Events.ITERATION_STARTED(once=3), resume_meanwhile)],
     )
-    assert f"{run_dir} is in use by process {os.getpid()} on {lock.describe_me()['host']}" in refused[0]
-    assert not (run_dir / lock.NAME).exists()
+    assert f"{run_dir} is in use by {lock.describe_me()[:20]}" in refused[0]
+    assert [path.name for path in run_dir.parent.iterdir()] == ["r"]
 
 
-def test_a_killed_holder_is_gone_at_once_even_while_nobody_has_asked_for_its_exit_code(tmp_path):
+def test_a_killed_holder_is_gone_at_once_even_while_its_children_live_and_nobody_has_asked_for_its_exit_code(tmp_path):
+    """A forked loader process has the holder's files open until it has noticed its death."""
     program = (
-        f"import sys, time; from pathlib import Path; from trainers import lock; lock.take(Path({str(tmp_path)!r}))"
+        "import os, pathlib, sys, time; from trainers import lock\n"
+        "with lock.held(pathlib.Path(sys.argv[1])):\n"
+        "    if os.fork(): print('taken', flush=True)\n"
+        "    time.sleep(5)\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", f"{program}; print('taken', flush=True); time.sleep(60)"],
-        cwd=ROOT, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    command = [sys.executable, "-W", "ignore", "-c", program, str(tmp_path / "r")]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "taken\n"
-    with pytest.raises(ConfigError, match=f"in use by process {process.pid} on"):
-        lock.take(tmp_path)
+    with pytest.raises(ConfigError, match=f"in use by process {process.pid} on"), lock.held(tmp_path / "r"):
+        pass
     process.send_signal(signal.SIGKILL)
     time.sleep(0.2)
-    take_and_release(tmp_path)
+    hold_and_release(tmp_path / "r")
     process.communicate()
 
 
-def test_the_number_of_a_dead_process_given_to_another_one_holds_nothing(tmp_path):
-    holder(tmp_path, start_time=1)
-    take_and_release(tmp_path)
+@pytest.mark.parametrize("content", ["", "{", "process 1 on node7"])
+def test_what_a_dead_holder_leaves_holds_nothing(tmp_path, content):
+    lock.path_of(tmp_path / "r").write_text(content)
+    hold_and_release(tmp_path / "r")
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]"])
-def test_half_a_lock_holds_nothing_for_long(tmp_path, monkeypatch, content):
-    monkeypatch.setattr(lock, "SECONDS_TO_WRITE", 0.1)
-    (tmp_path / lock.NAME).write_text(content)
-    take_and_release(tmp_path)
+def test_a_disk_without_locks_has_files_instead(tmp_path, monkeypatch):
+    def missing(*_):
+        raise OSError(errno.ENOSYS, "flock is not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", missing)
+    hold_and_release(tmp_path / "r")
 
 
-def test_a_holder_on_another_machine_is_gone_when_it_gives_no_sign_of_life(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(lock, "SECONDS_OF_SILENCE", 0.2)
-    holder(tmp_path, host="node7", machine="another", pid=DEAD)
-    take_and_release(tmp_path)
-    assert f"process {DEAD} on node7" in capsys.readouterr().out
+def test_of_many_that_come_together_one_holds_the_folder(tmp_path):
+    """Each holds it for a moment: what its end takes away is never the lock of the next one."""
+    inside = []
+
+    def try_to_hold(_):
+        try:
+            with lock.held(tmp_path / "r"):
+                inside.append(1)
+                assert len(inside) == 1
+                time.sleep(0.001)
+                inside.pop()
+        except ConfigError:
+            return 0
+        return 1
+
+    with ThreadPoolExecutor(6) as pool:
+        assert 1 <= sum(pool.map(try_to_hold, range(200))) <= 200
 
 
-def test_a_holder_on_another_machine_that_gives_signs_of_life_is_respected(tmp_path):
-    holder(tmp_path, host="node7", machine="another", pid=DEAD)
-    beat = threading.Timer(0.3, os.utime, [tmp_path / lock.NAME])
-    beat.start()
-    with pytest.raises(ConfigError, match=f"in use by process {DEAD} on node7"):
-        lock.take(tmp_path)
-    beat.join()
+def test_a_folder_that_comes_or_goes_meanwhile_is_looked_for_again(tmp_path, monkeypatch):
+    folder = tmp_path / "r"
+    held = lock.held
 
+    def made_meanwhile(path):
+        path.mkdir(exist_ok=True)
+        return held(path)
 
-def test_a_holder_gives_signs_of_life(tmp_path, monkeypatch):
-    monkeypatch.setattr(lock, "SECONDS_BETWEEN_SIGNS", 0.05)
-    lock.take(tmp_path)
-    os.utime(tmp_path / lock.NAME, (0, 0))
-    with lock.kept(tmp_path):
-        time.sleep(0.3)
-        assert (tmp_path / lock.NAME).stat().st_mtime > 0
-
-
-def test_of_many_that_find_a_dead_holder_one_takes_its_place(tmp_path):
-    for number in range(15):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        holder(folder, pid=DEAD)
-        together = threading.Barrier(6)
-
-        def try_to_take(_, folder=folder, together=together):
-            together.wait()
-            try:
-                lock.take(folder)
-            except ConfigError:
-                return 0
-            return 1
-
-        with ThreadPoolExecutor(6) as pool:
-            assert sum(pool.map(try_to_take, range(6))) == 1
+    with ExitStack() as holding:
+        assert lock.hold(folder, holding)
+    with monkeypatch.context() as patch, ExitStack() as holding:
+        patch.setattr(lock, "held", made_meanwhile)
+        assert not lock.hold(folder, holding)
+    with held(folder), ExitStack() as holding, pytest.raises(ConfigError, match="in use by"):
+        lock.hold(folder, holding)
+    folder.rmdir()
+    with held(folder), ExitStack() as holding:
+        assert not lock.hold(folder, holding)

@@ -1,7 +1,6 @@
 """How runs start: no stop at any moment of it costs what was there before, or is in the way of the same command."""
 
 import errno
-import os
 import shutil
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from ignite.engine import Events
 from killed_runs import Crash, assert_same_content, crash_after, run_content
 
 from datasets.config import DataConfig
-from trainers import lock, saving
+from trainers import saving
 from trainers.checkpoint import checkpoints
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.errors import CheckpointError, ConfigError, TrainingError
@@ -123,16 +122,6 @@ def test_a_run_that_stops_as_it_is_taken_up_still_says_what_it_has_done(finished
     }
 
 
-def holders_died(runs: Path) -> None:
-    """Make the locks in copies of this process' folders those of a process that was killed some time ago."""
-    for path in runs.rglob(lock.NAME):
-        holder = lock.read(path)
-        if holder is not None:
-            write_json(path, holder | {"start_time": 1})
-    for path in runs.glob("*/.*.tmp"):
-        os.utime(path, (0, 0))
-
-
 class AnyMoment:
     """Every state that a kill can leave of a run, and a way back to each."""
 
@@ -147,7 +136,6 @@ class AnyMoment:
         """Make the folder of runs what it was, and name the one that was killed."""
         shutil.rmtree(self.runs)
         shutil.copytree(state, self.runs)
-        holders_died(self.runs)
         return self.runs / "digits" / "r"
 
 
@@ -205,7 +193,6 @@ def test_more_epochs_may_be_asked_for_again_after_a_kill_at_any_moment(finished,
     for number, state in enumerate([before, *states]):
         shutil.rmtree(finished.parent)
         shutil.copytree(state, finished.parent)
-        holders_died(tmp_path)
         if number % 2:
             resume(finished)
         resume(finished, epochs=3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from contextlib import ExitStack
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -52,9 +53,9 @@ def _resume(
     if done and epochs in (None, config.train.epochs):
         say(f"run {run_dir} is finished: nothing to do; --epochs N trains it further")
         return read_result(run_dir)
-    distributed.broadcast(lambda: lock.take(run_dir))
-    distributed.broadcast(lambda: remove_asides(run_dir))
-    with lock.kept(run_dir):
+    with ExitStack() as holding:
+        distributed.broadcast(lambda: holding.enter_context(lock.held(run_dir)))
+        distributed.broadcast(lambda: remove_asides(run_dir))
         job, checkpoint = open_run(run_dir, config, epochs=epochs, given=given)
         announce(job, run_dir, defaults_source="as resolved when the run started")
         return execute(job, run_dir, checkpoint, handlers=handlers)

@@ -13,7 +13,7 @@ from datasets.bundle import SPLITS, DataBundle
 from datasets.description import data_report
 from datasets.files import write_text
 from datasets.loaders import stop_workers
-from trainers import console, defaults, distributed, lock, pictures, tensorboard
+from trainers import console, defaults, distributed, pictures, tensorboard
 from trainers.assembly import Run
 from trainers.checkpoint import checkpoints, read_file
 from trainers.config import RunConfig, to_dict
@@ -24,7 +24,7 @@ from trainers.interruption import signals
 from trainers.job import Given, Job, prepare, with_cached_features
 from trainers.record import recorded
 from trainers.result import RunResult
-from trainers.start import make_run_directory
+from trainers.start import new_run_directory
 from vit import ImageSpec
 
 Handler = Callable[[Engine], None]
@@ -60,8 +60,7 @@ def train(
     console.show_model_log()
     with distributed.joined(config.train.device):
         job = prepare(config, given=Given(model, dataloaders, spec))
-        run_dir = distributed.broadcast(lambda: make_run_directory(job, requested=config))
-        with lock.kept(run_dir):
+        with new_run_directory(job, requested=config) as run_dir:
             console.announce(job, run_dir, defaults_source=defaults.lookup(job.config).source)
             console.say_what_has_no_effect(job)
             return execute(job, run_dir, created=True, handlers=handlers)

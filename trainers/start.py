@@ -1,11 +1,9 @@
 """How a run directory comes to be: in one step, with everything in it that the run starts from."""
 
-import errno
 import os
-import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,60 +21,48 @@ from trainers.run_directory import (
 )
 
 
-def make_run_directory(job: Job, *, requested: RunConfig) -> Path:
-    """The folder of a new run, with config.json, meta.json and split.csv. This process holds its lock.
+@contextmanager
+def new_run_directory(job: Job, *, requested: RunConfig) -> Iterator[Path]:
+    """The folder of a new run, with config.json, meta.json and split.csv; this process holds it while the block runs.
 
     Raises:
         ConfigError: `--run-name` is taken.
     """
+    with ExitStack() as holding:
+        yield distributed.broadcast(lambda: make_run_directory(job, requested, holding))
+
+
+def make_run_directory(job: Job, requested: RunConfig, holding: ExitStack) -> Path:
     meta = describe_start(job, to_dict(requested))
-    while True:
-        run_dir = plan_run_directory(job.config)
-        try:
-            with made_whole(run_dir) as aside:
-                lock.take(aside)
-                write_inputs(aside, job, meta)
-            return run_dir
-        except FileExistsError:  # another process took the name meanwhile
-            continue
+    while not lock.hold(run_dir := plan_run_directory(job.config), holding):
+        pass  # another process has made it meanwhile: the next name
+    with made_whole(run_dir) as aside:
+        write_inputs(aside, job, meta)
+    return run_dir
 
 
 @contextmanager
 def made_whole(folder: Path) -> Iterator[Path]:
-    """A hidden folder to fill, which becomes `folder` when the block ends well: no stop leaves half of it.
-
-    Raises:
-        FileExistsError: there is such a folder by now.
-    """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    remove_dead_starts(folder.parent)
-    aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
+    """A hidden folder to fill, which becomes `folder` when the block ends well: no stop leaves half of it. The folder
+    is this process's: it holds its lock, or nobody else knows of it."""
+    aside = beside(folder)
+    shutil.rmtree(aside, ignore_errors=True)  # of a process that was killed
     aside.mkdir()
     try:
         yield aside
-        if folder.exists():  # an empty one would be replaced without a word
-            raise FileExistsError(folder)
         os.rename(aside, folder)
-    except OSError as error:
-        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            raise FileExistsError(folder) from error
-        raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def remove_dead_starts(parent: Path) -> None:
-    """Remove the hidden folders of processes that were killed while they filled or emptied them."""
-    for aside in parent.glob(".*.tmp"):
-        if aside.is_dir() and lock.is_left(aside):
-            shutil.rmtree(aside, ignore_errors=True)
-
-
 def discard(folder: Path) -> None:
     """Remove a folder of this process's own making, in one step for all who look."""
-    aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
-    os.rename(folder, aside)
-    shutil.rmtree(aside, ignore_errors=True)
+    os.rename(folder, beside(folder))
+    shutil.rmtree(beside(folder), ignore_errors=True)
+
+
+def beside(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.tmp")
 
 
 def describe_start(job: Job, requested: dict[str, Any]) -> dict[str, Any]:
