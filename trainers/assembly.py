@@ -4,11 +4,9 @@ Ignite fires the handlers of an event in the order of their attachment. So an ep
 pictures, best weights, files, early stopping and, after all that it must hold, the checkpoint to resume from.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ignite.engine import Events
 from torch import nn
 
 from trainers import console, distributed, handlers, heeding, pictures, tensorboard
@@ -42,7 +40,6 @@ class Run:
             num_classes=len(job.data.class_names),
             amp_dtype=job.amp_dtype,
         )
-        self.clock = handlers.StepClock()
         self.best: BestCheckpoint
         self.best_outputs: BestOutputs
         self.saver: ResumeCheckpoint
@@ -54,9 +51,7 @@ class Run:
             "trainer": self.trainer,
             "history": handlers.History(self.trainer),
         }
-        for attach, writes in HANDLERS:
-            if distributed.is_main_process() or not writes:
-                attach(self)
+        attach_handlers(self)
 
     @property
     def ended_early(self) -> bool:
@@ -66,129 +61,42 @@ class Run:
         return impatient or (self.budget is not None and self.budget.spent)
 
 
-def set_learning_rate(run: Run) -> None:
-    handlers.attach_learning_rate(run.trainer, run.job.optimizer, schedule(run.job))
-
-
-def average_weights(run: Run) -> None:
-    ema = run.ema
-    if ema is not None:
-        run.trainer.add_event_handler(Events.ITERATION_COMPLETED, lambda engine: ema.update(engine.state.iteration))
-        run.states["ema"] = run.job.weights(ema.model)
-
-
-def sum_up_steps(run: Run) -> None:
-    handlers.Sums().attach(run.trainer)
-
-
-def measure_time(run: Run) -> None:
-    run.clock.attach(run.trainer)
-
-
-def log_scalars(run: Run) -> None:
-    assert run.options.log_every is not None
-    tensorboard.attach_train_scalars(
-        run.trainer, run.loggers, run.job.optimizer, run.clock, every=run.options.log_every
-    )
-
-
-def show_progress(run: Run) -> None:
-    handlers.attach_progress(run.trainer)
-
-
-def validate(run: Run) -> None:
-    handlers.attach_validation(run.trainer, run.evaluator, run.val_loader)
-
-
-def note_history(run: Run) -> None:
-    handlers.attach_history(run.trainer, run.evaluator, run.job.optimizer, run.clock, run.job.device)
-
-
-def log_epochs(run: Run) -> None:
-    tensorboard.attach_epoch_scalars(run.trainer, run.loggers, num_classes=len(run.job.data.class_names))
-
-
-def draw_pictures(run: Run) -> None:
-    pictures.attach(run.trainer, run.job, run.evaluated, run.loggers)
-
-
-def keep_best_outputs(run: Run) -> None:
-    run.best_outputs = BestOutputs(run.trainer, run.evaluator, select=run.options.select)
-
-
-def save_best_weights(run: Run) -> None:
-    run.best = BestCheckpoint(run.trainer, run.job, run.evaluated, run.run_dir)
-    run.trainer.add_event_handler(Events.EPOCH_COMPLETED, run.best.save_if_best)
-
-
-def write_metrics(run: Run) -> None:
-    attach_files(run.trainer, run.run_dir)
-
-
-def print_epochs(run: Run) -> None:
-    console.attach_epoch_lines(run.trainer, epochs=run.job.last_epoch)
-    console.attach_duration_note(run.trainer, run.evaluator, total_steps=run.job.total_steps)
-
-
-def stop_early(run: Run) -> None:
-    if run.options.patience:
+def attach_handlers(run: Run) -> None:
+    """All that happens between the steps of a run, in the order in which it happens; only the main process writes."""
+    job, options, trainer, evaluator = run.job, run.options, run.trainer, run.evaluator
+    assert options.epochs is not None
+    assert options.log_every is not None
+    writes, clock = distributed.is_main_process(), handlers.StepClock()
+    handlers.attach_learning_rate(trainer, job.optimizer, schedule(job))
+    if run.ema is not None:
+        run.ema.attach(trainer)
+        run.states["ema"] = job.weights(run.ema.model)
+    handlers.Sums().attach(trainer)
+    clock.attach(trainer)
+    if writes:
+        tensorboard.attach_train_scalars(trainer, run.loggers, job.optimizer, clock, every=options.log_every)
+        handlers.attach_progress(trainer)
+    handlers.attach_validation(trainer, evaluator, run.val_loader)
+    handlers.attach_history(trainer, evaluator, job.optimizer, clock, job.device)
+    run.best_outputs = BestOutputs(trainer, evaluator, select=options.select)
+    if writes:
+        tensorboard.attach_epoch_scalars(trainer, run.loggers, num_classes=len(job.data.class_names))
+        pictures.attach(trainer, job, run.evaluated, run.loggers)
+        run.best = BestCheckpoint(trainer, job, run.evaluated, run.run_dir)
+        attach_files(trainer, run.run_dir)
+        console.attach_epoch_lines(trainer, epochs=options.epochs)
+        console.attach_duration_note(trainer, evaluator, total_steps=job.total_steps)
+    if options.patience:
         run.states["early_stopping"] = handlers.attach_early_stopping(
-            run.trainer, run.evaluator, patience=run.options.patience, select=run.options.select
+            trainer, evaluator, patience=options.patience, select=options.select
         )
-
-
-def collect_states(run: Run) -> None:
-    run.saver = ResumeCheckpoint(run.job, run.run_dir, run.trainer, run.states)
-
-
-def save_to_resume(run: Run) -> None:
-    run.saver.attach(save_every=run.options.save_every, before_save=run.loggers.flush)
-
-
-def end_within_epoch(run: Run) -> None:
-    job = run.job
-    if job.total_steps % job.steps_per_epoch:
-        handlers.attach_last_step(run.trainer, job.total_steps)
-
-
-def limit_time(run: Run) -> None:
-    minutes = run.options.max_minutes
-    if minutes is not None:
-        run.budget = TimeBudget(60 * minutes, agree=distributed.main_process_decides)
-        run.budget.attach(run.trainer)
-        if run.options.schedule != "constant":
-            console.attach_pace_note(run.trainer, max_minutes=minutes)
-
-
-def heed_signals(run: Run) -> None:
-    heeding.attach(run.trainer, run.evaluator, run.val_loader)
-
-
-def note_progress(run: Run) -> None:
-    run.record.attach(run.trainer)
-
-
-# (handler, whether it writes: then it is attached in the main process alone), in the order of attachment.
-HANDLERS: tuple[tuple[Callable[[Run], None], bool], ...] = (
-    (set_learning_rate, False),
-    (average_weights, False),
-    (sum_up_steps, False),
-    (measure_time, False),
-    (log_scalars, True),
-    (show_progress, True),
-    (validate, False),
-    (note_history, False),
-    (log_epochs, True),
-    (draw_pictures, True),
-    (keep_best_outputs, False),
-    (save_best_weights, True),
-    (write_metrics, True),
-    (print_epochs, True),
-    (stop_early, False),
-    (collect_states, False),
-    (save_to_resume, True),
-    (end_within_epoch, False),
-    (limit_time, False),
-    (note_progress, False),
-    (heed_signals, False),
-)
+    run.saver = ResumeCheckpoint(job, run.run_dir, trainer, run.states)
+    if writes:
+        run.saver.attach(save_every=options.save_every, before_save=run.loggers.flush)
+    if options.max_minutes is not None:
+        run.budget = TimeBudget(60 * options.max_minutes, agree=distributed.main_process_decides)
+        run.budget.attach(trainer)
+        if options.schedule != "constant":
+            console.attach_pace_note(trainer, max_minutes=options.max_minutes)
+    run.record.attach(trainer)
+    heeding.attach(trainer, evaluator, run.val_loader)

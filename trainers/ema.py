@@ -3,6 +3,7 @@
 import copy
 
 import torch
+from ignite.engine import Engine, Events
 from torch import nn
 
 
@@ -22,6 +23,9 @@ class ModelEMA:
             if live.requires_grad  # a frozen backbone is its own average
         ]
         self._buffers = list(zip(self.model.buffers(), model.buffers(), strict=True))
+
+    def attach(self, trainer: Engine) -> None:
+        trainer.add_event_handler(Events.ITERATION_COMPLETED, lambda engine: self.update(engine.state.iteration))
 
     @torch.no_grad()
     def update(self, step: int) -> None:

@@ -56,6 +56,7 @@ class BestCheckpoint:
         self.folder = run_dir / "checkpoints"
         facts = {"epoch": self.epoch, **facts_of_part(job), **identity(job)}
         self._save = self._writer({"model": job.weights(evaluated), **facts})
+        trainer.add_event_handler(Events.EPOCH_COMPLETED, self.save_if_best)
 
     def _writer(self, contents: dict[str, Any]) -> Checkpoint:
         return Checkpoint(contents, CheckpointWriter(self.folder, keep=1), filename_pattern="best.pt", n_saved=None)
