@@ -1,0 +1,154 @@
+"""Sets that are not what classification needs, or not where a person pointed: said in words, in check and in train."""
+
+import csv
+import re
+
+import pytest
+from fake_sets import Spec, class_folders, save, write_table
+
+from commands.check import main, parse
+from datasets import DataConfig, DataError, build_dataloaders, describe
+from datasets.checking.check import check_source
+
+
+def train_says(source, root, **options):
+    """Every line before the first step, or the one line of a refusal."""
+    config = DataConfig(source=str(source), root=root / "data", **options)
+    try:
+        return "\n".join(describe(build_dataloaders(config, Spec())))
+    except DataError as error:
+        return str(error)
+
+
+def check_says(source):
+    return "\n".join(f"{finding.kind} {finding}" for finding in check_source(str(source)).findings)
+
+
+def table_of_labels(root, labels, header=("path", "label")):
+    rows = [(save(root / "pics" / f"{i}.png", seed=i).relative_to(root), label) for i, label in enumerate(labels)]
+    return write_table(root / "labels.csv", rows, header)
+
+
+def several_labels(root):
+    flowers = ["daisy|yellow", "daisy|white", "rose|red", "rose|yellow", "tulip|red", "tulip|white"]
+    return table_of_labels(root, flowers * 5)
+
+
+def numbers(root):
+    return table_of_labels(root, [f"{1.5 + 0.31 * i:.2f}" for i in range(30)])
+
+
+def unequal(root):
+    return class_folders(root, {"common": 66, "rare": 6})
+
+
+def two_of_each(root):
+    return class_folders(root, dict.fromkeys("abcdefgh", 2))
+
+
+def nested(root):
+    class_folders(root / "Dataset", {"zero": 7, "one": 7, "two": 7})
+    save(root / "Examples" / "a" / "x.png")
+    save(root / "Examples" / "b" / "y.png")
+    return root
+
+
+@pytest.mark.xfail(strict=True)
+@pytest.mark.parametrize(
+    ("make", "kind", "words"),
+    [
+        (several_labels, "multi_label", r"'\|' joins 6 labels into 6 combinations, such as 'daisy\|yellow'"),
+        (numbers, "regression", "30 different decimal numbers, 1.5 to 10.49"),
+        (unequal, "imbalance", "66 images of common, 6 of rare: 11 to 1"),
+        (two_of_each, "few_images", "2 images"),
+        (nested, "folder_of_folders", r"3 folders of images \('one', 'two', 'zero'\).*set/Dataset"),
+    ],
+)
+def test_what_kind_of_problem_it_is_is_said_in_check_and_before_the_first_step(tmp_path, make, kind, words):
+    source = make(tmp_path / "set")
+    assert re.search(f"{kind} .*{words}", check_says(source))
+    assert re.search(words, train_says(source, tmp_path))
+
+
+def rows_of(folder, *, path=str, label="ab", count=16):
+    return [(path(save(folder / f"{i:02}.jpg", seed=i)), label[i % 2]) for i in range(count)]
+
+
+def write_text(path, rows, header, *, delimiter=",", encoding="utf-8"):
+    with open(path, "w", newline="", encoding=encoding) as file:
+        csv.writer(file, delimiter=delimiter).writerows([header, *rows])
+    return path
+
+
+def table_without_extensions(root):
+    return write_table(root / "t.csv", rows_of(root / "images", path=lambda p: p.stem), ("image_id", "species"))
+
+
+def semicolons(root):
+    return write_text(root / "t.csv", rows_of(root, path=lambda p: p.name), ("file", "category"), delimiter=";")
+
+
+def code_page(root):
+    rows = [(name, {"a": "Käfer", "b": "Ameise"}[label]) for name, label in rows_of(root, path=lambda p: p.name)]
+    return write_text(root / "t.csv", rows, ("image", "class"), encoding="cp1252", delimiter=";")
+
+
+def backslashes(root):
+    return write_table(root / "t.csv", rows_of(root / "my pics", path=lambda p: f"my pics\\{p.name}"))
+
+
+def numbers_beside_names(root):
+    rows = [(str(i), path, label) for i, (path, label) in enumerate(rows_of(root, path=lambda p: p.name))]
+    return write_table(root / "t.csv", rows, ("id", "filename", "target"))
+
+
+READ = [
+    (table_without_extensions, "path from 'image_id' with .jpg added, in images/; label from 'species'"),
+    (semicolons, "path from 'file', label from 'category', semicolons between cells"),
+    (code_page, "path from 'image', label from 'class', semicolons between cells, read as Windows-1252"),
+    (backslashes, "path from 'path' with / for \\, label from 'label'"),
+    (numbers_beside_names, "path from 'filename', label from 'target'"),
+]
+
+
+@pytest.mark.xfail(strict=True)
+@pytest.mark.parametrize(("make", "how"), READ)
+def test_usual_tables_are_read_and_how_is_said_the_same_in_check_and_train(tmp_path, make, how):
+    table = make(tmp_path / "set")
+    report = check_source(str(table))
+    assert how in report.reading.form
+    assert len(report.pictures) == 16
+    assert how in train_says(table, tmp_path)
+    if make is not table_without_extensions:  # there the folder holds one class folder, images
+        assert how in train_says(table.parent, tmp_path)
+
+
+@pytest.mark.xfail(strict=True)
+def test_columns_of_any_name_are_taken_where_they_are_named(tmp_path):
+    table = write_table(tmp_path / "set" / "t.csv", rows_of(tmp_path / "set", path=lambda p: p.name), ("Bild", "Art"))
+    assert "found bild, art; name it with --path-column" in train_says(table, tmp_path)
+    for source in (table, table.parent):
+        words = train_says(source, tmp_path, path_column="Bild", label_column="art")
+        assert "2 classes" in words
+        assert "path from 'bild', label from 'art'" in words
+    assert "no column 'x'" in train_says(table, tmp_path, path_column="x")
+
+
+def test_a_table_beside_class_folders_does_not_hide_them(tmp_path):
+    root = class_folders(tmp_path / "set", {"a": 8, "b": 8, "c": 8})
+    write_table(root / "boxes.csv", [("a/000.png", "wing"), ("b/000.png", "leg")], ("filename", "class"))
+    assert "3 classes" in train_says(root, tmp_path)
+    assert check_source(str(root)).reading.form == "class folders"
+
+
+@pytest.mark.xfail(strict=True)
+def test_what_check_finds_can_be_left_out_of_training(tmp_path):
+    root = class_folders(tmp_path / "set", {"a": 9, "b": 9})
+    (root / "a" / "000.png").write_bytes(b"no picture")
+    (root / "b" / "copy.png").write_bytes((root / "a" / "001.png").read_bytes())
+    findings = tmp_path / "found.csv"
+    assert main(parse([str(root), "--output", str(findings)], prog="check")) == 3
+    words = train_says(root, tmp_path, exclude=findings)
+    assert "2 images left out, as" in words
+    assert "found.csv" in words
+    assert "no file" in train_says(root, tmp_path, exclude=tmp_path / "gone.csv")
