@@ -21,7 +21,7 @@ from datasets.text import csv_text, printable
 if TYPE_CHECKING:
     from datasets.checking.check import CheckReport
     from datasets.checking.inspection import Inspection
-    from datasets.sources.reading import Problem
+    from datasets.sources.problems import Problem
 
 CSV_COLUMNS = ("kind", "severity", "path", "split", "label", "other", "detail")
 

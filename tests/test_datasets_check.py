@@ -20,7 +20,7 @@ from commands.check import CSV_COLUMNS, CheckConfig, main, parse, printable
 from datasets.checking.check import check_source
 from datasets.checking.inspection import inspect_file, inspect_files
 from datasets.errors import DataError
-from datasets.sources.reading import KINDS, Problem
+from datasets.sources.problems import KINDS, Problem
 
 
 def found_in(source, **options):

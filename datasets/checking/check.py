@@ -14,14 +14,14 @@ from typing import NamedTuple
 import numpy as np
 
 from datasets.bundle import LEFT_OUT, Samples
-from datasets.checking.classes import class_problems
 from datasets.checking.inspection import Inspection, inspect_files, inspect_pixels, wrong_extension
 from datasets.checking.near_duplicates import LEAST_SIDE, THUMBNAIL_SIZE, near_duplicates
 from datasets.config import DATASETS, DataConfig
 from datasets.sources.archives import is_archive
 from datasets.sources.image_folder import read_image_folder
 from datasets.sources.own_data import read_source
-from datasets.sources.reading import KINDS, Problem, Reading, split_name
+from datasets.sources.problems import KINDS, Problem
+from datasets.sources.reading import Reading, split_name
 
 SPLIT_ORDER = {"": 0, "train": 0, "val": 1, "test": 2}
 """Where two pictures are the same, the one in the later split is the one out of place."""
@@ -123,7 +123,7 @@ def check(
     else:
         stream = inspect_pixels(samples.pixels, rows)
     inspections = list(progress(stream, len(rows)))
-    findings = reading.problems + class_problems(reading) + _own_findings(pictures, inspections)
+    findings = reading.problems + _own_findings(pictures, inspections)
     unique = _first_of_each(pictures, inspections, findings)
     compared = [k for k in unique if min(inspections[k].width, inspections[k].height) >= LEAST_SIDE]
     findings += _near_findings([pictures[k] for k in compared], [inspections[k] for k in compared])

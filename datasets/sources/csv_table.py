@@ -10,7 +10,8 @@ import numpy as np
 from datasets.bundle import SPLITS, UNSPLIT, PathTable, Samples
 from datasets.errors import DataError
 from datasets.images import IMAGE_EXTENSIONS, is_image_name
-from datasets.sources.reading import SPLIT_FOLDERS, Problem, Reading
+from datasets.sources.problems import Problem
+from datasets.sources.reading import SPLIT_FOLDERS, Reading
 
 TABLE_SUFFIXES = (".csv", ".tsv")
 COLUMNS: dict[str, tuple[str, ...]] = {"path": ("path", "id"), "label": ("label", "breed"), "split": ("split",)}

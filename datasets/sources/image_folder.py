@@ -9,7 +9,9 @@ import numpy as np
 from datasets.bundle import SPLITS, UNSPLIT, PathTable, Samples
 from datasets.errors import DataError
 from datasets.images import is_image_name
-from datasets.sources.reading import SPLIT_FOLDERS, Problem, Reading
+from datasets.sources.problems import Problem
+from datasets.sources.reading import SPLIT_FOLDERS, Reading
+from datasets.text import some
 
 _SYSTEM_FILES = frozenset({".ds_store", "thumbs.db", "desktop.ini", ".gitkeep", ".keep", ".gitignore", ".nojekyll"})
 _UNREAD_PICTURES = (".gif", ".heic", ".heif", ".avif", ".jfif", ".jpe", ".jp2", ".svg", ".tga", ".ico", ".raw", ".psd")
@@ -125,15 +127,25 @@ class _Tree:
             return
         self.classes[split] = set(labels)
         for label in labels:
-            count = 0
-            for path, images in self._class_folder(_join(folder, label), split, label):
-                count += len(images)
+            place = _join(folder, label)
+            within: dict[str, int] = {}
+            for path, images in self._class_folder(place, split, label):
+                within[path] = len(images)
                 yield path, images
+            count = sum(within.values())
+            self._say_if_above_the_classes(place, split, label, list(within))
             self.labels.append(label)
             self.codes.append(SPLITS.index(split) if split else UNSPLIT)
             self.counts.append(count)
         for entry in loose:
             self._loose_entry(entry, folder, split)
+
+    def _say_if_above_the_classes(self, folder: str, split: str, label: str, within: list[str]) -> None:
+        """`within`: the folders with images in or below a class folder."""
+        names = sorted({path.removeprefix(f"{folder}/").partition("/")[0] for path in within})
+        if len(names) > 1 and folder not in within:
+            detail = f"{len(names)} folders of images ({some(names)}); if these are the classes: {self.root / folder}"
+            self._add("folder_of_folders", folder, split, label, detail)
 
     def _class_folder(self, folder: str, split: str, label: str) -> Iterator[tuple[str, list[str]]]:
         images, folders = [], []
