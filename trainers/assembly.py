@@ -64,7 +64,6 @@ class Run:
 def attach_handlers(run: Run) -> None:
     """All that happens between the steps of a run, in the order in which it happens; only the main process writes."""
     job, options, trainer, evaluator = run.job, run.options, run.trainer, run.evaluator
-    assert options.epochs is not None
     assert options.log_every is not None
     writes, clock = distributed.is_main_process(), handlers.StepClock()
     handlers.attach_learning_rate(trainer, job.optimizer, schedule(job))
@@ -84,7 +83,7 @@ def attach_handlers(run: Run) -> None:
         pictures.attach(trainer, job, run.evaluated, run.loggers)
         run.best = BestCheckpoint(trainer, job, run.evaluated, run.run_dir)
         attach_files(trainer, run.run_dir)
-        console.attach_epoch_lines(trainer, epochs=options.epochs)
+        console.attach_epoch_lines(trainer, epochs=job.last_epoch)
         console.attach_duration_note(trainer, evaluator, total_steps=job.total_steps)
     if options.patience:
         run.states["early_stopping"] = handlers.attach_early_stopping(
@@ -93,6 +92,8 @@ def attach_handlers(run: Run) -> None:
     run.saver = ResumeCheckpoint(job, run.run_dir, trainer, run.states)
     if writes:
         run.saver.attach(save_every=options.save_every, before_save=run.loggers.flush)
+    if job.total_steps % job.steps_per_epoch:
+        handlers.attach_last_step(trainer, job.total_steps)
     if options.max_minutes is not None:
         run.budget = TimeBudget(60 * options.max_minutes, agree=distributed.main_process_decides)
         run.budget.attach(trainer)
