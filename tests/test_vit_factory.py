@@ -49,6 +49,8 @@ PARAMETERS = {
     "vit_huge_14": 632_045_800,
     "vit_b_16": 86_567_656,
     "resnet18": 11_689_512,
+    "efficientnet_lite0": 4_652_008,  # Tan and Le 2019, the Lite variants: 4.7 M and 6.1 M
+    "efficientnet_lite2": 6_092_072,
 }
 ROOT = Path(__file__).resolve().parent.parent
 EVERY_MODEL = pytest.mark.parametrize("name", MODELS)
@@ -84,7 +86,7 @@ def test_every_registered_model_has_a_name_in_the_config_and_a_row_in_the_table(
     assert set(MODELS) == set(MODEL_NAMES) == set(PARAMETERS)
 
 
-@pytest.mark.parametrize("name", [*MODELS, "hf:anything"])
+@pytest.mark.parametrize("name", [*MODELS, "hf:anything", "timm:anything"])
 def test_every_row_leads_to_a_module_that_offers_what_a_library_does(name: str) -> None:
     offered = vars(library(name))
     for member in ("build", "native_size", "image_spec", "weights_path"):
@@ -98,7 +100,8 @@ import sys
 import vit
 model = vit.build_model("vit_micro_2", num_classes=2)
 vit.image_spec(vit.resolve(vit.ModelConfig(name="vit_nano_8", weights="fashion_mnist")))
-print(sorted({"torchvision", "transformers", "scipy", "matplotlib", "sklearn"} & sys.modules.keys()))
+libraries = {"torchvision", "transformers", "timm", "onnxruntime", "scipy", "matplotlib", "sklearn"}
+print(sorted(libraries & sys.modules.keys()))
 """
     shown = subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True, text=True).stdout
     assert shown == "[]\n"
@@ -246,7 +249,7 @@ def test_unknown_model_lists_known_ones_and_the_door_to_hugging_face() -> None:
         build_model("vit_tny_16", num_classes=2)
     known = ", ".join(MODEL_NAMES)
     assert str(refused.value) == (
-        f"unknown model 'vit_tny_16'; did you mean vit_tiny_16? Known: {known}, hf:ID_OR_FOLDER"
+        f"unknown model 'vit_tny_16'; did you mean vit_tiny_16? Known: {known}, hf:ID_OR_FOLDER, timm:NAME"
     )
 
 

@@ -12,7 +12,7 @@ from datasets.augmentation import PRESETS
 from trainers.config import RunConfig
 from trainers.distributed import world_size
 from trainers.errors import ConfigError
-from vit.config import HF_PREFIX, VIT_SHAPES
+from vit.config import DEFAULT_WEIGHTS, HF_PREFIX, TIMM_PREFIX
 
 SMALL_IMAGES = {"digits": "vit_micro_2"} | dict.fromkeys(
     ("mnist", "fashion_mnist", "cifar10", "cifar100"), "vit_micro_4"
@@ -82,8 +82,8 @@ def resolve_model(config: RunConfig) -> RunConfig:
     if name == "auto":
         name = SMALL_IMAGES.get(config.data.source, "vit_tiny_16")
     weights = config.model.weights
-    if weights is None and not name.startswith(HF_PREFIX):  # those bring their own
-        weights = "none" if name in VIT_SHAPES else "IMAGENET1K_V1"
+    if weights is None and not name.startswith((HF_PREFIX, TIMM_PREFIX)):  # those bring their own
+        weights = DEFAULT_WEIGHTS.get(name, "none")
     return dataclasses.replace(config, model=dataclasses.replace(config.model, name=name, weights=weights))
 
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +52,7 @@ def load_weights(
     1-channel model, and a head for other classes is left as it is, untrained. Everything else must fit exactly.
 
     Args:
-        model: our VisionTransformer, or torchvision's vit_b_16 or resnet18 (these take files with torchvision's names).
+        model: our VisionTransformer, or torchvision's or timm's (these take files with the names of their library).
         path: .pth, .pt, .safetensors or .npz; a run directory; a Hugging Face folder; or what `read_weights` returned.
         source: torchvision, timm, huggingface, google or ours; default: told from the parameter names.
         layer_norm_eps: default: the one of the weights.
@@ -96,14 +97,19 @@ def _layout(model: nn.Module) -> _Layout:
     if "encoder.pos_embedding" in tensors:  # torchvision's ViT
         tensors = FAMILIES["torchvision"].to_ours(tensors)
         return _Layout(tensors, "embedding.positions", "embedding.patches.projection.weight", "head.")
+    described: Any = getattr(model, "pretrained_cfg", None)  # timm's
+    if described is not None:
+        return _Layout(tensors, None, f"{described['first_conv']}.weight", f"{described['classifier']}.")
     if "layer4.0.conv1.weight" in tensors:  # torchvision's ResNet
         return _Layout(tensors, None, "conv1.weight", "fc.")
-    raise ValueError(f"{type(model).__name__} is not a model that weights load into; known: the ViTs and resnet18")
+    raise ValueError(f"{type(model).__name__} is not a model that weights load into")
 
 
 def _to_our_names(file: WeightFile, layout: _Layout) -> dict[str, Tensor]:
     source, family = file.source, file.family
     tensors = file.tensors if layout.positions is None else family.to_ours(file.tensors)
+    if family.same_order and layout.positions is None:
+        tensors = _renamed_in_order(tensors, layout.tensors)
     if layout.stem not in tensors:
         if layout.positions in tensors:
             _check_shapes(tensors, layout.tensors, file.path)  # says which other patch embedding it is
@@ -111,6 +117,13 @@ def _to_our_names(file: WeightFile, layout: _Layout) -> dict[str, Tensor]:
         wanted = family.signature.pattern.replace("\\", "") if layout.positions else layout.stem
         raise WeightsError(f"{file.path}: not {source} weights for this model: expected {wanted}, found {names}, ...")
     return dict(tensors)
+
+
+def _renamed_in_order(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of a file under the names of the model, whose layers stand in the same order; those of a network of
+    another depth keep their names, and are refused by them."""
+    kinds, own_kinds = ([name.rpartition(".")[2] for name in names] for names in (tensors, own))
+    return dict(zip(own, tensors.values(), strict=True)) if kinds == own_kinds else dict(tensors)
 
 
 def _refuse_other_pooling(file: WeightFile, model: nn.Module) -> None:

