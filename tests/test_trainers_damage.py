@@ -8,6 +8,8 @@ import pytest
 from killed_runs import Crash, assert_same_content, crash_after, run_content
 from test_trainers_start import tiny_run
 
+import main
+from datasets.files import replacing
 from trainers.checkpoint import checkpoints
 from trainers.errors import CheckpointError
 from trainers.result import read_result
@@ -96,6 +98,45 @@ def test_best_weights_of_an_earlier_epoch_that_are_gone_are_one_line(crashed):
         resume(crashed)
 
 
+def damage(path):
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+
+
+@pytest.mark.xfail(strict=True)
+def test_damaged_best_weights_are_taken_from_the_checkpoint_that_ends_their_epoch(crashed, whole, capsys):
+    path = newest(crashed, "best")
+    damage(path)
+    resume(crashed)
+    assert_same_content(whole, run_content(crashed))
+    assert f"checkpoint {path} is damaged" in capsys.readouterr().out
+
+
+@pytest.mark.xfail(strict=True)
+def test_damaged_best_weights_of_an_earlier_epoch_are_one_line_before_a_step_is_taken(crashed):
+    damage(newest(crashed, "best"))
+    checkpoints(crashed / "checkpoints", "step")[1].unlink()
+    with pytest.raises(CheckpointError, match=r"no checkpoint in .* is whole: .*best_\w+\.pt is damaged"):
+        resume(crashed, handlers=[crash_after(7)])
+
+
+@pytest.mark.xfail(strict=True)
+@pytest.mark.parametrize("content", ["", "[]", '{"model": '])
+def test_a_damaged_config_json_is_one_line_about_the_run(crashed, capsys, content):
+    (crashed / "config.json").write_text(content)
+    assert main.main(["resume", str(crashed)]) == 3
+    assert capsys.readouterr().err.startswith(f"error: {crashed}/config.json is damaged")
+
+
+@pytest.mark.xfail(strict=True)
+def test_what_another_command_is_writing_into_a_run_is_left_to_it_when_the_run_is_resumed(crashed):
+    table = crashed / "eval" / "again.csv"
+    table.parent.mkdir()
+    with replacing(table) as aside:
+        aside.write_text("path,label")
+        resume(crashed)
+    assert table.is_file()
+
+
 def test_a_damaged_meta_json_blocks_nobody_and_is_named(crashed, whole, capsys):
     blocking = crashed.with_name("other") / "meta.json"
     blocking.parent.mkdir()
@@ -120,8 +161,9 @@ def test_a_result_without_its_rows_or_its_weights_is_one_line(finished_once, tmp
         read_result(run_dir)
 
 
-def test_a_finished_run_whose_best_weights_are_gone_gets_them_back(finished_once, whole, tmp_path):
+@pytest.mark.parametrize("lose", [os.unlink, pytest.param(damage, marks=pytest.mark.xfail(strict=True))])
+def test_a_finished_run_whose_best_weights_are_gone_gets_them_back(finished_once, whole, tmp_path, lose):
     run_dir = shutil.copytree(finished_once, tmp_path / "r")
-    newest(run_dir, "best").unlink()
+    lose(newest(run_dir, "best"))
     resume(run_dir)
     assert_same_content(whole, run_content(run_dir))
