@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator
+import re
+import shutil
+import socket
+import time
+import zlib
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import TextIO
+
+_ASIDE = re.compile(r"\..+\.(?P<machine>[0-9a-f]{8})-(?P<pid>\d+)\.tmp")
+_DAY = 86_400.0
 
 
 @contextmanager
@@ -21,8 +30,8 @@ def replacing(path: Path) -> Iterator[Path]:
         yield path
         return
     place = path.resolve()
-    remove_leftovers(place)
-    aside = place.with_name(f".{place.name}.{os.getpid()}.tmp{place.suffix}")
+    remove_leftovers(place.parent.glob(f".{glob.escape(place.name)}.*.tmp*"))
+    aside = aside_of(place)
     try:
         yield aside
         put(aside, place)
@@ -50,29 +59,52 @@ def flush(path: Path, flags: int) -> None:
         os.close(descriptor)
 
 
-def remove_asides(folder: Path) -> None:
-    """Remove all that was begun to be written below a folder in which nobody but this process works."""
-    for aside in folder.rglob(".*.tmp*"):
-        if aside.is_file():
-            aside.unlink()
-
-
-def remove_leftovers(path: Path) -> None:
-    """Remove what processes that are no more had begun to write beside `path`."""
-    for aside in path.parent.glob(f".{glob.escape(path.name)}.*.tmp*"):
-        pid = aside.name.removeprefix(f".{path.name}.").partition(".")[0]
-        if pid.isdecimal() and not is_alive(int(pid)):
-            aside.unlink(missing_ok=True)
-
-
-def is_alive(pid: int) -> bool:
-    if os.name == "nt":  # there os.kill ends the process that it asks about
-        return True
+@contextmanager
+def folder_aside(folder: Path) -> Iterator[Path]:
+    """A hidden folder beside `folder`, to be filled and renamed in the block, at whose end it is gone."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(folder.parent.glob(".*.tmp*"))
+    aside = aside_of(folder)
+    shutil.rmtree(aside, ignore_errors=True)  # of a dead process that had the number of this one
+    aside.mkdir()
     try:
-        os.kill(pid, 0)
+        yield aside
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def aside_of(place: Path) -> Path:
+    """A hidden name beside `place` that tells whose it is."""
+    return place.with_name(f".{place.name}.{machine()}-{os.getpid()}.tmp{place.suffix}")
+
+
+@cache
+def machine() -> str:
+    """Where the number of a process means something: within a machine's uptime and a namespace, as eight digits."""
+    try:
+        name = Path("/proc/sys/kernel/random/boot_id").read_text() + os.readlink("/proc/self/ns/pid")
+    except OSError:
+        name = socket.gethostname()
+    return f"{zlib.crc32(name.encode()):08x}"
+
+
+def remove_leftovers(asides: Iterable[Path]) -> None:
+    """Remove what dead processes had begun to write; that of another machine once it is a day old."""
+    for aside in asides:
+        with suppress(OSError):
+            if is_left(aside):
+                shutil.rmtree(aside) if aside.is_dir() else aside.unlink()
+
+
+def is_left(aside: Path) -> bool:
+    owner = _ASIDE.match(aside.name)
+    if owner is None or owner["machine"] != machine() or os.name == "nt":  # there os.kill ends whom it asks about
+        return time.time() - aside.stat().st_mtime > _DAY
+    try:
+        os.kill(int(owner["pid"]), 0)
     except OSError as error:
-        return not isinstance(error, ProcessLookupError)  # else it is somebody else's
-    return True
+        return isinstance(error, ProcessLookupError)  # else it is somebody else's
+    return False
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import resource
 import stat
 import subprocess
 import threading
+import time
 from contextlib import contextmanager
 
 import matplotlib.figure
@@ -15,7 +16,7 @@ from small_run import labelled_photos, make_run, photo
 import main
 from datasets import build_dataloaders
 from datasets.config import DataConfig
-from datasets.files import write_bytes, write_text
+from datasets.files import aside_of, write_bytes, write_text
 from datasets.splits import write_split
 from figures.results import save
 from trainers.full_pictures import write_sprite, write_tsv
@@ -133,11 +134,16 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
 def test_what_a_killed_writer_left_goes_with_the_next_write_and_a_living_one_keeps_its_own(tmp_path):
     with subprocess.Popen(["true"]) as dead:
         pass
-    left, living = (tmp_path / f".table.csv.{pid}.tmp.csv" for pid in (dead.pid, os.getppid()))
-    left.touch()
-    living.touch()
+    living = aside_of(tmp_path / "table.csv")
+    left, of_another_run = (
+        living.with_name(living.name.replace(f"-{os.getpid()}.", f"-{pid}.")) for pid in (dead.pid, os.getppid())
+    )
+    far, long_ago = (tmp_path / f".table.csv.0000000{number}-{dead.pid}.tmp.csv" for number in range(2))
+    for path in (left, of_another_run, far, long_ago):
+        path.touch()
+    os.utime(long_ago, (0, time.time() - 90_000))
     write_text(tmp_path / "table.csv", "whole\n")
-    assert {path.name for path in tmp_path.iterdir()} == {"table.csv", living.name}
+    assert {path.name for path in tmp_path.iterdir()} == {"table.csv", of_another_run.name, far.name}
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "pt2"])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -29,6 +30,7 @@ from killed_runs import (
 )
 
 from datasets import DataError
+from datasets.files import aside_of
 from trainers import run, saving
 from trainers.checkpoint import CheckpointWriter, checkpoints, read_checkpoint
 from trainers.errors import CheckpointError, ConfigError, Interrupted
@@ -344,11 +346,10 @@ def test_what_a_killed_process_had_begun_to_write_goes_when_its_run_is_taken_up(
     with pytest.raises(Crash):
         train(config, handlers=[crash_after(3)])
     run_dir = tmp_path / "digits" / "r"
-    left = [
-        run_dir / "checkpoints" / ".step_2.1.tmp",
-        run_dir / ".metrics.csv.1.tmp.csv",
-        run_dir / "eval" / ".x.1.tmp",
-    ]
+    names = ("metrics.csv", "eval/x", "checkpoints/step_2")
+    left = [aside_of(run_dir / name) for name in names]
+    left = [path.with_name(re.sub(r"-\d+\.tmp", f"-{2**22 + 1}.tmp", path.name)) for path in left]
+    left.append(run_dir / "checkpoints" / ".best.00000000-1.tmp")  # of another machine
     for path in left:
         path.parent.mkdir(exist_ok=True)
         path.touch()

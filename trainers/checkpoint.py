@@ -10,12 +10,13 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 
-from datasets.files import put
+from datasets.files import aside_of, put
 from trainers.errors import CheckpointError
 
 FORMAT_VERSION = 1
@@ -65,7 +66,7 @@ class CheckpointWriter:
             raise OSError(
                 f"a checkpoint of {need / 1e6:.0f} MB does not fit: {free / 1e6:.0f} MB are free in {self.folder}"
             )
-        aside = self.folder / f".{stem}.{os.getpid()}.tmp"
+        aside = aside_of(self.folder / stem)
         try:
             with open(aside, "wb") as file:
                 hashing = _HashingFile(file)
@@ -82,7 +83,8 @@ class CheckpointWriter:
         """Remove all but the `keep` newest files of the kind of `newest`, which was just written."""
         kind = newest.name.split("_")[0]
         others = [path for path in checkpoints(self.folder, kind) if path != newest]
-        for path in others[max(0, self.keep - 1) :]:
+        killed = self.folder.glob(".*.tmp")  # writers before this one, on whatever machine: there is one at a time
+        for path in (*others[max(0, self.keep - 1) :], *killed):
             path.unlink(missing_ok=True)
 
 
@@ -121,14 +123,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 def read_file(path: Path) -> dict[str, Any]:
     """What one file holds: of a probe that still trains, the head alone. Raises as `read_checkpoint` does."""
-    if os.path.lexists(path) and not path.is_file():
-        raise CheckpointError(f"{path} is no file, so it is no checkpoint")
-    match = _NAME.fullmatch(path.name)
-    if match is not None:
-        with open(path, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()[:8]
-        if digest != match["hash"]:
-            raise CheckpointError(f"checkpoint {path} is damaged: its name says {match['hash']}, its bytes {digest}")
+    require_whole(path)
     try:
         data = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
@@ -142,6 +137,27 @@ def read_file(path: Path) -> dict[str, Any]:
             f"checkpoint {path} has format {data['format_version']}; this version reads up to {FORMAT_VERSION}"
         )
     return data
+
+
+def require_whole(path: Path) -> None:
+    """Raise CheckpointError where a path is no file, or its bytes are not those of which its name holds the hash."""
+    if os.path.lexists(path) and not path.is_file():
+        raise CheckpointError(f"{path} is no file, so it is no checkpoint")
+    match = _NAME.fullmatch(path.name)
+    if match is not None:
+        with open(path, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()[:8]
+        if digest != match["hash"]:
+            raise CheckpointError(f"checkpoint {path} is damaged: its name says {match['hash']}, its bytes {digest}")
+
+
+def has_best(folder: Path) -> bool:
+    """Whether a folder has the weights of a best epoch, and they are whole."""
+    with suppress(CheckpointError):
+        for path in checkpoints(folder, "best")[:1]:
+            require_whole(path)
+            return True
+    return False
 
 
 def _tensor_bytes(tree: Any) -> int:

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from datasets import DataError
-from datasets.files import remove_asides
+from datasets.files import remove_leftovers
 from datasets.splits import fingerprint
 from trainers import distributed, lock
-from trainers.checkpoint import checkpoints
+from trainers.checkpoint import checkpoints, has_best
 from trainers.config import RunConfig, to_dict
 from trainers.console import announce, say
 from trainers.errors import CheckpointError, ConfigError
@@ -49,13 +49,13 @@ def resume(
 def _resume(
     run_dir: Path, config: RunConfig, *, epochs: int | float | None, given: Given, handlers: Sequence[Handler]
 ) -> RunResult:
-    done = read_summary(run_dir)["status"] == "finished" and checkpoints(run_dir / "checkpoints", "best")
+    done = read_summary(run_dir)["status"] == "finished" and has_best(run_dir / "checkpoints")
     if done and epochs in (None, config.train.epochs):
         say(f"run {run_dir} is finished: nothing to do; --epochs N trains it further")
         return read_result(run_dir)
     with ExitStack() as holding:
         distributed.broadcast(lambda: holding.enter_context(lock.held(run_dir)))
-        distributed.broadcast(lambda: remove_asides(run_dir))
+        distributed.broadcast(lambda: remove_leftovers(run_dir.rglob(".*.tmp*")))
         job, checkpoint = open_run(run_dir, config, epochs=epochs, given=given)
         announce(job, run_dir, defaults_source="as resolved when the run started")
         return execute(job, run_dir, checkpoint, handlers=handlers)

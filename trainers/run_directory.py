@@ -18,7 +18,7 @@ import torch
 from datasets.files import write_text
 from datasets.text import csv_text
 from trainers.config import OutputConfig, RunConfig, load_config, to_dict
-from trainers.errors import ConfigError
+from trainers.errors import CheckpointError, ConfigError
 
 VERSIONED = ("torch", "torchvision", "pytorch-ignite", "tensorboard", "numpy", "pillow")
 
@@ -140,7 +140,11 @@ def find_run(name: str, output_dir: Path = Path("runs")) -> Path:
 
 
 def read_run_config(folder: Path) -> RunConfig:
-    return load_config(folder / "config.json")
+    """The options of a run. Raises CheckpointError where its config.json holds none, and else as `load_config` does."""
+    path = folder / "config.json"
+    if read_if_whole(path) is None:
+        raise CheckpointError(f"{path} is damaged: it holds no options; bring it back, or train anew")
+    return load_config(path)
 
 
 def write_run_config(folder: Path, config: RunConfig) -> None:

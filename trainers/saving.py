@@ -18,9 +18,11 @@ from trainers.checkpoint import (
     CheckpointWriter,
     Fact,
     checkpoints,
+    has_best,
     named_like_checkpoints,
     read_checkpoint,
     read_file,
+    require_whole,
 )
 from trainers.config import to_dict
 from trainers.errors import CheckpointError
@@ -68,9 +70,9 @@ class BestCheckpoint:
             self._save(engine)
 
     def save_if_lost(self) -> None:
-        """Write the best weights again where they are gone, and are those that were just restored."""
+        """Write the best weights again where they are gone or damaged, and are those that were just restored."""
         state = self.trainer.state
-        if not checkpoints(self.folder, "best") and state.history[-1]["step"] == state.iteration:
+        if not has_best(self.folder) and state.history[-1]["step"] == state.iteration:
             self.save_if_best(self.trainer)
 
     def complete(self) -> bool:
@@ -206,10 +208,12 @@ def require_best_weights(checkpoint: dict[str, Any], path: Path) -> None:
     best = best_row(history, checkpoint["config"]["train"]["select"])
     if best is None or best["step"] == checkpoint["trainer"]["iteration"]:
         return
-    if not checkpoints(path.parent, "best"):
+    paths = checkpoints(path.parent, "best")
+    if not paths:
         raise CheckpointError(
             f"{path.parent} has no best_*.pt, which holds the weights of epoch {best['epoch']}: {path.name} needs them"
         )
+    require_whole(paths[0])
 
 
 def history_of(checkpoint: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,13 +1,13 @@
 """How a run directory comes to be: in one step, with everything in it that the run starts from."""
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from datasets import skipped
+from datasets.files import folder_aside
 from datasets.splits import fingerprint, write_split
 from trainers import distributed, lock
 from trainers.config import RunConfig, to_dict
@@ -45,24 +45,15 @@ def make_run_directory(job: Job, requested: RunConfig, holding: ExitStack) -> Pa
 def made_whole(folder: Path) -> Iterator[Path]:
     """A hidden folder to fill, which becomes `folder` when the block ends well: no stop leaves half of it. The folder
     is this process's: it holds its lock, or nobody else knows of it."""
-    aside = beside(folder)
-    shutil.rmtree(aside, ignore_errors=True)  # of a process that was killed
-    aside.mkdir()
-    try:
+    with folder_aside(folder) as aside:
         yield aside
         os.rename(aside, folder)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 def discard(folder: Path) -> None:
     """Remove a folder of this process's own making, in one step for all who look."""
-    os.rename(folder, beside(folder))
-    shutil.rmtree(beside(folder), ignore_errors=True)
-
-
-def beside(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.tmp")
+    with folder_aside(folder) as aside:
+        os.rename(folder, aside / folder.name)
 
 
 def describe_start(job: Job, requested: dict[str, Any]) -> dict[str, Any]:

@@ -3,13 +3,13 @@
 import shutil
 import stat
 import tarfile
-import tempfile
 import zipfile
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
 
 from datasets.errors import DataError
+from datasets.files import folder_aside
 
 # Photographs hardly compress; raw pixels reach 5 to 1. What claims more than this is refused before it fills the disk.
 MAX_RATIO = 100
@@ -31,8 +31,8 @@ def unpack(archive: Path, target: Path, *, unwrap: bool = False) -> Path:
     except OSError as error:
         raise DataError(f"cannot unpack {archive} to {target.parent}: {error.strerror}; name another folder") from error
     try:
-        with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as temporary:
-            content = Path(temporary) / "content"
+        with folder_aside(target) as aside:
+            content = aside / "content"
             _extract(archive, content)
             (_single_folder(content) if unwrap else content).rename(target)
     except BaseException:
