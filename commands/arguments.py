@@ -87,6 +87,9 @@ class TrainOptions(RunConfig):
     """JSON or TOML file of options, such as a run's config.json; the command line overrides it."""
     recipe: Literal["scratch-small", "finetune-sgd", "finetune-adamw-llrd", "linear-probe"] | None = None
     """Named set of options with a source, from trainers/recipes.py; file and command line override it."""
+    minutes: float | None = None
+    """Plan the run for this time, start and end included: the pace on this machine is measured, then epochs, and the
+    model and image size that were left open, are chosen."""
     dry_run: bool = False
     """Two batches of everything (train, validate, save, load, resume), what a step costs, and nothing left behind."""
     find_lr: bool = False
@@ -101,11 +104,15 @@ class TrainOptions(RunConfig):
 def parse_train_options(argv: Sequence[str], *, prog: str) -> TrainOptions:
     """Everything `train` is told: defaults < `--recipe NAME` < `--config FILE` < command line."""
     options: TrainOptions = parse(TrainOptions, argv, prog=prog)
+    if options.minutes is not None and not options.minutes > 0:
+        raise UsageError(f"--minutes {options.minutes:g} must be greater than 0")
     if options.config is None and options.recipe is None:
         return options
     base = RunConfig() if options.recipe is None else recipe_config(options.recipe)
     if options.config is not None:
         base = load_config(options.config, base=base)
+    if options.minutes is not None:
+        base = dataclasses.replace(base, train=dataclasses.replace(base.train, epochs=None, warmup_epochs=None))
     final: TrainOptions = parse(TrainOptions, argv, prog=prog, default=TrainOptions(**sections(base)))
     return final
 

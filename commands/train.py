@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from commands.arguments import TrainOptions, parse_train_options
@@ -16,9 +17,13 @@ parse = parse_train_options
 
 
 def main(options: TrainOptions) -> int:
-    config = options.run
+    config, until = options.run, time.monotonic() + 60 * (options.minutes or 0)
     if options.recipe is not None:
         print(f"{card(options.recipe)}\n")
+    if options.minutes is not None:
+        from trainers.planning import planned
+
+        config = planned(config, minutes=options.minutes, until=until)
     if options.dry_run or options.find_lr:
         return rehearse(config, find_lr=options.find_lr)
     return train(config)

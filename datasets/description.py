@@ -40,17 +40,19 @@ def data_report(bundle: DataBundle) -> str:
     return "\n".join([*describe(bundle), "", *table, *left_out]) + "\n"
 
 
-def _sizes(bundle: DataBundle) -> str:
-    samples = samples_of(bundle)
-    if samples.pixels is not None:
-        return f"{samples.pixels.shape[2]} x {samples.pixels.shape[1]} px"
+def native_sizes(bundle: DataBundle) -> np.ndarray:
+    """(n, 2): width and height of some of the images."""
     images = image_set(next(bundle.dataloaders[split] for split in SPLITS if split in bundle.dataloaders))
     rows = np.unique(np.linspace(0, len(images) - 1, SIZES_LOOKED_AT).astype(int))
-    sizes = np.array([images.native_size(row) for row in rows])
+    return np.array([images.native_size(row) for row in rows])
+
+
+def _sizes(bundle: DataBundle) -> str:
+    sizes = native_sizes(bundle)
     low, middle, high = sizes.min(axis=0), np.median(sizes, axis=0).astype(int), sizes.max(axis=0)
     if (low == high).all():
         return f"{low[0]} x {low[1]} px"
     return (
         f"median {middle[0]} x {middle[1]} px, width {low[0]} to {high[0]}, height {low[1]} to {high[1]} "
-        f"({len(rows)} looked at)"
+        f"({len(sizes)} looked at)"
     )

@@ -4,43 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Iterator
-from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any
 
-from torch.utils.data import DataLoader, Sampler
-
-from datasets import DataBundle
-from datasets.loaders import Loader
 from trainers import console, defaults
 from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import RunConfig, to_dict
 from trainers.errors import ConfigError
 from trainers.job import Job, prepare
+from trainers.pace import first_batches, measure
 from trainers.result import RunResult, load
 from trainers.run import execute
 from trainers.start import describe_start, made_whole, write_inputs
-
-BATCHES = 2
-
-
-class FirstBatches(Sampler):
-    """The first few batches of another sampler, in every epoch."""
-
-    def __init__(self, sampler: Any, batches: int = BATCHES) -> None:
-        self.sampler, self.batches = sampler, min(batches, len(sampler))
-        self.batch_size = sampler.batch_size
-        if hasattr(sampler, "indices"):
-            self.indices = sampler.indices[: self.batches * sampler.batch_size]
-        if hasattr(sampler, "labels"):
-            self.labels, self.set_position = sampler.labels, sampler.set_position
-
-    def __len__(self) -> int:
-        return self.batches
-
-    def __iter__(self) -> Iterator[Any]:
-        return islice(iter(self.sampler), self.batches)
 
 
 def dry_run(config: RunConfig) -> RunResult:
@@ -56,6 +30,7 @@ def dry_run(config: RunConfig) -> RunResult:
         job = prepare(config)
         console.announce(job, folder, defaults_source=defaults.lookup(job.config).source)
         console.say_what_has_no_effect(job)
+        pace, epochs = measure(job), job.config.train.epochs or 0
         first = shortened(job, epochs=1)
         with made_whole(folder) as aside:
             write_inputs(aside, first, describe_start(first, to_dict(config)))
@@ -65,33 +40,18 @@ def dry_run(config: RunConfig) -> RunResult:
         checkpoint["trainer"]["max_epochs"] = 2
         result = execute(shortened(prepare(config, checkpoint=checkpoint), epochs=2), folder, checkpoint)
         _require_resumed(result, steps=len(first.data.dataloaders["train"]))
-    step = min(row["seconds"] / (row["step"] - before["step"]) for before, row in pairwise(result.history))
-    per_epoch = step * job.steps_per_epoch
-    total = per_epoch * (job.config.train.epochs or 0)
     console.say(
-        f"dry run passed: trained, validated, saved, loaded and resumed. A step takes about {step:.3g} s, so an"
-        f" epoch {console.duration(per_epoch)} and the {job.config.train.epochs} epochs {console.duration(total)},"
-        " validation not counted. Nothing is left behind"
+        f"dry run passed: trained, validated, saved, loaded and resumed. A step takes about {pace.step:.3g} s, so an"
+        f" epoch {console.duration(pace.epoch)} with its validation, and the {epochs:g} epochs with their pictures"
+        f" {console.duration(pace.seconds(epochs))}. Nothing is left behind"
     )
     return result
 
 
 def shortened(job: Job, *, epochs: int) -> Job:
     """The same job on the first batches of each split. A probe then sees images: features would take all of them."""
-    loaders: dict[str, DataLoader] = {
-        split: Loader(
-            loader.dataset,
-            batch_sampler=FirstBatches(loader.batch_sampler),
-            num_workers=loader.num_workers,
-            collate_fn=loader.collate_fn,
-            worker_init_fn=loader.worker_init_fn,
-            pin_memory=loader.pin_memory,
-        )
-        for split, loader in job.data.dataloaders.items()
-    }
     train = dataclasses.replace(job.config.train, epochs=epochs, warmup_epochs=0.0, log_every=1, cache_features="off")
-    data = DataBundle(loaders, job.data.class_names, job.data.dataset_sizes)
-    return dataclasses.replace(job, config=dataclasses.replace(job.config, train=train), data=data)
+    return dataclasses.replace(job, config=dataclasses.replace(job.config, train=train), data=first_batches(job.data))
 
 
 def _require_resumed(result: RunResult, *, steps: int) -> None:

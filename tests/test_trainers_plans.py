@@ -1,0 +1,125 @@
+"""The plan of `--minutes`: its laws hold exactly, whatever the machine; only the measured pace is the machine's."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+
+import pytest
+
+import main
+from datasets.config import DataConfig
+from trainers.config import RunConfig, TrainConfig, from_dict
+from trainers.errors import ConfigError
+from trainers.handlers import TIMING_FIELDS
+from trainers.job import prepare
+from trainers.pace import Pace, measure
+from trainers.planning import planned
+from trainers.plans import Candidate, choose, filled_in, from_scratch
+from trainers.run_directory import read_json
+from vit.config import ModelConfig
+
+SECONDS = [1, 5, 20, 60, 120, 300, 900, 3600, 36_000]
+PACES = [
+    Pace(step=0.05 * cost, steps_per_epoch=steps, validation=0.3 * cost, decoding=2.0, conclusion=1.0)
+    for cost in (1, 3, 9)
+    for steps in (1, 4, 700)
+]
+CANDIDATES = list(from_scratch(300))
+
+
+def plan_in(seconds: float, steps: int):
+    paces = [pace for pace in PACES if pace.steps_per_epoch == steps]
+    return choose(CANDIDATES, [pace.epochs(seconds) for pace in paces]), paces
+
+
+@pytest.mark.parametrize("pace", PACES)
+def test_a_run_is_never_longer_than_its_time_and_more_time_never_gives_fewer_epochs(pace):
+    epochs = [pace.epochs(seconds) for seconds in SECONDS]
+    assert epochs == sorted(epochs)
+    for seconds, fitting in zip(SECONDS, epochs, strict=True):
+        one_step = 1 / pace.steps_per_epoch
+        assert fitting >= one_step
+        assert fitting == one_step or pace.seconds(fitting) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("steps", [1, 4, 700])
+def test_a_plan_keeps_to_the_time_and_more_time_never_chooses_a_smaller_model(steps):
+    chosen = []
+    for seconds in SECONDS:
+        plan, paces = plan_in(seconds, steps)
+        chosen.append(CANDIDATES.index(plan.candidate))
+        pace = paces[chosen[-1]]
+        assert plan.epochs <= max(pace.epochs(seconds), 0.01)
+        assert plan.epochs == 0.01 or plan.epochs > 0.94 * pace.epochs(seconds) - 0.01
+        assert plan.epochs >= plan.candidate.wants or chosen[-1] == 0
+    assert chosen == sorted(chosen)
+    assert (chosen[0], chosen[-1]) == (0, len(CANDIDATES) - 1)
+
+
+def test_a_plan_says_what_the_next_larger_would_cost():
+    few, many = Candidate("small", {}), Candidate("large", {}, wants=10)
+    assert choose([few, many], [40, 6.04]).reasons == (
+        "small sees each image 40 times",
+        "large would see it 6.0 times, and pays from 10 times on",
+    )
+    assert choose([few, many], [40, 11]).reasons == ("large sees each image 11 times",)
+    assert choose([few], [33.7]).epochs == 33
+    assert choose([few], [3.456]).epochs == 3.45
+
+
+@pytest.mark.parametrize("candidate", CANDIDATES, ids=lambda candidate: candidate.name)
+def test_a_candidate_fills_in_what_is_open_and_nothing_else(candidate):
+    config = RunConfig(data=DataConfig(augment="strong"), train=TrainConfig(lr=1e-4, seed=3))
+    filled = filled_in(config, candidate.options)
+    assert (filled.data.augment, filled.train.lr, filled.train.seed) == ("strong", 1e-4, 3)
+    assert (filled.model.name, filled.train.epochs) == ("vit_nano_8", None)
+    assert filled == filled_in(filled, candidate.options)
+    everything: RunConfig = from_dict(RunConfig, candidate.options)
+    assert filled_in(everything, CANDIDATES[0].options) == everything
+
+
+def test_an_input_is_not_much_larger_than_the_images():
+    assert [candidate.name for candidate in from_scratch(8)] == ["vit_micro_2"]
+    assert list(from_scratch(28)) == CANDIDATES[:2]
+
+
+def test_measuring_leaves_the_job_as_it_is():
+    config = RunConfig(
+        model=ModelConfig(name="vit_micro_2"),
+        data=DataConfig(labels_per_class=10, workers=0),
+        train=TrainConfig(epochs=1, device="cpu"),
+    )
+    job = prepare(config)
+    before = {name: value.clone() for name, value in job.model.state_dict().items()}
+    pace = measure(job, seconds=0.01)
+    assert all(value.equal(before[name]) for name, value in job.model.state_dict().items())
+    assert job.optimizer.state_dict()["state"] == {}
+    assert pace.steps_per_epoch == job.steps_per_epoch
+    assert min(pace.step, pace.validation, pace.conclusion) > 0 <= pace.decoding
+
+
+def test_minutes_and_epochs_contradict_each_other(monkeypatch):
+    config = RunConfig(train=TrainConfig(epochs=3))
+    with pytest.raises(ConfigError, match="leave out --epochs 3, or --minutes"):
+        planned(config, minutes=5, until=0.0)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="with torchrun give --epochs"):
+        planned(dataclasses.replace(config, train=TrainConfig()), minutes=5, until=0.0)
+
+
+def test_a_planned_run_repeats_from_its_config_to_the_bit(tmp_path, capsys):
+    words = ["train", "--labels-per-class", "10", "--device", "cpu", "--tb", "scalars", "--workers", "0"]
+    words += ["--output-dir", str(tmp_path)]
+    assert main.main([*words, "--minutes", "0.001", "--run-name", "planned"]) == 0
+    assert "plan  0.001 minutes, 100 training images: 0." in capsys.readouterr().out
+    config = tmp_path / "digits" / "planned" / "config.json"
+    assert read_json(config)["train"]["epochs"] <= 1
+    assert main.main(["train", "--config", str(config), "--run-name", "again"]) == 0
+    one, other = (read_metrics(tmp_path / "digits" / name) for name in ("planned", "again"))
+    assert one == other
+
+
+def read_metrics(run_dir):
+    with (run_dir / "metrics.csv").open() as file:
+        return [{name: row[name] for name in row if name not in TIMING_FIELDS} for row in csv.DictReader(file)]

@@ -1,0 +1,160 @@
+"""How long a run takes on this machine: one measurement, for the plan before it, the dry run and the estimates."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice, pairwise
+from statistics import median
+from typing import Any
+
+from ignite.engine import Engine, Events
+from torch import nn
+from torch.utils.data import DataLoader, Sampler
+
+from datasets import DataBundle
+from datasets.loaders import Loader, stop_workers
+from trainers.engines import create_evaluator
+from trainers.job import Job, optimizer_of, trainer_of
+
+BATCHES = 2
+PARTS = 8
+HEAD_STEP = 0.003
+"""Seconds of a step on cached features: one small matrix, whatever the backbone."""
+PICTURES_AND_FILES = 6.0
+"""Seconds that pictures, checkpoints and TensorBoard take in a run of minutes on a processor, start to end."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds that the parts of a run take, measured on its own images, model and machine."""
+
+    step: float
+    """One optimizer step, its images at hand or decoded again where they are not kept."""
+    steps_per_epoch: int
+    validation: float
+    """One pass over the validation images."""
+    decoding: float
+    """Reading training and validation images for the first time, beyond what it takes from then on."""
+    conclusion: float
+    """The test images, once."""
+
+    @property
+    def epoch(self) -> float:
+        return self.step * self.steps_per_epoch + self.validation
+
+    @property
+    def fixed(self) -> float:
+        """What does not depend on the number of epochs; the first validation is of the untrained model."""
+        return self.decoding + self.validation + self.conclusion + PICTURES_AND_FILES
+
+    def seconds(self, epochs: float) -> float:
+        """A whole run, from its first validation to its end."""
+        return self.fixed + epochs * self.epoch
+
+    def epochs(self, seconds: float) -> float:
+        """Those that fit into so many seconds; never fewer than one step."""
+        return max(1 / self.steps_per_epoch, (seconds - self.fixed) / self.epoch)
+
+
+def measure(job: Job, *, seconds: float = 1.0) -> Pace:
+    """Read a few batches and take steps with a copy of the model for about so many seconds. The job stays as it is."""
+    few = first_batches(job.data)
+    train, val = few.dataloaders["train"], few.dataloaders["val"]
+    first, _ = read(train)
+    again, batches = read(train)
+    copied = dataclasses.replace(job, model=copy.deepcopy(job.model))
+    step = seconds_of_step(copied, batches, seconds=seconds)
+    evaluator = create_evaluator(
+        copied.model, nn.functional.cross_entropy, job.device, num_classes=len(few.class_names), amp_dtype=job.amp_dtype
+    )
+    _, val_again = (seconds_of(lambda: evaluator.run(val)) for _ in range(2))
+    stop_workers(few.dataloaders.values())
+    sizes, reading = job.data.dataset_sizes, again / len(batches)
+    per_image = max(0.0, first - again) / sum(len(labels) for _, labels in batches)
+    evaluation = val_again / len(val.batch_sampler.indices)
+    if job.config.train.cache_features == "on":
+        whole = (evaluation + per_image) * sum(sizes.values())
+        return Pace(HEAD_STEP, job.steps_per_epoch, validation=HEAD_STEP, decoding=whole, conclusion=0.0)
+    return Pace(
+        step=max(step, reading) if train.num_workers else step + reading,
+        steps_per_epoch=job.steps_per_epoch,
+        validation=evaluation * sizes["val"],
+        decoding=per_image * (sizes["train"] + sizes["val"]),
+        conclusion=(evaluation + per_image) * sizes.get("test", 0),
+    )
+
+
+def seconds_of(work: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def read(loader: DataLoader) -> tuple[float, list[Any]]:
+    """The batches of the first epoch, and how long they took."""
+    loader.batch_sampler.set_position(0)  # type: ignore[union-attr]
+    started = time.perf_counter()
+    batches = list(loader)
+    return time.perf_counter() - started, batches
+
+
+def seconds_of_step(job: Job, batches: Sequence[Any], *, seconds: float) -> float:
+    """Median of some steps after the first, which is slower; of a part of each batch, where the whole takes long."""
+    job = dataclasses.replace(job, optimizer=optimizer_of(job.model, job.config))
+    part = [tuple(values[: -(-len(values) // PARTS)] for values in batch) for batch in batches]
+    step = PARTS * median(step_times(job, part, seconds=seconds / 4))
+    return step if step > seconds else median(step_times(job, batches, seconds=seconds))
+
+
+def step_times(job: Job, batches: Sequence[Any], *, seconds: float) -> list[float]:
+    """Seconds of each step but the first, of at least three."""
+    trainer = trainer_of(job)
+    ends: list[float] = []
+
+    @trainer.on(Events.ITERATION_COMPLETED)
+    def note(engine: Engine) -> None:
+        ends.append(time.perf_counter())
+        if len(ends) >= 4 and ends[-1] - ends[0] > seconds:
+            engine.terminate()
+
+    trainer.run(cycle(batches), max_epochs=1, epoch_length=1000)
+    return [after - before for before, after in pairwise(ends)]
+
+
+class FirstBatches(Sampler):
+    """The first few batches of another sampler, in every epoch."""
+
+    def __init__(self, sampler: Any, batches: int = BATCHES) -> None:
+        self.sampler, self.batches = sampler, min(batches, len(sampler))
+        self.batch_size = sampler.batch_size
+        if hasattr(sampler, "indices"):
+            self.indices = sampler.indices[: self.batches * sampler.batch_size]
+        if hasattr(sampler, "labels"):
+            self.labels = sampler.labels
+        self.set_position = sampler.set_position
+
+    def __len__(self) -> int:
+        return self.batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return islice(iter(self.sampler), self.batches)
+
+
+def first_batches(data: DataBundle) -> DataBundle:
+    """The same images, of which loaders give the first batches of each split only."""
+    loaders: dict[str, DataLoader] = {
+        split: Loader(
+            loader.dataset,
+            batch_sampler=FirstBatches(loader.batch_sampler),
+            num_workers=loader.num_workers,
+            collate_fn=loader.collate_fn,
+            worker_init_fn=loader.worker_init_fn,
+            pin_memory=loader.pin_memory,
+        )
+        for split, loader in data.dataloaders.items()
+    }
+    return DataBundle(loaders, data.class_names, data.dataset_sizes)

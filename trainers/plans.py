@@ -1,0 +1,80 @@
+"""Which model for the images at hand and the minutes there are: a table of measured recipes, and how one is chosen.
+
+No torch here, and nothing is measured: `trainers/planning.py` does that.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainers.config import RunConfig, from_dict, to_dict
+from trainers.recipes import RECIPES
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A way to train that a plan may choose: options as in a recipe, which fill in what a person left open."""
+
+    name: str
+    options: dict[str, dict[str, Any]]
+    wants: float = 0.0
+    """Passes over the training images from which it does better than the candidate before it."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was chosen for the time there is, and why."""
+
+    candidate: Candidate
+    epochs: int | float
+    reasons: tuple[str, ...]
+
+
+STEM_SIDES = ((32, 0.0), (64, 15.0), (96, 60.0))
+"""Input side of the small ViT on a stem of convolutions; passes from which it does better than the side before it."""
+
+ENLARGED = 2.5
+"""Up to this much larger than the images an input still shows the model more: as many more patches."""
+
+
+def from_scratch(side: float) -> Iterator[Candidate]:
+    """Candidates without weights for images of this shorter side in pixels, cheapest first."""
+    recipe = RECIPES["scratch-small"].options
+    if ENLARGED * side < STEM_SIDES[0][0]:
+        yield Candidate("vit_micro_2", {"model": {"name": "vit_micro_2"}})
+        return
+    for size, wants in STEM_SIDES:
+        if size <= ENLARGED * side:
+            options = recipe | {"model": recipe["model"] | {"image_size": size}}
+            yield Candidate(f"vit_nano_8 with a stem at {size} px", options, wants)
+
+
+def filled_in(config: RunConfig, options: dict[str, dict[str, Any]]) -> RunConfig:
+    """`config` with `options` where it still has the application's defaults, and its epochs left open."""
+    given, default = to_dict(config), to_dict(RunConfig())
+    open_values = {
+        section: {name: value for name, value in values.items() if given[section][name] == default[section][name]}
+        for section, values in options.items()
+    }
+    filled: RunConfig = from_dict(RunConfig, open_values, base=config)
+    return dataclasses.replace(filled, train=dataclasses.replace(filled.train, epochs=config.train.epochs))
+
+
+def choose(candidates: Sequence[Candidate], epochs: Sequence[float]) -> Plan:
+    """The richest candidate that sees the images often enough in the time; `epochs` says how often each would."""
+    chosen = max((n for n, candidate in enumerate(candidates) if epochs[n] >= candidate.wants), default=0)
+    reasons = [f"{candidates[chosen].name} sees each image {times(epochs[chosen])}"]
+    if chosen + 1 < len(candidates):
+        larger, seen = candidates[chosen + 1], times(epochs[chosen + 1])
+        reasons.append(f"{larger.name} would see it {seen}, and pays from {larger.wants:g} times on")
+    return Plan(candidates[chosen], rounded(epochs[chosen]), tuple(reasons))
+
+
+def rounded(epochs: float) -> int | float:
+    """Whole epochs where that changes the length by little, else hundredths of one."""
+    return int(epochs) if epochs >= 20 else max(0.01, int(100 * epochs) / 100)
+
+
+def times(epochs: float) -> str:
+    return f"{epochs:.0f} times" if epochs >= 10 else f"{epochs:.1f} times"
