@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 import time
 from collections.abc import Iterable
@@ -16,7 +15,9 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from commands import arguments
+from datasets.config import Columns
 from datasets.text import csv_text, printable
+from trainers.config import OutputConfig, data_folder
 
 if TYPE_CHECKING:
     from datasets.checking.check import CheckReport
@@ -37,8 +38,13 @@ class CheckConfig:
     """A folder, a CSV or TSV table, a zip, or a built-in set."""
     data_root: Path = Path("data")
     """Where built-in sets are found, or downloaded to."""
+    path_column: str | None = None
+    """As for train: the column of a table that names the images."""
+    label_column: str | None = None
+    """As for train: the column of a table that names the classes."""
     output: Path | None = None
-    """CSV file for the full list of findings. Default: check_<data>.csv in the current folder."""
+    """CSV file for the full list of findings, which `train --exclude FILE` takes. Default: check.csv in the folder of
+    the runs on these images, runs/<data>."""
     json: Annotated[bool, tyro.conf.arg(name="json")] = False
     """Print one JSON object instead of the table."""
     workers: int | None = None
@@ -50,10 +56,7 @@ class CheckConfig:
 
     @property
     def csv_path(self) -> Path:
-        if self.output is not None:
-            return self.output
-        stem = re.sub(r"[^\w.-]+", "_", Path(self.data).resolve().name.removesuffix(".zip")) or "data"
-        return Path(f"check_{stem}.csv")
+        return self.output or data_folder(OutputConfig(), self.data) / "check.csv"
 
 
 parse = partial(arguments.parse, CheckConfig)
@@ -65,8 +68,12 @@ def main(config: CheckConfig) -> int:
 
     start = time.perf_counter()
     workers = config.workers if config.workers is not None else os.cpu_count() or 1
-    report = check_source(config.data, data_root=config.data_root, workers=workers, progress=_progress_bar)
-    write_findings(report, config.csv_path)
+    columns = Columns(config.path_column, config.label_column)
+    report = check_source(
+        config.data, data_root=config.data_root, columns=columns, workers=workers, progress=_progress_bar
+    )
+    if report.findings or config.output or config.csv_path.exists():  # not one of an earlier check
+        write_findings(report, config.csv_path)
     if config.json:
         print(json.dumps(_summary(config, report, time.perf_counter() - start)))
     else:
@@ -120,6 +127,8 @@ def _table(config: CheckConfig, report: CheckReport) -> list[str]:
     verdict = "training would be wrong" if report.errors else "nothing that makes training wrong"
     counts = f"{_count(report.errors, 'error')}, {_count(len(report.findings) - report.errors, 'warning')}"
     lines += ["", f"{counts}: {verdict}; all of them: {config.csv_path}"]
+    if any(finding.severity == "error" and finding.path != finding.label for finding in report.findings):
+        lines.append(f"to train without the images of the errors: --exclude {config.csv_path}")
     return lines
 
 

@@ -12,11 +12,11 @@ from datasets.config import DataConfig
 from datasets.shared_split import shared_split
 from datasets.splits import subset_training
 from trainers import defaults
-from trainers.config import RunConfig, to_dict
+from trainers.config import RunConfig, data_folder, to_dict
 from trainers.console import say
 from trainers.distributed import world_size
 from trainers.errors import ConfigError
-from trainers.run_directory import data_folder, free_folder, read_if_whole, tuning
+from trainers.run_directory import free_folder, read_if_whole, tuning
 
 SMALL_GRID = (3e-4, 1e-3, 3e-3)
 """Peak rates every arm tries where all models are small; spaced by about 3, around what they usually take."""

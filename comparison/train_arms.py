@@ -12,11 +12,12 @@ from comparison.arms import PlannedArm
 from comparison.plan import Plan
 from comparison.protocol import labels_text, rates_text
 from trainers import console, process
+from trainers.config import data_folder
 from trainers.errors import Diverged, TrainingError
 from trainers.result import RunResult, read_result
 from trainers.resume import read_summary, resume
 from trainers.run import train
-from trainers.run_directory import data_folder, read_json
+from trainers.run_directory import read_json
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import tyro
 
@@ -20,6 +20,16 @@ DATASETS: dict[str, str] = {
 """Name -> module:function, imported when a run asks for it. The function goes from the data root to Samples."""
 
 
+class Columns(NamedTuple):
+    """What the columns of a person's own table are called; None: as usual."""
+
+    path: str | None = None
+    label: str | None = None
+
+
+USUAL_COLUMNS = Columns()
+
+
 @dataclass(frozen=True)
 class DataConfig:
     """A labelled set of images."""
@@ -28,6 +38,12 @@ class DataConfig:
     """A built-in set, or the path of your own: a folder, a CSV table (path,label[,split]), or a zip of either."""
     root: Annotated[Path, tyro.conf.arg(name="data-root")] = Path("data")
     """Where built-in sets are found, or downloaded to."""
+    path_column: str | None = None
+    """Column of a table that names the images. Default: the usual ones, such as path, id, image or filename."""
+    label_column: str | None = None
+    """Column of a table that names the classes. Default: the usual ones, such as label, class, breed or category."""
+    exclude: Path | None = None
+    """Leave out the images that a table has under `path`, such as the errors in the table that `check` writes."""
     split: Path | None = None
     """Reuse the split of a `split.csv` (of an earlier run, or your own) instead of drawing one."""
     split_seed: int = 0

@@ -93,7 +93,12 @@ class ImageDataset(Dataset):
         index = int(self.indices[row])
         if self.samples.pixels is not None:
             return from_array(self.samples.pixels[index], self.pipeline.channels)
-        return read_image(self.samples.file(index), channels=self.pipeline.channels)
+        try:
+            return read_image(self.samples.file(index), channels=self.pipeline.channels)
+        except DataError as error:
+            raise DataError(
+                f"{error}; `check` lists all such files, and --on-bad-image skip leaves them out"
+            ) from error
 
     def _pixels_as_stored(self) -> np.ndarray | None:
         """A set held in memory at the very size that is stored needs no preparation: (n, C, h, w), one copy."""

@@ -1,7 +1,8 @@
 """From a configuration to loaders: the one door to every data set."""
 
+import csv
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +15,8 @@ from torch.utils.data import DataLoader
 from datasets.augmentation import PRESETS, train_pipeline
 from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, ImageSpecLike, Samples, image_set, samples_of
 from datasets.cache import SHARE_OF_FREE_MEMORY, ImageCache, available_memory
-from datasets.config import DATASETS, DataConfig
+from datasets.config import DATASETS, Columns, DataConfig
+from datasets.errors import DataError
 from datasets.image_dataset import ImageDataset, cpu_count, unreadable
 from datasets.processes import leave_signals_to_parent
 from datasets.sampling import EpochBatchSampler, OrderedBatchSampler
@@ -76,17 +78,42 @@ def build_dataloaders(
 
 def read_samples(config: DataConfig) -> Samples:
     """The sample table of a built-in set or of a person's own data, not yet split."""
-    samples = reader(config.source)(config.root)
+    left_out = frozenset() if config.exclude is None else listed_images(config.exclude)
+    read = reader(config.source)
+    if config.source not in DATASETS:
+        read = partial(read, columns=Columns(config.path_column, config.label_column), left_out=left_out)
+    samples = read(config.root)
+    if left_out:
+        rows = [row for row, path in enumerate(samples.paths) if path in left_out]
+        samples = leave_out(samples, rows, f"{len(rows)} images left out, as {config.exclude} asks")
     if config.mirror != "auto":
         samples = samples.replace(mirror=config.mirror == "yes")
     return samples
 
 
-def reader(source: str) -> Callable[[Path], Samples]:
+def reader(source: str) -> Callable[..., Samples]:
     """The function of a row of DATASETS; for any other name, that which reads a person's own data."""
     module, _, function = DATASETS.get(source, "datasets.sources.own_data:read_own_data").partition(":")
     read: Callable[..., Samples] = getattr(import_module(module), function)
     return read if source in DATASETS else partial(read, source)
+
+
+def listed_images(table: Path) -> frozenset[str]:
+    """The paths in a table; of one with a severity, such as that of `check`, those of its errors."""
+    if not table.is_file():
+        raise FileNotFoundError(f"no file {table} to exclude images by; `python main.py check` writes one")
+    with open(table, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
+        rows = csv.DictReader(file)
+        if "path" not in (rows.fieldnames or ()):
+            raise DataError(f"{table} has no column 'path', which names the images to exclude")
+        return frozenset(row["path"] for row in rows if row.get("severity", "error") == "error")
+
+
+def leave_out(samples: Samples, rows: Sequence[int], note: str) -> Samples:
+    """The samples without some of their images, and a line that says so."""
+    splits = samples.splits.copy()
+    splits[rows] = LEFT_OUT
+    return samples.replace(splits=splits).note(note)
 
 
 def split_samples(config: DataConfig) -> Samples:
@@ -112,11 +139,9 @@ def _leave_out_unreadable(samples: Samples, config: DataConfig) -> Samples:
     bad = unreadable(samples, np.flatnonzero(samples.splits != LEFT_OUT))
     if not bad:
         return samples
-    splits = samples.splits.copy()
-    splits[[index for index, _ in bad]] = LEFT_OUT
-    return samples.replace(splits=splits, skipped=tuple(reason for _, reason in bad)).note(
-        f"{len(bad)} unreadable images left out, first: {bad[0][1]}"
-    )
+    rows, reasons = zip(*bad, strict=True)
+    samples = leave_out(samples, rows, f"{len(bad)} unreadable images left out, first: {reasons[0]}")
+    return samples.replace(skipped=reasons)
 
 
 def loader_of(dataset: Any, config: DataConfig, *, seed: int, rank: int, world_size: int) -> DataLoader:

@@ -149,6 +149,7 @@ def reuse_split(samples: Samples, path: Path) -> Samples:
         )
     splits = np.full(len(samples), LEFT_OUT, np.int8)
     splits[rows] = [SPLITS.index(row.split) for row in table]
+    splits[samples.splits == LEFT_OUT] = LEFT_OUT
     samples = samples.replace(splits=splits)
     unused = len(samples) - len(rows)
     return samples.note(f"split from {path}" + (f"; {unused} images are not in it and are left out" if unused else ""))

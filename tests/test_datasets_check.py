@@ -152,7 +152,7 @@ def test_class_names_may_be_anything_a_file_system_allows(tmp_path, monkeypatch,
     assert main(CheckConfig("data", json=True)) == 3
     summary = json.loads(capsys.readouterr().out)
     assert summary["kinds"] == {"zero_bytes": len(names)}
-    table = pd.read_csv("check_data.csv", keep_default_na=False)
+    table = pd.read_csv("runs/data/check.csv", keep_default_na=False)
     assert tuple(table.columns) == CSV_COLUMNS
     assert set(names[:-1]) < set(table["label"])
     assert set(table["path"]) > {f"{name}/zero\t.jpg" for name in names[:-1]}
@@ -187,7 +187,8 @@ def test_the_table_names_each_kind_once_with_an_example_and_a_verdict(faulty, tm
         (line,) = (line for line in lines if line.split()[:1] == [kind])
         assert KINDS[kind][0] in line
         assert any(path in line for k, path in planted if k == kind)
-    assert "training would be wrong" in lines[-1]
+    assert "training would be wrong" in lines[-2]
+    assert lines[-1].endswith(f"--exclude {tmp_path}/list.csv")
     assert str(tmp_path / "list.csv") in lines[-1]
 
 
@@ -341,7 +342,7 @@ def test_the_digits_are_clean_and_too_small_to_be_compared(tmp_path, capsys):
 def test_the_command_line_means_the_config():
     config = parse(["photos", "--json", "--workers", "2", "--output", "x.csv"], prog="check")
     assert config == CheckConfig("photos", json=True, workers=2, output=Path("x.csv"))
-    assert CheckConfig("some/my photos.zip").csv_path == Path("check_my_photos.csv")
+    assert CheckConfig("some/my photos.zip").csv_path == Path("runs/my photos/check.csv")
     with pytest.raises(ValueError, match="workers=-1 must be 0 or more"):
         CheckConfig("x", workers=-1)
 

@@ -170,7 +170,7 @@ def test_an_unknown_name_lists_the_known_ones_with_the_nearest():
 @pytest.mark.parametrize(
     ("rows", "header", "message"),
     [
-        ([("0.png", "a")], ("file", "class"), "has no path column: found file, class; call it 'path'"),
+        ([("0.png", "a")], ("foto", "class"), "has no path column: found foto, class; name it with --path-column"),
         (
             [("0.png", "a"), ("9.png", "a")],
             ("path", "label"),

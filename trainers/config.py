@@ -121,6 +121,11 @@ class RunConfig:
     output: OutputConfig = field(default_factory=OutputConfig)
 
 
+def data_folder(output: OutputConfig, source: str) -> Path:
+    """Where everything that was trained on a data set goes."""
+    return output.output_dir / (Path(source).stem or "data")
+
+
 def flag(config_class: type, name: str) -> str:
     """The command-line name of a field: its tyro name where it has one, else the field's own."""
     hint = typing.get_type_hints(config_class, include_extras=True)[name]

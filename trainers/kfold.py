@@ -11,12 +11,12 @@ from pathlib import Path
 from datasets.files import write_text
 from datasets.text import csv_text
 from trainers import defaults, process
-from trainers.config import RunConfig
+from trainers.config import RunConfig, data_folder
 from trainers.console import say
 from trainers.interruption import signals
 from trainers.result import RunResult
 from trainers.resume import train_or_resume, was_asked_for
-from trainers.run_directory import data_folder, plan_run_directory
+from trainers.run_directory import plan_run_directory
 
 SCORES = ("accuracy", "loss", "macro_f1", "ece")
 

@@ -16,14 +16,14 @@ from datasets.files import remove_leftovers
 from datasets.splits import fingerprint
 from trainers import distributed, lock
 from trainers.checkpoint import checkpoints, has_best
-from trainers.config import RunConfig, to_dict
+from trainers.config import RunConfig, data_folder, to_dict
 from trainers.console import announce, say
 from trainers.errors import CheckpointError, ConfigError
 from trainers.interruption import signals
 from trainers.job import NOTHING, Given, Job, prepare, schedule
 from trainers.result import RunResult, read_result
 from trainers.run import Handler, execute, train
-from trainers.run_directory import data_folder, read_if_whole, read_run_config, write_json, write_run_config
+from trainers.run_directory import read_if_whole, read_run_config, write_json, write_run_config
 from trainers.saving import newest_checkpoint
 from trainers.start import describe_start, write_inputs
 

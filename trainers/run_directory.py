@@ -17,7 +17,7 @@ import torch
 
 from datasets.files import write_text
 from datasets.text import csv_text
-from trainers.config import OutputConfig, RunConfig, load_config, to_dict
+from trainers.config import OutputConfig, RunConfig, data_folder, load_config, to_dict
 from trainers.errors import CheckpointError, ConfigError
 
 VERSIONED = ("torch", "torchvision", "pytorch-ignite", "tensorboard", "numpy", "pillow")
@@ -27,11 +27,6 @@ def plan_run_directory(config: RunConfig) -> Path:
     """The folder this run will get (see `free_folder`)."""
     model = config.model.name.replace(":", "_").replace("/", "_")
     return free_folder(config.output, config.data.source, f"{model}_s{config.train.seed}")
-
-
-def data_folder(output: OutputConfig, source: str) -> Path:
-    """Where everything that was trained on a data set goes."""
-    return output.output_dir / (Path(source).stem or "data")
 
 
 def tuning(output: OutputConfig) -> OutputConfig:

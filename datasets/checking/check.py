@@ -16,7 +16,7 @@ import numpy as np
 from datasets.bundle import LEFT_OUT, Samples
 from datasets.checking.inspection import Inspection, inspect_files, inspect_pixels, wrong_extension
 from datasets.checking.near_duplicates import LEAST_SIDE, THUMBNAIL_SIZE, near_duplicates
-from datasets.config import DATASETS, DataConfig
+from datasets.config import DATASETS, USUAL_COLUMNS, Columns, DataConfig
 from datasets.sources.archives import is_archive
 from datasets.sources.image_folder import read_image_folder
 from datasets.sources.own_data import read_source
@@ -82,6 +82,7 @@ def check_source(
     source: str,
     *,
     data_root: Path = Path("data"),
+    columns: Columns = USUAL_COLUMNS,
     workers: int = 0,
     progress: Progress = lambda inspections, total: inspections,
 ) -> CheckReport:
@@ -97,9 +98,9 @@ def check_source(
     if source in DATASETS:
         return check(_read_builtin(source, data_root), workers=workers, progress=progress)
     if not is_archive(Path(source)):
-        return check(read_source(source, data_root), workers=workers, progress=progress)
+        return check(read_source(source, data_root, columns=columns), workers=workers, progress=progress)
     with tempfile.TemporaryDirectory(prefix="check-") as temporary:
-        return check(read_source(source, Path(temporary)), workers=workers, progress=progress)
+        return check(read_source(source, Path(temporary), columns=columns), workers=workers, progress=progress)
 
 
 def _read_builtin(name: str, data_root: Path) -> Reading:

@@ -1,37 +1,61 @@
 """A table of images: path, label and perhaps split, one row per image, paths relative to the table."""
 
+import codecs
 import csv
+import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from datasets.bundle import SPLITS, UNSPLIT, PathTable, Samples
+from datasets.config import USUAL_COLUMNS, Columns
 from datasets.errors import DataError
 from datasets.images import IMAGE_EXTENSIONS, is_image_name
+from datasets.sources.image_folder import list_folder
 from datasets.sources.problems import Problem
 from datasets.sources.reading import SPLIT_FOLDERS, Reading
 
 TABLE_SUFFIXES = (".csv", ".tsv")
-COLUMNS: dict[str, tuple[str, ...]] = {"path": ("path", "id"), "label": ("label", "breed"), "split": ("split",)}
-"""What the columns are called, here and in Kaggle's dog breeds; upper or lower case."""
+USUAL = {
+    "path": ("path", "id", "image", "image_id", "image_name", "image_path", "filename", "file_name", "file"),
+    "label": ("label", "breed", "class", "class_name", "species", "category", "target"),
+}
+"""What the columns are called, in upper or lower case; the first two, here and in Kaggle's dog breeds, even where a
+table lies beside class folders."""
 
 
-def read_table(table: Path, name: str | None = None, *, confined: bool = False) -> Reading:
+Lines = list[tuple[int, list[str]]]
+
+
+class _Text(NamedTuple):
+    """A table as it is written: the header in lower case, (line number, cells) of every row that is not blank."""
+
+    header: list[str]
+    lines: Lines
+    manner: str
+    """What is unusual about it, in words."""
+
+
+def read_table(
+    table: Path, name: str | None = None, *, columns: Columns = USUAL_COLUMNS, confined: bool = False
+) -> Reading:
     """Read a table with the columns path, label and perhaps split (train, val, test), and report its faulty rows.
 
-    An image is found as its cell says, without its extension, or in a folder `train` beside the table.
+    An image is found as its cell says, without its extension, or in a folder beside the table.
     `confined`: the table came out of an archive, so its paths may not lead out of its folder.
 
     Raises:
         FileNotFoundError: no such table.
         DataError: it is not text, a column is missing, or no row names an image that is there.
     """
-    header, lines = _read(table)
-    path_at, label_at = (_column(header, role, table) for role in ("path", "label"))
+    header, lines, manner = _read(table)
     split_at = header.index("split") if "split" in header else None
     rows = _Rows(table.parent, confined=confined, has_splits=any(_cell(cells, split_at) for _, cells in lines))
+    path_at = _path_column(header, columns, table, rows, lines)
+    label_at = _columns(header, "label", columns, table)[0]
     for number, cells in lines:
         if len(cells) > len(header):
             rows.add_problem("ragged_row", cells[path_at], detail=f"line {number}")
@@ -44,6 +68,8 @@ def read_table(table: Path, name: str | None = None, *, confined: bool = False) 
         rows.add_problem("empty_split", "train", "train")
     class_names = sorted(set().union(*rows.classes.values()))
     number_of = {label: i for i, label in enumerate(class_names)}
+    how = f"path from {header[path_at]!r}{rows.manner()}, label from {header[label_at]!r}{manner}"
+    plain = how == "path from 'path', label from 'label'"
     samples = Samples(
         name=name or table.stem,
         class_names=tuple(class_names),
@@ -52,35 +78,49 @@ def read_table(table: Path, name: str | None = None, *, confined: bool = False) 
         splits=np.array([SPLITS.index(split) if split else UNSPLIT for split in rows.splits], np.int8),
         root=table.parent,
         val_fraction=0.1 if "test" in rows.classes else 0.15,
+        notes=() if plain else (f"{table.name} is read so: {how}",),
     )
-    return Reading(str(table), "table", samples, rows.classes, rows.problems)
+    return Reading(str(table), "table" if plain else f"table ({how})", samples, rows.classes, rows.problems)
 
 
-def is_sample_table(table: Path) -> bool:
-    """Whether a table names paths and labels; a folder may hold some other table."""
+def is_sample_table(table: Path, columns: Columns, *, sure: bool = False) -> bool:
+    """Whether a table names paths and labels; a folder may hold some other table. `sure`: by names that mean nothing
+    else, or that a person gave."""
     try:
-        header = _read(table)[0]
+        header = _read(table).header
     except DataError:
         return False
-    return all(set(COLUMNS[role]) & set(header) for role in ("path", "label"))
+    names = (_names(role, columns)[: 2 if sure else None] for role in USUAL)
+    return all(set(known) & set(header) for known in names)
 
 
-def _read(table: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """The header in lower case, and (line number, cells) of every row that is not blank."""
+def _read(table: Path) -> _Text:
     if not table.is_file():
         raise FileNotFoundError(f"no table {table}")
     try:
-        with open(table, newline="", encoding="utf-8-sig") as file:
-            first = file.readline()
-            file.seek(0)
-            tab = table.suffix.lower() == ".tsv" or ("\t" in first and "," not in first)
-            reader = csv.reader(file, delimiter="\t" if tab else ",", skipinitialspace=True)
-            header = [cell.strip().lower() for cell in next(reader, [])]
-            return header, [(reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells)]
-    except UnicodeDecodeError as error:
-        raise DataError(f"{table} is not UTF-8 text (byte {error.start}); save it as CSV in UTF-8") from error
+        text, manner = _decode(table.read_bytes(), table)
+        first = text.partition("\n")[0]
+        delimiter = "\t" if table.suffix.lower() == ".tsv" else max(",;\t", key=first.count)
+        manner = f", semicolons between cells{manner}" if delimiter == ";" else manner
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
+        header = [cell.strip().lower() for cell in next(reader, [])]
+        lines = [(reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells)]
     except (OSError, csv.Error) as error:
         raise DataError(f"cannot read table {table}: {error}") from error
+    return _Text(header, lines, manner)
+
+
+def _decode(content: bytes, table: Path) -> tuple[str, str]:
+    """The text of a table, and in words how it was encoded where that is not UTF-8: as spreadsheets also save it."""
+    wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    for encoding, manner in (("utf-8-sig", ""), ("utf-16", "UTF-16") if wide else ("cp1252", "Windows-1252")):
+        try:
+            text = content.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+        if "\0" not in text:
+            return text, manner and f", read as {manner}"
+    raise DataError(f"{table} is no text in UTF-8, UTF-16 or Windows-1252; save it as CSV in UTF-8")
 
 
 def _cell(cells: Sequence[str], column: int | None) -> str:
@@ -88,13 +128,27 @@ def _cell(cells: Sequence[str], column: int | None) -> str:
     return cells[column] if column is not None and column < len(cells) and cells[column].strip() else ""
 
 
-def _column(header: Sequence[str], role: str, table: Path) -> int:
-    for name in COLUMNS[role]:
-        if name in header:
-            return header.index(name)
-    raise DataError(
-        f"{table} has no {role} column: found {', '.join(header) or 'nothing'}; call it {role!r} in the first line"
-    )
+def _names(role: str, columns: Columns) -> tuple[str, ...]:
+    name = getattr(columns, role)
+    return USUAL[role] if name is None else (name.strip().lower(),)
+
+
+def _path_column(header: Sequence[str], columns: Columns, table: Path, rows: "_Rows", lines: Lines) -> int:
+    """Where the path is: of several such columns the first whose first cell leads to a file."""
+    places = _columns(header, "path", columns, table)
+    cells = lines[0][1] if lines else []
+    return next((at for at in places[len(places) < 2 :] if rows.find(_cell(cells, at))), places[0])
+
+
+def _columns(header: Sequence[str], role: str, columns: Columns, table: Path) -> list[int]:
+    """Where the columns are that may be the path, or the label: the likeliest first."""
+    places = [header.index(name) for name in _names(role, columns) if name in header]
+    if places:
+        return places
+    known, listed = getattr(columns, role), ", ".join(header) or "nothing"
+    if known is not None:
+        raise DataError(f"{table} has no column {known!r}: found {listed}")
+    raise DataError(f"{table} has no {role} column: found {listed}; name it with --{role}-column")
 
 
 class _Rows:
@@ -108,6 +162,9 @@ class _Rows:
         self.problems: list[Problem] = []
         self._root, self._confined, self._has_splits = str(root), confined, has_splits
         self._seen: dict[str, tuple[int, int]] = {}  # file: (line, place among the good rows)
+        beside = list_folder(root)[0]
+        self._folders = ["", *(f"{name}/" for name in beside if SPLIT_FOLDERS.get(name.lower(), "train") == "train")]
+        self._ways: set[tuple[str, str, str]] = set()  # how files were found: folder, extension added, \\ for /
 
     def add_problem(self, kind: str, path: str, split: str = "", label: str = "", detail: str = "") -> None:
         self.problems.append(Problem(kind, path, split, label, "", detail))
@@ -122,7 +179,7 @@ class _Rows:
             self.add_problem("empty_label", path, split, detail=where)
             return
         self.classes.setdefault(split, set()).add(label)
-        file = self._find(path)
+        file = self.find(path)
         if file is None:
             self.add_problem("missing_file", path, split, label, where)
             return
@@ -147,11 +204,21 @@ class _Rows:
         for kind in kinds or ["duplicate_row"]:
             self.add_problem(kind, path, split, label, f"{where}, first in line {line}")
 
-    def _find(self, cell: str) -> str | None:
-        """The file that a cell means, relative to the table: as written, without its extension, or in `train`."""
+    def find(self, cell: str) -> str | None:
+        """The file that a cell means, relative to the table: as written, without its extension, in a folder beside it,
+        or with the \\ of Windows between folders."""
         if not cell:
             return None
-        path = cell.replace("\\", "/") if os.sep == "\\" else cell
-        endings = ("",) if is_image_name(path) else ("", *IMAGE_EXTENSIONS)
-        names = (f"{folder}{path}{ending}" for folder in ("", "train/") for ending in endings)
-        return next((name for name in names if os.path.isfile(os.path.join(self._root, name))), None)
+        for path in dict.fromkeys((cell, cell.replace("\\", "/"))):
+            for folder in self._folders:
+                for ending in ("",) if is_image_name(path) else ("", *IMAGE_EXTENSIONS):
+                    if os.path.isfile(os.path.join(self._root, f"{folder}{path}{ending}")):
+                        self._ways.add((folder, ending, "/" * (path != cell)))
+                        return f"{folder}{path}{ending}"
+        return None
+
+    def manner(self) -> str:
+        """In words, where the cells are not the paths of the files themselves."""
+        endings, folders = (" or ".join(sorted({way[part] for way in self._ways} - {""})) for part in (1, 0))
+        words = (endings and f" with {endings} added", folders and f" in {folders}")
+        return "".join(words) + " with / for \\" * any(turned for *_, turned in self._ways)

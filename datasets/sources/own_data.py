@@ -2,36 +2,42 @@
 
 import hashlib
 import os
+import re
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from datasets.bundle import Samples
-from datasets.config import DATASETS
+from datasets.config import DATASETS, USUAL_COLUMNS, Columns
 from datasets.errors import DataError, UnknownDataSet
+from datasets.images import is_image_name
 from datasets.sources.archives import is_archive, unpack
 from datasets.sources.csv_table import TABLE_SUFFIXES, is_sample_table, read_table
 from datasets.sources.image_folder import innermost, list_folder, read_image_folder
-from datasets.sources.reading import Reading
+from datasets.sources.reading import SPLIT_FOLDERS, Reading
 from datasets.text import did_you_mean
 
 EXPECTED = "a folder of class folders, of train/ and val/, a table path,label[,split] (.csv, .tsv), or a .zip of these"
 
 
-def read_own_data(source: str, root: Path) -> Samples:
-    """The sample table of a person's own data, as training wants it: without a fault."""
-    return read_source(source, root).usable()
+def read_own_data(
+    source: str, root: Path, *, columns: Columns = USUAL_COLUMNS, left_out: Collection[str] = frozenset()
+) -> Samples:
+    """The sample table of a person's own data, as training wants it: without a fault but those of `left_out` files."""
+    return read_source(source, root, columns=columns).usable(left_out)
 
 
-def read_source(source: str, root: Path) -> Reading:
+def read_source(source: str, root: Path, *, columns: Columns = USUAL_COLUMNS) -> Reading:
     """Read a folder, a table or an archive, faults and all; archives are unpacked below `root`/unpacked, once."""
     path = Path(source).expanduser()
     if path.is_dir():
-        return _read_folder(path, path.resolve().name)
+        return _read_folder(path, path.resolve().name, columns)
     if path.is_file() and path.suffix.lower() in TABLE_SUFFIXES:
-        return read_table(path)
+        return read_table(path, columns=columns)
     if path.is_file() and is_archive(path):
         name = path.name.partition(".")[0]
         unpacked = root / "unpacked" / f"{name}-{_mark(path)}"
-        return _read_folder(unpacked if unpacked.is_dir() else unpack(path, unpacked), name, confined=True)
+        folder = unpacked if unpacked.is_dir() else unpack(path, unpacked)
+        return _read_folder(folder, name, columns, confined=True)
     if path.exists():
         raise DataError(f"{path} is no data set; expected {EXPECTED}")
     if path.suffix or os.sep in source or "/" in source:
@@ -42,17 +48,34 @@ def read_source(source: str, root: Path) -> Reading:
     )
 
 
-def _read_folder(folder: Path, name: str, *, confined: bool = False) -> Reading:
+def _read_folder(folder: Path, name: str, columns: Columns, *, confined: bool = False) -> Reading:
     """The one table in a folder that names paths and labels is meant as its index; else there are class folders."""
     try:
         inner = innermost(folder)
-        tables = [inner / file for file in list_folder(inner)[1] if file.lower().endswith(TABLE_SUFFIXES)]
+        folders, files = list_folder(inner)
+        tables = [inner / file for file in files if file.lower().endswith(TABLE_SUFFIXES)]
+        sure = any(columns) or not tables or _has_class_folders(inner, folders)
     except OSError as error:
         raise DataError(f"cannot list the folder {error.filename or folder}: {error.strerror}") from error
-    indexes = [table for table in tables if is_sample_table(table)]
-    if len(indexes) == 1:
-        return read_table(indexes[0], name, confined=confined)
+    for certainly in (True, False)[: 1 if sure else 2]:
+        indexes = [table for table in tables if is_sample_table(table, columns, sure=certainly)]
+        if len(indexes) == 1:
+            return read_table(indexes[0], name, columns=columns, confined=confined)
+    if any(columns):
+        raise DataError(f"{inner} has {len(indexes)} tables with these columns; name the table itself as --data")
     return read_image_folder(inner, name)
+
+
+def _has_class_folders(root: Path, folders: Sequence[str]) -> bool:
+    """Whether two folders hold images, or a folder of a split holds folders; Kaggle's train_images is one of these."""
+    count = 0
+    for name in folders:
+        within, files = list_folder(root / name)
+        of_a_split = re.split("[_-]", name.lower())[0] in SPLIT_FOLDERS
+        count += any(map(is_image_name, files)) and not of_a_split
+        if count > 1 or (of_a_split and within):
+            return True
+    return False
 
 
 def _mark(archive: Path) -> str:

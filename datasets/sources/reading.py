@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -65,14 +66,19 @@ class Reading:
         named = self.classes.get(split, set())
         return {name: int(size) for name, size in zip(samples.class_names, sizes, strict=True) if name in named}
 
-    def usable(self) -> Samples:
+    def usable(self, left_out: Collection[str] = frozenset()) -> Samples:
         """The samples, where nothing is in the way of training on them, with what is to be known before it as notes.
+        What is wrong with a file of `left_out` is not in the way.
 
         Raises:
             DataError: the first error, and how many more there are.
         """
         # One class alone can be scored; `require_complete` refuses to train on it.
-        errors = [fault for fault in self.problems if fault.severity == "error" and fault.kind != "one_class"]
+        errors = [
+            fault
+            for fault in self.problems
+            if fault.severity == "error" and fault.kind != "one_class" and fault.path not in left_out
+        ]
         if errors:
             more = f"; {len(errors) - 1} more are listed by: python main.py check {self.source}" * (len(errors) > 1)
             raise DataError(f"{self.source}: {errors[0]}{more}")
