@@ -42,13 +42,13 @@ def prediction_grid(images: Sequence[Judged]) -> Figure:
 
 
 def confusion_figure(confusion: np.ndarray, class_names: Sequence[str], *, title: str) -> Figure:
-    """Counts (classes, classes), rows true; shaded by the share of the row, so that small classes show, too."""
+    """Counts (classes, classes), rows true; shaded by the share of the row, so that small classes show, too. Of few
+    classes it is as wide as a card of TensorBoard, which would shrink it otherwise."""
     count = len(class_names)
-    side = min(16.0, 3.2 + 0.34 * count)
-    figure = Figure(figsize=(side + 0.6, side), layout="constrained")
+    side = min(16.0, max(3.7, 0.9 + 0.28 * count))
+    figure = Figure(figsize=(side, side + 0.3), layout="constrained")
     axis = figure.subplots()
-    image = draw_counts(axis, confusion, numbered=count <= 25)
-    figure.colorbar(image, ax=axis, shrink=0.8, label="share of the true class")
+    draw_counts(axis, confusion, numbered=count <= 25)
     axis.set_xlabel("predicted")
     axis.set_ylabel("true")
     lines = [line for part in title.split("\n") for line in wrap(part, round(14 * side))]

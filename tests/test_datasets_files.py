@@ -61,7 +61,7 @@ WRITERS = {
     "lr_find.png": lambda path: draw(RangeTest([1e-3, 1e-2, 1e-1], [3.0, 2.0, 1.0], 1e-2), path),
     "metrics.csv": lambda path: write_metrics_csv(path, [{"epoch": epoch} for epoch in range(99)]),
     "split.csv": lambda path: write_split(path, a_split()),
-    "sprite.png": lambda path: write_sprite([np.zeros((1, 8, 8), np.uint8)], path),
+    "sprite.png": lambda path: write_sprite([np.zeros((1, 8, 8), np.uint8)], [0], path),
     "summary.json": lambda path: write_json(path, {"numbers": list(range(99))}),
     "tensors.tsv": lambda path: write_tsv(path, [["word"] * 99]),
 }

@@ -14,7 +14,7 @@ import torch
 from fake_sets import class_folders
 from killed_runs import Crash, crash, crash_after, signal_myself, stopped_in_validation
 from PIL import Image
-from sklearn.metrics import precision_recall_curve
+from sklearn.metrics import precision_recall_curve, recall_score
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 from torchvision.models import VisionTransformer as Torchvision
@@ -42,6 +42,7 @@ from trainers.job import prepare
 from trainers.result import load
 from trainers.resume import resume
 from trainers.run import train
+from trainers.tensorboard import recall_scalars
 from vit.config import ModelConfig, ViTConfig
 from vit.model import VisionTransformer
 from vit.parts import patch_filters, position_embeddings
@@ -107,7 +108,7 @@ def test_less_may_be_asked_for(tb, tmp_path):
     assert shown(run_dir) == (expected if tb == "standard" else {})
     assert (run_dir / "figures").exists() == (tb == "standard")
     assert not (run_dir / "tb" / "val" / "projector").exists()
-    assert {"config/text_summary", "data/text_summary"} <= set(val_events(run_dir).Tags()["tensors"])
+    assert {"start here", "the data"} <= set(val_events(run_dir).Tags()["tensors"])
 
 
 def test_pictures_change_no_bit_of_the_training(full, tmp_path):
@@ -267,7 +268,7 @@ def test_a_resumed_run_shows_what_an_uninterrupted_one_does(tmp_path, full, step
 
 def test_the_data_report_stands_at_the_start(full):
     events = val_events(full)
-    text = events.Tensors("data/text_summary")[0].tensor_proto.string_val[0].decode()
+    text = events.Tensors("the data")[0].tensor_proto.string_val[0].decode()
     report = (full / "data_report.txt").read_text()
     assert html.unescape(text) == f"<pre>{report}</pre>"
     counts = [line.split() for line in report.splitlines() if line[:1].isdigit()]
@@ -288,7 +289,7 @@ def test_skipped_images_stand_in_the_data_report(tmp_path):
     report = (run_dir / "data_report.txt").read_text()
     assert "left out because they cannot be read:" in report
     assert "broken $x_1.png" in report
-    text = val_events(run_dir).Tensors("data/text_summary")[0].tensor_proto.string_val[0].decode()
+    text = val_events(run_dir).Tensors("the data")[0].tensor_proto.string_val[0].decode()
     assert "broken $x_1.png" in text
 
 
@@ -353,7 +354,7 @@ def test_the_projector_has_one_row_for_each_of_tensors_metadata_and_thumbnails(f
     folder = full / "tb" / "val" / "projector"
     tensors = np.loadtxt(folder / "tensors.tsv", delimiter="\t")
     header, *rows = [line.split("\t") for line in (folder / "metadata.tsv").read_text().splitlines()]
-    assert header == ["label", "predicted", "right", "loss", "path"]
+    assert header == ["shown", "label", "predicted", "loss", "path"]
     assert len(tensors) == len(rows) == 179
     job = prepare(digits_run(full))
     dataset = job.data.dataloaders["val"].dataset
@@ -365,13 +366,62 @@ def test_the_projector_has_one_row_for_each_of_tensors_metadata_and_thumbnails(f
         expected = model(images)
         logits = model.head(torch.from_numpy(tensors).float())
     assert torch.allclose(logits, expected, atol=1e-3)
-    assert [row[1] for row in rows] == [str(int(index)) for index in expected.argmax(dim=1)]
+    assert [row[2] for row in rows] == [str(int(index)) for index in expected.argmax(dim=1)]
+    for shown, label, predicted, *_ in rows:  # never a number: TensorBoard calls a point by its first column of words
+        assert shown == (f"{label}, right" if label == predicted else f"{label}, taken for {predicted}")
     sprite = np.asarray(Image.open(folder / "sprite.png"))
     side = sprite.shape[0] // 14  # 14 x 14 thumbnails hold 179
     assert sprite.shape == (14 * side, 14 * side, 3)
-    row, column = divmod(100, 14)
-    thumbnail = sprite[row * side : (row + 1) * side, column * side : (column + 1) * side, 0]
-    assert np.array_equal(thumbnail, dataset.stored([rows_of[100]])[0][0].repeat(side // 8, 0).repeat(side // 8, 1))
+    thumbnails = sprite.reshape(14, side, 14, side, 3).swapaxes(1, 2).reshape(-1, side, side, 3)
+    frame = side // 8
+    inner = thumbnails[100, frame:-frame, frame:-frame, 0]
+    assert np.array_equal(inner, dataset.stored([rows_of[100]])[0][0].repeat(6, 0).repeat(6, 1))
+    frames = {label: {tuple(thumbnail[0, 0]) for thumbnail, row in zip(thumbnails, rows, strict=False)
+                      if row[1] == label} for label in map(str, range(10))}  # fmt: skip
+    assert [len(colours) for colours in frames.values()] == [1] * 10
+    assert len(set.union(*frames.values())) == 10
+
+
+def test_the_recall_of_every_class_follows_its_epochs(full):
+    events = val_events(full)
+    with open(full / "eval" / "val_predictions.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    best = json.loads((full / "summary.json").read_text())["best"]["epoch"]
+    expected = recall_score([row["label"] for row in rows], [row["predicted"] for row in rows], average=None)
+    for digit, share in enumerate(expected):
+        points = {event.step: event.value for event in events.Scalars(f"recall/{digit}")}
+        assert list(points) == [0, 4, 8, 12, 16]
+        assert points[4 * best] == pytest.approx(share)
+
+
+def test_of_many_classes_the_worst_tenth_is_followed_and_of_a_class_without_images_nothing():
+    recall = [float("nan"), *np.linspace(0.3, 1, 30)]
+    shown = recall_scalars(recall, [f"class {number}" for number in range(31)])
+    assert shown == {"recall/of_worst_tenth": pytest.approx(np.mean(recall[1:4]))}
+    names = ("a/b", "a_b", "c")
+    assert recall_scalars(recall[:3], names) == {"recall/a_b": recall[1], "recall/c": recall[2]}
+    assert len(recall_scalars([0.1, 0.2, 0.3], names)) == 3
+    assert recall_scalars([float("nan")] * 31, [*map(str, range(31))]) == {}
+
+
+def test_the_page_to_start_from_says_the_result_what_was_asked_for_and_what_next(full):
+    pages = [event.tensor_proto.string_val[0].decode() for event in val_events(full).Tensors("start here")]
+    assert [event.step for event in val_events(full).Tensors("start here")] == [0, 16]
+    summary = json.loads((full / "summary.json").read_text())
+    assert "`vit_micro_2` is being trained for 4 epochs" in pages[0]
+    assert f"**`vit_micro_2` is right on {summary['test']['accuracy']:.1%} of the test images**" in pages[1]
+    with open(full / "eval" / "test_predictions.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    labels = [row["label"] for row in rows]
+    recall = recall_score(labels, [row["predicted"] for row in rows], average=None)
+    weakest = str(np.argmin(recall))
+    assert f"`{weakest}`: {recall.min():.0%} of {labels.count(weakest)} test images are right" in pages[1]
+    for page in pages:
+        assert "| `--epochs` | `4` | `120` |" in page
+        assert "| `--labels-per-class` | `16` | `None` |" in page
+        assert "--lr" not in page
+    assert f"`python main.py resume {full}`" in pages[0]
+    assert f"`python main.py evaluate {full}`" in pages[1]
 
 
 def test_pr_curves_stand_in_tensorboard_and_in_a_table(full):

@@ -79,7 +79,7 @@ def attach_handlers(run: Run) -> None:
     handlers.attach_history(trainer, evaluator, job.optimizer, clock, job.device)
     run.best_outputs = BestOutputs(trainer, evaluator, select=options.select)
     if writes:
-        tensorboard.attach_epoch_scalars(trainer, run.loggers, num_classes=len(job.data.class_names))
+        tensorboard.attach_epoch_scalars(trainer, run.loggers, class_names=job.data.class_names)
         pictures.attach(trainer, job, run.evaluated, run.loggers)
         run.best = BestCheckpoint(trainer, job, run.evaluated, run.run_dir)
         attach_files(trainer, run.run_dir)

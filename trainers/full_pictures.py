@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from matplotlib import colormaps
+from matplotlib.colors import to_hex
+from PIL import Image, ImageOps
 from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 from torch import Tensor
 from torch.utils.tensorboard.summary import compute_curve
@@ -22,14 +24,14 @@ from trainers.engines import autocast
 from trainers.evaluation import Scores
 from trainers.job import Job
 from trainers.metrics import per_class
-from trainers.tensorboard import RunLoggers
+from trainers.tensorboard import RunLoggers, tag_of
 from trainers.val_images import evenly, images_of, undisturbed
 from vit.parts import parts, patch_filters, position_embeddings
 
 PROJECTED = 1_000  # validation images in the projector
 PR_CLASSES = 20  # those with the lowest F1 of more classes than that
 THRESHOLDS = 127  # TensorBoard's own number
-SPRITE_LIMIT = 8_192  # pixels per side: what browsers take as a texture
+THUMBNAIL = 64  # pixels per side: 32 x 32 of them are a texture that every browser takes
 
 
 def draw_weights(job: Job, scores: Scores, loggers: RunLoggers, step: int) -> None:
@@ -49,8 +51,7 @@ def draw_pr_curves(job: Job, scores: Scores, loggers: RunLoggers, step: int) -> 
         tp, fp, tn, fn, precision, recall = compute_curve(
             scores.labels.numpy() == index, probabilities[:, index], THRESHOLDS
         )
-        tag = "".join(sign if sign.isprintable() and sign != "/" else "_" for sign in names[index])
-        tag = f"pr/{tag}" if tag == names[index] else f"pr/{tag}_{index}"  # what was replaced may not collide
+        tag = f"pr/{tag_of(names, index)}"
         loggers.val.writer.add_pr_curve_raw(tag, tp, fp, tn, fn, precision, recall, step, THRESHOLDS)
         rows = zip(np.linspace(0, 1, THRESHOLDS).tolist(), precision, recall, strict=True)
         lines += [(names[index], f"{t:.4f}", f"{p:.6g}", f"{r:.6g}") for t, p, r in rows]
@@ -78,13 +79,13 @@ def write_projector(job: Job, scores: Scores, loggers: RunLoggers, step: int) ->
     write_tsv(folder / "tensors.tsv", [[f"{x:.6g}" for x in row] for row in features_of_rows(job, rows).tolist()])
     predicted = scores.logits.argmax(dim=1)
     losses = torch.nn.functional.cross_entropy(scores.logits.double(), scores.labels, reduction="none")
-    lines = [["label", "predicted", "right", "loss", "path"]]
+    lines = [["shown", "label", "predicted", "loss", "path"]]  # the first column of words is what a point is called
     for row in rows:
-        label, guess = int(scores.labels[row]), int(predicted[row])
-        right = "yes" if label == guess else "no"
-        lines.append([names[label], names[guess], right, f"{losses[row]:.4f}", images.path(row)])
+        label, guess = names[int(scores.labels[row])], names[int(predicted[row])]
+        shown = f"{label}, right" if label == guess else f"{label}, taken for {guess}"
+        lines.append([shown, label, guess, f"{losses[row]:.4f}", images.path(row)])
     write_tsv(folder / "metadata.tsv", lines)
-    side = write_sprite(images.stored(rows), folder / "sprite.png")
+    write_sprite(images.stored(rows), scores.labels[rows].tolist(), folder / "sprite.png")
     config = ProjectorConfig()
     entry = config.embeddings.add(
         tensor_name="features of the best weights, val",
@@ -92,7 +93,7 @@ def write_projector(job: Job, scores: Scores, loggers: RunLoggers, step: int) ->
         metadata_path="projector/metadata.tsv",
     )
     entry.sprite.image_path = "projector/sprite.png"
-    entry.sprite.single_image_dim.extend([side, side])
+    entry.sprite.single_image_dim.extend([THUMBNAIL, THUMBNAIL])
     write_text(loggers.folder / "projector_config.pbtxt", str(config))
 
 
@@ -100,16 +101,18 @@ def write_tsv(path: Path, rows: Sequence[Sequence[str]]) -> None:
     write_text(path, "".join("\t".join(map(printable, row)) + "\n" for row in rows))
 
 
-def write_sprite(stored: Sequence[np.ndarray], path: Path) -> int:
-    """All images (uint8 (C, S, S)) as one square of thumbnails, row by row; the pixels of a thumbnail's side."""
+def write_sprite(stored: Sequence[np.ndarray], labels: Sequence[int], path: Path) -> None:
+    """All images (uint8 (C, S, S)) as one square of thumbnails, row by row, each in a frame of its class's colour."""
     columns = math.ceil(math.sqrt(len(stored)))
-    side = min(64, SPRITE_LIMIT // columns)
-    canvas = Image.new("RGB", (columns * side, columns * side), "white")
-    for number, pixels in enumerate(stored):
-        thumbnail = Image.fromarray(tile_picture(pixels, side)).resize((side, side), Image.Resampling.NEAREST)
-        canvas.paste(thumbnail, (number % columns * side, number // columns * side))
+    canvas = Image.new("RGB", (columns * THUMBNAIL, columns * THUMBNAIL), "white")
+    frame = THUMBNAIL // 8
+    inner = (THUMBNAIL - 2 * frame,) * 2
+    for number, (pixels, label) in enumerate(zip(stored, labels, strict=True)):
+        colour = colormaps["tab20"]((2 * label + label // 10) % 20)  # the strong half of its colours first
+        thumbnail = Image.fromarray(tile_picture(pixels, inner[0])).resize(inner, Image.Resampling.NEAREST)
+        place = number % columns * THUMBNAIL, number // columns * THUMBNAIL
+        canvas.paste(ImageOps.expand(thumbnail, frame, fill=to_hex(colour)), place)
     write_bytes(path, png_of(np.asarray(canvas)))
-    return side
 
 
 def features_of_rows(job: Job, rows: Sequence[int]) -> Tensor:

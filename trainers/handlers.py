@@ -169,8 +169,9 @@ def attach_validation(trainer: Engine, evaluator: Engine, loader: DataLoader) ->
 def attach_history(
     trainer: Engine, evaluator: Engine, optimizer: Optimizer, clock: StepClock, device: torch.device
 ) -> None:
-    """Append one row per epoch to `trainer.state.history`; row 0 is the untrained model."""
-    trainer.state.history = []
+    """Append one row per epoch to `trainer.state.history`; row 0 is the untrained model. `trainer.state.recall` is
+    that of each class in the last row's validation, NaN without images."""
+    trainer.state.history, trainer.state.recall = [], []
 
     @trainer.on(UNTRAINED | Events.EPOCH_COMPLETED)
     def append(engine: Engine) -> None:
@@ -182,20 +183,23 @@ def attach_history(
         row |= {f"val_{name}": float(evaluator.state.metrics[name]) for name in SCALARS}
         row |= StepClock.rates(clock.epoch) | {"memory_mb": peak_memory_mb(device)}
         state.history.append(row)
+        confusion = evaluator.state.metrics["confusion"]
+        state.recall = (confusion.diag() / confusion.sum(dim=1)).tolist()
 
 
 class History:
-    """`trainer.state.history` in a checkpoint: as one string of JSON, which keeps every float to the last bit. torch's
-    pickler would be asked about each of its numbers in every checkpoint, a cost that grows with the epochs."""
+    """`trainer.state.history` and `.recall` in a checkpoint: as strings of JSON, which keep every float to the last
+    bit. torch's pickler would be asked about each of the numbers in every checkpoint, a cost that grows with them."""
 
     def __init__(self, trainer: Engine) -> None:
         self.trainer = trainer
 
     def state_dict(self) -> dict[str, str]:
-        return {"rows": json.dumps(self.trainer.state.history)}
+        return {"rows": json.dumps(self.trainer.state.history), "recall": json.dumps(self.trainer.state.recall)}
 
     def load_state_dict(self, state: dict[str, str]) -> None:
         self.trainer.state.history = json.loads(state["rows"])
+        self.trainer.state.recall = json.loads(state.get("recall", "[]"))
 
 
 def best_row(history: list[dict[str, Any]], select: str) -> dict[str, Any] | None:

@@ -13,10 +13,10 @@ from datasets.bundle import SPLITS, DataBundle
 from datasets.description import data_report
 from datasets.files import write_text
 from datasets.loaders import stop_workers
-from trainers import console, defaults, distributed, pictures, tensorboard
+from trainers import console, defaults, distributed, pictures, start_here, tensorboard
 from trainers.assembly import Run
 from trainers.checkpoint import checkpoints, read_file
-from trainers.config import RunConfig, to_dict
+from trainers.config import RunConfig
 from trainers.errors import CheckpointError, Interrupted, TrainingError
 from trainers.evaluation import Scores, score_split, write_predictions
 from trainers.handlers import best_row, endless_batches, reset_peak_memory
@@ -24,6 +24,7 @@ from trainers.interruption import signals
 from trainers.job import Given, Job, prepare, with_cached_features
 from trainers.record import recorded
 from trainers.result import RunResult
+from trainers.run_directory import read_json
 from trainers.start import new_run_directory
 from vit import ImageSpec
 
@@ -98,7 +99,7 @@ def execute(
                 run.best.save_if_lost()
             last = run.trainer.state.history[-1]
             if start_step and last["step"] == start_step:
-                loggers.write_val(last, num_classes=len(job.data.class_names))
+                loggers.write_val(last, run.trainer.state.recall, job.data.class_names)
         with signals.held_back():
             fit(run, validate_first=reopened)
         console.say_if_stopped_early(run.trainer, job.config.train, job.total_steps)
@@ -112,8 +113,9 @@ def write_start(job: Job, run_dir: Path, loggers: tensorboard.RunLoggers) -> Non
     """What TensorBoard shows from the start: options, the images found, the row in HPARAMS."""
     report = data_report(job.data)
     write_text(run_dir / "data_report.txt", report)
-    tensorboard.write_start(loggers, config=to_dict(job.config), data=report)
-    tensorboard.start_hparams(loggers, hparam_values(job.config))
+    tensorboard.write_start(loggers, page=start_here.before(job, run_dir), data=report)
+    name = f"{run_dir.name} · {run_dir.parent.name} · {read_json(run_dir / 'meta.json')['started']}"
+    tensorboard.start_hparams(loggers, hparam_values(job.config), name=name)
 
 
 def fit(run: Run, *, validate_first: bool) -> None:
@@ -206,6 +208,8 @@ def write_results(run: Run, best: dict[str, Any], scores: dict[str, Scores]) -> 
     if "test" in scores:
         final |= {f"test_{name}": scores["test"].metrics[name] for name in ("accuracy", "loss")}
     tensorboard.finish_hparams(run.loggers, final, step)
+    page = start_here.after(job, run.run_dir, epoch=best["epoch"], scores=scores)
+    run.loggers.add_text("start here", page, step)
     pictures.draw_best(job, scores["val"], run.loggers, epoch=best["epoch"], step=step)
     for stale in checkpoints(run.run_dir / "checkpoints", "step")[1:]:
         stale.unlink()

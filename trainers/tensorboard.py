@@ -2,11 +2,14 @@
 TensorBoard (2.21.0, pinned) does not do by itself.
 
 - It sorts sections and cards by name, and opens the first two sections: `SECTIONS` numbers them by what one looks for.
+  HPARAMS shows the first five tags of that order: recall has no number, and comes last.
 - It has a row for every folder with events: `tb/train` holds the curves of the training steps, `tb/val` all the rest.
 - Its sidebar holds about 30 letters a row: run folders have no date in their names, and it is started on their parent.
 - It shows what a resumed run logged twice: a purge step in every event file hides what the first life wrote too much.
 - It reads event files in the order of the seconds in their names: see `wait_for_a_new_second`.
-- Its HPARAMS tab takes its columns from the first run, and writes the number 64 as 64.000: see `start_hparams`.
+- Its HPARAMS tab takes its columns from the first run, writes the number 64 as 64.000, and cuts a row's name after 15
+  letters: see `start_hparams`.
+- Its PROJECTOR always starts without colours: the thumbnails have a frame in their class's, see `full_pictures.py`.
 
 The step is the optimizer step everywhere. What is drawn is in `trainers/pictures.py`.
 """
@@ -15,10 +18,9 @@ from __future__ import annotations
 
 import html
 import io
-import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -27,8 +29,9 @@ from ignite.engine import Engine, Events
 from ignite.handlers.tensorboard_logger import TensorboardLogger
 from PIL import Image
 from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from torch.utils.tensorboard import SummaryWriter
-from torch.utils.tensorboard.summary import hparams
+from torch.utils.tensorboard.summary import hparams, text
 
 from datasets.files import write_bytes
 from trainers import distributed
@@ -42,6 +45,7 @@ VAL_TAGS = {
     "accuracy_top5": "learning/top5_accuracy",
     "ece": "calibration/ece",
 }
+SHOWN_CLASSES = 20  # of more classes, one curve for the worst tenth
 
 
 def placed(tag: str) -> str:
@@ -94,10 +98,12 @@ class RunLoggers:
         for logger in (self.train, self.val):
             logger.writer.flush()
 
-    def write_val(self, row: dict[str, Any], *, num_classes: int) -> None:
-        """The validation of one row of the history. Top-5 accuracy says little of ten classes, and of five nothing."""
-        tags = {name: tag for name, tag in VAL_TAGS.items() if num_classes > 10 or name != "accuracy_top5"}
-        self.val.write_scalars({tag: row[f"val_{name}"] for name, tag in tags.items()}, row["step"])
+    def write_val(self, row: dict[str, Any], recall: Sequence[float], class_names: Sequence[str]) -> None:
+        """The validation of one row of the history, and the recall of its classes. Top-5 accuracy says little of ten
+        classes, and of five nothing."""
+        tags = {name: tag for name, tag in VAL_TAGS.items() if len(class_names) > 10 or name != "accuracy_top5"}
+        values = {tag: row[f"val_{name}"] for name, tag in tags.items()}
+        self.val.write_scalars(values | recall_scalars(recall, class_names), row["step"])
 
     def add_picture(self, tag: str, png: bytes, step: int) -> Path:
         """Show a PNG, and keep the same bytes as `figures/<tag>_step_<step>.png` beside `tb/`."""
@@ -111,9 +117,10 @@ class RunLoggers:
         self.val.writer._get_file_writer().add_summary(Summary(value=[value]), step)
         return path
 
-    def add_text(self, tag: str, text: str) -> None:
-        """Plain text as it is: in a <pre> block, escaped. Markdown would eat underscores, and names hold anything."""
-        self.val.writer.add_text(tag, f"<pre>{html.escape(text)}</pre>", 0)
+    def add_text(self, tag: str, markdown: str, step: int) -> None:
+        summary = text(tag, markdown)
+        summary.value[0].tag = tag  # torch would have it end in /text_summary
+        self.val.writer._get_file_writer().add_summary(summary, step)
 
 
 class NullLoggers(RunLoggers):
@@ -128,7 +135,7 @@ class NullLoggers(RunLoggers):
     def flush(self) -> None:
         pass
 
-    def write_val(self, row: dict[str, Any], *, num_classes: int) -> None:
+    def write_val(self, row: dict[str, Any], recall: Sequence[float], class_names: Sequence[str]) -> None:
         pass
 
 
@@ -168,7 +175,23 @@ def attach_train_scalars(trainer: Engine, loggers: RunLoggers, optimizer: Any, c
     loggers.train.attach(trainer, write, Events.ITERATION_COMPLETED(every=every))
 
 
-def attach_epoch_scalars(trainer: Engine, loggers: RunLoggers, *, num_classes: int) -> None:
+def recall_scalars(recall: Sequence[float], class_names: Sequence[str]) -> dict[str, float]:
+    """One of each class that has images (else its recall is NaN), or of many classes the mean of the worst tenth."""
+    of_class = {index: share for index, share in enumerate(recall) if share == share}
+    if len(class_names) <= SHOWN_CLASSES:
+        return {f"recall/{tag_of(class_names, index)}": share for index, share in of_class.items()}
+    worst = sorted(of_class.values())[: -(-len(of_class) // 10)]
+    return {"recall/of_worst_tenth": sum(worst) / len(worst)} if worst else {}
+
+
+def tag_of(class_names: Sequence[str], index: int) -> str:
+    """A class's name as part of a tag; its number too where a sign had to be replaced, for such names may collide."""
+    name = class_names[index]
+    tag = "".join(sign if sign.isprintable() and sign != "/" else "_" for sign in name)
+    return tag if tag == name else f"{tag}_{index}"
+
+
+def attach_epoch_scalars(trainer: Engine, loggers: RunLoggers, *, class_names: Sequence[str]) -> None:
     """After each epoch the mean over its training steps and its validation, once the history holds them."""
 
     def write(engine: Engine, logger: SplitLogger, event: Any) -> None:
@@ -177,26 +200,30 @@ def attach_epoch_scalars(trainer: Engine, loggers: RunLoggers, *, num_classes: i
             values = {f"learning/{name}": row[f"train_{name}"] for name in ("accuracy", "loss")}
             logger.write_scalars(values, row["step"])
         if event == Events.EPOCH_COMPLETED or engine.state.iteration == 0:
-            loggers.write_val(row, num_classes=num_classes)
+            loggers.write_val(row, engine.state.recall, class_names)
 
     for event in (Events.STARTED, Events.EPOCH_COMPLETED):
         loggers.train.attach(trainer, write, event)
 
 
-def write_start(loggers: RunLoggers, *, config: dict[str, Any], data: str) -> None:
-    """What is known before the first step: options and data as text."""
-    loggers.add_text("config", json.dumps(config, indent=2, ensure_ascii=False))
-    loggers.add_text("data", data)
+def write_start(loggers: RunLoggers, *, page: str, data: str) -> None:
+    """What is known before the first step. The data as they are: markdown would eat underscores in names."""
+    loggers.add_text("start here", page, 0)
+    loggers.add_text("the data", f"<pre>{html.escape(data)}</pre>", 0)
 
 
-def start_hparams(loggers: RunLoggers, values: dict[str, Any]) -> None:
-    """Open this run's row in the HPARAMS tab.
+def start_hparams(loggers: RunLoggers, values: dict[str, Any], *, name: str) -> None:
+    """Open this run's row in the HPARAMS tab, under a name that no other run in the log folder has.
 
     Only the session's start is written, not the experiment summary: TensorBoard takes its columns from the first
     summary it meets, and those of other runs would vanish. torch's add_hparams writes both, into a nested run.
     """
     plain = {key: value if isinstance(value, float) else str(value) for key, value in values.items()}
     _experiment, start, _end = hparams(plain, {})
+    plugin = start.value[0].metadata.plugin_data
+    session = HParamsPluginData.FromString(plugin.content)
+    session.session_start_info.group_name = name
+    plugin.content = session.SerializeToString()
     loggers.val.writer._get_file_writer().add_summary(start)
 
 

@@ -1,0 +1,75 @@
+"""The page *start here* of TensorBoard's text tab, in markdown: what a run found in a sentence, what differs from the
+defaults, and the next two commands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from datasets.text import printable
+from trainers.config import RunConfig, to_dict
+from trainers.defaults import default_epochs, lookup
+from trainers.evaluation import Scores
+from trainers.job import Job
+from trainers.metrics import per_class
+from trainers.run_directory import read_json
+
+
+def before(job: Job, run_dir: Path) -> str:
+    model, train = job.config.model, job.config.train
+    sentence = f"{literal(model.name)} is being trained for {train.epochs} epochs; the result will stand here."
+    check = ("what is wrong with the data", f"check {job.config.data.source}")
+    return page([sentence], [check, ("go on, should it stop", f"resume {run_dir}")], job, run_dir)
+
+
+def after(job: Job, run_dir: Path, *, epoch: int, scores: Mapping[str, Scores]) -> str:
+    """Of a finished run: the share of right images of the last split, then its weakest class."""
+    (split, last), name = list(scores.items())[-1], job.config.model.name
+    right = {split: int((of.logits.argmax(dim=1) == of.labels).sum()) for split, of in scores.items()}
+    counts = ", ".join(f"{right[split]:,} of {len(of.labels):,} {split} images" for split, of in scores.items())
+    classes = [(row.recall, row) for row in per_class(last.confusion, job.data.class_names) if row.recall is not None]
+    recall, weakest = min(classes)
+    sentences = [
+        f"**{literal(name)} is right on {right[split] / len(last.labels):.1%} of the {split} images** ({counts}; "
+        f"weights of epoch {epoch} of {job.config.train.epochs}, the best on val).",
+        f"Its weakest class is {literal(weakest.name)}: {recall:.0%} of {weakest.images:,} {split} images are right.",
+    ]
+    evaluate = ("class by class", f"evaluate {run_dir}")
+    return page(sentences, [evaluate, ("on other images", f"predict {run_dir} path/to/images")], job, run_dir)
+
+
+def page(sentences: Sequence[str], commands: Sequence[tuple[str, str]], job: Job, run_dir: Path) -> str:
+    lines = [f"- {why}: {literal(f'python main.py {command}')}" for why, command in commands]
+    return "\n\n".join([*sentences, table(differences(job, run_dir)), "\n".join(lines)])
+
+
+def differences(job: Job, run_dir: Path) -> list[tuple[str, Any, Any]]:
+    """Each option that was asked for, with its value and the one that it would have had."""
+    defaults, asked = to_dict(RunConfig()), read_json(run_dir / "meta.json")["requested"]
+    chosen = lookup(job.config)
+    images = job.data.dataset_sizes["train"]
+    epochs = default_epochs(chosen.images_seen, chosen.max_epochs, train_images=images)
+    options = {"name": "--model", "source": "--data"}
+    return [
+        (
+            options.get(name, f"--{name.replace('_', '-')}"),
+            value,
+            {"epochs": epochs}.get(name, getattr(chosen, name, defaults[section][name])),
+        )
+        for section in ("model", "data", "train")
+        for name, value in asked[section].items()
+        if value != defaults[section].get(name, value)
+    ]
+
+
+def table(rows: Sequence[tuple[str, Any, Any]]) -> str:
+    if not rows:
+        return "Every option has its default."
+    lines = [f"| {literal(name)} | {literal(value)} | {literal(default)} |" for name, value, default in rows]
+    return "\n".join(["| option | this run | default |", "|---|---|---|", *lines])
+
+
+def literal(value: object) -> str:
+    """Text that markdown shows as it is, in a cell of a table too."""
+    return f"`{printable(str(value)).replace('`', chr(39)).replace('|', '/')}`"
