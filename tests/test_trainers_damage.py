@@ -133,6 +133,15 @@ def test_what_another_command_is_writing_into_a_run_is_left_to_it_when_the_run_i
     assert table.is_file()
 
 
+@pytest.mark.xfail(strict=True)
+def test_after_a_clock_was_set_back_the_points_of_the_resumed_run_still_come_last(crashed, whole):
+    for path in crashed.glob("tb/*/events.*"):
+        words = path.name.split(".")
+        path.rename(path.with_name(".".join([*words[:3], f"{int(words[3]) + 86_400}", *words[4:]])))
+    resume(crashed)
+    assert_same_content(whole, run_content(crashed))
+
+
 def test_a_damaged_meta_json_blocks_nobody_and_is_named(crashed, whole, capsys):
     blocking = crashed.with_name("other") / "meta.json"
     blocking.parent.mkdir()
