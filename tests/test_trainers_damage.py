@@ -133,7 +133,6 @@ def test_what_another_command_is_writing_into_a_run_is_left_to_it_when_the_run_i
     assert table.is_file()
 
 
-@pytest.mark.xfail(strict=True)
 def test_after_a_clock_was_set_back_the_points_of_the_resumed_run_still_come_last(crashed, whole):
     for path in crashed.glob("tb/*/events.*"):
         words = path.name.split(".")

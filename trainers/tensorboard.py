@@ -6,7 +6,7 @@ TensorBoard (2.21.0, pinned) does not do by itself.
 - It has a row for every folder with events: `tb/train` holds the curves of the training steps, `tb/val` all the rest.
 - Its sidebar holds about 30 letters a row: run folders have no date in their names, and it is started on their parent.
 - It shows what a resumed run logged twice: a purge step in every event file hides what the first life wrote too much.
-- It reads event files in the order of the seconds in their names: see `wait_for_a_new_second`.
+- It reads event files in the order of the seconds in their names: see `keep_in_order`.
 - Its HPARAMS tab takes its columns from the first run, writes the number 64 as 64.000, and cuts a row's name after 15
   letters: see `start_hparams`.
 - Its PROJECTOR always starts without colours: the thumbnails have a frame in their class's, see `full_pictures.py`.
@@ -74,7 +74,7 @@ class RunLoggers:
         """A run resumed at `start_step` hides what its first life wrote after it; of `tb/val` also what stands at
         `start_step` itself: nobody knows which of its pictures were drawn. They are drawn, and its validation is
         written, again."""
-        wait_for_a_new_second(folder)
+        keep_in_order(folder)
         self._excepthook, threading.excepthook = threading.excepthook, self._leave_to_the_next_call
         self.folder, self.figures = folder / "val", folder.parent / "figures"
         self.train = SplitLogger(folder / "train", purge_step=start_step + 1 if start_step else 0)
@@ -146,11 +146,15 @@ def open_loggers(folder: Path, *, start_step: int) -> RunLoggers:
     return RunLoggers(folder, start_step=start_step)
 
 
-def wait_for_a_new_second(folder: Path) -> None:
-    """TensorBoard reads event files in the order of the second in their names; two of one second may swap, and the
-    points of the resumed run would be lost."""
-    stamps = [int(path.name.split(".")[3]) for path in folder.rglob("events.out.tfevents.*")]
-    while stamps and int(time.time()) == max(stamps):
+def keep_in_order(folder: Path) -> None:
+    """TensorBoard reads event files in the order of the second in their names, and the points of a resumed run must
+    come last. So it waits for a new second; after a clock was set back, the older files move back with it."""
+    files, now = sorted(folder.rglob("events.out.tfevents.*")), int(time.time())
+    seconds = [int(path.name.split(".")[3]) for path in files]
+    ahead = max(seconds, default=0) - now
+    for path, second in zip(files, seconds, strict=True) if ahead > 0 else ():
+        path.rename(path.with_name(path.name.replace(str(second), f"{second - ahead:010d}", 1)))
+    while files and ahead >= 0 and int(time.time()) == now:
         time.sleep(0.05)
 
 
