@@ -12,6 +12,7 @@ import tyro
 
 from commands import arguments
 from commands.model_options import ModelOptions
+from commands.train import score_lines
 
 if TYPE_CHECKING:
     from inference.evaluation_report import Evaluation
@@ -80,15 +81,14 @@ def _evaluate_elsewhere(options: Options) -> Evaluation:
 
 def lines(evaluation: Evaluation) -> Iterator[str]:
     """The metrics in full precision, then the classes, then the files."""
-    from trainers.metrics import balanced_accuracy
-
+    yield from score_lines([("scored", evaluation.metrics, f"{evaluation.images:,} images")])
+    yield ""
     for note in evaluation.notes:
         yield f"note: {note}"
     for name, value in evaluation.metrics.items():
         logged = evaluation.logged.get(name)
         remark = "" if logged is None else ("  as logged" if logged == value else f"  logged: {logged!r}")
         yield f"{name:>17}  {value!r}{remark}"
-    yield f"{'balanced_accuracy':>17}  {balanced_accuracy(evaluation.classes)!r}"
     if evaluation.temperature is not None:
         yield (
             f"{'temperature':>17}  {evaluation.temperature:.4f} fitted on val: loss {evaluation.scaled['loss']:.4f}, "

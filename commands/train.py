@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from commands.arguments import TrainOptions, parse_train_options
@@ -77,16 +78,22 @@ def train_without_ignite(config: RunConfig) -> int:
     return 0
 
 
+def score_lines(rows: Sequence[tuple[str, Mapping[str, float], str]]) -> Iterator[str]:
+    """Scores of some splits, each with a remark, as a table; balanced: the mean of the classes' recalls."""
+    yield f"{'split':>9}  {'accuracy':>8}  {'balanced':>8}  {'loss':>7}  {'macro F1':>8}  {'ECE':>6}"
+    for split, metrics, remark in rows:
+        balanced = f"{metrics['balanced_accuracy']:.2%}" if "balanced_accuracy" in metrics else "-"
+        yield (
+            f"{split:>9}  {metrics['accuracy']:>8.2%}  {balanced:>8}  {metrics['loss']:>7.4f}"
+            f"  {metrics['macro_f1']:>8.4f}  {metrics['ece']:>6.4f}  ({remark})"
+        )
+
+
 def report(result: RunResult) -> None:
     """The table at the end of a run."""
     rows = [("val", result.val, f"best epoch {result.best_epoch}")]
     if result.test is not None:
         rows.append(("test", result.test, "same weights, scored once"))
     print()
-    print(f"{'split':>9}  {'accuracy':>8}  {'loss':>7}  {'macro F1':>8}  {'ECE':>6}")
-    for split, metrics, remark in rows:
-        print(
-            f"{split:>9}  {metrics['accuracy']:>8.2%}  {metrics['loss']:>7.4f}  {metrics['macro_f1']:>8.4f}"
-            f"  {metrics['ece']:>6.4f}  ({remark})"
-        )
+    print("\n".join(score_lines(rows)))
     print(f"\n{'run':>9}  {result.run_dir}\n{'watch':>9}  tensorboard --logdir {result.run_dir.parent}")

@@ -10,7 +10,7 @@ from typing import Literal
 from comparison.arms import PlannedArm, measure_arms
 from datasets.config import DataConfig
 from datasets.shared_split import shared_split
-from datasets.splits import subset_training
+from datasets.splits import TRAIN, VAL, subset_training
 from trainers import defaults
 from trainers.config import RunConfig, data_folder, to_dict
 from trainers.console import say
@@ -61,6 +61,10 @@ class Plan:
         self.request = request
         all_labels = replace(request.base.data, labels_per_class=None, fraction=None)
         self.split = shared_split(all_labels)
+        samples = self.split.samples
+        self.select = defaults.resolve_select(
+            request.base.train.select, samples.labels[(samples.splits == TRAIN) | (samples.splits == VAL)]
+        )
         self.folder, self.continued = find_folder(request)
         self.arms = measure_arms(request.arms)
         self.train_images = [self._training_images(labels) for labels in request.labels]
@@ -151,7 +155,7 @@ class Plan:
         return replace(
             config,
             data=replace(with_labels(config.data, labels), split=self.split_file),
-            train=replace(config.train, seed=seed, lr=lr, epochs=self.epochs[condition]),
+            train=replace(config.train, seed=seed, lr=lr, epochs=self.epochs[condition], select=self.select),
             output=replace(output, run_name="_".join(parts), tb=pictures),
         )
 

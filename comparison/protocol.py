@@ -45,7 +45,7 @@ def protocol(plan: Plan) -> Iterator[str]:
     if plan.tuned:
         yield (
             f"Every arm tried the peak learning rates {rates_text(plan.grid)} at seed {plan.seeds[0]}; the one with "
-            f"the best validation {request.base.train.select} (ties: lower loss) served its other seeds too."
+            f"the best validation {plan.select} (ties: lower loss) served its other seeds too."
         )
     else:
         yield f"Learning rates are the defaults or as given, not tuned ({plan.why_tuned})."
@@ -53,7 +53,7 @@ def protocol(plan: Plan) -> Iterator[str]:
     if given:
         yield f"The learning rate of {', '.join(given)} was given, not tuned."
     yield (
-        f"The epoch is chosen by validation {request.base.train.select} alone; its weights are scored on the test "
+        f"The epoch is chosen by validation {plan.select} alone; its weights are scored on the test "
         "images once, by the evaluator that training uses."
     )
 

@@ -44,7 +44,7 @@ def train_arms(plan: Plan) -> Iterator[TrainedArm]:
             usable = [(lr, result) for lr, result in tried if result is not None]
             if not usable:
                 raise TrainingError(f"{arm.name} diverged at every learning rate of {rates_text(plan.rates(arm))}")
-            lr, best = max(usable, key=lambda pair: _score(pair[1], arm.config.train.select))
+            lr, best = max(usable, key=lambda pair: _score(pair[1], plan.select))
             best = kept(plan, best)
             rest = [one_run(plan, arm, condition, seed, lr, progress) for seed in others]
             if None in rest:

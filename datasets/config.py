@@ -20,6 +20,10 @@ DATASETS: dict[str, str] = {
 """Name -> module:function, imported when a run asks for it. The function goes from the data root to Samples."""
 
 
+IMBALANCE = 10
+"""So many times the images of the smallest class in the largest one are unequal classes."""
+
+
 class Columns(NamedTuple):
     """What the columns of a person's own table are called; None: as usual."""
 

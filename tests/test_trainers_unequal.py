@@ -13,7 +13,6 @@ from trainers import console, defaults
 from trainers.config import TrainConfig
 
 
-@pytest.mark.xfail(strict=True)
 def test_balanced_accuracy_of_a_pass_equals_scikit_learn():
     generator = torch.Generator().manual_seed(0)
     logits, labels = torch.randn(100, 8, generator=generator), torch.randint(0, 7, (100,), generator=generator)
@@ -23,7 +22,6 @@ def test_balanced_accuracy_of_a_pass_equals_scikit_learn():
     )
 
 
-@pytest.mark.xfail(strict=True)
 def test_unequal_classes_are_chosen_by_balanced_accuracy_unless_asked_otherwise():
     unequal, equal = np.repeat([0, 1], [280, 6]), np.repeat([0, 1, 3], [50, 60, 55])
     assert TrainConfig().select == "auto"
@@ -32,7 +30,6 @@ def test_unequal_classes_are_chosen_by_balanced_accuracy_unless_asked_otherwise(
     assert defaults.resolve_select("loss", unequal) == "loss"
 
 
-@pytest.mark.xfail(strict=True)
 def test_a_loss_weight_is_at_most_ten_times_another():
     from datasets.loaders import balancing_weights
 
@@ -58,7 +55,6 @@ def lines_of_a_run(capsys, val_accuracies, *, train_accuracy=0.12, epochs=10):
     return capsys.readouterr().out
 
 
-@pytest.mark.xfail(strict=True)
 def test_a_run_that_learns_nothing_says_so_once_after_a_fifth_and_what_to_type(capsys):
     assert lines_of_a_run(capsys, [0.3, 0.5]) == ""
     words = lines_of_a_run(capsys, [0.2, 0.41])
@@ -71,7 +67,6 @@ def test_a_run_that_learns_nothing_says_so_once_after_a_fifth_and_what_to_type(c
     assert "--lr" not in words
 
 
-@pytest.mark.xfail(strict=True)
 def test_the_last_lines_show_balanced_accuracy_beside_accuracy(capsys, tmp_path):
     from commands.train import report
 

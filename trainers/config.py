@@ -58,8 +58,9 @@ class TrainConfig:
     """Stop after this many minutes of training steps, then validate and conclude as usual."""
     patience: int = 0
     """Stop after this many epochs without a better validation score; 0 never stops early."""
-    select: Literal["accuracy", "loss", "macro_f1"] = "accuracy"
-    """Validation metric that picks the best epoch; ties go to the lower loss, then to the earlier epoch."""
+    select: Literal["auto", "accuracy", "balanced_accuracy", "loss", "macro_f1"] = "auto"
+    """Validation metric that picks the best epoch; ties go to the lower loss, then to the earlier epoch. auto:
+    accuracy; where a class has over ten times the images of another, balanced_accuracy, the mean of their recalls."""
     loop: Literal["ignite", "plain"] = "ignite"
     """plain: a training loop without Ignite, to read and to compare; it leaves no run directory."""
     seed: int = 0

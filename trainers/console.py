@@ -2,11 +2,12 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from ignite.engine import Engine, Events
 from torch import nn
 from tqdm import tqdm
@@ -161,6 +162,33 @@ def attach_duration_note(
             shorter = ", ".join(text for text in fits if "--epochs 0 " not in text)
             smaller = "a smaller --model or --image-size, such as --recipe scratch-small --image-size 64"
             say(f"{'':>9}  for a result sooner: {shorter or smaller}{f'; or {smaller}' if shorter else ''}")
+
+
+def attach_learning_note(
+    trainer: Engine, *, val_labels: np.ndarray, class_names: Sequence[str], lr: float, unequal: bool = False
+) -> None:
+    """After a fifth of the epochs: whether validation is no better than the name of the commonest class, within a
+    standard error, and what to type then."""
+    sizes = np.bincount(val_labels)
+    share = sizes.max() / sizes.sum()
+    margin = (share * (1 - share) / sizes.sum()) ** 0.5
+
+    @trainer.on(Events.EPOCH_COMPLETED)
+    def note(engine: Engine) -> None:
+        row, epochs = engine.state.history[-1], engine.state.max_epochs
+        if row["epoch"] != -(-epochs // 5) or row["val_accuracy"] > share + margin:
+            return
+        if unequal:
+            hint = "it may call everything so: --balance sampler"
+        elif row["train_accuracy"] < share + 0.1:
+            hint = f"a smaller rate may learn: --lr {lr / 4:.2g}"
+        else:
+            hint = "it learns its training images alone: more images, --augment strong, or --model vit_b_16 help"
+        say(
+            f"{'note':>9}  not learning after {row['epoch']} of {epochs} epochs: {row['val_accuracy']:.1%} of the"
+            f" validation images are right, always {class_names[int(sizes.argmax())]!r} would be right about"
+            f" {share * 100:.1f} %; {hint}"
+        )
 
 
 def say_what_has_no_effect(job: Job) -> None:

@@ -8,7 +8,10 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from datasets.augmentation import PRESETS
+from datasets.config import IMBALANCE
 from trainers.config import RunConfig
 from trainers.distributed import world_size
 from trainers.errors import ConfigError
@@ -146,6 +149,13 @@ def resolve_length(config: RunConfig, *, train_images: int, steps_per_epoch: int
     if train.warmup_epochs >= epochs:
         raise ConfigError(f"warmup_epochs={train.warmup_epochs:g} leaves nothing of a run of epochs={epochs}")
     return dataclasses.replace(config, train=train)
+
+
+def resolve_select(select: str, labels: np.ndarray) -> Any:
+    """The metric that chooses the epoch; `labels` are those of the training and validation images."""
+    sizes = np.unique(labels, return_counts=True)[1]
+    unequal = sizes.max() > IMBALANCE * sizes.min()
+    return select if select != "auto" else "balanced_accuracy" if unequal else "accuracy"
 
 
 def resolve_device(name: str) -> str:

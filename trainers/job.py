@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from ignite.engine import Engine
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
-from datasets.bundle import DataBundle
+from datasets.bundle import DataBundle, image_set
 from datasets.errors import DataError
 from datasets.loaders import build_dataloaders, class_weights, stop_workers
 from datasets.mixing import BatchMix
@@ -147,6 +148,9 @@ def _prepare(config: RunConfig, checkpoint: dict[str, Any] | None, given: Given)
     config = defaults.resolve_length(
         config, train_images=data.dataset_sizes["train"], steps_per_epoch=len(data.dataloaders["train"])
     )
+    labels = np.concatenate([image_set(data.dataloaders[split]).labels for split in ("train", "val")])
+    select = defaults.resolve_select(config.train.select, labels)
+    config = dataclasses.replace(config, train=dataclasses.replace(config.train, select=select))
     device = distributed.own_device(config.train.device)
     seed_everything(config.train.seed)
     if blueprint is None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from trainers import distributed
 from trainers.calibration import NUM_BINS, expected_calibration_error, reliability
 
-SCALARS = ("loss", "accuracy", "accuracy_top5", "macro_f1", "ece")
+SCALARS = ("loss", "accuracy", "balanced_accuracy", "accuracy_top5", "macro_f1", "ece")
 
 
 class ExpectedCalibrationError(Metric):
@@ -65,10 +65,10 @@ def _share(part: int, whole: int) -> float | None:
     return part / whole if whole else None
 
 
-def balanced_accuracy(classes: Sequence[ClassRow]) -> float:
-    """Mean recall over the classes that have images."""
-    recalls = [row.recall for row in classes if row.recall is not None]
-    return float(np.mean(recalls))
+def balanced_accuracy(confusion: Tensor) -> float:
+    """Mean recall over the classes that have images, from a confusion matrix (rows: labels)."""
+    images = confusion.sum(dim=1)
+    return float((confusion.diag().double() / images)[images > 0].mean())
 
 
 def macro_f1(confusion: Tensor) -> float:
@@ -109,7 +109,8 @@ def attach_metrics(
             if distributed.rank() == 0:  # the sums of the others stay zero: adding them changes no bit
                 metric.update(outputs)
             metric.completed(engine, name)
-        engine.state.metrics["macro_f1"] = macro_f1(engine.state.metrics["confusion"])
+        for name, of_counts in (("macro_f1", macro_f1), ("balanced_accuracy", balanced_accuracy)):
+            engine.state.metrics[name] = of_counts(engine.state.metrics["confusion"])
 
 
 def of_all_processes(evaluator: Engine) -> tuple[Tensor, Tensor]:

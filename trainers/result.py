@@ -58,7 +58,7 @@ def read_result(run_dir: Path) -> RunResult:
     if best >= len(history):
         raise CheckpointError(f"{run_dir}/metrics.csv has no row for epoch {best}, which is the best: it was cut short")
     test = summary["test"] and {name: value for name, value in summary["test"].items() if name != "n"}
-    val = {name: history[best][f"val_{name}"] for name in SCALARS}
+    val = {name: history[best][f"val_{name}"] for name in SCALARS if f"val_{name}" in history[best]}
     return RunResult(run_dir, best, val, test, history)
 
 

@@ -4,13 +4,11 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
+from datasets.config import IMBALANCE
 from datasets.sources.problems import Problem
 
 FEW_IMAGES = 5
 """A class with fewer training images is reported."""
-
-IMBALANCE = 10
-"""So many times the images of the smallest class in the largest one are reported."""
 
 MOST_GRADES = 20
 """More different decimal numbers than this are no classes, such as half stars, but measurements."""
