@@ -2,6 +2,7 @@
 order in which files run."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,3 +41,11 @@ def real_data() -> Path:
     if not folder or not Path(folder).is_dir():
         pytest.skip("VIT_TEST_DATA names no folder of real images")
     return Path(folder)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_disk() -> Iterator[None]:
+    """Nothing here survives a power cut, so nothing waits for the disk; programs that tests start still do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield

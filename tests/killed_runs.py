@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 import torch
 from ignite.engine import Engine, Events
+from small_run import few_digits
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from datasets.config import DataConfig
 from trainers import checkpoint, engines, handlers, metrics
 from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import OutputConfig, RunConfig, TrainConfig
@@ -83,7 +83,7 @@ def demanding_config(folder: Path, *, workers: int = 0, tb: str = "scalars") -> 
         model=ModelConfig(
             name="vit_nano_8", weights="fashion_mnist", dropout=0.1, attention_dropout=0.1, stochastic_depth=0.1
         ),
-        data=DataConfig(source="digits", labels_per_class=14, augment="light", batch_size=24, workers=workers),
+        data=few_digits(labels_per_class=14, augment="light", batch_size=24, workers=workers),
         train=TrainConfig(
             epochs=3,
             mixup=0.2,

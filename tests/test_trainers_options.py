@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from ignite.engine import Engine, Events
+from small_run import few_digits
 from torch import nn
 
 from datasets.config import DataConfig
@@ -201,7 +202,7 @@ def test_compiling_changes_logits_by_rounding_and_trains_the_model_itself(tmp_pa
 def run_config(folder: Path, *, model: dict | None = None, data: dict | None = None, **train_options) -> RunConfig:
     return RunConfig(
         model=ModelConfig(**{"name": "vit_micro_2"} | (model or {})),
-        data=DataConfig(**{"source": "digits", "labels_per_class": 20, "batch_size": 32, "workers": 0} | (data or {})),
+        data=few_digits(**{"labels_per_class": 20, "batch_size": 32} | (data or {})),
         train=TrainConfig(**{"epochs": 2, "device": "cpu"} | train_options),
         output=OutputConfig(output_dir=folder, tb="scalars"),
     )

@@ -6,8 +6,8 @@ import pytest
 import torch
 from ignite.engine import Events
 from killed_runs import Crash, crash, signal_in
+from small_run import few_digits
 
-from datasets.config import DataConfig
 from datasets.sampling import BatchKey
 from inference.evaluate import evaluate_run
 from trainers import saving
@@ -29,7 +29,7 @@ CPU = torch.device("cpu")
 def probe_config(folder, *, model=None, data=None, **train_options) -> RunConfig:
     return RunConfig(
         model=ModelConfig(**{"name": "vit_micro_2", "trainable": "head"} | (model or {})),
-        data=DataConfig(**{"source": "digits", "labels_per_class": 20, "batch_size": 32, "workers": 0} | (data or {})),
+        data=few_digits(**{"labels_per_class": 20, "batch_size": 32} | (data or {})),
         train=TrainConfig(**{"epochs": 3, "device": "cpu"} | train_options),
         output=OutputConfig(output_dir=folder, run_name="r", tb="scalars"),
     )

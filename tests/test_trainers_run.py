@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_run import few_digits
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from datasets.config import DataConfig
 from inference.evaluate import evaluate_run
 from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import OutputConfig, RunConfig, TrainConfig, load_config
@@ -27,7 +27,7 @@ from vit.config import ModelConfig
 def short_run(folder: Path, *, seed: int = 0, tb: str = "scalars", **train_options) -> RunConfig:
     return RunConfig(
         model=ModelConfig(name="vit_micro_2", dropout=0.1, stochastic_depth=0.1),
-        data=DataConfig(source="digits", labels_per_class=50, batch_size=32, workers=0),
+        data=few_digits(labels_per_class=50, batch_size=32),
         train=TrainConfig(**{"epochs": 2, "seed": seed, "device": "cpu", "log_every": 5} | train_options),
         output=OutputConfig(output_dir=folder, tb=tb),
     )
@@ -73,7 +73,7 @@ def test_summary_agrees_with_the_history(finished):
     best = rows(finished.run_dir / "metrics.csv")[summary["best"]["epoch"]]
     assert float(best["val_accuracy"]) == summary["best"]["accuracy"] == finished.val["accuracy"]
     assert summary["test"]["accuracy"] == finished.test["accuracy"]
-    assert summary["test"]["n"] == read_split_count(finished.run_dir, "test") == 360
+    assert summary["test"]["n"] == read_split_count(finished.run_dir, "test") == 54
 
 
 def read_split_count(run_dir: Path, split: str) -> int:
@@ -136,8 +136,8 @@ def test_a_run_loads_from_its_directory_alone(finished):
 
 def test_predictions_name_each_image_once_and_agree_with_the_accuracy(finished):
     table = rows(finished.run_dir / "eval" / "test_predictions.csv")
-    assert len({row["path"] for row in table}) == 360
-    assert sum(row["label"] == row["predicted"] for row in table) / 360 == finished.test["accuracy"]
+    assert len({row["path"] for row in table}) == 54
+    assert sum(row["label"] == row["predicted"] for row in table) / 54 == finished.test["accuracy"]
     for row in table[:20]:
         probabilities = [float(value) for value in row["probabilities"].split()]
         assert sum(probabilities) == pytest.approx(1, abs=1e-5)

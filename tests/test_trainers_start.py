@@ -8,8 +8,8 @@ import pytest
 from every_state import every_state
 from ignite.engine import Events
 from killed_runs import Crash, assert_same_content, crash_after, run_content
+from small_run import few_digits
 
-from datasets.config import DataConfig
 from trainers import saving
 from trainers.checkpoint import checkpoints
 from trainers.config import OutputConfig, RunConfig, TrainConfig
@@ -24,7 +24,7 @@ def tiny_run(folder: Path, **output) -> RunConfig:
     """Two epochs of two steps."""
     return RunConfig(
         model=ModelConfig(name="vit_micro_2"),
-        data=DataConfig(source="digits", labels_per_class=3, batch_size=15, workers=0),
+        data=few_digits(labels_per_class=3, batch_size=15),
         train=TrainConfig(epochs=2, device="cpu", log_every=1),
         output=OutputConfig(**{"output_dir": folder, "run_name": "r", "tb": "scalars"} | output),
     )
