@@ -30,6 +30,8 @@ class ImageDataset(Dataset):
         self.samples, self.split, self.pipeline, self.seed, self.cache = samples, split, pipeline, seed, cache
         self.indices = samples.indices(split)
         self.labels = samples.labels[self.indices].astype(np.int64)
+        self.beside: np.ndarray | None = None
+        """(n, K): numbers to learn beside the label, of each row; a batch then ends with its own."""
         self._kept = self._pixels_as_stored()
 
     def __len__(self) -> int:
@@ -37,14 +39,15 @@ class ImageDataset(Dataset):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         row = range(len(self))[index]
-        images, labels = self.__getitems__(BatchKey(0, np.array([row])))
+        images, labels = self.__getitems__(BatchKey(0, np.array([row])))[:2]
         return images[0], int(labels[0])
 
-    def __getitems__(self, key: BatchKey) -> tuple[torch.Tensor, torch.Tensor]:
+    def __getitems__(self, key: BatchKey) -> tuple[torch.Tensor, ...]:
         rows = key.draws % len(self)
         stored = self.stored(rows.tolist())
         images = self.pipeline(stored, seed=self.seed, epoch=key.epoch, draws=key.draws)
-        return images, torch.from_numpy(self.labels[rows])
+        labels = torch.from_numpy(self.labels[rows])
+        return (images, labels) if self.beside is None else (images, labels, torch.from_numpy(self.beside[rows]))
 
     def path(self, index: int) -> str:
         """The stable relative id of a sample, as in split.csv."""

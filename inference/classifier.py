@@ -19,6 +19,7 @@ from trainers.run_directory import find_run, read_json
 from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, build_model, image_spec, load_weights
 from vit.config import HF_PREFIX, TORCHVISION_MODELS
 from vit.huggingface import class_names_of
+from vit.onnx_module import OnnxModule, open_session
 from vit.weight_files import READERS, WeightFile, read_weights
 
 EXPORTS = (".onnx", ".pt2")
@@ -152,30 +153,8 @@ def _numbered(model: str, classes: int) -> tuple[str, ...]:
     return tuple(map(str, range(classes)))
 
 
-class OnnxModule(nn.Module):
-    """An ONNX file behind the interface of a model; it has no attention weights to show."""
-
-    def __init__(self, session: Any) -> None:
-        super().__init__()
-        self.session, self.input = session, session.get_inputs()[0].name
-
-    def forward(self, images: Tensor) -> Tensor:
-        return torch.from_numpy(self.session.run(None, {self.input: images.numpy()})[0])
-
-
 def _open_onnx(path: Path) -> Classifier:
-    try:
-        import onnxruntime
-    except ImportError:
-        raise ConfigError("an .onnx file needs onnxruntime: pip install -r requirements-extras.txt") from None
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = torch.get_num_threads(), 3
-    try:
-        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime raises classes of its own that share no base
-        raise WeightsError(f"{path}: not a readable ONNX file ({' '.join(str(error).split())[:120]})") from None
+    session = open_session(path)
     return Classifier(
         str(path), OnnxModule(session), *_read_metadata(session.get_modelmeta().custom_metadata_map, path)
     )

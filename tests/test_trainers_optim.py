@@ -34,6 +34,12 @@ def test_warm_up_equals_torchs_linear_one_and_ends_at_the_peak():
     assert at(10) == at(99) == 0.1
 
 
+def test_cooldown_is_constant_and_then_torchs_own_linear_fall():
+    at = learning_rate(schedule="cooldown", **RUN | {"warmup_steps": 0, "total_steps": 200})
+    fall = torch_rates("LinearLR", 60, start_factor=1.0, end_factor=0.0, total_iters=60)
+    assert [at(step) for step in range(200)] == pytest.approx([0.1] * 140 + fall)
+
+
 def test_step_schedule_equals_torchs_with_drops_at_60_and_85_percent():
     at = learning_rate(schedule="step", **RUN | {"warmup_steps": 0, "total_steps": 200})
     expected = torch_rates("MultiStepLR", 200, milestones=[120, 170])

@@ -52,6 +52,8 @@ class Run:
             "trainer": self.trainer,
             "history": handlers.History(self.trainer),
         }
+        if job.student is not None:
+            self.states["student"] = job.student.projection
         attach_handlers(self)
 
     @property

@@ -27,8 +27,9 @@ class TrainConfig:
     """Peak learning rate."""
     weight_decay: float | None = None
     """Decoupled weight decay (adamw) or L2 penalty (sgd); never on biases, norms, class token, positions."""
-    schedule: Literal["cosine", "step", "constant"] = "cosine"
-    """After the warm-up: cosine to zero, a tenth at 60 % and again at 85 % of the run (step), or constant."""
+    schedule: Literal["cosine", "step", "constant", "cooldown"] = "cosine"
+    """After the warm-up: cosine to zero, a tenth at 60 % and again at 85 % of the run (step), constant, or constant
+    with a linear fall to zero over the last 30 % (cooldown)."""
     warmup_epochs: float | None = None
     """Linear warm-up; may be a fraction of an epoch."""
     label_smoothing: float | None = None
@@ -63,6 +64,16 @@ class TrainConfig:
     accuracy; where a class has over ten times the images of another, balanced_accuracy, the mean of their recalls."""
     loop: Literal["ignite", "plain"] = "ignite"
     """plain: a training loop without Ignite, to read and to compare; it leaves no run directory."""
+    teacher: str | None = None
+    """Learn from a trained network too: an ONNX file, a run, or a model that has weights. It sees each training image
+    once, not augmented; what it says is kept under --data-root."""
+    teacher_target: Literal["features", "logits"] = "features"
+    """What to learn of the teacher: its features, through a Linear of the student's own; or its soft predictions,
+    where it was trained on the same classes."""
+    teacher_weight: float = 0.5
+    """Share of the teacher in the loss; the labels have the rest."""
+    teacher_size: int | None = None
+    """Side of the images that the teacher sees. Default: what it was trained with; 224 where it does not say."""
     seed: int = 0
     """Seeds initial weights, order, augmentation and dropout; never the split."""
     save_every: int | None = None
@@ -74,7 +85,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         require_finite(self)
-        positive = ("epochs", "lr", "accumulate", "max_minutes", "save_every", "log_every")
+        positive = ("epochs", "lr", "accumulate", "max_minutes", "save_every", "log_every", "teacher_size")
         for name in positive:
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -86,6 +97,8 @@ class TrainConfig:
                 raise ValueError(f"{name}={value} must be 0 or greater")
         if not 0 < self.layer_decay <= 1:
             raise ValueError(f"layer_decay={self.layer_decay} must lie in (0, 1]")
+        if not 0 < self.teacher_weight <= 1:
+            raise ValueError(f"teacher_weight={self.teacher_weight} must lie in (0, 1]")
         if not 0 <= self.ema_decay < 1:
             raise ValueError(f"ema_decay={self.ema_decay} must lie in [0, 1)")
         if self.label_smoothing is not None and not 0 <= self.label_smoothing < 1:

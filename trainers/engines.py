@@ -19,9 +19,10 @@ from trainers.metrics import attach_metrics
 from trainers.optim import gradient_norm
 from trainers.seeding import seed_step, step_generator
 
-Batch = tuple[Tensor, Tensor]
+Batch = tuple[Tensor, ...]
+"""Images and labels; in the training of a student, what its teacher says of each image."""
 # MixUp or CutMix: (images, labels (B,), generator) -> (blended images, soft targets (B, classes)).
-Mix = Callable[[Tensor, Tensor, torch.Generator], Batch]
+Mix = Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, Tensor]]
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -71,6 +72,8 @@ class StepOptions:
     mix: Mix | None = None
     """Blends images and targets; hits are still counted against the plain labels."""
     slices: Slices = Slices()
+    teacher_weight: float = 0.0
+    """Share of the teacher's loss; the network then is a `trainers.teacher.Student`."""
 
 
 class TrainStep:
@@ -110,15 +113,15 @@ class TrainStep:
     def add_gradients(self, iteration: int, batch: Batch) -> tuple[float, int, int]:
         """Forward and backward, slice by slice; mean loss, hits and number of images over all slices and processes."""
         slices = self.options.slices
-        images, labels = (part.to(self.device, non_blocking=True) for part in batch)
+        images, labels, *beside = (part.to(self.device, non_blocking=True) for part in batch)
         n = len(labels)
         if slices.whole:
-            loss, hits, _ = self.backward(iteration, 0, images, labels, 1.0)
+            loss, hits, _ = self.backward(iteration, 0, images, labels, 1.0, *beside)
             return loss.item(), int(hits), n
 
         def add(number: int, rows: slice) -> tuple[Tensor, Tensor, int]:
             scale = slices.scale(rows.stop - rows.start, share=n, iteration=iteration)
-            return self.backward(iteration, number, images[rows], labels[rows], scale)
+            return self.backward(iteration, number, images[rows], labels[rows], scale, *(part[rows] for part in beside))
 
         *early, last = slices.cut(n)
         # Processes exchange gradients once a step, with its last micro-batch.
@@ -132,7 +135,7 @@ class TrainStep:
         return sums[0] / sums[2], int(sums[1]), int(sums[2])
 
     def backward(
-        self, iteration: int, number: int, images: Tensor, labels: Tensor, scale: float
+        self, iteration: int, number: int, images: Tensor, labels: Tensor, scale: float, *beside: Tensor
     ) -> tuple[Tensor, Tensor, int]:
         """Add the gradients of one slice; its mean loss, its hits and its number of images."""
         seed, mix, targets = self.options.seed, self.options.mix, labels
@@ -140,11 +143,18 @@ class TrainStep:
         if mix is not None:
             images, targets = mix(images, labels, step_generator(seed, iteration, number))
         with autocast(self.device, self.options.amp_dtype):
-            logits = self.network(images)
-            loss = self.loss_fn(logits.float(), targets)
+            logits, loss = self.losses(images, targets, *beside)
         share = loss if scale == 1 else loss * scale
         (self.scaler.scale(share) if self.scaled else share).backward()
         return loss.detach(), (logits.detach().argmax(dim=1) == labels).sum(), len(labels)
+
+    def losses(self, images: Tensor, targets: Tensor, *beside: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits and mean loss: of the labels, and of the teacher where there is one."""
+        if not beside:
+            logits = self.network(images)
+            return logits, self.loss_fn(logits.float(), targets)
+        logits, of_teacher = self.network(images, *beside)
+        return logits, torch.lerp(self.loss_fn(logits.float(), targets), of_teacher, self.options.teacher_weight)
 
     def not_finite(self, quantity: str, value: float, engine: Engine) -> str:
         lr = max(group["lr"] for group in self.optimizer.param_groups)

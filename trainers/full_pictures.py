@@ -127,7 +127,7 @@ def features_of_rows(job: Job, rows: Sequence[int]) -> Tensor:
         with undisturbed(job.model), autocast(job.device, job.amp_dtype):
             size = job.config.data.batch_size or 64
             for start in range(0, len(rows), size):
-                images, _ = dataset.__getitems__(BatchKey(0, np.array(rows[start : start + size])))
+                images, *_ = dataset.__getitems__(BatchKey(0, np.array(rows[start : start + size])))
                 job.model(images.to(job.device))
     finally:
         handle.remove()

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from trainers.errors import ConfigError
 from trainers.optim import build_optimizer, learning_rate
 from trainers.probe import HeadWeights, cached_features, head_of
 from trainers.seeding import seed_everything
+from trainers.student import Student
 from vit import Blueprint, ImageSpec, ModelConfig, VisionTransformer, WeightsError, attention_path
 from vit.config import HF_PREFIX, OWN_PREFIX
 from vit.param_groups import param_groups
@@ -45,6 +47,8 @@ class Job:
     device: torch.device
     whole: nn.Module | None = None
     """Of a probe on cached features, whose `model` is a head: the model that the head is part of."""
+    student: Student | None = None
+    """With a teacher: the model with what it needs to learn from one."""
 
     @property
     def on_features(self) -> bool:
@@ -151,6 +155,7 @@ def _prepare(config: RunConfig, checkpoint: dict[str, Any] | None, given: Given)
     labels = np.concatenate([image_set(data.dataloaders[split]).labels for split in ("train", "val")])
     select = defaults.resolve_select(config.train.select, labels)
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, select=select))
+    targets = distributed.main_process_first(partial(teacher_targets, config, data))
     device = distributed.own_device(config.train.device)
     seed_everything(config.train.seed)
     if blueprint is None:
@@ -163,14 +168,26 @@ def _prepare(config: RunConfig, checkpoint: dict[str, Any] | None, given: Given)
     if config.train.checkpoint_activations:
         recompute_activations(list(parts(model).blocks))
     config = dataclasses.replace(config, model=record_attention(config, model))
-    return Job(config, spec, data, model, optimizer_of(model, config), device)
+    student = None
+    if targets is not None:
+        dataset: Any = data.dataloaders["train"].dataset
+        dataset.beside = targets
+        student = Student(model, targets, config.train.teacher_target, num_classes=len(data.class_names)).to(device)
+    return Job(config, spec, data, model, optimizer_of(model, config, student), device, student=student)
 
 
-def optimizer_of(model: nn.Module, config: RunConfig) -> Optimizer:
+def teacher_targets(config: RunConfig, data: DataBundle) -> Any:
+    """What the teacher says of each training image, an array; None without a teacher, whose files are then not read."""
+    return None if config.train.teacher is None else import_module("trainers.teacher").targets_of(config, data)
+
+
+def optimizer_of(model: nn.Module, config: RunConfig, student: Student | None = None) -> Optimizer:
     train = config.train
     assert train.lr is not None
     assert train.weight_decay is not None
     groups = param_groups(model, weight_decay=train.weight_decay, layer_decay=train.layer_decay)
+    if student is not None and list(student.projection.parameters()):
+        groups.append({"params": list(student.projection.parameters()), "weight_decay": 0.0, "name": "teacher"})
     return build_optimizer(groups, name=train.optimizer, lr=train.lr)
 
 
@@ -259,7 +276,7 @@ def training_forward(job: Job) -> nn.Module:
         return job.model
     # A Hugging Face model may bring a part that its classifier does not use.
     skips = job.config.model.name.startswith(HF_PREFIX)
-    forward = distributed.wrap(job.model, job.device, may_skip_parameters=skips)
+    forward = distributed.wrap(job.student or job.model, job.device, may_skip_parameters=skips)
     return torch.compile(forward) if job.config.train.compile else forward  # type: ignore[return-value]
 
 
@@ -268,7 +285,7 @@ def trainer_of(job: Job) -> Engine:
     train = job.config.train
     alphas = (train.mixup or 0.0, train.cutmix or 0.0)
     mix = BatchMix(len(job.data.class_names), *alphas) if any(alphas) else None
-    options = StepOptions(job.amp_dtype, train.clip_norm, train.seed, mix, slices(job))
+    options = StepOptions(job.amp_dtype, train.clip_norm, train.seed, mix, slices(job), train.teacher_weight)
     return create_trainer(
         job.model, job.optimizer, training_loss(job), job.device, options=options, forward=training_forward(job)
     )

@@ -39,7 +39,8 @@ def learning_rate(
 
     The warm-up climbs linearly and reaches `peak` at step `warmup_steps`. Then: `cosine` falls to 0 just after the
     last step (Loshchilov & Hutter 2017, eq. 5); `step` is a tenth of `peak` from the epoch at 60 % of the run and a
-    hundredth from the one at 85 %; `constant` stays.
+    hundredth from the one at 85 %; `constant` stays; `cooldown` stays, then falls linearly to 0 over the last 30 % of
+    the run (Zhai et al. 2022, section 3.5), so that a longer run can go on from before the fall.
     """
     if warmup_steps >= total_steps:
         raise ValueError(f"a warm-up of {warmup_steps} steps leaves nothing of a run of {total_steps} steps")
@@ -52,6 +53,8 @@ def learning_rate(
         if schedule == "cosine":
             progress = (step - warmup_steps) / (total_steps - warmup_steps)
             return peak * 0.5 * (1 + math.cos(math.pi * progress))
+        if schedule == "cooldown":
+            return peak * min(1, (total_steps - step) / (total_steps * 0.3))
         if schedule == "step":
             return peak * 0.1 ** sum(step >= drop for drop in drops)
         return peak

@@ -104,7 +104,7 @@ def validation_attention(job: Job, model: nn.Module) -> tuple[list[Judged], Tens
     judged: list[Judged] = []
     distances: list[Tensor] = []
     for part in np.split(rows, range(at_once, len(rows), at_once)):
-        images, labels = dataset.__getitems__(BatchKey(0, part))
+        images, labels = dataset.__getitems__(BatchKey(0, part))[:2]
         try:
             with undisturbed(model):
                 maps = maps_of(model, images.to(job.device))

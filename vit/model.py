@@ -247,8 +247,11 @@ class ConvStem(nn.Module):
         for width, doubled in pairwise(config.stem_widths):
             layers += [nn.Conv2d(width, doubled, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1)]
         self.convolutions = nn.Sequential(*layers)
+        self.channels_last = config.channels_last
 
     def forward(self, images: Tensor) -> Tensor:
+        if self.channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
         return self.convolutions(images).flatten(2).transpose(1, 2)  # (B, C, S, S) -> (B, D, G, G) -> (B, N, D)
 
 

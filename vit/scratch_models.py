@@ -4,19 +4,20 @@ from pathlib import Path
 
 from torch import nn
 
-from vit.config import VIT_SHAPES, ModelConfig, ViTConfig
+from vit.config import VIT_SHAPES, ModelConfig, ViTConfig, refuse_options
 from vit.model import VisionTransformer
 
 
 def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
     """Build our VisionTransformer, untrained."""
+    shape = VIT_SHAPES[config.name]
+    own = {name: shape.get(name, getattr(config, name)) for name in ("pool", "patch_embedding")}
+    refuse_options(config, tuple(name for name in own if getattr(config, name) != own[name]))
     return VisionTransformer(
         ViTConfig(
-            **VIT_SHAPES[config.name] | {"image_size": config.image_size or native_size(config)},
+            **shape | own | {"image_size": config.image_size or native_size(config)},
             num_classes=num_classes,
             in_channels=config.in_channels,
-            pool=config.pool,
-            patch_embedding=config.patch_embedding,
             representation_size=config.representation_size,
             dropout=config.dropout,
             attention_dropout=config.attention_dropout,
