@@ -4,20 +4,35 @@ Ignite fires the handlers of an event in the order of their attachment. So an ep
 pictures, best weights, files, early stopping and, after all that it must hold, the checkpoint to resume from.
 """
 
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
+from ignite.engine import Engine
 from torch import nn
 
 from datasets.bundle import image_set
-from trainers import console, distributed, handlers, heeding, pictures, tensorboard
+from trainers import console, distributed, handlers, heeding, tensorboard
 from trainers.budget import TimeBudget
 from trainers.ema import ModelEMA
 from trainers.engines import create_evaluator
-from trainers.evaluation import BestOutputs
+from trainers.evaluation import BestOutputs, Scores
 from trainers.job import Job, schedule, trainer_of
 from trainers.record import Record
 from trainers.saving import BestCheckpoint, ResumeCheckpoint, attach_files
+
+# What `--tb` shows beside curves -> the module that draws it, imported by the run that asks for it.
+PAINTERS = {"standard": "trainers.pictures", "full": "trainers.pictures"}
+
+
+class Painter(Protocol):
+    """What a module of PAINTERS offers."""
+
+    def attach(self, trainer: Engine, job: Job, evaluated: nn.Module, loggers: tensorboard.RunLoggers) -> None:
+        """Draw while the run trains."""
+
+    def draw_best(self, job: Job, scores: Scores, loggers: tensorboard.RunLoggers, *, epoch: int, step: int) -> None:
+        """Draw what the best weights, which the model now holds, are like; `scores` are theirs on val."""
 
 
 class Run:
@@ -41,6 +56,8 @@ class Run:
             num_classes=len(job.data.class_names),
             amp_dtype=job.amp_dtype,
         )
+        painter = PAINTERS.get(job.config.output.tb)
+        self.painter = cast("Painter", import_module(painter)) if painter else None
         self.best: BestCheckpoint
         self.best_outputs: BestOutputs
         self.saver: ResumeCheckpoint
@@ -83,7 +100,8 @@ def attach_handlers(run: Run) -> None:
     run.best_outputs = BestOutputs(trainer, evaluator, select=options.select)
     if writes:
         tensorboard.attach_epoch_scalars(trainer, run.loggers, class_names=job.data.class_names)
-        pictures.attach(trainer, job, run.evaluated, run.loggers)
+        if run.painter is not None:
+            run.painter.attach(trainer, job, run.evaluated, run.loggers)
         run.best = BestCheckpoint(trainer, job, run.evaluated, run.run_dir)
         attach_files(trainer, run.run_dir)
         console.attach_epoch_lines(trainer, epochs=job.last_epoch)

@@ -13,7 +13,7 @@ from datasets.bundle import SPLITS, DataBundle
 from datasets.description import data_report
 from datasets.files import write_text
 from datasets.loaders import stop_workers
-from trainers import console, defaults, distributed, pictures, start_here, tensorboard
+from trainers import console, defaults, distributed, start_here, tensorboard
 from trainers.assembly import Run
 from trainers.checkpoint import checkpoints, read_file
 from trainers.config import RunConfig
@@ -210,7 +210,8 @@ def write_results(run: Run, best: dict[str, Any], scores: dict[str, Scores]) -> 
     tensorboard.finish_hparams(run.loggers, final, step)
     page = start_here.after(job, run.run_dir, epoch=best["epoch"], scores=scores)
     run.loggers.add_text("start here", page, step)
-    pictures.draw_best(job, scores["val"], run.loggers, epoch=best["epoch"], step=step)
+    if run.painter is not None:
+        run.painter.draw_best(job, scores["val"], run.loggers, epoch=best["epoch"], step=step)
     for stale in checkpoints(run.run_dir / "checkpoints", "step")[1:]:
         stale.unlink()
 

@@ -10,7 +10,6 @@ from typing import Any, Protocol, cast
 
 from torch import nn
 
-from vit.checkpoints import load_weights
 from vit.config import (
     EMBEDDED_WEIGHTS,
     HF_PREFIX,
@@ -24,7 +23,6 @@ from vit.config import (
 )
 from vit.errors import WeightsError
 from vit.parts import freeze
-from vit.weight_files import WeightFile, read_weights
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +32,18 @@ MODELS: dict[str, str] = {
     **dict.fromkeys(TORCHVISION_MODELS, "vit.torchvision_models"),
     **dict.fromkeys(PACKAGED_MODELS, "vit.timm_models"),
 }
+# Reads the files of weights and puts them into models; imported by a model that starts from some.
+READER = "vit.checkpoints"
 PREFIXES = {HF_PREFIX: "vit.huggingface", TIMM_PREFIX: "vit.timm_models"}
+
+
+class Weights(Protocol):
+    """What a file of weights says of the model and its images: see `WeightFile` in `vit/weight_files.py`."""
+
+    @property
+    def image_spec(self) -> ImageSpec: ...
+    @property
+    def layer_norm_eps(self) -> float | None: ...
 
 
 class Library(Protocol):
@@ -75,7 +84,7 @@ class Blueprint:
         FileNotFoundError, WeightsError: weights that cannot be had, read or loaded, as soon as they are needed.
     """
 
-    def __init__(self, config: ModelConfig, file: WeightFile | None = None) -> None:
+    def __init__(self, config: ModelConfig, file: Weights | None = None) -> None:
         if config.name == "auto":
             raise ValueError("model `auto` depends on the data; resolve it to a name first")
         self.config, self.library = config, library(config.name)
@@ -83,10 +92,10 @@ class Blueprint:
             self.weights = file
 
     @cached_property
-    def weights(self) -> WeightFile | None:
+    def weights(self) -> Weights | None:
         """What the file of weights holds; None for training from scratch."""
         path = weights_path(self.config)
-        return None if path is None else read_weights(path, source=self.config.weights_source)
+        return None if path is None else import_module(READER).read_weights(path, source=self.config.weights_source)
 
     @cached_property
     def image_spec(self) -> ImageSpec:
@@ -128,7 +137,10 @@ class Blueprint:
         model = self.library.build(self.config, num_classes=num_classes)
         if self.weights is not None:
             eps = self.config.layer_norm_eps
-            log.info("%s", load_weights(model, self.weights, layer_norm_eps=eps, class_names=class_names))
+            report = import_module(READER).load_weights(
+                model, self.weights, layer_norm_eps=eps, class_names=class_names
+            )
+            log.info("%s", report)
         freeze(model, self.config.trainable)
         return model
 
