@@ -103,7 +103,7 @@ def _draw(explanation: Explanation, folder: Path, number: int, options: Options)
     name = f"{number:03d}_{stem[:80]}"
     overview = overview_figure(image, explanation.relevance, target=explanation.target, chosen=chosen)
     save(overview, folder / f"{name}.png")
-    save(heads_figure(explanation.heads), folder / f"{name}_heads.png")
+    save(heads_figure(explanation.heads, asking=explanation.asking), folder / f"{name}_heads.png")
     ranked = ", ".join(f"{label} {probability:.1%}" for label, probability in image.ranked)
     print(f"{printable(image.path)}: {ranked}; {folder / name}.png, {name}_heads.png")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
+import math
 import os
 import sys
 from collections import Counter
@@ -18,12 +19,14 @@ import tyro
 
 from commands import arguments
 from commands.model_options import ModelOptions
+from datasets.files import write_bytes
 from datasets.text import printable
 
 if TYPE_CHECKING:
     from figures.judged import Judged
     from inference.classifier import Classifier
     from inference.images import Unreadable
+    from inference.spread import Spread
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Options:
     output: Path | None = None
     """File to write. Default: standard output."""
     grid: Path | None = None
-    """PNG file for a grid of the first pictures: predicted [true], green when right, red when wrong."""
+    """PNG file: a grid of the least and the most certain pictures of each class, green when right, red when wrong."""
     grid_images: int = 25
     """How many pictures the grid shows at most."""
     calibrated: bool = False
@@ -87,15 +90,13 @@ def main(options: Options) -> int:
     )
     try:
         with arguments.output_file(options.output) if options.output else contextlib.nullcontext(sys.stdout) as file:
-            counts, pictures = _write(results, file, options)
+            counts, spread = _write(results, file, options)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    if options.grid is not None and pictures:
-        from figures.results import prediction_grid, save
-
-        save(prediction_grid(pictures), options.grid)
+    if options.grid is not None and spread.pool:
+        _draw(spread, options.grid, images=counts["files"] - counts["unreadable"])
     if counts["labelled"]:
         share = f"{counts['right']} of {counts['labelled']} images whose folder names their class are right"
         _say(f"{share} ({counts['right'] / counts['labelled']:.2%})")
@@ -104,14 +105,23 @@ def main(options: Options) -> int:
     return 3 if counts["unreadable"] else 0
 
 
-def _write(results: Iterable[Judged | Unreadable], file: TextIO, options: Options) -> tuple[Counter[str], list[Judged]]:
-    """Write a line per image and name what is none; how many there were, and the first pictures for the grid."""
+def _draw(spread: Spread, path: Path, *, images: int) -> None:
+    from figures.sheets import judged_sheet, png
+
+    shown = spread.chosen()
+    title = f"{len(shown)} of {images:,} images: of each class the least and the most certain"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, png(judged_sheet(shown, title=title, columns=max(2, math.ceil(len(shown) ** 0.5)))))
+
+
+def _write(results: Iterable[Judged | Unreadable], file: TextIO, options: Options) -> tuple[Counter[str], Spread]:
+    """Write a line per image and name what is none; how many there were, and pictures for the grid."""
     from tqdm import tqdm
 
     from inference.images import Unreadable
+    from inference.spread import Spread
 
-    write, counts = _writer(file, options), Counter[str]()
-    pictures: list[Judged] = []
+    write, counts, spread = _writer(file, options), Counter[str](), Spread(options.grid_images)
     # disable=None: silent where standard error is not a terminal
     for image in tqdm(results, desc="predict", unit="image", file=sys.stderr, disable=None, leave=False):
         counts["files"] += 1
@@ -122,9 +132,9 @@ def _write(results: Iterable[Judged | Unreadable], file: TextIO, options: Option
         write(image)
         counts["labelled"] += image.label is not None
         counts["right"] += image.label == image.predicted
-        if options.grid is not None and len(pictures) < options.grid_images:
-            pictures.append(image)
-    return counts, pictures
+        if options.grid is not None:
+            spread.add(image)
+    return counts, spread
 
 
 def temperature_of(classifier: Classifier) -> float:

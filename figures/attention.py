@@ -52,8 +52,8 @@ def blended(pixels: np.ndarray, values: Tensor) -> np.ndarray:
     return mixed.clip(0, 255).astype(np.uint8)
 
 
-def heads_figure(maps: Tensor) -> Figure:
-    """Maps (L, H, G, G) of what the class token asks for, a row per layer, each scaled to its own maximum."""
+def heads_figure(maps: Tensor, *, asking: str) -> Figure:
+    """Maps (L, H, G, G) of what the tokens named by `asking` look at, a row per layer, each scaled to its maximum."""
     layers, heads = maps.shape[:2]
     figure = Figure(figsize=(1.05 * heads + 1.2, 1.05 * layers + 0.7), layout="constrained")
     axes = figure.subplots(layers, heads, squeeze=False)
@@ -67,7 +67,7 @@ def heads_figure(maps: Tensor) -> Figure:
             if layer == 0:
                 axis.set_title(f"head {head}", fontsize=8)
         axes[layer, 0].set_ylabel(f"layer {layer}", fontsize=8)
-    figure.suptitle("attention of the class token", fontsize=10)
+    figure.suptitle(f"attention of {asking}", fontsize=10)
     return figure
 
 

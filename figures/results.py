@@ -1,7 +1,6 @@
-"""Pictures of results: predictions as a grid, confusion matrix, reliability diagram. No pyplot: no global state."""
+"""Pictures of results: confusion matrix, reliability diagram. No pyplot: no global state."""
 
 import io
-import math
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -14,31 +13,9 @@ from matplotlib.image import AxesImage
 from torch import Tensor
 
 from datasets.files import write_bytes
-from figures.judged import Judged
 
 RIGHT, WRONG, UNKNOWN = "#1a7f37", "#cf222e", "#24292f"
 BLUE, GREY = "#0969da", "#8c959f"
-
-
-def prediction_grid(images: Sequence[Judged]) -> Figure:
-    """The pictures as the model saw them, each under `predicted [true]`: green when right, red when wrong."""
-    if not images:
-        raise ValueError("a grid needs at least one picture")
-    columns = math.ceil(math.sqrt(len(images)))
-    rows = math.ceil(len(images) / columns)
-    figure = Figure(figsize=(max(2.4, 1.9 * columns), 2.25 * rows), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axis in axes:
-        axis.set_axis_off()
-    for axis, image in zip(axes, images, strict=False):
-        assert image.pixels is not None
-        show(axis, image.pixels)
-        text, colour = f"{shorten(image.predicted)} {image.probability:.0%}", UNKNOWN
-        if image.label is not None:
-            text = f"{shorten(image.predicted)} [{shorten(image.label)}]\n{image.probability:.0%}"
-            colour = RIGHT if image.label == image.predicted else WRONG
-        axis.set_title(escape(text), fontsize=9, color=colour)
-    return figure
 
 
 def confusion_figure(confusion: np.ndarray, class_names: Sequence[str], *, title: str) -> Figure:

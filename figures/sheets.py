@@ -92,57 +92,35 @@ def sheet(tiles: Sequence[Tile], *, title: str, columns: int = 2) -> Figure:
     return figure
 
 
-def mistakes_sheet(images: Sequence[Judged], *, title: str) -> Figure:
-    """Images with what they were taken for, what they are, and where they lie."""
+def judged_sheet(images: Sequence[Judged], *, title: str, columns: int = 2) -> Figure:
+    """Images, each above its rollout if it has one, with what they were taken for, their label and their file."""
     tiles = []
     for image in images:
-        picture = picture_of(image)
-        of_label = next(probability for name, probability in image.ranked if name == image.label)
-        tiles.append(Tile(picture, caption(image, of_label=of_label)))
-    return sheet(tiles, title=title)
+        assert image.pixels is not None
+        picture = tile_picture(image.pixels)
+        picture = picture if image.rollout is None else over_and_under(picture, image.rollout)
+        tiles.append(Tile(picture, caption(image)))
+    return sheet(tiles, title=title, columns=columns)
 
 
-def rollout_sheet(images: Sequence[Judged], *, title: str) -> Figure:
-    """Images, and below each the attention rollout over it."""
-    tiles = []
-    for image in images:
-        picture = picture_of(image)
-        assert image.rollout is not None
-        tiles.append(Tile(over_and_under(picture, image.rollout), caption(image)))
-    return sheet(tiles, title=title)
-
-
-def picture_of(image: Judged) -> np.ndarray:
-    assert image.pixels is not None
-    return tile_picture(image.pixels)
-
-
-def batch_picture(images: Tensor, *, mean: Sequence[float], std: Sequence[float], columns: int = 8) -> np.ndarray:
-    """Normalised images (B, C, S, S) as one picture, uint8 (h, w, 3); small ones are enlarged without smoothing.
-
-    The grid is that of torchvision's make_grid, which would cost every run a second of imports.
-    """
+def batch_sheet(images: Tensor, *, mean: Sequence[float], std: Sequence[float], title: str) -> Figure:
+    """Normalised images (B, C, S, S) with their normalisation undone."""
     shape = (1, -1, 1, 1)
     images = images.detach().cpu().float() * torch.tensor(std).view(shape) + torch.tensor(mean).view(shape)
-    images = images if images.shape[1] == 3 else images[:, :1]
-    factor = max(1, -(-64 // images.shape[-1]))
-    images = images.clamp(0, 1).repeat_interleave(factor, dim=2).repeat_interleave(factor, dim=3)
-    tiles = F.pad((255 * images).round().byte().expand(-1, 3, -1, -1), (1, 1, 1, 1), value=255)
-    columns = min(columns, len(tiles))
-    rows = math.ceil(len(tiles) / columns)
-    blank = tiles.new_full((rows * columns - len(tiles), *tiles.shape[1:]), 255)
-    grid = torch.cat([tiles, blank]).unflatten(0, (rows, columns))  # (rows, columns, 3, h, w)
-    return F.pad(grid.permute(2, 0, 3, 1, 4).flatten(3).flatten(1, 2), (1, 1, 1, 1), value=255).permute(1, 2, 0).numpy()
+    pixels = (255 * images.clamp(0, 1)).round().byte().numpy()
+    return sheet([Tile(tile_picture(picture, 80), ()) for picture in pixels], title=title, columns=4)
 
 
-def caption(image: Judged, *, of_label: float | None = None) -> tuple[tuple[str, str], ...]:
-    """What an image was taken for, what it is, and its file's name, all whole: in as many lines as they take."""
-    share = f" ({of_label:.1%})" if of_label is not None else ""
-    texts = (
-        (f"{readable(image.predicted)} ({image.probability:.1%})", RIGHT if image.label == image.predicted else WRONG),
-        (f"true: {readable(image.label or '?')}{share}", UNKNOWN),
-        (readable(image.path.rpartition("/")[2]), DIM),
-    )
+def caption(image: Judged) -> tuple[tuple[str, str], ...]:
+    """What an image was taken for, what it is where that is known, and its file's name, all whole: in as many lines as
+    they take."""
+    texts = [(f"{readable(image.predicted)} ({image.probability:.1%})", UNKNOWN)]
+    if image.label is not None:
+        of_label = dict(image.ranked).get(image.label)
+        share = f" ({of_label:.1%})" if of_label is not None and image.label != image.predicted else ""
+        texts = [(texts[0][0], RIGHT if image.label == image.predicted else WRONG)]
+        texts.append((f"true: {readable(image.label)}{share}", UNKNOWN))
+    texts.append((readable(image.path.rpartition("/")[2]), DIM))
     return tuple(
         (line, colour) for text, colour in texts for line in wrap(text, round(TILE / LETTER), break_on_hyphens=False)
     )

@@ -1,6 +1,8 @@
 """What a Vision Transformer looked at when it classified one image, as maps over its patches."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -10,7 +12,7 @@ from figures.judged import Judged, rank
 from inference.classifier import Classifier
 from inference.images import ImageFile, Unreadable, read_pixels
 from trainers.errors import ConfigError
-from vit.attention_maps import class_map, head_map, maps_of, relevance, select
+from vit.attention_maps import head_map, maps_of, pools_patches, relevance, select
 
 
 @dataclass(frozen=True)
@@ -24,17 +26,21 @@ class Explanation:
     """(G, G): what spoke for the class `target`."""
     attention: list[Tensor]
     """Per layer (1, H, T, T); rows sum to 1."""
+    asking: str
+    """Which tokens the maps are about: those that the head reads."""
+    map_of: Callable[[Tensor], Tensor]
+    """(B, T, T) -> (B, G, G): what these tokens see of each patch."""
     distance: Tensor
     """Mean attention distance in pixels, per layer and head: (L, H)."""
 
     @property
     def heads(self) -> Tensor:
-        """Attention of the class token, per layer and head: (L, H, G, G)."""
-        return torch.stack([class_map(weights[0]) for weights in self.attention])
+        """Attention of the tokens that the head reads, per layer and head: (L, H, G, G)."""
+        return torch.stack([self.map_of(weights[0]) for weights in self.attention])
 
     def layer_map(self, *, layer: int, head: int | None) -> Tensor:
         """The map (G, G) of one head, or of a layer's mean over heads."""
-        return class_map(select(self.attention, layer=layer, head=head))[0]
+        return self.map_of(select(self.attention, layer=layer, head=head))[0]
 
 
 def explain(classifier: Classifier, file: ImageFile, *, target: str | None = None) -> Explanation | Unreadable:
@@ -64,5 +70,7 @@ def explain(classifier: Classifier, file: ImageFile, *, target: str | None = Non
         target,
         relevance=head_map(classifier.model, spoke)[0].cpu(),
         attention=[weights.cpu() for weights in maps.attention],
+        asking="all patches, on average" if pools_patches(classifier.model) else "the class token",
+        map_of=partial(head_map, classifier.model),
         distance=maps.distance[0].cpu(),
     )

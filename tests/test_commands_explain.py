@@ -11,6 +11,7 @@ from PIL import Image
 from small_run import CLASSES, make_run, photo, stir
 
 import main
+from figures.attention import heads_figure
 from inference.classifier import open_classifier
 from inference.explain import Explanation, explain
 from inference.images import ImageFile
@@ -81,6 +82,13 @@ def test_a_mean_pooled_model_is_explained_from_the_tokens_that_its_head_reads(tm
     explanation = explain(open_classifier(str(run), device="cpu"), ImageFile(str(photo(tmp_path / "a.jpg"))))
     assert isinstance(explanation, Explanation)
     assert explanation.image.rollout.sum() == pytest.approx(1, abs=1e-5)
+    weights = explanation.attention[-1][0, 2]  # (T, T) of one head: what each of the patches asks of each patch
+    expected = weights[1:, 1:].mean(dim=0)
+    torch.testing.assert_close(explanation.heads[-1, 2].flatten(), expected / expected.sum())
+    torch.testing.assert_close(explanation.layer_map(layer=-1, head=2), explanation.heads[-1, 2])
+    assert heads_figure(explanation.heads, asking=explanation.asking).get_suptitle() == (
+        "attention of all patches, on average"
+    )
 
 
 def test_the_command_writes_pictures_and_names_what_it_cannot_read(capsys, run, tmp_path):

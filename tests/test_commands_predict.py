@@ -26,6 +26,7 @@ from figures.judged import Judged
 from inference.classifier import open_classifier
 from inference.images import ImageFile, Unreadable, find_images
 from inference.predict import predict
+from inference.spread import Spread
 from trainers.result import load
 
 
@@ -214,19 +215,34 @@ def test_the_grid_takes_any_number_of_pictures(run, tmp_path, capsys, count):
         assert image.width > 150
 
 
-def test_titles_of_the_grid_are_green_when_right_red_when_wrong_and_dark_when_unknown():
-    from matplotlib.colors import to_rgb
+def test_captions_of_the_grid_are_green_when_right_red_when_wrong_and_dark_when_unknown():
+    from figures.results import RIGHT, UNKNOWN, WRONG
+    from figures.sheets import caption
 
-    from figures.results import prediction_grid
+    captions = [caption(Judged("f/a.png", (("x", 0.9), ("y", 0.1)), label)) for label in ("x", "y", None)]
+    assert [lines[0] for lines in captions] == [("x (90.0%)", colour) for colour in (RIGHT, WRONG, UNKNOWN)]
+    assert [[text for text, _ in lines[1:]] for lines in captions] == [
+        ["true: x", "a.png"], ["true: y (10.0%)", "a.png"], ["a.png"]
+    ]  # fmt: skip
 
-    pixels = np.zeros((1, 8, 8), np.uint8)
-    made = [Judged("a", (("$x$", 0.9),), label, pixels) for label in ("$x$", "y", None)]
-    axes = prediction_grid(made).axes[:3]
-    right, wrong, unknown = (to_rgb(axis.title.get_color()) for axis in axes)
-    assert right[1] > max(right[0], right[2])
-    assert wrong[0] > max(wrong[1], wrong[2])
-    assert max(unknown) < 0.3
-    assert axes[0].get_title() == "\\$x\\$ [\\$x\\$]\n90%"
+
+def test_the_grid_is_spread_over_classes_and_certainty_whatever_the_order_and_number_of_files():
+    def image(number: int) -> Judged:
+        name = "rare" if number in (1501, 1502) else "abc"[number % 3]
+        return Judged(str(number), ((name, ((number * 7) % 3000 + 1) / 3001),))
+
+    spread = Spread(25)
+    for number in range(3000):
+        spread.add(image(number))
+        assert len(spread.pool) < 250
+    chosen = spread.chosen()
+    shares = {name: [each.probability for each in chosen if each.predicted == name] for name in ("a", "b", "c", "rare")}
+    assert sorted(map(len, shares.values())) == [2, 7, 8, 8]
+    for name in "abc":
+        every = sorted(image(number).probability for number in range(3000) if image(number).predicted == name)
+        few = len(shares[name]) // 2
+        assert shares[name][:few] == every[:few]
+        assert shares[name][-few:] == every[-few:]
 
 
 def test_temperature_changes_probabilities_but_no_prediction(run, tmp_path, capsys):

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from ignite.engine import Engine, Events
 from torch import Tensor, nn
@@ -23,10 +22,10 @@ from trainers.job import Job
 from trainers.tensorboard import RunLoggers
 from trainers.val_images import evenly, judge, undisturbed
 from vit.attention_maps import maps_of
-from vit.parts import patch_filters
 
 SHOWN = 8  # validation images whose attention is followed
 MISTAKES = 16
+READ_BATCH = "the first batch, as the model sees it"
 READ_MISTAKES = "Coloured: what the model said, and how sure it was. A wrong label, or a class that looks like another?"
 READ_CONFUSION = "Each row is a true class; what lies off the diagonal was taken for another."
 READ_ROLLOUT = "Below each image: the brighter a patch, the more of it reaches the head."
@@ -46,12 +45,12 @@ def attach_batch(trainer: Engine, job: Job, loggers: RunLoggers) -> None:
 
     @trainer.on(Events.ITERATION_STARTED(once=1))
     def write(engine: Engine) -> None:
-        from figures.sheets import batch_picture, png_of
+        from figures.sheets import batch_sheet, png
 
         def draw() -> None:
             images, _labels = engine.state.batch
-            picture = batch_picture(images[:BATCH], mean=job.spec.mean, std=job.spec.std)
-            loggers.add_picture("data/augmented_batch", png_of(picture), 0)
+            picture = batch_sheet(images[:BATCH], mean=job.spec.mean, std=job.spec.std, title=READ_BATCH)
+            loggers.add_picture("data/augmented_batch", png(picture), 0)
 
         attempt(draw)
 
@@ -80,14 +79,14 @@ def attach_attention(trainer: Engine, job: Job, evaluated: nn.Module, loggers: R
 def draw_attention(job: Job, model: nn.Module, loggers: RunLoggers, *, step: int, when: str) -> None:
     """Rollout and mean attention distance of the same validation images each time; nothing for other than ViTs."""
     from figures.attention import distance_figure
-    from figures.sheets import png, rollout_sheet
+    from figures.sheets import judged_sheet, png
 
     attention = validation_attention(job, model)
     if attention is None:
         return
     images, distance = attention
     loggers.add_picture(
-        "attention/by_image", png(rollout_sheet(images, title=f"attention rollout, {when}\n{READ_ROLLOUT}")), step
+        "attention/by_image", png(judged_sheet(images, title=f"attention rollout, {when}\n{READ_ROLLOUT}")), step
     )
     title = f"{len(images)} validation image{'s' * (len(images) > 1)}, {when}"
     loggers.add_picture("attention/distance", png(distance_figure(distance, title=title)), step)
@@ -99,27 +98,18 @@ def validation_attention(job: Job, model: nn.Module) -> tuple[list[Judged], Tens
     None for a model without attention over one class token and a square grid of patches.
     """
     dataset: Any = job.data.dataloaders["val"].dataset
-    rows = evenly(len(dataset), SHOWN)
-    at_once = images_at_once(model, job.spec.image_size)
     judged: list[Judged] = []
     distances: list[Tensor] = []
-    for part in np.split(rows, range(at_once, len(rows), at_once)):
-        images, labels = dataset.__getitems__(BatchKey(0, part))[:2]
+    for row in evenly(len(dataset), SHOWN):  # one by one: the weights of all layers and heads take much memory
+        images, labels = dataset.__getitems__(BatchKey(0, row[None]))[:2]
         try:
             with undisturbed(model):
                 maps = maps_of(model, images.to(job.device))
         except ValueError:
             return None
-        judged += judge(job, part.tolist(), maps.logits.float(), labels, maps.rollout.cpu())
+        judged += judge(job, [int(row)], maps.logits.float(), labels, maps.rollout.cpu())
         distances.append(maps.distance.cpu())
     return judged, torch.cat(distances).mean(dim=0)
-
-
-def images_at_once(model: nn.Module, image_size: int) -> int:
-    """How many images may pass together, for the attention weights of a model of base size to fit into 256 MB."""
-    filters = patch_filters(model)
-    tokens = (image_size // filters.shape[-1]) ** 2 + 1 if filters is not None else SHOWN
-    return min(SHOWN, max(1, 256_000_000 // (12 * 12 * 4 * tokens**2)))
 
 
 def draw_best(job: Job, scores: Scores, loggers: RunLoggers, *, epoch: int, step: int) -> None:
@@ -139,13 +129,13 @@ def draw_best(job: Job, scores: Scores, loggers: RunLoggers, *, epoch: int, step
 
 def draw_scores(job: Job, scores: Scores, loggers: RunLoggers, *, step: int, when: str) -> None:
     from figures.results import confusion_figure, reliability_figure
-    from figures.sheets import mistakes_sheet, png
+    from figures.sheets import judged_sheet, png
     from trainers.calibration import reliability
 
     names, images = job.data.class_names, len(scores.labels)
     title = f"val: {images:,} images, {when}"
     shown = f"{mistakes_title(scores)}; {when}\n{READ_MISTAKES}"
-    loggers.add_picture("mistakes/by_image", png(mistakes_sheet(worst(job, scores), title=shown)), step)
+    loggers.add_picture("mistakes/by_image", png(judged_sheet(worst(job, scores), title=shown)), step)
     headline = f"confusion matrix, {title}\n{READ_CONFUSION}"
     confusion = confusion_figure(scores.confusion.numpy(), names, title=headline)
     loggers.add_picture("mistakes/confusion_matrix", png(confusion), step)

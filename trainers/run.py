@@ -95,10 +95,10 @@ def execute(
             attach(run.trainer)
         if checkpoint is not None:
             run.saver.restore(checkpoint)
+            last = run.trainer.state.history[-1]
             if distributed.is_main_process():
                 run.best.save_if_lost()
-            last = run.trainer.state.history[-1]
-            if start_step and last["step"] == start_step:
+            if loggers and start_step and last["step"] == start_step:
                 loggers.write_val(last, run.trainer.state.recall, job.data.class_names)
         with signals.held_back():
             fit(run, validate_first=reopened)

@@ -21,7 +21,7 @@ import io
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -123,27 +123,9 @@ class RunLoggers:
         self.val.writer._get_file_writer().add_summary(summary, step)
 
 
-class NullLoggers(RunLoggers):
-    """The loggers of a process that does not write."""
-
-    def __init__(self) -> None:
-        pass
-
-    def __exit__(self, *exception: object) -> None:
-        pass
-
-    def flush(self) -> None:
-        pass
-
-    def write_val(self, row: dict[str, Any], recall: Sequence[float], class_names: Sequence[str]) -> None:
-        pass
-
-
-def open_loggers(folder: Path, *, start_step: int) -> RunLoggers:
-    """The loggers of this process; see RunLoggers. Of several processes only the main one writes."""
-    if not distributed.is_main_process():
-        return NullLoggers()
-    return RunLoggers(folder, start_step=start_step)
+def open_loggers(folder: Path, *, start_step: int) -> AbstractContextManager[Any]:
+    """The loggers of this process; see RunLoggers. Of several processes all but the main one get None."""
+    return RunLoggers(folder, start_step=start_step) if distributed.is_main_process() else nullcontext()
 
 
 def keep_in_order(folder: Path) -> None:

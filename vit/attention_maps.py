@@ -143,12 +143,17 @@ def class_map(weights: Tensor) -> Tensor:
 def head_map(model: nn.Module, weights: Tensor) -> Tensor:
     """(B, T, T) -> (B, G, G): what the tokens that the model's head reads see of each patch.
 
-    That is the class token, or the mean of all patches for a scratch ViT that pools them.
+    That is the class token, or the mean of all patches for a model that `pools_patches`.
     """
-    model = getattr(model, "_orig_mod", model)  # what torch.compile wrapped
-    if isinstance(model, VisionTransformer) and model.config.pool != "cls":
+    if pools_patches(model):
         weights = weights[:, 1:].mean(dim=1, keepdim=True).expand(-1, weights.size(1), -1)
     return class_map(weights)
+
+
+def pools_patches(model: nn.Module) -> bool:
+    """Whether the head reads the mean of all patches, as that of a scratch ViT may, and not the class token."""
+    model = getattr(model, "_orig_mod", model)  # what torch.compile wrapped
+    return isinstance(model, VisionTransformer) and model.config.pool != "cls"
 
 
 def attention_distance(attention: list[Tensor], *, patch_size: int) -> Tensor:
