@@ -9,8 +9,8 @@ from pathlib import Path
 
 from comparison.plan import Plan, Request, find_folder
 from comparison.protocol import announce, known_problems, protocol
-from comparison.runs import Arm, Comparison, Condition, group_into_arms, left_out, read_run, require_same_data
-from comparison.train_arms import TrainedArm, train_arms
+from comparison.runs import Comparison, Condition, group_into_arms, left_out, read_run, require_same_data
+from comparison.train_arms import train_arms
 from datasets.splits import write_split
 from inference.evaluate import score_last_epoch
 from trainers import console, lock
@@ -56,30 +56,19 @@ def take_folder(plan: Plan, holding: ExitStack) -> None:
 
 def run_plan(plan: Plan) -> Comparison:
     """Train all runs of a plan that are not finished, and gather what they found."""
-    request = plan.request
     warnings = tuple(known_problems(plan))
     for line in warnings:
         console.say(f"{'warning':>9}  {line}")
-    trained = list(train_arms(plan))
+    conditions, tuning = train_arms(plan)
     return Comparison(
-        data=request.base.data.source,
-        conditions=tuple(condition_of(trained, labels) for labels in request.labels),
+        data=plan.request.base.data.source,
+        conditions=tuple(conditions),
         protocol=tuple(protocol(plan)),
         warnings=warnings,
         command=command(),
-        tuning=tuple(row for arm in trained for row in arm.tuning),
+        tuning=tuple(tuning),
         scored="held-out validation" if plan.split.halved else "",
     )
-
-
-def condition_of(trained: Sequence[TrainedArm], labels: int | None) -> Condition:
-    arms = tuple(
-        Arm(arm.name, tuple(read_run(run_dir, split="test") for run_dir in arm.run_dirs))
-        for arm in trained
-        if arm.labels == labels
-    )
-    require_same_data([run for arm in arms for run in arm.runs])
-    return Condition(labels, arms)
 
 
 def compare_runs(names: Sequence[str], output: OutputConfig) -> None:

@@ -1,6 +1,6 @@
 """report.html from its template: what stands in the tables and sections of the page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from comparison.images import Disagreement, data_uri
 from comparison.names import settings_that_differ
 from comparison.results import ConditionResult
 from comparison.runs import Comparison
-from comparison.table import Table, cost_table, notes, result_table
+from comparison.table import COSTS, RESULTS, Table, notes, table_of
 from datasets.text import printable
 from figures.comparison import MOST_CLASSES, colour
 
@@ -36,6 +36,7 @@ def page(
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        extensions=["jinja2.ext.do"],
     )
     return environment.get_template("report.html.jinja").render(
         comparison=comparison,
@@ -46,16 +47,14 @@ def page(
         titles=TITLES,
         data_uri=data_uri,
         colours={name: colour(index) for index, name in enumerate(results[0].condition.names)},
-        result_table=result_table(results),
+        result_table=table_of(results, RESULTS),
         pairs=[row.against_first for result in results for row in result.arms],
         notes=notes(comparison, results, marks=""),
-        cost_table=cost_table(results),
+        cost_table=table_of(results, COSTS),
         confused=confused_classes(results),
         listed_pairs=LISTED_PAIRS,
         settings_table=settings_table(results),
-        tuning_table=tuning_table(comparison.tuning),
         versions_table=versions_table(results),
-        runs_table=runs_table(results),
     )
 
 
@@ -91,21 +90,6 @@ def settings_table(results: Sequence[ConditionResult]) -> Table:
     return ["setting", *header], [[option, *values] for option, values in differing]
 
 
-def tuning_table(tuning: Sequence[Mapping[str, Any]]) -> Table:
-    lines = [
-        [
-            "all" if row["labels_per_class"] is None else str(row["labels_per_class"]),
-            row["arm"],
-            f"{row['lr']:.3g}",
-            "-" if row["val_accuracy"] is None else f"{100 * row['val_accuracy']:.1f}",
-            "-" if row["val_loss"] is None else f"{row['val_loss']:.4f}",
-            "yes" if row["chosen"] else "",
-        ]
-        for row in tuning
-    ]
-    return ["labels", "arm", "lr", "val accuracy %", "val loss", "chosen"], lines
-
-
 def versions_table(results: Sequence[ConditionResult]) -> Table:
     """What the runs ran on; one line per fact, with all its values where runs disagree."""
     metas = [run.meta for result in results for arm in result.condition.arms for run in arm.runs]
@@ -117,13 +101,3 @@ def versions_table(results: Sequence[ConditionResult]) -> Table:
                  for meta in metas],
     }  # fmt: skip
     return ["setting", "value"], [[name, "; ".join(dict.fromkeys(map(str, values)))] for name, values in facts.items()]
-
-
-def runs_table(results: Sequence[ConditionResult]) -> Table:
-    lines = [
-        [result.condition.title, arm.name, str(run.seed), f"{100 * run.accuracy:.1f}", str(run.run_dir)]
-        for result in results
-        for arm in result.condition.arms
-        for run in arm.runs
-    ]
-    return ["labels", "arm", "seed", "accuracy %", "runs"], lines

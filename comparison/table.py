@@ -2,10 +2,10 @@
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from comparison.results import ConditionResult, Costs, Pair, Scores
+from comparison.results import ArmResult, ConditionResult, Pair
 from comparison.runs import Comparison
 from datasets.text import csv_text, printable
 from trainers.console import duration
@@ -16,6 +16,8 @@ MARKS_EXPLAINED = "+ better than the first arm, - worse, ? these images and seed
 Results = Sequence[ConditionResult]
 Table = tuple[list[str], list[list[str]]]
 """Header and cells."""
+Columns = dict[str, Callable[[ArmResult], str]]
+"""Heading -> what stands below it for an arm."""
 
 
 def rows(comparison: Comparison, results: Results) -> list[dict[str, Any]]:
@@ -55,62 +57,56 @@ def table_csv(comparison: Comparison, results: Results) -> str:
     return csv_text(list(table[0]), [row.values() for row in table])
 
 
-def result_table(results: Results) -> Table:
-    """How good the arms are."""
-    header = ["arm", "accuracy %", "Wilson 95 %", "macro F1", "ECE", "vs first, points", "McNemar", ""]
+def table_of(results: Results, columns: Columns) -> Table:
+    """One line per condition and arm; where there are several conditions, their labels stand first."""
     lines = [
-        [result.condition.labels, row.arm.name, *_score_cells(row.scores), *_pair_cells(row.against_first)]
+        [result.condition.labels, *(cell(row) for cell in columns.values())]
         for result in results
         for row in result.arms
     ]
-    return _with_labels_if_several(results, header, lines)
+    return (["labels", *columns], lines) if len(results) > 1 else ([*columns], [cells[1:] for cells in lines])
 
 
-def cost_table(results: Results) -> Table:
-    """What the arms cost. Seconds and memory are medians over seeds."""
-    header = ["arm", "parameters", "trainable", "GFLOPs", "images seen", "time", "memory MB", "lr", "best epoch"]
-    lines = [
-        [result.condition.labels, row.arm.name, *_cost_cells(row.costs)] for result in results for row in result.arms
-    ]
-    return _with_labels_if_several(results, header, lines)
+def _accuracy(row: ArmResult) -> str:
+    spread = "" if row.scores.accuracy_sd is None else f" ± {row.scores.accuracy_sd * 100:.1f}"
+    return f"{row.scores.accuracy * 100:.1f}{spread} (n={row.scores.seeds})"
 
 
-def _with_labels_if_several(results: Results, header: list[str], lines: list[list[str]]) -> Table:
-    return (["labels", *header], lines) if len(results) > 1 else (header, [cells[1:] for cells in lines])
+def _points(row: ArmResult) -> str:
+    if row.against_first is None:
+        return "-"
+    difference = row.against_first.difference
+    return f"{100 * difference.mean:+.1f} ({100 * difference.low:+.1f} to {100 * difference.high:+.1f})"
 
 
-def _score_cells(scores: Scores) -> list[str]:
-    spread = "" if scores.accuracy_sd is None else f" ± {scores.accuracy_sd * 100:.1f}"
-    return [
-        f"{scores.accuracy * 100:.1f}{spread} (n={scores.seeds})",
-        f"{scores.wilson_low * 100:.1f} to {scores.wilson_high * 100:.1f}",
-        f"{scores.macro_f1:.3f}",
-        f"{scores.ece:.3f}",
-    ]
+def _optional(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
 
 
-def _cost_cells(costs: Costs) -> list[str]:
-    return [
-        f"{costs.parameters:,}",
-        f"{costs.trainable:,}",
-        "-" if costs.gflops_per_image is None else f"{costs.gflops_per_image:.3g}",
-        f"{costs.images_seen:,}",
-        duration(costs.seconds),
-        "-" if costs.memory_mb is None else f"{costs.memory_mb:,.0f}",
-        f"{costs.lr:.3g}",
-        costs.best_epoch,
-    ]
+RESULTS: Columns = {
+    "arm": lambda row: row.arm.name,
+    "accuracy %": _accuracy,
+    "Wilson 95 %": lambda row: f"{row.scores.wilson_low * 100:.1f} to {row.scores.wilson_high * 100:.1f}",
+    "macro F1": lambda row: f"{row.scores.macro_f1:.3f}",
+    "ECE": lambda row: f"{row.scores.ece:.3f}",
+    "vs first, points": _points,
+    "McNemar": lambda row: f"{pair.significant_seeds} of {row.scores.seeds}" if (pair := row.against_first) else "-",
+    "": lambda row: MARKS[row.against_first.mark] if row.against_first else "",
+}
+"""How good the arms are."""
 
-
-def _pair_cells(pair: Pair | None) -> list[str]:
-    if pair is None:
-        return ["-", "-", ""]
-    mean, low, high = (100 * share for share in (pair.difference.mean, pair.difference.low, pair.difference.high))
-    return [
-        f"{mean:+.1f} ({low:+.1f} to {high:+.1f})",
-        f"{pair.significant_seeds} of {pair.difference.seeds}",
-        MARKS[pair.mark],
-    ]
+COSTS: Columns = {
+    "arm": lambda row: row.arm.name,
+    "parameters": lambda row: f"{row.costs.parameters:,}",
+    "trainable": lambda row: f"{row.costs.trainable:,}",
+    "GFLOPs": lambda row: _optional(row.costs.gflops_per_image, ".3g"),
+    "images seen": lambda row: f"{row.costs.images_seen:,}",
+    "time": lambda row: duration(row.costs.seconds),
+    "memory MB": lambda row: _optional(row.costs.memory_mb, ",.0f"),
+    "lr": lambda row: f"{row.costs.lr:.3g}",
+    "best epoch": lambda row: row.costs.best_epoch,
+}
+"""What the arms cost. Seconds and memory are medians over seeds."""
 
 
 def notes(comparison: Comparison, results: Results, *, marks: str = f"; {MARKS_EXPLAINED}") -> list[str]:
@@ -145,9 +141,9 @@ def terminal_table(comparison: Comparison, results: Results) -> str:
     parts = [
         *(_wrapped(line) for line in verdicts(results)),
         "",
-        *_aligned(*result_table(results)),
+        *_aligned(*table_of(results, RESULTS)),
         "",
-        *_aligned(*cost_table(results)),
+        *_aligned(*table_of(results, COSTS)),
         "",
         *(_wrapped(line) for line in notes(comparison, results)),
     ]
@@ -185,7 +181,7 @@ def table_md(comparison: Comparison, results: Results) -> str:
     """The same as a Markdown document."""
     parts = [f"# {_md(comparison.data)}: {len(comparison.conditions[0].arms)} arms compared", ""]
     parts += [f"**{_md(line)}**  " for line in verdicts(results)]
-    for header, lines in (result_table(results), cost_table(results)):
+    for header, lines in (table_of(results, RESULTS), table_of(results, COSTS)):
         parts += ["", _md_line(header), _md_line(["---" if cell == "arm" else "---:" for cell in header], raw=True)]
         parts += [_md_line(line) for line in lines]
     parts += ["", *(f"- {_md(line)}" for line in notes(comparison, results))]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from comparison.arms import PlannedArm
 from comparison.plan import Plan
 from comparison.protocol import labels_text, rates_text
+from comparison.runs import Arm, Condition, read_run, require_same_data
 from trainers import console, process
 from trainers.config import data_folder
 from trainers.errors import Diverged, TrainingError
@@ -20,38 +20,46 @@ from trainers.run import train
 from trainers.run_directory import read_json
 
 
-@dataclass(frozen=True)
-class TrainedArm:
-    """Runs of one arm under one condition, one per seed, and what its learning rate was chosen from."""
-
-    name: str
-    labels: int | None
-    run_dirs: tuple[Path, ...]
-    tuning: tuple[dict[str, Any], ...]
-
-
-def train_arms(plan: Plan) -> Iterator[TrainedArm]:
-    """Condition by condition, arm by arm: all rates at the first seed, then the other seeds at the best of them.
+def train_arms(plan: Plan) -> tuple[list[Condition], list[dict[str, Any]]]:
+    """Train condition by condition, arm by arm; also returns what each learning rate was chosen from, a row per rate.
 
     Raises:
         TrainingError, Interrupted: the same comparison goes on where this one stopped.
     """
     progress = Progress(plan.number_of_runs, plan.all_work)
-    for condition, labels in enumerate(plan.request.labels):
+    conditions: list[Condition] = []
+    tuning: list[dict[str, Any]] = []
+    for place, labels in enumerate(plan.request.labels):
+        arms = []
         for arm in plan.arms:
-            first, *others = plan.seeds
-            tried = [(lr, one_run(plan, arm, condition, first, lr, progress)) for lr in plan.rates(arm)]
-            usable = [(lr, result) for lr, result in tried if result is not None]
-            if not usable:
-                raise TrainingError(f"{arm.name} diverged at every learning rate of {rates_text(plan.rates(arm))}")
-            lr, best = max(usable, key=lambda pair: _score(pair[1], plan.select))
-            best = kept(plan, best)
-            rest = [one_run(plan, arm, condition, seed, lr, progress) for seed in others]
-            if None in rest:
-                raise TrainingError(f"{arm.name} diverged at lr {lr}, which was the best rate at seed {first}")
-            run_dirs = tuple(result.run_dir for result in (best, *rest) if result is not None)
-            tuning = tuple(_tuning_rows(tried, lr, arm, labels)) if len(tried) > 1 else ()
-            yield TrainedArm(arm.name, labels, run_dirs, tuning)
+            run_dirs, rates_tried = train_arm(plan, arm, place, progress)
+            arms.append(Arm(arm.name, tuple(read_run(run_dir, split="test") for run_dir in run_dirs)))
+            tuning += rates_tried
+        require_same_data([run for arm in arms for run in arm.runs])
+        conditions.append(Condition(labels, tuple(arms)))
+    return conditions, tuning
+
+
+def train_arm(
+    plan: Plan, arm: PlannedArm, condition: int, progress: Progress
+) -> tuple[list[Path], list[dict[str, Any]]]:
+    """All rates at the first seed, then the other seeds at the best of them: one run per seed, and the rates tried."""
+    first, *others = plan.seeds
+    tried = [(lr, one_run(plan, arm, condition, first, lr, progress)) for lr in plan.rates(arm)]
+    usable = [(lr, result) for lr, result in tried if result is not None]
+    if not usable:
+        raise TrainingError(f"{arm.name} diverged at every learning rate of {rates_text(plan.rates(arm))}")
+    best_lr, best = max(usable, key=lambda pair: _score(pair[1], plan.select))
+    run_dirs = [kept(plan, best).run_dir]
+    for seed in others:
+        result = one_run(plan, arm, condition, seed, best_lr, progress)
+        if result is None:
+            raise TrainingError(f"{arm.name} diverged at lr {best_lr}, which was the best rate at seed {first}")
+        run_dirs.append(result.run_dir)
+    if len(tried) == 1:
+        return run_dirs, []
+    of_arm = {"labels_per_class": plan.request.labels[condition], "arm": arm.name}
+    return run_dirs, [of_arm | _tuning_row(lr, result) | {"chosen": lr == best_lr} for lr, result in tried]
 
 
 def kept(plan: Plan, result: RunResult) -> RunResult:
@@ -67,12 +75,8 @@ def _score(result: RunResult, select: str) -> tuple[float, float]:
     return (-value if select == "loss" else value), -result.val["loss"]
 
 
-def _tuning_rows(
-    tried: Sequence[tuple[float | None, RunResult | None]], chosen: float | None, arm: PlannedArm, labels: int | None
-) -> Iterator[dict[str, Any]]:
-    for lr, result in tried:
-        scores = {f"val_{name}": result.val[name] if result else None for name in ("accuracy", "loss")}
-        yield {"labels_per_class": labels, "arm": arm.name, "lr": lr, **scores, "chosen": lr == chosen}
+def _tuning_row(lr: float | None, result: RunResult | None) -> dict[str, Any]:
+    return {"lr": lr} | {f"val_{name}": result.val[name] if result else None for name in ("accuracy", "loss")}
 
 
 class Progress:
