@@ -162,21 +162,13 @@ def _register(left: NDArray[np.float32], right: NDArray[np.float32], steps: int 
 
 def _sample(images: NDArray[np.float32], params: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Images under (m, 4) scales and shifts, and which pixels came from inside: both (m, 32, 32)."""
-    centre = (THUMBNAIL_SIZE - 1) / 2
-    axis = np.arange(THUMBNAIL_SIZE, dtype=np.float32) - centre
-    x = params[:, 0:1] * axis + params[:, 1:2] + centre  # (m, 32)
-    y = params[:, 2:3] * axis + params[:, 3:4] + centre
-    out = _sample_rows(_sample_rows(images, y).transpose(0, 2, 1), x).transpose(0, 2, 1)
     last = THUMBNAIL_SIZE - 1
-    return out, ((y >= -0.5) & (y <= last + 0.5))[:, :, None] & ((x >= -0.5) & (x <= last + 0.5))[:, None, :]
-
-
-def _sample_rows(images: NDArray[np.float32], points: NDArray[np.float32]) -> NDArray[np.float32]:
-    points = points.clip(0, THUMBNAIL_SIZE - 1)
-    low = np.minimum(points.astype(np.int64), THUMBNAIL_SIZE - 2)
-    weight = (points - low)[:, :, None]
-    rows = np.arange(len(images))[:, None]
-    return images[rows, low] * (1 - weight) + images[rows, low + 1] * weight
+    axis = np.arange(THUMBNAIL_SIZE, dtype=np.float32)
+    x, y = (params[:, k : k + 1] * (axis - last / 2) + params[:, k + 1 : k + 2] + last / 2 for k in (0, 2))  # (m, 32)
+    # Linear interpolation as a product: row i of `rows` holds the weights of the pixels beside y[i].
+    columns, rows = (np.maximum(0, 1 - np.abs(p.clip(0, last)[:, :, None] - axis)) for p in (x, y))  # (m, 32, 32)
+    inside_x, inside_y = ((p >= -0.5) & (p <= last + 0.5) for p in (x, y))
+    return rows @ images @ columns.transpose(0, 2, 1), inside_y[:, :, None] & inside_x[:, None, :]
 
 
 def _blur(images: NDArray[np.float32]) -> NDArray[np.float32]:
