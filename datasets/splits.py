@@ -4,6 +4,7 @@ import csv
 import hashlib
 import logging
 import math
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -63,8 +64,8 @@ def draw_fold(samples: Samples, config: DataConfig) -> Samples:
     pool = np.flatnonzero((samples.splits != TEST) & (samples.splits != LEFT_OUT))
     if len(pool) < config.folds:
         raise DataError(f"{samples.name} has {len(pool)} images for {config.folds} folds; use fewer folds")
-    # Dealt like cards, class after class in random order: fold sizes, overall and per class, differ by at most one.
-    order = pool[np.lexsort((hashes(mix(config.split_seed, SPLIT, VAL), pool), samples.labels[pool]))]
+    # Dealt like cards, class after class: fold sizes, overall and per class, differ by at most one.
+    order, _ = _shuffled_by_class(samples.labels, pool, mix(config.split_seed, SPLIT, VAL))
     chosen = order[config.fold - 1 :: config.folds]
     return _with_splits(samples, {VAL: chosen, TRAIN: np.setdiff1d(pool, chosen)})
 
@@ -79,20 +80,16 @@ def subset_training(samples: Samples, config: DataConfig) -> Samples:
     """Keep `labels_per_class` images, or the share `fraction`, of each training class; val and test stay whole."""
     if config.labels_per_class is None and config.fraction is None:
         return samples
-    train = samples.indices("train")
-    order = train[np.lexsort((hashes(mix(config.split_seed, SUBSET), train), samples.labels[train]))]
+    order, place = _shuffled_by_class(samples.labels, samples.indices("train"), mix(config.split_seed, SUBSET))
     labels = samples.labels[order]
     sizes = np.bincount(labels, minlength=len(samples.class_names))
-    place = np.arange(len(order)) - (np.cumsum(sizes) - sizes)[labels]  # rank of each image within its class
     if config.fraction is not None:
-        wanted = np.maximum(1, np.rint(sizes * config.fraction)).astype(sizes.dtype)
+        wanted = np.maximum(1, np.rint(sizes * config.fraction))
     else:
-        wanted = np.full_like(sizes, config.labels_per_class)
-    splits = samples.splits.copy()
-    splits[order[place >= wanted[labels]]] = LEFT_OUT
-    short = int((sizes < wanted).sum()) if config.labels_per_class is not None else 0
-    samples = samples.replace(splits=splits)
-    if short:
+        wanted = np.full(len(sizes), config.labels_per_class)
+    samples = _with_splits(samples, {LEFT_OUT: order[place >= wanted[labels]]})
+    short = int((sizes < wanted).sum())
+    if short and config.fraction is None:
         return _warn(
             samples, f"{short} of {len(sizes)} classes have fewer than {config.labels_per_class} training images"
         )
@@ -197,34 +194,38 @@ def _with_splits(samples: Samples, parts: dict[int, np.ndarray]) -> Samples:
 
 
 def _stratified(labels: np.ndarray, pool: np.ndarray, count: int, seed: int, stream: int) -> np.ndarray:
-    """Choose `count` samples of the pool, each class in proportion (largest remainders), never a class's last image.
-
-    Within a class the order is a hash of (seed, position in the set).
-    """
-    members = np.flatnonzero(pool)
-    sizes = np.bincount(labels[members])
-    exact = sizes * (count / max(1, len(members)))
+    """Choose `count` samples of the pool, each class in proportion (largest remainders), never a class's last image."""
+    sizes = np.bincount(labels[pool])
+    exact = sizes * (count / max(1, int(pool.sum())))
     quota = np.floor(exact).astype(np.int64)
     by_remainder = np.lexsort((hashes(mix(seed, SPLIT, stream, 1), np.arange(len(sizes))), quota - exact))
     quota[by_remainder[: count - quota.sum()]] += 1
     quota = np.minimum(quota, np.maximum(sizes - 1, 0))
-    order = members[np.lexsort((hashes(mix(seed, SPLIT, stream), members), labels[members]))]
-    place = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return np.sort(order[place < np.repeat(quota, sizes)])
+    order, place = _shuffled_by_class(labels, np.flatnonzero(pool), mix(seed, SPLIT, stream))
+    return np.sort(order[place < quota[labels[order]]])
+
+
+def _shuffled_by_class(labels: np.ndarray, members: np.ndarray, key: int) -> tuple[np.ndarray, np.ndarray]:
+    """The members class after class, within one by a hash of (key, position in the set); and their ranks within it."""
+    order = members[np.lexsort((hashes(key, members), labels[members]))]
+    return order, np.arange(len(order)) - np.searchsorted(labels[order], labels[order])
 
 
 def content_hashes(samples: Samples, indices: np.ndarray) -> list[str]:
     """16 hex digits per image: of its pixels or file contents; of path and size for sets above 1 GB."""
+    contents: Iterable[bytes]
     if samples.pixels is not None:
-        return [hashlib.blake2b(samples.pixels[i].tobytes(), digest_size=8).hexdigest() for i in indices]
-    if samples.root is None:  # a program's own: their contents are not ours to read
-        return [hashlib.blake2b(samples.paths[i].encode(), digest_size=8).hexdigest() for i in indices]
-    files = [samples.file(i) for i in indices]
-    sizes = [_size(file) for file in files]
-    if sum(sizes) <= HASH_CONTENTS_UP_TO:
-        return [hashlib.blake2b(file.read_bytes(), digest_size=8).hexdigest() for file in files]
-    keys = [f"{samples.paths[i]}\0{size}" for i, size in zip(indices, sizes, strict=True)]
-    return [hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest() for key in keys]
+        contents = (samples.pixels[i].tobytes() for i in indices)
+    elif samples.root is None:  # a program's own: their contents are not ours to read
+        contents = (samples.paths[i].encode() for i in indices)
+    else:
+        files = [samples.file(i) for i in indices]
+        sizes = [_size(file) for file in files]
+        contents = (file.read_bytes() for file in files)
+        if sum(sizes) > HASH_CONTENTS_UP_TO:
+            keys = (f"{samples.paths[i]}\0{size}" for i, size in zip(indices, sizes, strict=True))
+            contents = (key.encode("utf-8", "surrogateescape") for key in keys)
+    return [hashlib.blake2b(content, digest_size=8).hexdigest() for content in contents]
 
 
 def _size(file: Path) -> int:

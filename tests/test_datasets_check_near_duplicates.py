@@ -97,11 +97,11 @@ def test_edited_copies_are_found_among_strangers(edit):
 
 
 def test_very_many_copies_of_one_picture_are_all_tied_to_it_without_all_their_pairs():
-    copies = np.repeat(thumbnail(photograph(0))[None], 3000, axis=0)
-    copies[:, 0, 0] = np.arange(3000) % 7
+    copies = np.repeat(thumbnail(photograph(0))[None], 200, axis=0)
+    copies[:, 0, 0] = np.arange(200) % 7
     (i, j), _, _ = near_duplicates(copies)
-    assert set(j.tolist()) == set(range(1, 3000))
-    assert len(i) <= 32 * 3000
+    assert set(j.tolist()) == set(range(1, 200))
+    assert len(i) <= 32 * 200
     assert np.all(i < j)
 
 
