@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,46 +104,31 @@ class ImageSpecLike(Protocol):
 
 
 class PathTable(Sequence[str]):
-    """Many relative paths in a few arrays: all file names in one buffer, where each ends, where each folder ends.
+    """Many relative paths in two arrays: all their characters, and where each path ends.
 
     A list of a million `str` costs about 120 MB and, in every loader process, a copy of each page whose reference
-    counts are touched (pytorch issue 13246). Arrays cost the bytes of the names, and no page is ever copied.
+    counts are touched (pytorch issue 13246). Arrays cost the bytes of the paths, and no page is ever copied.
     """
 
-    def __init__(self, groups: Iterable[tuple[str, Sequence[str]]]) -> None:
-        """From (folder, file names in it) pairs; the order is kept, and one group at a time is held as strings."""
-        folders, starts, lengths, self._names = [], [0], bytearray(), bytearray()
-        for folder, names in groups:
-            encoded = [name.encode("utf-8", "surrogateescape") for name in names]
-            folders.append(folder)
-            starts.append(starts[-1] + len(encoded))
-            lengths += np.fromiter(map(len, encoded), np.uint16, len(encoded)).tobytes()
-            self._names += b"".join(encoded)
-        self.folders = tuple(folders)
-        self._folder_ends = np.array(starts[1:])
-        width = np.uint32 if len(self._names) < 2**32 else np.int64
-        self._ends = np.cumsum(np.frombuffer(lengths, np.uint16), dtype=width)
-
-    @classmethod
-    def from_paths(cls, paths: Sequence[str]) -> PathTable:
-        return cls([("", paths)])
+    def __init__(self, paths: Iterable[str]) -> None:
+        """The order is kept; paths that are made one by one are never held as strings all at once."""
+        self._characters, ends = bytearray(), array("q", [0])
+        for path in paths:
+            self._characters += path.encode("utf-8", "surrogateescape")
+            ends.append(len(self._characters))
+        self._ends = np.array(ends)
 
     def __len__(self) -> int:
-        return len(self._ends)
+        return len(self._ends) - 1
 
     def __getitem__(self, index):  # int -> str is all that is offered
-        i = range(len(self))[index]
-        start = int(self._ends[i - 1]) if i else 0
-        name = self._names[start : int(self._ends[i])].decode("utf-8", "surrogateescape")
-        folder = self.folders[np.searchsorted(self._folder_ends, i, side="right")]
-        return f"{folder}/{name}" if folder else name
-
-    def __iter__(self) -> Iterator[str]:
-        return (self[i] for i in range(len(self)))
+        place = range(len(self))[index]
+        start, end = self._ends[place : place + 2]
+        return self._characters[start:end].decode("utf-8", "surrogateescape")
 
     @property
     def nbytes(self) -> int:
-        return self._folder_ends.nbytes + len(self._names) + self._ends.nbytes
+        return len(self._characters) + self._ends.nbytes
 
 
 @dataclass(frozen=True, eq=False)

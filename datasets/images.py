@@ -1,7 +1,6 @@
 """From a file to pixels: the one decoder of training, evaluation, prediction and `check`."""
 
 import os
-import threading
 import warnings
 from pathlib import Path
 from typing import BinaryIO
@@ -24,31 +23,8 @@ RESAMPLING = {
 }
 
 
-class _Quiet:
-    """Silence Pillow's warnings (odd EXIF, palettes, sizes): what matters is raised.
-
-    `warnings.catch_warnings` alone is not safe with threads: the last one to leave could keep the filter for ever.
-    """
-
-    def __init__(self) -> None:
-        self._lock, self._inside = threading.Lock(), 0
-
-    def __enter__(self) -> None:
-        with self._lock:
-            self._inside += 1
-            if self._inside == 1:
-                self._caught = warnings.catch_warnings()
-                self._caught.__enter__()
-                warnings.simplefilter("ignore")
-
-    def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0:
-                self._caught.__exit__(None, None, None)
-
-
-_QUIET = _Quiet()
+# Odd EXIF, palettes, sizes: what matters is raised. Once for all, as changing filters is not safe with threads.
+warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 def open_image(file: str | os.PathLike[str] | BinaryIO) -> Image.Image:
@@ -76,7 +52,7 @@ def read_image(file: str | os.PathLike[str] | BinaryIO, *, channels: int = 3, na
     """
     label = name or (os.fspath(file) if isinstance(file, str | os.PathLike) else "the image")
     try:
-        with _QUIET, open_image(file) as image:
+        with open_image(file) as image:
             image.load()
             upright = ImageOps.exif_transpose(image)
             return to_mode(upright, "L" if channels == 1 else "RGB")
@@ -134,7 +110,7 @@ def is_image_name(name: str) -> bool:
 def image_size(file: str | Path) -> tuple[int, int]:
     """(width, height) as shown, from the header alone."""
     try:
-        with _QUIET, open_image(file) as image:
+        with open_image(file) as image:
             turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
             return (image.height, image.width) if turned else (image.width, image.height)
     except Exception as error:

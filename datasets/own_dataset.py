@@ -91,7 +91,7 @@ def own_dataloaders(
     samples = Samples(
         name=type(items["train"]).__name__,
         class_names=tuple(map(str, names)),
-        paths=PathTable.from_paths([f"{split}/{row}" for split, part in labels.items() for row in range(len(part))]),
+        paths=PathTable([f"{split}/{row}" for split, part in labels.items() for row in range(len(part))]),
         labels=np.concatenate(list(labels.values())).astype(np.int32),
         splits=np.concatenate([np.full(len(part), SPLITS.index(split), np.int8) for split, part in labels.items()]),
         notes=("the program's own images: a resumed run is held to their number and labels, not to their contents",),

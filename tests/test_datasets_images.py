@@ -1,6 +1,9 @@
 """Every kind of image file becomes the right 8-bit pixels, or an error that names the file."""
 
 import io
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from datasets.checking.inspection import inspect_file
 from datasets.errors import DataError
 from datasets.images import FORMATS, fit, image_size, read_image, to_array
 
+ROOT = Path(__file__).resolve().parent.parent
 COLOURS = np.array([[[255, 0, 0], [0, 255, 0]], [[0, 0, 255], [250, 128, 7]]], np.uint8)
 
 
@@ -161,3 +165,12 @@ def test_a_small_file_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_pat
             read(path)
     assert inspect_file(tmp_path, path.name).fault == "decompression_bomb"
     read_image(saved(Image.new("1", (12_000, 9_000)), tmp_path / "large.png"), channels=1)
+
+
+def test_what_pillow_warns_of_is_not_shown_whatever_the_interpreter_is_told(tmp_path):
+    path = saved(
+        Image.new("RGB", (4, 4)), tmp_path / "a.jpg", exif=b"Exif\0\0II*\0\x08\0\0\0\x05\0"
+    )  # five entries, none there
+    words = "from datasets.images import read_image; import sys; read_image(sys.argv[1]).getexif()"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", words, path], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -16,7 +16,7 @@ from datasets.splits import assign_splits, require_complete, subset_training
 def made(counts, splits=None, **more):
     labels = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     codes = np.full(len(labels), UNSPLIT, np.int8) if splits is None else np.array(splits, np.int8)
-    paths = PathTable.from_paths([f"{label}/{i}" for i, label in enumerate(labels)])
+    paths = PathTable([f"{label}/{i}" for i, label in enumerate(labels)])
     return Samples("made", tuple(f"c{i}" for i in range(len(counts))), paths, labels, codes, **more)
 
 
@@ -167,11 +167,11 @@ def test_the_fingerprint_changes_with_any_file_label_or_split(tmp_path):
 
 def test_a_million_paths_cost_their_characters():
     names = [f"image_{i:07d}.jpg" for i in range(100_000)]
-    table = PathTable.from_paths(names)
+    table = PathTable(names)
     assert table.nbytes < 26 * len(names)
     assert table[77] == names[77]
     assert table[len(names) - 1] == names[-1]
-    assert list(PathTable.from_paths(["ü/é.png", "a"])) == ["ü/é.png", "a"]
+    assert list(PathTable(["ü/é.png", "a"])) == ["ü/é.png", "a"]
     assert SPLITS == ("train", "val", "test")
 
 

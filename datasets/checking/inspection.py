@@ -4,7 +4,6 @@ Runs in a pool of processes that import Pillow and NumPy only: they start in a f
 """
 
 import os
-import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -79,9 +78,7 @@ def inspect_file(root: Path, path: str) -> Inspection:
     if not data:
         return Inspection(digest, "zero_bytes", "0 bytes")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # odd EXIF, large sizes: what matters is raised
-            return _decode(data, digest)
+        return _decode(data, digest)
     except UnidentifiedImageError:
         kind, detail = _unidentified(data)
         return Inspection(digest, kind, detail)

@@ -70,7 +70,7 @@ def read_oxford_pets(root: Path) -> Samples:
     return Samples(
         name="oxford_pets",
         class_names=tuple(" ".join(part.title() for part in breed.split("_")) for breed in breeds.values()),
-        paths=PathTable.from_paths([f"images/{image}.jpg" for image in images]),
+        paths=PathTable([f"images/{image}.jpg" for image in images]),
         labels=np.array(labels, np.int32) - 1,
         splits=np.repeat(np.array([0, 2], np.int8), [len(part) for part in lists]),  # train and test
         root=folder,
@@ -91,7 +91,7 @@ def read_flowers102(root: Path) -> Samples:
     return Samples(
         name="flowers102",
         class_names=tuple(Flowers102.classes),
-        paths=PathTable.from_paths([f"jpg/image_{number:05d}.jpg" for number in every]),
+        paths=PathTable([f"jpg/image_{number:05d}.jpg" for number in every]),
         labels=labels[every - 1].astype(np.int32) - 1,
         splits=np.repeat(np.arange(3, dtype=np.int8), [len(part) for part in numbers]),
         root=root / "flowers-102",

@@ -38,7 +38,7 @@ def read_digits(root: Path) -> Samples:
     return Samples(
         name="digits",
         class_names=tuple("0123456789"),
-        paths=PathTable.from_paths([f"digits/{i:04d}" for i in range(len(pixels))]),
+        paths=PathTable([f"digits/{i:04d}" for i in range(len(pixels))]),
         labels=table[:, -1].astype(np.int32),
         splits=np.full(len(pixels), UNSPLIT, np.int8),
         pixels=pixels[..., None],
@@ -131,7 +131,7 @@ def _in_memory(name: str, class_names: tuple[str, ...], train: _Part, test: _Par
     return Samples(
         name=name,
         class_names=class_names,
-        paths=PathTable.from_paths(train_paths + test_paths),
+        paths=PathTable(train_paths + test_paths),
         labels=np.concatenate([train[1], test[1]]).astype(np.int32),
         splits=np.repeat(np.array([TRAIN, TEST], np.int8), counts),
         pixels=np.concatenate([train[0], test[0]]),

@@ -73,7 +73,7 @@ def read_table(
     samples = Samples(
         name=name or table.stem,
         class_names=tuple(class_names),
-        paths=PathTable.from_paths(rows.paths),
+        paths=PathTable(rows.paths),
         labels=np.fromiter(map(number_of.__getitem__, rows.labels), np.int32, len(rows.labels)),
         splits=np.array([SPLITS.index(split) if split else UNSPLIT for split in rows.splits], np.int8),
         root=table.parent,

@@ -30,7 +30,7 @@ def read_image_folder(root: Path, name: str | None = None) -> Reading:
     try:
         root = innermost(root)
         tree = _Tree(root)
-        paths = PathTable(tree.groups())
+        paths = PathTable(f"{folder}/{name}" for folder, names in tree.groups() for name in names)
     except OSError as error:
         raise DataError(f"cannot list the folder {error.filename or root}: {error.strerror}") from error
     if not len(paths):
