@@ -53,8 +53,10 @@ def main(argv: list[str]) -> int:
         return complain(f"unknown command {name!r}{did_you_mean(name, COMMANDS)}", 2)
     try:
         with signals.heeded():
+            from commands.arguments import options_of
+
             command = importlib.import_module(f"commands.{name}")
-            code = command.main(command.parse(argv[1:], prog=f"python main.py {name}"))
+            code = command.main(options_of(command, argv[1:], prog=f"python main.py {name}"))
             sys.stdout.flush()  # here, where a reader who has left is known by his exit code
         return code
     except KeyboardInterrupt:

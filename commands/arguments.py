@@ -7,6 +7,7 @@ import re
 import typing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, TextIO
 
 import tyro
@@ -64,6 +65,12 @@ def parse(options_class: type, argv: Sequence[str], *, prog: str, default: Any =
         raise UsageError(one_line(complaint.getvalue())) from None
     except ValueError as error:  # a value that an options class refuses
         raise UsageError(str(error)) from error
+
+
+def options_of(command: ModuleType, argv: Sequence[str], *, prog: str) -> Any:
+    """What the module of a command is told: its `Options`, filled by its own `parse` where it has one."""
+    own = getattr(command, "parse", None)
+    return own(argv, prog=prog) if own else parse(command.Options, argv, prog=prog)
 
 
 @contextlib.contextmanager

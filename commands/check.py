@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,7 +27,7 @@ CSV_COLUMNS = ("kind", "severity", "path", "split", "label", "other", "detail")
 
 
 @dataclass(frozen=True)
-class CheckConfig:
+class Options:
     """Look for faults in a set of images: damaged files, copies across splits, class maps that differ, and 30 more.
 
     Exit code 0: clean, or warnings only; 3: training would be wrong.
@@ -59,10 +58,7 @@ class CheckConfig:
         return self.output or data_folder(OutputConfig(), self.data) / "check.csv"
 
 
-parse = partial(arguments.parse, CheckConfig)
-
-
-def main(config: CheckConfig) -> int:
+def main(config: Options) -> int:
     """Check, write the full list, print the short one. Returns 0, or 3 when training would be wrong."""
     from datasets.checking.check import check_source
 
@@ -95,7 +91,7 @@ def write_findings(report: CheckReport, path: Path) -> None:
         file.write(csv_text(CSV_COLUMNS, rows))
 
 
-def _summary(config: CheckConfig, report: CheckReport, seconds: float) -> dict[str, object]:
+def _summary(config: Options, report: CheckReport, seconds: float) -> dict[str, object]:
     return {
         "data": config.data,
         "form": report.reading.form,
@@ -112,7 +108,7 @@ def _summary(config: CheckConfig, report: CheckReport, seconds: float) -> dict[s
     }
 
 
-def _table(config: CheckConfig, report: CheckReport) -> list[str]:
+def _table(config: Options, report: CheckReport) -> list[str]:
     reading = report.reading
     sizes = ", ".join(f"{sum(reading.counts(split).values()):,} {split or 'images'}" for split in reading.splits)
     classes = len(set().union(*reading.classes.values()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
@@ -62,9 +61,6 @@ class Options(RunConfig):
             raise ValueError("runs and --arms: compare runs that are there, or train new ones, not both")
         if len(self.runs) == 1:
             raise ValueError(f"one run, {self.runs[0]}: there is nothing to compare it with")
-
-
-parse = partial(arguments.parse, Options)
 
 
 def main(options: Options) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -44,9 +43,6 @@ class Options:
     def __post_init__(self) -> None:
         if self.data is None and self.split == "train":
             raise ValueError("split=train of a run's own data is augmented; name its images with --data to score them")
-
-
-parse = partial(arguments.parse, Options)
 
 
 def main(options: Options) -> int:

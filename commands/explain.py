@@ -6,7 +6,6 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,9 +53,6 @@ class Options:
             raise ValueError(f"head={self.head} needs --layer: heads belong to a layer")
         if self.limit < 1:
             raise ValueError(f"limit={self.limit} must be at least 1")
-
-
-parse = partial(arguments.parse, Options)
 
 
 def main(options: Options) -> int:

@@ -1,7 +1,6 @@
 """`export RUN --format safetensors|onnx|pt2`: a file that other programs run, checked against the model."""
 
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -26,9 +25,6 @@ class Options:
     images: tuple[str, ...] = ()
     """Images or folders to compare on. Default: the run's own val images."""
     opening: WeightsOptions = field(default_factory=WeightsOptions)
-
-
-parse = partial(arguments.parse, Options)
 
 
 def main(options: Options) -> int:

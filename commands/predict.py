@@ -11,7 +11,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 
@@ -69,9 +68,6 @@ class Options:
         if self.format != "auto":
             return self.format
         return "jsonl" if self.output is not None and self.output.suffix in (".jsonl", ".json") else "csv"
-
-
-parse = partial(arguments.parse, Options)
 
 
 def main(options: Options) -> int:

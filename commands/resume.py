@@ -1,13 +1,11 @@
 """`resume RUN`: train a stopped run to its end."""
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from commands import arguments
 from commands.train import report
 
 
@@ -21,9 +19,6 @@ class Options:
     """Train for this many epochs in all instead of the planned number; the learning rate is planned anew."""
     output_dir: Path = Path("runs")
     """Where `latest` is looked for."""
-
-
-parse = partial(arguments.parse, Options)
 
 
 def main(options: Options) -> int:

@@ -2,12 +2,10 @@
 
 import signal
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Annotated
 
 import tyro
 
-from commands import arguments
 from commands.model_options import ModelOptions
 from trainers.errors import Interrupted
 from trainers.interruption import signals
@@ -40,9 +38,6 @@ class Options:
             raise ValueError(f"max_megabytes={self.max_megabytes} must be positive")
         if self.top < 1:
             raise ValueError(f"top={self.top} must be at least 1")
-
-
-parse = partial(arguments.parse, Options)
 
 
 def main(options: Options) -> int:

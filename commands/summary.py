@@ -34,9 +34,6 @@ class Options:
             raise ValueError(f"num_classes={self.num_classes} must be at least 1")
 
 
-parse = partial(arguments.parse, Options)
-
-
 def main(options: Options) -> int:
     import torch
 

@@ -14,7 +14,8 @@ import pytest
 from fake_sets import class_folders
 
 import main
-from commands.compare import STORY, parse, parse_arm
+from commands.arguments import parse
+from commands.compare import STORY, Options, parse_arm
 from comparison.arms import default_arms, measure_arms
 from comparison.pace import BIGGER
 from comparison.protocol import known_problems
@@ -204,13 +205,13 @@ def test_an_arm_changes_what_it_names_and_nothing_else():
 
 
 def test_the_bare_command_compares_scratch_and_pretrained_at_ten_labels_and_all():
-    options = parse(STORY, prog="python main.py compare")
+    options = parse(Options, STORY, prog="python main.py compare")
     assert (options.data.source, options.labels, options.arms) == ("digits", ("10", "all"), ())
 
 
 def test_the_bigger_version_is_a_comparison_of_vit_b_16_with_and_without_its_weights():
     command, *argv = BIGGER
-    options = parse(argv, prog=f"python main.py {command}")
+    options = parse(Options, argv, prog=f"python main.py {command}")
     arms = [parse_arm(text, RunConfig()).model for text in default_arms(options.data.source)]
     assert [(arm.name, arm.weights) for arm in arms] == [("vit_b_16", "none"), ("vit_b_16", None)]
 

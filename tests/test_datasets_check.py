@@ -16,7 +16,8 @@ import pytest
 from PIL import Image
 from planted_faults import photograph, save
 
-from commands.check import CSV_COLUMNS, CheckConfig, main, parse, printable
+from commands.arguments import parse
+from commands.check import CSV_COLUMNS, Options, main, printable
 from datasets.checking.check import check_source
 from datasets.checking.inspection import inspect_file, inspect_files
 from datasets.errors import DataError
@@ -149,14 +150,14 @@ def test_class_names_may_be_anything_a_file_system_allows(tmp_path, monkeypatch,
             save(photograph(100 * k + n), tmp_path / "data" / name / f"{n}.jpg")
         (tmp_path / "data" / name / "zero\t.jpg").touch()
     monkeypatch.chdir(tmp_path)
-    assert main(CheckConfig("data", json=True)) == 3
+    assert main(Options("data", json=True)) == 3
     summary = json.loads(capsys.readouterr().out)
     assert summary["kinds"] == {"zero_bytes": len(names)}
     table = pd.read_csv("runs/data/check.csv", keep_default_na=False)
     assert tuple(table.columns) == CSV_COLUMNS
     assert set(names[:-1]) < set(table["label"])
     assert set(table["path"]) > {f"{name}/zero\t.jpg" for name in names[:-1]}
-    assert main(CheckConfig("data")) == 3
+    assert main(Options("data")) == 3
     assert "two\\nlines" in printable("two\nlines")
     assert all(line.isprintable() for line in capsys.readouterr().out.split("\n"))
 
@@ -164,7 +165,7 @@ def test_class_names_may_be_anything_a_file_system_allows(tmp_path, monkeypatch,
 def test_the_csv_has_one_row_per_finding_and_the_json_the_same(faulty, tmp_path, capsys):
     root, planted = faulty
     output = tmp_path / "new folder" / "list.csv"
-    assert main(CheckConfig(str(root), output=output, json=True)) == 3
+    assert main(Options(str(root), output=output, json=True)) == 3
     captured = capsys.readouterr()
     summary = json.loads(captured.out)
     with output.open(newline="", encoding="utf-8") as file:
@@ -181,7 +182,7 @@ def test_the_csv_has_one_row_per_finding_and_the_json_the_same(faulty, tmp_path,
 
 def test_the_table_names_each_kind_once_with_an_example_and_a_verdict(faulty, tmp_path, capsys):
     root, planted = faulty
-    main(CheckConfig(str(root), output=tmp_path / "list.csv"))
+    main(Options(str(root), output=tmp_path / "list.csv"))
     lines = capsys.readouterr().out.splitlines()
     for kind in {kind for kind, _ in planted}:
         (line,) = (line for line in lines if line.split()[:1] == [kind])
@@ -193,7 +194,7 @@ def test_the_table_names_each_kind_once_with_an_example_and_a_verdict(faulty, tm
 
 
 def test_a_clean_folder_says_so_and_exits_0(clean, tmp_path, capsys):
-    assert main(CheckConfig(str(clean), output=tmp_path / "list.csv")) == 0
+    assert main(Options(str(clean), output=tmp_path / "list.csv")) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "no fault found"
     assert (tmp_path / "list.csv").read_text().strip() == ",".join(CSV_COLUMNS)
 
@@ -222,7 +223,7 @@ def test_ten_copies_are_ten_findings_not_forty_five(clean, tmp_path):
 def test_data_without_a_split_are_told_that_copies_may_be_torn_apart(clean, tmp_path, capsys):
     root = shutil.copytree(clean / "train", tmp_path / "set")
     shutil.copy(root / "ant" / "00.jpg", root / "ant" / "copy.jpg")
-    assert main(CheckConfig(str(root), output=tmp_path / "list.csv")) == 0
+    assert main(Options(str(root), output=tmp_path / "list.csv")) == 0
     assert "no split is given" in capsys.readouterr().out
 
 
@@ -253,7 +254,7 @@ def test_a_folder_without_labelled_images_is_one_line(tmp_path, content):
         (tmp_path / "a").mkdir()
         (tmp_path / "b").mkdir()
     with pytest.raises(DataError, match="has no images in class folders; expected") as caught:
-        main(CheckConfig(str(tmp_path)))
+        main(Options(str(tmp_path)))
     assert "\n" not in str(caught.value)
 
 
@@ -263,7 +264,7 @@ def test_a_folder_without_permission_is_one_line(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "scandir", refuse)  # root, who runs tests in containers, may read everything
     with pytest.raises(DataError, match=r"cannot list the folder .*: Permission denied"):
-        main(CheckConfig(str(tmp_path)))
+        main(Options(str(tmp_path)))
 
 
 def test_a_class_folder_or_a_file_without_permission_is_a_finding(clean, tmp_path, monkeypatch):
@@ -299,9 +300,9 @@ def test_an_empty_folder_exits_3_with_one_line_on_the_command_line(tmp_path):
 
 def test_a_source_that_is_not_there_is_one_line_with_what_would_work():
     with pytest.raises(ValueError, match=r"unknown data set 'digit'; did you mean digits\? Known: digits"):
-        main(CheckConfig("digit"))
+        main(Options("digit"))
     with pytest.raises(FileNotFoundError, match="no data at /no/such/folder; expected a folder"):
-        main(CheckConfig("/no/such/folder"))
+        main(Options("/no/such/folder"))
 
 
 @pytest.mark.parametrize(
@@ -316,7 +317,7 @@ def test_a_source_that_is_not_there_is_one_line_with_what_would_work():
 def test_a_table_that_cannot_be_used_is_one_line(tmp_path, text, message):
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(DataError, match=message):
-        main(CheckConfig(str(tmp_path / "t.csv")))
+        main(Options(str(tmp_path / "t.csv")))
 
 
 def test_rows_without_a_split_among_rows_with_one_are_an_error(tmp_path):
@@ -329,22 +330,22 @@ def test_rows_without_a_split_among_rows_with_one_are_an_error(tmp_path):
 def test_a_list_that_cannot_be_written_is_one_line(clean, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match=r"cannot write .*list.csv: .*; choose another --output"):
-        main(CheckConfig(str(clean), output=tmp_path / "file" / "list.csv"))
+        main(Options(str(clean), output=tmp_path / "file" / "list.csv"))
 
 
 def test_the_digits_are_clean_and_too_small_to_be_compared(tmp_path, capsys):
-    assert main(CheckConfig("digits", output=tmp_path / "list.csv")) == 0
+    assert main(Options("digits", output=tmp_path / "list.csv")) == 0
     out = capsys.readouterr().out
     assert "1,797 images" in out
     assert "under 32 px: only exact copies" in out
 
 
 def test_the_command_line_means_the_config():
-    config = parse(["photos", "--json", "--workers", "2", "--output", "x.csv"], prog="check")
-    assert config == CheckConfig("photos", json=True, workers=2, output=Path("x.csv"))
-    assert CheckConfig("some/my photos.zip").csv_path == Path("runs/my photos/check.csv")
+    config = parse(Options, ["photos", "--json", "--workers", "2", "--output", "x.csv"], prog="check")
+    assert config == Options("photos", json=True, workers=2, output=Path("x.csv"))
+    assert Options("some/my photos.zip").csv_path == Path("runs/my photos/check.csv")
     with pytest.raises(ValueError, match="workers=-1 must be 0 or more"):
-        CheckConfig("x", workers=-1)
+        Options("x", workers=-1)
 
 
 def test_workers_of_the_pool_do_not_import_torch():

@@ -6,7 +6,8 @@ import re
 import pytest
 from fake_sets import Spec, class_folders, save, write_table
 
-from commands.check import main, parse
+from commands.arguments import parse
+from commands.check import Options, main
 from datasets import DataConfig, DataError, build_dataloaders, describe
 from datasets.checking.check import check_source
 
@@ -142,7 +143,7 @@ def test_what_check_finds_can_be_left_out_of_training(tmp_path):
     (root / "a" / "000.png").write_bytes(b"no picture")
     (root / "b" / "copy.png").write_bytes((root / "a" / "001.png").read_bytes())
     findings = tmp_path / "found.csv"
-    assert main(parse([str(root), "--output", str(findings)], prog="check")) == 3
+    assert main(parse(Options, [str(root), "--output", str(findings)], prog="check")) == 3
     words = train_says(root, tmp_path, exclude=findings)
     assert "2 images left out, as" in words
     assert "found.csv" in words

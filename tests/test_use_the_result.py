@@ -13,6 +13,7 @@ import torch
 from small_run import labelled_photos, make_run
 
 import main
+from commands.arguments import options_of
 from datasets.transforms import eval_pipeline
 from trainers.result import load
 
@@ -66,4 +67,4 @@ def test_the_commands_of_the_page_parse(command):
     import importlib
 
     name, *words = command.replace("...", "").split()
-    importlib.import_module(f"commands.{name}").parse(words, prog="main.py")
+    options_of(importlib.import_module(f"commands.{name}"), words, prog="main.py")
