@@ -48,57 +48,47 @@ class Picture:
 
 def draw(results: Sequence[ConditionResult], sights: Sights) -> list[Picture]:
     """All figures, in the order in which a report shows them."""
-    drawn: list[tuple[str, Condition | None, str, figures.Figure]] = []
-    if len(results) > 1:
-        drawn.append(("accuracy_by_labels", None, *_accuracy_by_labels(results)))
+    several = len(results) > 1
+    pictures = [_accuracy_by_labels(results)] if several else []
     for result in results:
-        condition = result.condition if len(results) > 1 else None
-        drawn += [(kind, condition, caption, figure) for kind, caption, figure in _of_condition(result)]
+        pictures += _of_condition(result, result.condition if several else None)
     if sights.arms:
         caption = (
             "Attention rollout of the first seed's model, true class above each image; bright is what it looks at."
         )
-        drawn.append(("attention", None, caption, figures.attention(sights.arms, sights.images)))
-    return [Picture(kind, condition, caption, png(figure)) for kind, condition, caption, figure in drawn]
+        pictures.append(Picture("attention", None, caption, png(figures.attention(sights.arms, sights.images))))
+    return pictures
 
 
-def _accuracy_by_labels(results: Sequence[ConditionResult]) -> tuple[str, figures.Figure]:
+def _accuracy_by_labels(results: Sequence[ConditionResult]) -> Picture:
     conditions = [result.condition for result in results]
-    intervals = [[(row.scores.wilson_low, row.scores.wilson_high) for row in result.arms] for result in results]
-    return (
-        "Points are seeds, lines their mean, bars the Wilson 95 % interval from the lowest to the highest run.",
-        figures.accuracy_by_labels(
-            conditions[0].names,
-            [condition.labels for condition in conditions],
-            100 * np.array([[arm.accuracies for arm in condition.arms] for condition in conditions]),
-            100 * np.array(intervals),
-        ),
+    figure = figures.accuracy_by_labels(
+        conditions[0].names,
+        [condition.labels for condition in conditions],
+        100 * np.array([[arm.accuracies for arm in condition.arms] for condition in conditions]),
+        100
+        * np.array([[(row.scores.wilson_low, row.scores.wilson_high) for row in result.arms] for result in results]),
     )
+    caption = "Points are seeds, lines their mean, bars the Wilson 95 % interval from the lowest to the highest run."
+    return Picture("accuracy_by_labels", None, caption, png(figure))
 
 
-def _of_condition(result: ConditionResult) -> Iterator[tuple[str, str, figures.Figure]]:
-    """Yield kind, caption and figure of everything that is drawn of one condition."""
+def _of_condition(result: ConditionResult, named: Condition | None) -> Iterator[Picture]:
+    """Everything that is drawn of one condition, which is `named` where there are several."""
     arms, names, class_names = result.condition.arms, result.condition.names, result.condition.class_names
-    yield (
-        "learning_curves",
-        "On the validation images. Thin lines are seeds, thick ones their mean.",
-        figures.learning_curves(names, [[curves(run) for run in arm.runs] for arm in arms]),
-    )
+    figure = figures.learning_curves(names, [[curves(run) for run in arm.runs] for arm in arms])
+    caption = "On the validation images. Thin lines are seeds, thick ones their mean."
+    yield Picture("learning_curves", named, caption, png(figure))
     if len(class_names) <= figures.MOST_CLASSES:
-        seeds = len(arms[0].runs)
-        yield (
-            "confusion",
-            f"Counts of scored images{f', {seeds} seeds added up' if seeds > 1 else ''}. Rows are the true classes.",
-            figures.confusion_matrices(names, list(map(confusion, arms)), class_names),
-        )
+        added = f", {len(arms[0].runs)} seeds added up" if len(arms[0].runs) > 1 else ""
+        figure = figures.confusion_matrices(names, list(map(confusion, arms)), class_names)
+        yield Picture("confusion", named, f"Counts of scored images{added}. Rows are the true classes.", png(figure))
     bins = [
         np.sum([calibration_bins(run.probabilities, run.labels).numpy() for run in arm.runs], axis=0) for arm in arms
     ]
-    yield (
-        "reliability",
-        "On the diagonal confidence is honest; below it the arm is too sure. ECE is the mean gap.",
-        figures.reliability(names, bins, [row.scores.ece for row in result.arms]),
-    )
+    figure = figures.reliability(names, bins, [row.scores.ece for row in result.arms])
+    caption = "On the diagonal confidence is honest; below it the arm is too sure. ECE is the mean gap."
+    yield Picture("reliability", named, caption, png(figure))
 
 
 def curves(run: Run) -> figures.Curves:

@@ -188,14 +188,15 @@ def require_same_data(runs: Sequence[Run]) -> None:
 def differences(first: Run, other: Run) -> list[str]:
     """How the data of two runs differ, one phrase each, A being the first run and B the other."""
     if first.class_names != other.class_names:
-        return [_different_classes(first.class_names, other.class_names)]
+        unlike = _unlike("classes", set(first.class_names), set(other.class_names))
+        return unlike or ["the same classes in another order"]
     reasons = []
     if first.scored != other.scored:
         reasons.append(f"A is scored on {SCORED[first.scored]} images, B on {SCORED[other.scored]} images")
     ours, theirs = _split_table(first), _split_table(other)
     for split in ("test", "val", "train"):
         named = ({path for path, row in table.items() if row["split"] == split} for table in (ours, theirs))
-        reasons += _different_images(split, *named)
+        reasons += _unlike(f"{split} images", *named)
     for column, change in (("hash", "changed content"), ("label", "changed label")):
         changed = [path for path in ours if path in theirs and ours[path][column] != theirs[path][column]]
         if changed:
@@ -205,18 +206,10 @@ def differences(first: Run, other: Run) -> list[str]:
     return reasons
 
 
-def _different_classes(ours: Sequence[str], theirs: Sequence[str]) -> str:
-    only = {"A": set(ours) - set(theirs), "B": set(theirs) - set(ours)}
-    if not any(only.values()):
-        return "the same classes in another order"
-    parts = [f"; only in {run}: {some(sorted(names), 5)}" for run, names in only.items() if names]
-    return f"{len(ours)} classes in A, {len(theirs)} in B{''.join(parts)}"
-
-
-def _different_images(split: str, ours: set[str], theirs: set[str]) -> list[str]:
+def _unlike(noun: str, ours: set[str], theirs: set[str]) -> list[str]:
     only = {"A": ours - theirs, "B": theirs - ours}
-    parts = [f"{len(paths):,} only in {run}, first {min(paths)!r}" for run, paths in only.items() if paths]
-    return [f"{len(ours):,} {split} images in A, {len(theirs):,} in B ({'; '.join(parts)})"] if parts else []
+    parts = [f"{len(names):,} only in {run}, first {min(names)!r}" for run, names in only.items() if names]
+    return [f"{len(ours):,} {noun} in A, {len(theirs):,} in B ({'; '.join(parts)})"] if parts else []
 
 
 def _split_table(run: Run) -> dict[str, dict[str, str]]:

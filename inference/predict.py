@@ -3,8 +3,8 @@
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, islice
 
 import numpy as np
 import torch
@@ -62,18 +62,13 @@ def _decoded(
         return [read_pixels(file, pipeline) for file in part]
 
     iterator = iter(files)
-    batches: deque[tuple[list[ImageFile], list[Future]]] = deque()
+    begun: deque[tuple[list[ImageFile], Iterator[list[np.ndarray | Unreadable]]]] = deque()
     with ThreadPoolExecutor(cpu_count()) as threads:
-        try:
-            while True:
-                while len(batches) < 1 + ahead and (batch := list(islice(iterator, batch_size))):
-                    parts = [batch[start : start + AT_ONCE] for start in range(0, len(batch), AT_ONCE)]
-                    batches.append((batch, [threads.submit(decode, part) for part in parts]))
-                if not batches:
-                    return
-                batch, futures = batches.popleft()
-                yield batch, [pixels for future in futures for pixels in future.result()]
-        finally:
-            for _, futures in batches:
-                for future in futures:
-                    future.cancel()
+        while batch := list(islice(iterator, batch_size)):
+            parts = [batch[start : start + AT_ONCE] for start in range(0, len(batch), AT_ONCE)]
+            begun.append((batch, threads.map(decode, parts)))
+            if len(begun) > ahead:
+                batch, decoded = begun.popleft()
+                yield batch, list(chain.from_iterable(decoded))
+        for batch, decoded in begun:
+            yield batch, list(chain.from_iterable(decoded))

@@ -76,7 +76,10 @@ def test_predictions_of_other_classes_or_without_probabilities_are_refused(tmp_p
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"classes": ("ant", "bee", "dog")}, "3 classes in A, 3 in B; only in A: 'cat'; only in B: 'dog'"),
+        (
+            {"classes": ("ant", "bee", "dog")},
+            "3 classes in A, 3 in B (1 only in A, first 'cat'; 1 only in B, first 'dog')",
+        ),
         ({"classes": ("bee", "ant", "cat")}, "the same classes in another order"),
         (
             {"labels": LABELS[:5], "correct": RIGHT[:5]},

@@ -2,6 +2,7 @@
 
 import hashlib
 import http.client
+import shutil
 import sys
 import urllib.error
 import urllib.request
@@ -95,23 +96,14 @@ def _receive(url: str, part: Path) -> None:
             return
         raise
     with response:
-        resumed = response.status == 206
+        start = start if response.status == 206 else 0  # else it begins anew
         length = response.headers.get("Content-Length")
-        total = int(length) + (start if resumed else 0) if length else None
+        total = int(length) + start if length else None
+        shown = {"desc": url.rpartition("/")[2], "total": total, "initial": start, "file": sys.stderr}
         with (
-            open(part, "ab" if resumed else "wb") as file,
-            tqdm(
-                desc=url.rpartition("/")[2],
-                total=total,
-                initial=start if resumed else 0,
-                unit="B",
-                unit_scale=True,
-                file=sys.stderr,
-                disable=None,  # silent unless a terminal watches
-            ) as progress,
+            open(part, "ab" if start else "wb") as file,
+            tqdm.wrapattr(response, "read", **shown, disable=None) as body,  # silent unless a terminal watches
         ):
-            while chunk := response.read(_CHUNK):
-                file.write(chunk)
-                progress.update(len(chunk))
+            shutil.copyfileobj(body, file, _CHUNK)
     if total is not None and part.stat().st_size < total:
         raise ConnectionError(f"the connection broke after {part.stat().st_size:,} of {total:,} bytes")
