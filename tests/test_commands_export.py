@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import runpy
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -78,15 +81,37 @@ def test_a_scratch_vit(capsys, tmp_path, pictures, kind):
         {"name": "vit_micro_4", "image_size": 48},
         {"name": "vit_b_16", "image_size": 64},
         {"name": "vit_micro_4", "pool": "mean", "patch_embedding": "linear", "in_channels": 1},
-        {"name": "vit_nano_8", "patch_embedding": "stem", "pool": "mean"},
+        {"name": "resnet18"},
     ],
-    ids=["scratch", "other_resolution", "vit_b_16", "options", "stem"],
+    ids=["scratch", "other_resolution", "vit_b_16", "options", "resnet18"],
 )
 def test_every_format_for_every_kind_of_model_and_its_example(capsys, tmp_path, pictures, kind, model):
     run = make_run(tmp_path / "run", **model)
-    file = check(capsys, run, kind, pictures)
-    if kind != "safetensors" or "pool" not in model:
-        example_agrees(kind, file, run, pictures)
+    example_agrees(kind, check(capsys, run, kind, pictures), run, pictures)
+
+
+def test_the_example_opens_what_torchvisions_class_cannot_hold(capsys, tmp_path, pictures, monkeypatch):
+    options = {"name": "vit_nano_8", "patch_embedding": "stem", "pool": "mean"}  # the recipe scratch-small
+    run = make_run(tmp_path / "run", **options)
+    file = check(capsys, run, "safetensors", pictures)
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.setattr(sys, "argv", ["use_safetensors.py", str(file), *map(str, pictures)])
+    runpy.run_path(str(EXAMPLES / "use_safetensors.py"), run_name="__main__")
+    expected = predict(open_classifier(str(run), device="cpu"), [ImageFile(str(picture)) for picture in pictures])
+    names = [line.split()[1] for line in capsys.readouterr().out.splitlines()]
+    assert names == [prediction.predicted for prediction in expected]
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "pt2"])
+def test_an_export_may_be_read_by_whom_the_umask_lets(capsys, tmp_path, kind):
+    file = tmp_path / f"m.{kind}"
+    before = os.umask(0o027)
+    try:
+        run = make_run(tmp_path / "run", name="vit_micro_2")
+        assert call(capsys, "export", run, "--format", kind, "--output", file)[0] == 0
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
 
 
 def test_safetensors_of_a_scratch_vit_load_into_torchvisions_class(capsys, tmp_path, pictures):
