@@ -15,11 +15,13 @@ _IRRELEVANT = {
     },
     "data": {
         "source", "root", "split", "split_seed", "val_fraction", "test_fraction", "labels_per_class", "fraction",
-        "on_bad_image", "cache", "workers",
+        "on_bad_image", "cache", "workers", "path_column", "label_column", "exclude",
     },
 }  # fmt: skip
 # In a name these follow from others: a pretrained model brings its own normalisation.
 _DERIVED = {"mean", "std", "layer_norm_eps"}
+# Of runs that nobody planned together these are named even where the models tell them apart.
+_TELLING = ("image_size", "patch_embedding", "pool", "epochs", "augment")
 # Two arms may differ in these alone, to see what they save.
 _FASTER = ("attention", "cache_features", "checkpoint_activations", "compile")
 
@@ -42,13 +44,17 @@ def settings_that_differ(configs: Sequence[Config]) -> list[tuple[str, list[str]
     return [(option, row) for option, row in rows if len(set(row)) > 1]
 
 
-def arm_names(configs: Sequence[Config]) -> list[str]:
+def arm_names(configs: Sequence[Config], *, planned: bool = True) -> list[str]:
     """Call each arm by its model and start, then by whatever else tells it from the others.
 
-    Two names are equal where the options are: the same configuration twice.
+    Two names are equal where the options are: the same configuration twice. Where they were not `planned` together,
+    architecture and budget are named wherever they differ.
     """
     names = [_model_and_start(config["model"]) for config in configs]
     values = [settings(config) for config in configs]
+    if not planned:
+        seen = [{option: plain[option] for option in _TELLING if option in plain} for plain in values]
+        names = _told_apart(names, seen, from_all=True)
     faster = [
         {option: _text(part[option]) for part in config.values() for option in _FASTER if option in part}
         for config in configs
@@ -59,11 +65,11 @@ def arm_names(configs: Sequence[Config]) -> list[str]:
     return names
 
 
-def _told_apart(names: Sequence[str], values: Sequence[Mapping[str, str]]) -> list[str]:
-    """Each name with the options in which it differs from any other of the same name."""
+def _told_apart(names: Sequence[str], values: Sequence[Mapping[str, str]], *, from_all: bool = False) -> list[str]:
+    """Each name with the options in which it differs from any other of the same name, or from any at all."""
     longer = []
     for name, mine in zip(names, values, strict=True):
-        alike = [theirs for other, theirs in zip(names, values, strict=True) if other == name]
+        alike = [theirs for other, theirs in zip(names, values, strict=True) if from_all or other == name]
         options = dict.fromkeys(option for theirs in alike for option in theirs)
         differing = [o for o in options if any(theirs.get(o, "-") != mine.get(o, "-") for theirs in alike)]
         longer.append(" ".join([name, *(f"{option}={mine.get(option, '-')}" for option in differing)]))

@@ -121,6 +121,9 @@ def judge(condition: Condition, *, scored: str) -> tuple[Pair, ...]:
     for (first, second), difference, p in zip(couples, differences, adjusted, strict=True):
         names, accuracies = (second.name, first.name), (second.accuracies.mean(), first.accuracies.mean())
         sentence = verdict(difference, names, accuracies, scored=scored, adjusted_p=p, pairs=len(couples))
+        seen = [images_seen(arm) for arm in (second, first)]
+        if seen[0] != seen[1]:
+            sentence = f"{sentence.removesuffix('.')}; but they saw {seen[0]:,} and {seen[1]:,} training images."
         of_seeds = tuple(mcnemar(a, b) for a, b in zip(first.correct, second.correct, strict=True))
         pairs.append(Pair(difference, p, of_seeds, sentence))
     return tuple(pairs)
@@ -142,6 +145,11 @@ def score(arm: Arm) -> Scores:
     )
 
 
+def images_seen(arm: Arm) -> int:
+    """Training images of all steps, each as often as it was seen: the median over seeds."""
+    return int(np.median([run.summary["images_seen"] for run in arm.runs]))
+
+
 def costs(arm: Arm) -> Costs:
     summaries, first = [run.summary for run in arm.runs], arm.runs[0]
     memory = [value for run in arm.runs if (value := run.history[-1].get("memory_mb")) is not None]
@@ -150,7 +158,7 @@ def costs(arm: Arm) -> Costs:
         parameters=first.summary["parameters"],
         trainable=first.summary["trainable"],
         gflops_per_image=gflops(first),
-        images_seen=int(np.median([summary["images_seen"] for summary in summaries])),
+        images_seen=images_seen(arm),
         seconds=float(np.median([summary["seconds"] for summary in summaries])),
         memory_mb=float(np.median(memory)) if memory else None,
         lr=first.config["train"]["lr"],

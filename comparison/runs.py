@@ -237,7 +237,7 @@ def group_into_arms(runs: Sequence[Run]) -> tuple[Arm, ...]:
         )
     arms = list(groups.values())
     shared = set.intersection(*(set(arm) for arm in arms))
-    names = _numbered(arm_names([next(iter(arm.values())).config for arm in arms]))
+    names = _numbered(arm_names([next(iter(arm.values())).config for arm in arms], planned=False))
     if not shared:
         listed = "; ".join(f"{name}: {sorted(arm)}" for name, arm in zip(names, arms, strict=True))
         raise DataError(f"the arms share no seed ({listed}); train each with the same --seed values")

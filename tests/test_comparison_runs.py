@@ -3,7 +3,8 @@ import pytest
 from small_comparison import finished_run
 
 from comparison.names import arm_names, settings_that_differ, slugs
-from comparison.runs import group_into_arms, left_out, read_run, require_same_data
+from comparison.results import judge
+from comparison.runs import Condition, group_into_arms, left_out, read_run, require_same_data
 from datasets.errors import DataError
 from trainers.errors import CheckpointError
 
@@ -237,3 +238,18 @@ def test_half_a_file_is_named(tmp_path):
     (folder / "summary.json").write_text("{")
     with pytest.raises(DataError, match="summary.json is not readable JSON"):
         read_run(folder)
+
+
+def test_finished_runs_are_named_by_all_that_differs_and_unequal_training_is_in_the_sentence(tmp_path):
+    labels, right = [0, 1, 2] * 4, [True] * 12
+    wrong = [False] * 6 + [True] * 6
+    stem = {"name": "vit_nano_8", "patch_embedding": "stem", "pool": "mean", "image_size": 32}
+    short = finished_run(tmp_path / "short", labels=labels, correct=right, **stem)
+    long = finished_run(
+        tmp_path / "long", labels=labels, correct=wrong, options={"epochs": 2}, summary={"images_seen": 4020}
+    )
+    arms = group_into_arms([read_run(short), read_run(long)])
+    assert arms[0].name == "vit_nano_8 from scratch patch_embedding=stem pool=mean epochs=1"
+    assert arms[1].name == "vit_micro_4 from scratch patch_embedding=conv pool=cls epochs=2"
+    (pair,) = judge(Condition(None, arms), scored="test")
+    assert "they saw 4,020 and 12 training images" in pair.sentence
