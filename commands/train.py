@@ -18,7 +18,8 @@ parse = parse_train_options
 
 
 def main(options: TrainOptions) -> int:
-    config, until = options.run, time.monotonic() + 60 * (options.minutes or 0)
+    until = time.monotonic() + 60 * (options.minutes or 0)
+    config = with_weights(options.run)
     if options.recipe is not None:
         print(f"{card(options.recipe)}\n")
     if options.minutes is not None:
@@ -28,6 +29,15 @@ def main(options: TrainOptions) -> int:
     if options.dry_run or options.find_lr:
         return rehearse(config, find_lr=options.find_lr)
     return train(config)
+
+
+def with_weights(config: RunConfig) -> RunConfig:
+    """`--weights auto` resolved: it looks at the images."""
+    if config.model.weights != "auto":
+        return config
+    from trainers.weights_at_hand import with_best_weights
+
+    return with_best_weights(config)
 
 
 def train(config: RunConfig) -> int:

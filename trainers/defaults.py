@@ -15,7 +15,7 @@ from datasets.config import IMBALANCE
 from trainers.config import RunConfig
 from trainers.distributed import world_size
 from trainers.errors import ConfigError
-from vit.config import DEFAULT_WEIGHTS, HF_PREFIX, TIMM_PREFIX
+from vit.config import DEFAULT_WEIGHTS, HF_PREFIX, HYBRIDS, TIMM_PREFIX
 
 SMALL_IMAGES = {"digits": "vit_micro_2"} | dict.fromkeys(
     ("mnist", "fashion_mnist", "cifar10", "cifar100"), "vit_micro_4"
@@ -60,6 +60,10 @@ DEFAULTS: dict[tuple[str, str], Defaults] = {
         lr=5e-5, weight_decay=0.05, batch_size=32, images_seen=100_000, max_epochs=10, label_smoothing=0.1,
         augment="light", source="Touvron et al. 2021 (DeiT), fine-tuning: AdamW at a tenth of the rate from scratch",
     ),
+    ("hybrid", "finetune"): Defaults(
+        lr=5e-4, weight_decay=0.05, batch_size=32, images_seen=20_000, max_epochs=40, label_smoothing=0.1,
+        augment="none", source="chosen on validation images of four sets (docs/pretrained.md); images are seen once",
+    ),
     ("vit", "probe"): Defaults(
         lr=1e-3, weight_decay=0.0, batch_size=32, images_seen=100_000, max_epochs=20, label_smoothing=0.0,
         augment="none", source="linear probe: one convex layer, so AdamW's customary rate, no decay, fixed images",
@@ -69,7 +73,12 @@ DEFAULTS: dict[tuple[str, str], Defaults] = {
 
 def model_family(name: str) -> str:
     """The row of the table a model belongs to."""
-    return {"vit_micro_2": "micro_2", "vit_nano_8": "nano_8", "vit_micro_4": "micro_4"}.get(name, "vit")
+    return {
+        "vit_micro_2": "micro_2",
+        "vit_nano_8": "nano_8",
+        "vit_micro_4": "micro_4",
+        **dict.fromkeys(HYBRIDS, "hybrid"),
+    }.get(name, "vit")
 
 
 def lookup(config: RunConfig) -> Defaults:
@@ -120,7 +129,9 @@ def resolve_cache(config: RunConfig) -> Literal["on", "off"]:
     """Whether a linear probe may train on cached features: `auto` does so whenever it changes nothing but the time."""
     train = config.train
     obstacles = {
-        "only --trainable head leaves the backbone as it is": config.model.trainable != "head",
+        "only --trainable head leaves the backbone as it is": (
+            config.model.trainable != "head" and config.model.name not in HYBRIDS
+        ),
         f"--augment {config.data.augment} changes the images from epoch to epoch; add --augment none": (
             config.data.augment != "none"
         ),

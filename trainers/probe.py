@@ -44,7 +44,10 @@ class FeatureDataset(Dataset):
 
 def head_of(model: nn.Module) -> nn.Module:
     """Features -> logits: the trained end of a model, sharing its parameters."""
-    head = list(parts(model).head)
+    own = parts(model)
+    if own.after_backbone is not None:
+        return own.after_backbone
+    head = list(own.head)
     if isinstance(model, VisionTransformer) and len(head) == 2:
         return nn.Sequential(head[0], nn.Tanh(), head[1])  # the layer of `representation_size`
     return head[0] if len(head) == 1 else nn.Sequential(*head)
@@ -73,8 +76,11 @@ def cached_features(
     device: torch.device,
     *,
     amp_dtype: torch.dtype | None,
+    known: Mapping[str, Tensor],
 ) -> tuple[DataBundle, str]:
     """The same bundle with features for images, and one line about it. Order, batches and labels stay as they are.
+
+    `known` are the features of splits that were computed before.
 
     Raises:
         ConfigError: they do not fit into memory.
@@ -82,14 +88,14 @@ def cached_features(
     start = time.perf_counter()
     loaders: dict[str, DataLoader] = {}
     for split, loader in data.dataloaders.items():
-        features = features_of(model, loader, device, amp_dtype=amp_dtype)
+        features = known[split] if split in known else features_of(model, loader, device, amp_dtype=amp_dtype)
         loaders[split] = DataLoader(
             FeatureDataset(loader.dataset, features),
             batch_sampler=loader.batch_sampler,
             collate_fn=loader.collate_fn,
             pin_memory=loader.pin_memory,
         )
-    images, width = sum(data.dataset_sizes.values()), features.size(1)
+    images, width = sum(data.dataset_sizes.values()), features[0].numel()
     seconds = time.perf_counter() - start
     line = f"cached: {width:,} features of each of {images:,} images, computed once in {seconds:.1f} s"
     return DataBundle(loaders, data.class_names, data.dataset_sizes), line
@@ -103,8 +109,9 @@ def features_of(
     *,
     amp_dtype: torch.dtype | None,
 ) -> Tensor:
-    """(N, D) on the CPU: what reaches the head, for every image of a split in table order."""
+    """(N, ...) on the CPU: what reaches the head, for every image of a split in table order; (N, D), or a map of it."""
     model.eval()
+    end = parts(model).after_backbone or parts(model).head[0]
     dataset: Any = loader.dataset
     sampler = OrderedBatchSampler(len(dataset), loader.batch_sampler.batch_size)  # type: ignore[union-attr]
     ordered = Loader(
@@ -116,7 +123,7 @@ def features_of(
         pin_memory=loader.pin_memory,
     )
     features: list[Tensor] = []
-    handle = parts(model).head[0].register_forward_pre_hook(lambda _, inputs: features.append(inputs[0].cpu()))
+    handle = end.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0].cpu()))
     try:
         with weights_cast_once(model, amp_dtype):
             for images, _ in tqdm(ordered, desc="features", disable=None, leave=False):

