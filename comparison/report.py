@@ -6,19 +6,25 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 from PIL import Image
 from torch.utils.tensorboard import SummaryWriter
 
-from comparison.drawing import Picture, draw
-from comparison.images import disagreement, sights_of
-from comparison.page import page
+from comparison.drawing import TITLES, Picture, confusion, draw
+from comparison.images import Disagreement, data_uri, disagreement, sights_of
+from comparison.names import settings_that_differ
 from comparison.results import ConditionResult
 from comparison.runs import Comparison
-from comparison.table import table_csv, table_md, verdicts
+from comparison.table import COSTS, RESULTS, Table, notes, table_csv, table_md, table_of, verdicts
 from datasets.files import write_bytes, write_text
 from datasets.text import printable
+from figures.comparison import MOST_CLASSES, colour
+
+LISTED_PAIRS = 10  # of classes that an arm confuses
 
 
 def write_report(comparison: Comparison, results: Sequence[ConditionResult], folder: Path) -> list[Path]:
@@ -67,3 +73,86 @@ def write_events(folder: Path, table: str, sentences: Sequence[str], pictures: S
         for picture in pictures:
             pixels = np.asarray(Image.open(io.BytesIO(picture.png)).convert("RGB"))
             writer.add_image(f"comparison/{Path(picture.file).stem}", pixels, 0, dataformats="HWC")
+
+
+def page(
+    comparison: Comparison,
+    results: Sequence[ConditionResult],
+    pictures: Sequence[Picture],
+    disagreements: Sequence[Disagreement],
+    *,
+    unseen: Sequence[str] = (),
+) -> str:
+    """The whole document. The template escapes every name, path and line from outside."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        finalize=_printable,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=["jinja2.ext.do"],
+    )
+    return environment.get_template("report.html.jinja").render(
+        comparison=comparison,
+        results=results,
+        disagreements=disagreements,
+        unseen=unseen,
+        pictures={kind: [picture for picture in pictures if picture.kind == kind] for kind in TITLES},
+        titles=TITLES,
+        data_uri=data_uri,
+        colours={name: colour(index) for index, name in enumerate(results[0].condition.names)},
+        result_table=table_of(results, RESULTS),
+        pairs=[row.against_first for result in results for row in result.arms],
+        notes=notes(comparison, results, marks=""),
+        cost_table=table_of(results, COSTS),
+        confused=confused_classes(results),
+        listed_pairs=LISTED_PAIRS,
+        settings_table=settings_table(results),
+        versions_table=versions_table(results),
+    )
+
+
+def _printable(value: Any) -> Any:
+    return value if isinstance(value, Markup) else printable(str(value))
+
+
+def confused_classes(results: Sequence[ConditionResult]) -> list[tuple[str, Table]]:
+    """Where a matrix would be too large to read: title and table of the mistakes that each arm makes most often."""
+    names = results[-1].condition.class_names
+    if len(names) <= MOST_CLASSES:
+        return []
+    tables = []
+    for result in results:
+        for arm in result.condition.arms:
+            matrix = confusion(arm)
+            np.fill_diagonal(matrix, 0)
+            worst = np.argsort(-matrix, axis=None, kind="stable")[:LISTED_PAIRS]
+            cells = [divmod(int(cell), len(names)) for cell in worst]
+            lines = [
+                [names[row], names[column], str(matrix[row, column])] for row, column in cells if matrix[row, column]
+            ]
+            where = f" ({result.condition.title})" if len(results) > 1 else ""
+            tables.append((f"{arm.name}{where}", (["true", "predicted", "times"], lines)))
+    return tables
+
+
+def settings_table(results: Sequence[ConditionResult]) -> Table:
+    """Options that are not the same in all arms; lr may also differ between conditions."""
+    arms = [(result.condition, arm) for result in results for arm in result.condition.arms]
+    header = [f"{arm.name}, {condition.title}" if len(results) > 1 else arm.name for condition, arm in arms]
+    differing = settings_that_differ([arm.runs[0].config for _, arm in arms])
+    return ["setting", *header], [[option, *values] for option, values in differing]
+
+
+def versions_table(results: Sequence[ConditionResult]) -> Table:
+    """What the runs ran on; one line per fact, with all its values where runs disagree."""
+    metas = [run.meta for result in results for arm in result.condition.arms for run in arm.runs]
+    facts: dict[str, list[Any]] = {
+        "versions": [", ".join(f"{name} {version}" for name, version in (meta.get("versions") or {}).items())
+                     for meta in metas],
+        **{name: [meta.get(name) for meta in metas] for name in ("processor", "device", "threads", "platform")},
+        "code": [f"{git['commit'][:10]}{' with changes' * git['dirty']}" if (git := meta.get("git")) else "unknown"
+                 for meta in metas],
+    }  # fmt: skip
+    return ["setting", "value"], [[name, "; ".join(dict.fromkeys(map(str, values)))] for name, values in facts.items()]

@@ -3,6 +3,7 @@
 import csv
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -21,6 +22,7 @@ from datasets.image_dataset import ImageDataset, cpu_count, unreadable
 from datasets.processes import leave_signals_to_parent
 from datasets.sampling import EpochBatchSampler, OrderedBatchSampler
 from datasets.splits import assign_splits, require_complete, subset_training
+from datasets.text import some
 from datasets.transforms import eval_pipeline
 
 DEFAULT_BATCH_SIZE = 64
@@ -74,6 +76,35 @@ def build_dataloaders(
         loaders[split] = loader_of(dataset, config, seed=seed, rank=rank, world_size=world_size)
     sizes = {split: len(image_set(loader)) for split, loader in loaders.items()}
     return DataBundle(loaders, samples.class_names, sizes)
+
+
+def labelled_loader(
+    config: DataConfig, spec: ImageSpecLike, *, class_names: Sequence[str], split: str | None = None
+) -> DataLoader:
+    """All images of `config.source`, or those of a split that it brings; batches as of `build_dataloaders`.
+
+    Classes are matched by name, so their order and which of them occur do not matter.
+
+    Raises:
+        FileNotFoundError: no such data.
+        DataError: a class that `class_names` does not have (both lists are named), or no such split.
+    """
+    samples = read_samples(config)
+    unknown = [name for name in samples.class_names if name not in class_names]
+    if unknown:
+        raise DataError(
+            f"{config.source} has classes that the model does not know: {some(unknown)}; "
+            f"the data has {some(list(samples.class_names), 20)}; the model has {some(list(class_names), 20)}"
+        )
+    chosen = samples.splits != LEFT_OUT if split is None else samples.splits == SPLITS.index(split)
+    if not chosen.any():
+        brought = [name for code, name in enumerate(SPLITS) if (samples.splits == code).any()]
+        raise DataError(f"{config.source} has no {split} split of its own; it has {', '.join(brought) or 'no splits'}")
+    number = np.array([list(class_names).index(name) for name in samples.class_names], np.int32)
+    splits = np.where(chosen, SPLITS.index("val"), LEFT_OUT).astype(np.int8)
+    samples = samples.replace(labels=number[samples.labels], class_names=tuple(class_names), splits=splits)
+    dataset = ImageDataset(samples, "val", eval_pipeline(spec))
+    return loader_of(dataset, replace(config, workers=config.workers or 0), seed=0, rank=0, world_size=1)
 
 
 def read_samples(config: DataConfig) -> Samples:

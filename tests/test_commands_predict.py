@@ -20,7 +20,7 @@ from small_run import CLASSES, labelled_photos, make_run, photo
 import main
 from datasets.config import DataConfig
 from datasets.images import read_image
-from datasets.labelled import labelled_loader
+from datasets.loaders import labelled_loader
 from datasets.transforms import preprocess
 from figures.judged import Judged
 from inference.classifier import open_classifier
