@@ -30,6 +30,7 @@ AT_THE_END_OF_AN_EPOCH = [
     "BestCheckpoint.save_if_best",
     "attach_files.<locals>.write",
     "attach_epoch_lines.<locals>.line",
+    "attach_learning_note.<locals>.note",
     "ResumeCheckpoint.save_epoch",
     "Record.attach.<locals>.note",
     "Signals.check",
@@ -43,7 +44,7 @@ AT_THE_END_OF_A_STEP = [
     "ResumeCheckpoint.attach.<locals>.save_within_an_epoch",
     "Signals.check",
 ]
-WRITING = ("scalars", "attention", "BestCheckpoint", "files", "epoch_lines", "duration", "ResumeCheckpoint")
+WRITING = ("scalars", "attention", "BestCheckpoint", "files", "epoch_lines", "_note", "ResumeCheckpoint")
 
 
 @pytest.mark.parametrize(
