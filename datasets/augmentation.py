@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 from datasets.bundle import ImageSpecLike
 from datasets.errors import DataError
+from datasets.randaugment import RandAugment
 from datasets.seeding import AUGMENT, mix, uniforms
 from datasets.transforms import Pipeline
 
@@ -128,10 +129,8 @@ def train_pipeline(preset: str, spec: ImageSpecLike, *, mirror: bool = True) -> 
     if preset == "recolour":
         return Withdrawn(spec)
     if preset in ("standard", "strong"):
-        from datasets.randaugment import randaugment  # torchvision takes a second to import
-
-        options = {"magnitude": 9} if preset == "standard" else {"magnitude": 27, "erase": 0.25}
-        return randaugment(spec, mirror=mirror, **options)
+        magnitude, erase = (9, 0.0) if preset == "standard" else (27, 0.25)
+        return RandAugment(spec, mirror=mirror, magnitude=magnitude, erase=erase)
     raise ValueError(f"unknown augmentation preset {preset!r}; known: {', '.join(PRESETS)}")
 
 

@@ -29,11 +29,27 @@ DEFAULT_BATCH_SIZE = 64
 
 
 class Loader(DataLoader):
-    """A DataLoader that knows its last pass: an engine that was stopped holds it, and its processes, for ever."""
+    """A DataLoader over an ImageSet, which makes whole batches, by a sampler of BatchKeys.
+
+    It knows its last pass: an engine that was stopped holds it, and its processes, for ever.
+    """
 
     last_pass: weakref.ref[Any] | None = None
 
+    def __init__(self, dataset: Any, sampler: Any, *, workers: int = 0, persistent: bool = False) -> None:
+        super().__init__(
+            dataset,
+            batch_sampler=sampler,
+            num_workers=workers,
+            collate_fn=as_is,
+            worker_init_fn=leave_signals_to_parent,
+            persistent_workers=persistent and workers > 0,
+            pin_memory=torch.cuda.is_available(),
+        )
+
     def __iter__(self) -> Any:
+        if isinstance(self.dataset, ImageDataset):
+            self.dataset.pipeline.get_ready()
         batches = super().__iter__()
         self.last_pass = weakref.ref(batches)
         return batches
@@ -196,15 +212,7 @@ def loader_of(dataset: Any, config: DataConfig, *, seed: int, rank: int, world_s
     else:
         sampler = OrderedBatchSampler(len(dataset), batch_size, rank=rank, world_size=world_size)
     workers = _workers(dataset) if config.workers is None else config.workers
-    return Loader(
-        dataset,
-        batch_sampler=sampler,  # type: ignore[arg-type]  # yields BatchKey, which __getitems__ takes
-        num_workers=workers,
-        collate_fn=as_is,
-        worker_init_fn=leave_signals_to_parent,
-        persistent_workers=workers > 0 and dataset.split == "train",
-        pin_memory=torch.cuda.is_available(),
-    )
+    return Loader(dataset, sampler, workers=workers, persistent=dataset.split == "train")
 
 
 def _workers(dataset: Any) -> int:

@@ -1,46 +1,51 @@
 """Augmentation by torchvision, one image at a time: RandAugment (Cubuk et al. 2019, arXiv:1909.13719) and erasing."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
-from torchvision.transforms import v2
+from torch import Tensor
 
 from datasets.bundle import ImageSpecLike
 from datasets.seeding import AUGMENT, mix
 from datasets.transforms import Pipeline
 
 
-def randaugment(spec: ImageSpecLike, *, mirror: bool, magnitude: int, erase: float = 0.0) -> Pipeline:
-    """Crop, mirror and RandAugment, then erase a part of an image with probability `erase`."""
-    grey = [round(255 * value) for value in spec.mean]  # normalises to zero: for pixels that an operation leaves empty
-    mode = v2.InterpolationMode(spec.interpolation)
-    steps = [
-        v2.RandomResizedCrop(spec.image_size, scale=(0.08, 1.0), interpolation=mode, antialias=True),
-        *([v2.RandomHorizontalFlip()] if mirror else []),
-        v2.RandAugment(num_ops=2, magnitude=magnitude, fill=grey),
-        *([v2.RandomErasing(erase, value=grey)] if erase else []),
-    ]
-    return PerSample(spec, v2.Compose(steps))
+class RandAugment(Pipeline):
+    """Crop, mirror and RandAugment, then erase a part of an image with probability `erase`, each with its own seed.
 
-
-class PerSample(Pipeline):
-    """torchvision v2 transforms on one image at a time, each with its own seed.
-
-    Kept at up to twice the input side, for a crop of any part to start from real pixels.
+    Images are kept at up to twice the input side, for a crop of any part to start from real pixels.
     """
 
     batched = False
 
-    def __init__(self, spec: ImageSpecLike, transform: v2.Transform) -> None:
+    def __init__(self, spec: ImageSpecLike, *, mirror: bool, magnitude: int, erase: float) -> None:
         super().__init__(spec)
-        self.transform = transform
+        self.mirror, self.magnitude, self.erase = mirror, magnitude, erase
+        self.grey = [round(255 * value) for value in spec.mean]  # normalises to zero: where an operation leaves nothing
         self.crop = None
+
+    @cached_property
+    def transform(self) -> Callable[[Tensor], Tensor]:
+        from torchvision.transforms import v2  # takes a second to import
+
+        mode = v2.InterpolationMode(self.interpolation)
+        steps = [
+            v2.RandomResizedCrop(self.size, scale=(0.08, 1.0), interpolation=mode, antialias=True),
+            *([v2.RandomHorizontalFlip()] if self.mirror else []),
+            v2.RandAugment(num_ops=2, magnitude=self.magnitude, fill=self.grey),
+            *([v2.RandomErasing(self.erase, value=self.grey)] if self.erase else []),
+        ]
+        return v2.Compose(steps)
+
+    def get_ready(self) -> None:
+        assert self.transform is not None
 
     def _shorter_side(self, width: int, height: int) -> int:
         return min(2 * self.size, width, height)
 
-    def __call__(self, images: Sequence[np.ndarray], *, seed: int, epoch: int, draws: np.ndarray) -> torch.Tensor:
+    def __call__(self, images: Sequence[np.ndarray], *, seed: int, epoch: int, draws: np.ndarray) -> Tensor:
         state = torch.random.get_rng_state()
         batch = []
         for image, draw in zip(images, draws.tolist(), strict=True):

@@ -28,6 +28,9 @@ class Pipeline:
         mean, std = torch.tensor(spec.mean).view(-1, 1, 1), torch.tensor(spec.std).view(-1, 1, 1)
         self._scale, self._bias = 1 / (255 * std), -mean / std  # (x / 255 - mean) / std = x * scale + bias
 
+    def get_ready(self) -> None:
+        """Import what the first batch needs, in the process whose loader processes are forked next."""
+
     def store(self, image: Image.Image) -> np.ndarray:
         """The random-free part of the work, done once per image: uint8 (C, h, w)."""
         side = self._shorter_side(*image.size)

@@ -128,7 +128,7 @@ def test_a_run_of_photographs_imports_only_what_it_uses(tmp_path):
         "from datasets.config import DataConfig; from trainers import job\n"
         "from trainers.config import RunConfig, TrainConfig; from vit.config import ModelConfig\n"
         "options = ModelConfig(name='vit_micro_4', image_size=28)\n"
-        "data = DataConfig(source=sys.argv[1], workers=0, augment='light')\n"
+        "data = DataConfig(source=sys.argv[1], workers=0, augment='standard')\n"
         "job.prepare(RunConfig(model=options, data=data, train=TrainConfig(epochs=1, device='cpu')))\n"
         "unused = {'sklearn', 'scipy', 'matplotlib', 'pandas', 'torchvision', 'sympy', 'torch._dynamo'}\n"
         "assert not unused & set(sys.modules), unused & set(sys.modules)\n"

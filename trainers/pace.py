@@ -147,14 +147,7 @@ class FirstBatches(Sampler):
 def first_batches(data: DataBundle) -> DataBundle:
     """The same images, of which loaders give the first batches of each split only."""
     loaders: dict[str, DataLoader] = {
-        split: Loader(
-            loader.dataset,
-            batch_sampler=FirstBatches(loader.batch_sampler),
-            num_workers=loader.num_workers,
-            collate_fn=loader.collate_fn,
-            worker_init_fn=loader.worker_init_fn,
-            pin_memory=loader.pin_memory,
-        )
+        split: Loader(loader.dataset, FirstBatches(loader.batch_sampler), workers=loader.num_workers)
         for split, loader in data.dataloaders.items()
     }
     return DataBundle(loaders, data.class_names, data.dataset_sizes)

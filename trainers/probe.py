@@ -89,12 +89,7 @@ def cached_features(
     loaders: dict[str, DataLoader] = {}
     for split, loader in data.dataloaders.items():
         features = known[split] if split in known else features_of(model, loader, device, amp_dtype=amp_dtype)
-        loaders[split] = DataLoader(
-            FeatureDataset(loader.dataset, features),
-            batch_sampler=loader.batch_sampler,
-            collate_fn=loader.collate_fn,
-            pin_memory=loader.pin_memory,
-        )
+        loaders[split] = Loader(FeatureDataset(loader.dataset, features), loader.batch_sampler)
     images, width = sum(data.dataset_sizes.values()), features[0].numel()
     seconds = time.perf_counter() - start
     line = f"cached: {width:,} features of each of {images:,} images, computed once in {seconds:.1f} s"
@@ -114,14 +109,7 @@ def features_of(
     end = parts(model).after_backbone or parts(model).head[0]
     dataset: Any = loader.dataset
     sampler = OrderedBatchSampler(len(dataset), loader.batch_sampler.batch_size)  # type: ignore[union-attr]
-    ordered = Loader(
-        dataset,
-        batch_sampler=sampler,  # type: ignore[arg-type]  # yields BatchKey, as the loaders of `datasets` do
-        num_workers=loader.num_workers,
-        collate_fn=loader.collate_fn,
-        worker_init_fn=loader.worker_init_fn,
-        pin_memory=loader.pin_memory,
-    )
+    ordered = Loader(dataset, sampler, workers=loader.num_workers)
     features: list[Tensor] = []
     handle = end.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0].cpu()))
     try:
