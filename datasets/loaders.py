@@ -159,7 +159,7 @@ def listed_images(table: Path) -> frozenset[str]:
 def leave_out(samples: Samples, rows: Sequence[int], note: str) -> Samples:
     """The samples without some of their images, and a line that says so."""
     splits = samples.splits.copy()
-    splits[rows] = LEFT_OUT
+    splits[list(rows)] = LEFT_OUT
     return samples.replace(splits=splits).note(note)
 
 

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 
@@ -31,20 +31,6 @@ class Fact:
 
     def state_dict(self) -> Any:
         return self.value
-
-
-class _HashingFile:
-    """A binary file that hashes what is written to it; torch.save writes strictly from front to back."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.file, self.sha = file, hashlib.sha256()
-
-    def write(self, data: Any) -> int:
-        self.sha.update(data)
-        return self.file.write(data)
-
-    def flush(self) -> None:
-        self.file.flush()
 
 
 class CheckpointWriter:
@@ -69,9 +55,8 @@ class CheckpointWriter:
         aside = aside_of(self.folder / stem)
         try:
             with open(aside, "wb") as file:
-                hashing = _HashingFile(file)
-                torch.save(dict(checkpoint), hashing)  # type: ignore[arg-type]  # it only ever writes
-            final = self.folder / f"{stem}_{hashing.sha.hexdigest()[:8]}.pt"
+                torch.save(dict(checkpoint), file)  # not to a path: its name would be in the bytes
+            final = self.folder / f"{stem}_{_hash(aside)}.pt"
             put(aside, final)
         except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError about its zip writer
             raise OSError(f"checkpoint {stem} could not be written to {self.folder}: {error}") from error
@@ -145,8 +130,7 @@ def require_whole(path: Path) -> None:
         raise CheckpointError(f"{path} is no file, so it is no checkpoint")
     match = _NAME.fullmatch(path.name)
     if match is not None:
-        with open(path, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()[:8]
+        digest = _hash(path)
         if digest != match["hash"]:
             raise CheckpointError(f"checkpoint {path} is damaged: its name says {match['hash']}, its bytes {digest}")
 
@@ -158,6 +142,12 @@ def has_best(folder: Path) -> bool:
             require_whole(path)
             return True
     return False
+
+
+def _hash(path: Path) -> str:
+    """The first 8 hex digits of a file's SHA-256."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:8]
 
 
 def _tensor_bytes(tree: Any) -> int:
