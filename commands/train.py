@@ -11,6 +11,9 @@ from trainers.config import RunConfig
 from trainers.recipes import card
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trainers.assembly import Run
     from trainers.result import RunResult
 
 
@@ -22,13 +25,14 @@ def main(options: TrainOptions) -> int:
     config = with_weights(options.run)
     if options.recipe is not None:
         print(f"{card(options.recipe)}\n")
+    fit = None
     if options.minutes is not None:
         from trainers.planning import planned
 
-        config = planned(config, minutes=options.minutes, until=until)
+        config, fit = planned(config, minutes=options.minutes, until=until)
     if options.dry_run or options.find_lr:
         return rehearse(config, find_lr=options.find_lr)
-    return train(config)
+    return train(config, fit)
 
 
 def with_weights(config: RunConfig) -> RunConfig:
@@ -40,15 +44,17 @@ def with_weights(config: RunConfig) -> RunConfig:
     return with_best_weights(config)
 
 
-def train(config: RunConfig) -> int:
+def train(config: RunConfig, fit: Callable[[Run], object] | None = None) -> int:
+    """`fit`: what moves the end of a planned run to its time."""
     from trainers.distributed import is_main_process
+    from trainers.forecast import say_forecast
     from trainers.resume import train_or_resume  # torch takes seconds to import; --help should not
 
     if config.train.loop == "plain":
         return train_without_ignite(config)
     if config.data.folds is not None and config.data.fold is None:
         return train_folds(config)
-    result = train_or_resume(config)
+    result = train_or_resume(config, before_steps=fit or say_forecast)
     if is_main_process():
         report(result)
     return 0

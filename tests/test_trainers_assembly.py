@@ -40,11 +40,11 @@ AT_THE_END_OF_A_STEP = [
     "Sums.add",
     "StepClock.finish",
     "attach_train_scalars.<locals>.write",
-    "attach_duration_note.<locals>.note",
     "ResumeCheckpoint.attach.<locals>.save_within_an_epoch",
+    "end_within_epoch",
     "Signals.check",
 ]
-WRITING = ("scalars", "attention", "BestCheckpoint", "files", "epoch_lines", "_note", "ResumeCheckpoint")
+WRITING = ("scalars", "attention", "BestCheckpoint", "files", "epoch_lines", "learning", "ResumeCheckpoint")
 
 
 @pytest.mark.parametrize(

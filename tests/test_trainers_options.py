@@ -14,7 +14,7 @@ from datasets.config import DataConfig
 from datasets.mixing import BatchMix
 from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.console import attach_duration_note, attach_pace_note
+from trainers.console import attach_pace_note
 from trainers.effects import without_effect
 from trainers.ema import ModelEMA
 from trainers.engines import Slices, StepOptions, create_trainer
@@ -271,46 +271,6 @@ def test_a_time_too_short_for_the_plan_is_named_after_the_first_epoch(seconds_of
     attach_pace_note(engine, max_minutes=0.5)
     engine.run(range(10), max_epochs=4)
     assert capsys.readouterr().out == (f"     note  {said}\n" if said else "")
-
-
-@pytest.mark.parametrize(
-    ("seconds_of_a_step", "epochs", "said"),
-    [
-        (0.1, 3, []),  # 6 s: not worth a word
-        (1.0, 10, ["time  about 4 min left: a step takes 1 s, an epoch 25 s"]),
-        (
-            4.0,
-            100,
-            [
-                "time  about 2.3 h left: a step takes 4 s, an epoch 85 s",
-                "for a result sooner: --epochs 3 for 5 minutes, --epochs 21 for 30 minutes; or a smaller --model or"
-                " --image-size, such as --recipe scratch-small --image-size 64",
-            ],
-        ),
-        (
-            100.0,
-            100,
-            [
-                "time  about 55.4 h left: a step takes 100 s, an epoch 33 min",
-                "for a result sooner: a smaller --model or --image-size, such as --recipe scratch-small"
-                " --image-size 64",
-            ],
-        ),
-    ],
-)
-def test_after_ten_steps_the_run_says_how_long_the_rest_takes(seconds_of_a_step, epochs, said, capsys):
-    now = 1000.0
-
-    def spend(seconds):
-        nonlocal now
-        now += seconds
-
-    evaluator = Engine(lambda *_: spend(5.0))
-    trainer = Engine(lambda engine, _: spend(seconds_of_a_step if engine.state.iteration > 2 else 60.0))
-    attach_duration_note(trainer, evaluator, total_steps=20 * epochs, clock=lambda: now)
-    trainer.add_event_handler(Events.STARTED, lambda: evaluator.run([0]))
-    trainer.run(range(20), max_epochs=1)
-    assert [line.strip() for line in capsys.readouterr().out.splitlines()] == said
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,21 @@ import csv
 import dataclasses
 
 import pytest
+from ignite.engine import Events
 
 import main
 from datasets.config import DataConfig
-from trainers.config import RunConfig, TrainConfig, from_dict
+from trainers.checkpoint import checkpoints, read_checkpoint
+from trainers.config import OutputConfig, RunConfig, TrainConfig, from_dict, load_config, to_dict
 from trainers.errors import ConfigError
+from trainers.fitting import Deadline, Fit
+from trainers.forecast import forecast
 from trainers.handlers import TIMING_FIELDS
 from trainers.job import prepare
 from trainers.pace import Pace, measure
 from trainers.planning import planned
 from trainers.plans import Candidate, choose, filled_in, from_scratch
+from trainers.run import train
 from trainers.run_directory import read_json
 from vit.config import ModelConfig
 
@@ -99,6 +104,22 @@ def test_measuring_leaves_the_job_as_it_is():
     assert min(pace.step, pace.validation, pace.conclusion) > 0 <= pace.decoding
 
 
+@pytest.mark.parametrize(
+    ("step", "epochs", "device", "said"),
+    [
+        (0.001, 100, "cpu", []),  # a moment: not worth a word
+        (0.1, 10, "cpu", ["time  about 3 min: a step takes 0.1 s, an epoch 14 s with its validation"]),
+        (0.1, 1000, "cuda", ["time  about 3.9 h: a step takes 0.1 s, an epoch 14 s with its validation"]),
+        (0.1, 1000, "cpu", ["time  about 3.9 h: a step", "for a result sooner: the same command with --minutes 5, or"]),
+    ],
+)
+def test_a_run_says_before_its_first_step_how_long_it_takes_and_what_is_there_sooner(step, epochs, device, said):
+    pace = Pace(step=step, steps_per_epoch=100, validation=40 * step, decoding=20.0, conclusion=4.0)
+    lines = list(forecast(pace, epochs, device=device))
+    assert len(lines) == len(said)
+    assert all(line.strip().startswith(start) for line, start in zip(lines, said, strict=True))
+
+
 def test_minutes_and_epochs_contradict_each_other(monkeypatch):
     config = RunConfig(train=TrainConfig(epochs=3))
     with pytest.raises(ConfigError, match="leave out --epochs 3, or --minutes"):
@@ -106,6 +127,47 @@ def test_minutes_and_epochs_contradict_each_other(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="with torchrun give --epochs"):
         planned(dataclasses.replace(config, train=TrainConfig()), minutes=5, until=0.0)
+
+
+def run_with_deadline(folder, schedule, seconds_of):
+    """A run planned for 6 epochs of 4 steps and 24 seconds, on a clock by which step i takes `seconds_of(i)`."""
+    config = RunConfig(
+        model=ModelConfig(name="vit_micro_2"),
+        data=DataConfig(labels_per_class=4, batch_size=10, workers=0),
+        train=TrainConfig(epochs=6, schedule=schedule, warmup_epochs=0.5, device="cpu"),
+        output=OutputConfig(output_dir=folder, run_name="planned", tb="scalars"),
+    )
+    clock = [0.0]
+    pace = Pace(step=1.0, steps_per_epoch=4, validation=0.0, decoding=0.0, conclusion=0.0)
+    deadline = Deadline(24.0 + seconds_of(1) * pace.ending, pace, clock=lambda: clock[0])
+
+    def tick(trainer):
+        @trainer.on(Events.ITERATION_STARTED)
+        def step(engine):
+            clock[0] += seconds_of(engine.state.iteration)
+
+    return train(config, handlers=[tick], before_steps=lambda run: Fit(run, deadline)), clock
+
+
+@pytest.mark.parametrize(
+    ("schedule", "seconds"),
+    [("cooldown", 2.0), ("cosine", 3.0), pytest.param("cooldown", 0.6, marks=pytest.mark.slow)],
+)
+def test_a_planned_run_ends_in_time_whatever_the_pace_and_repeats_from_its_config(tmp_path, schedule, seconds):
+    result, clock = run_with_deadline(tmp_path, schedule, lambda step: seconds)
+    assert clock[0] == pytest.approx(24, abs=2 * seconds)
+    written = load_config(result.run_dir / "config.json")
+    assert written.train.epochs == result.history[-1]["step"] / 4
+    output = OutputConfig(output_dir=tmp_path, run_name="again", tb="scalars")
+    again = train(dataclasses.replace(written, output=output))
+    assert read_metrics(again.run_dir) == read_metrics(result.run_dir)
+    assert read_checkpoint(checkpoints(result.run_dir / "checkpoints", "best")[0])["config"] == to_dict(written)
+
+
+def test_a_run_on_a_machine_that_becomes_slower_after_the_fit_stops_in_time_and_says_so(tmp_path, capsys):
+    _, clock = run_with_deadline(tmp_path, "cooldown", lambda step: 1.0 if step <= 17 else 2.0)
+    assert 24 <= clock[0] <= 24 * 1.1 + 2.0  # one step more, at most
+    assert "the machine has become slower: stopped after 5.5 epochs" in capsys.readouterr().out
 
 
 def test_a_planned_run_repeats_from_its_config_to_the_bit(tmp_path, capsys):

@@ -4,16 +4,18 @@ Ignite fires the handlers of an event in the order of their attachment. So an ep
 pictures, best weights, files, early stopping and, after all that it must hold, the checkpoint to resume from.
 """
 
+import dataclasses
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from ignite.engine import Engine
+from ignite.engine import Engine, Events
 from torch import nn
 
 from datasets.bundle import image_set
 from trainers import console, distributed, handlers, heeding, tensorboard
 from trainers.budget import TimeBudget
+from trainers.config import RunConfig, to_dict
 from trainers.ema import ModelEMA
 from trainers.engines import create_evaluator
 from trainers.evaluation import BestOutputs, Scores
@@ -58,6 +60,7 @@ class Run:
         )
         painter = PAINTERS.get(job.config.output.tb)
         self.painter = cast("Painter", import_module(painter)) if painter else None
+        self.rate = schedule(job)
         self.best: BestCheckpoint
         self.best_outputs: BestOutputs
         self.saver: ResumeCheckpoint
@@ -73,6 +76,14 @@ class Run:
             self.states["student"] = job.student.projection
         attach_handlers(self)
 
+    def lengthen(self, config: RunConfig) -> None:
+        """Go on with other epochs, on which no step so far depends."""
+        self.job = dataclasses.replace(self.job, config=config)
+        self.rate = schedule(self.job)
+        self.trainer.state.max_epochs = self.job.last_epoch
+        for saved in (self.saver, self.best):
+            saved.config.value = to_dict(config)
+
     @property
     def ended_early(self) -> bool:
         """Whether time or patience is over, in an earlier life perhaps."""
@@ -86,7 +97,7 @@ def attach_handlers(run: Run) -> None:
     job, options, trainer, evaluator = run.job, run.options, run.trainer, run.evaluator
     assert options.log_every is not None
     writes, clock = distributed.is_main_process(), handlers.StepClock()
-    handlers.attach_learning_rate(trainer, job.optimizer, schedule(job))
+    handlers.attach_learning_rate(trainer, job.optimizer, lambda step: run.rate(step))
     if run.ema is not None:
         run.ema.attach(trainer)
         run.states["ema"] = job.weights(run.ema.model)
@@ -112,7 +123,6 @@ def attach_handlers(run: Run) -> None:
             lr=options.lr or 0.0,
             unequal=options.select == "balanced_accuracy",
         )
-        console.attach_duration_note(trainer, evaluator, total_steps=job.total_steps)
     if options.patience:
         run.states["early_stopping"] = handlers.attach_early_stopping(
             trainer, evaluator, patience=options.patience, select=options.select
@@ -120,8 +130,7 @@ def attach_handlers(run: Run) -> None:
     run.saver = ResumeCheckpoint(job, run.run_dir, trainer, run.states)
     if writes:
         run.saver.attach(save_every=options.save_every, before_save=run.loggers.flush)
-    if job.total_steps % job.steps_per_epoch:
-        handlers.attach_last_step(trainer, job.total_steps)
+    trainer.add_event_handler(Events.ITERATION_COMPLETED, end_within_epoch, run)
     if options.max_minutes is not None:
         run.budget = TimeBudget(60 * options.max_minutes, agree=distributed.main_process_decides)
         run.budget.attach(trainer)
@@ -129,3 +138,10 @@ def attach_handlers(run: Run) -> None:
             console.attach_pace_note(trainer, max_minutes=options.max_minutes)
     run.record.attach(trainer)
     heeding.attach(trainer, evaluator, run.val_loader)
+
+
+def end_within_epoch(trainer: Engine, run: Run) -> None:
+    """End a run whose last epoch is a fraction; Ignite counts to whole epochs."""
+    total = run.job.total_steps
+    if trainer.state.iteration == total and total % run.job.steps_per_epoch:
+        trainer.terminate()

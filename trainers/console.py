@@ -1,8 +1,7 @@
 """What a person reads on the terminal: one screen before the first step, a line per epoch, a table at the end."""
 
 import logging
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -110,7 +109,7 @@ def attach_epoch_lines(trainer: Engine, *, epochs: int, lines: int = 25) -> None
     def line(engine: Engine) -> None:
         epoch = engine.state.epoch
         if epoch % every == 0 or epoch in (1, epochs):
-            say(epoch_line(engine.state.history[-1], epochs))
+            say(epoch_line(engine.state.history[-1], engine.state.max_epochs or epochs))
 
 
 def attach_pace_note(trainer: Engine, *, max_minutes: float) -> None:
@@ -125,43 +124,6 @@ def attach_pace_note(trainer: Engine, *, max_minutes: float) -> None:
         if 1 <= fits < state.max_epochs:
             end = f"{max_minutes:g} minutes end after {fits:.1f} of {state.max_epochs} epochs"
             say(f"{'note':>9}  at this pace {end}, before the learning rate is down; --epochs {int(fits)} fits")
-
-
-def attach_duration_note(
-    trainer: Engine, evaluator: Engine, *, total_steps: int, clock: Callable[[], float] = time.perf_counter
-) -> None:
-    """After ten steps, say how long the rest takes, and for a run of hours, which epochs fit into minutes.
-
-    The first two steps, which warm caches up, do not count; a validation is timed where one came before the steps.
-    """
-    times: list[float] = []
-    validation = [0.0, 0.0]
-
-    @evaluator.on(Events.STARTED)
-    def begin() -> None:
-        validation[0] = clock()
-
-    @evaluator.on(Events.COMPLETED)
-    def end() -> None:
-        validation[1] = clock()
-
-    @trainer.on(Events.ITERATION_COMPLETED)
-    def note(engine: Engine) -> None:
-        state = engine.state
-        times.append(clock())
-        if len(times) < 10 or state.epoch_length is None:
-            return
-        trainer.remove_event_handler(note, Events.ITERATION_COMPLETED)
-        step = (times[9] - times[1]) / 8
-        epoch = step * state.epoch_length + validation[1] - validation[0]
-        seconds = epoch * (total_steps - state.iteration) / state.epoch_length
-        if seconds >= 90:
-            say(f"{'time':>9}  about {duration(seconds)} left: a step takes {step:.3g} s, an epoch {duration(epoch)}")
-        if seconds >= 1800:
-            fits = [f"--epochs {int(60 * minutes / epoch)} for {minutes} minutes" for minutes in (5, 30)]
-            shorter = ", ".join(text for text in fits if "--epochs 0 " not in text)
-            smaller = "a smaller --model or --image-size, such as --recipe scratch-small --image-size 64"
-            say(f"{'':>9}  for a result sooner: {shorter or smaller}{f'; or {smaller}' if shorter else ''}")
 
 
 def attach_learning_note(

@@ -49,15 +49,6 @@ def attach_learning_rate(trainer: Engine, optimizer: Optimizer, lr_at: Callable[
         set_learning_rate(optimizer, lr_at(engine.state.iteration - 1))
 
 
-def attach_last_step(trainer: Engine, step: int) -> None:
-    """End a run whose last epoch is a fraction; Ignite counts to whole epochs."""
-
-    @trainer.on(Events.ITERATION_COMPLETED)
-    def end(engine: Engine) -> None:
-        if engine.state.iteration >= step:
-            engine.terminate()
-
-
 class Sums:
     """Running totals of the train step's output, over the epoch and since the last log point.
 

@@ -240,14 +240,14 @@ def features_key(job: Job, split: str) -> tuple[str, ...]:
     return fingerprint(job.data), split, str(job.config.model), str(job.spec), str(job.amp_dtype), str(job.device)
 
 
-def schedule(job: Job) -> Callable[[int], float]:
-    """The learning rate as a function of the step."""
+def schedule(job: Job, *, shape: str | None = None) -> Callable[[int], float]:
+    """The learning rate as a function of the step; of the run's own shape unless told otherwise."""
     config = job.config.train
     assert config.lr is not None
     assert config.warmup_epochs is not None
     return learning_rate(
         peak=config.lr,
-        schedule=config.schedule,
+        schedule=shape or config.schedule,
         total_steps=job.total_steps,
         warmup_steps=round(config.warmup_epochs * job.steps_per_epoch),
         steps_per_epoch=job.steps_per_epoch,

@@ -8,6 +8,9 @@ from typing import Any
 import torch
 from torch.optim import SGD, AdamW, Optimizer
 
+COOLDOWN = 0.3
+"""Share of the steps in which the schedule of that name falls."""
+
 
 def build_optimizer(groups: Iterable[dict[str, Any]], *, name: str, lr: float) -> Optimizer:
     """AdamW or SGD over parameter groups; a group's own `lr_scale` multiplies the schedule (1 where it has none)."""
@@ -54,7 +57,7 @@ def learning_rate(
             progress = (step - warmup_steps) / (total_steps - warmup_steps)
             return peak * 0.5 * (1 + math.cos(math.pi * progress))
         if schedule == "cooldown":
-            return peak * min(1, (total_steps - step) / (total_steps * 0.3))
+            return peak * min(1, (total_steps - step) / (total_steps * COOLDOWN))
         if schedule == "step":
             return peak * 0.1 ** sum(step >= drop for drop in drops)
         return peak

@@ -51,6 +51,11 @@ class Pace:
         """What does not depend on the number of epochs; the first validation is of the untrained model."""
         return self.decoding + self.validation + self.conclusion + PICTURES_AND_FILES
 
+    @property
+    def ending(self) -> float:
+        """What follows the last step: the scores of the best weights, and pictures."""
+        return self.conclusion + PICTURES_AND_FILES / 2
+
     def seconds(self, epochs: float) -> float:
         """A whole run, from its first validation to its end."""
         return self.fixed + epochs * self.epoch

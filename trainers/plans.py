@@ -47,6 +47,7 @@ def from_scratch(side: float) -> Iterator[Candidate]:
     for size, wants in STEM_SIDES:
         if size <= ENLARGED * side:
             options = recipe | {"model": recipe["model"] | {"image_size": size}}
+            options |= {"train": recipe["train"] | {"schedule": "cooldown"}}
             yield Candidate(f"vit_nano_8 with a stem at {size} px", options, wants)
 
 

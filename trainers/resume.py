@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from importlib import metadata
 from pathlib import Path
@@ -15,6 +15,7 @@ from datasets import DataError
 from datasets.files import remove_leftovers
 from datasets.splits import fingerprint
 from trainers import distributed, lock
+from trainers.assembly import Run
 from trainers.checkpoint import checkpoints, has_best
 from trainers.config import RunConfig, data_folder, to_dict
 from trainers.console import announce, say
@@ -101,12 +102,12 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
 
 
 @signals.heeded()
-def train_or_resume(config: RunConfig) -> RunResult:
+def train_or_resume(config: RunConfig, *, before_steps: Callable[[Run], object] | None = None) -> RunResult:
     """Start a run, or take one up that was started with these same options: with `--auto-resume` the newest, else the
     one of the same `--run-name` where it was stopped before its first checkpoint."""
     with distributed.joined(config.train.device):
         earlier = distributed.broadcast(lambda: find_same_options(config))
-        return train(config) if earlier is None else resume(earlier)
+        return train(config, before_steps=before_steps) if earlier is None else resume(earlier)
 
 
 def find_same_options(config: RunConfig) -> Path | None:

@@ -42,6 +42,7 @@ def train(
     dataloaders: DataBundle | Mapping[str, Dataset | DataLoader] | None = None,
     spec: ImageSpec | None = None,
     handlers: Sequence[Handler] = (),
+    before_steps: Callable[[Run], object] | None = None,
 ) -> RunResult:
     """Train one model and leave everything it found in a run directory.
 
@@ -52,6 +53,7 @@ def train(
         spec: how their images were prepared, for `predict` and `export` to do the same.
         handlers: each is called with the trainer before its first step, to attach what it likes with Ignite's
             `add_event_handler`; it then comes after the run's own handlers.
+        before_steps: is called with the run as it is put together, before all of that.
 
     Raises:
         ConfigError: options that cannot work. DataError, WeightsError: images or weights that cannot be used.
@@ -64,7 +66,7 @@ def train(
         with new_run_directory(job, requested=config) as run_dir:
             console.announce(job, run_dir, defaults_source=defaults.lookup(job.config).source)
             console.say_what_has_no_effect(job)
-            return execute(job, run_dir, created=True, handlers=handlers)
+            return execute(job, run_dir, created=True, handlers=handlers, before_steps=before_steps)
 
 
 def execute(
@@ -74,6 +76,7 @@ def execute(
     *,
     created: bool = False,
     handlers: Sequence[Handler] = (),
+    before_steps: Callable[[Run], object] | None = None,
 ) -> RunResult:
     """Train to the end, from the start or from a checkpoint, and conclude. What fails early removes a directory only
     where it was `created` just now.
@@ -91,6 +94,8 @@ def execute(
             job, line = with_cached_features(job)
             console.say(line)
         run = Run(job, run_dir, loggers=loggers, record=record)
+        if before_steps is not None:
+            before_steps(run)
         for attach in handlers:
             attach(run.trainer)
         if checkpoint is not None:
@@ -102,7 +107,7 @@ def execute(
                 loggers.write_val(last, run.trainer.state.recall, job.data.class_names)
         with signals.held_back():
             fit(run, validate_first=reopened)
-        console.say_if_stopped_early(run.trainer, job.config.train, job.total_steps)
+        console.say_if_stopped_early(run.trainer, run.job.config.train, run.job.total_steps)
         try:
             return record.finish(conclude(run))
         finally:

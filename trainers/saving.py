@@ -57,6 +57,7 @@ class BestCheckpoint:
         self.trainer, self.job, self.epoch = trainer, job, Fact(0)
         self.folder = run_dir / "checkpoints"
         facts = {"epoch": self.epoch, **facts_of_part(job), **identity(job)}
+        self.config = facts["config"]
         self._save = self._writer({"model": job.weights(evaluated), **facts})
         trainer.add_event_handler(Events.EPOCH_COMPLETED, self.save_if_best)
 
@@ -110,8 +111,10 @@ class ResumeCheckpoint:
         self.epoch_open = Fact(False)
         self.rest_saved = not job.on_features
         """Whether a file holds the weights that this one lacks: of a probe, those that do not train."""
+        facts = identity(job)
+        self.config = facts["config"]
         self._save = Checkpoint(
-            {**parts, "epoch_open": self.epoch_open, **facts_of_part(job), **identity(job)},
+            {**parts, "epoch_open": self.epoch_open, **facts_of_part(job), **facts},
             CheckpointWriter(self.folder, keep=2),
             filename_pattern="step_{global_step}.pt",
             global_step_transform=lambda engine, _: engine.state.iteration,
