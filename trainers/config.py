@@ -32,6 +32,9 @@ class TrainConfig:
     with a linear fall to zero over the last 30 % (cooldown)."""
     warmup_epochs: float | None = None
     """Linear warm-up; may be a fraction of an epoch."""
+    full_rate_steps: int | None = None
+    """A run of fewer steps than this in all takes lr x sqrt(steps / this) and warms up for a third of its steps, unless
+    --lr or --warmup-epochs is given. Default: none, but for the recipe scratch-small."""
     label_smoothing: float | None = None
     """Share of the target spread evenly over the classes."""
     mixup: float | None = None

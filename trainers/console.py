@@ -87,10 +87,15 @@ def announce(job: Job, run_dir: Path, *, defaults_source: str) -> None:
         (
             "training",
             f"{train.epochs:g} epochs x {job.steps_per_epoch} steps of {data.batch_size} images, "
-            f"{train.optimizer} lr {train.lr:g} ({train.schedule}, warm-up {train.warmup_epochs:g} epochs), "
+            f"{train.optimizer} lr {train.lr:.3g} ({train.schedule}, warm-up {train.warmup_epochs:.3g} epochs), "
             f"weight decay {train.weight_decay:g}",
         ),
         ("", ", ".join(options)),
+        *(
+            [("", f"rate and warm-up are those of a short run: fewer than {train.full_rate_steps:,} steps")]
+            if job.total_steps < (train.full_rate_steps or 0)
+            else []
+        ),
         ("defaults", defaults_source),
         ("device", train.device),
         ("run", str(run_dir)),
