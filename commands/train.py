@@ -11,9 +11,9 @@ from trainers.config import RunConfig
 from trainers.recipes import card
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterable
 
-    from trainers.assembly import Run
+    from trainers.planning import PlannedRun
     from trainers.result import RunResult
 
 
@@ -25,14 +25,28 @@ def main(options: TrainOptions) -> int:
     config = with_weights(options.run)
     if options.recipe is not None:
         print(f"{card(options.recipe)}\n")
-    fit = None
+    rehearsal = options.dry_run or options.find_lr
     if options.minutes is not None:
         from trainers.planning import planned
 
-        config, fit = planned(config, minutes=options.minutes, until=until)
-    if options.dry_run or options.find_lr:
-        return rehearse(config, find_lr=options.find_lr)
-    return train(config, fit)
+        runs = planned(config, minutes=options.minutes, until=until)
+        if not rehearsal and config.train.loop == "ignite":
+            return train_best(runs)
+        config = next(runs).config
+    return rehearse(config, find_lr=options.find_lr) if rehearsal else train(config)
+
+
+def train_best(runs: Iterable[PlannedRun]) -> int:
+    """Train one run after the other and report that with the best validation score."""
+    from trainers.resume import train_or_resume
+
+    results = [train_or_resume(run.config, before_steps=run.before_steps) for run in runs]
+    best = max(results, key=lambda result: (result.val["accuracy"], -result.val["loss"]))
+    for other in results:
+        if other is not best:
+            print(f"\n{'kept':>9}  the better on validation images; {other.run_dir}: {other.val['accuracy']:.2%}")
+    report(best)
+    return 0
 
 
 def with_weights(config: RunConfig) -> RunConfig:
@@ -44,8 +58,7 @@ def with_weights(config: RunConfig) -> RunConfig:
     return with_best_weights(config)
 
 
-def train(config: RunConfig, fit: Callable[[Run], object] | None = None) -> int:
-    """`fit`: what moves the end of a planned run to its time."""
+def train(config: RunConfig) -> int:
     from trainers.distributed import is_main_process
     from trainers.forecast import say_forecast
     from trainers.resume import train_or_resume  # torch takes seconds to import; --help should not
@@ -54,7 +67,7 @@ def train(config: RunConfig, fit: Callable[[Run], object] | None = None) -> int:
         return train_without_ignite(config)
     if config.data.folds is not None and config.data.fold is None:
         return train_folds(config)
-    result = train_or_resume(config, before_steps=fit or say_forecast)
+    result = train_or_resume(config, before_steps=say_forecast)
     if is_main_process():
         report(result)
     return 0

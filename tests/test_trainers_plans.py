@@ -123,10 +123,10 @@ def test_a_run_says_before_its_first_step_how_long_it_takes_and_what_is_there_so
 def test_minutes_and_epochs_contradict_each_other(monkeypatch):
     config = RunConfig(train=TrainConfig(epochs=3))
     with pytest.raises(ConfigError, match="leave out --epochs 3, or --minutes"):
-        planned(config, minutes=5, until=0.0)
+        next(planned(config, minutes=5, until=0.0))
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="with torchrun give --epochs"):
-        planned(dataclasses.replace(config, train=TrainConfig()), minutes=5, until=0.0)
+        next(planned(dataclasses.replace(config, train=TrainConfig()), minutes=5, until=0.0))
 
 
 def run_with_deadline(folder, schedule, seconds_of):
@@ -174,7 +174,7 @@ def test_a_planned_run_repeats_from_its_config_to_the_bit(tmp_path, capsys):
     words = ["train", "--labels-per-class", "10", "--device", "cpu", "--tb", "scalars", "--workers", "0"]
     words += ["--output-dir", str(tmp_path)]
     assert main.main([*words, "--minutes", "0.001", "--run-name", "planned"]) == 0
-    assert "plan  0.001 minutes, 100 training images: 0." in capsys.readouterr().out
+    assert "plan  0.001 minutes, 100 training images" in capsys.readouterr().out
     config = tmp_path / "digits" / "planned" / "config.json"
     assert read_json(config)["train"]["epochs"] <= 1
     assert main.main(["train", "--config", str(config), "--run-name", "again"]) == 0

@@ -1,10 +1,11 @@
-"""`--minutes M`: the plan of a run, made by a measurement of pace on this machine before it starts."""
+"""`--minutes M`: the plan of a run or two, made by a measurement of pace on this machine before it starts."""
 
-import dataclasses
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -16,17 +17,36 @@ from trainers.errors import ConfigError
 from trainers.fitting import Deadline, Fit
 from trainers.job import Job, prepare
 from trainers.pace import Pace, measure
-from trainers.plans import Candidate, Plan, choose, filled_in, from_scratch
+from trainers.plans import Candidate, Plan, choose, filled_in, from_scratch, may_do_better
+from trainers.weights_at_hand import HINT, Ranked, rank
+from vit.config import EMBEDDED_WEIGHTS
 
 AS_GIVEN = Candidate("the model as given", {})
+LOOKING = 0.3
+"""Share of the time that may be spent on looking at the images with weights at hand."""
+NEARLY = 0.8
+"""Share of the best accuracy of frozen weights from which a small ViT is worth training as a whole."""
+PROBE_STEPS = 1500
 
 
-def planned(config: RunConfig, *, minutes: float, until: float) -> tuple[RunConfig, Callable[[Run], object]]:
-    """The options with whatever was left open chosen for a run that ends at `until` (of `time.monotonic`), and what
-    fits its end to that time while it runs: the `before_steps` of `trainers.run.train`.
+@dataclass(frozen=True)
+class PlannedRun:
+    """The options of a run, and what is to be called with it before its steps (see `trainers.run.train`)."""
+
+    config: RunConfig
+    before_steps: Callable[[Run], object] | None = None
+
+
+def planned(config: RunConfig, *, minutes: float, until: float) -> Iterator[PlannedRun]:
+    """The runs that make the most of the time until `until` (of `time.monotonic`); the best of them is to be kept.
+
+    Each is planned when it is asked for.
+
+    Where the model was left open and there are weights at hand, their linear probe comes first. It takes a moment, and
+    a model that is trained follows where it may do better.
 
     Raises:
-        ConfigError: epochs are given too, or there are several processes.
+        ConfigError: epochs are given too, or there are several runs or processes.
         whatever `trainers.job.prepare` raises.
     """
     if config.train.epochs is not None:
@@ -36,32 +56,68 @@ def planned(config: RunConfig, *, minutes: float, until: float) -> tuple[RunConf
     if config.data.folds is not None and config.data.fold is None:
         raise ConfigError("--minutes plans one run; with --folds give --epochs, or one --fold")
     with console.quiet():
-        job, plan, pace = plan_for(config, until)
-    images, reasons = job.data.dataset_sizes["train"], "; ".join(plan.reasons)
-    console.say(f"{'plan':>9}  {minutes:g} minutes, {images:,} training images: {plan.epochs:g} epochs;")
-    console.say(f"{'':>9}  {reasons}")
-    chosen = filled_in(config, plan.candidate.options)
-    chosen = dataclasses.replace(chosen, train=dataclasses.replace(chosen.train, epochs=plan.epochs))
-    return chosen, partial(Fit, deadline=Deadline(until, pace))
-
-
-def plan_for(config: RunConfig, until: float) -> tuple[Job, Plan, Pace]:
-    """Measure one candidate after the other, until one would see the images too seldom."""
-    open_model = config.model.name == "auto" and config.model.weights is None
-    job = trial(config, AS_GIVEN)
-    candidates, paces, epochs = [AS_GIVEN], [], []
-    if open_model:
+        job = trial(config, AS_GIVEN)
+    images, per_epoch = job.data.dataset_sizes["train"], job.steps_per_epoch
+    console.say(f"{'plan':>9}  {minutes:g} minutes, {images:,} training images")
+    candidates = [AS_GIVEN]
+    if config.model.name == "auto" and config.model.weights is None:
         candidates = list(from_scratch(float(np.median(native_sizes(job.data).min(axis=1)))))
+        rows = rank(config, seconds=LOOKING * (until - time.monotonic()))
+        if rows:
+            yield PlannedRun(named(probe_of(config, rows[0].options, per_epoch), "probe"))
+        else:
+            console.say(f"{'note':>9}  {HINT}")
+        if rows and not may_do_better(images, rows[0].low):
+            return
+        candidates = fine_tuned(rows) or candidates
+    yield fitting(config, candidates, until)
+
+
+def named(config: RunConfig, kind: str) -> RunConfig:
+    """The options with a name of its own for the first of two runs, where a person gave one."""
+    name = config.output.run_name
+    return config if name is None else replace(config, output=replace(config.output, run_name=f"{name}_{kind}"))
+
+
+def probe_of(config: RunConfig, options: dict[str, dict[str, Any]], per_epoch: int) -> RunConfig:
+    """A linear probe with enough steps, each of which takes milliseconds."""
+    probe = filled_in(config, options)
+    return replace(probe, train=replace(probe.train, epochs=min(100, max(20, -(-PROBE_STEPS // per_epoch)))))
+
+
+def fine_tuned(rows: Sequence[Ranked]) -> list[Candidate]:
+    """All of the best small ViT of the ranking trained, where its features are not far behind the best."""
+    for row in rows:
+        model = row.options["model"]
+        if model["name"] in EMBEDDED_WEIGHTS.values() and row.accuracy >= NEARLY * rows[0].accuracy:
+            options = {"model": model | {"trainable": "all"}, "train": {"schedule": "cooldown"}}
+            return [Candidate(f"{row.name}, all of it trained,", options)]
+    return []
+
+
+def fitting(config: RunConfig, candidates: Sequence[Candidate], until: float) -> PlannedRun:
+    """The run of the best of the candidates, and what fits its end to the time."""
+    with console.quiet():
+        plan, pace = plan_for(config, candidates, until)
+    console.say(f"{'plan':>9}  {plan.epochs:g} epochs: {'; '.join(plan.reasons)}")
+    chosen = filled_in(config, plan.candidate.options)
+    chosen = replace(chosen, train=replace(chosen.train, epochs=plan.epochs))
+    return PlannedRun(chosen, partial(Fit, deadline=Deadline(until, pace)))
+
+
+def plan_for(config: RunConfig, candidates: Sequence[Candidate], until: float) -> tuple[Plan, Pace]:
+    """Measure one candidate after the other, until one would see the images too seldom."""
+    paces, epochs = [], []
     for candidate in candidates:
         paces.append(measure(trial(config, candidate)))
         epochs.append(paces[-1].epochs(until - time.monotonic()))
         if epochs[-1] < candidate.wants:
             break
     plan = choose(candidates[: len(epochs)], epochs)
-    return job, plan, paces[candidates.index(plan.candidate)]
+    return plan, paces[candidates.index(plan.candidate)]
 
 
 def trial(config: RunConfig, candidate: Candidate) -> Job:
     """The job of a candidate, to be measured."""
     filled = filled_in(config, candidate.options)
-    return prepare(dataclasses.replace(filled, train=dataclasses.replace(filled.train, epochs=1)))
+    return prepare(replace(filled, train=replace(filled.train, epochs=1)))

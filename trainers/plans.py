@@ -51,6 +51,16 @@ def from_scratch(side: float) -> Iterator[Candidate]:
             yield Candidate(f"vit_nano_8 with a stem at {size} px", options, wants)
 
 
+FEWEST, GOOD = 2_000, 0.97
+"""Training images below which a model trained from the start stayed behind ImageNet's frozen weights, and the accuracy
+of those above which there is little to gain."""
+
+
+def may_do_better(train_images: int, probe: float) -> bool:
+    """Whether training a whole model may beat a linear probe that is at least this accurate."""
+    return train_images >= FEWEST and probe < GOOD
+
+
 def filled_in(config: RunConfig, options: dict[str, dict[str, Any]]) -> RunConfig:
     """`config` with `options` where it still has the application's defaults, and its epochs left open."""
     given, default = to_dict(config), to_dict(RunConfig())
