@@ -87,7 +87,7 @@ def page(
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
-        finalize=_printable,
+        finalize=lambda value: value if isinstance(value, Markup) else printable(str(value)),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -111,10 +111,6 @@ def page(
         settings_table=settings_table(results),
         versions_table=versions_table(results),
     )
-
-
-def _printable(value: Any) -> Any:
-    return value if isinstance(value, Markup) else printable(str(value))
 
 
 def confused_classes(results: Sequence[ConditionResult]) -> list[tuple[str, Table]]:

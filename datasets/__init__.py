@@ -10,7 +10,6 @@ _HOMES = {
     "DATASETS": "config",
     "build_dataloaders": "loaders",
     "class_weights": "loaders",
-    "skipped": "loaders",
     "data_report": "description",
     "describe": "description",
     "fingerprint": "splits",

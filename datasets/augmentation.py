@@ -4,8 +4,7 @@ B batch, C channels, S side of the model's input.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -20,47 +19,27 @@ from datasets.transforms import Pipeline
 SMALL = 64  # up to this input side an image is shifted, not cropped out of a larger one: too few pixels to give away
 
 
-@dataclass(frozen=True)
-class Preset:
-    """An augmentation preset as a card: what it does, where it comes from, what the train step adds."""
+class Preset(NamedTuple):
+    """What the train step adds to an augmentation preset: MixUp and CutMix, each with its alpha, 0 for none."""
 
-    name: str
-    does: str
-    source: str
     mixup_alpha: float = 0.0
     cutmix_alpha: float = 0.0
 
 
 PRESETS: dict[str, Preset] = {
-    preset.name: preset
-    for preset in (
-        Preset("none", "The evaluation transform: resize, centre crop.", "no augmentation"),
-        Preset(
-            "light",
-            "A random crop of the image resized by 8/7, mirrored half the time. Up to 64 px: a random shift by an "
-            "eighth at most. Up to 64 px and where mirroring would change the label: rotation by up to 10 degrees, "
-            "scale 0.9-1.1, shift by up to a tenth.",
-            "Krizhevsky et al. 2012, section 4.1 (crop, mirror); He et al. 2016, section 4.2 (shift of small images); "
-            "Simard et al. 2003 (affine distortions of digits)",
-        ),
-        Preset(
-            "standard",
-            "Random resized crop (8-100 % of the area), mirror, RandAugment (2 operations, magnitude 9 of 30); in the "
-            "step MixUp 0.2 or CutMix 1.0.",
-            "torchvision's reference recipe for vit_b_16 (references/classification, 2022)",
-            mixup_alpha=0.2,
-            cutmix_alpha=1.0,
-        ),
-        Preset(
-            "strong",
-            "Random resized crop (8-100 % of the area), mirror, RandAugment (2 operations, magnitude 27 of 30), random "
-            "erasing with probability 0.25; in the step MixUp 0.8 or CutMix 1.0.",
-            "DeiT: Touvron et al. 2021, table 9 (RandAugment 9 of 10 is 27 of torchvision's 30)",
-            mixup_alpha=0.8,
-            cutmix_alpha=1.0,
-        ),
-        Preset("recolour", "Withdrawn, for it changed no result. Old runs that name it still open.", "no augmentation"),
-    )
+    # The evaluation transform.
+    "none": Preset(),
+    # A random crop of the image resized by 8/7, mirrored half the time (Krizhevsky et al. 2012, section 4.1). Up to 64
+    # px a shift by an eighth at most (He et al. 2016, section 4.2); where mirroring would change the label, rotation by
+    # up to 10 degrees, scale 0.9-1.1, shift by up to a tenth (Simard et al. 2003).
+    "light": Preset(),
+    # torchvision's reference recipe for vit_b_16 (references/classification, 2022): random resized crop (8-100 % of the
+    # area), mirror, RandAugment (2 operations, magnitude 9 of 30).
+    "standard": Preset(mixup_alpha=0.2, cutmix_alpha=1.0),
+    # DeiT (Touvron et al. 2021, table 9): the same with magnitude 27 of 30, random erasing with probability 0.25.
+    "strong": Preset(mixup_alpha=0.8, cutmix_alpha=1.0),
+    # Withdrawn, for it changed no result. Old runs that name it still open.
+    "recolour": Preset(),
 }
 
 

@@ -126,10 +126,6 @@ class PathTable(Sequence[str]):
         start, end = self._ends[place : place + 2]
         return self._characters[start:end].decode("utf-8", "surrogateescape")
 
-    @property
-    def nbytes(self) -> int:
-        return len(self._characters) + self._ends.nbytes
-
 
 @dataclass(frozen=True, eq=False)
 class Samples:

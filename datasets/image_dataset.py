@@ -33,6 +33,8 @@ class ImageDataset(Dataset):
         self.beside: np.ndarray | None = None
         """(n, K): numbers to learn beside the label, of each row; a batch then ends with its own."""
         self._kept = self._pixels_as_stored()
+        self.in_memory = self._kept is not None
+        """Whether the set needs no cache: its pixels are at hand as they are stored."""
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -52,11 +54,6 @@ class ImageDataset(Dataset):
     def path(self, index: int) -> str:
         """The stable relative id of a sample, as in split.csv."""
         return self.samples.paths[int(self.indices[index])]
-
-    @property
-    def in_memory(self) -> bool:
-        """Whether the set needs no cache: its pixels are at hand as they are stored."""
-        return self._kept is not None
 
     def native_size(self, index: int) -> tuple[int, int]:
         """(width, height) of a picture as it comes, from its header."""

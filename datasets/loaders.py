@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from datasets.augmentation import PRESETS, train_pipeline
-from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, ImageSpecLike, Samples, image_set, samples_of
+from datasets.augmentation import train_pipeline
+from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, ImageSpecLike, Samples, image_set
 from datasets.cache import SHARE_OF_FREE_MEMORY, ImageCache, available_memory
 from datasets.config import DATASETS, IMBALANCE, Columns, DataConfig
 from datasets.errors import DataError
@@ -80,8 +80,7 @@ def build_dataloaders(
         UnknownDataSet: neither a built-in set nor a path.
     """
     samples = require_complete(subset_training(split_samples(config), config))
-    preset = PRESETS["light" if config.augment == "auto" else config.augment]
-    augmentation = train_pipeline(preset.name, spec, mirror=samples.mirror)
+    augmentation = train_pipeline("light" if config.augment == "auto" else config.augment, spec, mirror=samples.mirror)
     loaders: dict[str, DataLoader] = {}
     for split in SPLITS:
         if not (samples.splits == SPLITS.index(split)).any():
@@ -179,11 +178,6 @@ def balancing_weights(counts: np.ndarray) -> torch.Tensor:
     times another: with 47 a model called everything the rare class."""
     bounded = np.maximum(counts, counts.max() / IMBALANCE)
     return torch.from_numpy(counts.sum() / ((counts / bounded).sum() * bounded)).float()
-
-
-def skipped(bundle: DataBundle) -> tuple[str, ...]:
-    """The unreadable images that `on_bad_image=skip` left out before training."""
-    return samples_of(bundle).skipped
 
 
 def _leave_out_unreadable(samples: Samples, config: DataConfig) -> Samples:

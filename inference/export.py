@@ -1,6 +1,7 @@
 """Export a classifier, and refuse to leave a file that does not compute what the model computes."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from datasets.bundle import BatchKey, image_set
 from datasets.errors import DataError
 from datasets.files import replacing
 from datasets.loaders import build_dataloaders
@@ -113,22 +115,13 @@ def comparison_images(classifier: Classifier, paths: Sequence[str], *, count: in
         if not pictures:
             raise DataError(f"{', '.join(paths)}: no image to compare on")
         return pipeline.normalise(torch.from_numpy(np.stack(pictures))), "given images"
-    own = _own_images(classifier, count)
-    if own is not None:
-        return own, "val images of the run"
+    if classifier.run_dir is not None:
+        config = read_run_config(classifier.run_dir)
+        with suppress(DataError, ValueError, OSError):  # gone, moved or damaged
+            loader = build_dataloaders(config.data, classifier.spec, seed=config.train.seed).dataloaders["val"]
+            rows = np.arange(min(count, len(image_set(loader))))
+            return image_set(loader).__getitems__(BatchKey(0, rows))[0], "val images of the run"
     return generated_images(classifier.spec, count), "generated images (the run's own are gone; --images names some)"
-
-
-def _own_images(classifier: Classifier, count: int) -> Tensor | None:
-    if classifier.run_dir is None:
-        return None
-    config = read_run_config(classifier.run_dir)
-    try:
-        loader = build_dataloaders(config.data, classifier.spec, seed=config.train.seed).dataloaders["val"]
-        batch = torch.stack([loader.dataset[row][0] for row in range(min(count, len(loader.dataset)))])  # type: ignore[arg-type]
-    except (DataError, ValueError, OSError):  # gone, moved or damaged
-        return None
-    return batch
 
 
 def generated_images(spec: ImageSpec, count: int) -> Tensor:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from fake_sets import Spec, class_folders
 
-from datasets import DataConfig, DataError, build_dataloaders, class_weights, describe, fingerprint, skipped
+from datasets import DataConfig, DataError, build_dataloaders, class_weights, describe, fingerprint
 from datasets.bundle import samples_of
 from datasets.cache import ImageCache, available_memory
 
@@ -57,7 +57,7 @@ def test_skipped_images_are_found_before_training_and_listed(tmp_path):
     bundle = build(damaged(tmp_path), on_bad_image="skip")
     assert sum(bundle.dataset_sizes.values()) == 22
     assert bundle.dataset_sizes["test"] == 4  # the test split is still drawn
-    assert [name for line in skipped(bundle) for name in ("a/003.jpg", "b/007.jpg") if name in line] == [
+    assert [name for line in samples_of(bundle).skipped for name in ("a/003.jpg", "b/007.jpg") if name in line] == [
         "a/003.jpg",
         "b/007.jpg",
     ]

@@ -168,7 +168,7 @@ def test_the_fingerprint_changes_with_any_file_label_or_split(tmp_path):
 def test_a_million_paths_cost_their_characters():
     names = [f"image_{i:07d}.jpg" for i in range(100_000)]
     table = PathTable(names)
-    assert table.nbytes < 26 * len(names)
+    assert sum(map(memoryview.nbytes.__get__, map(memoryview, vars(table).values()))) < 26 * len(names)
     assert table[77] == names[77]
     assert table[len(names) - 1] == names[-1]
     assert list(PathTable(["ü/é.png", "a"])) == ["ü/é.png", "a"]

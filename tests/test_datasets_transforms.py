@@ -165,11 +165,7 @@ def test_a_grey_picture_fills_three_channels_and_one_channel_stays_one():
     torch.testing.assert_close(three[0], one[0])
 
 
-def test_every_preset_is_a_card_with_its_source():
-    for name, card in PRESETS.items():
-        assert card.name == name
-        assert len(card.does) > 20
-        assert card.source
+def test_an_unknown_preset_is_told_the_known_ones():
     with pytest.raises(ValueError, match="unknown augmentation preset 'wild'; known: none, light"):
         train_pipeline("wild", Spec())
 

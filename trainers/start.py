@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from datasets import skipped
+from datasets.bundle import samples_of
 from datasets.files import folder_aside
 from datasets.splits import fingerprint, write_split
 from trainers import distributed, lock
@@ -60,7 +60,7 @@ def describe_start(job: Job, requested: dict[str, Any]) -> dict[str, Any]:
     """The content of meta.json."""
     meta = describe_environment(command_line(), job.device, fingerprint(job.data))
     meta |= {"processes": distributed.world_size()}
-    return meta | {"skipped_images": list(skipped(job.data)), "requested": requested}
+    return meta | {"skipped_images": list(samples_of(job.data).skipped), "requested": requested}
 
 
 def write_inputs(folder: Path, job: Job, meta: dict[str, Any]) -> None:
