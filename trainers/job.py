@@ -28,8 +28,8 @@ from trainers.optim import build_optimizer, learning_rate
 from trainers.probe import HeadWeights, cached_features, head_of
 from trainers.seeding import seed_everything
 from trainers.student import Student
-from vit import Blueprint, ImageSpec, ModelConfig, VisionTransformer, WeightsError, attention_path
-from vit.config import HF_PREFIX, OWN_PREFIX
+from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, attention_path
+from vit.config import HF_PREFIX, OWN_PREFIX, VIT_SHAPES
 from vit.param_groups import param_groups
 from vit.parts import parts, recompute_activations
 
@@ -170,7 +170,7 @@ def _prepare(config: RunConfig, checkpoint: dict[str, Any] | None, given: Given)
         model.load_state_dict(checkpoint["model"])
     if config.train.checkpoint_activations:
         recompute_activations(list(parts(model).blocks))
-    config = dataclasses.replace(config, model=record_attention(config, model))
+    config = dataclasses.replace(config, model=record_attention(config))
     student = None
     if targets is not None:
         dataset: Any = data.dataloaders["train"].dataset
@@ -216,9 +216,9 @@ def read_data(config: RunConfig, spec: ImageSpec, given: Given = NOTHING) -> Dat
     return data
 
 
-def record_attention(config: RunConfig, model: nn.Module) -> ModelConfig:
+def record_attention(config: RunConfig) -> ModelConfig:
     """The model options with the attention path that this device, precision and length take written out."""
-    if config.model.attention != "auto" or not isinstance(model, VisionTransformer):
+    if config.model.attention != "auto" or config.model.name not in VIT_SHAPES:
         return config.model
     dtype = AMP_DTYPES[config.train.amp] or torch.float32
     path = attention_path(torch.device(config.train.device).type, dtype)

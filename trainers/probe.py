@@ -20,7 +20,6 @@ from datasets.loaders import Loader, stop_workers
 from datasets.sampling import BatchKey, OrderedBatchSampler
 from trainers.engines import autocast
 from trainers.errors import ConfigError
-from vit import VisionTransformer
 from vit.parts import parts
 
 
@@ -47,10 +46,7 @@ def head_of(model: nn.Module) -> nn.Module:
     own = parts(model)
     if own.after_backbone is not None:
         return own.after_backbone
-    head = list(own.head)
-    if isinstance(model, VisionTransformer) and len(head) == 2:
-        return nn.Sequential(head[0], nn.Tanh(), head[1])  # the layer of `representation_size`
-    return head[0] if len(head) == 1 else nn.Sequential(*head)
+    return own.head[0] if len(own.head) == 1 else nn.Sequential(*own.head)
 
 
 class HeadWeights:

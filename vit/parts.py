@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
-from vit.model import LinearPatchEmbed, VisionTransformer
-
 
 @dataclass(frozen=True)
 class Parts:
@@ -35,15 +33,14 @@ class HasParts(Protocol):
 
 
 def parts(model: nn.Module) -> Parts:
-    """The parts of a model that `build_model` made."""
-    if isinstance(model, VisionTransformer):
-        head = [layer for layer in (model.pre_logits, model.head) if layer is not None]
-        return Parts(list(model.blocks), [model.norm], head)
+    """The parts of a model that `build_model` made, told by its modules: naming classes would import all libraries."""
     if isinstance(model, HasParts):
         return model.find_parts()
-    # torchvision's are told by their modules: naming the classes would import it where it is not needed.
     children: dict[str, Any] = dict(model.named_children())
-    if {"encoder", "heads"} <= children.keys():  # its VisionTransformer
+    if {"embedding", "blocks", "norm", "head"} <= children.keys():  # the ViT of vit/model.py
+        before = [children["pre_logits"], nn.Tanh()] if "pre_logits" in children else []
+        return Parts(list(children["blocks"]), [children["norm"]], [*before, children["head"]])
+    if {"encoder", "heads"} <= children.keys():  # torchvision's
         return Parts(list(children["encoder"].layers), [children["encoder"].ln], [children["heads"]])
     if {"layer4", "fc"} <= children.keys():  # its ResNet: the four stages are the blocks
         stages = [children[f"layer{number}"] for number in (1, 2, 3, 4)]
@@ -138,9 +135,9 @@ def position_embeddings(model: nn.Module) -> Tensor | None:
 def patch_filters(model: nn.Module) -> Tensor | None:
     """What the patch embedding multiplies a patch with: (D, C, P, P); None for other than ViTs."""
     for module in model.modules():
-        if isinstance(module, LinearPatchEmbed):
-            side = module.patch_size
-            return module.projection.weight.detach().unflatten(1, (-1, side, side))
+        projection, side = (getattr(module, name, None) for name in ("projection", "patch_size"))
+        if isinstance(projection, nn.Linear) and side is not None:  # patches cut out, then one Linear
+            return projection.weight.detach().unflatten(1, (-1, side, side))
         if isinstance(module, nn.Conv2d):  # the first convolution, if it sees every pixel once
             return module.weight.detach() if module.stride == module.kernel_size != (1, 1) else None
     return None
