@@ -1,0 +1,81 @@
+"""Small words that people type: --version, meta variables, YAML, several seeds, a dry run that names no gone folder."""
+
+import pytest
+from fake_sets import class_folders
+
+import main
+from commands.arguments import UsageError, options_of
+from trainers.config import load_config
+from trainers.errors import ConfigError
+from vit.config import MODEL_NAMES
+
+
+def help_of(name, capsys):
+    import importlib
+
+    with pytest.raises(SystemExit):
+        options_of(importlib.import_module(f"commands.{name}"), ["--help"], prog="main.py")
+    return " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+
+@pytest.mark.xfail(strict=True)
+def test_version_names_the_application_and_what_it_stands_on(capsys):
+    assert main.main(["--version"]) == 0
+    assert "torch 2." in capsys.readouterr().out
+
+
+@pytest.mark.xfail(strict=True)
+def test_help_says_what_to_put_in_place_of_a_word_and_lists_the_models(capsys):
+    words = help_of("train", capsys)
+    assert "--data NAME|PATH" in words
+    assert "--weights NAME|PATH|RUN" in words
+    assert "--trainable all|head|last:K" in words
+    assert all(name in words for name in MODEL_NAMES)
+    assert " RUN " in help_of("evaluate", capsys)
+    assert " IMAGE" in help_of("predict", capsys)
+
+
+@pytest.mark.xfail(strict=True)
+def test_a_yaml_config_is_answered_with_its_first_lines_as_toml(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("train:\n  lr: 0.1\n")
+    with pytest.raises(ConfigError, match=r"YAML is not read; the same as TOML: \[train\], then a line lr = 0.001"):
+        load_config(path)
+
+
+@pytest.mark.xfail(strict=True)
+def test_several_seeds_end_in_mean_and_spread(capsys, tmp_path):
+    data = class_folders(tmp_path / "set", {"a": 12, "b": 12})
+    words = f"--data {data} --model vit_micro_2 --image-size 8 --epochs 1 --device cpu --workers 0 --tb scalars".split()
+    words += ["--output-dir", str(tmp_path / "runs")]
+    assert main.main(["train", *words, "--seeds", "2", "--seed", "3"]) == 0
+    out = capsys.readouterr().out
+    assert "2 seeds, 3 and 4: mean (standard deviation)" in out
+    assert {path.name for path in (tmp_path / "runs" / "set").iterdir()} >= {"vit_micro_2_s3", "vit_micro_2_s4"}
+    with pytest.raises(UsageError, match="seeds=0 must be at least 1"):
+        from commands.train import parse
+
+        parse(["--seeds", "0"], prog="train")
+
+
+@pytest.mark.xfail(strict=True)
+def test_a_dry_run_names_no_folder_that_is_gone(capsys, tmp_path):
+    data = class_folders(tmp_path / "set", {"a": 12, "b": 12})
+    words = f"--data {data} --model vit_micro_2 --image-size 8 --epochs 3 --device cpu --workers 0".split()
+    assert main.main(["train", "--dry-run", *words]) == 0
+    out = capsys.readouterr().out
+    assert "dry run passed" in out
+    assert "tensorboard --logdir" not in out
+    assert "/run\n" not in out
+
+
+@pytest.mark.xfail(strict=True)
+@pytest.mark.parametrize(("name", "head"), [("x.heic", b"\0\0\0\x18ftypheic"), ("x.gif", b"GIF89a")])
+def test_pictures_of_a_kind_that_is_not_read_are_named_as_what_they_are(capsys, tmp_path, name, head):
+    root = class_folders(tmp_path / "set", {"a": 12, "b": 12})
+    (root / "a" / name).write_bytes(head + b"\0" * 50)
+    from datasets.sources.image_folder import read_image_folder
+
+    (note,) = read_image_folder(root).usable().notes
+    assert f"a/{name}" in note
+    assert "convert them to JPEG or PNG" in note
