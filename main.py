@@ -30,7 +30,8 @@ the same one pretrained, on 1,797 scanned digits, in about two minutes.
 commands:
 {commands}
 
-python main.py COMMAND --help lists a command's options; --debug shows the traceback of an error."""
+python main.py COMMAND --help lists a command's options; --version names the libraries;
+--debug shows the traceback of an error."""
 
 
 def main(argv: list[str]) -> int:
@@ -40,6 +41,13 @@ def main(argv: list[str]) -> int:
     argv = [word for word in argv if word != "--debug"]
     if argv[:1] in (["--help"], ["-h"]):
         print(USAGE.format(commands="\n".join(f"  {name:<10} {text}" for name, text in COMMANDS.items())))
+        return 0
+    if argv == ["--version"]:
+        from importlib.metadata import version
+
+        print(
+            ", ".join(f"{name} {version(name)}" for name in ("torch", "torchvision", "pytorch-ignite", "tensorboard"))
+        )
         return 0
     if not argv:
         from commands.compare import STORY

@@ -97,6 +97,8 @@ class TrainOptions(RunConfig):
     minutes: float | None = None
     """Plan the run for this time, start and end included: the pace on this machine is measured, then epochs, and the
     model and image size that were left open, are chosen."""
+    seeds: int = 1
+    """Train so many runs, with --seed and the numbers that follow it; give the mean and spread of their scores."""
     dry_run: bool = False
     """Two batches of everything (train, validate, save, load, resume), what a step costs, and nothing left behind."""
     find_lr: bool = False
@@ -113,6 +115,10 @@ def parse_train_options(argv: Sequence[str], *, prog: str) -> TrainOptions:
     options: TrainOptions = parse(TrainOptions, argv, prog=prog)
     if options.minutes is not None and not options.minutes > 0:
         raise UsageError(f"--minutes {options.minutes:g} must be greater than 0")
+    if options.seeds > 1 and options.minutes is not None:
+        raise UsageError("--minutes plans one run: leave out --seeds, or give --epochs")
+    if options.seeds < 1:
+        raise UsageError(f"seeds={options.seeds} must be at least 1")
     if options.config is None and options.recipe is None:
         return options
     base = RunConfig() if options.recipe is None else recipe_config(options.recipe)

@@ -33,7 +33,7 @@ class Options:
     Exit code 0: clean, or warnings only; 3: training would be wrong.
     """
 
-    data: tyro.conf.Positional[str]
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME|PATH")]
     """A folder, a CSV or TSV table, a zip, or a built-in set."""
     data_root: Path = Path("data")
     """Where built-in sets are found, or downloaded to."""

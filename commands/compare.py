@@ -34,7 +34,7 @@ class Options(RunConfig):
     repeated.
     """
 
-    runs: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = ()
     """Finished run directories to compare, in place of training new ones."""
     arms: tuple[str, ...] = ()
     """Models to compare, each as MODEL[,option=value...]: "vit_b_16,weights=none,trainable=last:4"."""

@@ -28,7 +28,7 @@ class Options:
     --device is for --data; a run's own splits are scored where it trained.
     """
 
-    run: Annotated[str, tyro.conf.Positional]
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """A run directory, `latest`, an export (.safetensors, .onnx, .pt2), a weights file (with --model), or hf:ID."""
     split: Literal["train", "val", "test"] | None = None
     """Which split to score. Default: val of the run's own data; every image of --data."""

@@ -16,7 +16,7 @@ class Options:
     compared with the model on real images first; one that computes something else is not left behind.
     """
 
-    run: Annotated[str, tyro.conf.Positional]
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """A run directory, `latest`, a weights file (with --model), or hf:ID_OR_FOLDER."""
     format: Literal["safetensors", "onnx", "pt2"] = "safetensors"
     """safetensors: weights, in torchvision's names where its class fits. onnx, pt2: the whole computation."""

@@ -36,9 +36,9 @@ class Options:
     name of a class, that is taken as its true label.
     """
 
-    run: Annotated[str, tyro.conf.Positional]
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """A run directory, `latest`, an export (.safetensors, .onnx, .pt2), a weights file (with --model), or hf:ID."""
-    paths: Annotated[tuple[str, ...], tyro.conf.Positional]
+    paths: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE")]
     """Images."""
     top: int = 1
     """How many classes to give per image, the most probable first."""

@@ -13,7 +13,7 @@ from commands.train import report
 class Options:
     """Train a stopped run to its end, as if it had never stopped."""
 
-    run: Annotated[str, tyro.conf.Positional]
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """A run directory, or `latest`."""
     epochs: int | float | None = None
     """Train for this many epochs in all instead of the planned number; the learning rate is planned anew."""

@@ -18,7 +18,7 @@ class Options:
     can reach it, unless --host says otherwise; nothing is fetched from elsewhere, kept or logged.
     """
 
-    run: Annotated[str, tyro.conf.Positional]
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """A run directory, `latest`, an export (.safetensors, .onnx, .pt2), a weights file (with --model), or hf:ID."""
     port: int = 7860
     """TCP port; 0 takes a free one."""

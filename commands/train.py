@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from statistics import mean, stdev
 from typing import TYPE_CHECKING
 
-from commands.arguments import TrainOptions, parse_train_options
+from commands.arguments import TrainOptions, UsageError, parse_train_options
 from trainers.config import RunConfig
 from trainers.recipes import card
 
@@ -33,6 +35,8 @@ def main(options: TrainOptions) -> int:
         if not rehearsal and config.train.loop == "ignite":
             return train_best(runs)
         config = next(runs).config
+    if options.seeds > 1 and not rehearsal:
+        return train_seeds(config, options.seeds)
     return rehearse(config, find_lr=options.find_lr) if rehearsal else train(config)
 
 
@@ -94,6 +98,28 @@ def train_folds(config: RunConfig) -> int:
     for score in SCORES:
         print(f"{score:>9}  {found.mean(score):.4f} ({found.spread(score):.4f})")
     print(f"{'table':>9}  {found.table}")
+    return 0
+
+
+def train_seeds(config: RunConfig, count: int) -> int:
+    """Ordinary runs that differ in their seed alone; one that is there already is taken up by --auto-resume."""
+    from trainers.interruption import signals
+    from trainers.resume import train_or_resume
+
+    if config.data.folds is not None or config.train.loop == "plain":
+        raise UsageError("--seeds trains ordinary runs: leave out --folds and --loop plain")
+    results, seeds = [], [config.train.seed + number for number in range(count)]
+    with signals.hinting("the same command with --auto-resume goes on where this one stopped"):
+        for seed in seeds:
+            name = config.output.run_name and f"{config.output.run_name}_s{seed}"
+            train, output = replace(config.train, seed=seed), replace(config.output, run_name=name)
+            results.append(train_or_resume(replace(config, train=train, output=output)))
+    print(f"\n{count} seeds, {seeds[0]} {'and' if count == 2 else 'to'} {seeds[-1]}: mean (standard deviation)")
+    for split, scores in (("val", [result.val for result in results]), ("test", [result.test for result in results])):
+        for score in ("accuracy", "balanced_accuracy", "loss", "macro_f1"):
+            values = [metrics[score] for metrics in scores if metrics is not None]
+            if len(values) > 1:
+                print(f"{split:>9}  {score:<17}  {mean(values):.4f} ({stdev(values):.4f})")
     return 0
 
 

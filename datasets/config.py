@@ -38,7 +38,7 @@ USUAL_COLUMNS = Columns()
 class DataConfig:
     """A labelled set of images."""
 
-    source: Annotated[str, tyro.conf.arg(name="data")] = "digits"
+    source: Annotated[str, tyro.conf.arg(name="data", metavar="NAME|PATH")] = "digits"
     """A built-in set, or the path of your own: a folder, a CSV table (path,label[,split]), or a zip of either."""
     root: Annotated[Path, tyro.conf.arg(name="data-root")] = Path("data")
     """Where built-in sets are found, or downloaded to."""

@@ -4,6 +4,7 @@ import base64
 import json
 import sys
 import threading
+from email import message_from_bytes
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,7 +20,6 @@ from trainers.errors import ConfigError
 
 PAGE = Path(__file__).with_name("serve_page.html")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-TYPES = ("image/jpeg", "image/png", "image/webp", "image/tiff", "image/bmp", "image/x-portable-pixmap")
 WAITING = 16  # images that are held in memory at once; one of them is classified
 PATIENCE = 10.0  # seconds that a further one waits for a place
 HEADERS = {
@@ -32,7 +32,7 @@ HEADERS = {
 
 
 class Server(ThreadingHTTPServer):
-    """Answers GET / with the page and POST /classify (the bytes of an image) with JSON."""
+    """Answers GET / with the page and POST /classify (the bytes of an image, or a form with one) with JSON."""
 
     daemon_threads = True
     request_queue_size = 256  # connections that the system keeps until a thread takes them; 5 by default
@@ -80,10 +80,6 @@ class Handler(BaseHTTPRequestHandler):
             return None
         if self.path != "/classify":
             return self._refuse(HTTPStatus.NOT_FOUND, "no such page")
-        kind = (self.headers.get("Content-Type") or "").partition(";")[0].strip().lower()
-        if kind not in TYPES:
-            known = ", ".join(name.removeprefix("image/") for name in TYPES)
-            return self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"{kind or 'this'} is not read; known: {known}")
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal():
             return self._refuse(HTTPStatus.LENGTH_REQUIRED, "the request does not say how long it is")
@@ -96,7 +92,7 @@ class Handler(BaseHTTPRequestHandler):
                 left -= len(part)
             return self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "too many images at once; try again in a second")
         try:
-            content = self.rfile.read(int(length))
+            content = first_part(self.headers.get("Content-Type") or "", self.rfile.read(int(length)))
             with self.server.one_at_a_time:
                 result = classify(self.server.classifier, content, top=self.server.top)
         finally:
@@ -129,6 +125,15 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Nothing is logged: whose picture was looked at is nobody's business."""
+
+
+def first_part(kind: str, body: bytes) -> bytes:
+    """The bytes of a picture: the body itself, whatever its type is called, or the first part of a form (curl -F)."""
+    if not kind.lower().startswith("multipart/form-data"):
+        return body
+    form = message_from_bytes(b"Content-Type: " + kind.encode("latin-1") + b"\r\n\r\n" + body)
+    part: Any = next(part for part in form.walk() if not part.is_multipart())
+    return part.get_payload(decode=True)
 
 
 def classify(classifier: Classifier, content: bytes, *, top: int = 5) -> dict[str, Any]:

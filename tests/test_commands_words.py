@@ -18,13 +18,11 @@ def help_of(name, capsys):
     return " ".join(capsys.readouterr().out.replace("│", " ").split())
 
 
-@pytest.mark.xfail(strict=True)
 def test_version_names_the_application_and_what_it_stands_on(capsys):
     assert main.main(["--version"]) == 0
     assert "torch 2." in capsys.readouterr().out
 
 
-@pytest.mark.xfail(strict=True)
 def test_help_says_what_to_put_in_place_of_a_word_and_lists_the_models(capsys):
     words = help_of("train", capsys)
     assert "--data NAME|PATH" in words
@@ -35,7 +33,6 @@ def test_help_says_what_to_put_in_place_of_a_word_and_lists_the_models(capsys):
     assert " IMAGE" in help_of("predict", capsys)
 
 
-@pytest.mark.xfail(strict=True)
 def test_a_yaml_config_is_answered_with_its_first_lines_as_toml(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("train:\n  lr: 0.1\n")
@@ -43,7 +40,6 @@ def test_a_yaml_config_is_answered_with_its_first_lines_as_toml(tmp_path):
         load_config(path)
 
 
-@pytest.mark.xfail(strict=True)
 def test_several_seeds_end_in_mean_and_spread(capsys, tmp_path):
     data = class_folders(tmp_path / "set", {"a": 12, "b": 12})
     words = f"--data {data} --model vit_micro_2 --image-size 8 --epochs 1 --device cpu --workers 0 --tb scalars".split()
@@ -58,7 +54,6 @@ def test_several_seeds_end_in_mean_and_spread(capsys, tmp_path):
         parse(["--seeds", "0"], prog="train")
 
 
-@pytest.mark.xfail(strict=True)
 def test_a_dry_run_names_no_folder_that_is_gone(capsys, tmp_path):
     data = class_folders(tmp_path / "set", {"a": 12, "b": 12})
     words = f"--data {data} --model vit_micro_2 --image-size 8 --epochs 3 --device cpu --workers 0".split()
@@ -69,7 +64,6 @@ def test_a_dry_run_names_no_folder_that_is_gone(capsys, tmp_path):
     assert "/run\n" not in out
 
 
-@pytest.mark.xfail(strict=True)
 @pytest.mark.parametrize(("name", "head"), [("x.heic", b"\0\0\0\x18ftypheic"), ("x.gif", b"GIF89a")])
 def test_pictures_of_a_kind_that_is_not_read_are_named_as_what_they_are(capsys, tmp_path, name, head):
     root = class_folders(tmp_path / "set", {"a": 12, "b": 12})

@@ -222,6 +222,8 @@ def load_config(path: Path, *, base: RunConfig | None = None) -> RunConfig:
     Raises:
         ConfigError: not a readable JSON or TOML file, an unknown key, or a wrong value.
     """
+    if path.suffix in (".yaml", ".yml"):
+        raise ConfigError(f"config {path}: YAML is not read; the same as TOML: [train], then a line lr = 0.001")
     try:
         text = path.read_text(encoding="utf-8")
         values = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)

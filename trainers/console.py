@@ -61,8 +61,8 @@ def count_parameters(model: nn.Module) -> tuple[int, int]:
     return sum(n for n, _ in sizes), sum(n for n, trains in sizes if trains)
 
 
-def announce(job: Job, run_dir: Path, *, defaults_source: str) -> None:
-    """The screen before step 1."""
+def announce(job: Job, run_dir: Path | None, *, defaults_source: str) -> None:
+    """The screen before step 1; without a `run_dir` that stays, none is named."""
     config = job.config
     total, trainable = count_parameters(job.model)
     train, data = config.train, config.data
@@ -98,9 +98,9 @@ def announce(job: Job, run_dir: Path, *, defaults_source: str) -> None:
         ),
         ("defaults", defaults_source),
         ("device", train.device),
-        ("run", str(run_dir)),
-        ("watch", f"tensorboard --logdir {run_dir.parent}"),
     ]
+    if run_dir is not None:
+        rows += [("run", str(run_dir)), ("watch", f"tensorboard --logdir {run_dir.parent}")]
     for label, text in rows:
         say(f"{label:>9}  {text}")
     say()

@@ -28,7 +28,7 @@ def dry_run(config: RunConfig) -> RunResult:
         folder = Path(name) / "run"
         config = dataclasses.replace(config, output=dataclasses.replace(config.output, output_dir=Path(name)))
         job = prepare(config)
-        console.announce(job, folder, defaults_source=defaults.lookup(job.config).source)
+        console.announce(job, None, defaults_source=defaults.lookup(job.config).source)
         console.say_what_has_no_effect(job)
         pace, epochs = measure(job), job.config.train.epochs or 0
         first = shortened(job, epochs=1)

@@ -197,9 +197,8 @@ def replan(job: Job, checkpoint: dict[str, Any], run_dir: Path) -> None:
     now = schedule(job)(min(done, job.total_steps - 1))
     say(f"{epochs} epochs instead of {planned}: the learning rate at step {done} jumps from {then:.3g} to {now:.3g}")
     checkpoint["trainer"]["max_epochs"] = job.last_epoch
-    if "early_stopping" in checkpoint:  # one more epoch may show that it was worth it
-        stopping, patience = checkpoint["early_stopping"], job.config.train.patience
-        stopping["counter"] = min(stopping["counter"], patience - 1)
+    if "early_stopping" in checkpoint:  # the new epochs have the whole of its patience
+        checkpoint["early_stopping"]["counter"] = 0
     if distributed.is_main_process():
         # In this order: a finished run with other epochs in config.json would pass for one that has done them.
         write_json(run_dir / "summary.json", read_summary(run_dir) | {"status": "running"})

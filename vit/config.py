@@ -150,6 +150,9 @@ HYBRIDS: dict[str, dict[str, Any]] = {
 }
 """The transformer on a frozen feature map (Dosovitskiy et al. 2020, section 3.1): patches of 1 x 1 place of the map."""
 MODEL_NAMES: tuple[str, ...] = (*VIT_SHAPES, *TORCHVISION_MODELS, *PACKAGED_MODELS, *HYBRIDS)
+MODELS_IN_WORDS = ", ".join(
+    (*MODEL_NAMES, "hf:ID_OR_FOLDER, timm:NAME, or auto: vit_micro_2 for digits, else vit_tiny_16.")
+)
 DEFAULT_WEIGHTS = dict.fromkeys(TORCHVISION_MODELS, "IMAGENET1K_V1") | dict.fromkeys(
     (*PACKAGED_MODELS, *HYBRIDS), "imagenet"
 )
@@ -165,15 +168,14 @@ WEIGHT_SOURCES = ("torchvision", "timm", "huggingface", "google", "ours")
 class ModelConfig:
     """Which model, where its weights come from, and which of its parameters train."""
 
-    name: Annotated[str, tyro.conf.arg(name="model")] = "auto"
-    """Model name, hf:ID_OR_FOLDER or timm:NAME; auto: vit_micro_2 for digits, vit_tiny_16 for photographs."""
-    weights: str | None = None
+    name: Annotated[str, tyro.conf.arg(name="model", metavar="NAME", help=MODELS_IN_WORDS)] = "auto"
+    weights: Annotated[str | None, tyro.conf.arg(metavar="NAME|PATH|RUN")] = None
     """none, a file, a run, or a name: fashion_mnist (comes with vit_nano_8), IMAGENET1K_V1 (the default of vit_b_16 and
     resnet18), imagenet (of the efficientnet ones, from a pip package). Others start from none. auto, for train: of
     those at hand the ones that suit the images best, after one look at each, as a linear probe."""
     weights_source: Literal["torchvision", "timm", "huggingface", "google", "ours"] | None = None
     """Whose parameter names the weights file uses. Default: told from the names themselves."""
-    trainable: str = "all"
+    trainable: Annotated[str, tyro.conf.arg(metavar="all|head|last:K")] = "all"
     """Which parameters train: all, head (a linear probe), or last:K (head, final norm and the last K blocks)."""
     image_size: int | None = None
     """Side of the square input, in pixels. Default: the model's own; positions are interpolated to any other."""

@@ -36,6 +36,7 @@ def read_image_folder(root: Path, name: str | None = None) -> Reading:
     if not len(paths):
         raise DataError(
             f"{root} has no images in class folders; expected {root}/<class>/<image> or {root}/train/<class>/<image>"
+            + "".join(f"; {note}" for note in tree.notes())
         )
     class_names = sorted(set().union(*tree.classes.values()))
     samples = Samples(
@@ -109,12 +110,16 @@ class _Tree:
     def notes(self) -> tuple[str, ...]:
         """What a person who trains should know about the set."""
         unlabelled = [problem.path for problem in self.problems if problem.kind == "split_without_classes"]
+        notes = [f"{folder}/ has no class folders, so no labels: it is not used" for folder in unlabelled]
         other = [problem.path for problem in self.problems if problem.kind == "unsupported_file"]
-        more = f" and {len(other) - 1} more" if len(other) > 1 else ""
-        return (
-            *(f"{folder}/ has no class folders, so no labels: it is not used" for folder in unlabelled),
-            *([f"not images, by their names, and left out: {other[0]}{more}"] if other else []),
-        )
+        pictures = [path for path in other if path.lower().endswith(_UNREAD_PICTURES)]
+        for files, what, advice in (
+            (pictures, "pictures of a kind that is not read", "; convert them to JPEG or PNG"),
+            ([path for path in other if path not in pictures], "not images, by their names, and", ""),
+        ):
+            if files:
+                notes.append(f"{what} left out: {some(files, 1)}{advice}")
+        return tuple(notes)
 
     def _split(self, folder: str, split: str) -> Iterator[tuple[str, list[str]]]:
         """The class folders in a split folder (or in the root, split ""); all else in there is out of place."""
