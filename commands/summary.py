@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from commands import arguments
-from vit.config import ModelConfig
+from vit.config import WHAT_THEY_ARE, ModelConfig
 
 if TYPE_CHECKING:
     from vit.summary import Summary
@@ -78,6 +78,8 @@ def lines(name: str, summary: Summary) -> Iterator[str]:
     for stage, shape in summary.stages:
         yield f"  {stage:<{stages}}  {_shape(shape)}"
     yield ""
+    if name in WHAT_THEY_ARE:
+        yield f"what it is  {WHAT_THEY_ARE[name]}"
     yield f"parameters  {summary.parameters:,}, of which {summary.trainable:,} train"
     yield f"GFLOPs      {summary.flops / 1e9:.3f} per image, forward, as this model runs it; training takes 3x that"
     yield "            1 multiply-add = 2 FLOPs; matrix products and convolutions only (torch.utils.flop_counter)"

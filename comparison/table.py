@@ -9,6 +9,7 @@ from comparison.results import ArmResult, ConditionResult, Pair
 from comparison.runs import Comparison
 from datasets.text import csv_text, printable
 from trainers.console import duration
+from vit.config import WHAT_THEY_ARE
 
 WIDTH = 120
 MARKS = {"better": "+", "worse": "-", "unclear": "?", "same": "="}
@@ -118,6 +119,8 @@ def notes(comparison: Comparison, results: Results, *, marks: str = f"; {MARKS_E
         "accuracy: mean ± standard deviation over n seeds; Wilson: one run's interval, lowest to highest of the runs",
         f"McNemar: seeds at which the exact test of the two runs gives p <= 0.05{marks}",
     ]
+    models = {run.config["model"]["name"] for arm in comparison.conditions[0].arms for run in arm.runs}
+    lines += [f"{model}: {WHAT_THEY_ARE[model]}" for model in sorted(models & WHAT_THEY_ARE.keys())]
     if runs[0].scored == "val":
         lines.append("the scored images also chose the epoch of every run: all accuracies are a little too high")
     if any(len(result.pairs) > 1 for result in results):

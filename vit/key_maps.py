@@ -28,7 +28,7 @@ class Family:
     to_ours: Callable[[Mapping[str, Tensor]], Tensors]
     signature: re.Pattern[str]  # a name that every file of this family has, and no other family uses
     image_spec: ImageSpec = field(default_factory=ImageSpec)
-    layer_norm_eps: float = 1e-6
+    layer_norm_eps: float | None = 1e-6
     position_rule: PositionRule = "bicubic"
     note: str = ""
     same_order: bool = False
@@ -208,6 +208,7 @@ FAMILIES: dict[str, Family] = {
         to_ours=dict,
         signature=re.compile(r"_conv_stem\.weight"),
         image_spec=ImageSpec(mean=(0.498,) * 3, std=(0.502,) * 3, interpolation="bicubic", crop_fraction=0.875),
+        layer_norm_eps=None,
         same_order=True,
     ),
     "ours": Family(

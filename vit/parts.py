@@ -104,6 +104,13 @@ def _train_unfrozen_parts(model: nn.Module, mode: bool = True) -> nn.Module:
     return model
 
 
+def set_layer_norm_eps(model: nn.Module, eps: float | None) -> None:
+    """Give every LayerNorm this epsilon; None leaves them as they are."""
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm) and eps is not None:
+            module.eps = eps
+
+
 def recompute_activations(blocks: list[nn.Module]) -> None:
     """Keep only the input of each block in training, and compute its activations again in the backward pass: less
     memory for more time (Chen et al. 2016). Its dropout draws the same numbers the second time."""

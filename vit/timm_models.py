@@ -14,12 +14,10 @@ from torch import nn
 
 from vit.config import TIMM_PREFIX, ImageSpec, ModelConfig, refuse_options
 from vit.errors import MissingPackage, WeightsError
+from vit.parts import set_layer_norm_eps
 from vit.weight_files import require_digest
 
-_LACKS = (
-    "stochastic_depth", "pool", "patch_embedding", "representation_size", "attention", "attention_dropout",
-    "layer_norm_eps",
-)  # fmt: skip
+_LACKS = ("stochastic_depth", "pool", "patch_embedding", "representation_size", "attention", "attention_dropout")
 
 
 @dataclass(frozen=True)
@@ -81,6 +79,7 @@ def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
     if not (pretrained and settings.num_classes == num_classes):
         nn.init.zeros_(head.weight)
         nn.init.zeros_(head.bias)
+    set_layer_norm_eps(model, config.layer_norm_eps)
     # A processor computes convolutions of few channels in half the time where an image's channels lie side by side.
     return model.to(memory_format=torch.channels_last)
 

@@ -8,6 +8,7 @@ from torch import nn
 from torchvision import models
 
 from vit.config import ImageSpec, ModelConfig, nearest_sizes, refuse_options
+from vit.parts import set_layer_norm_eps
 from vit.weight_files import fetch
 
 log = logging.getLogger(__name__)
@@ -37,10 +38,7 @@ def _build_vit_b_16(config: ModelConfig, num_classes: int) -> nn.Module:
     )
     if config.in_channels != 3:
         model.conv_proj = nn.Conv2d(config.in_channels, model.hidden_dim, PATCH_SIZE, stride=PATCH_SIZE)
-    if config.layer_norm_eps is not None:
-        for module in model.modules():
-            if isinstance(module, nn.LayerNorm):
-                module.eps = config.layer_norm_eps
+    set_layer_norm_eps(model, config.layer_norm_eps)
     return model
 
 

@@ -1,0 +1,73 @@
+"""Backbones of timm, from the first step to every use of the result; random weights, tiny images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from small_run import labelled_photos
+
+from datasets.config import DataConfig
+from inference.classifier import open_classifier
+from inference.evaluate import evaluate_run
+from inference.export import export
+from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.result import load
+from trainers.resume import resume
+from trainers.run import train
+from vit.attention_maps import attention_weights
+from vit.config import WHAT_THEY_ARE, ModelConfig
+
+pytest.importorskip("timm", reason="requirements-extras.txt is not installed")
+
+
+def config_of(tmp_path: Path, epochs: int, **model) -> RunConfig:
+    data = labelled_photos(tmp_path / "photos", n=8)
+    return RunConfig(
+        model=ModelConfig(**{"weights": "none"} | model),
+        data=DataConfig(source=str(data), augment="none", batch_size=8, workers=0),
+        train=TrainConfig(epochs=epochs, device="cpu", amp="off"),
+        output=OutputConfig(output_dir=tmp_path / "runs", run_name="r", tb="scalars"),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "trainable", "attends"),
+    [
+        ("efficientnet_lite0", "head", False),
+        ("efficientnet_lite0", "last:1", False),
+        ("efficientnet_lite2", "all", False),
+        ("efficientnet_lite0_vit", "all", True),
+        ("timm:test_vit", "last:1", True),
+        ("timm:test_convnext", "head", False),
+    ],
+)
+def test_a_run_is_resumed_evaluated_exported_and_explained(name, trainable, attends, tmp_path, capsys) -> None:
+    size = 160 if name.startswith("timm") else 64
+    result = train(config_of(tmp_path, 1, name=name, trainable=trainable, image_size=size))
+    assert (name not in WHAT_THEY_ARE) or WHAT_THEY_ARE[name] in capsys.readouterr().out
+    resumed = resume(result.run_dir, epochs=2)
+    assert [row["epoch"] for row in resumed.history] == [0, 1, 2]
+    evaluation = evaluate_run(result.run_dir, split="val")
+    assert evaluation.metrics == pytest.approx({key: resumed.val[key] for key in evaluation.metrics}, abs=1e-6)
+    assert any("ImageNet" in note for note in evaluation.notes) == (name in WHAT_THEY_ARE)
+    model, spec, _ = load(result.run_dir)
+    images = torch.randn(2, 3, spec.image_size, spec.image_size)
+    with torch.no_grad():
+        expected = model(images)
+    for kind in ("safetensors", "onnx", "pt2"):
+        file = tmp_path / f"model.{kind}"
+        parity, _note = export(open_classifier(str(result.run_dir)), kind, file)
+        assert parity.good
+        torch.testing.assert_close(
+            open_classifier(str(file), trust=True).logits(images), expected, atol=1e-4, rtol=1e-3
+        )
+    if attends:
+        logits, attention = attention_weights(model, images)
+        torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-4)
+        assert all(torch.allclose(weights.sum(-1), torch.ones(())) for weights in attention)
+    else:
+        with pytest.raises(ValueError, match="has no attention weights; the ViTs do"):
+            attention_weights(model, images)
