@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -47,19 +46,15 @@ class CheckpointWriter:
     def __call__(self, checkpoint: Mapping, filename: str, metadata: Mapping | None = None) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         stem = filename.removesuffix(".pt")
-        need, free = _tensor_bytes(checkpoint) * 1.02 + 1e5, shutil.disk_usage(self.folder).free
-        if need > free:
-            raise OSError(
-                f"a checkpoint of {need / 1e6:.0f} MB does not fit: {free / 1e6:.0f} MB are free in {self.folder}"
-            )
         aside = aside_of(self.folder / stem)
         try:
             with open(aside, "wb") as file:
                 torch.save(dict(checkpoint), file)  # not to a path: its name would be in the bytes
             final = self.folder / f"{stem}_{_hash(aside)}.pt"
             put(aside, final)
-        except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError about its zip writer
-            raise OSError(f"checkpoint {stem} could not be written to {self.folder}: {error}") from error
+        except (OSError, RuntimeError) as error:  # of a full disk torch makes a RuntimeError about its zip writer
+            reason = error.__context__ or error
+            raise OSError(f"checkpoint {stem} could not be written to {self.folder}: {reason}") from error
         finally:
             aside.unlink(missing_ok=True)
         self.prune(final)
@@ -148,13 +143,3 @@ def _hash(path: Path) -> str:
     """The first 8 hex digits of a file's SHA-256."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:8]
-
-
-def _tensor_bytes(tree: Any) -> int:
-    if isinstance(tree, torch.Tensor):
-        return tree.numel() * tree.element_size()
-    if isinstance(tree, Mapping):
-        return sum(_tensor_bytes(item) for item in tree.values())
-    if isinstance(tree, list | tuple):
-        return sum(_tensor_bytes(item) for item in tree)
-    return 0
