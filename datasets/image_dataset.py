@@ -1,8 +1,9 @@
 """One split as a torch Dataset that makes whole batches."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -59,7 +60,8 @@ class ImageDataset(Dataset):
         """(width, height) of a picture as it comes, from its header."""
         if self.samples.pixels is not None:
             return self.samples.pixels.shape[2], self.samples.pixels.shape[1]
-        return image_size(self.samples.file(int(self.indices[index])))
+        with saying_what_helps():
+            return image_size(self.samples.file(int(self.indices[index])))
 
     def original(self, index: int) -> np.ndarray:
         """The picture as decoded, before resizing and augmentation: uint8 (C, H, W)."""
@@ -93,12 +95,8 @@ class ImageDataset(Dataset):
         index = int(self.indices[row])
         if self.samples.pixels is not None:
             return from_array(self.samples.pixels[index], self.pipeline.channels)
-        try:
+        with saying_what_helps():
             return read_image(self.samples.file(index), channels=self.pipeline.channels)
-        except DataError as error:
-            raise DataError(
-                f"{error}; `check` lists all such files, and --on-bad-image skip leaves them out"
-            ) from error
 
     def _pixels_as_stored(self) -> np.ndarray | None:
         """A set held in memory at the very size that is stored needs no preparation: (n, C, h, w), one copy."""
@@ -111,6 +109,15 @@ class ImageDataset(Dataset):
         if pixels.shape[3] > self.pipeline.channels:
             return None  # colour to grey is the decoder's work
         return np.ascontiguousarray(pixels[self.indices].transpose(0, 3, 1, 2))
+
+
+@contextmanager
+def saying_what_helps() -> Iterator[None]:
+    """Let the error about an unreadable image name the two ways out."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{error}; --on-bad-image skip leaves such images out, `check` lists them") from error
 
 
 def cpu_count() -> int:

@@ -1,13 +1,19 @@
 """Small words that people type: --version, meta variables, YAML, several seeds, a dry run that names no gone folder."""
 
+import re
+import textwrap
+from pathlib import Path
+
 import pytest
 from fake_sets import class_folders
 
 import main
 from commands.arguments import UsageError, options_of
-from trainers.config import load_config
+from trainers.config import load_config, to_dict
 from trainers.errors import ConfigError
 from vit.config import MODEL_NAMES
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def help_of(name, capsys):
@@ -73,3 +79,19 @@ def test_pictures_of_a_kind_that_is_not_read_are_named_as_what_they_are(capsys, 
     (note,) = read_image_folder(root).usable().notes
     assert f"a/{name}" in note
     assert "convert them to JPEG or PNG" in note
+
+
+def test_the_example_of_a_config_is_read_and_its_keys_are_all_there(tmp_path):
+    page = (ROOT / "docs" / "train.md").read_text(encoding="utf-8")
+    path = tmp_path / "run.toml"
+    path.write_text(textwrap.dedent("    [model]" + page.partition("    [model]")[2].partition("| table |")[0]))
+    config = load_config(path)
+    assert (config.model.name, config.data.batch_size, config.train.patience) == ("vit_micro_4", 64, 5)
+    for section, values in to_dict(config).items():
+        (row,) = re.findall(rf"^\| `\[{section}\]` \| (.*) \|$", page, re.MULTILINE)
+        assert row == ", ".join(f"`{key}`" for key in values)
+
+
+def test_the_readme_names_every_model():
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [name for name in MODEL_NAMES if f"`{name}`" not in page] == []

@@ -2,6 +2,7 @@
 
 import csv
 import re
+from pathlib import Path
 
 import pytest
 from fake_sets import Spec, class_folders, save, write_table
@@ -44,7 +45,7 @@ def unequal(root):
 
 
 def two_of_each(root):
-    return class_folders(root, dict.fromkeys("abcdefgh", 2))
+    return class_folders(root, dict.fromkeys(("ant", "bee", "cat", "dog", "eel", "fox", "gnu", "hen"), 2))
 
 
 def nested(root):
@@ -60,7 +61,7 @@ def nested(root):
         (several_labels, "multi_label", r"'\|' joins 6 labels into 6 combinations, such as 'daisy\|white'"),
         (numbers, "regression", "30 different decimal numbers, 1.5 to 10.49"),
         (unequal, "imbalance", "66 images of common, 6 of rare: 11 to 1"),
-        (two_of_each, "few_images", "2 images"),
+        (two_of_each, "few_images", "2 images; 5 or more help"),
         (nested, "folder_of_folders", r"3 folders of images \('one', 'two', 'zero'\).*set/Dataset"),
     ],
 )
@@ -148,3 +149,50 @@ def test_what_check_finds_can_be_left_out_of_training(tmp_path):
     assert "2 images left out, as" in words
     assert "found.csv" in words
     assert "no file" in train_says(root, tmp_path, exclude=tmp_path / "gone.csv")
+
+
+def other_names(root):
+    return semicolons(root)
+
+
+def broken(root):
+    class_folders(root, {"a": 12, "b": 12})
+    whole = (root / "a" / "003.png").read_bytes()
+    (root / "a" / "003.png").write_bytes(whole[: len(whole) // 2])
+    return root
+
+
+ODD_SETS = {
+    "two images a class": two_of_each,
+    "one class": lambda root: class_folders(root, {"a": 20}),
+    "280 images against 6": lambda root: class_folders(root, {"common": 280, "rare": 6}),
+    "a table with several labels in a cell": several_labels,
+    "a table of measurements": numbers,
+    "the folder above the classes": nested,
+    "a table with other column names, and semicolons": other_names,
+    "a broken image": broken,
+}
+
+
+def odd_row(name, root):
+    """A line of the table in docs/check.md: what check finds, and what train says about the same."""
+    source = ODD_SETS[name](root / "set")
+    report = check_source(str(source))
+    found = [
+        f"**{first.severity}** {first.kind}" + f" ({count} times)" * (count > 1) for count, first in report.kinds()
+    ]
+    try:
+        bundle = build_dataloaders(DataConfig(source=str(source), root=root / "data", cache="off", workers=0), Spec())
+        said = [line for line in describe(bundle) if line.startswith("note")]
+        for loader in bundle.dataloaders.values():
+            list(loader)
+    except DataError as error:
+        said = [f"refused: {error}"]
+    cells = [name, "<br>".join(found) or report.reading.form, "<br>".join(said)]
+    return "| " + " | ".join(cell.replace(str(root), "DATA").replace("|", "\\|") for cell in cells) + " |"
+
+
+@pytest.mark.parametrize("name", ODD_SETS)
+def test_the_page_about_check_says_word_for_word_what_is_said(tmp_path, name):
+    page = Path(__file__).resolve().parent.parent / "docs" / "check.md"
+    assert odd_row(name, tmp_path) in page.read_text(encoding="utf-8").splitlines()

@@ -36,8 +36,8 @@ KINDS: dict[str, tuple[Severity, str]] = {
     "outside_archive": ("error", "a table out of an archive names a file outside the archive"),
     "outside_root": ("warning", "the table names a file outside its own folder: it does not move with it"),
     # classes
-    "regression": ("error", "the labels are measurements, not classes (regression)"),
-    "multi_label": ("warning", "several labels in one (multi-label)"),
+    "regression": ("error", "labels that are measurements, not classes: regression"),
+    "multi_label": ("warning", "several labels in one: multi-label"),
     "folder_of_folders": ("warning", "a class folder that holds folders of images, but no image"),
     "empty_class": ("error", "a class without one training image"),
     "one_class": ("error", "there is only one class"),
