@@ -6,7 +6,7 @@ picture in two splits or under two labels, class maps that differ. Everything el
 
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -187,8 +187,8 @@ def _first_of_each(
             picture = pictures[index]
             kinds: dict[str, Problem] = {}
             for other in earlier.values():
-                for kind in _relations(picture, other):
-                    kinds.setdefault(kind, picture.problem(kind, _where(picture, other), other=other.path))
+                for problem in _copies(picture, other):
+                    kinds.setdefault(problem.kind, problem)
             findings += kinds.values()
             earlier.setdefault((picture.split, picture.label), picture)
     return [group[0] for group in groups.values()]
@@ -202,27 +202,22 @@ def _near_findings(pictures: Sequence[Picture], inspections: Sequence[Inspection
     best: dict[tuple[str, int], Problem] = {}
     for k in np.argsort(-correlation, kind="stable"):
         other, picture = pictures[left[k]], pictures[right[k]]  # left < right: the earlier split first
-        detail = f"{_where(picture, other)}; {'mirrored, ' if mirrored[k] else ''}similarity {correlation[k]:.3f}"
-        for kind in _relations(picture, other):
-            finding = picture.problem(f"near_{kind}", detail, other=other.path)
-            best.setdefault((kind, int(right[k])), finding)
+        near = f"{'mirrored, ' if mirrored[k] else ''}similarity {correlation[k]:.3f}"
+        for problem in _copies(picture, other, near):
+            best.setdefault((problem.kind, int(right[k])), problem)
     return list(best.values())
 
 
-def _relations(picture: Picture, other: Picture) -> list[str]:
-    """What is wrong with one picture being there as both."""
-    kinds = []
-    if picture.split != other.split:
-        kinds.append("duplicate_across_splits")
-    if picture.label != other.label:
-        kinds.append("duplicate_with_two_labels")
-    return kinds or ["duplicate"]
-
-
-def _where(picture: Picture, other: Picture) -> str:
-    parts = []
-    if picture.split != other.split:
-        parts.append(f"{picture.split} and {other.split}")
-    if picture.label != other.label:
-        parts.append(f"{picture.label} and {other.label}")
-    return ", ".join(parts) or f"both {picture.label}"
+def _copies(picture: Picture, other: Picture, near: str = "") -> Iterator[Problem]:
+    """What is wrong with one picture being there as both; `near` says how alike they are, if they are not the same."""
+    pairs = {
+        "duplicate_across_splits": (picture.split, other.split),
+        "duplicate_with_two_labels": (picture.label, other.label),
+    }
+    apart = {kind: f"{this} and {that}" for kind, (this, that) in pairs.items() if this != that}
+    where = ", ".join(apart.values()) or f"both {picture.label}"
+    for kind in apart or ["duplicate"]:
+        if near:
+            yield picture.problem(f"near_{kind}", f"{where}; {near}", other=other.path)
+        else:
+            yield picture.problem(kind, where, other=other.path)
