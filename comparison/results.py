@@ -1,6 +1,7 @@
 """The numbers of a comparison, computed once: per arm its scores and costs, per pair of arms the judgement."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations
 
 import numpy as np
@@ -170,9 +171,14 @@ def gflops(run: Run) -> float | None:
     """Of one image's forward pass: 2 per multiply-add (see vit/summary.py). None for a model of another version."""
     try:
         config = from_dict(ModelConfig, run.config["model"] | {"weights": "none", "weights_source": None})
-        with torch.device("meta"):  # shapes without numbers
-            model = build_model(config, num_classes=len(run.class_names))
+        return _flops(config, len(run.class_names)) / 1e9
     except (ValueError, ImportError, OSError):
         return None
+
+
+@lru_cache  # the arms of one condition are those of the next
+def _flops(config: ModelConfig, num_classes: int) -> int:
+    with torch.device("meta"):  # shapes without numbers
+        model = build_model(config, num_classes=num_classes)
     assert config.image_size is not None  # config.json holds resolved options
-    return summarise(model, in_channels=config.in_channels, image_size=config.image_size).flops / 1e9
+    return summarise(model, in_channels=config.in_channels, image_size=config.image_size).flops

@@ -1,6 +1,6 @@
 """Export a classifier, and refuse to leave a file that does not compute what the model computes."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -91,19 +91,13 @@ def compare(classifier: Classifier, logits: Callable[[Tensor], Tensor], images: 
     difference = largest = 0.0
     agreed: list[bool] = []
     for size in BATCH_SIZES:
-        for batch in _batches(images, size):
+        for start in range(0, min(len(images), 8 * size), size):  # of single images the first few will do
+            batch = images[torch.arange(start, start + size) % len(images)]  # whole, from the first image on again
             expected, exported = classifier.logits(batch), logits(batch).detach()
             difference = max(difference, float((expected - exported).abs().max().nan_to_num(torch.inf)))
             largest = max(largest, float(expected.abs().max()))
             agreed += (expected.argmax(1) == exported.argmax(1)).tolist()
     return Parity(len(images), origin, difference, largest, float(np.mean(agreed)))
-
-
-def _batches(images: Tensor, size: int) -> Iterator[Tensor]:
-    """Whole batches; of single images only the first few, which is what that size is there to test."""
-    for start in range(0, min(len(images), 8 * size), size):
-        batch = images[start : start + size]
-        yield batch if len(batch) == size else images[torch.arange(start, start + size) % len(images)]
 
 
 def comparison_images(classifier: Classifier, paths: Sequence[str], *, count: int = 64) -> tuple[Tensor, str]:

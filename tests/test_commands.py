@@ -30,6 +30,8 @@ def test_train_then_evaluate_a_folder_of_images(capsys, tmp_path):
     data = image_folder(tmp_path / "pets")
     code, out, err = train_briefly(capsys, data, tmp_path / "runs")
     assert code == 0, err
+    assert err == ""  # no terminal, so no bar
+    assert "\r" not in out
     assert "2 classes ('cat', 'dog')" in out
     assert f"tensorboard --logdir {tmp_path / 'runs'}" in out
     code, out, err = run(capsys, "evaluate", "latest", "--output-dir", tmp_path / "runs")
@@ -113,6 +115,7 @@ def test_changed_images_are_noticed_by_evaluate(capsys, tmp_path):
     assert "changed since the run" in err
 
 
+@pytest.mark.slow
 def test_a_log_file_gets_plain_lines_and_no_bar(tmp_path):
     data = image_folder(tmp_path / "pets")
     done = subprocess.run(

@@ -102,7 +102,7 @@ def test_the_example_opens_what_torchvisions_class_cannot_hold(capsys, tmp_path,
     assert names == [prediction.predicted for prediction in expected]
 
 
-@pytest.mark.parametrize("kind", ["safetensors", "pt2"])
+@pytest.mark.parametrize("kind", ["safetensors", pytest.param("pt2", marks=pytest.mark.slow)])
 def test_an_export_may_be_read_by_whom_the_umask_lets(capsys, tmp_path, kind):
     file = tmp_path / f"m.{kind}"
     before = os.umask(0o027)

@@ -146,7 +146,7 @@ def test_what_a_killed_writer_left_goes_with_the_next_write_and_a_living_one_kee
     assert {path.name for path in tmp_path.iterdir()} == {"table.csv", of_another_run.name, far.name}
 
 
-@pytest.mark.parametrize("kind", ["safetensors", "pt2"])
+@pytest.mark.parametrize("kind", ["safetensors", pytest.param("pt2", marks=pytest.mark.slow)])
 def test_an_export_to_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, capsys, kind):
     run, target = make_run(tmp_path / "run"), tmp_path / f"model.{kind}"
     with full_disk(4096):

@@ -125,15 +125,13 @@ def _in_memory(name: str, class_names: tuple[str, ...], train: _Part, test: _Par
             raise DataError(
                 f"{name}: {len(pixels)} images and {len(labels)} labels of {len(class_names)} classes disagree"
             )
-    counts = [len(train[1]), len(test[1])]
-    train_paths = [f"{name}/train/{i:05d}" for i in range(counts[0])]
-    test_paths = [f"{name}/test/{i:05d}" for i in range(counts[1])]
+    counts = {"train": len(train[1]), "test": len(test[1])}
     return Samples(
         name=name,
         class_names=class_names,
-        paths=PathTable(train_paths + test_paths),
+        paths=PathTable(f"{name}/{part}/{i:05d}" for part, count in counts.items() for i in range(count)),
         labels=np.concatenate([train[1], test[1]]).astype(np.int32),
-        splits=np.repeat(np.array([TRAIN, TEST], np.int8), counts),
+        splits=np.repeat(np.array([TRAIN, TEST], np.int8), [*counts.values()]),
         pixels=np.concatenate([train[0], test[0]]),
         mirror=mirror,
         val_fraction=0.1,

@@ -43,15 +43,14 @@ def obtain(resource: Resource, root: Path, *, name: str) -> Path:
     target = root / resource.path
     if target.is_file():
         return target
-    errors = []
     for url in resource.urls:
         try:
             return download(url, target, checksum=resource.checksum)
         except (OSError, http.client.HTTPException) as error:
-            errors.append(f"{getattr(error, 'reason', None) or error}")
+            reason = getattr(error, "reason", None) or error
     size = f" ({resource.size})" if resource.size else ""
     raise FileNotFoundError(
-        f"{name} is not in {root}/ and cannot be downloaded ({errors[-1]}): "
+        f"{name} is not in {root}/ and cannot be downloaded ({reason}): "
         f"fetch {resource.urls[0]}{size} and put it at {target}"
     )
 
@@ -70,17 +69,14 @@ def download(url: str, target: Path, *, checksum: str) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
     _receive(url, part)
-    actual = digest(part, checksum.partition(":")[0])
+    algorithm = checksum.partition(":")[0]
+    with open(part, "rb") as stream:
+        actual = f"{algorithm}:{hashlib.file_digest(stream, algorithm).hexdigest()}"
     if actual != checksum:
         part.unlink()
         raise DataError(f"{url} arrived damaged or changed: expected {checksum}, got {actual}; try again")
     put(part, target)
     return target
-
-
-def digest(file: Path, algorithm: str) -> str:
-    with open(file, "rb") as stream:
-        return f"{algorithm}:{hashlib.file_digest(stream, algorithm).hexdigest()}"
 
 
 def _receive(url: str, part: Path) -> None:
