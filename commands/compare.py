@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from comparison.plan import Request
 
 ARM_OPTIONS = {*flags(ModelConfig), *flags(TrainConfig), "--augment", "--batch-size"} - {
-    "--seed", "--epochs", "--device", "--max-minutes", "--patience", "--select", "--loop", "--model"
+    "--seed", "--epochs", "--device", "--max-minutes", "--patience", "--select", "--loop", "--model", "--threads"
 }  # fmt: skip
 """What may differ between arms; everything else is the same for all, or the result would mean nothing."""
 

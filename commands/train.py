@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import mean, stdev
 from typing import TYPE_CHECKING
 
@@ -65,12 +66,15 @@ def with_weights(config: RunConfig) -> RunConfig:
 def train(config: RunConfig) -> int:
     from trainers.distributed import is_main_process
     from trainers.forecast import say_forecast
+    from trainers.job import prepare
     from trainers.resume import train_or_resume  # torch takes seconds to import; --help should not
+    from trainers.threads import with_threads
 
     if config.train.loop == "plain":
         return train_without_ignite(config)
     if config.data.folds is not None and config.data.fold is None:
         return train_folds(config)
+    config = with_threads(config, partial(prepare, config))
     result = train_or_resume(config, before_steps=say_forecast)
     if is_main_process():
         report(result)

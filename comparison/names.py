@@ -12,6 +12,7 @@ _IRRELEVANT = {
     "model": {"attention", "weights_source"},
     "train": {
         "seed", "device", "save_every", "log_every", "checkpoint_activations", "compile", "cache_features", "loop",
+        "threads",
     },
     "data": {
         "source", "root", "split", "split_seed", "val_fraction", "test_fraction", "labels_per_class", "fraction",

@@ -10,6 +10,7 @@ from ignite.engine import Events
 
 import main
 from datasets.config import DataConfig
+from trainers import threads
 from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import OutputConfig, RunConfig, TrainConfig, from_dict, load_config, to_dict
 from trainers.errors import ConfigError
@@ -22,6 +23,7 @@ from trainers.planning import planned
 from trainers.plans import Candidate, choose, filled_in, from_scratch
 from trainers.run import train
 from trainers.run_directory import read_json
+from trainers.threads import chosen, with_threads
 from vit.config import ModelConfig
 
 SECONDS = [1, 5, 20, 60, 120, 300, 900, 3600, 36_000]
@@ -81,7 +83,7 @@ def test_a_candidate_fills_in_what_is_open_and_nothing_else(candidate):
     assert (filled.model.name, filled.train.epochs) == ("vit_nano_8", None)
     assert filled == filled_in(filled, candidate.options)
     everything: RunConfig = from_dict(RunConfig, candidate.options)
-    assert filled_in(everything, CANDIDATES[0].options) == everything
+    assert filled_in(everything, CANDIDATES[0].options).model == everything.model
 
 
 def test_an_input_is_not_much_larger_than_the_images():
@@ -185,3 +187,27 @@ def test_a_planned_run_repeats_from_its_config_to_the_bit(tmp_path, capsys):
 def read_metrics(run_dir):
     with (run_dir / "metrics.csv").open() as file:
         return [{name: row[name] for name in row if name not in TIMING_FIELDS} for row in csv.DictReader(file)]
+
+
+def test_fewer_threads_are_taken_only_where_they_are_much_faster(capsys):
+    assert chosen({1: 0.063, 2: 0.060}) == 2
+    assert chosen({1: 0.029, 2: 0.036}) == 2
+    assert capsys.readouterr().out == ""
+    assert chosen({1: 0.063, 2: 1.167}) == 1
+    assert "1, for others compute here: a forward pass takes 63 ms, 1167 with 2" in capsys.readouterr().out
+    assert chosen({1: 4.0, 2: 2.1, 4: 1.2, 8: 3.0}) == 4
+
+
+def test_threads_that_somebody_chose_are_kept_and_nothing_is_measured(monkeypatch):
+    def measured():
+        raise AssertionError
+
+    monkeypatch.setattr(threads.os, "getloadavg", lambda: (9.0, 9.0, 9.0))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert with_threads(RunConfig(train=TrainConfig(threads=1)), measured).train.threads == 1
+    assert with_threads(RunConfig(), measured).train.threads == 1  # as the tests set it
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr(threads, "cpu_count", lambda: 2)
+    assert not threads.shared_machine()  # one of two: somebody chose it
+    monkeypatch.setattr(threads, "cpu_count", lambda: 1)
+    assert threads.shared_machine()

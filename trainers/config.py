@@ -83,12 +83,15 @@ class TrainConfig:
     """Save within an epoch too, every so many steps. Default: at the end of each epoch only."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:N or mps."""
+    threads: int | None = None
+    """Threads that PyTorch computes with. Default: as many as there are processors, or OMP_NUM_THREADS; fewer where
+    others compute on the machine and a measurement shows that fewer are faster."""
     log_every: int | None = None
     """Optimizer steps between TensorBoard points. Default: about 200 points in a run."""
 
     def __post_init__(self) -> None:
         require_finite(self)
-        positive = ("epochs", "lr", "accumulate", "max_minutes", "save_every", "log_every", "teacher_size")
+        positive = ("epochs", "lr", "accumulate", "max_minutes", "save_every", "log_every", "teacher_size", "threads")
         for name in positive:
             value = getattr(self, name)
             if value is not None and not value > 0:

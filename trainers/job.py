@@ -143,6 +143,8 @@ def spec_of(given: Given, config: RunConfig) -> ImageSpec:
 
 def _prepare(config: RunConfig, checkpoint: dict[str, Any] | None, given: Given) -> Job:
     config = defaults.resolve(config)
+    if config.train.threads is not None:
+        torch.set_num_threads(config.train.threads)
     if given.model is not None:
         blueprint, spec = None, given.spec or spec_of(given, config)
     elif checkpoint is None:

@@ -19,7 +19,7 @@ from trainers.seeding import seed_step
 # The options of TrainConfig that this loop obeys; all others must be at their default.
 OBEYED = {
     "epochs", "optimizer", "lr", "weight_decay", "schedule", "warmup_epochs", "label_smoothing", "clip_norm", "seed",
-    "device", "loop",
+    "device", "loop", "threads",
 }  # fmt: skip
 
 

@@ -18,8 +18,9 @@ from trainers.fitting import Deadline, Fit
 from trainers.job import Job, prepare
 from trainers.pace import Pace, measure
 from trainers.plans import Candidate, Plan, choose, filled_in, from_scratch, may_do_better
-from trainers.weights_at_hand import HINT, Ranked, rank
-from vit.config import EMBEDDED_WEIGHTS
+from trainers.threads import with_threads
+from trainers.weights_at_hand import HINT, Ranked, at_hand, rank
+from vit.config import EMBEDDED_WEIGHTS, PACKAGED_MODELS
 
 AS_GIVEN = Candidate("the model as given", {})
 LOOKING = 0.3
@@ -62,10 +63,12 @@ def planned(config: RunConfig, *, minutes: float, until: float) -> Iterator[Plan
     candidates = [AS_GIVEN]
     if config.model.name == "auto" and config.model.weights is None:
         candidates = list(from_scratch(float(np.median(native_sizes(job.data).min(axis=1)))))
+    config = with_threads(config, partial(trial, config, candidates[0]))
+    if candidates != [AS_GIVEN]:
         rows = rank(config, seconds=LOOKING * (until - time.monotonic()))
         if rows:
             yield PlannedRun(named(probe_of(config, rows[0].options, per_epoch), "probe"))
-        else:
+        if all(model.name not in PACKAGED_MODELS for model in at_hand()):
             console.say(f"{'note':>9}  {HINT}")
         if rows and not may_do_better(images, rows[0].low):
             return

@@ -128,7 +128,8 @@ def was_asked_for(config: RunConfig, run_dir: Path) -> bool:
     """Whether a run was started with these options; `--auto-resume` changes nothing about a run."""
 
     def plain(options: dict[str, Any]) -> dict[str, Any]:
-        return options | {"output": options["output"] | {"auto_resume": None}}
+        train = options["train"] | {"threads": None}  # those of the run stay
+        return options | {"train": train, "output": options["output"] | {"auto_resume": None}}
 
     path = run_dir / "meta.json"
     meta = read_if_whole(path)
