@@ -60,10 +60,13 @@ def test_the_recipe_for_little_time_takes_its_rate_and_warm_up_from_the_number_o
     assert again.train == train  # a resumed run
 
 
-def lines_of_a_run(capsys, val_accuracies, *, train_accuracy=0.12, epochs=10):
+def lines_of_a_run(capsys, val_accuracies, *, train_accuracy=0.12, epochs=10, warmup=1):
     trainer = Engine(lambda engine, batch: None)
-    counts = np.array([30, 30, 40])
-    console.attach_learning_note(trainer, val_labels=np.repeat(range(3), counts), class_names=list("abc"), lr=2e-3)
+    val = SimpleNamespace(dataset=SimpleNamespace(labels=np.repeat(range(3), [30, 30, 40])))
+    train = TrainConfig(epochs=epochs, warmup_epochs=warmup, lr=2e-3, select="accuracy")
+    config = SimpleNamespace(train=train, data=SimpleNamespace(balance="none"))
+    data = SimpleNamespace(dataloaders={"val": val}, class_names=("a", "b", "c"))
+    console.attach_learning_note(trainer, SimpleNamespace(config=config, data=data))
     trainer.state.history = []
 
     @trainer.on(Events.EPOCH_STARTED)
@@ -81,8 +84,9 @@ def test_a_run_that_learns_nothing_says_so_once_after_a_fifth_and_what_to_type(c
     words = lines_of_a_run(capsys, [0.2, 0.41])
     assert words.count("not learning") == 1
     assert "after 2 of 10 epochs" in words
-    assert "always 'c' would be right about 40.0 %" in words
+    assert "always 'c' would be right about 40.0%" in words
     assert "--lr 0.0005" in words
+    assert lines_of_a_run(capsys, [0.2, 0.2, 0.2, 0.5], warmup=3.3) == ""
     words = lines_of_a_run(capsys, [0.2, 0.38], train_accuracy=0.99)
     assert "learns its training images alone" in words
     assert "--lr" not in words

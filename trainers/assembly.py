@@ -12,7 +12,6 @@ from typing import Any, Protocol, cast
 from ignite.engine import Engine, Events
 from torch import nn
 
-from datasets.bundle import image_set
 from trainers import console, distributed, handlers, heeding, tensorboard
 from trainers.budget import TimeBudget
 from trainers.config import RunConfig, to_dict
@@ -116,13 +115,7 @@ def attach_handlers(run: Run) -> None:
         run.best = BestCheckpoint(trainer, job, run.evaluated, run.run_dir)
         attach_files(trainer, run.run_dir)
         console.attach_epoch_lines(trainer, epochs=job.last_epoch)
-        console.attach_learning_note(
-            trainer,
-            val_labels=image_set(run.val_loader).labels,
-            class_names=job.data.class_names,
-            lr=options.lr or 0.0,
-            unequal=options.select == "balanced_accuracy",
-        )
+        console.attach_learning_note(trainer, job)
     if options.patience:
         run.states["early_stopping"] = handlers.attach_early_stopping(
             trainer, evaluator, patience=options.patience, select=options.select

@@ -1,7 +1,8 @@
 """What a person reads on the terminal: one screen before the first step, a line per epoch, a table at the end."""
 
 import logging
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from ignite.engine import Engine, Events
 from torch import nn
 from tqdm import tqdm
 
+from datasets.bundle import image_set
 from datasets.description import describe
 from trainers import distributed
 from trainers.config import TrainConfig
@@ -133,30 +135,28 @@ def attach_pace_note(trainer: Engine, *, max_minutes: float) -> None:
             say(f"{'note':>9}  at this pace {end}, before the learning rate is down; --epochs {int(fits)} fits")
 
 
-def attach_learning_note(
-    trainer: Engine, *, val_labels: np.ndarray, class_names: Sequence[str], lr: float, unequal: bool = False
-) -> None:
-    """After a fifth of the epochs: whether validation is no better than the name of the commonest class, within a
+def attach_learning_note(trainer: Engine, job: Job) -> None:
+    """After a fifth of the epochs and the warm-up: whether validation is no better than the commonest class, within a
     standard error, and what to type then."""
-    sizes = np.bincount(val_labels)
-    share = sizes.max() / sizes.sum()
+    train, sizes = job.config.train, np.bincount(image_set(job.data.dataloaders["val"]).labels)
+    share, commonest = sizes.max() / sizes.sum(), job.data.class_names[int(sizes.argmax())]
     margin = (share * (1 - share) / sizes.sum()) ** 0.5
+    when = math.ceil(max((train.epochs or 0) / 5, train.warmup_epochs or 0))
 
     @trainer.on(Events.EPOCH_COMPLETED)
     def note(engine: Engine) -> None:
-        row, epochs = engine.state.history[-1], engine.state.max_epochs
-        if row["epoch"] != -(-epochs // 5) or row["val_accuracy"] > share + margin:
+        row = engine.state.history[-1]
+        if row["epoch"] != when or row["val_accuracy"] > share + margin:
             return
-        if unequal:
+        if train.select == "balanced_accuracy" and job.config.data.balance == "none":
             hint = "it may call everything so: --balance sampler"
         elif row["train_accuracy"] < share + 0.1:
-            hint = f"a smaller rate may learn: --lr {lr / 4:.2g}"
+            hint = f"a smaller rate may learn: --lr {(train.lr or 0) / 4:.2g}"
         else:
             hint = "it learns its training images alone: more images, --augment strong, or --model vit_b_16 help"
         say(
-            f"{'note':>9}  not learning after {row['epoch']} of {epochs} epochs: {row['val_accuracy']:.1%} of the"
-            f" validation images are right, always {class_names[int(sizes.argmax())]!r} would be right about"
-            f" {share * 100:.1f} %; {hint}"
+            f"{'note':>9}  not learning after {when} of {train.epochs:g} epochs: {row['val_accuracy']:.1%} of the"
+            f" validation images are right, always {commonest!r} would be right about {share:.1%}; {hint}"
         )
 
 
