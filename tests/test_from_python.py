@@ -52,17 +52,17 @@ def net():
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Dropout(0.2), nn.ReLU(), nn.Linear(16, 3))
 
 
-def options(folder, *, model=None, epochs=4, **train_options):
+def options(folder, *, model=None, epochs=4, tb="scalars", **train_options):
     return RunConfig(
         model=ModelConfig(**(model or {})),
         data=DataConfig(batch_size=8, workers=0),
         train=TrainConfig(epochs=epochs, lr=0.03, device="cpu", **train_options),
-        output=OutputConfig(output_dir=folder, run_name="r"),
+        output=OutputConfig(output_dir=folder, run_name="r", tb=tb),
     )
 
 
 def test_a_module_and_datasets_of_ones_own_train_like_any_run(tmp_path):
-    result = train(options(tmp_path, epochs=20), model=net(), dataloaders=splits())
+    result = train(options(tmp_path, epochs=20, tb="standard"), model=net(), dataloaders=splits())
     assert result.run_dir == tmp_path / "noisy" / "r"
     assert result.val["accuracy"] > 0.8
     assert (result.run_dir / "eval" / "test_predictions.csv").read_text().count("\n") == 19
@@ -70,9 +70,14 @@ def test_a_module_and_datasets_of_ones_own_train_like_any_run(tmp_path):
     best.load_state_dict(read_checkpoint(checkpoints(result.run_dir / "checkpoints", "best")[0])["model"])
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    return run_content(train(options(folder, save_every=2), model=net(), dataloaders=splits()).run_dir)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_stopped_run_goes_on_exactly_though_the_datasets_draw_at_random(tmp_path, workers):
-    whole = run_content(train(options(tmp_path / "whole", save_every=2), model=net(), dataloaders=splits()).run_dir)
+def test_a_stopped_run_goes_on_exactly_though_the_datasets_draw_at_random(tmp_path, whole, workers):
 
     def stop_at_step_9(trainer):
         trainer.add_event_handler(Events.ITERATION_COMPLETED(once=9), crash)

@@ -189,7 +189,7 @@ def test_a_loss_that_is_not_finite_leaves_no_directory_before_the_first_checkpoi
 
 def test_a_taken_run_name_is_refused_before_training(tmp_path):
     config = short_run(tmp_path, epochs=1)
-    config = replace(config, output=OutputConfig(output_dir=tmp_path, run_name="mine"))
+    config = replace(config, output=OutputConfig(output_dir=tmp_path, run_name="mine", tb="scalars"))
     (tmp_path / "digits" / "mine").mkdir(parents=True)
     with pytest.raises(ConfigError, match="mine exists already"):
         train(config)
