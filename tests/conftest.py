@@ -4,6 +4,7 @@ order in which files run."""
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -49,3 +50,14 @@ def quick_disk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
+
+
+@pytest.fixture
+def two_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchvision's vit_b_16 with two narrow layers: the same classes, a thousandth of the time."""
+    from torchvision.models.vision_transformer import VisionTransformer
+
+    def narrow(*, num_classes: int, image_size: int, **options: Any) -> torch.nn.Module:
+        return VisionTransformer(image_size, 16, 2, 4, 32, 64, num_classes=num_classes, **options)
+
+    monkeypatch.setattr("torchvision.models.vit_b_16", narrow)

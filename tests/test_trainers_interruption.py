@@ -31,6 +31,7 @@ NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCP
 SIGNALS = [getattr(signal, name) for name in NAMES if hasattr(signal, name)]
 SMALL = ("--labels-per-class", "10", "--epochs", "2", "--device", "cpu", "--run-name", "r")
 NO_PICTURES = ("--tb", "scalars")
+FEW_IMAGES = ("--val-fraction", "0.03", "--test-fraction", "0.03")
 TWO_ARMS = ("--arms", "vit_nano_8", "vit_nano_8,pool=mean", "--seeds", "1", "--tune-lr", "off")
 
 
@@ -94,7 +95,7 @@ def signal_before(monkeypatch, name, signum=signal.SIGTERM):
 )
 def test_a_signal_in_any_phase_of_a_run_ends_it(tmp_path, capsys, monkeypatch, phase):
     steps = signal_before(monkeypatch, phase)
-    code = main.main(["train", "--data", "digits", *SMALL, "--output-dir", str(tmp_path)])
+    code = main.main(["train", "--data", "digits", *SMALL, *FEW_IMAGES, "--output-dir", str(tmp_path)])
     err = capsys.readouterr().err
     assert (code, len(steps) <= 1) == (143, True), err
     assert err.startswith("error: interrupted by SIGTERM")

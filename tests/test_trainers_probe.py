@@ -59,6 +59,7 @@ def test_the_head_of_the_features_is_the_model(model):
     }
 
 
+@pytest.mark.usefixtures("two_layers")
 @pytest.mark.parametrize("name", ["vit_micro_2", "vit_b_16", "resnet18"])
 def test_weights_cast_once_give_what_autocast_gives_to_the_last_bit(name):
     job = prepare(probe_config("unused", model={"name": name, "weights": "none", "image_size": 32}))

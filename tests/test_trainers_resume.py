@@ -72,7 +72,7 @@ def crashed(crashed_once, tmp_path):
     return shutil.copytree(crashed_once, tmp_path / "digits" / "r")
 
 
-@pytest.mark.parametrize("step", [3, 4, 6, 10, 12, 15])
+@pytest.mark.parametrize("step", [3, 4, 12, *(pytest.param(step, marks=pytest.mark.slow) for step in (6, 10, 15))])
 def test_a_run_that_crashed_after_any_step_ends_like_the_whole_one(tmp_path, whole, step):
     assert_ends_like(whole, train_until(step, tmp_path))
 

@@ -70,16 +70,6 @@ def two_patches(name: str) -> int:
     return 32 if name == "resnet18" else 2 * int(name.rsplit("_", 1)[1])
 
 
-@pytest.fixture
-def two_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torchvision's vit_b_16 with two narrow layers: the same classes, a thousandth of the time."""
-
-    def narrow(*, num_classes: int, image_size: int, **options: Any) -> nn.Module:
-        return TorchvisionViT(image_size, 16, 2, 4, 32, 64, num_classes=num_classes, **options)
-
-    monkeypatch.setattr("torchvision.models.vit_b_16", narrow)
-
-
 # --- the registry
 
 
