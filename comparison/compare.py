@@ -33,7 +33,7 @@ def compare_arms(request: Request) -> None:
     with ExitStack() as holding, signals.hinting("the same compare command goes on where this one stopped"):
         take_folder(plan, holding)
         announce(plan)
-        show(run_plan(plan), plan.folder)
+        show(run_plan(plan), plan.folder, watch=plan.folder)
         # The report is there: from now on the same command starts another comparison.
         write_json(plan.folder / "compare.json", {"status": "finished", "requested": to_dict(request)})
 
@@ -98,7 +98,8 @@ def compare_runs(names: Sequence[str], output: OutputConfig) -> None:
         warnings=left_out(runs, arms),
         command=command(),
     )
-    show(comparison, free_folder(output, data["source"], "compare"))
+    folder = free_folder(output, data["source"], "compare")
+    show(comparison, folder, watch=folder.parent)
 
 
 def command() -> str:
@@ -106,8 +107,8 @@ def command() -> str:
     return shlex.join(["python", *command_line()])
 
 
-def show(comparison: Comparison, folder: Path) -> None:
-    """Judge a comparison, write its report and print its tables."""
+def show(comparison: Comparison, folder: Path, *, watch: Path) -> None:
+    """Judge a comparison, write its report and print its tables; TensorBoard is to `watch` a folder."""
     # Only now: what matplotlib, scipy and scikit-learn take would count as memory of the runs before.
     from comparison.report import write_report
     from comparison.results import analyse
@@ -117,4 +118,4 @@ def show(comparison: Comparison, folder: Path) -> None:
     write_report(comparison, results, folder)
     print(f"\n{terminal_table(comparison, results)}\n")
     print(f"{'report':>9}  {folder / 'report.html'}")
-    print(f"{'watch':>9}  tensorboard --logdir {folder.parent}")
+    print(f"{'watch':>9}  tensorboard --logdir {watch}")

@@ -146,17 +146,16 @@ class Plan:
     def run_config(self, arm: PlannedArm, condition: int, *, seed: int, lr: float | None) -> RunConfig:
         """The options of one run. Its name says which it is, so that a stopped comparison finds it again."""
         labels = self.request.labels[condition]
-        parts = [self.folder.name, arm.slug, *([f"l{labels}"] if labels else []), f"s{seed}"]
+        name = f"{self.folder.name}/{arm.slug}/{labels or 'all'}/s{seed}"
         config, output = arm.config, arm.config.output
-        if len(self.rates(arm)) > 1:
-            parts.append(f"lr{lr:g}")
-            output = tuning(output) if seed == self.seeds[0] else output
+        if len(self.rates(arm)) > 1 and seed == self.seeds[0]:
+            name, output = f"{name}_lr{lr:g}", tuning(output)
         pictures = config.output.tb if seed == self.seeds[0] else "scalars"  # those of every seed say the same
         return replace(
             config,
             data=replace(with_labels(config.data, labels), split=self.split_file),
             train=replace(config.train, seed=seed, lr=lr, epochs=self.epochs[condition], select=self.select),
-            output=replace(output, run_name="_".join(parts), tb=pictures),
+            output=replace(output, run_name=name, tb=pictures),
         )
 
 

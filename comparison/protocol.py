@@ -23,7 +23,7 @@ def announce(plan: Plan) -> None:
         ("rates", f"{tuned} ({plan.why_tuned})"),
         ("runs", f"{plan.number_of_runs}, seeds {', '.join(map(str, plan.seeds))}, device {plan.device}"),
         ("folder", f"{plan.folder}{' (continued)' if plan.continued else ''}"),
-        ("watch", f"tensorboard --logdir {plan.folder.parent}"),
+        ("watch", f"tensorboard --logdir {plan.folder}"),
     ]
     for label, text in rows:
         console.say(f"{label:>9}  {text}")

@@ -1,6 +1,5 @@
-"""Everything a comparison leaves behind: table.csv, table.md, report.html, figures and a TensorBoard event file."""
+"""Everything a comparison leaves behind: table.csv, table.md, report.html, figures and TensorBoard's events."""
 
-import io
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -11,10 +10,9 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
-from PIL import Image
-from torch.utils.tensorboard import SummaryWriter
 
 from comparison.drawing import TITLES, Picture, confusion, draw
+from comparison.events import write_events
 from comparison.images import Disagreement, data_uri, disagreement, sights_of
 from comparison.names import settings_that_differ
 from comparison.results import ConditionResult
@@ -28,7 +26,8 @@ LISTED_PAIRS = 10  # of classes that an arm confuses
 
 
 def write_report(comparison: Comparison, results: Sequence[ConditionResult], folder: Path) -> list[Path]:
-    """Write the report, its figures and `tb/`; files appear whole or not at all, and replace those of an earlier one.
+    """Write the report, its figures and TensorBoard's `verdict/`; files appear whole or not at all, and replace those
+    of an earlier one.
 
     Images come from the runs' data set and attention from their weights; where these are gone, the report says so.
     """
@@ -46,8 +45,8 @@ def write_report(comparison: Comparison, results: Sequence[ConditionResult], fol
     with replacing(folder / "figures") as aside:
         for picture in pictures:
             write_bytes(aside / picture.file, picture.png)
-    with replacing(folder / "tb") as aside:
-        write_events(aside, texts["table.md"], verdicts(results), pictures)
+    with replacing(folder / "verdict") as aside:
+        write_events(aside, texts["table.md"], verdicts(results), pictures, results)
     return [folder / name for name in texts] + [folder / "figures" / picture.file for picture in pictures]
 
 
@@ -63,16 +62,6 @@ def replacing(folder: Path) -> Iterator[Path]:
         os.replace(aside, folder)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-
-
-def write_events(folder: Path, table: str, sentences: Sequence[str], pictures: Sequence[Picture]) -> None:
-    """The table and the figures where `tensorboard --logdir` on a folder above finds them."""
-    with SummaryWriter(log_dir=str(folder)) as writer:
-        writer.add_text("comparison/verdict", "  \n".join(printable(line) for line in sentences), 0)
-        writer.add_text("comparison/table", table, 0)
-        for picture in pictures:
-            pixels = np.asarray(Image.open(io.BytesIO(picture.png)).convert("RGB"))
-            writer.add_image(f"comparison/{Path(picture.file).stem}", pixels, 0, dataformats="HWC")
 
 
 def page(

@@ -17,7 +17,7 @@ from trainers.errors import Diverged, TrainingError
 from trainers.result import RunResult, read_result
 from trainers.resume import read_summary, resume
 from trainers.run import train
-from trainers.run_directory import read_json
+from trainers.run_directory import read_json, read_run_config
 
 
 def train_arms(plan: Plan) -> tuple[list[Condition], list[dict[str, Any]]]:
@@ -64,10 +64,16 @@ def train_arm(
 
 def kept(plan: Plan, result: RunResult) -> RunResult:
     """The run with the best of the rates that were tried, beside those of the other seeds."""
-    folder = plan.folder.parent / result.run_dir.name
+    folder = beside_other_seeds(plan, result.run_dir)
     if folder != result.run_dir:
+        folder.parent.mkdir(parents=True, exist_ok=True)
         result.run_dir.rename(folder)
     return replace(result, run_dir=folder)
+
+
+def beside_other_seeds(plan: Plan, run_dir: Path) -> Path:
+    """<compare>/<arm>/<labels>/s0 for any <compare>/<arm>/<labels>/s0_lr0.001."""
+    return plan.folder.joinpath(*run_dir.parts[-3:-1], run_dir.name.partition("_")[0])
 
 
 def _score(result: RunResult, select: str) -> tuple[float, float]:
@@ -103,9 +109,10 @@ def one_run(
 ) -> RunResult | None:
     """Train one run, take it up where it stopped, or read its result; None when it diverged."""
     config = plan.run_config(arm, condition, seed=seed, lr=lr)
-    folder = plan.folder.parent / str(config.output.run_name)
-    if not folder.exists():  # else it was the best of its rates, or there was no folder for tuning yet
-        folder = data_folder(config.output, config.data.source) / folder.name
+    folder = data_folder(config.output, config.data.source) / str(config.output.run_name)
+    best = beside_other_seeds(plan, folder)
+    if (best / "config.json").is_file() and read_run_config(best).train.lr == lr:
+        folder = best
     title = f"{arm.name}, {labels_text(plan.request.labels[condition])}, seed {seed}"
     title += f", lr {lr:g}" if lr is not None else ""
     known, work = (folder / "config.json").is_file(), plan.work(arm, condition)

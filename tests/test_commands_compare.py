@@ -10,8 +10,12 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from fake_sets import class_folders
+from scipy.stats import t
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
 import main
 from commands.arguments import parse
@@ -23,6 +27,7 @@ from datasets.config import DataConfig
 from datasets.shared_split import shared_split
 from trainers import process
 from trainers.config import RunConfig, TrainConfig
+from trainers.result import read_history
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = ("--image-size", 16, "--epochs", 1, "--batch-size", 4, "--workers", 0, "--device", "cpu", "--tb", "scalars")
@@ -33,6 +38,10 @@ def run(capsys, *argv) -> tuple[int, str, str]:
     code = main.main([str(word) for word in argv])
     captured = capsys.readouterr()
     return code, captured.out, captured.err
+
+
+def runs_below(folder: Path) -> list[Path]:
+    return sorted(path.parent for path in folder.rglob("config.json"))
 
 
 def photographs(folder: Path) -> Path:
@@ -54,7 +63,7 @@ def finished(tmp_path_factory):
 
 
 def test_all_runs_are_ordinary_runs_on_one_split_with_equal_budgets(finished):
-    runs = sorted((finished / "runs").rglob("*_s[01]_lr*"))
+    runs = runs_below(finished / "runs")
     assert len(runs) == 8
     assert len({(run / "split.csv").read_text() for run in runs}) == 1
     summaries = [json.loads((run / "summary.json").read_text()) for run in runs]
@@ -64,7 +73,7 @@ def test_all_runs_are_ordinary_runs_on_one_split_with_equal_budgets(finished):
 
 def test_the_rate_of_the_other_seeds_is_the_best_one_of_the_first(finished):
     rates: dict[str, dict[int, dict[float, tuple[float, float]]]] = {}
-    for run in (finished / "runs").rglob("*_s[01]_lr*"):
+    for run in runs_below(finished / "runs"):
         config, summary = (json.loads((run / f"{name}.json").read_text()) for name in ("config", "summary"))
         of_seed = rates.setdefault(config["model"]["pool"], {}).setdefault(config["train"]["seed"], {})
         of_seed[config["train"]["lr"]] = (summary["best"]["accuracy"], -summary["best"]["loss"])
@@ -74,14 +83,36 @@ def test_the_rate_of_the_other_seeds_is_the_best_one_of_the_first(finished):
 
 
 def test_runs_that_only_tried_a_rate_lie_where_the_printed_line_does_not_look(finished):
-    in_view, aside = ((finished / "runs" / folder).glob("*_lr*") for folder in ("pets", "tuning/pets"))
-    rates: dict[str, set[str]] = {}
-    for folder in in_view:
-        arm_and_seed, _, rate = folder.name.partition("_lr")
-        rates.setdefault(arm_and_seed[:-3], set()).add(rate)
-    assert len(rates) == 2
-    assert all(len(of_arm) == 1 for of_arm in rates.values())  # both seeds of an arm at the rate that was chosen
-    assert len(list(aside)) == 4
+    folder = finished / "runs" / "pets" / "compare"
+    in_view = {str(run.relative_to(folder)) for run in runs_below(folder)}
+    assert in_view == {f"{arm}/all/s{seed}" for arm in ("pool-cls", "pool-mean") for seed in (0, 1)}
+    assert len(runs_below(finished / "runs" / "tuning")) == 4
+
+
+def test_tensorboard_opens_on_the_comparison_alone_with_a_band_per_arm(finished):
+    folder = finished / "runs" / "pets" / "compare"
+    rows = {path.parent.relative_to(folder).parts[0] for path in folder.rglob("events.out.tfevents.*")}
+    assert rows == {"pool-cls", "pool-mean", "verdict"}
+    for slug in ("pool-cls", "pool-mean"):
+        means = EventAccumulator(str(folder / "verdict" / f"{slug}_n2")).Reload()
+        histories = [read_history(folder / slug / "all" / f"s{seed}") for seed in (0, 1)]
+        for metric in ("accuracy", "loss"):
+            values = np.array([[row[f"val_{metric}"] for row in history] for history in histories])
+            half = t.ppf(0.975, df=1) * values.std(axis=0, ddof=1) / 2**0.5
+            low, high = values.mean(axis=0) - half, values.mean(axis=0) + half
+            ends = [f"interval/{metric}_all_labels_{end}" for end in ("low", "high")]
+            tags = [f"0_mean/{metric}_all_labels", *ends]
+            for tag, expected in zip(tags, (values.mean(axis=0), low, high), strict=True):
+                assert [event.step for event in means.Scalars(tag)] == [row["step"] for row in histories[0]]
+                assert [event.value for event in means.Scalars(tag)] == pytest.approx(expected, rel=1e-6, abs=1e-7)
+    verdict = EventAccumulator(str(folder / "verdict")).Reload()
+    layout = Layout.FromString(verdict.Tensors("custom_scalars__config__")[0].tensor_proto.string_val[0])
+    (category,) = layout.category
+    assert [chart.title for chart in category.chart] == ["val loss, all labels", "val accuracy, all labels"]
+    known = set(means.Tags()["scalars"])
+    for chart in category.chart:
+        (series,) = chart.margin.series
+        assert {series.value, series.lower, series.upper} <= known
 
 
 def test_the_report_says_that_half_of_val_was_held_out_and_which_rates_were_tried(finished):
@@ -93,7 +124,7 @@ def test_the_report_says_that_half_of_val_was_held_out_and_which_rates_were_trie
 
 
 def test_finished_runs_are_compared_as_they_are(finished, capsys, tmp_path):
-    runs = sorted((finished / "runs" / "pets").glob("*_s1_*"))
+    runs = sorted((finished / "runs" / "pets").rglob("s1"))
     before = {path: path.stat().st_mtime_ns for run in runs for path in run.rglob("*")}
     code, out, err = run(capsys, "compare", *runs, "--output-dir", tmp_path)
     assert code == 0, err
@@ -107,7 +138,7 @@ def test_runs_on_other_images_are_refused(finished, capsys, tmp_path):
     )
     assert run(capsys, "train", "--data", data, "--model", "vit_nano_8", *SMALL, "--output-dir", tmp_path / "r")[0] == 0
     (other,) = (tmp_path / "r" / "pets").iterdir()
-    mine = sorted((finished / "runs" / "pets").glob("*_s1_*"))[0]
+    mine = sorted((finished / "runs" / "pets").rglob("s1"))[0]
     code, _, err = run(capsys, "compare", mine, other, "--output-dir", tmp_path / "c")
     assert code == 3
     assert "test" in err
@@ -147,7 +178,7 @@ def test_a_stopped_comparison_goes_on_where_it_stopped(tmp_path):
     for line in first.stdout:
         if line.startswith("  1/2"):
             break
-    while not list(tmp_path.glob("*/*mean*/checkpoints/step_*.pt")):
+    while not list(tmp_path.glob("digits/compare/pool-mean/all/s0/checkpoints/step_*.pt")):
         assert first.poll() is None, first.stderr.read()
     first.send_signal(signal.SIGINT)
     _, err = first.communicate(timeout=60)
@@ -158,7 +189,10 @@ def test_a_stopped_comparison_goes_on_where_it_stopped(tmp_path):
     assert "(continued)" in second.stdout
     assert "(was finished)" in second.stdout
     assert len(list(tmp_path.glob("digits/compare*"))) == 1
-    assert len(list(tmp_path.glob("digits/*_s0"))) == 2
+    assert len(list(tmp_path.glob("digits/compare/*/all/s0"))) == 2
+    folder = tmp_path / "digits" / "compare" / "verdict" / "pool-mean_n1"
+    points = EventAccumulator(str(folder)).Reload().Scalars("0_mean/loss_all_labels")
+    assert [point.step for point in points] == sorted({point.step for point in points})
 
 
 @pytest.mark.parametrize(
@@ -250,7 +284,7 @@ def test_an_arm_that_may_have_seen_the_test_images_in_pretraining_is_warned_of()
         return SimpleNamespace(request=request, arms=arms, split=shared_split(DataConfig(source="digits")))
 
     assert [arm.name for arm in (scratch, pretrained)] == ["vit_nano_8 from scratch", "vit_nano_8 pretrained"]
-    assert [arm.slug for arm in (scratch, pretrained)] == ["vit-nano-8-from-scratch", "vit-nano-8-pretrained"]
+    assert [arm.slug for arm in (scratch, pretrained)] == ["from-scratch", "pretrained"]
     assert list(known_problems(plan("hymenoptera", scratch, pretrained))) == [
         "hymenoptera is a subset of ImageNet-1k (classes ant and bee): a pretrained arm may have seen the test images"
     ]

@@ -202,6 +202,8 @@ def test_folders_of_different_arms_are_different_however_long_their_names():
         "vit-nano-8-from-scratch",
         "vit-b-16-pretrained-head-only",
     ]
+    assert slugs(["vit_nano_8 from scratch", "vit_nano_8 pretrained"]) == ["from-scratch", "pretrained"]
+    assert slugs(["vit_nano_8 pretrained", "vit_nano_8 pretrained pool=mean"]) == ["vit-nano-8-pretrained", "pool-mean"]
     first, second = slugs([f"{long}a.pth", f"{long}b.pth"])
     assert first != second
 

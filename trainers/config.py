@@ -127,8 +127,8 @@ class OutputConfig:
     """Take up the newest run that was started with these same options; for schedulers that repeat a command."""
 
     def __post_init__(self) -> None:
-        if self.run_name is not None and (Path(self.run_name).name != self.run_name or self.run_name in {"", ".."}):
-            raise ValueError(f"run_name={self.run_name!r} must be a plain folder name, without '/'")
+        if self.run_name is not None and {"", ".", ".."} & {*self.run_name.split("/")}:
+            raise ValueError(f"run_name={self.run_name!r} must be a plain folder name, or a few of them joined by '/'")
 
 
 @dataclass(frozen=True)

@@ -214,7 +214,7 @@ def write_results(run: Run, best: dict[str, Any], scores: dict[str, Scores]) -> 
         final |= {f"test_{name}": scores["test"].metrics[name] for name in ("accuracy", "loss")}
     tensorboard.finish_hparams(run.loggers, final, step)
     page = start_here.after(job, run.run_dir, epoch=best["epoch"], scores=scores)
-    run.loggers.add_text("start here", page, step)
+    tensorboard.add_text(run.loggers.val.writer, "start here", page, step)
     if run.painter is not None:
         run.painter.draw_best(job, scores["val"], run.loggers, epoch=best["epoch"], step=step)
     for stale in checkpoints(run.run_dir / "checkpoints", "step")[1:]:

@@ -121,7 +121,7 @@ def find_run(name: str, output_dir: Path = Path("runs")) -> Path:
         FileNotFoundError: no such run.
     """
     if name == "latest":
-        configs = [*output_dir.glob("*/[!.]*/config.json")]
+        configs = [*output_dir.glob("*/[!.]*/config.json"), *output_dir.glob("*/[!.]*/*/*/[!.]*/config.json")]
         if not configs:
             raise FileNotFoundError(f"no run in {output_dir}/: `python main.py train` makes one")
         return max(configs, key=lambda path: path.stat().st_mtime_ns).parent

@@ -110,17 +110,21 @@ class RunLoggers:
         path = self.figures / f"{tag.replace('/', '_')}_step_{step}.png"
         path.parent.mkdir(exist_ok=True)
         write_bytes(path, png)
-        width, height = Image.open(io.BytesIO(png)).size
-        picture = Summary.Image(encoded_image_string=png, width=width, height=height, colorspace=3)  # 3: RGB
-        # Not add_image: that one would encode pixels, and cannot show the very file.
-        value = Summary.Value(tag=placed(tag), image=picture)
-        self.val.writer._get_file_writer().add_summary(Summary(value=[value]), step)
+        add_png(self.val.writer, placed(tag), png, step)
         return path
 
-    def add_text(self, tag: str, markdown: str, step: int) -> None:
-        summary = text(tag, markdown)
-        summary.value[0].tag = tag  # torch would have it end in /text_summary
-        self.val.writer._get_file_writer().add_summary(summary, step)
+
+def add_png(writer: SummaryWriter, tag: str, png: bytes, step: int) -> None:
+    """The very file: torch's add_image would encode pixels."""
+    width, height = Image.open(io.BytesIO(png)).size
+    picture = Summary.Image(encoded_image_string=png, width=width, height=height, colorspace=3)  # 3: RGB
+    writer._get_file_writer().add_summary(Summary(value=[Summary.Value(tag=tag, image=picture)]), step)
+
+
+def add_text(writer: SummaryWriter, tag: str, markdown: str, step: int) -> None:
+    summary = text(tag, markdown)
+    summary.value[0].tag = tag  # torch would have it end in /text_summary
+    writer._get_file_writer().add_summary(summary, step)
 
 
 def open_loggers(folder: Path, *, start_step: int) -> AbstractContextManager[Any]:
@@ -194,8 +198,8 @@ def attach_epoch_scalars(trainer: Engine, loggers: RunLoggers, *, class_names: S
 
 def write_start(loggers: RunLoggers, *, page: str, data: str) -> None:
     """What is known before the first step. The data as they are: markdown would eat underscores in names."""
-    loggers.add_text("start here", page, 0)
-    loggers.add_text("the data", f"<pre>{html.escape(data)}</pre>", 0)
+    add_text(loggers.val.writer, "start here", page, 0)
+    add_text(loggers.val.writer, "the data", f"<pre>{html.escape(data)}</pre>", 0)
 
 
 def start_hparams(loggers: RunLoggers, values: dict[str, Any], *, name: str) -> None:

@@ -1,0 +1,73 @@
+"""What a comparison shows in TensorBoard: the verdict to start from, and the mean of every arm over its seeds.
+
+TensorBoard knows no groups of runs. So each arm has a row for its mean, whose curves stand in the first section; the
+Custom Scalars tab draws them with their band (margin charts).
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import t
+from torch.utils.tensorboard import SummaryWriter
+
+from comparison.drawing import Picture
+from comparison.names import slugs
+from comparison.results import ConditionResult
+from comparison.runs import Arm, Condition
+from comparison.statistics import LEVEL
+from datasets.text import printable
+from trainers.tensorboard import add_png, add_text
+
+METRICS = ("accuracy", "loss")
+ENDS = ("low", "high")
+
+
+def write_events(
+    folder: Path, table: str, sentences: Sequence[str], pictures: Sequence[Picture], results: Sequence[ConditionResult]
+) -> None:
+    """The verdict, the table and the figures in `folder`, and below it a row per arm for its mean."""
+    conditions = [result.condition for result in results]
+    with SummaryWriter(log_dir=str(folder)) as writer:
+        verdict = "\n\n".join(f"**{printable(line)}**" for line in sentences)
+        add_text(writer, "comparison", f"{verdict}\n\n{table}\n\nThe whole report is `report.html`.", 0)
+        for picture in pictures:
+            add_png(writer, f"comparison/{Path(picture.file).stem}", picture.png, 0)
+        charts = {
+            f"val {metric}, {condition.title}": ["Margin", [mean_tag(metric, condition), *end_tags(metric, condition)]]
+            for metric in reversed(METRICS)
+            for condition in reversed(conditions)  # TensorBoard shows the last chart first
+        }
+        writer.add_custom_scalars({f"mean over the seeds and its {1 - LEVEL:.0%} interval": charts})
+    for place, slug in enumerate(slugs(conditions[0].names)):
+        seeds = len(conditions[0].arms[place].runs)
+        with SummaryWriter(log_dir=str(folder / f"{slug}_n{seeds}")) as writer:
+            for condition in conditions:
+                write_means(writer, condition.arms[place], condition)
+
+
+def write_means(writer: SummaryWriter, arm: Arm, condition: Condition) -> None:
+    for metric in METRICS:
+        steps, *curves = over_seeds(arm, metric)
+        for tag, values in zip((mean_tag(metric, condition), *end_tags(metric, condition)), curves, strict=True):
+            for step, value in zip(steps, values, strict=True):
+                writer.add_scalar(tag, value, step)
+
+
+def over_seeds(arm: Arm, metric: str) -> tuple[list[int], np.ndarray, np.ndarray, np.ndarray]:
+    """The steps of the epochs that every run has, and there a validation metric's mean over the K seeds with the ends
+    of its Student interval; of one seed no interval is known: its ends are the mean."""
+    epochs = list(zip(*(run.history for run in arm.runs), strict=False))
+    values = np.array([[row[f"val_{metric}"] for row in rows] for rows in epochs])  # (epochs, K)
+    mean, count = values.mean(axis=1), values.shape[1]
+    half = t.ppf(1 - LEVEL / 2, count - 1) * values.std(axis=1, ddof=1) / count**0.5 if count > 1 else 0 * mean
+    return [int(rows[0]["step"]) for rows in epochs], mean, mean - half, mean + half
+
+
+def mean_tag(metric: str, condition: Condition) -> str:
+    """In the first section that TensorBoard opens."""
+    return f"0_mean/{metric}_{condition.labels}_labels"
+
+
+def end_tags(metric: str, condition: Condition) -> list[str]:
+    return [f"interval/{metric}_{condition.labels}_labels_{end}" for end in ENDS]
