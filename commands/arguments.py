@@ -92,7 +92,9 @@ class TrainOptions(RunConfig):
 
     config: Path | None = None
     """JSON or TOML file of options, such as a run's config.json; the command line overrides it."""
-    recipe: Literal["scratch-small", "finetune-sgd", "finetune-adamw-llrd", "linear-probe"] | None = None
+    recipe: Literal["scratch-small", "finetune-small", "finetune-sgd", "finetune-adamw-llrd", "linear-probe"] | None = (
+        None
+    )
     """Named set of options with a source, from trainers/recipes.py; file and command line override it."""
     minutes: float | None = None
     """Plan the run for this time, start and end included: the pace on this machine is measured, then epochs, and the

@@ -34,8 +34,10 @@ class PlannedArm:
 
 def default_arms(source: str) -> tuple[str, ...]:
     """The same architecture at the same image size, from scratch and pretrained, as arms of the command line."""
-    model = "vit_nano_8,weights=fashion_mnist" if source in defaults.SMALL_IMAGES else "vit_b_16"
-    return f"{model.split(',')[0]},weights=none", model
+    model, weights = (
+        ("vit_nano_8", "fashion_mnist") if source in defaults.SMALL_IMAGES else ("vit_mini_16", "tiny_imagenet")
+    )
+    return f"{model},weights=none", f"{model},weights={weights}"
 
 
 def measure_arms(configs: Sequence[RunConfig]) -> tuple[PlannedArm, ...]:

@@ -21,7 +21,6 @@ import main
 from commands.arguments import parse
 from commands.compare import STORY, Options, parse_arm
 from comparison.arms import default_arms, measure_arms
-from comparison.pace import BIGGER
 from comparison.protocol import known_problems
 from datasets.config import DataConfig
 from datasets.shared_split import shared_split
@@ -243,11 +242,9 @@ def test_the_bare_command_compares_scratch_and_pretrained_at_ten_labels_and_all(
     assert (options.data.source, options.labels, options.arms) == ("digits", ("10", "all"), ())
 
 
-def test_the_bigger_version_is_a_comparison_of_vit_b_16_with_and_without_its_weights():
-    command, *argv = BIGGER
-    options = parse(Options, argv, prog=f"python main.py {command}")
-    arms = [parse_arm(text, RunConfig()).model for text in default_arms(options.data.source)]
-    assert [(arm.name, arm.weights) for arm in arms] == [("vit_b_16", "none"), ("vit_b_16", None)]
+def test_on_photographs_the_embedded_vit_is_compared_with_itself_from_scratch():
+    arms = [parse_arm(text, RunConfig()).model for text in default_arms("path/to/images")]
+    assert [(arm.name, arm.weights) for arm in arms] == [("vit_mini_16", "none"), ("vit_mini_16", "tiny_imagenet")]
 
 
 @pytest.fixture(scope="module")

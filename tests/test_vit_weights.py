@@ -14,6 +14,7 @@ from trainers.evaluation import score_split
 from trainers.job import prepare
 from vit import build_model, image_spec
 from vit.config import EMBEDDED_WEIGHTS, ModelConfig
+from vit.errors import WeightsError
 from vit.factory import weights_path
 from vit.weight_files import read_weights
 
@@ -40,7 +41,7 @@ def test_they_give_a_model_with_a_new_zero_head_and_a_backbone_that_is_not_new(w
     pretrained = build_model(model, num_classes=7, weights=weights)
     torch.manual_seed(0)
     fresh = build_model(model, num_classes=7, weights="none")
-    assert not pretrained(torch.rand(2, 3, 32, 32)).any()
+    assert not pretrained(torch.rand(2, 3, *[pretrained.config.image_size] * 2)).any()
     assert (pretrained.blocks[0].mlp.fc1.weight - fresh.blocks[0].mlp.fc1.weight).abs().mean() > 1e-3
 
 
@@ -86,3 +87,43 @@ def test_a_run_opens_the_file_once(weights, model, monkeypatch, tmp_path):
     data = DataConfig(source="digits", root=tmp_path, workers=0)
     prepare(RunConfig(model=ModelConfig(name=model, weights=weights), data=data))
     assert opened == [weights_path(ModelConfig(name=model, weights=weights))]
+
+
+@pytest.mark.parametrize("image_size", [32, 64, 96, 224])
+def test_the_embedded_vit_goes_to_any_size_stem_and_blocks_as_they_are(image_size):
+    weights = read_weights(weights_path(ModelConfig(name="vit_mini_16", weights="tiny_imagenet")))
+    model = build_model("vit_mini_16", num_classes=3, weights="tiny_imagenet", image_size=image_size)
+    state, side = model.state_dict(), image_size // 16
+    for name, tensor in weights.tensors.items():
+        if name != "embedding.positions" and not name.startswith("head."):
+            assert torch.equal(state[name], tensor.float()), name
+    old, new = weights.tensors["embedding.positions"].float(), state["embedding.positions"]
+    assert torch.equal(new[:, 0], old[:, 0])
+    grid = old[:, 1:].unflatten(1, (4, 4)).permute(0, 3, 1, 2)
+    wanted = torch.nn.functional.interpolate(grid, size=(side, side), mode="bicubic").permute(0, 2, 3, 1).flatten(1, 2)
+    torch.testing.assert_close(new[:, 1:], wanted if side != 4 else old[:, 1:], atol=2e-3, rtol=0)
+    assert model(torch.rand(2, 3, image_size, image_size)).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(lambda whole: whole[:-1000], "SHA-256 begins with"), (lambda whole: b"foreign", "SHA-256 begins with")],
+    ids=["cut", "foreign"],
+)
+def test_a_cut_or_foreign_file_in_its_place_gets_one_line(content, message, tmp_path, monkeypatch):
+    path = weights_path(ModelConfig(name="vit_mini_16", weights="tiny_imagenet"))
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / path.name).write_bytes(content(path.read_bytes()))
+    monkeypatch.setattr("vit.factory.__file__", str(tmp_path / "factory.py"))
+    with pytest.raises(WeightsError, match=f"{message}.*take it from the application's repository again$"):
+        build_model("vit_mini_16", num_classes=3, weights="tiny_imagenet")
+    (tmp_path / "weights" / path.name).unlink()
+    with pytest.raises(FileNotFoundError, match="no such weights file"):
+        build_model("vit_mini_16", num_classes=3, weights="tiny_imagenet")
+
+
+def test_the_embedded_vit_has_its_own_stem_and_pooling_and_refuses_others():
+    with pytest.raises(ValueError, match="vit_mini_16 has no option patch_embedding"):
+        build_model("vit_mini_16", num_classes=3, patch_embedding="linear")
+    with pytest.raises(ValueError, match="vit_mini_16 has no option pool"):
+        build_model("vit_mini_16", num_classes=3, pool="mean_norm")

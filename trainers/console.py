@@ -75,6 +75,7 @@ def announce(job: Job, run_dir: Path | None, *, defaults_source: str) -> None:
         *([f"MixUp {train.mixup:g}"] if train.mixup else []),
         *([f"CutMix {train.cutmix:g}"] if train.cutmix else []),
         *([f"EMA {train.ema_decay:g}"] if train.ema_decay else []),
+        *([f"{train.teacher_weight:g} of the loss from {train.teacher}"] if train.teacher else []),
         f"precision {'fp32' if train.amp == 'off' else train.amp}",
         f"seed {train.seed}",
     ]

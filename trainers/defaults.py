@@ -42,12 +42,18 @@ SMALL_SCRATCH = Defaults(
     lr=3e-3, weight_decay=0.05, batch_size=64, images_seen=150_000, max_epochs=120, label_smoothing=0.1,
     augment="light", source="chosen on validation images of digits (benchmarks/digits_settings.py)",
 )  # fmt: skip
+MINI = Defaults(
+    lr=1e-3, weight_decay=0.05, batch_size=32, images_seen=60_000, max_epochs=40, label_smoothing=0.1,
+    augment="light", source="looks at hymenoptera's validation images (docs/pretrained.md)",
+)  # fmt: skip
 NANO_SOURCE = "as vit_micro_2; rate: validation images of digits (benchmarks/embedded_weights.py)"
 
 DEFAULTS: dict[tuple[str, str], Defaults] = {
     ("micro_2", "scratch"): SMALL_SCRATCH,
     ("nano_8", "scratch"): dataclasses.replace(SMALL_SCRATCH, lr=1e-3, source=NANO_SOURCE),
     ("nano_8", "finetune"): dataclasses.replace(SMALL_SCRATCH, lr=3e-3, source=NANO_SOURCE),
+    ("mini_16", "scratch"): MINI,
+    ("mini_16", "finetune"): MINI,
     ("micro_4", "scratch"): Defaults(
         lr=2e-3, weight_decay=0.05, batch_size=128, images_seen=500_000, max_epochs=100, label_smoothing=0.1,
         augment="standard", source="Touvron et al. 2021 (DeiT), table 9, with a higher rate for the small width",
@@ -77,6 +83,7 @@ def model_family(name: str) -> str:
         "vit_micro_2": "micro_2",
         "vit_nano_8": "nano_8",
         "vit_micro_4": "micro_4",
+        "vit_mini_16": "mini_16",
         **dict.fromkeys(HYBRIDS, "hybrid"),
     }.get(name, "vit")
 

@@ -25,7 +25,7 @@ from trainers.errors import ConfigError
 from trainers.probe import features_of
 from trainers.result import load
 from vit import Blueprint, ImageSpec, ModelConfig
-from vit.config import MODEL_NAMES
+from vit.config import DEFAULT_WEIGHTS, MODEL_NAMES
 from vit.factory import weights_path
 from vit.onnx_module import OnnxModule, open_session
 from vit.parts import Parts
@@ -82,11 +82,11 @@ def open_teacher(config: RunConfig) -> Teacher:
         model, spec, class_names = load(path)
         file = checkpoints(path / "checkpoints", "best")[0]
     elif name in MODEL_NAMES:
-        blueprint = Blueprint(ModelConfig(name=name))
+        blueprint = Blueprint(ModelConfig(name=name, weights=DEFAULT_WEIGHTS.get(name, "none"), image_size=size))
         weights = weights_path(blueprint.config)
         if weights is None:
             raise ConfigError(
-                f"--teacher {name}: a model without weights knows nothing; resnet18 and vit_b_16 have some"
+                f"--teacher {name}: a model without weights knows nothing; known: {', '.join(DEFAULT_WEIGHTS)}"
             )
         model, spec, file, class_names = blueprint.build(num_classes=1), blueprint.image_spec, weights, ()
     else:

@@ -11,6 +11,7 @@ from typing import Any, Protocol, cast
 from torch import nn
 
 from vit.config import (
+    EMBEDDED_SHA256,
     EMBEDDED_WEIGHTS,
     HF_PREFIX,
     HYBRIDS,
@@ -194,7 +195,14 @@ def weights_path(config: ModelConfig) -> Path | None:
     owner = EMBEDDED_WEIGHTS[config.weights]  # they come with the application: vit/weights/README.md
     if config.name != owner:
         raise ValueError(f"weights {config.weights!r} belong to {owner}, not to {config.name}; use --model {owner}")
-    return Path(__file__).parent / "weights" / f"{owner}-{config.weights}.safetensors"
+    path = Path(__file__).parent / "weights" / f"{owner}-{config.weights}.safetensors"
+    files = import_module("vit.weight_files")
+    files.require_digest(
+        files.find_weights(path),
+        EMBEDDED_SHA256[config.weights],
+        remedy="take it from the application's repository again",
+    )
+    return path
 
 
 def _per_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
