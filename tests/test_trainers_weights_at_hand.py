@@ -54,9 +54,9 @@ def test_leaving_one_out_in_closed_form_equals_fitting_as_often(width: int, monk
 @pytest.mark.usefixtures("embedded_alone")
 def test_auto_weights_become_the_probe_of_the_best_and_its_features_are_used_again(tmp_path, capsys) -> None:
     config = with_weights(config_of(tmp_path))
-    assert (config.model.name, config.model.weights, config.model.trainable) == ("vit_nano_8", "fashion_mnist", "head")
+    assert (config.model.name, config.model.weights, config.model.trainable) == ("vit_mini_16", "tiny_imagenet", "head")
     shown = capsys.readouterr().out
-    assert "vit_nano_8 (fashion_mnist)" in shown
+    assert shown.index("vit_mini_16 (tiny_imagenet)") < shown.index("vit_nano_8 (fashion_mnist)")
     assert "95 % interval" in shown
     assert len(LEFT_FEATURES) == 1
     result = train(config)
