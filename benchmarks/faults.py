@@ -22,6 +22,7 @@ import json
 import logging
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -30,7 +31,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,16 +53,15 @@ COMMANDS: dict[str, list[str]] = {
     "export": ["export", "{}/digits/r", "--format", "safetensors"],
 }  # fmt: skip
 ROOT = Path(__file__).resolve().parent.parent
-PATIENCE = 180  # seconds until a command counts as hanging
+PATIENCE = 900  # seconds until a command counts as hanging: on a busy machine three minutes were too few
 
 
 @dataclass(frozen=True)
 class Moment:
-    """The `when`-th `call` of the main thread; of any thread where `threads`, whichever comes to it first."""
+    """The `when`-th `call` of the main thread."""
 
     call: str
     when: int
-    threads: bool
 
 
 @dataclass(frozen=True)
@@ -71,21 +71,34 @@ class Ended:
     code: int
     text: str
     hit: str = ""
+    outlived: bool = False
+    """Whether a process of the command was still there half a minute after it had ended."""
 
     @property
     def one_line(self) -> bool:
         return "Traceback" not in self.text and "error: " in self.text
 
 
-def start(argv: Sequence[str], folder: Path, *options: str) -> Ended:
-    """Run a command of main.py in a fork of this process, under strace where there are options for it."""
+def start(
+    argv: Sequence[str],
+    folder: Path,
+    *options: str,
+    first: Callable[[], object] = bool,
+    meanwhile: Callable[[int], object] = bool,
+) -> Ended:
+    """Run a command of main.py in a fork of this process, under strace where there are options for it.
+
+    The fork calls `first` before it starts; `meanwhile` is called over and over with its number.
+    """
     log, trace = folder.with_suffix(".txt"), folder.with_suffix(".strace")
     log.unlink(missing_ok=True)
     trace.unlink(missing_ok=True)
     wait, go = os.pipe()
+    ends, alive = os.pipe()  # whose other end is open in every process of the command
     pid = os.fork()
     if pid == 0:
-        in_child(argv, log, wait)
+        in_child(argv, log, wait, first)
+    os.close(alive)
     tracer = None
     if options:
         tracer = subprocess.Popen(["strace", "-p", str(pid), "-o", str(trace), *options], stderr=subprocess.PIPE)
@@ -97,14 +110,16 @@ def start(argv: Sequence[str], folder: Path, *options: str) -> Ended:
     os.write(go, b"1")
     os.close(wait)
     os.close(go)
-    code = ended(pid)
+    code = ended(pid, meanwhile)
+    outlived = not select.select([ends], [], [], 30)[0]
+    os.close(ends)
     if tracer is not None:
         tracer.communicate()
     disturbed = re.findall(r".*\(INJECTED\)|.*\n(?=.*killed by SIGKILL)", trace.read_text()) if options else []
-    return Ended(code, log.read_text(errors="replace"), disturbed[0].strip() if disturbed else "")
+    return Ended(code, log.read_text(errors="replace"), disturbed[0].strip() if disturbed else "", outlived)
 
 
-def in_child(argv: Sequence[str], log: Path, wait: int) -> None:
+def in_child(argv: Sequence[str], log: Path, wait: int, first: Callable[[], object]) -> None:
     import main
 
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -113,6 +128,7 @@ def in_child(argv: Sequence[str], log: Path, wait: int) -> None:
     os.read(wait, 1)
     code = 70
     try:
+        first()
         code = main.main(list(argv))
         atexit._run_exitfuncs()
         sys.stdout.flush()
@@ -120,14 +136,15 @@ def in_child(argv: Sequence[str], log: Path, wait: int) -> None:
         os._exit(code)
 
 
-def ended(pid: int) -> int:
+def ended(pid: int, meanwhile: Callable[[int], object]) -> int:
     """The exit code of a child; one that hangs is killed, with -99."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
             return os.waitstatus_to_exitcode(status)
-        time.sleep(0.02)
+        meanwhile(pid)
+        time.sleep(0.005)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     return -99
@@ -137,16 +154,15 @@ def moments(trace: str, folder: Path) -> list[Moment]:
     """The calls in the log of `strace -f -y` that change something in `folder`; see `thinned`."""
     count: dict[str, Counter[str]] = defaultdict(Counter)
     calls = re.findall(r"^(\d+) +(\w+)\((.*)$", trace, re.MULTILINE)
-    found: dict[tuple[str, str, bool], list[Moment]] = defaultdict(list)
+    found: dict[tuple[str, str], list[Moment]] = defaultdict(list)
     for place, (pid, call, arguments) in enumerate(calls):
         count[pid][call] += 1
         reads = call == "openat" and not re.search("O_WRONLY|O_RDWR|O_CREAT", arguments)
         if not reads and re.search(re.escape(str(folder)) + '[/">]', arguments):
-            threads = pid != calls[0][0]
-            if threads and call != "openat":
-                continue  # the main thread would be at its own call of this number first; its openat may fail
-            kind = re.sub(r"[^/]*<|>.*", "", arguments) if call == "write" and not threads else str(place)
-            found[call, kind, threads].append(Moment(call, count[pid][call], threads))
+            if pid != calls[0][0]:
+                continue  # strace counts by thread: the main one would be at its own call of this number first
+            kind = re.sub(r"[^/]*<|>.*", "", arguments) if call == "write" else str(place)
+            found[call, kind].append(Moment(call, count[pid][call]))
     return [*dict.fromkeys(moment for of_file in found.values() for moment in thinned(of_file))]
 
 
@@ -204,7 +220,9 @@ def attempt(name: str, moment: Moment, fault: str, folder: Path, expected: dict[
     argv = [word.format(folder) for word in COMMANDS[name]]
     what = "signal=KILL" if fault == "KILL" else f"error={fault}"
     inject = f"inject={moment.call}:{what}:when={moment.when}"
-    first = start(argv, folder, *(["-f"] if moment.threads else []), "-y", "-e", f"trace={moment.call}", "-e", inject)
+    first = start(argv, folder, "-y", "-e", f"trace={moment.call}", "-e", inject)
+    if str(folder) not in first.hit:
+        first = replace(first, hit="")  # another file: how many the imports open varies
     second = start(argv, folder)
     try:
         now: dict[str, Any] = content(folder)
@@ -212,7 +230,7 @@ def attempt(name: str, moment: Moment, fault: str, folder: Path, expected: dict[
         now = {"unreadable": f"{type(error).__name__}: {error}"}
     differs = sorted(key for key in expected.keys() | now.keys() if expected.get(key) != now.get(key))
     return {
-        "command": name, "fault": fault, "call": moment.call, "when": moment.when, "threads": moment.threads,
+        "command": name, "fault": fault, "call": moment.call, "when": moment.when,
         "hit": first.hit.replace(str(folder), "RUNS")[:200], "first": first.code,
         "first_says": first.text.strip().splitlines()[-1:] , "second": second.code,
         "second_says": second.text.strip().splitlines()[-1:], "differs": differs, "left": leftovers(folder),
@@ -224,7 +242,7 @@ def verdict(fault: str, first: Ended, second: Ended, differs: Sequence[str]) -> 
     """recovered; said (one line, and the command does not go on); or what went wrong."""
     if not first.hit:
         return "not reached"
-    if -99 in (first.code, second.code):
+    if -99 in (first.code, second.code) or first.outlived or second.outlived:
         return "hangs"
     if fault != "KILL" and first.code != 0 and not first.one_line:
         return "traceback"
@@ -254,7 +272,6 @@ def sweep(name: str, options: argparse.Namespace, work: Path, note: Callable[[di
         (fault, moment)
         for moment in moments(folder.with_suffix(".strace").read_text(), folder)
         for fault in options.faults
-        if not (moment.threads and fault == "KILL")  # which ends the main thread at its call of that number
     ]
     part, parts = map(int, options.part.split("/"))
     print(f"{name}: {len(tries)} moments", flush=True)
