@@ -57,7 +57,7 @@ def read_image(file: str | os.PathLike[str] | BinaryIO, *, channels: int = 3, na
             upright = ImageOps.exif_transpose(image)
             return to_mode(upright, "L" if channels == 1 else "RGB")
     except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError, struct.error, ... for damaged files
-        raise DataError(f"cannot read image {label}: {_reason(error)}") from error
+        raise DataError(f"cannot read image {label}: {_reason(error, label)}") from error
 
 
 def to_mode(image: Image.Image, mode: str) -> Image.Image:
@@ -114,7 +114,7 @@ def image_size(file: str | Path) -> tuple[int, int]:
             turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
             return (image.height, image.width) if turned else (image.width, image.height)
     except Exception as error:
-        raise DataError(f"cannot read image {os.fspath(file)}: {_reason(error)}") from error
+        raise DataError(f"cannot read image {os.fspath(file)}: {_reason(error, os.fspath(file))}") from error
 
 
 def _to_8_bits(image: Image.Image) -> Image.Image:
@@ -126,9 +126,11 @@ def _to_8_bits(image: Image.Image) -> Image.Image:
     return Image.fromarray(np.clip(np.rint(values * scale), 0, 255).astype(np.uint8))
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception, name: str) -> str:
     if isinstance(error, FileNotFoundError):
         return "no such file"
+    if isinstance(error, Image.UnidentifiedImageError) and name.lower().endswith((".heic", ".heif", ".avif")):
+        return "HEIC and AVIF pictures are not read; convert it to JPEG or PNG"
     if isinstance(error, Image.UnidentifiedImageError):
         return "not an image, or an empty file"
     return " ".join(str(error).split()) or type(error).__name__

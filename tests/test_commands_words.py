@@ -9,6 +9,8 @@ from fake_sets import class_folders
 
 import main
 from commands.arguments import UsageError, options_of
+from datasets.errors import DataError
+from datasets.images import read_image
 from trainers.config import load_config, to_dict
 from trainers.errors import ConfigError
 from vit.config import MODEL_NAMES
@@ -95,3 +97,10 @@ def test_the_example_of_a_config_is_read_and_its_keys_are_all_there(tmp_path):
 def test_the_readme_names_every_model():
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     assert [name for name in MODEL_NAMES if f"`{name}`" not in page] == []
+
+
+def test_a_heic_picture_by_itself_is_named_as_one(tmp_path):
+    path = tmp_path / "x.HEIC"
+    path.write_bytes(b"\0\0\0\x18ftypheic" + b"\0" * 50)
+    with pytest.raises(DataError, match="HEIC and AVIF pictures are not read; convert it"):
+        read_image(path)

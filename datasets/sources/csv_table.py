@@ -6,7 +6,6 @@ import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -25,18 +24,7 @@ USUAL = {
 }
 """What the columns are called, in upper or lower case; the first two, here and in Kaggle's dog breeds, even where a
 table lies beside class folders."""
-
-
 Lines = list[tuple[int, list[str]]]
-
-
-class _Text(NamedTuple):
-    """A table as it is written: the header in lower case, (line number, cells) of every row that is not blank."""
-
-    header: list[str]
-    lines: Lines
-    manner: str
-    """What is unusual about it, in words."""
 
 
 def read_table(
@@ -87,14 +75,15 @@ def is_sample_table(table: Path, columns: Columns, *, sure: bool = False) -> boo
     """Whether a table names paths and labels; a folder may hold some other table. `sure`: by names that mean nothing
     else, or that a person gave."""
     try:
-        header = _read(table).header
+        header = _read(table)[0]
     except DataError:
         return False
     names = (_names(role, columns)[: 2 if sure else None] for role in USUAL)
     return all(set(known) & set(header) for known in names)
 
 
-def _read(table: Path) -> _Text:
+def _read(table: Path) -> tuple[list[str], Lines, str]:
+    """The header in lower case, (line number, cells) of every row that is not blank, and what is unusual, in words."""
     if not table.is_file():
         raise FileNotFoundError(f"no table {table}")
     try:
@@ -107,7 +96,7 @@ def _read(table: Path) -> _Text:
         lines = [(reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells)]
     except (OSError, csv.Error) as error:
         raise DataError(f"cannot read table {table}: {error}") from error
-    return _Text(header, lines, manner)
+    return header, lines, manner
 
 
 def _decode(content: bytes, table: Path) -> tuple[str, str]:
