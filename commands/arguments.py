@@ -117,6 +117,8 @@ def parse_train_options(argv: Sequence[str], *, prog: str) -> TrainOptions:
     options: TrainOptions = parse(TrainOptions, argv, prog=prog)
     if options.minutes is not None and not options.minutes > 0:
         raise UsageError(f"--minutes {options.minutes:g} must be greater than 0")
+    if options.minutes is not None and options.seeds > 1:
+        raise UsageError("--minutes plans one run; with --seeds give --epochs")
     if options.seeds > 1 and options.minutes is not None:
         raise UsageError("--minutes plans one run: leave out --seeds, or give --epochs")
     if options.seeds < 1:
@@ -158,4 +160,5 @@ def one_line(box: str) -> str:
             break
         message.append(line)
     text = re.sub(r"\s+", " ", " ".join(message))
+    text = re.sub(r"^Missing from (.*?): (\S+) (.*?) \(required\)$", r"\1 needs \2: \3", text)
     return re.sub(r"^Error parsing (?!-)[\w.]+: ", "", text) or "the command line could not be understood"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,6 +11,7 @@ from statistics import mean, stdev
 from typing import TYPE_CHECKING
 
 from commands.arguments import TrainOptions, UsageError, parse_train_options
+from datasets.config import DATASETS
 from trainers.config import RunConfig
 from trainers.recipes import card
 
@@ -22,23 +24,38 @@ if TYPE_CHECKING:
 
 parse = parse_train_options
 
+DEFAULT_MINUTES = 15.0
+"""What images of one's own get where nothing else is said: long enough for a useful model, short enough to wait for."""
+
 
 def main(options: TrainOptions) -> int:
-    until = time.monotonic() + 60 * (options.minutes or 0)
+    minutes = options.minutes
+    if minutes is None and left_open(options):
+        minutes = DEFAULT_MINUTES
+        print(f"No --model, no --epochs: the best that fits {minutes:g} minutes; --minutes M takes another time.\n")
+    until = time.monotonic() + 60 * (minutes or 0)
     config = with_weights(options.run)
     if options.recipe is not None:
         print(f"{card(options.recipe)}\n")
     rehearsal = options.dry_run or options.find_lr
-    if options.minutes is not None:
+    if minutes is not None:
         from trainers.planning import planned
 
-        runs = planned(config, minutes=options.minutes, until=until)
+        runs = planned(config, minutes=minutes, until=until)
         if not rehearsal and config.train.loop == "ignite":
             return train_best(runs)
         config = next(runs).config
     if options.seeds > 1 and not rehearsal:
         return train_seeds(config, options.seeds)
     return rehearse(config, find_lr=options.find_lr) if rehearsal else train(config)
+
+
+def left_open(options: TrainOptions) -> bool:
+    """Whether a person gave images of his own and nothing that says how to train on them."""
+    config, default = options.run, TrainOptions()
+    own = config.data.source not in DATASETS and config.data.folds is None and "WORLD_SIZE" not in os.environ
+    train = replace(config.train, seed=0, device="auto", threads=None)
+    return own and options.seeds == 1 and (config.model, train) == (default.model, default.train)
 
 
 def train_best(runs: Iterable[PlannedRun]) -> int:

@@ -54,7 +54,8 @@ def test_commands_of_the_readme_are_understood(line, tmp_path, monkeypatch, caps
     if "vit_b_16" in line:
         words += ["--weights", "none", "--image-size", "32"]
     if words[0] in {"train", "compare"}:
-        words += ["--epochs", "1", "--image-size", "32", "--device", "cpu", "--workers", "0", "--batch-size", "4"]
+        length = ["--minutes", "0.01"] if "--minutes" in words else ["--epochs", "1"]
+        words += [*length, "--image-size", "32", "--device", "cpu", "--workers", "0", "--batch-size", "4"]
     if words[0] == "compare":
         words += ["--seeds", "1", "--tune-lr", "off"]
     if words[0] in {"evaluate", "predict"}:

@@ -9,6 +9,8 @@ import pytest
 from ignite.engine import Events
 
 import main
+from commands.arguments import parse_train_options
+from commands.train import left_open
 from datasets.config import DataConfig
 from trainers import threads
 from trainers.checkpoint import checkpoints, read_checkpoint
@@ -211,3 +213,18 @@ def test_threads_that_somebody_chose_are_kept_and_nothing_is_measured(monkeypatc
     assert not threads.shared_machine()  # one of two: somebody chose it
     monkeypatch.setattr(threads, "cpu_count", lambda: 1)
     assert threads.shared_machine()
+
+
+@pytest.mark.parametrize(
+    ("words", "is_open"),
+    [
+        ("--data photos", True), ("--data photos --seed 3 --augment none --threads 1 --batch-size 8", True),
+        ("--data digits", False), ("--data photos --epochs 3", False), ("--data photos --model vit_tiny_16", False),
+        ("--data photos --weights none", False), ("--data photos --folds 5", False), ("--data photos --lr 0.1", False),
+        ("--data photos --recipe scratch-small", False), ("--data photos --max-minutes 3", False),
+    ],
+)  # fmt: skip
+def test_own_images_get_a_plan_where_nothing_says_how_to_train_on_them(words, is_open, monkeypatch):
+    assert left_open(parse_train_options(words.split(), prog="train")) == is_open
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert not left_open(parse_train_options(words.split(), prog="train"))

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ignite.engine import Engine, Events
@@ -13,8 +14,10 @@ from trainers.config import RunConfig
 from trainers.errors import ConfigError, TrainingError
 from trainers.handlers import attach_learning_rate, endless_batches
 from trainers.job import prepare, trainer_of
+from trainers.pace import measure
 
-LOWEST, HIGHEST, STEPS = 1e-7, 1.0, 120
+LOWEST, HIGHEST = 1e-7, 1.0
+FEWEST, STEPS, SECONDS = 30, 120, 60.0
 SMOOTHING = 0.9
 DIVERGED = 3.0  # times the best smoothed loss
 
@@ -41,8 +44,12 @@ def find_lr(config: RunConfig) -> Path:
 
 def range_test(config: RunConfig) -> RangeTest:
     job = prepare(config)
+    step = measure(job, seconds=0.5).step
+    steps = int(min(STEPS, max(FEWEST, SECONDS / step)))
+    console.say(f"{steps} rates, a step each: about {console.duration(steps * step)} at most")
     trainer = trainer_of(job)
     losses: list[float] = []
+    rate_at = partial(rate_of, steps=steps)
     attach_learning_rate(trainer, job.optimizer, rate_at)
 
     @trainer.on(Events.ITERATION_COMPLETED)
@@ -53,7 +60,7 @@ def range_test(config: RunConfig) -> RangeTest:
             engine.terminate()
 
     try:
-        trainer.run(endless_batches(job.data.dataloaders["train"], 0), max_epochs=1, epoch_length=STEPS)
+        trainer.run(endless_batches(job.data.dataloaders["train"], 0), max_epochs=1, epoch_length=steps)
     except TrainingError:  # not finite: as diverged as can be
         pass
     finally:
@@ -62,9 +69,9 @@ def range_test(config: RunConfig) -> RangeTest:
     return RangeTest(rates, losses, suggest(rates, losses))
 
 
-def rate_at(step: int) -> float:
+def rate_of(step: int, *, steps: int) -> float:
     """Exponential from LOWEST to HIGHEST."""
-    return LOWEST * (HIGHEST / LOWEST) ** (step / (STEPS - 1))
+    return LOWEST * (HIGHEST / LOWEST) ** (step / (steps - 1))
 
 
 def smooth(losses: Sequence[float]) -> list[float]:
