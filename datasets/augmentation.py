@@ -1,9 +1,10 @@
-"""The augmentation presets, each with its source, and the pipelines of the simple ones.
+"""The augmentation presets, each with its source, and their pipelines.
 
 B batch, C channels, S side of the model's input.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import NamedTuple, NoReturn
 
 import numpy as np
@@ -12,7 +13,6 @@ import torch.nn.functional as F
 
 from datasets.bundle import ImageSpecLike
 from datasets.errors import DataError
-from datasets.randaugment import RandAugment
 from datasets.seeding import AUGMENT, mix, uniforms
 from datasets.transforms import Pipeline
 
@@ -90,6 +90,49 @@ class SmallAffine(Pipeline):
         # Nearest, as torchvision's RandomAffine: interpolation would blur every training image and no evaluation image,
         # which cost 8 x 8 digits a quarter of the validation loss.
         return F.grid_sample(pixels, grid, mode="nearest", align_corners=False)
+
+
+class RandAugment(Pipeline):
+    """Crop, mirror and RandAugment (Cubuk et al. 2019, arXiv:1909.13719), then erase a part of an image with probability
+    `erase`; each image has its own seed. They are kept at up to twice the input side, for a crop of any part to start
+    from real pixels.
+    """
+
+    batched = False
+
+    def __init__(self, spec: ImageSpecLike, *, mirror: bool, magnitude: int, erase: float) -> None:
+        super().__init__(spec)
+        self.mirror, self.magnitude, self.erase = mirror, magnitude, erase
+        self.grey = [round(255 * value) for value in spec.mean]  # normalises to zero: where an operation leaves nothing
+        self.crop = None
+
+    @cached_property
+    def transform(self) -> Callable[[torch.Tensor], torch.Tensor]:
+        from torchvision.transforms import v2  # takes a second to import
+
+        mode = v2.InterpolationMode(self.interpolation)
+        steps = [
+            v2.RandomResizedCrop(self.size, scale=(0.08, 1.0), interpolation=mode, antialias=True),
+            *([v2.RandomHorizontalFlip()] if self.mirror else []),
+            v2.RandAugment(num_ops=2, magnitude=self.magnitude, fill=self.grey),
+            *([v2.RandomErasing(self.erase, value=self.grey)] if self.erase else []),
+        ]
+        return v2.Compose(steps)
+
+    def get_ready(self) -> None:
+        assert self.transform is not None
+
+    def _shorter_side(self, width: int, height: int) -> int:
+        return min(2 * self.size, width, height)
+
+    def __call__(self, images: Sequence[np.ndarray], *, seed: int, epoch: int, draws: np.ndarray) -> torch.Tensor:
+        batch = []
+        with torch.random.fork_rng(devices=[]):  # the trainer's own draws must not depend on where a batch was made
+            for image, draw in zip(images, draws.tolist(), strict=True):
+                torch.default_generator.manual_seed(mix(seed, AUGMENT, epoch, draw))
+                pixels = torch.from_numpy(np.ascontiguousarray(image))
+                batch.append(self.transform(pixels.expand(self.channels, -1, -1)))
+        return self.normalise(torch.stack(batch))
 
 
 class Withdrawn(Pipeline):
