@@ -15,7 +15,7 @@ import tyro
 
 from commands import arguments
 from datasets.config import Columns
-from datasets.text import csv_text, printable
+from datasets.text import aligned, csv_text, printable
 from trainers.config import OutputConfig, data_folder
 
 if TYPE_CHECKING:
@@ -116,10 +116,8 @@ def _table(config: Options, report: CheckReport) -> list[str]:
     lines += [f"note: {note}" for note in report.notes()]
     if not report.findings:
         return [*lines, "no fault found"]
-    width = max(len(first.kind) for _, first in report.kinds())
-    lines += ["", f"{'kind':<{width}}  severity  {'count':>7}  for example"]
-    for count, first in report.kinds():
-        lines.append(f"{first.kind:<{width}}  {first.severity:<8}  {count:>7,}  {_example(first)}")
+    rows = [(first.kind, first.severity, f"{count:,}", _example(first)) for count, first in report.kinds()]
+    lines += ["", *aligned([("kind", "severity", "count", "for example"), *rows], left=(0, 1, 3))]
     verdict = "training would be wrong" if report.errors else "nothing that makes training wrong"
     counts = f"{_count(report.errors, 'error')}, {_count(len(report.findings) - report.errors, 'warning')}"
     lines += ["", f"{counts}: {verdict}; all of them: {config.csv_path}"]

@@ -12,6 +12,7 @@ import tyro
 from commands import arguments
 from commands.model_options import ModelOptions
 from commands.train import score_lines
+from datasets.text import aligned
 
 if TYPE_CHECKING:
     from inference.evaluation_report import Evaluation
@@ -102,8 +103,8 @@ def _class_table(classes: Sequence[ClassRow]) -> Iterator[str]:
     if len(rows) > SHOWN_CLASSES:
         rows = sorted(rows, key=lambda row: 1.0 if row.f1 is None else row.f1)[:SHOWN_CLASSES]
         yield f"the {SHOWN_CLASSES} classes with the lowest F1; all {len(classes)} are in the per-class file"
-    width = max(5, *(len(row.name) for row in rows))
-    yield f"{'class':<{width}}  {'precision':>9}  {'recall':>7}  {'F1':>7}  {'images':>7}"
+    table = [["class", "precision", "recall", "F1", "images"]]
     for row in rows:
         shares = ("-" if value is None else f"{value:.2%}" for value in (row.precision, row.recall, row.f1))
-        yield "{:<{}}  {:>9}  {:>7}  {:>7}  {:>7,}".format(row.name, width, *shares, row.images)
+        table.append([row.name, *shares, f"{row.images:,}"])
+    yield from aligned(table)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from commands import arguments
+from datasets.text import aligned
 from vit.config import WHAT_THEY_ARE, ModelConfig
 
 if TYPE_CHECKING:
@@ -59,24 +60,17 @@ def main(options: Options) -> int:
 def lines(name: str, summary: Summary) -> Iterator[str]:
     from vit.summary import collapse
 
-    layers = [(layer, times) for layer, times in collapse(summary.layers) if layer.kind not in HIDDEN]
-    named = []
-    for layer, times in layers:
-        label = layer.name.rsplit(".", 1)[-1] or name
-        named.append(("  " * layer.depth + label + (f"  (x{times})" if times > 1 else ""), layer))
-    width = max(len(label) for label, _ in named)
-    kinds = max(len(layer.kind) for _, layer in named)
-    yield f"{'layer':<{width}}  {'kind':<{kinds}}  {'output, one image':<20}  {'parameters':>12}  {'GFLOPs':>9}"
-    for label, layer in named:
-        yield (
-            f"{label:<{width}}  {layer.kind:<{kinds}}  {_shape(layer.shape):<20}  {layer.parameters:>12,}  "
-            f"{_gflops(layer.flops):>9}"
-        ).rstrip()
+    rows = [("layer", "kind", "output, one image", "parameters", "GFLOPs")]
+    for layer, times in collapse(summary.layers):
+        if layer.kind not in HIDDEN:
+            label = (
+                "  " * layer.depth + (layer.name.rsplit(".", 1)[-1] or name) + (f"  (x{times})" if times > 1 else "")
+            )
+            rows.append((label, layer.kind, _shape(layer.shape), f"{layer.parameters:,}", _gflops(layer.flops)))
+    yield from aligned(rows, left=(0, 1, 2))
     yield ""
     yield "what one image becomes:"
-    stages = max(len(stage) for stage, _ in summary.stages)
-    for stage, shape in summary.stages:
-        yield f"  {stage:<{stages}}  {_shape(shape)}"
+    yield from aligned([(f"  {stage}", _shape(shape)) for stage, shape in summary.stages], left=(0, 1))
     yield ""
     if name in WHAT_THEY_ARE:
         yield f"what it is  {WHAT_THEY_ARE[name]}"

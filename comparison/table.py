@@ -2,12 +2,12 @@
 
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from comparison.results import ArmResult, ConditionResult, Pair
 from comparison.runs import Comparison
-from datasets.text import csv_text, printable
+from datasets.text import aligned, csv_text, printable
 from trainers.console import duration
 from vit.config import WHAT_THEY_ARE
 
@@ -144,9 +144,9 @@ def terminal_table(comparison: Comparison, results: Results) -> str:
     parts = [
         *(_wrapped(line) for line in verdicts(results)),
         "",
-        *_aligned(*table_of(results, RESULTS)),
+        *_fitted(*table_of(results, RESULTS)),
         "",
-        *_aligned(*table_of(results, COSTS)),
+        *_fitted(*table_of(results, COSTS)),
         "",
         *(_wrapped(line) for line in notes(comparison, results)),
     ]
@@ -157,19 +157,12 @@ def _wrapped(text: str) -> str:
     return textwrap.fill(printable(text), WIDTH, subsequent_indent="  ")
 
 
-def _aligned(header: list[str], lines: list[list[str]]) -> list[str]:
+def _fitted(header: list[str], lines: list[list[str]]) -> Iterator[str]:
     """Columns side by side; names of arms are cut where the line would be too wide."""
     arm = header.index("arm")
     table = [header, *([printable(cell) for cell in line] for line in lines)]
-    widths = [max(len(line[column]) for line in table) for column in range(len(header))]
-    widths[arm] = min(widths[arm], WIDTH - sum(widths) - 2 * (len(widths) - 1) + widths[arm])
-    return [
-        "  ".join(
-            shortened(cell, width).ljust(width) if column == arm else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in table
-    ]
+    room = WIDTH - max(map(len, aligned([row[:arm] + row[arm + 1 :] for row in table], left=()))) - 2
+    return aligned([[*row[:arm], shortened(row[arm], room), *row[arm + 1 :]] for row in table], left=[arm])
 
 
 def shortened(name: str, width: int) -> str:

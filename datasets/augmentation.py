@@ -93,9 +93,9 @@ class SmallAffine(Pipeline):
 
 
 class RandAugment(Pipeline):
-    """Crop, mirror and RandAugment (Cubuk et al. 2019, arXiv:1909.13719), then erase a part of an image with probability
-    `erase`; each image has its own seed. They are kept at up to twice the input side, for a crop of any part to start
-    from real pixels.
+    """Crop, mirror and RandAugment (Cubuk et al. 2019, arXiv:1909.13719), then erase a part with probability `erase`.
+
+    Each image has its own seed. They are kept at up to twice the input side, for a crop to start from real pixels.
     """
 
     batched = False

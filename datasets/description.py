@@ -3,7 +3,7 @@
 import numpy as np
 
 from datasets.bundle import SPLITS, DataBundle, image_set, samples_of
-from datasets.text import some
+from datasets.text import aligned, some
 
 SIZES_LOOKED_AT = 200
 
@@ -31,11 +31,7 @@ def data_report(bundle: DataBundle) -> str:
     for split, size in bundle.dataset_sizes.items():
         counts = np.bincount(samples.labels[samples.indices(split)], minlength=len(bundle.class_names))
         columns.append([split, *(f"{count:,}" for count in counts), f"{size:,}"])
-    width = max(map(len, names))
-    table = [
-        name.ljust(width) + "".join(f"{cell:>10}" for cell in cells)
-        for name, *cells in zip(names, *columns, strict=True)
-    ]
+    table = aligned(list(zip(names, *columns, strict=True)))
     left_out = ["", "left out because they cannot be read:", *samples.skipped] if samples.skipped else []
     return "\n".join([*describe(bundle), "", *table, *left_out]) + "\n"
 

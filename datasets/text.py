@@ -1,9 +1,9 @@
-"""Text for people and for files: a hint at the nearest name, one printable line, a CSV table. No torch here."""
+"""Text for people and for files: a hint at the nearest name, one printable line, tables. No torch here."""
 
 import csv
 import difflib
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -15,6 +15,14 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def printable(text: str) -> str:
     """The text on one line: what cannot be printed becomes its code, such as `\\n` or `\\udcff`."""
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
+
+
+def aligned(rows: Sequence[Sequence[str]], *, left: Collection[int] = (0,)) -> Iterator[str]:
+    """A table for a terminal, a line per row: the columns `left` begin at their left edge, others end at the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = enumerate(zip(row, widths, strict=True))
+        yield "  ".join(f"{cell:{'<' if place in left else '>'}{width}}" for place, (cell, width) in cells).rstrip()
 
 
 def csv_text(header: Sequence[object], rows: Iterable[Iterable[object]]) -> str:
