@@ -33,8 +33,8 @@ BATCH = 32  # images of the first training batch
 
 
 def attach(trainer: Engine, job: Job, evaluated: nn.Module, loggers: RunLoggers) -> None:
-    """Draw while the run trains, where `--tb` asks for pictures. Cached features have no pixels and no attention."""
-    if job.config.output.tb == "scalars" or job.on_features:
+    """Draw while the run trains. Cached features have no pixels and no attention."""
+    if job.on_features:
         return
     attach_batch(trainer, job, loggers)
     attach_attention(trainer, job, evaluated, loggers)
@@ -114,8 +114,6 @@ def validation_attention(job: Job, model: nn.Module) -> tuple[list[Judged], Tens
 
 def draw_best(job: Job, scores: Scores, loggers: RunLoggers, *, epoch: int, step: int) -> None:
     """Draw what the best weights, which the model now holds, are like; `scores` are theirs on val."""
-    if job.config.output.tb == "scalars":
-        return
     when = f"best weights (epoch {epoch})"
     if not job.on_features:
         attempt(lambda: draw_attention(job, job.model, loggers, step=step, when=when))

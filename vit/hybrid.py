@@ -15,6 +15,7 @@ from vit.checkpoints import load_weights
 from vit.config import HYBRIDS, ImageSpec, ModelConfig, ViTConfig, nearest_sizes, refuse_options
 from vit.model import VisionTransformer
 from vit.parts import Parts, parts
+from vit.scratch_models import block_options
 
 STRIDE = 32  # pixels of the image a place of the map stands for
 CHANNELS = 1280
@@ -40,12 +41,7 @@ def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
         **HYBRIDS[config.name] | {"image_size": image_size // STRIDE},
         num_classes=num_classes,
         pool=config.pool,
-        representation_size=config.representation_size,
-        dropout=config.dropout,
-        attention_dropout=config.attention_dropout,
-        stochastic_depth=config.stochastic_depth,
-        attention=config.attention,
-        layer_norm_eps=config.layer_norm_eps or 1e-6,
+        **block_options(config),
     )
     return HybridViT(network, vit_config)
 
