@@ -58,7 +58,7 @@ def test_auto_weights_become_the_probe_of_the_best_and_its_features_are_used_aga
     shown = capsys.readouterr().out
     assert shown.index("vit_mini_16 (tiny_imagenet)") < shown.index("vit_nano_8 (fashion_mnist)")
     assert "95 % interval" in shown
-    assert len(LEFT_FEATURES) == 1
+    assert len(LEFT_FEATURES) == 2
     result = train(config)
     assert not LEFT_FEATURES
     assert result.val["accuracy"] > 0.2

@@ -231,7 +231,8 @@ def with_cached_features(job: Job) -> tuple[Job, str]:
     """The job of training the head alone on what the frozen backbone, which sees each image once, makes of the images;
     and one line about it."""
     keys = {split: features_key(job, split) for split in job.data.dataloaders}
-    known = {split: LEFT_FEATURES.pop(key) for split, key in keys.items() if key in LEFT_FEATURES}
+    known = {split: LEFT_FEATURES[key] for split, key in keys.items() if key in LEFT_FEATURES}
+    LEFT_FEATURES.clear()  # those of the weights that were not chosen, too
     data, line = cached_features(job.model, job.data, job.device, amp_dtype=job.amp_dtype, known=known)
     stop_workers(job.data.dataloaders.values())
     return dataclasses.replace(job, data=data, model=head_of(job.model), whole=job.model), line
