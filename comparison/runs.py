@@ -13,6 +13,7 @@ import torch
 
 from comparison.names import arm_names, settings
 from datasets.errors import DataError
+from datasets.splits import SplitRow, read_split
 from datasets.text import some
 from trainers.checkpoint import checkpoints
 from trainers.errors import CheckpointError
@@ -140,7 +141,7 @@ def read_run(run_dir: Path, *, split: str | None = None) -> Run:
     _require(run_dir / "metrics.csv")
     scored, predictions = _predictions_file(run_dir, split)
     names = class_names_of(run_dir)
-    table = _read_table(predictions, ("path", "label", "predicted", "probabilities"))
+    table = _read_predictions(predictions)
     number = {name: index for index, name in enumerate(names)}
     unknown = [row[column] for column in ("label", "predicted") for row in table if row[column] not in number]
     if unknown:
@@ -195,12 +196,13 @@ def differences(first: Run, other: Run) -> list[str]:
         reasons.append(f"A is scored on {SCORED[first.scored]} images, B on {SCORED[other.scored]} images")
     ours, theirs = _split_table(first), _split_table(other)
     for split in ("test", "val", "train"):
-        named = ({path for path, row in table.items() if row["split"] == split} for table in (ours, theirs))
+        named = ({path for path, row in table.items() if row.split == split} for table in (ours, theirs))
         reasons += _unlike(f"{split} images", *named)
-    for column, change in (("hash", "changed content"), ("label", "changed label")):
-        changed = [path for path in ours if path in theirs and ours[path][column] != theirs[path][column]]
+    for column, name in (("hash", "content"), ("label", "label")):
+        both = [path for path in ours if path in theirs]
+        changed = [path for path in both if getattr(ours[path], column) != getattr(theirs[path], column)]
         if changed:
-            reasons.append(f"{len(changed):,} image{'s' * (len(changed) != 1)} {change}, first {changed[0]!r}")
+            reasons.append(f"{len(changed):,} image{'s' * (len(changed) != 1)} changed {name}, first {changed[0]!r}")
     if not reasons and first.paths != other.paths:
         reasons.append(f"predictions for {len(first.paths):,} images in A, {len(other.paths):,} in B")
     return reasons
@@ -212,10 +214,9 @@ def _unlike(noun: str, ours: set[str], theirs: set[str]) -> list[str]:
     return [f"{len(ours):,} {noun} in A, {len(theirs):,} in B ({'; '.join(parts)})"] if parts else []
 
 
-def _split_table(run: Run) -> dict[str, dict[str, str]]:
-    """The used images of split.csv by path, in the order of the paths."""
-    table = _read_table(run.run_dir / "split.csv", ("path", "label", "split", "hash"))
-    return {row["path"]: row for row in table if row["split"] in ("test", "val", "train")}
+def _split_table(run: Run) -> dict[str, SplitRow]:
+    """The images of split.csv by path, in the order of the paths."""
+    return {row.path: row for row in sorted(read_split(run.run_dir / "split.csv"))}
 
 
 def group_into_arms(runs: Sequence[Run]) -> tuple[Arm, ...]:
@@ -277,18 +278,16 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise DataError(f"{path} is not readable JSON: {error}") from None
 
 
-def _read_table(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
-    """The rows of a CSV file of a run, sorted by path, every cell as text."""
-    _require(path)
+def _read_predictions(path: Path) -> list[dict[str, str]]:
+    """The rows of a file of predictions, sorted by path, every cell as text."""
     with open(path, newline="", encoding="utf-8", errors="surrogateescape") as file:
         try:
-            reader = csv.DictReader(file, restval="")
-            table = list(reader)
+            table = list(csv.DictReader(file, restval=""))
         except csv.Error as error:
             raise DataError(f"{path} is not a readable table: {error}") from None
-    missing = [column for column in columns if column not in (reader.fieldnames or ())]
-    if missing or not table:
-        raise DataError(f"{path} has no {', '.join(missing) if missing else 'rows'}")
+    missing = {"path", "label", "predicted", "probabilities"}.difference(*table[:1])
+    if missing:
+        raise DataError(f"{path} has no {', '.join(sorted(missing)) if table else 'rows'}")
     return sorted(table, key=itemgetter("path"))
 
 

@@ -127,7 +127,7 @@ def fingerprint(bundle: DataBundle) -> str:
 
 def reuse_split(samples: Samples, path: Path) -> Samples:
     """Take the split of a table with the columns path, label, split (and hash, then contents are compared)."""
-    table = _read_split(path)
+    table = read_split(path)
     position = {name: i for i, name in enumerate(samples.paths)}
     absent = [row.path for row in table if row.path not in position]
     if absent:
@@ -235,7 +235,12 @@ def _size(file: Path) -> int:
         raise DataError(f"cannot read image {file}: {error.strerror}") from error
 
 
-def _read_split(path: Path) -> list[SplitRow]:
+def read_split(path: Path) -> list[SplitRow]:
+    """The rows of a split.csv, each image once.
+
+    Raises:
+        FileNotFoundError: no such file. DataError: a column is missing, a split is unknown, or an image comes twice.
+    """
     if not path.is_file():
         raise FileNotFoundError(f"no split file {path}; expected a CSV with the columns path,label,split")
     with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:

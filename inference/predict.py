@@ -2,7 +2,7 @@
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice
 
@@ -29,7 +29,8 @@ def predict(
 ) -> Iterator[Judged | Unreadable]:
     """One result per file, in order, with the `top` classes of those that can be read.
 
-    Decoding runs in threads; where the model needs all cores, in turns with it, else one batch ahead.
+    A file's folder is its label where it has the name of a class. Decoding runs in threads; where the model needs all
+    cores, in turns with it, else one batch ahead.
     """
     pipeline = eval_pipeline(classifier.spec)
     ahead = 0 if classifier.device.type == "cpu" else 1
@@ -43,14 +44,9 @@ def predict(
             if isinstance(pixels, Unreadable):
                 yield pixels
             else:
-                label = _folder_label(file.path, classifier.class_names)
+                folder = os.path.basename(os.path.dirname(os.path.abspath(file.path)))
+                label = folder if folder in classifier.class_names else None
                 yield Judged(file.path, next(ranked), label, pixels if keep_pixels else None)
-
-
-def _folder_label(path: str, class_names: Sequence[str]) -> str | None:
-    """The folder a file lies in, where that is the name of a class."""
-    folder = os.path.basename(os.path.dirname(os.path.abspath(path)))
-    return folder if folder in class_names else None
 
 
 def _decoded(
