@@ -42,6 +42,8 @@ class Options(RunConfig):
     """Runs per arm, with --seed and the numbers that follow it."""
     labels: tuple[str, ...] = ()
     """Compare at each of these numbers of training labels per class; all: every training image."""
+    minutes: float | None = None
+    """Time for all runs together, start and end included: the pace of each arm is measured, and sets the epochs."""
     images_seen: int | None = None
     """Training images every run sees, which sets its epochs. Default: what the arm that takes most of them asks for."""
     tune_lr: Literal["auto", "on", "off"] = "auto"
@@ -57,6 +59,10 @@ class Options(RunConfig):
             raise ValueError(f"images_seen={self.images_seen} must be at least 1")
         if self.lr_grid is not None and (not self.lr_grid or min(self.lr_grid) <= 0):
             raise ValueError(f"lr_grid={self.lr_grid} must hold rates greater than 0")
+        if self.minutes is not None and not self.minutes > 0:
+            raise ValueError(f"minutes={self.minutes} must be greater than 0")
+        if self.minutes is not None and (self.images_seen, self.train.epochs) != (None, None):
+            raise ValueError("minutes sets the epochs: leave out --epochs and --images-seen, or --minutes")
         if self.runs and self.arms:
             raise ValueError("runs and --arms: compare runs that are there, or train new ones, not both")
         if len(self.runs) == 1:
@@ -95,6 +101,7 @@ def request_of(options: Options) -> Request:
         images_seen=options.images_seen,
         tune_lr=options.tune_lr,
         lr_grid=options.lr_grid,
+        minutes=options.minutes,
     )
 
 

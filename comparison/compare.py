@@ -10,6 +10,7 @@ from pathlib import Path
 from comparison.plan import Plan, Request, find_folder
 from comparison.protocol import announce, known_problems, protocol
 from comparison.runs import Comparison, Condition, group_into_arms, left_out, read_run, require_same_data
+from comparison.timing import settle_time
 from comparison.train_arms import train_arms
 from datasets.splits import write_split
 from inference.evaluate import score_last_epoch
@@ -30,6 +31,7 @@ def compare_arms(request: Request) -> None:
     """
     console.show_model_log()
     plan = Plan(request)
+    settle_time(plan)
     with ExitStack() as holding, signals.hinting("the same compare command goes on where this one stopped"):
         take_folder(plan, holding)
         announce(plan)
@@ -48,7 +50,9 @@ def take_folder(plan: Plan, holding: ExitStack) -> None:
         plan.folder, plan.continued = find_folder(plan.request)
     if not plan.continued:
         with made_whole(plan.folder) as aside:
-            write_json(aside / "compare.json", {"status": "running", "requested": to_dict(plan.request)})
+            write_json(
+                aside / "compare.json", {"status": "running", "requested": to_dict(plan.request), "epochs": plan.epochs}
+            )
             write_split(aside / "split.csv", plan.split.samples)
     elif not plan.split_file.is_file():
         write_split(plan.split_file, plan.split.samples)

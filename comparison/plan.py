@@ -39,6 +39,8 @@ class Request:
     images_seen: int | None = None
     tune_lr: Literal["auto", "on", "off"] = "auto"
     lr_grid: tuple[float, ...] | None = None
+    minutes: float | None = None
+    """Time for all runs together, which sets their epochs."""
 
 
 def labels_of(words: Sequence[str]) -> tuple[int | None, ...]:
@@ -68,7 +70,7 @@ class Plan:
         self.folder, self.continued = find_folder(request)
         self.arms = measure_arms(request.arms)
         self.train_images = [self._training_images(labels) for labels in request.labels]
-        self.epochs = [self._shared_epochs(images) for images in self.train_images]
+        self.epochs = self._settled_epochs() or [self._shared_epochs(images) for images in self.train_images]
         self.grid = self._rate_grid()
         self.device = defaults.resolve_device(request.base.train.device)
         self.tuned, self.why_tuned = self._tunes()
@@ -109,6 +111,10 @@ class Plan:
     def _training_images(self, labels: int | None) -> int:
         data = with_labels(self.request.base.data, labels)
         return len(subset_training(self.split.samples, data).indices("train"))
+
+    def _settled_epochs(self) -> list[int | float]:
+        """Those that a comparison was begun with, where it goes on: `--minutes` would find others now."""
+        return (read_if_whole(self.folder / "compare.json") or {}).get("epochs", []) if self.continued else []
 
     def _shared_epochs(self, train_images: int) -> int | float:
         """Epochs every arm gets: `--epochs`, or those in which it sees `--images-seen`, by default as many as the arm

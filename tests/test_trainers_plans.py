@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 from ignite.engine import Events
@@ -11,6 +12,7 @@ from ignite.engine import Events
 import main
 from commands.arguments import parse_train_options
 from commands.train import left_open
+from comparison.timing import fitted, parts
 from datasets.config import DataConfig
 from trainers import threads
 from trainers.checkpoint import checkpoints, read_checkpoint
@@ -228,3 +230,17 @@ def test_own_images_get_a_plan_where_nothing_says_how_to_train_on_them(words, is
     assert left_open(parse_train_options(words.split(), prog="train")) == is_open
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert not left_open(parse_train_options(words.split(), prog="train"))
+
+
+@pytest.mark.parametrize("seconds", [100, 600, 7200])
+def test_all_runs_of_a_comparison_take_the_time_together_each_condition_in_its_proportion(seconds):
+    plan = SimpleNamespace(
+        arms=["fast", "slow"], train_images=[100, 900], epochs=[40, 10], runs_of={"fast": 5, "slow": 3}.__getitem__
+    )
+    paces = [pace for pace in PACES if pace.steps_per_epoch == 4][:2]
+    fixed, _ = parts(plan, paces)
+    plan.epochs = fitted(plan, paces, seconds)
+    if seconds > 2 * fixed:
+        assert plan.epochs[0] == pytest.approx(4 * plan.epochs[1], rel=0.1)
+        assert sum(parts(plan, paces)) == pytest.approx(seconds, rel=0.02)
+    assert min(plan.epochs) > 0

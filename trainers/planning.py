@@ -18,6 +18,7 @@ from trainers.fitting import Deadline, Fit
 from trainers.job import Job, prepare
 from trainers.pace import Pace, measure
 from trainers.plans import Candidate, Plan, choose, filled_in, from_scratch, may_do_better
+from trainers.recipes import RECIPES
 from trainers.threads import with_threads
 from trainers.weights_at_hand import HINT, Ranked, at_hand, rank
 from vit.config import EMBEDDED_WEIGHTS, PACKAGED_MODELS
@@ -93,7 +94,11 @@ def fine_tuned(rows: Sequence[Ranked]) -> list[Candidate]:
     for row in rows:
         model = row.options["model"]
         if model["name"] in EMBEDDED_WEIGHTS.values() and row.accuracy >= NEARLY * rows[0].accuracy:
-            options = {"model": model | {"trainable": "all"}, "train": {"schedule": "cooldown"}}
+            recipe = RECIPES["finetune-small"].options
+            options = recipe | {
+                "model": model | {"trainable": "all"},
+                "train": recipe["train"] | {"schedule": "cooldown"},
+            }
             return [Candidate(f"{row.name}, all of it trained,", options)]
     return []
 

@@ -1,0 +1,45 @@
+"""How long a comparison takes on this machine, and the epochs with which it takes the time that a person has."""
+
+from collections.abc import Sequence
+
+from comparison.plan import Plan
+from trainers import console
+from trainers.job import prepare
+from trainers.pace import Pace, measure
+
+WORTH_MEASURING = 1e13
+"""Operations of all runs from which a measurement of pace is worth its seconds."""
+
+
+def settle_time(plan: Plan) -> None:
+    """Fit the epochs of all runs to `--minutes`, and say how long they take where that is not a moment."""
+    minutes = plan.request.minutes
+    if minutes is None and plan.all_work < WORTH_MEASURING:
+        return
+    with console.quiet():
+        paces = [measure(prepare(arm.config)) for arm in plan.arms]
+    if minutes is not None and not plan.continued:
+        plan.epochs = fitted(plan, paces, 60 * minutes)
+    seconds = sum(parts(plan, paces))
+    if seconds >= 90:
+        console.say(
+            f"{'time':>9}  about {console.duration(seconds)} for {plan.number_of_runs} runs, one after the other"
+        )
+
+
+def parts(plan: Plan, paces: Sequence[Pace]) -> tuple[float, float]:
+    """Seconds of all runs that do not depend on their epochs, and those that do."""
+    fixed = passing = 0.0
+    for images, epochs in zip(plan.train_images, plan.epochs, strict=True):
+        for arm, pace in zip(plan.arms, paces, strict=True):
+            share = images / max(plan.train_images)
+            fixed += plan.runs_of(arm) * pace.fixed
+            passing += plan.runs_of(arm) * epochs * (share * pace.step * pace.steps_per_epoch + pace.validation)
+    return fixed, passing
+
+
+def fitted(plan: Plan, paces: Sequence[Pace], seconds: float) -> list[int | float]:
+    """Epochs for each condition, in the proportions of the plan, so that all runs take so many seconds together."""
+    fixed, passing = parts(plan, paces)
+    scale = max(0.0, seconds - fixed) / passing
+    return [max(0.1, round(scale * epochs, 2)) for epochs in plan.epochs]
