@@ -96,6 +96,10 @@ RECIPES: dict[str, Recipe] = {
                 "schedule": "cosine",
             },
         },
+        results=(
+            "hymenoptera, of whose pictures the pretraining saw some: 82.6 % (sd 0.8) of 153 test images, n = 3 (--seed 0,"
+            " 1, 2), from scratch 64.7 %: python main.py train --data FOLDER --recipe finetune-small --epochs 20",
+        ),
     ),
     "linear-probe": Recipe(
         purpose="train only the head of a pretrained model, on features computed once",
