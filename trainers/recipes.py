@@ -97,8 +97,9 @@ RECIPES: dict[str, Recipe] = {
             },
         },
         results=(
-            "hymenoptera, some of whose pictures the pretraining saw: 82.6 % (sd 0.8) of 153 test images, n = 3 (--seed 0, 1,"
-            " 2), from scratch 64.7 %: python main.py train --data FOLDER --recipe finetune-small --epochs 20",
+            "hymenoptera, some of whose pictures the pretraining saw: 82.6 % (sd 0.8) of 153 test images, n = 3"
+            " (--seed 0, 1, 2), from scratch 64.7 %: python main.py train --data FOLDER --recipe finetune-small"
+            " --epochs 20",
         ),
     ),
     "linear-probe": Recipe(
