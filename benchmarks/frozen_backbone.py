@@ -3,7 +3,7 @@
     python -m benchmarks.frozen_backbone [--rounds 5] [--threads 1]
 
 `eager` is timm's model as it comes, `channels last` what `build_model` returns, both in float32; `bf16` is the latter
-under autocast, which is what a run takes where the processor computes in bfloat16. Batches of 32 random images; all ways
+under autocast, which is what a run takes where the processor computes in bfloat16. Batches of 32 random images; all
 take turns in one process, and the figure is the median over rounds. The weights are random: the time does not depend on
 them. Needs `pip install -r requirements-extras.txt`.
 """

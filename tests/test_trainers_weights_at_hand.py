@@ -74,6 +74,17 @@ def test_with_no_weights_at_hand_one_line_names_the_command(tmp_path, monkeypatc
 
 
 @pytest.mark.usefixtures("embedded_alone")
+def test_damaged_weights_are_named_and_left_out(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    damaged = tmp_path / "cut.safetensors"
+    damaged.write_bytes(b"cut")
+    at_hand = [ModelConfig(name="vit_nano_8", weights=name) for name in (str(damaged), "fashion_mnist")]
+    monkeypatch.setattr(weights_at_hand, "at_hand", lambda: at_hand)
+    (row,) = weights_at_hand.rank(config_of(tmp_path))
+    assert row.options["model"]["weights"] == "fashion_mnist"
+    assert "cut.safetensors): left out; " in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("embedded_alone")
 def test_weights_that_take_longer_than_there_is_time_are_left_out(tmp_path, capsys) -> None:
     assert weights_at_hand.rank(config_of(tmp_path), seconds=0) == []
     assert "vit_nano_8 (fashion_mnist): left out" in capsys.readouterr().out

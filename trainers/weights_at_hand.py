@@ -20,11 +20,12 @@ from trainers.config import RunConfig
 from trainers.engines import autocast
 from trainers.errors import ConfigError
 from trainers.job import LEFT_FEATURES, Job, features_key, prepare
+from trainers.plans import filled_in
 from trainers.probe import features_of
 from trainers.ridge import correct_when_left_out
 from vit import ModelConfig
 from vit.config import EMBEDDED_WEIGHTS, TORCHVISION_MODELS
-from vit.errors import MissingPackage
+from vit.errors import MissingPackage, WeightsError
 
 MOST_IMAGES = 3_000
 """Training images looked at: with them an accuracy of 90 % is known to one point."""
@@ -56,7 +57,11 @@ def rank(config: RunConfig, *, seconds: float | None = None) -> list[Ranked]:
     """
     rows, start = [], time.perf_counter()
     for model in at_hand():
-        job = prepare(_probe(config, model))
+        try:
+            job = prepare(_probe(config, model))
+        except WeightsError as error:
+            console.say(f"{'weights':>9}  {_name(model)}: left out; {error}")
+            continue
         if job.data.dataset_sizes["train"] > MOST_IMAGES:
             labels = -(-MOST_IMAGES // len(job.data.class_names))
             config = dataclasses.replace(
@@ -84,8 +89,9 @@ def with_best_weights(config: RunConfig) -> RunConfig:
     rows = rank(config)
     if not rows:
         raise MissingPackage(HINT)
-    model = dataclasses.replace(_probe(config, ModelConfig()).model, **rows[0].options["model"])
-    return dataclasses.replace(_probe(config, model), train=config.train)
+    return filled_in(
+        dataclasses.replace(config, model=dataclasses.replace(config.model, weights=None)), rows[0].options
+    )
 
 
 def at_hand() -> Iterator[ModelConfig]:
