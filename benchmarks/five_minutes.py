@@ -20,6 +20,7 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -151,12 +152,13 @@ def command(arm: str, folder: Path, out: Path, *, minutes: float, seed: int) -> 
     return [sys.executable, *words]
 
 
-def outcome(arm: str, folder: Path, out: Path) -> dict[str, Any]:
+def outcome(arm: str, out: Path) -> dict[str, Any]:
     """What a process that has ended left behind."""
     if arm == "resnet18":
         values: dict[str, Any] = json.loads(out.read_text())
         return values
-    run = out.parent / folder.name / out.name
+    log = Path(f"{out}.log").read_text()
+    run = Path(re.findall(r"^ +run  (.+)$", log, re.MULTILINE)[-1])  # the better of two
     summary, config = (json.loads((run / f"{name}.json").read_text()) for name in ("summary", "config"))
     model = config["model"]
     return {
@@ -186,7 +188,7 @@ def run_arms(arms: list[str], folder: Path, work: Path, *, minutes: float, seed:
                 if process.returncode:
                     raise SystemExit(f"{arm} on {folder.name} ended with {process.returncode}: see {out}.log")
                 row = {"set": folder.name, "arm": arm, "minutes": minutes, "seed": seed, "threads": threads}
-                rows[arm] = row | {"seconds": seconds, "load": os.getloadavg()[0]} | outcome(arm, folder, out)
+                rows[arm] = row | {"seconds": seconds, "load": os.getloadavg()[0]} | outcome(arm, out)
         time.sleep(0.2)
     return [rows[arm] for arm in arms]
 
