@@ -16,21 +16,17 @@ from comparison.names import slugs
 from comparison.results import ConditionResult
 from comparison.runs import Arm, Condition
 from comparison.statistics import LEVEL
-from datasets.text import printable
 from trainers.tensorboard import add_png, add_text
 
 METRICS = ("accuracy", "loss")
 ENDS = ("low", "high")
 
 
-def write_events(
-    folder: Path, table: str, sentences: Sequence[str], pictures: Sequence[Picture], results: Sequence[ConditionResult]
-) -> None:
-    """The verdict, the table and the figures in `folder`, and below it a row per arm for its mean."""
+def write_events(folder: Path, verdict: str, pictures: Sequence[Picture], results: Sequence[ConditionResult]) -> None:
+    """The `verdict` (markdown) and the figures in `folder`, and below it a row per arm for its mean."""
     conditions = [result.condition for result in results]
     with SummaryWriter(log_dir=str(folder)) as writer:
-        verdict = "\n\n".join(f"**{printable(line)}**" for line in sentences)
-        add_text(writer, "comparison", f"{verdict}\n\n{table}\n\nThe whole report is `report.html`.", 0)
+        add_text(writer, "comparison", verdict, 0)
         for picture in pictures:
             add_png(writer, f"comparison/{Path(picture.file).stem}", picture.png, 0)
         charts = {

@@ -90,9 +90,10 @@ def _text(value: Any) -> str:
 
 
 def slugs(names: Sequence[str]) -> list[str]:
-    """The names as folders' names: without the words that all begin with, plain and short, but still different."""
+    """The names as folders' names: without the words that all begin with, plain and short, but still different.
+    No hyphens: TensorBoard would break a row's name there."""
     words = [name.split() for name in names]
     shared = len([*takewhile(lambda column: len({*column}) == 1, zip(*words, strict=False))])
     telling = [" ".join(own[shared:]) or name for own, name in zip(words, names, strict=True)]
-    short = [re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-")[:60] for name in telling]
+    short = [re.sub(r"[^A-Za-z0-9.]+", "_", name).strip("_")[:60] for name in telling]
     return [slug if short.count(slug) == 1 else f"{slug}-{place}" for place, slug in enumerate(short, 1)]

@@ -17,7 +17,7 @@ from comparison.images import Disagreement, data_uri, disagreement, sights_of
 from comparison.names import settings_that_differ
 from comparison.results import ConditionResult
 from comparison.runs import Comparison
-from comparison.table import COSTS, RESULTS, Table, notes, table_csv, table_md, table_of, verdicts
+from comparison.table import COSTS, RESULTS, Table, notes, table_csv, table_md, table_of
 from datasets.files import write_bytes, write_text
 from datasets.text import printable
 from figures.comparison import MOST_CLASSES, colour
@@ -46,7 +46,7 @@ def write_report(comparison: Comparison, results: Sequence[ConditionResult], fol
         for picture in pictures:
             write_bytes(aside / picture.file, picture.png)
     with replacing(folder / "verdict") as aside:
-        write_events(aside, texts["table.md"], verdicts(results), pictures, results)
+        write_events(aside, texts["table.md"], pictures, results)
     return [folder / name for name in texts] + [folder / "figures" / picture.file for picture in pictures]
 
 

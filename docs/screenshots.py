@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import io
 import re
 import subprocess
 import sys
@@ -16,6 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import NamedTuple
+
+from PIL import Image
 
 from tests.headless_browser import Browser
 
@@ -42,13 +45,13 @@ const find = (test, root = document) => {
 };
 """
 VIEWS = {
-    "tensorboard": View("", "document.querySelector('scalar-card')", 5, 1000),  # as it opens
-    "tensorboard_images": View("#images", "find(node => node.tagName === 'TF-IMAGE-LOADER')", 5, 1300),
-    "tensorboard_hparams": View("#hparams", "find(node => node.tagName === 'TF-HPARAMS-TABLE-VIEW')", 5, 600, 2400),
+    "tensorboard": View("", "document.querySelector('scalar-card')", 8, 1000),  # as it opens
+    "tensorboard_images": View("#images", "find(node => node.tagName === 'TF-IMAGE-LOADER')", 5, 1000),
+    "tensorboard_hparams": View("#hparams", "find(node => node.tagName === 'TF-HPARAMS-TABLE-VIEW')", 5, 420, 2400),
     "tensorboard_bands": View("#custom_scalars", "find(node => node.tagName === 'TF-CUSTOM-SCALAR-DASHBOARD')", 9, 800),
     "tensorboard_projector": View("#projector", "find(node => node.tagName === 'IFRAME')", 10, 900),
     "tensorboard_pr_curves": View("#pr_curves", "find(node => node.tagName === 'TF-PR-CURVE-CARD')", 4, 900),
-    "tensorboard_text": View("#text", "find(node => node.tagName === 'TF-TEXT-LOADER')", 4, 1100),
+    "tensorboard_text": View("#text", "find(node => node.tagName === 'TF-TEXT-LOADER')", 4, 760),
 }  # fmt: skip
 
 REPORT = {"report": View("", "document.querySelector('table')", 1, 1500, 1200)}
@@ -80,7 +83,8 @@ def take(address: str, view: View, path: Path, profile: Path) -> None:
         if view.click:
             browser.evaluate(view.click)
             time.sleep(view.seconds)
-        path.write_bytes(base64.b64decode(browser.call("Page.captureScreenshot", format="png")["data"]))
+        png = base64.b64decode(browser.call("Page.captureScreenshot", format="png")["data"])
+        Image.open(io.BytesIO(png)).convert("RGB").quantize(128).save(path, optimize=True)  # a third of the bytes
     finally:
         browser.close()
 
@@ -91,6 +95,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/figures"))
     parser.add_argument("--report", type=Path, help="a comparison's report.html")
     parser.add_argument("--only", nargs="+", choices=[*VIEWS, *REPORT], default=[*VIEWS, *REPORT])
+    parser.add_argument("--suffix", default="", help="of the files' names, such as _three")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -98,7 +103,7 @@ def main() -> None:
         try:
             for name in options.only:
                 if name in VIEWS:
-                    take(address, VIEWS[name], options.out / f"{name}.png", Path(folder) / name)
+                    take(address, VIEWS[name], options.out / f"{name}{options.suffix}.png", Path(folder) / name)
                 elif options.report is not None:
                     page = options.report.resolve().as_uri()
                     take(page, REPORT[name], options.out / f"{name}.png", Path(folder) / name)

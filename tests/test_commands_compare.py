@@ -84,15 +84,15 @@ def test_the_rate_of_the_other_seeds_is_the_best_one_of_the_first(finished):
 def test_runs_that_only_tried_a_rate_lie_where_the_printed_line_does_not_look(finished):
     folder = finished / "runs" / "pets" / "compare"
     in_view = {str(run.relative_to(folder)) for run in runs_below(folder)}
-    assert in_view == {f"{arm}/all/s{seed}" for arm in ("pool-cls", "pool-mean") for seed in (0, 1)}
+    assert in_view == {f"{arm}/all/s{seed}" for arm in ("pool_cls", "pool_mean") for seed in (0, 1)}
     assert len(runs_below(finished / "runs" / "tuning")) == 4
 
 
 def test_tensorboard_opens_on_the_comparison_alone_with_a_band_per_arm(finished):
     folder = finished / "runs" / "pets" / "compare"
     rows = {path.parent.relative_to(folder).parts[0] for path in folder.rglob("events.out.tfevents.*")}
-    assert rows == {"pool-cls", "pool-mean", "verdict"}
-    for slug in ("pool-cls", "pool-mean"):
+    assert rows == {"pool_cls", "pool_mean", "verdict"}
+    for slug in ("pool_cls", "pool_mean"):
         means = EventAccumulator(str(folder / "verdict" / f"{slug}_n2")).Reload()
         histories = [read_history(folder / slug / "all" / f"s{seed}") for seed in (0, 1)]
         for metric in ("accuracy", "loss"):
@@ -177,7 +177,7 @@ def test_a_stopped_comparison_goes_on_where_it_stopped(tmp_path):
     for line in first.stdout:
         if line.startswith("  1/2"):
             break
-    while not list(tmp_path.glob("digits/compare/pool-mean/all/s0/checkpoints/step_*.pt")):
+    while not list(tmp_path.glob("digits/compare/pool_mean/all/s0/checkpoints/step_*.pt")):
         assert first.poll() is None, first.stderr.read()
     first.send_signal(signal.SIGINT)
     _, err = first.communicate(timeout=60)
@@ -189,7 +189,7 @@ def test_a_stopped_comparison_goes_on_where_it_stopped(tmp_path):
     assert "(was finished)" in second.stdout
     assert len(list(tmp_path.glob("digits/compare*"))) == 1
     assert len(list(tmp_path.glob("digits/compare/*/all/s0"))) == 2
-    folder = tmp_path / "digits" / "compare" / "verdict" / "pool-mean_n1"
+    folder = tmp_path / "digits" / "compare" / "verdict" / "pool_mean_n1"
     points = EventAccumulator(str(folder)).Reload().Scalars("0_mean/loss_all_labels")
     assert [point.step for point in points] == sorted({point.step for point in points})
 
@@ -281,7 +281,7 @@ def test_an_arm_that_may_have_seen_the_test_images_in_pretraining_is_warned_of()
         return SimpleNamespace(request=request, arms=arms, split=shared_split(DataConfig(source="digits")))
 
     assert [arm.name for arm in (scratch, pretrained)] == ["vit_nano_8 from scratch", "vit_nano_8 pretrained"]
-    assert [arm.slug for arm in (scratch, pretrained)] == ["from-scratch", "pretrained"]
+    assert [arm.slug for arm in (scratch, pretrained)] == ["from_scratch", "pretrained"]
     assert list(known_problems(plan("hymenoptera", scratch, pretrained))) == [
         "hymenoptera is a subset of ImageNet-1k (classes ant and bee): a pretrained arm may have seen the test images"
     ]

@@ -199,11 +199,11 @@ def test_runs_of_an_older_version_may_lack_an_option():
 def test_folders_of_different_arms_are_different_however_long_their_names():
     long = "vit_b_16 pretrained weights=/a/path/that/goes/on/and/on/and/on/to/"
     assert slugs(["vit_nano_8 from scratch", "vit_b_16 pretrained, head only"]) == [
-        "vit-nano-8-from-scratch",
-        "vit-b-16-pretrained-head-only",
+        "vit_nano_8_from_scratch",
+        "vit_b_16_pretrained_head_only",
     ]
-    assert slugs(["vit_nano_8 from scratch", "vit_nano_8 pretrained"]) == ["from-scratch", "pretrained"]
-    assert slugs(["vit_nano_8 pretrained", "vit_nano_8 pretrained pool=mean"]) == ["vit-nano-8-pretrained", "pool-mean"]
+    assert slugs(["vit_nano_8 from scratch", "vit_nano_8 pretrained"]) == ["from_scratch", "pretrained"]
+    assert slugs(["vit_nano_8 pretrained", "vit_nano_8 pretrained pool=mean"]) == ["vit_nano_8_pretrained", "pool_mean"]
     first, second = slugs([f"{long}a.pth", f"{long}b.pth"])
     assert first != second
 

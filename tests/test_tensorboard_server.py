@@ -171,14 +171,24 @@ def test_hparams_show_the_run_with_its_final_metrics(server, finished):
     assert values["", "hparam/test_accuracy"] == pytest.approx(finished.test["accuracy"])
 
 
+# The text of every element of a kind, in shadow roots too, in the order of the page.
+TEXTS = """(kind => {
+    const inside = node => [...(node.shadowRoot ? node.shadowRoot.childNodes : []), ...node.childNodes];
+    const all = node => inside(node).flatMap(part => part.nodeType == 1 ? [part, ...all(part)] : []);
+    const text = node => node.nodeType == 3 ? node.data
+        : node.tagName == 'STYLE' ? '' : inside(node).map(text).join(' ');
+    return all(document).filter(node => node.matches(kind)).map(node => text(node).replace(/\\s+/g, ' '));
+})"""
+LINES = """[...document.querySelectorAll('tb-data-table-content-cell.table-column-run .cell')].map(cell => {
+    const text = document.createRange(); text.selectNodeContents(cell);
+    return [cell.textContent.trim(), text.getClientRects().length];
+})"""
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(find_browser() is None, reason="needs Chromium and bash")
-def test_at_first_sight_the_curves_are_open_and_a_run_is_two_rows_of_one_line(finished, tmp_path):
+def test_what_one_sees_at_first_sight(finished, tmp_path):
     """What TensorBoard opens, in what order, and how wide a row is, follows from its page alone."""
-    cells = "document.querySelectorAll('tb-data-table-content-cell.table-column-run .cell')"
-    lines = f"""[...{cells}].map(cell => {{
-        const text = document.createRange(); text.selectNodeContents(cell);
-        return [cell.textContent.trim(), text.getClientRects().length];
-    }})"""
     shutil.copytree(finished.run_dir / "tb", tmp_path / "digits" / "vit_micro_2_s10_12" / "tb")
     with serving(tmp_path / "digits", "true", tmp_path / "log") as address:
         browser = Browser(tmp_path / "profile")
@@ -186,11 +196,23 @@ def test_at_first_sight_the_curves_are_open_and_a_run_is_two_rows_of_one_line(fi
             window = {"width": 1500, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
             browser.call("Emulation.setDeviceMetricsOverride", **window)
             browser.call("Page.navigate", url=address)
-            browser.wait_for("document.querySelectorAll('scalar-card').length > 4", seconds=60)
+            browser.wait_for("document.querySelectorAll('scalar-card').length > 4", seconds=120)
             cards = browser.evaluate("[...document.querySelectorAll('scalar-card .tag')].map(tag => tag.textContent)")
-            rows = browser.evaluate(lines)
+            rows = browser.evaluate(LINES)
+            pages = {}
+            for tab, loader in (("images", "tf-image-loader"), ("text", "tf-text-loader")):
+                browser.call("Page.navigate", url="about:blank")
+                browser.call("Page.navigate", url=f"{address}#{tab}")
+                browser.wait_for(f"{TEXTS}('{loader}').length > 1", seconds=120)
+                browser.wait_for(f"{TEXTS}('{loader}').slice(0, 2).every(text => text.includes(' step '))", seconds=120)
+                pages[tab] = browser.evaluate(f"{TEXTS}('{loader}')")
         finally:
             browser.close()
     names = ["accuracy", "loss", "lr", "macro_f1", "speed_images_per_s"]
     assert [card.strip() for card in cards] == [f"1_learning/{name}" for name in names]
     assert rows == [[f"vit_micro_2_s10_12/tb/{part}", 1] for part in ("train", "val")]
+    opened = [re.search(r"tag: (\S+)", text)[1] for text in pages["images"]]
+    assert opened[:2] == ["2_mistakes/by_image", "2_mistakes/confusion_matrix"]
+    assert "tag: start here" in pages["text"][0]
+    assert re.search(r"vit_micro_2 is right on \d+\.\d% of the test images", pages["text"][0])
+    assert "tag: the data" in pages["text"][1]

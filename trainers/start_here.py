@@ -47,16 +47,14 @@ def page(sentences: Sequence[str], commands: Sequence[tuple[str, str]], job: Job
 def differences(job: Job, run_dir: Path) -> list[tuple[str, Any, Any]]:
     """Each option that was asked for, with its value and the one that it would have had."""
     defaults, asked = to_dict(RunConfig()), read_json(run_dir / "meta.json")["requested"]
-    chosen = lookup(job.config)
-    images = job.data.dataset_sizes["train"]
+    chosen, images = lookup(job.config), job.data.dataset_sizes["train"]
     epochs = default_epochs(chosen.images_seen, chosen.max_epochs, train_images=images)
+    of_model = {"epochs": epochs, "augment": chosen.augment} | {
+        name: getattr(chosen, name) for name in ("lr", "weight_decay", "batch_size", "label_smoothing")
+    }
     options = {"name": "--model", "source": "--data"}
     return [
-        (
-            options.get(name, f"--{name.replace('_', '-')}"),
-            value,
-            {"epochs": epochs}.get(name, getattr(chosen, name, defaults[section][name])),
-        )
+        (options.get(name, f"--{name.replace('_', '-')}"), value, of_model.get(name, defaults[section][name]))
         for section in ("model", "data", "train")
         for name, value in asked[section].items()
         if value != defaults[section].get(name, value)
@@ -72,4 +70,5 @@ def table(rows: Sequence[tuple[str, Any, Any]]) -> str:
 
 def literal(value: object) -> str:
     """Text that markdown shows as it is, in a cell of a table too."""
+    value = "-" if value is None else value
     return f"`{printable(str(value)).replace('`', chr(39)).replace('|', '/')}`"
