@@ -13,7 +13,7 @@ from trainers.defaults import default_epochs, lookup
 from trainers.evaluation import Scores
 from trainers.job import Job
 from trainers.metrics import per_class
-from trainers.run_directory import read_json
+from trainers.run_directory import read_if_whole
 
 
 def before(job: Job, run_dir: Path) -> str:
@@ -45,8 +45,10 @@ def page(sentences: Sequence[str], commands: Sequence[tuple[str, str]], job: Job
 
 
 def differences(job: Job, run_dir: Path) -> list[tuple[str, Any, Any]]:
-    """Each option that was asked for, with its value and the one that it would have had."""
-    defaults, asked = to_dict(RunConfig()), read_json(run_dir / "meta.json")["requested"]
+    """Each option that was asked for, with its value and the one that it would have had; of all
+    options, where a damaged meta.json has lost which ones were."""
+    defaults, meta = to_dict(RunConfig()), read_if_whole(run_dir / "meta.json")
+    asked = to_dict(job.config) if meta is None else meta["requested"]
     chosen, images = lookup(job.config), job.data.dataset_sizes["train"]
     epochs = default_epochs(chosen.images_seen, chosen.max_epochs, train_images=images)
     of_model = {"epochs": epochs, "augment": chosen.augment} | {
