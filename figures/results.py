@@ -9,7 +9,6 @@ from textwrap import wrap
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
-from matplotlib.image import AxesImage
 from torch import Tensor
 
 from datasets.files import write_bytes
@@ -37,14 +36,14 @@ def confusion_figure(confusion: np.ndarray, class_names: Sequence[str], *, title
     return figure
 
 
-def draw_counts(axis, counts: np.ndarray, *, numbered: bool) -> AxesImage:
+def draw_counts(axis, counts: np.ndarray, *, numbered: bool) -> None:
     """Counts (C, C), each shaded by its share of the row, and written into its cell."""
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     if numbered:
         for row, column in zip(*np.nonzero(counts), strict=True):
             colour = "white" if shares[row, column] > 0.5 else "black"
             axis.text(column, row, f"{counts[row, column]:,}", ha="center", va="center", fontsize=7, color=colour)
-    return axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
 
 
 def reliability_figure(bins: Tensor, *, ece: float, title: str, scaled: Tensor | None = None) -> Figure:
