@@ -68,7 +68,7 @@ DEFAULTS: dict[tuple[str, str], Defaults] = {
     ),
     ("hybrid", "finetune"): Defaults(
         lr=5e-4, weight_decay=0.05, batch_size=32, images_seen=20_000, max_epochs=40, label_smoothing=0.1,
-        augment="none", source="chosen on validation images of four sets (docs/pretrained.md); images are seen once",
+        augment="none", source="not tuned: two sets were looked at (docs/pretrained.md); images are seen once",
     ),
     ("vit", "probe"): Defaults(
         lr=1e-3, weight_decay=0.0, batch_size=32, images_seen=100_000, max_epochs=20, label_smoothing=0.0,

@@ -5,7 +5,10 @@ import torch
 from trainers import distributed
 from trainers.errors import TrainingError
 
-_OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory", "not enough memory")
+_OUT_OF_MEMORY = (
+    "can't allocate memory", "out of memory", "Cannot allocate memory", "not enough memory",
+    "could not create a primitive",  # oneDNN's words
+)  # fmt: skip
 _PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "gloo", "NCCL")
 
 
