@@ -180,7 +180,8 @@ def leave_alone(family: str, folder: Path) -> Undisturbed:
     assert done.code == 0, done.text
     trace = re.sub("^", "1 ", folder.with_suffix(".strace").read_text(), flags=re.MULTILINE)  # of one thread
     same = content(folder)
-    assert not [key for key in expected if expected[key] != same[key]], "two undisturbed runs differ"
+    differing = [key for key in expected if expected[key] != same[key]]
+    assert not differing, f"two undisturbed runs differ: {differing}"
     return Undisturbed(expected, most[1], files, (before, int(most[0])), faults.moments(trace, folder))
 
 

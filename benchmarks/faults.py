@@ -177,8 +177,10 @@ def content(folder: Path) -> dict[str, Any]:
     from trainers.run_directory import read_json
 
     found: dict[str, Any] = {}
-    for run in sorted(path.parent for path in folder.glob("*/[!.]*/summary.json")):
-        name = run.name
+    for run in sorted(path.parent for path in folder.rglob("summary.json")):
+        name = str(run.relative_to(folder))
+        if name.startswith(".") or "/." in name:
+            continue
         found |= {f"{name}: {part}": value for part, value in run_content(run).items()}
         summary = read_json(run / "summary.json")
         found |= {f"{name}: {part}": summary[part] for part in ("status", "best", "test", "epochs")}
@@ -187,7 +189,7 @@ def content(folder: Path) -> dict[str, Any]:
         with table.open(newline="") as file:
             rows = [{k: v for k, v in row.items() if not TIMING.search(k)} for row in csv.DictReader(file)]
         found[f"{table.parent.name}: {table.name}"] = rows
-        found[f"{table.parent.name}: files"] = sorted(path.name for path in table.parent.rglob("[!.]*.[pmh]*"))
+        found[f"{table.parent.name}: files"] = sorted(path.name for path in table.parent.glob("[!.]*.*"))
     for table in folder.glob("*/*folds*.csv"):
         found[table.name] = digest(table)
     for export in folder.glob("*/*/export/[!.]*"):
