@@ -40,8 +40,8 @@ AT_THE_END_OF_A_STEP = [
     "Sums.add",
     "StepClock.finish",
     "attach_train_scalars.<locals>.write",
-    "ResumeCheckpoint.attach.<locals>.save_within_an_epoch",
     "end_within_epoch",
+    "ResumeCheckpoint.attach.<locals>.save_within_an_epoch",
     "Signals.check",
 ]
 WRITING = ("scalars", "attention", "BestCheckpoint", "files", "epoch_lines", "learning", "ResumeCheckpoint")

@@ -9,7 +9,9 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from ignite.engine import Events
@@ -31,7 +33,7 @@ from killed_runs import (
 
 from datasets import DataError
 from datasets.files import aside_of
-from trainers import run, saving
+from trainers import budget, run, saving
 from trainers.checkpoint import CheckpointWriter, checkpoints, read_checkpoint
 from trainers.errors import CheckpointError, ConfigError, Interrupted
 from trainers.resume import resume, train_or_resume
@@ -367,3 +369,18 @@ def test_a_run_that_ends_early_is_not_trained_further_when_it_stops_before_its_r
     with pytest.raises((Crash, Interrupted)):
         train(config, handlers=[lambda trainer: trainer.add_event_handler(Events.EPOCH_COMPLETED(once=last), stop)])
     assert_ends_like(run_content(whole.run_dir), tmp_path / "digits" / "r")
+
+
+@pytest.mark.parametrize("stop", [1, 3, 5])
+def test_a_resumed_run_has_the_time_that_its_first_life_left_over(tmp_path, monkeypatch, stop):
+    def limited(folder):
+        ticks = count()  # a step takes one: 50 ms
+        monkeypatch.setattr(budget, "time", SimpleNamespace(perf_counter=lambda: 0.05 * next(ticks)))
+        config = demanding_config(folder)
+        return replace(config, train=replace(config.train, max_minutes=0.28 / 60, save_every=1))
+
+    expected = train(limited(tmp_path / "whole")).history[-1]["step"]
+    assert expected == 6
+    with pytest.raises(Crash):
+        train(limited(tmp_path / "stopped"), handlers=[crash_after(stop)])
+    assert resume(tmp_path / "stopped" / "digits" / "r").history[-1]["step"] == expected
