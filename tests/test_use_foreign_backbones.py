@@ -40,7 +40,7 @@ def config_of(tmp_path: Path, epochs: int, **model) -> RunConfig:
         ("efficientnet_lite0", "last:1", False),
         ("efficientnet_lite2", "all", False),
         ("efficientnet_lite0_vit", "all", True),
-        ("timm:test_vit", "last:1", True),
+        ("timm:test_vit", "last:1", False),
         ("timm:test_convnext", "head", False),
     ],
 )
@@ -60,7 +60,7 @@ def test_a_run_is_resumed_evaluated_exported_and_explained(name, trainable, atte
     for kind in ("safetensors", "onnx", "pt2"):
         file = tmp_path / f"model.{kind}"
         parity, _note = export(open_classifier(str(result.run_dir)), kind, file)
-        assert parity.good
+        assert parity.good, parity
         torch.testing.assert_close(
             open_classifier(str(file), trust=True).logits(images), expected, atol=1e-4, rtol=1e-3
         )
@@ -69,5 +69,5 @@ def test_a_run_is_resumed_evaluated_exported_and_explained(name, trainable, atte
         torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-4)
         assert all(torch.allclose(weights.sum(-1), torch.ones(())) for weights in attention)
     else:
-        with pytest.raises(ValueError, match="has no attention weights; the ViTs do"):
+        with pytest.raises(ValueError, match="has no attention weights to show"):
             attention_weights(model, images)

@@ -93,7 +93,7 @@ def test_a_compiled_model_is_asked_through_its_original() -> None:
 
 
 def test_a_network_without_attention_is_refused() -> None:
-    with pytest.raises(ValueError, match="ResNet has no attention weights; the ViTs do"):
+    with pytest.raises(ValueError, match="ResNet has no attention weights to show; the ViTs"):
         attention_weights(resnet18(), pictures())
 
 

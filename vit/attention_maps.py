@@ -47,7 +47,7 @@ def attention_weights(model: nn.Module, images: Tensor) -> tuple[Tensor, list[Te
     the model in evaluation mode for pictures; gradients flow otherwise.
 
     Raises:
-        ValueError: a model without attention, such as resnet18.
+        ValueError: a model without attention, such as resnet18, or whose attention cannot be read, such as timm's.
     """
     model = getattr(model, "_orig_mod", model)  # what torch.compile wrapped
     own: Any = getattr(model, "forward_with_attention", None)
@@ -55,7 +55,8 @@ def attention_weights(model: nn.Module, images: Tensor) -> tuple[Tensor, list[Te
         return own(images)
     layers = [module for module in model.modules() if isinstance(module, nn.MultiheadAttention)]
     if not layers:
-        raise ValueError(f"{type(model).__name__} has no attention weights; the ViTs do")
+        shown = "the ViTs of this project, torchvision and Hugging Face do"
+        raise ValueError(f"{type(model).__name__} has no attention weights to show; {shown}")
     return _hooked(model, layers, images)
 
 

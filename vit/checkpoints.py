@@ -15,6 +15,7 @@ from vit.config import ImageSpec
 from vit.errors import WeightsError
 from vit.key_maps import FAMILIES, PositionRule
 from vit.model import VisionTransformer
+from vit.parts import set_layer_norm_eps
 from vit.weight_files import WeightFile, read_weights
 
 
@@ -71,10 +72,8 @@ def load_weights(
     with torch.no_grad():
         for name, tensor in tensors.items():
             layout.tensors[name].copy_(tensor)
-    norms = [module for module in model.modules() if isinstance(module, nn.LayerNorm)]
-    eps = (layer_norm_eps or file.layer_norm_eps) if norms else None
-    for norm in norms:
-        norm.eps = eps  # type: ignore[assignment]
+    eps = layer_norm_eps or (file.layer_norm_eps if layout.positions else None)  # timm's models bring their own
+    set_layer_norm_eps(model, eps)
     return LoadReport(file.path, file.source, file.image_spec, eps, tuple(notes))
 
 

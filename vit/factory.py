@@ -127,7 +127,7 @@ class Blueprint:
         A run stores this in config.json: its checkpoints then load into `build_model(config, weights="none", ...)`.
         """
         spec, eps = self.image_spec, self.config.layer_norm_eps
-        if eps is None and self.weights is not None:
+        if eps is None and self.weights is not None and not self.config.name.startswith(TIMM_PREFIX):
             eps = self.weights.layer_norm_eps
         return dataclasses.replace(
             self.config, image_size=spec.image_size, mean=spec.mean, std=spec.std, layer_norm_eps=eps
