@@ -19,6 +19,7 @@ FORK = "DataLoader worker (pid 7) is killed by signal: Killed"
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), OUT_OF_MEMORY),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"), OUT_OF_MEMORY),
         (RuntimeError("could not create a primitive"), OUT_OF_MEMORY),
+        (RuntimeError("std::bad_alloc"), OUT_OF_MEMORY),
         (OSError(28, "No space left on device"), "[Errno 28] No space left on device"),
         (TrainingError("loss is nan at step 3"), "loss is nan at step 3"),
     ],

@@ -7,7 +7,7 @@ from trainers.errors import TrainingError
 
 _OUT_OF_MEMORY = (
     "can't allocate memory", "out of memory", "Cannot allocate memory", "not enough memory",
-    "could not create a primitive",  # oneDNN's words
+    "could not create a primitive", "bad_alloc",  # oneDNN's words, and C++'s
 )  # fmt: skip
 _PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "gloo", "NCCL")
 
