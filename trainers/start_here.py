@@ -54,12 +54,12 @@ def differences(job: Job, run_dir: Path) -> list[tuple[str, Any, Any]]:
     of_model = {"epochs": epochs, "augment": chosen.augment} | {
         name: getattr(chosen, name) for name in ("lr", "weight_decay", "batch_size", "label_smoothing")
     }
-    options = {"name": "--model", "source": "--data"}
+    options = {"name": "--model", "source": "--data", "root": "--data-root"}
     return [
         (options.get(name, f"--{name.replace('_', '-')}"), value, of_model.get(name, defaults[section][name]))
         for section in ("model", "data", "train")
         for name, value in asked[section].items()
-        if value != defaults[section].get(name, value)
+        if value != defaults[section].get(name, value) and name != "threads"  # which the run chose by itself
     ]
 
 
