@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from scipy.stats import binomtest
 
+from datasets.text import aligned
 from trainers import console
 from trainers.config import RunConfig
 from trainers.engines import autocast
@@ -68,8 +69,9 @@ def rank(config: RunConfig, *, seconds: float | None = None) -> list[Ranked]:
                 config, data=dataclasses.replace(config.data, labels_per_class=labels, fraction=None)
             )
             job = prepare(_probe(config, model))
-        if seconds is not None and _estimate(job) > seconds - (time.perf_counter() - start):
-            console.say(f"{'weights':>9}  {_name(model)}: left out, it would take about {_estimate(job):.0f} s")
+        wanted = 0.0 if seconds is None else _estimate(job)
+        if seconds is not None and wanted > seconds - (time.perf_counter() - start):
+            console.say(f"{'weights':>9}  {_name(model)}: left out, it would take about {wanted:.0f} s")
             continue
         rows.append(_judge(job, model))
     rows.sort(key=lambda row: -row.accuracy)
@@ -111,12 +113,11 @@ def at_hand() -> Iterator[ModelConfig]:
 
 def table(rows: list[Ranked]) -> list[str]:
     """The ranking, to read."""
-    width = max(len(row.name) for row in rows)
-    lines = [f"{'weights':>9}  {'frozen, with a linear head':<{width}}  accuracy  95 % interval  seconds"]
-    for row in rows:
-        interval = f"{row.low:.1%} to {row.high:.1%}"
-        lines.append(f"{'':>9}  {row.name:<{width}}  {row.accuracy:>8.1%}  {interval:>14}  {row.seconds:>7.1f}")
-    return lines
+    cells = [
+        ("", row.name, f"{row.accuracy:.1%}", f"{row.low:.1%} to {row.high:.1%}", f"{row.seconds:.1f}") for row in rows
+    ]
+    header = ("  weights", "frozen, with a linear head", "accuracy", "95 % interval", "seconds")
+    return list(aligned([header, *cells], left=(0, 1)))
 
 
 def _probe(config: RunConfig, model: ModelConfig) -> RunConfig:

@@ -18,7 +18,6 @@ from vit.parts import Parts, parts
 from vit.scratch_models import block_options
 
 STRIDE = 32  # pixels of the image a place of the map stands for
-CHANNELS = 1280
 _LACKS = ("patch_embedding", "trainable", "in_channels")
 
 
