@@ -28,7 +28,7 @@ from inference.classifier import Classifier
 from inference.images import ImageFile, read_pixels
 from inference.predict import predict
 from trainers import process
-from vit import ModelConfig, build_model, image_spec, resolve
+from vit import Blueprint, ModelConfig, build_model, image_spec
 
 SIZES = {"40 x 36 px": (40, 36), "500 x 400 px": (500, 400)}
 BATCH = 32  # what `predict` takes by default
@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=384)
     options = parser.parse_args()
     process.settle()
-    config = resolve(ModelConfig(name="vit_micro_4", weights="none", image_size=32))
+    config = Blueprint(ModelConfig(name="vit_micro_4", weights="none", image_size=32)).resolved
     names = tuple("abcdefghij")
     model = build_model(config, num_classes=len(names)).eval()
     torch.nn.init.normal_(model.head.weight)  # zeros would call every image an "a"

@@ -6,7 +6,7 @@ The rules are the same for all: float32 master weights, the same autocast, fused
 each library at its own fastest attention setting, found out first. The contestants take turns, one turn each per round
 and a new order every round, so that a busy moment of the machine falls on all of them; a ratio is the median over
 rounds of the ratios within a round, with its 95 % bootstrap interval. GFLOP/s count the forward pass of the textbook
-model (2 FLOPs per multiply-add, `vit.summary.vit_flops`), a training step as three of them, for every contestant alike;
+model (2 FLOPs per multiply-add, `vit/model.py` with `fast=False`), a training step as three of them, for all alike;
 the matrix-multiply rate of the same dtype is measured between the rounds. Peak memory is the maximum resident set of a
 fresh process that takes training steps; `added` leaves out what its imports alone hold.
 """
@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ from benchmarks.environment import describe, write_result
 from benchmarks.peers import CONTESTANTS, OURS, PEERS, Peer
 from trainers.handlers import peak_memory_mb
 from vit.config import VIT_SHAPES, ViTConfig
-from vit.summary import vit_flops
+from vit.model import VisionTransformer
+from vit.summary import summarise
 
 # name -> shape, batch size. micro: what a plain `python main.py` trains; small: 65 tokens x 192 x 6 layers.
 CONFIGS: dict[str, tuple[ViTConfig, int]] = {
@@ -46,6 +48,13 @@ MODES = ("train", "infer")
 # With one thread, CPU seconds are what wall-clock seconds would be if nobody else used the processor.
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 TURN_SECONDS = 0.4  # a turn is as many steps as fit in, at least one
+
+
+def textbook_flops(config: ViTConfig) -> int:
+    """Of one image's forward pass, every block working on all tokens."""
+    with torch.device("meta"):
+        model = VisionTransformer(replace(config, fast=False))
+    return summarise(model, in_channels=config.in_channels, image_size=config.image_size).flops
 
 
 class Runner:
@@ -219,7 +228,7 @@ def main() -> None:
         runner.clock = CLOCKS[options.clock]
     settings = {name: {mode: runner.choose_attention(mode) for mode in MODES} for name, runner in runners.items()}
     seconds, rates = measure(runners, rounds=options.rounds, dtype=options.dtype, device=options.device)
-    rate, gflop = float(np.median(rates)), vit_flops(config) / 1e9
+    rate, gflop = float(np.median(rates)), textbook_flops(config) / 1e9
     result: dict[str, Any] = {"config": options.config, "dtype": options.dtype, "compile": options.compile}
     for mode, factor in zip(MODES, (3, 1), strict=True):
         rows = table(seconds[mode], batch=batch, gflop=factor * gflop, rate=rate)

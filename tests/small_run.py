@@ -15,7 +15,7 @@ from trainers.checkpoint import FORMAT_VERSION, CheckpointWriter
 from trainers.config import OutputConfig, RunConfig, TrainConfig, to_dict
 from trainers.run_directory import write_run_config
 from vit.config import ModelConfig
-from vit.factory import build_model, image_spec, resolve
+from vit.factory import Blueprint, build_model, image_spec
 
 CLASSES = ("ant", "bee", "cat")
 
@@ -28,7 +28,7 @@ def make_run(folder: Path, *, classes: tuple[str, ...] = CLASSES, seed: int = 0,
     """`model_options`: fields of ModelConfig, by default vit_micro_4 at 32 px."""
     options = {"name": "vit_micro_4", "weights": "none"} | model_options
     config = RunConfig(
-        model=resolve(ModelConfig(**options)),
+        model=Blueprint(ModelConfig(**options)).resolved,
         data=DataConfig(source=str(folder / "gone"), workers=0),
         train=TrainConfig(epochs=1, device="cpu", amp="off"),
         output=OutputConfig(output_dir=folder.parent),

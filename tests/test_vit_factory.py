@@ -23,7 +23,7 @@ import vit
 from vit import torchvision_models
 from vit.config import HALF, HYBRIDS, IMAGENET_MEAN, IMAGENET_STD, MODEL_NAMES, ImageSpec, ModelConfig
 from vit.errors import WeightsError
-from vit.factory import MODELS, Blueprint, Library, build_model, image_spec, library, resolve
+from vit.factory import MODELS, Blueprint, Library, build_model, image_spec, library
 from vit.param_groups import param_groups
 from vit.parts import freeze, parts
 
@@ -91,7 +91,7 @@ def test_a_scratch_vit_is_built_without_the_libraries_of_others() -> None:
 import sys
 import vit
 model = vit.build_model("vit_micro_2", num_classes=2)
-vit.image_spec(vit.resolve(vit.ModelConfig(name="vit_nano_8", weights="fashion_mnist")))
+vit.image_spec(vit.Blueprint(vit.ModelConfig(name="vit_nano_8", weights="fashion_mnist")).resolved)
 libraries = {"torchvision", "transformers", "timm", "onnxruntime", "scipy", "matplotlib", "sklearn"}
 print(sorted(libraries & sys.modules.keys()))
 """
@@ -443,7 +443,7 @@ def test_a_foreign_file_brings_the_preprocessing_of_its_family_and_resolve_write
     torch.save(source.state_dict(), tmp_path / "w.pth")
     config = ModelConfig(name="vit_micro_2", weights=str(tmp_path / "w.pth"))
     assert image_spec(config) == ImageSpec(image_size=8, mean=HALF, std=HALF)
-    resolved = resolve(config)
+    resolved = Blueprint(config).resolved
     assert (resolved.layer_norm_eps, resolved.image_size, resolved.mean) == (1e-12, 8, HALF)
 
     model = build_model(config, num_classes=2).eval()
@@ -477,6 +477,6 @@ def test_a_file_of_weights_is_opened_once_for_options_preprocessing_and_model(
     resolved, spec = blueprint.resolved, blueprint.image_spec
     model = blueprint.build(num_classes=2)
     assert opened == [tmp_path / "w.pth"]
-    assert (resolved, spec) == (resolve(blueprint.config), image_spec(blueprint.config))
+    assert (resolved, spec) == (Blueprint(blueprint.config).resolved, image_spec(blueprint.config))
     again = build_model(blueprint.config, num_classes=2)
     torch.testing.assert_close(dict(model.state_dict()), dict(again.state_dict()), atol=0, rtol=0)

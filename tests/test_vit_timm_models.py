@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vit import ModelConfig, build_model, image_spec, resolve, timm_models
+from vit import Blueprint, ModelConfig, build_model, image_spec, timm_models
 from vit.errors import MissingPackage, WeightsError
 from vit.parts import parts
 
@@ -96,7 +96,7 @@ def test_grey_images_and_other_classes_take_the_rest_of_the_weights(package) -> 
 
 def test_the_resolved_options_build_the_model_again_without_the_package(package, monkeypatch) -> None:
     package("efficientnet_lite0")
-    resolved = resolve(ModelConfig(name="efficientnet_lite0"))
+    resolved = Blueprint(ModelConfig(name="efficientnet_lite0")).resolved
     assert resolved.layer_norm_eps is None
     monkeypatch.setattr(timm_models, "find_spec", lambda name: None)
     again = dataclasses.replace(resolved, weights="none", weights_source=None)
@@ -128,7 +128,7 @@ def test_the_preprocessing_is_that_of_the_weights() -> None:
     assert (spec.image_size, spec.interpolation, spec.crop_fraction) == (128, "bicubic", 0.875)
     assert spec.mean == (0.498,) * 3
     assert spec.std == (0.502,) * 3
-    assert resolve(ModelConfig(name="efficientnet_lite2")).image_size == 260
+    assert Blueprint(ModelConfig(name="efficientnet_lite2")).resolved.image_size == 260
 
 
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "resnet18", "convnext_atto", "mobilenetv3_small_050"])

@@ -14,7 +14,6 @@ _EXPORTS = {
     "Blueprint": "factory",
     "build_model": "factory",
     "image_spec": "factory",
-    "resolve": "factory",
     "WeightsError": "errors",
     "load_weights": "checkpoints",
     "freeze": "parts",

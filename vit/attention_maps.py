@@ -26,11 +26,8 @@ class AttentionMaps:
 
 
 def maps_of(model: nn.Module, images: Tensor) -> AttentionMaps:
-    """Pass normalised images (B, C, S, S) through a model in evaluation mode, and keep what it looked at.
-
-    Raises:
-        ValueError: a model without attention weights, or whose tokens are not one class token and a square grid.
-    """
+    """Pass normalised images (B, C, S, S) through a model in evaluation mode, and keep what it looked at. Raises
+    ValueError: a model without attention weights, or whose tokens are not one class token and a square grid."""
     with torch.no_grad():
         logits, attention = attention_weights(model, images)
         if any(len(weights) != len(images) or weights.shape != attention[0].shape for weights in attention):
@@ -44,10 +41,8 @@ def attention_weights(model: nn.Module, images: Tensor) -> tuple[Tensor, list[Te
     """Logits (B, classes) and, per layer, the attention weights (B, H, T, T) of the very pass that made them.
 
     Works for the scratch ViTs, torchvision's vit_b_16 and Hugging Face ViTs. Call it under `torch.no_grad()` and with
-    the model in evaluation mode for pictures; gradients flow otherwise.
-
-    Raises:
-        ValueError: a model without attention, such as resnet18, or whose attention cannot be read, such as timm's.
+    the model in evaluation mode for pictures; gradients flow otherwise. Raises ValueError: a model without attention,
+    such as resnet18, or whose attention cannot be read, such as timm's.
     """
     model = getattr(model, "_orig_mod", model)  # what torch.compile wrapped
     own: Any = getattr(model, "forward_with_attention", None)

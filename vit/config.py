@@ -86,12 +86,7 @@ class ViTConfig:
                 f"embed_dim={self.embed_dim} is not divisible by num_heads={self.num_heads}; "
                 f"nearest: {', '.join(map(str, sorted(near)))}"
             )
-        _check_counts(
-            in_channels=self.in_channels,
-            num_classes=self.num_classes,
-            depth=self.depth,
-            representation_size=self.representation_size,
-        )
+        _check_counts(self, "in_channels", "num_classes", "depth", "representation_size")
         _check_probabilities(self)
 
     @property
@@ -105,43 +100,28 @@ class ViTConfig:
         return (self.in_channels, *(self.embed_dim // 2**left for left in reversed(range(halvings))))
 
 
-# Ti, S: Touvron et al. 2021 (DeiT), table 1. B, L, H: Dosovitskiy et al. 2020, table 1. micro to mini: ours, 8-64 px.
-_WIDTHS: dict[str, dict[str, int]] = {
-    "tiny": {"embed_dim": 192, "depth": 12, "num_heads": 3},
-    "small": {"embed_dim": 384, "depth": 12, "num_heads": 6},
-    "base": {"embed_dim": 768, "depth": 12, "num_heads": 12},
-    "large": {"embed_dim": 1024, "depth": 24, "num_heads": 16},
-    "huge": {"embed_dim": 1280, "depth": 32, "num_heads": 16},
-}
+# Ours, for images of 8 to 64 pixels.
 VIT_SHAPES: dict[str, dict[str, Any]] = {
     "vit_micro_2": {"image_size": 8, "patch_size": 2, "embed_dim": 64, "depth": 4, "num_heads": 4},
     "vit_nano_8": {"image_size": 32, "patch_size": 8, "embed_dim": 128, "depth": 4, "num_heads": 4},
     "vit_micro_4": {"image_size": 32, "patch_size": 4, "embed_dim": 128, "depth": 6, "num_heads": 4},
     "vit_mini_16": {
-        "image_size": 64,
-        "patch_size": 16,
-        "embed_dim": 192,
-        "depth": 6,
-        "num_heads": 3,
-        "patch_embedding": "stem",
-        "pool": "mean",
-        "channels_last": True,
+        "image_size": 64, "patch_size": 16, "embed_dim": 192, "depth": 6, "num_heads": 3,
+        "patch_embedding": "stem", "pool": "mean", "channels_last": True,
     },
-    "vit_tiny_8": {"patch_size": 8, **_WIDTHS["tiny"]},
-    "vit_tiny_16": {"patch_size": 16, **_WIDTHS["tiny"]},
-    "vit_small_8": {"patch_size": 8, **_WIDTHS["small"]},
-    "vit_small_14": {"patch_size": 14, **_WIDTHS["small"]},
-    "vit_small_16": {"patch_size": 16, **_WIDTHS["small"]},
-    "vit_small_32": {"patch_size": 32, **_WIDTHS["small"]},
-    "vit_base_8": {"patch_size": 8, **_WIDTHS["base"]},
-    "vit_base_14": {"patch_size": 14, **_WIDTHS["base"]},
-    "vit_base_16": {"patch_size": 16, **_WIDTHS["base"]},
-    "vit_base_32": {"patch_size": 32, **_WIDTHS["base"]},
-    "vit_large_14": {"patch_size": 14, **_WIDTHS["large"]},
-    "vit_large_16": {"patch_size": 16, **_WIDTHS["large"]},
-    "vit_large_32": {"patch_size": 32, **_WIDTHS["large"]},
-    "vit_huge_14": {"patch_size": 14, **_WIDTHS["huge"]},
-}
+}  # fmt: skip
+# Width, depth, heads and the patches they are published with, for images of 224 pixels. Ti, S: Touvron et al. 2021
+# (DeiT), table 1. B, L, H: Dosovitskiy et al. 2020, table 1.
+for _size, _embed_dim, _depth, _num_heads, _patches in (
+    ("tiny", 192, 12, 3, (8, 16)),
+    ("small", 384, 12, 6, (8, 14, 16, 32)),
+    ("base", 768, 12, 12, (8, 14, 16, 32)),
+    ("large", 1024, 24, 16, (14, 16, 32)),
+    ("huge", 1280, 32, 16, (14,)),
+):
+    for _patch in _patches:
+        _shape = {"patch_size": _patch, "embed_dim": _embed_dim, "depth": _depth, "num_heads": _num_heads}
+        VIT_SHAPES[f"vit_{_size}_{_patch}"] = _shape
 TORCHVISION_MODELS: tuple[str, ...] = ("vit_b_16", "resnet18")
 PACKAGED_MODELS: tuple[str, ...] = ("efficientnet_lite0", "efficientnet_lite2")
 """Their ImageNet weights come in a pip package."""
@@ -224,9 +204,7 @@ class ModelConfig:
             raise ValueError(f"unknown model {self.name!r}{hint} Known: {known}")
         if not re.fullmatch(r"all|head|last:[1-9]\d*", self.trainable):
             raise ValueError(f"trainable={self.trainable!r} must be all, head or last:K with K >= 1")
-        _check_counts(
-            image_size=self.image_size, in_channels=self.in_channels, representation_size=self.representation_size
-        )
+        _check_counts(self, "image_size", "in_channels", "representation_size")
         for field, values in (("mean", self.mean), ("std", self.std)):
             if values is not None and len(values) not in (1, self.in_channels):
                 raise ValueError(
@@ -253,15 +231,16 @@ def require_finite(config: Any) -> None:
                 raise ValueError(f"{name}={number} must be finite")
 
 
-def _check_counts(**counts: int | None) -> None:
-    for field, count in counts.items():
+def _check_counts(config: Any, *fields: str) -> None:
+    for field in fields:
+        count = getattr(config, field)
         if count is not None and count < 1:
             raise ValueError(f"{field}={count} must be at least 1")
 
 
 def _check_probabilities(config: ViTConfig | ModelConfig) -> None:
     for field in ("dropout", "attention_dropout", "stochastic_depth"):
-        probability = dataclasses.asdict(config)[field]
+        probability = getattr(config, field)
         if not 0 <= probability < 1:
             raise ValueError(f"{field}={probability} must lie in [0, 1)")
 

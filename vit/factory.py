@@ -40,15 +40,6 @@ READER = "vit.checkpoints"
 PREFIXES = {HF_PREFIX: "vit.huggingface", TIMM_PREFIX: "vit.timm_models"}
 
 
-class Weights(Protocol):
-    """What a file of weights says of the model and its images: see `WeightFile` in `vit/weight_files.py`."""
-
-    @property
-    def image_spec(self) -> ImageSpec: ...
-    @property
-    def layer_norm_eps(self) -> float | None: ...
-
-
 class Library(Protocol):
     """What a module of `MODELS` and of `PREFIXES` offers."""
 
@@ -87,7 +78,7 @@ class Blueprint:
         FileNotFoundError, WeightsError: weights that cannot be had, read or loaded, as soon as they are needed.
     """
 
-    def __init__(self, config: ModelConfig, file: Weights | None = None) -> None:
+    def __init__(self, config: ModelConfig, file: Any = None) -> None:
         if config.name == "auto":
             raise ValueError("model `auto` depends on the data; resolve it to a name first")
         self.config, self.library = config, library(config.name)
@@ -95,8 +86,8 @@ class Blueprint:
             self.weights = file
 
     @cached_property
-    def weights(self) -> Weights | None:
-        """What the file of weights holds; None for training from scratch."""
+    def weights(self) -> Any:
+        """What the file of weights holds, a `WeightFile`; None for training from scratch."""
         path = weights_path(self.config)
         return None if path is None else import_module(READER).read_weights(path, source=self.config.weights_source)
 
@@ -178,18 +169,10 @@ def image_spec(config: ModelConfig) -> ImageSpec:
     return Blueprint(config).image_spec
 
 
-def resolve(config: ModelConfig) -> ModelConfig:
-    """`Blueprint.resolved`, for callers that need nothing else."""
-    return Blueprint(config).resolved
-
-
 def weights_path(config: ModelConfig) -> Path | None:
-    """The file that `config.weights` means, downloaded if it must be; None for training from scratch.
-
-    Raises:
-        ValueError: a name that no weights have, or those of another model.
-        WeightsError: it had to be downloaded and could not be.
-    """
+    """The file that `config.weights` means, downloaded if it must be; None for training from scratch. Raises
+    ValueError: a name that no weights have, or those of another model. WeightsError: it had to be downloaded and could
+    not be."""
     if config.weights not in EMBEDDED_WEIGHTS:
         return library(config.name).weights_path(config)
     owner = EMBEDDED_WEIGHTS[config.weights]  # they come with the application: vit/weights/README.md

@@ -62,11 +62,8 @@ class HuggingFaceClassifier(nn.Module):
 
 def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
     """The classifier that `config.name` means, with its weights; a new zero head where `num_classes` is not its own.
-
-    Raises:
-        ValueError: transformers is not installed, or an option this model does not have.
-        WeightsError: no such model here or on the hub, or no .safetensors.
-    """
+    Raises ValueError: transformers is not installed, or an option this model does not have. WeightsError: no such model
+    here or on the hub, or no .safetensors."""
     auto = _transformers().AutoModelForImageClassification
     refuse_options(config, _LACKS)
     if config.weights not in (None, "none"):

@@ -23,11 +23,8 @@ class OnnxModule(nn.Module):
 
 
 def open_session(path: Path) -> Any:
-    """The file as an onnxruntime.InferenceSession on the CPU.
-
-    Raises:
-        MissingPackage: there is no onnxruntime. FileNotFoundError, WeightsError: no such file, or none that it reads.
-    """
+    """The file as an onnxruntime.InferenceSession on the CPU. Raises MissingPackage: there is no onnxruntime.
+    FileNotFoundError, WeightsError: no such file, or none that it reads."""
     try:
         import onnxruntime
     except ImportError:

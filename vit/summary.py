@@ -7,7 +7,7 @@ activations and softmax: the convention of `torch.utils.flop_counter`, which doe
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from vit.config import ViTConfig
 from vit.model import VisionTransformer
 
 
@@ -26,8 +25,7 @@ class Layer:
     name: str
     kind: str
     depth: int
-    shape: tuple[int, ...] | None
-    """Of the output for one image, batch axis first; None where the forward pass did not come by."""
+    shape: tuple[int, ...] | None  # of the output for one image, batch axis first; None if the pass did not come by
     parameters: int
     flops: int
 
@@ -89,24 +87,6 @@ def summarise(model: nn.Module, *, in_channels: int, image_size: int) -> Summary
         trainable=_count(model, trainable=True),
         flops=counter.get_total_flops(),
     )
-
-
-def vit_flops(config: ViTConfig) -> int:
-    """FLOPs of one image's forward pass through the textbook model, every block working on all tokens.
-
-    Per block and token 12 D^2 multiply-adds in the Linears (4 D^2 of attention, 8 D^2 of an MLP of ratio 4), and
-    2 T D in the two products with the attention weights. A multiply-add is 2 FLOPs.
-    """
-    tokens, dim = config.num_patches + 1, config.embed_dim
-    hidden = int(dim * config.mlp_ratio)
-    stem = config.num_patches * config.in_channels * config.patch_size**2 * dim
-    if config.patch_embedding == "stem":
-        widths = enumerate(pairwise(config.stem_widths))
-        stem = sum((config.image_size >> halvings) ** 2 * 9 * width * doubled for halvings, (width, doubled) in widths)
-    block = tokens * (4 * dim**2 + 2 * dim * hidden) + 2 * tokens**2 * dim
-    width = config.representation_size or dim
-    head = (dim * width if config.representation_size else 0) + width * config.num_classes
-    return 2 * (stem + config.depth * block + head)
 
 
 def collapse(layers: Sequence[Layer]) -> Iterator[tuple[Layer, int]]:

@@ -48,12 +48,9 @@ PACKAGES = {
 
 
 def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
-    """timm's model with a zero head of `num_classes`; `timm:NAME` without `weights` brings those of the hub.
-
-    Raises:
-        ValueError: timm has no such model, or an option that it does not have.
-        MissingPackage: timm is not installed. WeightsError: the hub cannot be reached.
-    """
+    """timm's model with a zero head of `num_classes`; `timm:NAME` without `weights` brings those of the hub. Raises
+    ValueError: timm has no such model, or an option that it does not have. MissingPackage: timm is not installed.
+    WeightsError: the hub cannot be reached."""
     refuse_options(config, _LACKS)
     timm, pretrained = _timm(config), config.name.startswith(TIMM_PREFIX) and config.weights is None
     settings, options = _settings(config), {}
@@ -103,12 +100,8 @@ def image_spec(config: ModelConfig) -> ImageSpec | None:
 
 
 def weights_path(config: ModelConfig) -> Path | None:
-    """The file of `config.weights`: by default the one in the package, checked; None for `none` and for the hub.
-
-    Raises:
-        MissingPackage: the line names the command that fetches it.
-        WeightsError: the file is not the one that was tried.
-    """
+    """The file of `config.weights`: by default the one in the package, checked; None for `none` and for the hub. Raises
+    MissingPackage: the line names the command that fetches it. WeightsError: the file is not the one that was tried."""
     package = PACKAGES.get(config.name)
     if config.weights == "none" or (config.weights is None and package is None):
         return None

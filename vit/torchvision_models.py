@@ -74,12 +74,7 @@ def image_spec(config: ModelConfig) -> ImageSpec | None:
 
 
 def weights_path(config: ModelConfig) -> Path | None:
-    """The file of `config.weights`, downloaded and verified if it is a name; None for `none`.
-
-    Raises:
-        ValueError: neither a name nor a file.
-        WeightsError: no network; the line says which file to fetch and where to put it.
-    """
+    """The file of `config.weights`, downloaded and verified if it is a name; None for `none`."""
     if config.weights == "none":
         return None
     members = _members(config)

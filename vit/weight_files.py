@@ -107,7 +107,9 @@ def read_weights(path: str | Path, *, source: str | None = None) -> WeightFile:
         content = content[wrapper]
     tensors = {str(key): value for key, value in content.items() if isinstance(value, Tensor)}
     if not tensors:
-        raise WeightsError(f"{path}: no tensors found; expected a state dict, found keys {_some(list(content))}")
+        raise WeightsError(
+            f"{path}: no tensors found; expected a state dict, found keys {', '.join(map(str, content))[:80]}"
+        )
     return WeightFile(path, strip_prefixes(tensors), extras, source)
 
 
@@ -189,10 +191,8 @@ def fetch(url: str, *, megabytes: float) -> Path:
     """The file behind `url` in torch's cache ($TORCH_HOME/hub/checkpoints), downloaded once and checked each time.
 
     The name carries the first digits of the SHA-256 (`vit_b_16-c867db91.pth`): torch checks them while downloading but
-    not when the file is there already, as after a copy by hand.
-
-    Raises:
-        WeightsError: no network, or a file with other contents.
+    not when the file is there already, as after a copy by hand. Raises WeightsError: no network, or a file with other
+    contents.
     """
     name = url.rsplit("/", 1)[-1]
     digits = name.rsplit("-", 1)[-1].split(".")[0]
@@ -223,8 +223,3 @@ def require_digest(path: Path, digits: str, *, remedy: str) -> None:
 def _sha256(path: Path, modified: int) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _some(names: list[Any], limit: int = 4) -> str:
-    shown = ", ".join(str(name) for name in names[:limit])
-    return f"{shown} and {len(names) - limit} more" if len(names) > limit else shown
