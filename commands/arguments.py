@@ -37,11 +37,8 @@ ELSEWHERE = {
 
 def parse(options_class: type, argv: Sequence[str], *, prog: str, default: Any = None) -> Any:
     """Fill `options_class` from argv; all options have short flat names, whatever the nesting of the dataclasses.
-
-    Raises:
-        UsageError: one line that names the option, the value and what would work.
-        SystemExit: `--help` was asked for and answered.
-    """
+    Raises UsageError: one line that names the option, the value and what would work. SystemExit: `--help` was asked for
+    and answered."""
     known = list(flags(options_class))
     for word in argv:
         name = word.split("=")[0]

@@ -41,11 +41,7 @@ def compare_arms(request: Request) -> None:
 
 
 def take_folder(plan: Plan, holding: ExitStack) -> None:
-    """Make the folder of a comparison, or go on in that of a stopped one. This process holds it until `holding` ends.
-
-    Raises:
-        ConfigError: another process holds it.
-    """
+    """Make the folder of a comparison, or go on in a stopped one's; this process holds it until `holding` ends."""
     while not lock.hold(plan.folder, holding):
         plan.folder, plan.continued = find_folder(plan.request)
     if not plan.continued:
@@ -77,11 +73,8 @@ def run_plan(plan: Plan) -> Comparison:
 
 def compare_runs(names: Sequence[str], output: OutputConfig) -> None:
     """Compare finished runs, unchanged. Where they have no test images, the weights of their last epochs are scored on
-    their validation images.
-
-    Raises:
-        FileNotFoundError, DataError, CheckpointError: a run is missing, not whole, or was given other images.
-    """
+    their validation images. Raises FileNotFoundError, DataError, CheckpointError: a run is missing, not whole, or was
+    given other images."""
     folders = [find_run(name, output.output_dir) for name in names]
     for folder in folders:
         score_last_epoch(folder)

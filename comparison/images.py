@@ -175,10 +175,7 @@ def sights_of(result: ConditionResult, shown: Disagreement) -> Sights:
 
 def judge_images(run: Run, rows: Sequence[int], images: Sequence[Image.Image]) -> list[Judged]:
     """The scored images `rows` as a run's model sees them, with its attention; none for a model without attention.
-
-    Raises:
-        CheckpointError, OSError: the run's weights cannot be read.
-    """
+    Raises CheckpointError, OSError: the run's weights cannot be read."""
     model, spec, class_names = load(run.run_dir)
     pipeline = eval_pipeline(spec)
     mode = "L" if pipeline.channels == 1 else "RGB"

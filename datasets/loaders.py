@@ -98,11 +98,8 @@ def labelled_loader(
 ) -> DataLoader:
     """All images of `config.source`, or those of a split that it brings; batches as of `build_dataloaders`.
 
-    Classes are matched by name, so their order and which of them occur do not matter.
-
-    Raises:
-        FileNotFoundError: no such data.
-        DataError: a class that `class_names` does not have (both lists are named), or no such split.
+    Classes are matched by name, so their order and which of them occur do not matter. Raises FileNotFoundError: no such
+    data. DataError: a class that `class_names` does not have (both lists are named), or no such split.
     """
     samples = read_samples(config)
     unknown = [name for name in samples.class_names if name not in class_names]

@@ -71,9 +71,7 @@ def own_dataloaders(
     """Loaders over `given`, one Dataset for `train` and `val` each, and for `test` if there is one.
 
     Of a DataLoader its Dataset is taken: order, batches and processes are the run's (`config.batch_size`, `workers`).
-
-    Raises:
-        DataError: no train or val, a split of another name, items that are no (image, label), labels below zero.
+    Raises DataError: no train or val, a split of another name, items that are no (image, label), labels below zero.
     """
     unknown = set(given) - set(SPLITS)
     if unknown or not {"train", "val"} <= set(given):

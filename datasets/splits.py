@@ -236,11 +236,8 @@ def _size(file: Path) -> int:
 
 
 def read_split(path: Path) -> list[SplitRow]:
-    """The rows of a split.csv, each image once.
-
-    Raises:
-        FileNotFoundError: no such file. DataError: a column is missing, a split is unknown, or an image comes twice.
-    """
+    """The rows of a split.csv, each image once. Raises FileNotFoundError: no such file. DataError: a column is missing,
+    a split is unknown, or an image comes twice."""
     if not path.is_file():
         raise FileNotFoundError(f"no split file {path}; expected a CSV with the columns path,label,split")
     with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:

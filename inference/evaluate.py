@@ -25,11 +25,8 @@ from vit.config import WHAT_THEY_ARE
 
 
 def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None) -> Evaluation:
-    """Evaluate as training did: same evaluator, batch size, precision and thread count give the same bits.
-
-    Raises:
-        DataError: the data set changed since the run, or has no such split.
-    """
+    """Evaluate as training did: same evaluator, batch size, precision and thread count give the same bits. Raises
+    DataError: the data set changed since the run, or has no such split."""
     config = read_run_config(run_dir)
     if data_root is not None:
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, root=data_root))
@@ -68,10 +65,8 @@ def _refuse_other_data(data: DataBundle, source: str, class_names: tuple[str, ..
 def score_last_epoch(run_dir: Path) -> None:
     """Let the weights that a run without a test split ended with predict its validation images.
 
-    The best epoch was chosen on these images, so its own score on them is too good; the last epoch's is not.
-
-    Raises:
-        CheckpointError: the run has no whole checkpoint of its last epoch. DataError: its images are not there.
+    The best epoch was chosen on these images, so its own score on them is too good; the last epoch's is not. Raises
+    CheckpointError: the run has no whole checkpoint of its last epoch. DataError: its images are not there.
     """
     target = run_dir / "eval" / "val_last_predictions.csv"
     if target.is_file() or (run_dir / "eval" / "test_predictions.csv").is_file():
@@ -91,11 +86,8 @@ def score_last_epoch(run_dir: Path) -> None:
 def evaluate_on(
     classifier: Classifier, data: DataConfig, *, split: str | None, folder: Path | None = None
 ) -> Evaluation:
-    """Score any classifier on any labelled images, in float32, without comparing with what a run logged.
-
-    Raises:
-        FileNotFoundError, DataError: no such data, or classes that the classifier does not have.
-    """
+    """Score any classifier on any labelled images, in float32, without comparing with what a run logged. Raises
+    FileNotFoundError, DataError: no such data, or classes that the classifier does not have."""
     loader = labelled_loader(data, classifier.spec, class_names=classifier.class_names, split=split)
     scores = score_split(
         classifier.model, loader, num_classes=len(classifier.class_names), device=classifier.device, amp_dtype=None

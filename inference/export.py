@@ -59,9 +59,8 @@ def export(classifier: Classifier, kind: str, path: Path, *, images: Sequence[st
         images: files or folders to compare on. Default: the run's own val images, or generated ones where these
             are gone.
 
-    Raises:
-        ConfigError: this kind of classifier has no parameters to export.
-        WeightsError: the file computes something else; nothing is left behind.
+    Raises ConfigError: this kind of classifier has no parameters to export. WeightsError: the file computes something
+    else; nothing is left behind.
     """
     if classifier.config is None:
         raise ConfigError(f"{classifier.source} is an export itself; export the run or the weights it came from")

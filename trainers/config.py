@@ -169,11 +169,8 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def from_dict(config_class: type, values: dict[str, Any], *, base: Any = None, where: str = "") -> Any:
-    """Build a config dataclass from plain data, strictly; `base` supplies what `values` leaves out.
-
-    Raises:
-        ConfigError: an unknown key (the nearest known one is named) or a value of the wrong type.
-    """
+    """Build a config dataclass from plain data, strictly; `base` supplies what `values` leaves out. Raises ConfigError:
+    an unknown key (the nearest known one is named) or a value of the wrong type."""
     known = {f.name: f for f in dataclasses.fields(config_class)}
     hints = typing.get_type_hints(config_class)
     base = config_class() if base is None else base
@@ -220,11 +217,8 @@ def _coerce(value: Any, hint: Any, label: str) -> Any:
 
 
 def load_config(path: Path, *, base: RunConfig | None = None) -> RunConfig:
-    """Read a JSON or TOML file of options over `base`.
-
-    Raises:
-        ConfigError: not a readable JSON or TOML file, an unknown key, or a wrong value.
-    """
+    """Read a JSON or TOML file of options over `base`. Raises ConfigError: not a readable JSON or TOML file, an unknown
+    key, or a wrong value."""
     if path.suffix in (".yaml", ".yml"):
         raise ConfigError(f"config {path}: YAML is not read; the same as TOML: [train], then a line lr = 0.001")
     try:

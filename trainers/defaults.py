@@ -107,11 +107,8 @@ def resolve_model(config: RunConfig) -> RunConfig:
 
 
 def resolve(config: RunConfig) -> RunConfig:
-    """Fill in every value that does not depend on the images; `resolve_length` does the rest.
-
-    Raises:
-        ConfigError: a device that this machine does not have, or a precision that the device cannot compute in.
-    """
+    """Fill in every value that does not depend on the images; `resolve_length` does the rest. Raises ConfigError: a
+    device that this machine does not have, or a precision that the device cannot compute in."""
     config = resolve_model(config)
     chosen = lookup(config)
     device = resolve_device(config.train.device)

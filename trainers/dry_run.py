@@ -18,11 +18,7 @@ from trainers.start import describe_start, made_whole, write_inputs
 
 
 def dry_run(config: RunConfig) -> RunResult:
-    """Train, validate, save, load and resume on two batches each, in a folder that is removed again.
-
-    Raises:
-        whatever `trainers.run.train` raises.
-    """
+    """Train, validate, save, load and resume on two batches each, in a folder that is removed again."""
     console.show_model_log()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "run"

@@ -38,11 +38,8 @@ class CrossValidation:
 
 @signals.heeded()
 def cross_validate(config: RunConfig) -> CrossValidation:
-    """Train fold 1 to K one after the other, each in its own run directory.
-
-    Raises:
-        Interrupted: a signal; `--auto-resume` goes on.
-    """
+    """Train fold 1 to K one after the other, each in its own run directory. Raises Interrupted: a signal;
+    `--auto-resume` goes on."""
     with signals.hinting("the same command with --auto-resume goes on where this one stopped"):
         return train_folds(config)
 

@@ -23,10 +23,7 @@ from trainers.errors import ConfigError
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
     """While the block runs, no other process gets past this line for the same folder, which need not be there yet.
-
-    Raises:
-        ConfigError: another process holds it.
-    """
+    Raises ConfigError: another process holds it."""
     path = path_of(folder)
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path, thread_local=False)
@@ -50,10 +47,7 @@ def held(folder: Path) -> Iterator[None]:
 
 def hold(folder: Path, holding: ExitStack) -> bool:
     """Hold a folder until `holding` is closed. False where it has come or gone meanwhile: then look for it again.
-
-    Raises:
-        ConfigError: another process works in it.
-    """
+    Raises ConfigError: another process works in it."""
     there = folder.exists()
     try:
         holding.enter_context(held(folder))

@@ -76,10 +76,7 @@ def cached_features(
 ) -> tuple[DataBundle, str]:
     """The same bundle with features for images, and one line about it. Order, batches and labels stay as they are.
 
-    `known` are the features of splits that were computed before.
-
-    Raises:
-        ConfigError: they do not fit into memory.
+    `known` are the features of splits that were computed before. Raises ConfigError: they do not fit into memory.
     """
     start = time.perf_counter()
     loaders: dict[str, DataLoader] = {}

@@ -44,11 +44,8 @@ def load(run: Path) -> tuple[nn.Module, ImageSpec, tuple[str, ...]]:
 
 
 def read_result(run_dir: Path) -> RunResult:
-    """What a finished run found, from its files.
-
-    Raises:
-        CheckpointError: the run did not finish, or has lost what it found.
-    """
+    """What a finished run found, from its files. Raises CheckpointError: the run did not finish, or has lost what it
+    found."""
     summary = read_json(run_dir / "summary.json")
     if summary["status"] != "finished":
         raise CheckpointError(f"run {run_dir} is {summary['status']}: it has no result yet")

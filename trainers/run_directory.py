@@ -36,11 +36,7 @@ def tuning(output: OutputConfig) -> OutputConfig:
 
 def free_folder(output: OutputConfig, source: str, name: str) -> Path:
     """A folder of its own: `--run-name`, else `name`, numbered from the second on. Nothing is created yet, so that a
-    wrong input leaves nothing behind.
-
-    Raises:
-        ConfigError: `--run-name` is taken.
-    """
+    wrong input leaves nothing behind. Raises ConfigError: `--run-name` is taken."""
     parent = data_folder(output, source)
     if output.run_name is not None:
         folder = parent / output.run_name
@@ -115,11 +111,8 @@ def _git_state() -> dict[str, Any] | None:
 
 
 def find_run(name: str, output_dir: Path = Path("runs")) -> Path:
-    """The run directory that a person named: a path, or `latest` below `output_dir`.
-
-    Raises:
-        FileNotFoundError: no such run.
-    """
+    """The run directory that a person named: a path, or `latest` below `output_dir`. Raises FileNotFoundError: no such
+    run."""
     if name == "latest":
         configs = [*output_dir.glob("*/[!.]*/config.json"), *output_dir.glob("*/[!.]*/*/*/[!.]*/config.json")]
         if not configs:

@@ -181,11 +181,8 @@ class ResumeCheckpoint:
 
 
 def newest_checkpoint(run_dir: Path, warn: Callable[[str], None]) -> dict[str, Any] | None:
-    """The newest whole resume checkpoint; each damaged one on the way is named. None when there is none at all.
-
-    Raises:
-        CheckpointError: there are files, and all are damaged.
-    """
+    """The newest whole resume checkpoint; each damaged one on the way is named. None when there is none at all. Raises
+    CheckpointError: there are files, and all are damaged."""
     paths = named_like_checkpoints(run_dir / "checkpoints", "step")
     for path in paths:
         try:

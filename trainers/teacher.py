@@ -69,11 +69,7 @@ def refuse_beside_a_teacher(config: RunConfig) -> None:
 
 
 def open_teacher(config: RunConfig) -> Teacher:
-    """The teacher that the options name.
-
-    Raises:
-        ConfigError, MissingPackage, WeightsError, CheckpointError, FileNotFoundError: there is none such.
-    """
+    """The teacher that the options name."""
     name, size, kind = str(config.train.teacher), config.train.teacher_size, config.train.teacher_target
     path = Path(name).expanduser()
     if path.suffix == ".onnx":
@@ -116,11 +112,8 @@ def open_onnx(path: Path, size: int | None, kind: str) -> Teacher:
 
 def targets_of(config: RunConfig, data: DataBundle) -> np.ndarray:
     """float16 (N, K), mapped from the file that is written where there is none yet: what the teacher says of each
-    training image, in table order.
-
-    Raises:
-        ConfigError: soft predictions of other classes, or images that only a program has.
-    """
+    training image, in table order. Raises ConfigError: soft predictions of other classes, or images that only a program
+    has."""
     refuse_beside_a_teacher(config)
     teacher, images = open_teacher(config), image_set(data.dataloaders["train"])
     if config.train.teacher_target == "logits" and teacher.class_names != data.class_names:

@@ -89,11 +89,6 @@ def check_source(
     """Read a folder, a table, an archive or a built-in set as training does, and check it.
 
     An archive is unpacked into a temporary folder.
-
-    Raises:
-        FileNotFoundError: there is no such file or folder.
-        DataError: it is there, but holds no labelled images.
-        ValueError: an unknown name.
     """
     if source in DATASETS:
         return check(_read_builtin(source, data_root), workers=workers, progress=progress)

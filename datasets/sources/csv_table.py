@@ -32,12 +32,9 @@ def read_table(
 ) -> Reading:
     """Read a table with the columns path, label and perhaps split (train, val, test), and report its faulty rows.
 
-    An image is found as its cell says, without its extension, or in a folder beside the table.
-    `confined`: the table came out of an archive, so its paths may not lead out of its folder.
-
-    Raises:
-        FileNotFoundError: no such table.
-        DataError: it is not text, a column is missing, or no row names an image that is there.
+    An image is found as its cell says, without its extension, or in a folder beside the table. `confined`: the table
+    came out of an archive, so its paths may not lead out of its folder. Raises FileNotFoundError: no such table.
+    DataError: it is not text, a column is missing, or no row names an image that is there.
     """
     header, lines, manner = _read(table)
     split_at = header.index("split") if "split" in header else None

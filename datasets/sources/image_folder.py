@@ -18,11 +18,8 @@ _UNREAD_PICTURES = (".gif", ".heic", ".heif", ".avif", ".jfif", ".jpe", ".jp2", 
 
 
 def read_image_folder(root: Path, name: str | None = None) -> Reading:
-    """Index a folder, links followed, and report all that is out of place. The class map holds for every split.
-
-    Raises:
-        FileNotFoundError: no such folder.
-        DataError: the folder cannot be listed, or there is no image in any class folder.
+    """Index a folder, links followed, and report all that is out of place. The class map holds for every split. Raises
+    FileNotFoundError: no such folder. DataError: the folder cannot be listed, or there is no image in any class folder.
     """
     if not root.is_dir():
         raise FileNotFoundError(f"no folder {root}")

@@ -68,11 +68,8 @@ class Reading:
 
     def usable(self, left_out: Collection[str] = frozenset()) -> Samples:
         """The samples, where nothing is in the way of training on them, with what is to be known before it as notes.
-        What is wrong with a file of `left_out` is not in the way.
-
-        Raises:
-            DataError: the first error, and how many more there are.
-        """
+        What is wrong with a file of `left_out` is not in the way. Raises DataError: the first error, and how many more
+        there are."""
         # One class alone can be scored; `require_complete` refuses to train on it.
         errors = [
             fault
