@@ -20,6 +20,7 @@ from figures.judged import Judged, rank
 from trainers.config import from_dict
 from trainers.errors import CheckpointError
 from trainers.result import load
+from trainers.run_directory import as_data
 from vit.attention_maps import maps_of
 
 EXAMPLES = 8  # images per side that only one arm gets right
@@ -120,7 +121,8 @@ def usual_prediction(arm: Arm, row: int) -> tuple[str, int]:
 def open_images(run: Run, rows: Sequence[int]) -> list[Image.Image]:
     """The scored images `rows` of a run, as its data set has them."""
     config = from_dict(DataConfig, run.config["data"])
-    samples = read_samples(config)
+    with as_data():
+        samples = read_samples(config)
     place = {path: index for index, path in enumerate(samples.paths)}
     missing = [run.paths[row] for row in rows if run.paths[row] not in place]
     if missing:

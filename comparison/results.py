@@ -22,6 +22,7 @@ from comparison.statistics import (
 from trainers.calibration import expected_calibration_error
 from trainers.config import from_dict
 from trainers.metrics import macro_f1
+from trainers.run_directory import as_data
 from vit.config import ModelConfig
 from vit.factory import build_model
 from vit.summary import summarise
@@ -178,7 +179,7 @@ def gflops(run: Run) -> float | None:
 
 @lru_cache  # the arms of one condition are those of the next
 def _flops(config: ModelConfig, num_classes: int) -> int:
-    with torch.device("meta"):  # shapes without numbers
+    with as_data(), torch.device("meta"):  # shapes without numbers
         model = build_model(config, num_classes=num_classes)
     assert config.image_size is not None  # config.json holds resolved options
     return summarise(model, in_channels=config.in_channels, image_size=config.image_size).flops

@@ -11,12 +11,16 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from typing import TextIO
 
+from datasets.errors import DataError
+
 _ASIDE = re.compile(r"\..+\.(?P<machine>[0-9a-f]{8})-(?P<pid>\d+)\.tmp")
 _DAY = 86_400.0
+_ONLY_READ: ContextVar[bool] = ContextVar("only_read", default=False)
 
 
 @contextmanager
@@ -122,3 +126,21 @@ def write_text(path: Path, text: str, *, errors: str = "strict") -> None:
 def write_bytes(path: Path, content: bytes) -> None:
     with replacing(path) as aside:
         aside.write_bytes(content)
+
+
+@contextmanager
+def only_read() -> Iterator[None]:
+    """Inside, data are read where they lie: the folder to unpack or download to is named by a file, not by a person."""
+    token = _ONLY_READ.set(True)
+    try:
+        yield
+    finally:
+        _ONLY_READ.reset(token)
+
+
+def require_told(target: Path) -> None:
+    """Raise DataError within `only_read`, before `target` would be made."""
+    if _ONLY_READ.get():
+        raise DataError(
+            f"{target} is not there, and only the files of a run say to put it there; say where: --data-root DIR"
+        )

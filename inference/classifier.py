@@ -15,7 +15,7 @@ from trainers.config import from_dict
 from trainers.defaults import resolve_device
 from trainers.errors import ConfigError
 from trainers.result import load
-from trainers.run_directory import find_run, read_json
+from trainers.run_directory import as_data, find_run, read_json
 from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, build_model, image_spec, load_weights
 from vit.config import HF_PREFIX, TORCHVISION_MODELS
 from vit.huggingface import class_names_of
@@ -136,7 +136,8 @@ def _open_weights(path: Path, model: str | None) -> Classifier:
 
 
 def _open_own_weights(path: Path, file: WeightFile, names: tuple[str, ...], config: ModelConfig) -> Classifier:
-    model: Any = build_model(config, num_classes=len(names), weights="none", weights_source=None, trainable="all")
+    with as_data():
+        model: Any = build_model(config, num_classes=len(names), weights="none", weights_source=None, trainable="all")
     if config.name.startswith(HF_PREFIX):
         model.model.load_state_dict(file.tensors)  # reading has dropped the `model.` that all its names share
     else:

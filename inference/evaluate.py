@@ -1,6 +1,7 @@
 """Score a finished run again, from its directory and its data; or any classifier on any labelled images."""
 
 import dataclasses
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -19,7 +20,7 @@ from trainers.errors import CheckpointError
 from trainers.evaluation import score_split, write_predictions
 from trainers.job import AMP_DTYPES, prepare
 from trainers.result import load, read_history
-from trainers.run_directory import read_json, read_run_config
+from trainers.run_directory import as_data, read_json, read_run_config
 from trainers.saving import newest_checkpoint
 from vit.config import WHAT_THEY_ARE
 
@@ -32,7 +33,8 @@ def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None) ->
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, root=data_root))
     model, spec, class_names = load(run_dir)
     meta = read_json(run_dir / "meta.json")
-    data = build_dataloaders(config.data, spec, seed=config.train.seed)
+    with as_data() if data_root is None else nullcontext():
+        data = build_dataloaders(config.data, spec, seed=config.train.seed)
     _refuse_other_data(data, config.data.source, class_names, trained_on=meta["data_fingerprint"])
     if split not in data.dataloaders:
         raise DataError(f"{config.data.source} has no {split} split; it has {', '.join(data.dataloaders)}")
@@ -74,7 +76,8 @@ def score_last_epoch(run_dir: Path) -> None:
     checkpoint = newest_checkpoint(run_dir, warn=say)
     if checkpoint is None:
         raise CheckpointError(f"{run_dir}/checkpoints has no step_*.pt: without a test split its last epoch is needed")
-    job = prepare(read_run_config(run_dir), checkpoint=checkpoint)
+    with as_data():
+        job = prepare(read_run_config(run_dir), checkpoint=checkpoint)
     job.model.load_state_dict(checkpoint.get("ema") or checkpoint["model"])
     loader = job.data.dataloaders["val"]
     scores = score_split(

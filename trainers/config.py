@@ -143,7 +143,8 @@ class RunConfig:
 
 def data_folder(output: OutputConfig, source: str) -> Path:
     """Where everything that was trained on a data set goes."""
-    return output.output_dir / (Path(source).stem or "data")
+    stem = Path(source).stem
+    return output.output_dir / (stem if stem.strip(".") else "data")
 
 
 def flag(config_class: type, name: str) -> str:

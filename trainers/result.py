@@ -11,8 +11,9 @@ from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import from_dict
 from trainers.errors import CheckpointError
 from trainers.metrics import SCALARS
-from trainers.run_directory import read_json
+from trainers.run_directory import as_data, read_json
 from vit import ImageSpec, ModelConfig, build_model
+from vit.errors import MissingPackage
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,13 @@ def load(run: Path) -> tuple[nn.Module, ImageSpec, tuple[str, ...]]:
         raise FileNotFoundError(f"{run}/checkpoints has no best_*.pt: the run has not finished an epoch yet")
     checkpoint = read_checkpoint(paths[0])
     config = from_dict(ModelConfig, checkpoint["config"]["model"])  # no more: other options may come and go
-    model = build_model(config, num_classes=len(checkpoint["class_names"]), weights="none", weights_source=None)
+    try:
+        with as_data():
+            model = build_model(config, num_classes=len(checkpoint["class_names"]), weights="none", weights_source=None)
+    except MissingPackage:
+        raise
+    except ValueError as error:
+        raise CheckpointError(f"{paths[0]} names a model that cannot be built: {error}") from error
     model.load_state_dict(checkpoint["model"])
     spec = from_dict(ImageSpec, checkpoint["image_spec"])
     return model.eval(), spec, tuple(checkpoint["class_names"])

@@ -24,7 +24,7 @@ from trainers.interruption import signals
 from trainers.job import NOTHING, Given, Job, prepare, schedule
 from trainers.result import RunResult, read_result
 from trainers.run import Handler, execute, train
-from trainers.run_directory import read_if_whole, read_run_config, write_json, write_run_config
+from trainers.run_directory import read_if_whole, read_run_config, refuse_links_out, write_json, write_run_config
 from trainers.saving import newest_checkpoint
 from trainers.start import describe_start, write_inputs
 
@@ -42,6 +42,7 @@ def resume(
         DataError: the images are not those the run started with. CheckpointError: no whole checkpoint.
         ConfigError: `epochs` below what is done, a config.json that was edited since, another number of processes.
     """
+    refuse_links_out(run_dir)
     config = read_run_config(run_dir)
     with distributed.joined(config.train.device):
         return _resume(run_dir, config, epochs=epochs, given=given, handlers=handlers)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import metadata
@@ -15,10 +18,11 @@ from typing import Any
 
 import torch
 
-from datasets.files import write_text
+from datasets.files import only_read, write_text
 from datasets.text import csv_text
 from trainers.config import OutputConfig, RunConfig, data_folder, load_config, to_dict
 from trainers.errors import CheckpointError, ConfigError
+from vit.config import only_at_hand
 
 VERSIONED = ("torch", "torchvision", "pytorch-ignite", "tensorboard", "numpy", "pillow")
 
@@ -112,7 +116,7 @@ def _git_state() -> dict[str, Any] | None:
 
 def find_run(name: str, output_dir: Path = Path("runs")) -> Path:
     """The run directory that a person named: a path, or `latest` below `output_dir`. Raises FileNotFoundError: no such
-    run."""
+    run. CheckpointError: a link in it leads elsewhere."""
     if name == "latest":
         configs = [*output_dir.glob("*/[!.]*/config.json"), *output_dir.glob("*/[!.]*/*/*/[!.]*/config.json")]
         if not configs:
@@ -124,7 +128,26 @@ def find_run(name: str, output_dir: Path = Path("runs")) -> Path:
         raise FileNotFoundError(
             f"{folder} is not a run directory: it {what}; name a folder below {output_dir}/, or latest"
         )
+    refuse_links_out(folder)
     return folder
+
+
+def refuse_links_out(run_dir: Path) -> None:
+    """Raise CheckpointError for a link that leads out of a run, which may be a stranger's: its files are read and
+    replaced."""
+    home = os.path.realpath(run_dir)
+    for folder, folders, files in os.walk(run_dir):
+        for path in (Path(folder, name) for name in (*folders, *files)):
+            if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(home):
+                raise CheckpointError(f"{path} is a link that leads out of the run: put what it names in its place")
+
+
+@contextmanager
+def as_data() -> Iterator[None]:
+    """Inside, what the files of a run name is read where it lies, as they may be a stranger's: nothing is unpacked or
+    downloaded, and no network is asked."""
+    with only_read(), only_at_hand():
+        yield
 
 
 def read_run_config(folder: Path) -> RunConfig:

@@ -8,12 +8,13 @@ import inspect
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from vit.config import HALF, HF_PREFIX, ImageSpec, ModelConfig, refuse_options
+from vit.config import AT_HAND, HALF, HF_PREFIX, ImageSpec, ModelConfig, refuse_options
 from vit.errors import MissingPackage, WeightsError
 from vit.parts import Parts
 
@@ -179,9 +180,14 @@ def _transformers() -> Any:
 
 @contextmanager
 def _refusals_of_the_hub(config: ModelConfig) -> Iterator[None]:
-    """Turn what transformers says in many lines into one."""
+    """Turn what transformers says in many lines into one; keep it from the network where nobody asked for that."""
+    hub: Any = import_module("huggingface_hub.constants")
+    usual = hub.HF_HUB_OFFLINE
+    hub.HF_HUB_OFFLINE = usual or AT_HAND.get()
     try:
         yield
     except (OSError, ValueError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise WeightsError(f"{config.name}: {lines[0] if lines else type(error).__name__}") from None
+    finally:
+        hub.HF_HUB_OFFLINE = usual

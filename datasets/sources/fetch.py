@@ -13,7 +13,7 @@ from typing import Any
 from tqdm import tqdm
 
 from datasets.errors import DataError
-from datasets.files import put
+from datasets.files import put, require_told
 from datasets.sources.archives import unpack
 
 _CHUNK = 2**18
@@ -43,6 +43,7 @@ def obtain(resource: Resource, root: Path, *, name: str) -> Path:
     target = root / resource.path
     if target.is_file():
         return target
+    require_told(target)
     for url in resource.urls:
         try:
             return download(url, target, checksum=resource.checksum)
