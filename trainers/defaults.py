@@ -1,11 +1,13 @@
-"""Default settings of every model, from scratch and fine-tuned, each with the place it comes from.
+"""Default settings of every model, from scratch and fine-tuned: the table is trainers/defaults.toml.
 
 They fill in what a user left open and nothing else. `resolve` turns every `auto` into a value once; the run prints the
 values, `config.json` keeps them and a resumed run uses them again.
 """
 
 import dataclasses
+import tomllib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -34,65 +36,26 @@ class Defaults:
     label_smoothing: float
     augment: str
     source: str
-    warmup_share: float = 0.1
-    optimizer: str = "adamw"
 
-
-SMALL_SCRATCH = Defaults(
-    lr=3e-3, weight_decay=0.05, batch_size=64, images_seen=150_000, max_epochs=120, label_smoothing=0.1,
-    augment="light", source="chosen on validation images of digits (benchmarks/digits_settings.py)",
-)  # fmt: skip
-MINI = Defaults(
-    lr=1e-3, weight_decay=0.05, batch_size=32, images_seen=60_000, max_epochs=40, label_smoothing=0.1,
-    augment="light", source="looks at hymenoptera's validation images (docs/pretrained.md)",
-)  # fmt: skip
-NANO_SOURCE = "as vit_micro_2; rate: validation images of digits (benchmarks/embedded_weights.py)"
 
 DEFAULTS: dict[tuple[str, str], Defaults] = {
-    ("micro_2", "scratch"): SMALL_SCRATCH,
-    ("nano_8", "scratch"): dataclasses.replace(SMALL_SCRATCH, lr=1e-3, source=NANO_SOURCE),
-    ("nano_8", "finetune"): dataclasses.replace(SMALL_SCRATCH, lr=3e-3, source=NANO_SOURCE),
-    ("mini_16", "scratch"): MINI,
-    ("mini_16", "finetune"): MINI,
-    ("micro_4", "scratch"): Defaults(
-        lr=2e-3, weight_decay=0.05, batch_size=128, images_seen=500_000, max_epochs=100, label_smoothing=0.1,
-        augment="standard", source="Touvron et al. 2021 (DeiT), table 9, with a higher rate for the small width",
-    ),
-    ("vit", "scratch"): Defaults(
-        lr=5e-4, weight_decay=0.05, batch_size=32, images_seen=1_000_000, max_epochs=100, label_smoothing=0.1,
-        augment="standard", source="Touvron et al. 2021 (DeiT), table 9; batch and length cut down for one machine",
-    ),
-    ("vit", "finetune"): Defaults(
-        lr=5e-5, weight_decay=0.05, batch_size=32, images_seen=100_000, max_epochs=10, label_smoothing=0.1,
-        augment="light", source="Touvron et al. 2021 (DeiT), fine-tuning: AdamW at a tenth of the rate from scratch",
-    ),
-    ("hybrid", "finetune"): Defaults(
-        lr=5e-4, weight_decay=0.05, batch_size=32, images_seen=20_000, max_epochs=40, label_smoothing=0.1,
-        augment="none", source="not tuned: two sets were looked at (docs/pretrained.md); images are seen once",
-    ),
-    ("vit", "probe"): Defaults(
-        lr=1e-3, weight_decay=0.0, batch_size=32, images_seen=100_000, max_epochs=20, label_smoothing=0.0,
-        augment="none", source="linear probe: one convex layer, so AdamW's customary rate, no decay, fixed images",
-    ),
-}  # fmt: skip
+    (model, start): Defaults(**row)
+    for model, starts in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")).items()
+    for start, row in starts.items()
+}
+"""(model, start) -> its settings. The models without rows of their own take those of `vit`."""
 
 
 def model_family(name: str) -> str:
-    """The row of the table a model belongs to."""
-    return {
-        "vit_micro_2": "micro_2",
-        "vit_nano_8": "nano_8",
-        "vit_micro_4": "micro_4",
-        "vit_mini_16": "mini_16",
-        **dict.fromkeys(HYBRIDS, "hybrid"),
-    }.get(name, "vit")
+    """Whose rows of the table a model takes: its own, or those of `vit`."""
+    return name if any(name == model for model, _start in DEFAULTS) else "vit"
 
 
 def lookup(config: RunConfig) -> Defaults:
     """The row of a model and a start: scratch, finetune (any block trains from weights), probe (the head alone)."""
     start = "scratch" if config.model.weights == "none" else "finetune"
     start = "probe" if config.model.trainable == "head" else start
-    return DEFAULTS.get((model_family(config.model.name), start)) or DEFAULTS["vit", start]
+    return DEFAULTS.get((config.model.name, start)) or DEFAULTS["vit", start]
 
 
 def resolve_model(config: RunConfig) -> RunConfig:
@@ -160,7 +123,7 @@ def resolve_length(config: RunConfig, *, train_images: int, steps_per_epoch: int
     if epochs is None:
         epochs = default_epochs(chosen.images_seen, chosen.max_epochs, train_images=train_images)
     log_every = max(1, min(50, round(epochs * steps_per_epoch) // 200))
-    train, share = config.train, chosen.warmup_share
+    train, share = config.train, 0.1
     steps, full = epochs * steps_per_epoch, config.train.full_rate_steps
     if full is not None and steps < full and train.warmup_epochs is None:  # else it was given, or resolved before
         assert train.lr is not None
@@ -206,7 +169,7 @@ def resolve_amp(amp: str, device: str, model_name: str) -> str:
         raise ConfigError("--amp fp16 needs a GPU; on this device use bf16 or off")
     if amp != "auto":
         return amp
-    return "bf16" if model_family(model_name) != "micro_2" and computes_in_bf16(device) else "off"
+    return "bf16" if model_name != "vit_micro_2" and computes_in_bf16(device) else "off"
 
 
 def computes_in_bf16(device: str) -> bool:
