@@ -3,6 +3,7 @@
 import numpy as np
 
 from datasets.bundle import SPLITS, DataBundle, image_set, samples_of
+from datasets.sampling import evenly
 from datasets.text import aligned, some
 
 SIZES_LOOKED_AT = 200
@@ -39,8 +40,7 @@ def data_report(bundle: DataBundle) -> str:
 def native_sizes(bundle: DataBundle) -> np.ndarray:
     """(n, 2): width and height of some of the images."""
     images = image_set(next(bundle.dataloaders[split] for split in SPLITS if split in bundle.dataloaders))
-    rows = np.unique(np.linspace(0, len(images) - 1, SIZES_LOOKED_AT).astype(int))
-    return np.array([images.native_size(row) for row in rows])
+    return np.array([images.native_size(row) for row in evenly(len(images), SIZES_LOOKED_AT)])
 
 
 def _sizes(bundle: DataBundle) -> str:

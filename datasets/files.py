@@ -1,7 +1,5 @@
 """Files that appear whole or not at all: written beside their place, flushed to disk, then renamed. No torch here."""
 
-from __future__ import annotations
-
 import glob
 import os
 import re

@@ -111,10 +111,15 @@ def image_size(file: str | Path) -> tuple[int, int]:
     """(width, height) as shown, from the header alone."""
     try:
         with open_image(file) as image:
-            turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
-            return (image.height, image.width) if turned else (image.width, image.height)
+            return upright_size(image)
     except Exception as error:
         raise DataError(f"cannot read image {os.fspath(file)}: {_reason(error, os.fspath(file))}") from error
+
+
+def upright_size(image: Image.Image) -> tuple[int, int]:
+    """(width, height) as the EXIF orientation shows it."""
+    turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
+    return (image.height, image.width) if turned else (image.width, image.height)
 
 
 def _to_8_bits(image: Image.Image) -> Image.Image:

@@ -20,7 +20,7 @@ from datasets.config import DATASETS, IMBALANCE, Columns, DataConfig
 from datasets.errors import DataError
 from datasets.image_dataset import ImageDataset, cpu_count, unreadable
 from datasets.processes import leave_signals_to_parent
-from datasets.sampling import EpochBatchSampler, OrderedBatchSampler
+from datasets.sampling import EpochBatchSampler, OrderedBatchSampler, evenly
 from datasets.splits import assign_splits, require_complete, subset_training
 from datasets.text import some
 from datasets.transforms import eval_pipeline
@@ -221,7 +221,7 @@ def _cache(dataset: ImageDataset, config: DataConfig) -> ImageCache | None:
     free = available_memory()
     if config.cache == "on":
         return ImageCache(len(dataset), int(free * 0.8))
-    rows = np.unique(np.linspace(0, len(dataset) - 1, 32).astype(int))  # estimated from 32 images, a quarter to spare
+    rows = evenly(len(dataset), 32)  # from which the rest is estimated, with a quarter to spare
     sizes = [np.prod(dataset.pipeline.stored_size(*dataset.native_size(row))) for row in rows]
     needed = 1.25 * len(dataset) * dataset.pipeline.channels * float(np.mean(sizes)) + 2**20
     return ImageCache(len(dataset), int(needed)) if needed < free * SHARE_OF_FREE_MEMORY else None

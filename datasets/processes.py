@@ -1,7 +1,5 @@
 """What processes of one command owe each other: signals are the parent's business, and no child outlives it."""
 
-from __future__ import annotations
-
 import ctypes
 import signal
 import sys

@@ -94,6 +94,11 @@ class OrderedBatchSampler(Sampler[BatchKey]):
             yield BatchKey(0, rows)
 
 
+def evenly(length: int, count: int) -> np.ndarray:
+    """Up to `count` different rows, spread over the whole table, so that they meet most classes."""
+    return np.unique(np.linspace(0, length - 1, min(count, length)).astype(int))
+
+
 def _balanced_order(labels: np.ndarray, generator: torch.Generator) -> np.ndarray:
     """n draws in which class counts differ by at most one, and sample counts within a class too."""
     n = len(labels)

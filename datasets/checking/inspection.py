@@ -14,10 +14,10 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageFile, UnidentifiedImageError
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from datasets.checking.near_duplicates import THUMBNAIL_SIZE
-from datasets.images import from_array, open_image, to_mode
+from datasets.images import from_array, open_image, to_mode, upright_size
 from datasets.processes import leave_signals_to_parent
 
 _ALIASES = {"MPO": "JPEG", "DIB": "BMP", "APNG": "PNG"}  # what Pillow calls variants of the same file format
@@ -25,12 +25,11 @@ _MAGIC = {
     b"\xff\xd8\xff": "JPEG", b"\x89PNG": "PNG", b"GIF8": "GIF", b"BM": "BMP", b"II*\0": "TIFF", b"MM\0*": "TIFF",
     b"RIFF": "WebP",
 }  # fmt: skip
-_UPRIGHT = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_270, 7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
+_OTHERS = {
+    b"<!doctype html": "a web page (HTML)", b"<html": "a web page (HTML)", b"<svg": "XML or SVG text",
+    b"<?xml": "XML or SVG text",
+    b"version https://git-lfs": "a Git LFS pointer: the image itself was not fetched",
 }  # fmt: skip
-_ORIENTATION_TAG = 0x0112
 _POOL_THRESHOLD = 256  # fewer files are read sooner than the processes have started
 _CHUNK = 32
 
@@ -99,17 +98,14 @@ def inspect_pixels(pixels: np.ndarray, rows: Sequence[int]) -> Iterator[Inspecti
 
 def _decode(data: bytes, digest: bytes) -> Inspection:
     with open_image(BytesIO(data)) as image:
-        file_format, (width, height) = image.format or "", image.size
-        orientation = image.getexif().get(_ORIENTATION_TAG, 1)
+        file_format, (width, height) = image.format or "", upright_size(image)
         if isinstance(image, ImageFile.ImageFile) and file_format in ("JPEG", "MPO"):
             # Decodes at 1/2, 1/4 or 1/8 size, grey only: the inverse DCT is saved, yet every coefficient is still read
             # from the stream, so a truncated file fails exactly where the full decode does (tested byte by byte).
             image.draft("L", (2 * THUMBNAIL_SIZE, 2 * THUMBNAIL_SIZE))
         image.load()
+        ImageOps.exif_transpose(image, in_place=True)
         small = _thumbnail(image)
-    if orientation in _UPRIGHT:
-        small = small.transpose(_UPRIGHT[orientation])
-        width, height = (height, width) if orientation >= 5 else (width, height)
     return Inspection(digest, None, "", file_format, width, height, small.tobytes())
 
 
@@ -134,12 +130,9 @@ def _unidentified(data: bytes) -> tuple[str, str]:
     if data.count(0) == len(data):
         return "unreadable", f"{len(data):,} zero bytes"
     head = data[:512].lstrip().lower()
-    if head.startswith((b"<!doctype html", b"<html")):
-        return "not_an_image", "a web page (HTML)"
-    if head.startswith((b"<svg", b"<?xml")):
-        return "not_an_image", "XML or SVG text"
-    if head.startswith(b"version https://git-lfs"):
-        return "not_an_image", "a Git LFS pointer: the image itself was not fetched"
+    for start, meaning in _OTHERS.items():
+        if head.startswith(start):
+            return "not_an_image", meaning
     if b"\0" not in head and all(byte >= 32 or byte in b"\t\n\r\f" for byte in head):
         return "not_an_image", "text"
     return "not_an_image", f"no image format that Pillow knows (starts with {data[:4].hex(' ')})"

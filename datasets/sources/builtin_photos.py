@@ -8,44 +8,16 @@ from datasets.bundle import PathTable, Samples
 from datasets.errors import DataError
 from datasets.sources.archives import unpack
 from datasets.sources.csv_table import read_table
-from datasets.sources.fetch import Resource, obtain, obtain_unpacked
+from datasets.sources.fetch import RESOURCES, obtain, obtain_unpacked
 from datasets.sources.image_folder import innermost, read_image_folder
 
-HYMENOPTERA = Resource(
-    "hymenoptera_data.zip",
-    ("https://download.pytorch.org/tutorial/hymenoptera_data.zip",),
-    "sha256:77a1531d2237f648377f1f5679db8436247ec91d158ba3d836ffc3a3da5c1034",
-    "45 MB",
-)
-PETS_URL = "https://www.robots.ox.ac.uk/~vgg/data/pets/data/"
-PETS_IMAGES = Resource(
-    "oxford-iiit-pet/images.tar.gz",
-    (PETS_URL + "images.tar.gz",),
-    "md5:5c4f3ee8e5d25df40f4fd59a7f44e54c",
-    "755 MB",
-)
-PETS_ANNOTATIONS = Resource(
-    "oxford-iiit-pet/annotations.tar.gz",
-    (PETS_URL + "annotations.tar.gz",),
-    "md5:95a8c909bbe2e81eed6a22bccdf3f68f",
-    "18 MB",
-)
-FLOWERS_URL = "https://www.robots.ox.ac.uk/~vgg/data/flowers/102/"
-FLOWERS_IMAGES = Resource(
-    "flowers-102/102flowers.tgz", (FLOWERS_URL + "102flowers.tgz",), "md5:52808999861908f626f3c1f4e79d11fa", "329 MB"
-)
-FLOWERS_LABELS = Resource(
-    "flowers-102/imagelabels.mat", (FLOWERS_URL + "imagelabels.mat",), "md5:e0620be6f572b9609742df49c70aed4d"
-)
-FLOWERS_SPLITS = Resource("flowers-102/setid.mat", (FLOWERS_URL + "setid.mat",), "md5:a5357ecc9cb78c4bef273ce3793fc85c")
 DOG_BREED_FOLDERS = ("dog_breed", "dog-breed-identification", "dog_breed_tiny")
 
 
 def read_hymenoptera(root: Path) -> Samples:
     """Ants and bees, 244 + 153 photographs: PyTorch's transfer-learning tutorial (Chilamkurthy 2017)."""
-    return read_image_folder(
-        obtain_unpacked("hymenoptera", root, "hymenoptera_data", HYMENOPTERA), "hymenoptera"
-    ).usable()
+    folder = obtain_unpacked("hymenoptera", root, "hymenoptera_data", RESOURCES["hymenoptera"])
+    return read_image_folder(folder, "hymenoptera").usable()
 
 
 def read_dog_breed(root: Path) -> Samples:
@@ -62,8 +34,8 @@ def read_dog_breed(root: Path) -> Samples:
 def read_oxford_pets(root: Path) -> Samples:
     """Cats and dogs of 37 breeds, 3,680 + 3,669 photographs (Parkhi et al. 2012)."""
     folder = root / "oxford-iiit-pet"
-    obtain_unpacked("oxford_pets", root, "oxford-iiit-pet/images", PETS_IMAGES)
-    obtain_unpacked("oxford_pets", root, "oxford-iiit-pet/annotations", PETS_ANNOTATIONS)
+    obtain_unpacked("oxford_pets", root, "oxford-iiit-pet/images", RESOURCES["pets_images"])
+    obtain_unpacked("oxford_pets", root, "oxford-iiit-pet/annotations", RESOURCES["pets_annotations"])
     lists = [_read_pets_list(folder / "annotations" / f"{part}.txt") for part in ("trainval", "test")]
     images, labels = zip(*lists[0], *lists[1], strict=True)
     breeds = dict(sorted((label, image.rpartition("_")[0]) for image, label in zip(images, labels, strict=True)))
@@ -83,9 +55,9 @@ def read_flowers102(root: Path) -> Samples:
     from scipy.io import loadmat
     from torchvision.datasets import Flowers102  # for the names alone
 
-    obtain_unpacked("flowers102", root, "flowers-102/jpg", FLOWERS_IMAGES)
-    labels = loadmat(obtain(FLOWERS_LABELS, root, name="flowers102"))["labels"].ravel()
-    ids = loadmat(obtain(FLOWERS_SPLITS, root, name="flowers102"))
+    obtain_unpacked("flowers102", root, "flowers-102/jpg", RESOURCES["flowers_images"])
+    labels = loadmat(obtain(RESOURCES["flowers_labels"], root, name="flowers102"))["labels"].ravel()
+    ids = loadmat(obtain(RESOURCES["flowers_splits"], root, name="flowers102"))
     numbers = [ids[key].ravel().astype(np.int64) for key in ("trnid", "valid", "tstid")]  # from 1
     every = np.concatenate(numbers)
     return Samples(

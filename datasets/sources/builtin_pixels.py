@@ -9,23 +9,10 @@ import numpy as np
 
 from datasets.bundle import SPLITS, UNSPLIT, PathTable, Samples
 from datasets.errors import DataError
-from datasets.sources.fetch import Resource, obtain, obtain_unpacked
+from datasets.sources.fetch import RESOURCES, Resource, obtain, obtain_unpacked
 
 TRAIN, TEST = SPLITS.index("train"), SPLITS.index("test")
 _Part = tuple[np.ndarray, np.ndarray]
-
-CIFAR10 = Resource(
-    "cifar-10-binary.tar.gz",
-    ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
-    "md5:c32a1d4ab5d03f1284b67883e8d87530",
-    "162 MB",
-)
-CIFAR100 = Resource(
-    "cifar-100-binary.tar.gz",
-    ("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",),
-    "md5:03b5dce01913d631647c71ecec9e9cb8",
-    "161 MB",
-)
 
 
 def read_digits(root: Path) -> Samples:
@@ -60,7 +47,7 @@ def read_fashion_mnist(root: Path) -> Samples:
 
 def read_cifar10(root: Path) -> Samples:
     """60,000 photographs of 10 classes, 32 x 32 (Krizhevsky 2009): the binary archive, the other is pickles."""
-    folder = obtain_unpacked("cifar10", root, "cifar-10-batches-bin", CIFAR10)
+    folder = obtain_unpacked("cifar10", root, "cifar-10-batches-bin", RESOURCES["cifar10"])
     names = _read_names(folder / "batches.meta.txt")
     train = [_read_records(folder / f"data_batch_{i}.bin", label_bytes=1) for i in range(1, 6)]
     pixels, labels = (np.concatenate(part) for part in zip(*train, strict=True))
@@ -69,7 +56,7 @@ def read_cifar10(root: Path) -> Samples:
 
 def read_cifar100(root: Path) -> Samples:
     """60,000 photographs of 100 classes, 32 x 32 (Krizhevsky 2009), fine labels."""
-    folder = obtain_unpacked("cifar100", root, "cifar-100-binary", CIFAR100)
+    folder = obtain_unpacked("cifar100", root, "cifar-100-binary", RESOURCES["cifar100"])
     names = _read_names(folder / "fine_label_names.txt")
     train, test = (_read_records(folder / f"{part}.bin", label_bytes=2) for part in ("train", "test"))
     return _in_memory("cifar100", names, train, test)

@@ -4,8 +4,10 @@ import hashlib
 import http.client
 import shutil
 import sys
+import tomllib
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,10 +28,16 @@ class Resource:
 
     path: str
     """Where it belongs, relative to the data root."""
-    urls: tuple[str, ...]
+    urls: Sequence[str]
     checksum: str
     size: str = ""
     """For people: "45 MB"."""
+
+
+RESOURCES: dict[str, Resource] = {
+    name: Resource(**values)
+    for name, values in tomllib.loads(Path(__file__).with_name("resources.toml").read_text(encoding="utf-8")).items()
+}
 
 
 def obtain(resource: Resource, root: Path, *, name: str) -> Path:
