@@ -92,7 +92,7 @@ class TrainOptions(RunConfig):
     recipe: Literal["scratch-small", "finetune-small", "finetune-sgd", "finetune-adamw-llrd", "linear-probe"] | None = (
         None
     )
-    """Named set of options with a source, from trainers/recipes.py; file and command line override it."""
+    """Named set of options with a source, from trainers/recipes.toml; file and command line override it."""
     minutes: float | None = None
     """Plan the run for this time, start and end included: the pace on this machine is measured, then epochs, and the
     model and image size that were left open, are chosen."""
@@ -116,8 +116,6 @@ def parse_train_options(argv: Sequence[str], *, prog: str) -> TrainOptions:
         raise UsageError(f"--minutes {options.minutes:g} must be greater than 0")
     if options.minutes is not None and options.seeds > 1:
         raise UsageError("--minutes plans one run; with --seeds give --epochs")
-    if options.seeds > 1 and options.minutes is not None:
-        raise UsageError("--minutes plans one run: leave out --seeds, or give --epochs")
     if options.seeds < 1:
         raise UsageError(f"seeds={options.seeds} must be at least 1")
     if options.config is None and options.recipe is None:

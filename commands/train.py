@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from statistics import mean, stdev
 from typing import TYPE_CHECKING
 
 from commands.arguments import TrainOptions, UsageError, parse_train_options
@@ -45,8 +44,9 @@ def main(options: TrainOptions) -> int:
         if not rehearsal and config.train.loop == "ignite":
             return train_best(runs)
         config = next(runs).config
-    if options.seeds > 1 and not rehearsal:
-        return train_seeds(config, options.seeds)
+    folds = config.data.folds is not None and config.data.fold is None and config.train.loop == "ignite"
+    if (options.seeds > 1 or folds) and not rehearsal:
+        return train_several(config, options.seeds)
     return rehearse(config, find_lr=options.find_lr) if rehearsal else train(config)
 
 
@@ -89,8 +89,6 @@ def train(config: RunConfig) -> int:
 
     if config.train.loop == "plain":
         return train_without_ignite(config)
-    if config.data.folds is not None and config.data.fold is None:
-        return train_folds(config)
     config = with_threads(config, partial(prepare, config))
     result = train_or_resume(config, before_steps=say_forecast)
     if is_main_process():
@@ -111,36 +109,18 @@ def rehearse(config: RunConfig, *, find_lr: bool) -> int:
     return 0
 
 
-def train_folds(config: RunConfig) -> int:
-    from trainers.kfold import SCORES, cross_validate
+def train_several(config: RunConfig, seeds: int) -> int:
+    """Runs that differ in their fold, or in their seed alone, and the mean and spread of their scores."""
+    from trainers import several
 
-    found = cross_validate(config)
-    print(f"{len(found.results)} folds, validation: mean (standard deviation)")
-    for score in SCORES:
-        print(f"{score:>9}  {found.mean(score):.4f} ({found.spread(score):.4f})")
-    print(f"{'table':>9}  {found.table}")
-    return 0
-
-
-def train_seeds(config: RunConfig, count: int) -> int:
-    """Ordinary runs that differ in their seed alone; one that is there already is taken up by --auto-resume."""
-    from trainers.interruption import signals
-    from trainers.resume import train_or_resume
-
-    if config.data.folds is not None or config.train.loop == "plain":
+    if seeds > 1 and (config.data.folds is not None or config.train.loop == "plain"):
         raise UsageError("--seeds trains ordinary runs: leave out --folds and --loop plain")
-    results, seeds = [], [config.train.seed + number for number in range(count)]
-    with signals.hinting("the same command with --auto-resume goes on where this one stopped"):
-        for seed in seeds:
-            name = config.output.run_name and f"{config.output.run_name}_s{seed}"
-            train, output = replace(config.train, seed=seed), replace(config.output, run_name=name)
-            results.append(train_or_resume(replace(config, train=train, output=output)))
-    print(f"\n{count} seeds, {seeds[0]} {'and' if count == 2 else 'to'} {seeds[-1]}: mean (standard deviation)")
-    for split, scores in (("val", [result.val for result in results]), ("test", [result.test for result in results])):
-        for score in ("accuracy", "balanced_accuracy", "loss", "macro_f1"):
-            values = [metrics[score] for metrics in scores if metrics is not None]
-            if len(values) > 1:
-                print(f"{split:>9}  {score:<17}  {mean(values):.4f} ({stdev(values):.4f})")
+    results = several.train_all(several.of_folds(config) if seeds == 1 else several.of_seeds(config, seeds))
+    print(f"{len(results)} {'folds' if seeds == 1 else 'seeds'}: mean (standard deviation)")
+    for split, score, mean, deviation in several.spread(results):
+        print(f"{split:>9}  {score:<17}  {mean:.4f} ({deviation:.4f})")
+    if seeds == 1:
+        print(f"{'table':>9}  {several.write_folds(results)}")
     return 0
 
 

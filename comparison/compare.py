@@ -1,7 +1,5 @@
 """From a request, or from runs that are there, to the verdict: on the terminal, and in a report."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack

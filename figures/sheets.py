@@ -3,8 +3,6 @@
 A sheet is one array of pixels with text below its tiles: an axis per tile would take ten times as long to draw.
 """
 
-from __future__ import annotations
-
 import io
 import math
 from collections.abc import Sequence

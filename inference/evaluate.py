@@ -38,11 +38,8 @@ def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None) ->
     _refuse_other_data(data, config.data.source, class_names, trained_on=meta["data_fingerprint"])
     if split not in data.dataloaders:
         raise DataError(f"{config.data.source} has no {split} split; it has {', '.join(data.dataloaders)}")
-    device = torch.device(config.train.device)
-    loader = data.dataloaders[split]
-    scores = score_split(
-        model.to(device), loader, num_classes=len(class_names), device=device, amp_dtype=AMP_DTYPES[config.train.amp]
-    )
+    device, loader = torch.device(config.train.device), data.dataloaders[split]
+    scores = score_split(model.to(device), loader, device, AMP_DTYPES[config.train.amp])
     evaluation = write_evaluation(run_dir / "eval", split, scores, loader.dataset, class_names, fit=split == "val")
     epoch = read_checkpoint(checkpoints(run_dir / "checkpoints", "best")[0])["epoch"]
     threads, notes = torch.get_num_threads(), []
@@ -80,9 +77,7 @@ def score_last_epoch(run_dir: Path) -> None:
         job = prepare(read_run_config(run_dir), checkpoint=checkpoint)
     job.model.load_state_dict(checkpoint.get("ema") or checkpoint["model"])
     loader = job.data.dataloaders["val"]
-    scores = score_split(
-        job.model, loader, num_classes=len(job.data.class_names), device=job.device, amp_dtype=job.amp_dtype
-    )
+    scores = score_split(job.model, loader, job.device, job.amp_dtype)
     write_predictions(target, scores, loader.dataset, job.data.class_names)
 
 
@@ -92,9 +87,7 @@ def evaluate_on(
     """Score any classifier on any labelled images, in float32, without comparing with what a run logged. Raises
     FileNotFoundError, DataError: no such data, or classes that the classifier does not have."""
     loader = labelled_loader(data, classifier.spec, class_names=classifier.class_names, split=split)
-    scores = score_split(
-        classifier.model, loader, num_classes=len(classifier.class_names), device=classifier.device, amp_dtype=None
-    )
+    scores = score_split(classifier.model, loader, classifier.device, None)
     name = f"{Path(data.source).stem or 'data'}" + (f"_{split}" if split else "")
     target = folder or classifier.folder / ("eval" if classifier.run_dir else "")
     return write_evaluation(target, name, scores, loader.dataset, classifier.class_names, fit=False)

@@ -20,7 +20,7 @@ from datasets.files import aside_of, write_bytes, write_text
 from datasets.splits import write_split
 from figures.results import save
 from trainers.full_pictures import write_sprite, write_tsv
-from trainers.lr_finder import RangeTest, draw
+from trainers.lr_finder import draw
 from trainers.run_directory import write_json, write_metrics_csv
 from trainers.tensorboard import RunLoggers
 from vit.config import ImageSpec
@@ -58,7 +58,7 @@ def add_picture(path):
 WRITERS = {
     "a_step_7.png": add_picture,
     "figure.png": lambda path: save(a_figure(), path),
-    "lr_find.png": lambda path: draw(RangeTest([1e-3, 1e-2, 1e-1], [3.0, 2.0, 1.0], 1e-2), path),
+    "lr_find.png": lambda path: draw([1e-3, 1e-2, 1e-1], [3.0, 2.0, 1.0], 1e-2, path),
     "metrics.csv": lambda path: write_metrics_csv(path, [{"epoch": epoch} for epoch in range(99)]),
     "split.csv": lambda path: write_split(path, a_split()),
     "sprite.png": lambda path: write_sprite([np.zeros((1, 8, 8), np.uint8)], [0], path),

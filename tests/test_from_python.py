@@ -15,7 +15,6 @@ from datasets import DataConfig, DataError, build_dataloaders
 from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.errors import ConfigError
-from trainers.job import Given
 from trainers.result import load
 from trainers.resume import resume
 from trainers.run import train
@@ -85,7 +84,7 @@ def test_a_stopped_run_goes_on_exactly_though_the_datasets_draw_at_random(tmp_pa
     with pytest.raises(Crash):
         train(options(tmp_path / "cut", save_every=2), model=net(), dataloaders=splits(), handlers=[stop_at_step_9])
     loaders = {split: DataLoader(dataset, num_workers=workers) for split, dataset in splits().items()}
-    resumed = resume(tmp_path / "cut" / "noisy" / "r", given=Given(model=net(), dataloaders=loaders))
+    resumed = resume(tmp_path / "cut" / "noisy" / "r", model=net(), dataloaders=loaders)
     assert_same_content(whole, run_content(resumed.run_dir))
 
 

@@ -109,7 +109,7 @@ def test_a_signal_in_any_phase_of_a_run_ends_it(tmp_path, capsys, monkeypatch, p
         (["compare", *TWO_ARMS], "trainers.run.write_results", "the same compare command goes on"),
         (["compare", *TWO_ARMS], "comparison.report.write_report", "the same compare command goes on"),
         (["train", "--folds", "3"], "trainers.run.write_results", "with --auto-resume"),
-        (["train", "--folds", "3"], "trainers.kfold.write_table", "with --auto-resume"),
+        (["train", "--folds", "3"], "trainers.several.process.give_back_freed_memory", "with --auto-resume"),
     ],
 )
 def test_a_signal_while_one_of_several_runs_concludes_ends_them_all(tmp_path, capsys, monkeypatch, words, phase, hint):

@@ -129,7 +129,7 @@ def test_a_run_loads_from_its_directory_alone(finished):
     assert class_names == tuple("0123456789")
     assert not model.training
     data = prepare(load_config(finished.run_dir / "config.json")).data
-    scores = score_split(model, data.dataloaders["val"], num_classes=10, device=torch.device("cpu"), amp_dtype=None)
+    scores = score_split(model, data.dataloaders["val"], torch.device("cpu"), None)
     assert scores.metrics["accuracy"] == finished.val["accuracy"]
     assert spec.image_size == 8
 
@@ -209,16 +209,16 @@ def test_the_best_epochs_validation_is_not_repeated_and_its_predictions_are_thos
 
     scored = []
 
-    def counted(model, loader, **options):
+    def counted(model, loader, *options):
         scored.append(loader.dataset.split)
-        return score_split(model, loader, **options)
+        return score_split(model, loader, *options)
 
     monkeypatch.setattr(run, "score_split", counted)
     result = train(short_run(tmp_path, epochs=3, ema_decay=0.5))
     assert scored == ["test"]
     model, _spec, _names = load(result.run_dir)
     data = prepare(load_config(result.run_dir / "config.json")).data
-    again = score_split(model, data.dataloaders["val"], num_classes=10, device=torch.device("cpu"), amp_dtype=None)
+    again = score_split(model, data.dataloaders["val"], torch.device("cpu"), None)
     assert again.metrics == result.val
     predicted = [int(row["predicted"]) for row in rows(result.run_dir / "eval" / "val_predictions.csv")]
     assert predicted == again.logits.argmax(dim=1).tolist()

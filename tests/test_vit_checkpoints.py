@@ -335,7 +335,7 @@ def test_missing_and_left_over_keys_are_all_stated(tmp_path: Path) -> None:
     state["extra.weight"] = torch.zeros(1)
     torch.save(state, tmp_path / "w.pth")
     message = refusal(tmp_path / "w.pth")
-    assert "missing blocks.{0-1}.mlp.fc1.bias, norm.bias; left over extra.weight" in message
+    assert "missing blocks.0.mlp.fc1.bias, blocks.1.mlp.fc1.bias, norm.bias; left over extra.weight" in message
 
 
 def test_a_representation_layer_the_model_lacks_is_stated(tmp_path: Path) -> None:

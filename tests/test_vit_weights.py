@@ -56,9 +56,7 @@ def test_the_card_tells_the_accuracy_that_they_have_on_the_real_test_images(real
     config = ModelConfig(name="vit_nano_8", weights="fashion_mnist")
     model = build_model(config, num_classes=10).eval()
     data = build_dataloaders(DataConfig(source="fashion_mnist", root=real_data, workers=0), image_spec(config))
-    scores = score_split(
-        model, data.dataloaders["test"], num_classes=10, device=torch.device("cpu"), amp_dtype=torch.bfloat16
-    )
+    scores = score_split(model, data.dataloaders["test"], torch.device("cpu"), torch.bfloat16)
     assert round(100 * scores.metrics["accuracy"], 1) == pytest.approx(stated, abs=0.11)
 
 

@@ -7,33 +7,19 @@ pictures, best weights, files, early stopping and, after all that it must hold, 
 import dataclasses
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any
 
 from ignite.engine import Engine, Events
-from torch import nn
 
 from trainers import console, distributed, handlers, heeding, tensorboard
 from trainers.budget import TimeBudget
 from trainers.config import RunConfig, to_dict
 from trainers.ema import ModelEMA
 from trainers.engines import create_evaluator
-from trainers.evaluation import BestOutputs, Scores
+from trainers.evaluation import BestOutputs
 from trainers.job import Job, schedule, trainer_of
 from trainers.record import Record
 from trainers.saving import BestCheckpoint, ResumeCheckpoint, attach_files
-
-# What `--tb` shows beside curves -> the module that draws it, imported by the run that asks for it.
-PAINTERS = {"standard": "trainers.pictures", "full": "trainers.pictures"}
-
-
-class Painter(Protocol):
-    """What a module of PAINTERS offers."""
-
-    def attach(self, trainer: Engine, job: Job, evaluated: nn.Module, loggers: tensorboard.RunLoggers) -> None:
-        """Draw while the run trains."""
-
-    def draw_best(self, job: Job, scores: Scores, loggers: tensorboard.RunLoggers, *, epoch: int, step: int) -> None:
-        """Draw what the best weights, which the model now holds, are like; `scores` are theirs on val."""
 
 
 class Run:
@@ -50,15 +36,9 @@ class Run:
         self.ema = ModelEMA(job.model, decay=self.options.ema_decay) if self.options.ema_decay else None
         self.evaluated = self.ema.model if self.ema is not None else job.model
         self.trainer = trainer_of(job)
-        self.evaluator = create_evaluator(
-            self.evaluated,
-            nn.functional.cross_entropy,
-            job.device,
-            num_classes=len(job.data.class_names),
-            amp_dtype=job.amp_dtype,
-        )
-        painter = PAINTERS.get(job.config.output.tb)
-        self.painter = cast("Painter", import_module(painter)) if painter else None
+        self.evaluator = create_evaluator(self.evaluated, job.device, amp_dtype=job.amp_dtype)
+        # What is shown beside curves; a run that shows none imports no matplotlib.
+        self.painter = None if job.config.output.tb == "scalars" else import_module("trainers.pictures")
         self.rate = schedule(job)
         self.best: BestCheckpoint
         self.best_outputs: BestOutputs

@@ -17,7 +17,7 @@ from vit.config import ModelConfig, require_finite
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Optimisation. A value left at None depends on the model and is filled in from `trainers/defaults.py`."""
+    """Optimisation. A value left at None depends on the model and is filled in from `trainers/defaults.toml`."""
 
     epochs: int | float | None = None
     """Passes over the training images; the last may be a fraction, for sets that are large for the time there is."""
@@ -92,23 +92,17 @@ class TrainConfig:
     def __post_init__(self) -> None:
         require_finite(self)
         positive = ("epochs", "lr", "accumulate", "max_minutes", "save_every", "log_every", "teacher_size", "threads")
-        for name in positive:
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name}={value} must be greater than 0")
         not_negative = ("weight_decay", "warmup_epochs", "mixup", "cutmix", "clip_norm", "patience", "seed")
-        for name in not_negative:
-            value = getattr(self, name)
-            if value is not None and not value >= 0:
-                raise ValueError(f"{name}={value} must be 0 or greater")
-        if not 0 < self.layer_decay <= 1:
-            raise ValueError(f"layer_decay={self.layer_decay} must lie in (0, 1]")
-        if not 0 < self.teacher_weight <= 1:
-            raise ValueError(f"teacher_weight={self.teacher_weight} must lie in (0, 1]")
-        if not 0 <= self.ema_decay < 1:
-            raise ValueError(f"ema_decay={self.ema_decay} must lie in [0, 1)")
-        if self.label_smoothing is not None and not 0 <= self.label_smoothing < 1:
-            raise ValueError(f"label_smoothing={self.label_smoothing} must lie in [0, 1)")
+        for names, holds, wanted in (
+            (positive, lambda value: value > 0, "be greater than 0"),
+            (not_negative, lambda value: value >= 0, "be 0 or greater"),
+            (("layer_decay", "teacher_weight"), lambda value: 0 < value <= 1, "lie in (0, 1]"),
+            (("ema_decay", "label_smoothing"), lambda value: 0 <= value < 1, "lie in [0, 1)"),
+        ):
+            for name in names:
+                value = getattr(self, name)
+                if value is not None and not holds(value):
+                    raise ValueError(f"{name}={value} must {wanted}")
 
 
 @dataclass(frozen=True)

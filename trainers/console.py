@@ -69,45 +69,29 @@ def announce(job: Job, run_dir: Path | None, *, defaults_source: str) -> None:
     config = job.config
     total, trainable = count_parameters(job.model)
     train, data = config.train, config.data
-    options = [
-        f"label smoothing {train.label_smoothing:g}",
-        f"augmentation {data.augment}",
-        *([f"MixUp {train.mixup:g}"] if train.mixup else []),
-        *([f"CutMix {train.cutmix:g}"] if train.cutmix else []),
-        *([f"EMA {train.ema_decay:g}"] if train.ema_decay else []),
-        *([f"{train.teacher_weight:g} of the loss from {train.teacher}"] if train.teacher else []),
-        f"precision {'fp32' if train.amp == 'off' else train.amp}",
-        f"seed {train.seed}",
-    ]
-    set_line, images_line, *more = describe(job.data)
-    rows = [
-        ("data", set_line),
-        *(("", line) for line in (images_line, *more)),
-        (
-            "model",
-            f"{config.model.name} at {job.spec.image_size} px, {total:,} parameters, {trainable:,} trainable, "
-            f"weights {config.model.weights}",
-        ),
-        *([("", WHAT_THEY_ARE[config.model.name])] if config.model.name in WHAT_THEY_ARE else []),
-        (
-            "training",
-            f"{train.epochs:g} epochs x {job.steps_per_epoch} steps of {data.batch_size} images, "
-            f"{train.optimizer} lr {train.lr:.3g} ({train.schedule}, warm-up {train.warmup_epochs:.3g} epochs), "
-            f"weight decay {train.weight_decay:g}",
-        ),
-        ("", ", ".join(options)),
-        *(
-            [("", f"rate and warm-up are those of a short run: fewer than {train.full_rate_steps:,} steps")]
-            if job.total_steps < (train.full_rate_steps or 0)
-            else []
-        ),
-        ("defaults", defaults_source),
-        ("device", train.device),
-    ]
+    extras = {"label smoothing": train.label_smoothing, "MixUp": train.mixup, "CutMix": train.cutmix}
+    options = [f"{name} {value:g}" for name, value in (extras | {"EMA": train.ema_decay}).items() if value]
+    if train.teacher:
+        options.append(f"{train.teacher_weight:g} of the loss from {train.teacher}")
+    set_line, *lines = describe(job.data)
+    rows = [("data", set_line), *(("", line) for line in lines)]
+    size = f"{job.spec.image_size} px, {total:,} parameters, {trainable:,} trainable"
+    rows.append(("model", f"{config.model.name} at {size}, weights {config.model.weights}"))
+    rows.append(("", WHAT_THEY_ARE.get(config.model.name, "")))
+    length = f"{train.epochs:g} epochs x {job.steps_per_epoch} steps of {data.batch_size} images"
+    rate = f"lr {train.lr:.3g} ({train.schedule}, warm-up {train.warmup_epochs:.3g} epochs)"
+    rows.append(("training", f"{length}, {train.optimizer} {rate}, weight decay {train.weight_decay:g}"))
+    precision = "fp32" if train.amp == "off" else train.amp
+    options += [f"augmentation {data.augment}", f"precision {precision}", f"seed {train.seed}"]
+    rows.append(("", ", ".join(options)))
+    if job.total_steps < (train.full_rate_steps or 0):
+        rows.append(("", f"rate and warm-up are those of a short run: fewer than {train.full_rate_steps:,} steps"))
+    rows += [("defaults", defaults_source), ("device", train.device)]
     if run_dir is not None:
         rows += [("run", str(run_dir)), ("watch", f"tensorboard --logdir {run_dir.parent}")]
     for label, text in rows:
-        say(f"{label:>9}  {text}")
+        if text:
+            say(f"{label:>9}  {text}")
     say()
 
 

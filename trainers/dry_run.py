@@ -1,7 +1,5 @@
 """`--dry-run`: two batches of everything, so that what can go wrong goes wrong in seconds, and nothing left behind."""
 
-from __future__ import annotations
-
 import dataclasses
 import tempfile
 from pathlib import Path

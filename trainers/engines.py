@@ -192,14 +192,7 @@ def create_trainer(
     return trainer
 
 
-def create_evaluator(
-    model: nn.Module,
-    loss_fn: LossFunction,
-    device: torch.device,
-    *,
-    num_classes: int,
-    amp_dtype: torch.dtype | None = None,
-) -> Engine:
+def create_evaluator(model: nn.Module, device: torch.device, *, amp_dtype: torch.dtype | None = None) -> Engine:
     """An engine that scores a whole split; `engine.state.metrics` holds `trainers.metrics.SCALARS` and `confusion`.
 
     Validation, `evaluate` and `compare` share it, so their numbers agree. `engine.state.outputs` holds (logits float32
@@ -215,5 +208,5 @@ def create_evaluator(
         return logits.float(), labels
 
     evaluator = Engine(eval_step)
-    attach_metrics(evaluator, num_classes=num_classes, loss_fn=loss_fn, device=device)
+    attach_metrics(evaluator, device)
     return evaluator

@@ -27,16 +27,12 @@ class Scores:
     labels: Tensor
 
 
-def score_split(
-    model: nn.Module, loader: DataLoader, *, num_classes: int, device: torch.device, amp_dtype: torch.dtype | None
-) -> Scores:
+def score_split(model: nn.Module, loader: DataLoader, device: torch.device, amp_dtype: torch.dtype | None) -> Scores:
     """Run the evaluator that training uses over a whole split, in its stored order.
 
     With several processes each scores its share; the metrics and all predictions are known to all of them.
     """
-    evaluator = create_evaluator(
-        model, nn.functional.cross_entropy, device, num_classes=num_classes, amp_dtype=amp_dtype
-    )
+    evaluator = create_evaluator(model, device, amp_dtype=amp_dtype)
     evaluator.run(loader)
     return scores_of(evaluator.state.outputs, evaluator.state.metrics)
 

@@ -1,7 +1,5 @@
 """`--minutes` while it runs: the end of a planned run, fitted once to the pace that the run itself has shown."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import time

@@ -1,7 +1,5 @@
 """What `--tb full` adds when a run ends: PR curves, the projector, position embeddings, patch filters."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,8 +14,9 @@ from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
 from torch import Tensor
 from torch.utils.tensorboard.summary import compute_curve
 
+from datasets.bundle import BatchKey
 from datasets.files import write_bytes, write_text
-from datasets.sampling import BatchKey
+from datasets.sampling import evenly
 from datasets.text import csv_text, printable
 from figures.sheets import patch_filters_figure, png, png_of, position_similarity_figure, tile_picture
 from trainers.engines import autocast
@@ -25,8 +24,8 @@ from trainers.evaluation import Scores
 from trainers.job import Job
 from trainers.metrics import per_class
 from trainers.tensorboard import RunLoggers, tag_of
-from trainers.val_images import evenly, images_of, undisturbed
-from vit.parts import parts, patch_filters, position_embeddings
+from trainers.val_images import images_of, undisturbed
+from vit.parts import inputs_of, parts, patch_filters, position_embeddings
 
 PROJECTED = 1_000  # validation images in the projector
 PR_CLASSES = 20  # those with the lowest F1 of more classes than that
@@ -121,16 +120,13 @@ def features_of_rows(job: Job, rows: Sequence[int]) -> Tensor:
     if job.on_features:
         return dataset.features[torch.tensor(rows)].float()
     features: list[Tensor] = []
-    keep = lambda _, inputs: features.append(inputs[0].float().cpu())  # noqa: E731
-    handle = parts(job.model).head[0].register_forward_pre_hook(keep)
-    try:
-        with undisturbed(job.model), autocast(job.device, job.amp_dtype):
-            size = job.config.data.batch_size or 64
-            for start in range(0, len(rows), size):
-                images, *_ = dataset.__getitems__(BatchKey(0, np.array(rows[start : start + size])))
-                job.model(images.to(job.device))
-    finally:
-        handle.remove()
+    head = parts(job.model).head[0]
+    with undisturbed(job.model), autocast(job.device, job.amp_dtype), inputs_of(head) as seen:
+        size = job.config.data.batch_size or 64
+        for start in range(0, len(rows), size):
+            images, *_ = dataset.__getitems__(BatchKey(0, np.array(rows[start : start + size])))
+            job.model(images.to(job.device))
+            features.append(seen.pop().float().cpu())
     return torch.cat(features)
 
 

@@ -190,7 +190,7 @@ class History:
 
     def load_state_dict(self, state: dict[str, str]) -> None:
         self.trainer.state.history = json.loads(state["rows"])
-        self.trainer.state.recall = json.loads(state.get("recall", "[]"))
+        self.trainer.state.recall = json.loads(state["recall"])
 
 
 def best_row(history: list[dict[str, Any]], select: str) -> dict[str, Any] | None:

@@ -1,7 +1,5 @@
 """Where a training run looks for signals: after each of its iterations, alone or together with other processes."""
 
-from __future__ import annotations
-
 import math
 import time
 

@@ -1,7 +1,5 @@
 """Signals: one place for the whole command, from its first line to its report. Imports nothing heavy."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

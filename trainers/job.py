@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
-from datasets.bundle import DataBundle, image_set
+from datasets.bundle import DataBundle, batch_sampler, image_set
 from datasets.errors import DataError
 from datasets.loaders import build_dataloaders, class_weights, stop_workers
 from datasets.mixing import BatchMix
@@ -274,8 +274,8 @@ def training_loss(job: Job) -> Callable[[Tensor, Tensor], Tensor]:
 
 def slices(job: Job) -> Slices:
     """How each step's images are cut."""
-    sampler: Any = job.data.dataloaders["train"].batch_sampler
-    n, batch_size, steps = len(sampler.labels), sampler.batch_size, job.steps_per_epoch
+    sampler = batch_sampler(job.data.dataloaders["train"])
+    n, batch_size, steps = sampler.length, sampler.batch_size, job.steps_per_epoch
 
     def step_images(iteration: int) -> int:
         return min(batch_size, n - (iteration - 1) % steps * batch_size)

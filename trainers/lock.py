@@ -4,8 +4,6 @@ The operating system keeps the lock and takes it back however its holder ends; n
 What stands in the file beside the folder only names the holder. Where a disk knows no locks, the file itself is one.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import time

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from ignite.engine import Engine, Events
 
 from datasets.loaders import stop_workers
 from trainers import console
-from trainers.config import RunConfig
+from trainers.config import RunConfig, data_folder
 from trainers.errors import ConfigError, TrainingError
 from trainers.handlers import attach_learning_rate, endless_batches
 from trainers.job import prepare, trainer_of
@@ -22,27 +21,19 @@ SMOOTHING = 0.9
 DIVERGED = 3.0  # times the best smoothed loss
 
 
-@dataclass(frozen=True)
-class RangeTest:
-    """Rates tried, the smoothed loss at each, and the rate at which it fell fastest."""
-
-    rates: list[float]
-    losses: list[float]
-    suggestion: float
-
-
 def find_lr(config: RunConfig) -> Path:
     """Raise the rate from step to step on a fresh model until the loss diverges; the figure that shows it."""
-    test = range_test(config)
-    source = Path(config.data.source).stem
-    path = config.output.output_dir / source / "lr_finder.png"
-    draw(test, path)
-    console.say(f"steepest fall of the loss at --lr {test.suggestion:.2g}, of {len(test.rates)} rates tried")
+    rates, losses = range_test(config)
+    suggestion = suggest(rates, losses)
+    path = data_folder(config.output, config.data.source) / "lr_finder.png"
+    draw(rates, losses, suggestion, path)
+    console.say(f"steepest fall of the loss at --lr {suggestion:.2g}, of {len(rates)} rates tried")
     console.say(f"curve: {path}")
     return path
 
 
-def range_test(config: RunConfig) -> RangeTest:
+def range_test(config: RunConfig) -> tuple[list[float], list[float]]:
+    """The rates that were tried, and the smoothed loss at each."""
     job = prepare(config)
     step = measure(job, seconds=0.5).step
     steps = int(min(STEPS, max(FEWEST, SECONDS / step)))
@@ -65,8 +56,7 @@ def range_test(config: RunConfig) -> RangeTest:
         pass
     finally:
         stop_workers(job.data.dataloaders.values())
-    rates, losses = [rate_at(step) for step in range(len(losses))], smooth(losses)
-    return RangeTest(rates, losses, suggest(rates, losses))
+    return [rate_at(step) for step in range(len(losses))], smooth(losses)
 
 
 def rate_of(step: int, *, steps: int) -> float:
@@ -93,16 +83,16 @@ def suggest(rates: Sequence[float], losses: Sequence[float]) -> float:
     return rates[best]
 
 
-def draw(test: RangeTest, path: Path) -> None:
+def draw(rates: Sequence[float], losses: Sequence[float], suggestion: float, path: Path) -> None:
     from matplotlib.figure import Figure
 
     from figures.results import save
 
     figure = Figure(figsize=(6, 3.5), layout="constrained")
     axes = figure.subplots()
-    axes.plot(test.rates, test.losses)
-    axes.axvline(test.suggestion, linestyle="--", color="tab:orange", label=f"steepest fall: {test.suggestion:.2g}")
-    lowest, first = min(test.losses), test.losses[0]
+    axes.plot(rates, losses)
+    axes.axvline(suggestion, linestyle="--", color="tab:orange", label=f"steepest fall: {suggestion:.2g}")
+    lowest, first = min(losses), losses[0]
     axes.set_ylim(lowest - 0.1 * (first - lowest) - 1e-3, first + 0.5 * (first - lowest) + 1e-3)
     axes.set(xscale="log", xlabel="learning rate", ylabel="training loss, smoothed")
     axes.legend()

@@ -1,7 +1,7 @@
 """The metrics of an evaluation pass, over all samples at once: a short last batch or an uneven share of a process
 weighs what it should."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ from ignite.handlers import EpochOutputStore
 from ignite.metrics import Accuracy, ConfusionMatrix, Loss, Metric, TopKCategoricalAccuracy
 from ignite.metrics.metric import reinit__is_reduced, sync_all_reduce
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from trainers import distributed
 from trainers.calibration import NUM_BINS, expected_calibration_error, reliability
@@ -80,9 +81,7 @@ def macro_f1(confusion: Tensor) -> float:
     return float((2 * hits[seen] / occurrences[seen]).mean()) if seen.any() else 0.0
 
 
-def attach_metrics(
-    evaluator: Engine, *, num_classes: int, loss_fn: Callable[[Tensor, Tensor], Tensor], device: torch.device
-) -> None:
+def attach_metrics(evaluator: Engine, device: torch.device) -> None:
     """After each pass `evaluator.state.outputs` holds the (logits, labels) of all images in stored order, on the CPU,
     and `evaluator.state.metrics` what follows from them: `SCALARS` and `confusion`. Of 4 classes top-5 is top-4.
 
@@ -90,13 +89,6 @@ def attach_metrics(
     batch they took as long as a small model's forward pass.
     """
     on = "cpu" if device.type == "mps" else device  # float64 sums do not exist on mps
-    metrics: dict[str, Metric] = {
-        "loss": Loss(loss_fn, device=on),
-        "accuracy": Accuracy(device=on),
-        "accuracy_top5": TopKCategoricalAccuracy(k=min(5, num_classes), device=on),
-        "ece": ExpectedCalibrationError(device=on),
-        "confusion": ConfusionMatrix(num_classes, device=on),
-    }
     store = EpochOutputStore(output_transform=lambda output: tuple(part.cpu() for part in output))
     store.attach(evaluator, "outputs")
 
@@ -104,8 +96,15 @@ def attach_metrics(
     def compute(engine: Engine) -> None:
         outputs = of_all_processes(engine)
         engine.state.outputs = [outputs]
+        num_classes = outputs[0].size(1)
+        metrics: dict[str, Metric] = {
+            "loss": Loss(cross_entropy, device=on),
+            "accuracy": Accuracy(device=on),
+            "accuracy_top5": TopKCategoricalAccuracy(k=min(5, num_classes), device=on),
+            "ece": ExpectedCalibrationError(device=on),
+            "confusion": ConfusionMatrix(num_classes, device=on),
+        }
         for name, metric in metrics.items():
-            metric.reset()
             if distributed.rank() == 0:  # the sums of the others stay zero: adding them changes no bit
                 metric.update(outputs)
             metric.completed(engine, name)

@@ -1,7 +1,5 @@
 """How long a run takes on this machine: one measurement, for the plan before it, the dry run and the estimates."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import time
@@ -11,11 +9,11 @@ from itertools import cycle, islice, pairwise
 from statistics import median
 from typing import Any
 
+import numpy as np
 from ignite.engine import Engine, Events
-from torch import nn
 from torch.utils.data import DataLoader, Sampler
 
-from datasets import DataBundle
+from datasets.bundle import BatchSampler, DataBundle, batch_sampler
 from datasets.loaders import Loader, stop_workers
 from trainers.engines import create_evaluator
 from trainers.job import Job, optimizer_of, trainer_of
@@ -73,9 +71,7 @@ def measure(job: Job, *, seconds: float = 1.0) -> Pace:
     again, batches = read(train)
     copied = dataclasses.replace(job, model=copy.deepcopy(job.model))
     step = seconds_of_step(copied, batches, seconds=seconds)
-    evaluator = create_evaluator(
-        copied.model, nn.functional.cross_entropy, job.device, num_classes=len(few.class_names), amp_dtype=job.amp_dtype
-    )
+    evaluator = create_evaluator(copied.model, job.device, amp_dtype=job.amp_dtype)
     _, val_again = (seconds_of(lambda: evaluator.run(val)) for _ in range(2))
     stop_workers(few.dataloaders.values())
     sizes, reading = job.data.dataset_sizes, again / len(batches)
@@ -133,14 +129,13 @@ def step_times(job: Job, batches: Sequence[Any], *, seconds: float) -> list[floa
 class FirstBatches(Sampler):
     """The first few batches of another sampler, in every epoch."""
 
-    def __init__(self, sampler: Any, batches: int = BATCHES) -> None:
+    def __init__(self, sampler: BatchSampler, batches: int = BATCHES) -> None:
         self.sampler, self.batches = sampler, min(batches, len(sampler))
-        self.batch_size = sampler.batch_size
-        if hasattr(sampler, "indices"):
-            self.indices = sampler.indices[: self.batches * sampler.batch_size]
-        if hasattr(sampler, "labels"):
-            self.labels = sampler.labels
-        self.set_position = sampler.set_position
+        self.length, self.batch_size, self.set_position = sampler.length, sampler.batch_size, sampler.set_position
+
+    @property
+    def indices(self) -> np.ndarray:
+        return self.sampler.indices[: self.batches * self.batch_size]
 
     def __len__(self) -> int:
         return self.batches
@@ -152,7 +147,7 @@ class FirstBatches(Sampler):
 def first_batches(data: DataBundle) -> DataBundle:
     """The same images, of which loaders give the first batches of each split only."""
     loaders: dict[str, DataLoader] = {
-        split: Loader(loader.dataset, FirstBatches(loader.batch_sampler), workers=loader.num_workers)
+        split: Loader(loader.dataset, FirstBatches(batch_sampler(loader)), workers=loader.num_workers)
         for split, loader in data.dataloaders.items()
     }
     return DataBundle(loaders, data.class_names, data.dataset_sizes)

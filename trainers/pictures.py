@@ -5,8 +5,6 @@ ends, with its best weights: its worst mistakes, its confusion matrix, its calib
 them, and the model is left in the mode it was in: a run takes the same steps with and without pictures.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -14,13 +12,14 @@ import torch
 from ignite.engine import Engine, Events
 from torch import Tensor, nn
 
-from datasets.sampling import BatchKey
+from datasets.bundle import BatchKey
+from datasets.sampling import evenly
 from figures.judged import Judged
 from trainers import console
 from trainers.evaluation import Scores
 from trainers.job import Job
 from trainers.tensorboard import RunLoggers
-from trainers.val_images import evenly, judge, undisturbed
+from trainers.val_images import judge, undisturbed
 from vit.attention_maps import maps_of
 
 SHOWN = 8  # validation images whose attention is followed

@@ -20,7 +20,7 @@ from datasets.loaders import Loader, stop_workers
 from datasets.sampling import BatchKey, OrderedBatchSampler
 from trainers.engines import autocast
 from trainers.errors import ConfigError
-from vit.parts import parts
+from vit.parts import inputs_of, parts
 
 
 class FeatureDataset(Dataset):
@@ -99,21 +99,20 @@ def features_of(
 ) -> Tensor:
     """(N, ...) on the CPU: what reaches the head, for every image of a split in table order; (N, D), or a map of it."""
     model.eval()
-    end = parts(model).after_backbone or parts(model).head[0]
+    own = parts(model)
     dataset: Any = loader.dataset
     sampler = OrderedBatchSampler(len(dataset), loader.batch_sampler.batch_size)  # type: ignore[union-attr]
     ordered = Loader(dataset, sampler, workers=loader.num_workers)
     features: list[Tensor] = []
-    handle = end.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0].cpu()))
     try:
-        with weights_cast_once(model, amp_dtype):
+        with weights_cast_once(model, amp_dtype), inputs_of(own.after_backbone or own.head[0]) as seen:
             for images, _ in tqdm(ordered, desc="features", disable=None, leave=False):
                 with autocast(device, amp_dtype):
                     model(images.to(device, non_blocking=True))
+                features.append(seen.pop().cpu())
                 if len(features) == 1:
                     _require_memory(features[0], len(dataset))
     finally:
-        handle.remove()
         stop_workers([ordered])
     return torch.cat(features)
 

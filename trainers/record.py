@@ -1,7 +1,5 @@
 """summary.json: how far a run is, and how it ended, whatever ends it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

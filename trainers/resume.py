@@ -1,17 +1,17 @@
 """Take up a run where it stopped, and refuse or announce whatever is not as it was."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
 
-from datasets import DataError
+from datasets import DataBundle, DataError
 from datasets.files import remove_leftovers
 from datasets.splits import fingerprint
 from trainers import distributed, lock
@@ -21,22 +21,29 @@ from trainers.config import RunConfig, data_folder, to_dict
 from trainers.console import announce, say
 from trainers.errors import CheckpointError, ConfigError
 from trainers.interruption import signals
-from trainers.job import NOTHING, Given, Job, prepare, schedule
+from trainers.job import Given, Job, prepare, schedule
 from trainers.result import RunResult, read_result
 from trainers.run import Handler, execute, train
 from trainers.run_directory import read_if_whole, read_run_config, refuse_links_out, write_json, write_run_config
 from trainers.saving import newest_checkpoint
 from trainers.start import describe_start, write_inputs
+from vit import ImageSpec
 
 
 @signals.heeded()
 def resume(
-    run_dir: Path, *, epochs: int | float | None = None, given: Given = NOTHING, handlers: Sequence[Handler] = ()
+    run_dir: Path,
+    *,
+    epochs: int | float | None = None,
+    model: nn.Module | None = None,
+    dataloaders: DataBundle | Mapping[str, Dataset | DataLoader] | None = None,
+    spec: ImageSpec | None = None,
+    handlers: Sequence[Handler] = (),
 ) -> RunResult:
     """Train a stopped run to its end, as if it had never stopped. A finished run is left as it is.
 
     More `epochs` than planned re-plan the learning rate, so the run is then no longer the one it would have been.
-    A program that gave `train` a module or Datasets gives them again.
+    A program that gave `train` a module, Datasets or handlers gives them again.
 
     Raises:
         DataError: the images are not those the run started with. CheckpointError: no whole checkpoint.
@@ -45,22 +52,16 @@ def resume(
     refuse_links_out(run_dir)
     config = read_run_config(run_dir)
     with distributed.joined(config.train.device):
-        return _resume(run_dir, config, epochs=epochs, given=given, handlers=handlers)
-
-
-def _resume(
-    run_dir: Path, config: RunConfig, *, epochs: int | float | None, given: Given, handlers: Sequence[Handler]
-) -> RunResult:
-    done = read_summary(run_dir)["status"] == "finished" and has_best(run_dir / "checkpoints")
-    if done and epochs in (None, config.train.epochs):
-        say(f"run {run_dir} is finished: nothing to do; --epochs N trains it further")
-        return read_result(run_dir)
-    with ExitStack() as holding:
-        distributed.broadcast(lambda: holding.enter_context(lock.held(run_dir)))
-        distributed.broadcast(lambda: remove_leftovers(run_dir.rglob(".*.tmp*")))
-        job, checkpoint = open_run(run_dir, config, epochs=epochs, given=given)
-        announce(job, run_dir, defaults_source="as resolved when the run started")
-        return execute(job, run_dir, checkpoint, handlers=handlers)
+        done = read_summary(run_dir)["status"] == "finished" and has_best(run_dir / "checkpoints")
+        if done and epochs in (None, config.train.epochs):
+            say(f"run {run_dir} is finished: nothing to do; --epochs N trains it further")
+            return read_result(run_dir)
+        with ExitStack() as holding:
+            distributed.broadcast(lambda: holding.enter_context(lock.held(run_dir)))
+            distributed.broadcast(lambda: remove_leftovers(run_dir.rglob(".*.tmp*")))
+            job, checkpoint = open_run(run_dir, config, epochs=epochs, given=Given(model, dataloaders, spec))
+            announce(job, run_dir, defaults_source="as resolved when the run started")
+            return execute(job, run_dir, checkpoint, handlers=handlers)
 
 
 def open_run(

@@ -194,13 +194,7 @@ def score_best(run: Run, split: str, epoch: int) -> Scores:
     """Scores of the best weights; those of its own validation where the run still has them."""
     job = run.job
     kept = run.best_outputs.scores(epoch) if split == "val" else None
-    return kept or score_split(
-        job.model,
-        job.data.dataloaders[split],
-        num_classes=len(job.data.class_names),
-        device=job.device,
-        amp_dtype=job.amp_dtype,
-    )
+    return kept or score_split(job.model, job.data.dataloaders[split], job.device, job.amp_dtype)
 
 
 def write_results(run: Run, best: dict[str, Any], scores: dict[str, Scores]) -> None:

@@ -1,30 +1,20 @@
 """A run's folder on disk: everything a later command, a person or a script needs, in plain files."""
 
-from __future__ import annotations
-
 import json
 import os
-import platform
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
-from importlib import metadata
 from itertools import count
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from datasets.files import only_read, write_text
 from datasets.text import csv_text
 from trainers.config import OutputConfig, RunConfig, data_folder, load_config, to_dict
 from trainers.errors import CheckpointError, ConfigError
 from vit.config import only_at_hand
-
-VERSIONED = ("torch", "torchvision", "pytorch-ignite", "tensorboard", "numpy", "pillow")
 
 
 def plan_run_directory(config: RunConfig) -> Path:
@@ -75,43 +65,6 @@ def read_if_whole(path: Path) -> dict[str, Any] | None:
 def write_metrics_csv(path: Path, history: list[dict[str, Any]]) -> None:
     """All rows of the history, each float in full precision."""
     write_text(path, csv_text(list(history[0]), ([row.get(name) for name in history[0]] for row in history)))
-
-
-def describe_environment(argv: list[str], device: torch.device, fingerprint: str) -> dict[str, Any]:
-    """What a run depends on beside its config: the content of meta.json."""
-    return {
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "argv": argv,
-        "versions": {"python": platform.python_version()} | {name: metadata.version(name) for name in VERSIONED},
-        "git": _git_state(),
-        "platform": platform.platform(),
-        "processor": processor_name(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-        "threads": torch.get_num_threads(),
-        "data_fingerprint": fingerprint,
-    }
-
-
-def processor_name() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
-def _git_state() -> dict[str, Any] | None:
-    """Commit and cleanliness of the code that runs, or None outside a git checkout."""
-    here = Path(__file__).resolve().parent
-    words = ["git", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
-    try:
-        done = subprocess.run(words, cwd=here, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    first, *lines = done.stdout.splitlines()  # "# branch.oid COMMIT", other lines about the branch, one per change
-    return {"commit": first.split()[-1], "dirty": any(line[0] != "#" for line in lines)}
 
 
 def find_run(name: str, output_dir: Path = Path("runs")) -> Path:

@@ -1,7 +1,5 @@
 """What a run saves while it goes on, and how it takes it up again."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable
@@ -170,8 +168,6 @@ class ResumeCheckpoint:
 
     def restore(self, checkpoint: dict[str, Any]) -> None:
         """Put every part where `checkpoint` has it."""
-        if "history" not in checkpoint:  # written when the history was still a part of the trainer's state
-            checkpoint = checkpoint | {"history": {"rows": json.dumps(history_of(checkpoint))}}
         for name, part in self.parts.items():
             part.load_state_dict(checkpoint[name])
         self.saved_step = self.trainer.state.iteration
@@ -186,7 +182,7 @@ def newest_checkpoint(run_dir: Path, warn: Callable[[str], None]) -> dict[str, A
     paths = named_like_checkpoints(run_dir / "checkpoints", "step")
     for path in paths:
         try:
-            checkpoint = read_checkpoint(path)
+            checkpoint = upgraded(read_checkpoint(path))
             require_best_weights(checkpoint, path)
             return checkpoint
         except CheckpointError as error:
@@ -204,7 +200,7 @@ def require_best_weights(checkpoint: dict[str, Any], path: Path) -> None:
 
     Where that epoch is the one that the checkpoint ends, it holds them itself.
     """
-    history = history_of(checkpoint)
+    history = json.loads(checkpoint["history"]["rows"])
     best = best_row(history, checkpoint["config"]["train"]["select"])
     if best is None or best["step"] == checkpoint["trainer"]["iteration"]:
         return
@@ -216,8 +212,7 @@ def require_best_weights(checkpoint: dict[str, Any], path: Path) -> None:
     require_whole(paths[0])
 
 
-def history_of(checkpoint: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows of metrics.csv that a checkpoint knows."""
-    if "history" not in checkpoint:  # written when the history was still a part of the trainer's state
-        return list(checkpoint["trainer"]["history"])
-    return list(json.loads(checkpoint["history"]["rows"]))
+def upgraded(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """A checkpoint in today's form; in its first form the history was a part of the trainer's state."""
+    history = checkpoint.get("history") or {"rows": json.dumps(checkpoint["trainer"]["history"])}
+    return checkpoint | {"history": {"recall": "[]"} | history}

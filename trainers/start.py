@@ -1,10 +1,16 @@
 """How a run directory comes to be: in one step, with everything in it that the run starts from."""
 
 import os
+import platform
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from datasets.bundle import samples_of
 from datasets.files import folder_aside
@@ -12,13 +18,9 @@ from datasets.splits import fingerprint, write_split
 from trainers import distributed, lock
 from trainers.config import RunConfig, to_dict
 from trainers.job import Job
-from trainers.run_directory import (
-    command_line,
-    describe_environment,
-    plan_run_directory,
-    write_json,
-    write_run_config,
-)
+from trainers.run_directory import command_line, plan_run_directory, write_json, write_run_config
+
+VERSIONED = ("torch", "torchvision", "pytorch-ignite", "tensorboard", "numpy", "pillow")
 
 
 @contextmanager
@@ -54,10 +56,21 @@ def discard(folder: Path) -> None:
 
 
 def describe_start(job: Job, requested: dict[str, Any]) -> dict[str, Any]:
-    """The content of meta.json."""
-    meta = describe_environment(command_line(), job.device, fingerprint(job.data))
-    meta |= {"processes": distributed.world_size()}
-    return meta | {"skipped_images": list(samples_of(job.data).skipped), "requested": requested}
+    """What a run depends on beside its config: the content of meta.json."""
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "argv": command_line(),
+        "versions": {"python": platform.python_version()} | {name: metadata.version(name) for name in VERSIONED},
+        "git": git_state(),
+        "platform": platform.platform(),
+        "processor": processor_name(),
+        "device": torch.cuda.get_device_name(job.device) if job.device.type == "cuda" else job.device.type,
+        "threads": torch.get_num_threads(),
+        "data_fingerprint": fingerprint(job.data),
+        "processes": distributed.world_size(),
+        "skipped_images": list(samples_of(job.data).skipped),
+        "requested": requested,
+    }
 
 
 def write_inputs(folder: Path, job: Job, meta: dict[str, Any]) -> None:
@@ -65,3 +78,25 @@ def write_inputs(folder: Path, job: Job, meta: dict[str, Any]) -> None:
     write_run_config(folder, job.config)
     write_json(folder / "meta.json", meta)
     write_split(folder / "split.csv", job.data)
+
+
+def processor_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def git_state() -> dict[str, Any] | None:
+    """Commit and cleanliness of the code that runs, or None outside a git checkout."""
+    here = Path(__file__).resolve().parent
+    words = ["git", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
+    try:
+        done = subprocess.run(words, cwd=here, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    first, *lines = done.stdout.splitlines()  # "# branch.oid COMMIT", other lines about the branch, one per change
+    return {"commit": first.split()[-1], "dirty": any(line[0] != "#" for line in lines)}

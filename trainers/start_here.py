@@ -1,8 +1,6 @@
 """The page *start here* of TensorBoard's text tab, in markdown: what a run found in a sentence, what differs from the
 defaults, and the next two commands."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

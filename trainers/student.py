@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vit.parts import parts
+from vit.parts import inputs_of, parts
 
 TEMPERATURE = 3.0  # of soft predictions: Hinton et al. 2015 (section 3) found 2.5 to 4 best for small students
 
@@ -35,10 +35,8 @@ class Student(nn.Module):
 
     def forward(self, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """(B, C, S, S) and (B, K) -> (B, classes) and one number."""
-        features: list[Tensor] = []
-        handle = parts(self.model).head[0].register_forward_pre_hook(lambda _, inputs: features.append(inputs[0]))
-        logits = self.model(images)
-        handle.remove()
+        with inputs_of(parts(self.model).head[0]) as features:
+            logits = self.model(images)
         if self.kind == "logits":
             return logits, soft_loss(logits.float(), targets.float())
         # Each number in units of its spread over the images, else a few strong ones decide. The factor lets both parts

@@ -1,23 +1,15 @@
 """The validation images that pictures show: which ones, what a model made of them, and a model left as it was."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import repeat
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from figures.judged import Judged, rank
 from trainers.job import Job
-
-
-def evenly(length: int, count: int) -> np.ndarray:
-    """Up to `count` different rows, spread over the whole table, so that they meet most classes."""
-    return np.unique(np.linspace(0, length - 1, min(count, length)).astype(int))
 
 
 def images_of(job: Job) -> Any:

@@ -232,8 +232,8 @@ def _refuse_other_shapes(tensors: Mapping[str, Tensor], layout: _Layout, file: W
     _check_shapes(tensors, own, file.path)
     if missing or unexpected:
         raise WeightsError(
-            f"{file.path}: {file.source} weights do not fill this model: missing {_collapse(missing)}; "
-            f"left over {_collapse(unexpected)}"
+            f"{file.path}: {file.source} weights do not fill this model: missing {_some(missing)}; "
+            f"left over {_some(unexpected)}"
         )
 
 
@@ -262,19 +262,9 @@ def _architecture(tensors: Mapping[str, Tensor]) -> str:
     return f"ViT of width {mlp.size(1)}, depth {depth}, {patch}, MLP {mlp.size(0)}"
 
 
-def _collapse(names: list[str]) -> str:
-    """`blocks.0.norm1.weight ... blocks.11.norm1.weight` as `blocks.{0-11}.norm1.weight`: exact, and still one line."""
-    blocks: dict[str, list[int]] = {}
-    for name in names:
-        match = re.fullmatch(r"(.*?blocks?[._])(\d+)([._].*)", name)
-        blocks.setdefault(f"{match[1]}{{}}{match[3]}" if match else name, []).append(int(match[2]) if match else -1)
-    shown = []
-    for pattern, numbers in blocks.items():
-        low, high = min(numbers), max(numbers)
-        whole = len(numbers) == high - low + 1
-        span = f"{{{low}-{high}}}" if whole and low < high else ",".join(map(str, numbers))
-        shown.append(pattern if low < 0 else pattern.replace("{}", span))
-    return ", ".join(shown) or "nothing"
+def _some(names: list[str], limit: int = 4) -> str:
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return f"{', '.join(names[:limit])}{more}" if names else "nothing"
 
 
 def _short(values: tuple[float, ...]) -> str:

@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MethodType
 from typing import Any, Protocol, runtime_checkable
@@ -69,6 +70,17 @@ def _parts_of_timm(model: Any, children: dict[str, Any]) -> Parts:
 
 def _holds_parameters(module: nn.Module) -> bool:
     return next(module.parameters(recurse=False), None) is not None
+
+
+@contextmanager
+def inputs_of(module: nn.Module) -> Iterator[list[Tensor]]:
+    """While entered, the list gets what each call of the module is given: of a head, the features."""
+    inputs: list[Tensor] = []
+    handle = module.register_forward_pre_hook(lambda _, given: inputs.append(given[0]))
+    try:
+        yield inputs
+    finally:
+        handle.remove()
 
 
 def freeze(model: nn.Module, trainable: str) -> None:

@@ -8,7 +8,7 @@ from every_state import every_state
 
 import main
 from datasets import DataConfig
-from trainers import kfold, process
+from trainers import process, several
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from vit import ModelConfig
 
@@ -48,7 +48,7 @@ def test_every_fold_is_a_run_and_the_table_sums_them_up(tmp_path, capsys, monkey
     scores = [float(row["val_accuracy"]) for row in table]
     assert scores[3] == statistics.mean(scores[:3])
     assert scores[4] == statistics.stdev(scores[:3])
-    assert "3 folds, validation: mean (standard deviation)" in capsys.readouterr().out
+    assert "3 folds: mean (standard deviation)" in capsys.readouterr().out
 
 
 def test_one_fold_alone_is_one_run(tmp_path):
@@ -80,18 +80,17 @@ def folds_of(tmp_path, **output):
 
 
 def test_folds_without_a_name_are_found_again_by_auto_resume(tmp_path, capsys):
-    first = kfold.cross_validate(folds_of(tmp_path, auto_resume=True))
-    again = kfold.cross_validate(folds_of(tmp_path, auto_resume=True))
-    assert [result.run_dir for result in again.results] == [result.run_dir for result in first.results]
+    first, again = (several.train_all(several.of_folds(folds_of(tmp_path, auto_resume=True))) for _ in range(2))
+    assert [result.run_dir for result in again] == [result.run_dir for result in first]
     assert capsys.readouterr().out.count("is finished: nothing to do") == 2
 
 
 def test_folds_of_a_model_with_slashes_in_its_name_have_a_plain_name(tmp_path, monkeypatch):
     names = []
-    monkeypatch.setattr(kfold, "train_or_resume", lambda config: names.append(config.output.run_name) or 1 / 0)
+    monkeypatch.setattr(several, "train_or_resume", lambda config: names.append(config.output.run_name) or 1 / 0)
     config = dataclasses.replace(folds_of(tmp_path), model=ModelConfig(name="hf:org/name"))
     with pytest.raises(ZeroDivisionError):
-        kfold.cross_validate(config)
+        several.train_all(several.of_folds(config))
     assert names[0] == "hf_org_name_s0_fold1"
 
 
@@ -100,16 +99,21 @@ def test_folds_that_were_killed_at_any_moment_go_on_and_end_in_the_same_table(tm
     runs = tmp_path / "runs"
     runs.mkdir()
     with every_state(runs, tmp_path / "states") as states:
-        whole = kfold.cross_validate(folds_of(runs, auto_resume=True)).table.read_text()
+        whole = cross_validated(runs)[1].read_text()
     for state in states[::4]:
         shutil.rmtree(runs)
         shutil.copytree(state, runs)
         begun = {path.name for path in runs.glob("digits/[!.]*_fold1")}
-        again = kfold.cross_validate(folds_of(runs, auto_resume=True))
-        names = {result.run_dir.name for result in again.results}
+        results, table = cross_validated(runs)
+        names = {result.run_dir.name for result in results}
         assert begun <= names
-        assert {path.name for path in runs.glob("digits/*")} == {*names, again.table.name}
-        assert scores_of(again.table.read_text()) == scores_of(whole)
+        assert {path.name for path in runs.glob("digits/*")} == {*names, table.name}
+        assert scores_of(table.read_text()) == scores_of(whole)
+
+
+def cross_validated(runs):
+    results = several.train_all(several.of_folds(folds_of(runs, auto_resume=True)))
+    return results, several.write_folds(results)
 
 
 def scores_of(table: str) -> list[str]:

@@ -1,0 +1,89 @@
+"""Several runs of one request: `--seeds N`, and cross-validation by `--folds K`. Each is an ordinary run."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, stdev
+
+from datasets.files import write_text
+from datasets.text import csv_text
+from trainers import defaults, process
+from trainers.config import RunConfig, data_folder
+from trainers.console import say
+from trainers.interruption import signals
+from trainers.result import RunResult
+from trainers.resume import train_or_resume, was_asked_for
+from trainers.run_directory import plan_run_directory
+
+SCORES = ("accuracy", "balanced_accuracy", "loss", "macro_f1", "ece")
+
+
+@signals.heeded()
+def train_all(configs: Sequence[RunConfig]) -> list[RunResult]:
+    """Train one run after the other. After an interruption `--auto-resume` goes on."""
+    results = []
+    with signals.hinting("the same command with --auto-resume goes on where this one stopped"):
+        for number, config in enumerate(configs, 1):
+            say(f"run {number} of {len(configs)}")
+            process.give_back_freed_memory()
+            results.append(train_or_resume(config))
+            say()
+    return results
+
+
+def of_seeds(config: RunConfig, count: int) -> list[RunConfig]:
+    """The same run at its seed and at the numbers that follow it."""
+    configs = []
+    for seed in range(config.train.seed, config.train.seed + count):
+        name = config.output.run_name and f"{config.output.run_name}_s{seed}"
+        train, output = replace(config.train, seed=seed), replace(config.output, run_name=name)
+        configs.append(replace(config, train=train, output=output))
+    return configs
+
+
+def of_folds(config: RunConfig) -> list[RunConfig]:
+    """Fold 1 to K. Without `--run-name` they are called like the folds that `--auto-resume` shall find."""
+    assert config.data.folds is not None
+    name = config.output.run_name or (name_of_earlier_folds(config) if config.output.auto_resume else None)
+    name = name or plan_run_directory(defaults.resolve_model(config)).name
+    return [fold_config(config, fold, name) for fold in range(1, config.data.folds + 1)]
+
+
+def fold_config(config: RunConfig, fold: int, name: str) -> RunConfig:
+    output = replace(config.output, run_name=f"{name}_fold{fold}")
+    return replace(config, data=replace(config.data, fold=fold), output=output)
+
+
+def name_of_earlier_folds(config: RunConfig) -> str | None:
+    """What the newest folds with these same options are called."""
+    folds = data_folder(config.output, config.data.source).glob("*_fold1/meta.json")
+    for path in sorted(folds, key=lambda path: path.stat().st_mtime_ns, reverse=True):
+        name = path.parent.name.removesuffix("_fold1")
+        if was_asked_for(fold_config(config, 1, name), path.parent):
+            return name
+    return None
+
+
+def write_folds(results: Sequence[RunResult]) -> Path:
+    """The table of the folds' validation scores: a row per fold, then mean and standard deviation."""
+    names = [score for score in SCORES if all(score in result.val for result in results)]
+    columns = [[result.val[score] for result in results] for score in names]
+    rows: list[Sequence[object]] = [
+        *([fold, *(column[fold - 1] for column in columns), run.run_dir.name] for fold, run in enumerate(results, 1)),
+        ["mean", *map(mean, columns), ""],
+        ["standard deviation", *map(stdev, columns), ""],
+    ]
+    first = results[0].run_dir
+    path = first.with_name(f"{first.name.removesuffix('_fold1')}_folds.csv")
+    write_text(path, csv_text(["fold", *(f"val_{score}" for score in names), "run"], rows))
+    return path
+
+
+def spread(results: Sequence[RunResult]) -> Iterator[tuple[str, str, float, float]]:
+    """(split, score, mean, standard deviation) over the runs. Folds share training images: theirs says less than one
+    over seeds."""
+    for split in ("val", "test"):
+        for score in SCORES:
+            values = [scores[score] for run in results if (scores := getattr(run, split)) and score in scores]
+            if len(values) > 1:
+                yield split, score, mean(values), stdev(values)
