@@ -76,7 +76,7 @@ def measure(job: Job, *, seconds: float = 1.0) -> Pace:
     stop_workers(few.dataloaders.values())
     sizes, reading = job.data.dataset_sizes, again / len(batches)
     per_image = max(0.0, first - again) / sum(len(labels) for _, labels in batches)
-    evaluation = val_again / len(val.batch_sampler.indices)
+    evaluation = val_again / len(batch_sampler(val).indices)
     if job.config.train.cache_features == "on":
         whole = (evaluation + per_image) * sum(sizes.values())
         return Pace(HEAD_STEP, job.steps_per_epoch, validation=HEAD_STEP, decoding=whole, conclusion=0.0)
@@ -97,7 +97,7 @@ def seconds_of(work: Callable[[], Any]) -> float:
 
 def read(loader: DataLoader) -> tuple[float, list[Any]]:
     """The batches of the first epoch, and how long they took."""
-    loader.batch_sampler.set_position(0)  # type: ignore[union-attr]
+    batch_sampler(loader).set_position(0)
     started = time.perf_counter()
     batches = list(loader)
     return time.perf_counter() - started, batches
