@@ -1,6 +1,6 @@
 """Stop or starve small commands at each system call that changes the file system; repeat them; compare the bits.
 
-python -m benchmarks.faults [--only train compare folds export] [--faults KILL ENOSPC EIO] [--every 1] [--part 1/2]
+python -m benchmarks.faults [--only train compare folds export] [--faults KILL ENOSPC EIO] [--part 1/9]
 
 Each command is started once under strace, which lists its calls that create, write, flush, rename or remove a file in
 its folder. Then, for each of them, the command starts in a new folder, and strace kills it at that call (KILL), or lets
@@ -270,14 +270,11 @@ def sweep(name: str, options: argparse.Namespace, work: Path, note: Callable[[di
     done = start(argv, prepared(name, folder, base), "-f", "-y", "-e", f"trace={CALLS}")
     assert done.code == 0, done.text
     expected = content(folder)
-    tries = [
-        (fault, moment)
-        for moment in moments(folder.with_suffix(".strace").read_text(), folder)
-        for fault in options.faults
-    ]
+    calls = moments(folder.with_suffix(".strace").read_text(), folder)
+    tries = [(fault, moment) for fault in options.faults for moment in calls]
     part, parts = map(int, options.part.split("/"))
     print(f"{name}: {len(tries)} moments", flush=True)
-    for fault, moment in tries[:: options.every][part - 1 :: parts]:
+    for fault, moment in tries[part - 1 :: parts]:
         note(attempt(name, moment, fault, prepared(name, folder, base), expected))
 
 
@@ -308,8 +305,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=COMMANDS, default=list(COMMANDS))
     parser.add_argument("--faults", nargs="+", default=["KILL", "ENOSPC", "EIO"])
-    parser.add_argument("--every", type=int, default=1, help="try each so many-th moment only")
-    parser.add_argument("--part", default="1/1", metavar="I/N", help="the I-th of N shares of the moments")
+    parser.add_argument("--part", default="1/1", metavar="I/N", help="each N-th moment only, from the I-th on")
     parser.add_argument("--output", type=Path, default=Path("faults.jsonl"), help="where each try is added as a line")
     options = parser.parse_args()
     import torch
