@@ -1,6 +1,7 @@
 """The command line as a person meets it: exit codes, one line per mistake, nothing left behind."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +70,29 @@ def test_a_mistake_gets_one_line_and_leaves_nothing(capsys, tmp_path, monkeypatc
     assert err.startswith("error: ")
     assert err.count("\n") == 1
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.xfail(strict=True)
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (MemoryError(), "no reason given"),
+        (MemoryError("Unable to allocate 1.53 MiB for an array"), "Unable to allocate 1.53 MiB for an array"),
+        (RuntimeError("could not create a primitive"), "could not create a primitive"),
+        (RuntimeError("can't start new thread"), "can't start new thread"),
+        (ImportError("libx.so: failed to map segment from shared object: Cannot allocate memory\n"), "libx.so: .*"),
+    ],
+)
+def test_memory_that_runs_out_in_any_command_is_one_line(capsys, monkeypatch, error, reason):
+    def fail(_options):
+        raise error
+
+    monkeypatch.setattr("commands.summary.main", fail)
+    code, _out, err = run(capsys, "summary", "--model", "vit_micro_2")
+    assert code == 4
+    assert re.fullmatch(
+        f"error: out of memory \\({reason}\\); with more of it free, give the same command again\n", err
+    )
 
 
 def test_faulty_folders_get_one_line_and_leave_no_run(capsys, tmp_path):

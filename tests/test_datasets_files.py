@@ -7,6 +7,7 @@ import subprocess
 import threading
 import time
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import matplotlib.figure
 import numpy as np
@@ -14,6 +15,8 @@ import pytest
 from small_run import labelled_photos, make_run, photo
 
 import main
+from comparison.events import write_events
+from comparison.runs import Arm, Condition
 from datasets import build_dataloaders
 from datasets.config import DataConfig
 from datasets.files import aside_of, write_bytes, write_text
@@ -156,15 +159,26 @@ def test_an_export_to_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, capsy
     assert {path.name for path in tmp_path.iterdir()} == {"run"}
 
 
-def test_curves_that_do_not_fit_are_one_error_of_the_run_and_no_traceback_of_a_thread(tmp_path, monkeypatch):
-    printed = []
-    monkeypatch.setattr(threading, "excepthook", printed.append)
-    with (
-        full_disk(),
-        pytest.raises(OSError, match="File too large"),
-        RunLoggers(tmp_path / "tb") as loggers,
-    ):
+def curves_of_a_run(folder):
+    with RunLoggers(folder) as loggers:
         for step in range(9):
             loggers.train.write_scalars({"loss": 1.0}, step)
         loggers.flush()
+
+
+def means_of_a_comparison(folder):
+    history = [{"step": step, "val_accuracy": 0.5, "val_loss": 1.0} for step in range(9)]
+    condition = Condition(None, (Arm("small", (SimpleNamespace(history=history),)),))
+    write_events(folder, "# the verdict", (), [SimpleNamespace(condition=condition)])
+
+
+@pytest.mark.parametrize(
+    "write",
+    [curves_of_a_run, pytest.param(means_of_a_comparison, marks=pytest.mark.xfail(strict=True))],
+)
+def test_curves_that_do_not_fit_are_one_error_and_no_traceback_of_a_thread(tmp_path, monkeypatch, write):
+    printed = []
+    monkeypatch.setattr(threading, "excepthook", printed.append)
+    with full_disk(), pytest.raises(OSError, match="File too large"):
+        write(tmp_path / "tb")
     assert not printed

@@ -209,6 +209,42 @@ def test_ranks_save_and_end_with_torchrun_whatever_ends_it(tmp_path, signum):
     assert read_json(run_dir / "summary.json")["status"] == "interrupted"
 
 
+WAITING = """
+from trainers import process
+from trainers.distributed import joined
+from trainers.interruption import signals
+process.settle()
+with signals.heeded():
+    print("ready", flush=True)
+    with joined("cpu"):
+        pass
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(strict=True)
+@pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
+def test_a_rank_that_still_waits_for_the_others_ends_with_torchrun():
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "RANK": "1"}
+    place |= {"LOCAL_RANK": "1", "TORCHELASTIC_RUN_ID": "none"}
+    program = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {WAITING!r}])"
+    agent = subprocess.Popen(
+        [sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        env=environment(**place),
+    )  # fmt: skip
+    assert agent.stdout.readline() == b"ready\n"
+    (rank,) = processes_of(agent.pid)
+    time.sleep(2)
+    assert lives(rank)
+    agent.kill()
+    try:
+        wait_until(lambda: not lives(rank), seconds=5)
+    finally:
+        if lives(rank):
+            os.kill(rank, signal.SIGKILL)
+        agent.communicate()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and prctl")
 def test_loader_processes_end_with_a_run_that_is_killed(tmp_path):

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import sys
 from types import SimpleNamespace
 
 import pytest
 from ignite.engine import Events
+from killed_runs import Crash, crash
 
 import main
 from commands.arguments import parse_train_options
 from commands.train import left_open
 from comparison.timing import fitted, parts
 from datasets.config import DataConfig
-from trainers import threads
+from trainers import planning, run, threads
 from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import OutputConfig, RunConfig, TrainConfig, from_dict, load_config, to_dict
 from trainers.errors import ConfigError
@@ -186,6 +188,30 @@ def test_a_planned_run_repeats_from_its_config_to_the_bit(tmp_path, capsys):
     assert main.main(["train", "--config", str(config), "--run-name", "again"]) == 0
     one, other = (read_metrics(tmp_path / "digits" / name) for name in ("planned", "again"))
     assert one == other
+
+
+@pytest.mark.xfail(strict=True)
+def test_auto_resume_takes_up_a_planned_run_with_its_plan_but_not_that_of_another_time(tmp_path, monkeypatch):
+    words = ["train", "--labels-per-class", "10", "--device", "cpu", "--tb", "scalars", "--workers", "0"]
+    words += ["--output-dir", str(tmp_path), "--minutes"]
+    paces = iter([0.01, 0.02, 0.02])
+
+    def start(*more):
+        monkeypatch.setattr(sys, "argv", ["main.py", *words, *more])
+        return main.main(sys.argv[1:])
+
+    monkeypatch.setattr(planning, "measure", lambda job: Pace(next(paces), job.steps_per_epoch, 0.0, 0.0, 0.0))
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(run, "conclude", crash)
+        start("0.005")
+    (stopped,) = tmp_path.glob("digits/*/config.json")
+    planned_first = read_json(stopped)["train"]["epochs"]
+    assert start("0.005", "--auto-resume") == 0
+    assert read_json(stopped)["train"]["epochs"] == planned_first
+    assert read_json(stopped.with_name("summary.json"))["status"] == "finished"
+    assert len([*tmp_path.glob("digits/*/config.json")]) == 1
+    assert start("0.006", "--auto-resume") == 0
+    assert len([*tmp_path.glob("digits/*/config.json")]) == 2
 
 
 def read_metrics(run_dir):

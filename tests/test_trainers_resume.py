@@ -35,8 +35,9 @@ from datasets import DataError
 from datasets.files import aside_of
 from trainers import budget, run, saving
 from trainers.checkpoint import CheckpointWriter, checkpoints, read_checkpoint
+from trainers.config import to_dict
 from trainers.errors import CheckpointError, ConfigError, Interrupted
-from trainers.resume import resume, train_or_resume
+from trainers.resume import resume, train_or_resume, was_asked_for
 from trainers.run import train
 from trainers.run_directory import read_json, write_json
 
@@ -219,6 +220,17 @@ def test_auto_resume_takes_up_the_run_of_the_same_options_and_only_that(tmp_path
     assert result.run_dir == run_dir
     assert_same_content(whole, run_content(run_dir))
     assert train_or_resume(config).run_dir == run_dir
+
+
+@pytest.mark.xfail(strict=True)
+def test_auto_resume_takes_an_option_that_an_older_run_does_not_know_for_its_default(tmp_path):
+    config = demanding_config(tmp_path)
+    requested = to_dict(config)
+    del requested["train"]["patience"], requested["data"]["folds"]
+    write_json(tmp_path / "meta.json", {"requested": requested})
+    with_patience = replace(config, train=replace(config.train, patience=3))
+    without = replace(config, train=replace(config.train, patience=0))
+    assert [was_asked_for(other, tmp_path) for other in (without, with_patience)] == [True, False]
 
 
 def test_a_full_disk_keeps_the_old_checkpoint_and_is_named(monkeypatch, tmp_path, whole):
