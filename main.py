@@ -6,7 +6,7 @@ import sys
 import traceback
 
 from trainers import process
-from trainers.errors import Interrupted
+from trainers.errors import Interrupted, first_line, out_of_memory
 from trainers.interruption import signals
 
 COMMANDS = {
@@ -78,7 +78,7 @@ def main(argv: list[str]) -> int:
         code = exit_code(error)
         if debug or code == 1:
             traceback.print_exc()
-        return complain(str(error), code)
+        return complain(reason(error), code)
 
 
 def exit_code(error: Exception) -> int:
@@ -89,7 +89,13 @@ def exit_code(error: Exception) -> int:
         return own
     if isinstance(error, FileNotFoundError):
         return 3
-    return 4 if isinstance(error, OSError) else 1
+    return 4 if isinstance(error, OSError) or out_of_memory(error) else 1
+
+
+def reason(error: Exception) -> str:
+    if hasattr(error, "exit_code") or not out_of_memory(error):
+        return str(error)
+    return f"out of memory ({first_line(str(error))}); with more of it free, give the same command again"
 
 
 def complain(message: str, code: int) -> int:

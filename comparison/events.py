@@ -16,7 +16,7 @@ from comparison.names import slugs
 from comparison.results import ConditionResult
 from comparison.runs import Arm, Condition
 from comparison.statistics import LEVEL
-from trainers.tensorboard import add_png, add_text
+from trainers.tensorboard import add_png, add_text, failures_kept
 
 METRICS = ("accuracy", "loss")
 ENDS = ("low", "high")
@@ -25,7 +25,7 @@ ENDS = ("low", "high")
 def write_events(folder: Path, verdict: str, pictures: Sequence[Picture], results: Sequence[ConditionResult]) -> None:
     """The `verdict` (markdown) and the figures in `folder`, and below it a row per arm for its mean."""
     conditions = [result.condition for result in results]
-    with SummaryWriter(log_dir=str(folder)) as writer:
+    with failures_kept(), SummaryWriter(log_dir=str(folder)) as writer:
         add_text(writer, "comparison", verdict, 0)
         for picture in pictures:
             add_png(writer, f"comparison/{Path(picture.file).stem}", picture.png, 0)
@@ -37,7 +37,7 @@ def write_events(folder: Path, verdict: str, pictures: Sequence[Picture], result
         writer.add_custom_scalars({f"mean over the seeds and its {1 - LEVEL:.0%} interval": charts})
     for place, slug in enumerate(slugs(conditions[0].names)):
         seeds = len(conditions[0].arms[place].runs)
-        with SummaryWriter(log_dir=str(folder / f"{slug}_n{seeds}")) as writer:
+        with failures_kept(), SummaryWriter(log_dir=str(folder / f"{slug}_n{seeds}")) as writer:
             for condition in conditions:
                 write_means(writer, condition.arms[place], condition)
 

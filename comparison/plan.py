@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from comparison.arms import PlannedArm, measure_arms
 from datasets.config import DataConfig
 from datasets.shared_split import shared_split
 from datasets.splits import TRAIN, VAL, subset_training
 from trainers import defaults
-from trainers.config import RunConfig, data_folder, to_dict
+from trainers.config import RunConfig, completed, data_folder, to_dict
 from trainers.console import say
 from trainers.distributed import world_size
 from trainers.errors import ConfigError
@@ -189,6 +189,12 @@ def with_labels(data: DataConfig, labels: int | None) -> DataConfig:
     return data if labels is None else replace(data, labels_per_class=labels)
 
 
+def of_today(requested: dict[str, Any]) -> dict[str, Any]:
+    """What an earlier version of this application was asked, as plain data, with the options that came since."""
+    known = to_dict(Request(RunConfig(), ())) | requested
+    return known | {"base": completed(known["base"]), "arms": [completed(arm) for arm in known["arms"]]}
+
+
 def find_folder(request: Request) -> tuple[Path, bool]:
     """The folder of the same comparison that was stopped, or a new one; and whether it was there."""
     output, data = request.base.output, request.base.data.source
@@ -197,6 +203,6 @@ def find_folder(request: Request) -> tuple[Path, bool]:
         known = read_if_whole(path) or {}
         if not {"status", "requested"} <= known.keys():
             say(f"note: {path} is damaged: whether this comparison was begun there is not known")
-        elif known["status"] != "finished" and known["requested"] == wanted:
+        elif known["status"] != "finished" and of_today(known["requested"]) == wanted:
             return path.parent, True
     return free_folder(output, data, "compare"), False

@@ -18,7 +18,7 @@ from comparison.names import settings_that_differ
 from comparison.results import ConditionResult
 from comparison.runs import Comparison
 from comparison.table import COSTS, RESULTS, Table, notes, table_csv, table_md, table_of
-from datasets.files import write_bytes, write_text
+from datasets.files import folder_aside, write_bytes, write_text
 from datasets.text import printable
 from figures.comparison import MOST_CLASSES, colour
 
@@ -53,15 +53,10 @@ def write_report(comparison: Comparison, results: Sequence[ConditionResult], fol
 @contextmanager
 def replacing(folder: Path) -> Iterator[Path]:
     """A folder to fill, which takes the place of `folder` when it is whole."""
-    aside = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir()
-    try:
+    with folder_aside(folder) as aside:
         yield aside
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(aside, folder)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 def page(

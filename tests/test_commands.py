@@ -72,7 +72,6 @@ def test_a_mistake_gets_one_line_and_leaves_nothing(capsys, tmp_path, monkeypatc
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-@pytest.mark.xfail(strict=True)
 @pytest.mark.parametrize(
     ("error", "reason"),
     [

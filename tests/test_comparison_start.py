@@ -83,7 +83,6 @@ def test_a_damaged_comparison_is_named_and_passed_over(runs, monkeypatch, capsys
     assert f"note: {damaged} is damaged" in capsys.readouterr().out
 
 
-@pytest.mark.xfail(strict=True)
 def test_a_comparison_that_was_begun_before_an_option_was_added_goes_on(runs, monkeypatch):
     monkeypatch.setattr(compare, "train_arms", stop)
     shutil.rmtree(runs)

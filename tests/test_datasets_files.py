@@ -174,7 +174,7 @@ def means_of_a_comparison(folder):
 
 @pytest.mark.parametrize(
     "write",
-    [curves_of_a_run, pytest.param(means_of_a_comparison, marks=pytest.mark.xfail(strict=True))],
+    [curves_of_a_run, means_of_a_comparison],
 )
 def test_curves_that_do_not_fit_are_one_error_and_no_traceback_of_a_thread(tmp_path, monkeypatch, write):
     printed = []

@@ -222,7 +222,6 @@ with signals.heeded():
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True)
 @pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
 def test_a_rank_that_still_waits_for_the_others_ends_with_torchrun():
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "RANK": "1"}

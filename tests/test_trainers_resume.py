@@ -222,7 +222,6 @@ def test_auto_resume_takes_up_the_run_of_the_same_options_and_only_that(tmp_path
     assert train_or_resume(config).run_dir == run_dir
 
 
-@pytest.mark.xfail(strict=True)
 def test_auto_resume_takes_an_option_that_an_older_run_does_not_know_for_its_default(tmp_path):
     config = demanding_config(tmp_path)
     requested = to_dict(config)

@@ -163,6 +163,12 @@ def to_dict(config: Any) -> dict[str, Any]:
     return plain(dataclasses.asdict(config))
 
 
+def completed(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a run as plain data; one that they do not know is younger than them, and at its default."""
+    default = to_dict(RunConfig())
+    return default | {section: default.get(section, {}) | values for section, values in options.items()}
+
+
 def from_dict(config_class: type, values: dict[str, Any], *, base: Any = None, where: str = "") -> Any:
     """Build a config dataclass from plain data, strictly; `base` supplies what `values` leaves out. Raises ConfigError:
     an unknown key (the nearest known one is named) or a value of the wrong type."""

@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainers.errors import ConfigError
+from trainers.interruption import signals
 
 T = TypeVar("T")
 
@@ -32,7 +33,8 @@ def joined(device: str) -> Iterator[None]:
             f"{os.environ['LOCAL_WORLD_SIZE']} processes on {torch.cuda.device_count()} GPUs: start one for each GPU,"
             " or use --device cpu"
         )
-    idist.initialize("nccl" if on_gpus else "gloo")
+    with signals.left_to_the_system():  # the others may never come
+        idist.initialize("nccl" if on_gpus else "gloo")
     yield
     idist.finalize()  # not after an error: the others may be gone, and nobody would answer
 

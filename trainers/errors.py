@@ -38,3 +38,18 @@ class Interrupted(BaseException):
 
     def __str__(self) -> str:
         return "; ".join(filter(None, [f"interrupted by {signal.Signals(self.signum).name}", self.hint]))
+
+
+_OUT_OF_MEMORY = (
+    "can't allocate memory", "out of memory", "Cannot allocate memory", "not enough memory", "can't start new thread",
+    "could not create a primitive", "bad_alloc",  # oneDNN's words, and C++'s
+)  # fmt: skip
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether this is Python's, torch's, oneDNN's, C++'s or the system's way to say so."""
+    return isinstance(error, MemoryError) or any(words in str(error) for words in _OUT_OF_MEMORY)
+
+
+def first_line(text: str) -> str:
+    return text.splitlines()[0].rstrip(". ") if text else "no reason given"

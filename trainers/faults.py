@@ -1,14 +1,8 @@
 """Faults of the machine during training, each in one line that says what to do."""
 
-import torch
-
 from trainers import distributed
-from trainers.errors import TrainingError
+from trainers.errors import TrainingError, first_line, out_of_memory
 
-_OUT_OF_MEMORY = (
-    "can't allocate memory", "out of memory", "Cannot allocate memory", "not enough memory",
-    "could not create a primitive", "bad_alloc",  # oneDNN's words, and C++'s
-)  # fmt: skip
 _PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "gloo", "NCCL")
 
 
@@ -19,7 +13,7 @@ def explain(error: Exception, *, batch_size: int | None, workers: int | None) ->
         return error
     if isinstance(error, BrokenPipeError):  # whoever read the output has stopped: no fault of the run
         return None
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in text for words in _OUT_OF_MEMORY):
+    if out_of_memory(error):
         return TrainingError(
             f"out of memory at --batch-size {batch_size}: try half of it, a smaller --image-size, or --amp bf16"
         )
@@ -27,15 +21,11 @@ def explain(error: Exception, *, batch_size: int | None, workers: int | None) ->
     broken = isinstance(error, ConnectionError | EOFError) and distributed.world_size() == 1
     if "DataLoader worker" in text or broken:
         return TrainingError(
-            f"a loader process was killed ({_first_line(text)}): it probably ran out of memory; try fewer --workers"
+            f"a loader process was killed ({first_line(text)}): it probably ran out of memory; try fewer --workers"
             f" than {workers if workers is not None else 'now'}, or --workers 0"
         )
     if any(words in text for words in _PEER_GONE):
         return TrainingError("another process of this run has ended; its own message, or the system's log, says why")
     if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
-        return TrainingError(_first_line(text))
+        return TrainingError(first_line(text))
     return None
-
-
-def _first_line(text: str) -> str:
-    return text.splitlines()[0].rstrip(". ") if text else "no reason given"

@@ -64,6 +64,16 @@ class Signals:
             stop.hint = hint
             raise
 
+    @contextmanager
+    def left_to_the_system(self) -> Iterator[None]:
+        """Inside, a signal ends the process: for a call into C that waits, where no handler would run."""
+        ours = [signum for signum in STOPPING if signal.getsignal(signum) == self._receive]
+        for signum in ours:
+            signal.signal(signum, signal.SIG_DFL)
+        yield
+        for signum in ours:
+            signal.signal(signum, self._receive)
+
     def check(self) -> None:
         if self.received is not None:
             raise Interrupted(self.received)

@@ -19,6 +19,8 @@ from trainers.job import Job, prepare
 from trainers.pace import Pace, measure
 from trainers.plans import Candidate, Plan, choose, filled_in, from_scratch, may_do_better
 from trainers.recipes import RECIPES
+from trainers.resume import find_same_options
+from trainers.run_directory import read_json
 from trainers.threads import with_threads
 from trainers.weights_at_hand import HINT, Ranked, at_hand, rank
 from vit.config import EMBEDDED_WEIGHTS, PACKAGED_MODELS
@@ -104,13 +106,26 @@ def fine_tuned(rows: Sequence[Ranked]) -> list[Candidate]:
 
 
 def fitting(config: RunConfig, candidates: Sequence[Candidate], until: float) -> PlannedRun:
-    """The run of the best of the candidates, and what fits its end to the time."""
+    """The run of the best of the candidates, and what fits its end to the time; one that was stopped has its plan."""
+    stopped = planned_before(config, candidates)
+    if stopped is not None:
+        return PlannedRun(stopped)
     with console.quiet():
         plan, pace = plan_for(config, candidates, until)
     console.say(f"{'plan':>9}  {plan.epochs:g} epochs: {'; '.join(plan.reasons)}")
     chosen = filled_in(config, plan.candidate.options)
     chosen = replace(chosen, train=replace(chosen.train, epochs=plan.epochs))
     return PlannedRun(chosen, partial(Fit, deadline=Deadline(until, pace)))
+
+
+def planned_before(config: RunConfig, candidates: Sequence[Candidate]) -> RunConfig | None:
+    """The options of a run of this very command that is to be taken up (`--auto-resume`)."""
+    for chosen in (filled_in(config, candidate.options) for candidate in candidates):
+        run_dir = find_same_options(chosen, planned=True)
+        if run_dir is not None:
+            epochs = read_json(run_dir / "meta.json")["requested"]["train"]["epochs"]
+            return replace(chosen, train=replace(chosen.train, epochs=epochs))
+    return None
 
 
 def plan_for(config: RunConfig, candidates: Sequence[Candidate], until: float) -> tuple[Plan, Pace]:

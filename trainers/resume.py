@@ -17,14 +17,21 @@ from datasets.splits import fingerprint
 from trainers import distributed, lock
 from trainers.assembly import Run
 from trainers.checkpoint import checkpoints, has_best
-from trainers.config import RunConfig, data_folder, to_dict
+from trainers.config import RunConfig, completed, data_folder, to_dict
 from trainers.console import announce, say
 from trainers.errors import CheckpointError, ConfigError
 from trainers.interruption import signals
 from trainers.job import Given, Job, prepare, schedule
 from trainers.result import RunResult, read_result
 from trainers.run import Handler, execute, train
-from trainers.run_directory import read_if_whole, read_run_config, refuse_links_out, write_json, write_run_config
+from trainers.run_directory import (
+    command_line,
+    read_if_whole,
+    read_run_config,
+    refuse_links_out,
+    write_json,
+    write_run_config,
+)
 from trainers.saving import newest_checkpoint
 from trainers.start import describe_start, write_inputs
 from vit import ImageSpec
@@ -112,8 +119,9 @@ def train_or_resume(config: RunConfig, *, before_steps: Callable[[Run], object] 
         return train(config, before_steps=before_steps) if earlier is None else resume(earlier)
 
 
-def find_same_options(config: RunConfig) -> Path | None:
-    """The newest run directory that may be taken up and whose `requested` options, in meta.json, are these."""
+def find_same_options(config: RunConfig, *, planned: bool = False) -> Path | None:
+    """The newest run directory that may be taken up and whose `requested` options, in meta.json, are these; if
+    `planned`, whatever its epochs, that of this very command line."""
     output = config.output
     if output.auto_resume:
         folders = [path.parent for path in output.output_dir.glob("*/[!.]*/meta.json")]
@@ -122,22 +130,29 @@ def find_same_options(config: RunConfig) -> Path | None:
         folders = [folder for folder in folders if not checkpoints(folder / "checkpoints", "step")]
     else:
         return None
-    same = [folder / "meta.json" for folder in folders if was_asked_for(config, folder)]
+    same = [folder / "meta.json" for folder in folders if was_asked_for(config, folder, planned=planned)]
     return max(same, key=lambda path: path.stat().st_mtime_ns).parent if same else None
 
 
-def was_asked_for(config: RunConfig, run_dir: Path) -> bool:
+def was_asked_for(config: RunConfig, run_dir: Path, *, planned: bool = False) -> bool:
     """Whether a run was started with these options; `--auto-resume` changes nothing about a run."""
 
     def plain(options: dict[str, Any]) -> dict[str, Any]:
-        train = options["train"] | {"threads": None}  # those of the run stay
+        options = completed(options)
+        train = options["train"] | {"threads": None} | ({"epochs": None} if planned else {})  # those of the run stay
         return options | {"train": train, "output": options["output"] | {"auto_resume": None}}
 
     path = run_dir / "meta.json"
     meta = read_if_whole(path)
     if meta is None and path.exists():
         say(f"note: {path} is damaged: whether this run was started with the same options is not known")
-    return meta is not None and "requested" in meta and plain(meta["requested"]) == plain(to_dict(config))
+    if meta is None or "requested" not in meta or (planned and not is_this_command(meta["argv"])):
+        return False
+    return plain(meta["requested"]) == plain(to_dict(config))
+
+
+def is_this_command(words: Sequence[str]) -> bool:
+    return {*words} - {"--auto-resume"} == {*command_line()} - {"--auto-resume"}
 
 
 def refuse_an_edited_config(run_dir: Path, config: RunConfig, checkpoint: dict[str, Any]) -> None:

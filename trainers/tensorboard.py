@@ -20,8 +20,8 @@ import html
 import io
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -67,32 +67,37 @@ class SplitLogger(TensorboardLogger):
         self.writer._get_file_writer().add_summary(Summary(value=scalars), step)
 
 
-class RunLoggers:
+@contextmanager
+def failures_kept() -> Iterator[None]:
+    """Inside, a writer's thread that finds the disk full says nothing: the writer's next call raises its error."""
+    said = threading.excepthook
+
+    def say_others(failed: threading.ExceptHookArgs) -> None:
+        if not isinstance(failed.exc_value, OSError):
+            said(failed)
+
+    threading.excepthook = say_others
+    try:
+        yield
+    finally:
+        threading.excepthook = said
+
+
+class RunLoggers(ExitStack):
     """The two writers of a run, as a context manager that closes them whatever happens."""
 
     def __init__(self, folder: Path, *, start_step: int = 0) -> None:
         """A run resumed at `start_step` hides what its first life wrote after it; of `tb/val` also what stands at
         `start_step` itself: nobody knows which of its pictures were drawn. They are drawn, and its validation is
         written, again."""
+        super().__init__()
         keep_in_order(folder)
-        self._excepthook, threading.excepthook = threading.excepthook, self._leave_to_the_next_call
+        self.enter_context(failures_kept())
         self.folder, self.figures = folder / "val", folder.parent / "figures"
         self.train = SplitLogger(folder / "train", purge_step=start_step + 1 if start_step else 0)
         self.val = SplitLogger(self.folder, purge_step=start_step)
-
-    def __enter__(self) -> RunLoggers:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        with ExitStack() as closing:
-            closing.callback(setattr, threading, "excepthook", self._excepthook)
-            for logger in (self.train, self.val):
-                closing.callback(logger.close)
-
-    def _leave_to_the_next_call(self, failed: threading.ExceptHookArgs) -> None:
-        """A writer's thread that finds the disk full keeps the error, which the next call of the writer raises."""
-        if not isinstance(failed.exc_value, OSError):
-            self._excepthook(failed)
+        for logger in (self.val, self.train):
+            self.callback(logger.close)
 
     def flush(self) -> None:
         for logger in (self.train, self.val):
