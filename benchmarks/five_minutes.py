@@ -7,8 +7,9 @@ dog_breed_tiny, 5,000 training and 2,000 test images of CIFAR-10 (JPEG) and of F
 train/ and test/, as a person would have it: the application holds validation images back, and the other arms train on
 the same.
 
-Arms: `minutes` is the command with no other option; `scratch-small` the recipe of that name at 64 pixels, its epochs
-fitted to the time by the same measurement of pace; `resnet18` torchvision's, from random weights, in the loop below.
+Arms: `minutes` is the command with no other option, `plain` the same where timm is not installed; `scratch-small` the
+recipe of that name at 64 pixels, its epochs fitted to the time by the same measurement of pace; `resnet18` torchvision's,
+from random weights, in the loop below.
 Each process has so many minutes in all, from its start to its end. Every result is written as it comes: started again,
 the benchmark goes on.
 """
@@ -37,7 +38,8 @@ from benchmarks.environment import RESULTS, describe
 
 STARTED = time.monotonic()
 SETS = ("hymenoptera", "dogs", "cifar10", "fashion_mnist")
-ARMS = ("minutes", "resnet18", "scratch-small")
+ARMS = ("minutes", "plain", "resnet18", "scratch-small")
+WITHOUT_TIMM = "import runpy, sys; sys.modules['timm'] = None; runpy.run_path('main.py', run_name='__main__')"
 
 
 def cut(name: str, data_root: Path, folder: Path) -> None:
@@ -145,11 +147,11 @@ def command(arm: str, folder: Path, out: Path, *, minutes: float, seed: int) -> 
     if arm == "resnet18":
         return [sys.executable, "-m", "benchmarks.five_minutes", "--resnet18", str(folder), "--minutes", str(minutes),
                 "--seeds", str(seed), "--sets", str(out)]  # fmt: skip
-    words = ["main.py", "train", "--data", str(folder), "--minutes", str(minutes), "--seed", str(seed)]
+    words = ["train", "--data", str(folder), "--minutes", str(minutes), "--seed", str(seed)]
     words += ["--output-dir", str(out.parent), "--run-name", out.name]
     if arm == "scratch-small":
         words += ["--recipe", "scratch-small", "--image-size", "64"]
-    return [sys.executable, *words]
+    return [sys.executable, *(["-c", WITHOUT_TIMM] if arm == "plain" else ["main.py"]), *words]
 
 
 def outcome(arm: str, out: Path) -> dict[str, Any]:
