@@ -8,8 +8,8 @@ train/ and test/, as a person would have it: the application holds validation im
 the same.
 
 Arms: `minutes` is the command with no other option, `plain` the same where timm is not installed; `scratch-small` the
-recipe of that name at 64 pixels, its epochs fitted to the time by the same measurement of pace; `resnet18` torchvision's,
-from random weights, in the loop below.
+recipe of that name at 64 pixels, its epochs fitted to the time by the same measurement of pace; `resnet18` that of
+torchvision, from random weights, in the loop below.
 Each process has so many minutes in all, from its start to its end. Every result is written as it comes: started again,
 the benchmark goes on.
 """

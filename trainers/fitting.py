@@ -26,6 +26,8 @@ class Deadline:
     until: float
     pace: Pace
     clock: Callable[[], float] = time.monotonic
+    most: float = math.inf
+    """Epochs that the run takes at most, however much time there is."""
 
 
 class Fit:
@@ -74,7 +76,8 @@ class Fit:
             expected += pace.decoding - unread
         self.slowness = (now - began) / expected
         left = (self.deadline.until - now) / self.slowness - unread - pace.ending
-        return step + int(max(0.0, left) / pace.epoch * self.per_epoch)
+        total = step + int(max(0.0, left) / pace.epoch * self.per_epoch)
+        return min(total, self.planned) if self.planned >= self.deadline.most * self.per_epoch else total
 
     def fix(self, total: int) -> None:
         run, self.fitted = self.run, True

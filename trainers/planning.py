@@ -14,11 +14,13 @@ from trainers import console
 from trainers.assembly import Run
 from trainers.config import RunConfig
 from trainers.errors import ConfigError
+from trainers.evaluation import hits
 from trainers.fitting import Deadline, Fit
 from trainers.job import Job, prepare
 from trainers.pace import Pace, measure
-from trainers.plans import Candidate, Plan, choose, filled_in, from_scratch, may_do_better
+from trainers.plans import ENOUGH, Candidate, Plan, choose, filled_in, from_scratch, may_do_better
 from trainers.recipes import RECIPES
+from trainers.result import RunResult
 from trainers.resume import find_same_options
 from trainers.run_directory import read_json
 from trainers.threads import with_threads
@@ -28,8 +30,6 @@ from vit.config import EMBEDDED_WEIGHTS, PACKAGED_MODELS
 AS_GIVEN = Candidate("the model as given", {})
 LOOKING = 0.3
 """Share of the time that may be spent on looking at the images with weights at hand."""
-NEARLY = 0.8
-"""Share of the best accuracy of frozen weights from which a small ViT is worth training as a whole."""
 PROBE_STEPS = 1500
 
 
@@ -39,6 +39,8 @@ class PlannedRun:
 
     config: RunConfig
     before_steps: Callable[[Run], object] | None = None
+    favoured: bool = False
+    """Whether it is kept where the validation images cannot tell it from the run before it."""
 
 
 def planned(config: RunConfig, *, minutes: float, until: float) -> Iterator[PlannedRun]:
@@ -67,16 +69,18 @@ def planned(config: RunConfig, *, minutes: float, until: float) -> Iterator[Plan
     if config.model.name == "auto" and config.model.weights is None:
         candidates = list(from_scratch(float(np.median(native_sizes(job.data).min(axis=1)))))
     config = with_threads(config, partial(trial, config, candidates[0]))
+    rows: list[Ranked] = []
     if candidates != [AS_GIVEN]:
         rows = rank(config, seconds=LOOKING * (until - time.monotonic()))
         if rows:
             yield PlannedRun(named(probe_of(config, rows[0].options, per_epoch), "probe"))
         if all(model.name not in PACKAGED_MODELS for model in at_hand()):
             console.say(f"{'note':>9}  {HINT}")
-        if rows and not may_do_better(images, rows[0].low):
-            return
-        candidates = fine_tuned(rows) or candidates
-    yield fitting(config, candidates, until)
+        if rows:
+            candidates = fine_tuned(rows)
+    if candidates:
+        run = fitting(config, candidates, until)
+        yield replace(run, favoured=bool(rows) and rows[0].name == candidates[0].weights)
 
 
 def named(config: RunConfig, kind: str) -> RunConfig:
@@ -92,16 +96,16 @@ def probe_of(config: RunConfig, options: dict[str, dict[str, Any]], per_epoch: i
 
 
 def fine_tuned(rows: Sequence[Ranked]) -> list[Candidate]:
-    """All of the best small ViT of the ranking trained, where its features are not far behind the best."""
+    """All of the best small ViT of the ranking trained, where that may do better than the best linear probe."""
     for row in rows:
         model = row.options["model"]
-        if model["name"] in EMBEDDED_WEIGHTS.values() and row.accuracy >= NEARLY * rows[0].accuracy:
+        if model["name"] in EMBEDDED_WEIGHTS.values() and may_do_better(row.accuracy, rows[0].accuracy):
             recipe = RECIPES["finetune-small"].options
             options = recipe | {
                 "model": model | {"trainable": "all"},
                 "train": recipe["train"] | {"schedule": "cooldown"},
             }
-            return [Candidate(f"{row.name}, all of it trained,", options)]
+            return [Candidate(f"{row.name}, all of it trained,", options, weights=row.name, most=ENOUGH)]
     return []
 
 
@@ -115,7 +119,7 @@ def fitting(config: RunConfig, candidates: Sequence[Candidate], until: float) ->
     console.say(f"{'plan':>9}  {plan.epochs:g} epochs: {'; '.join(plan.reasons)}")
     chosen = filled_in(config, plan.candidate.options)
     chosen = replace(chosen, train=replace(chosen.train, epochs=plan.epochs))
-    return PlannedRun(chosen, partial(Fit, deadline=Deadline(until, pace)))
+    return PlannedRun(chosen, partial(Fit, deadline=Deadline(until, pace, most=plan.candidate.most)))
 
 
 def planned_before(config: RunConfig, candidates: Sequence[Candidate]) -> RunConfig | None:
@@ -138,6 +142,14 @@ def plan_for(config: RunConfig, candidates: Sequence[Candidate], until: float) -
             break
     plan = choose(candidates[: len(epochs)], epochs)
     return plan, paces[candidates.index(plan.candidate)]
+
+
+def better(later: RunResult, earlier: RunResult, *, favoured: bool) -> bool:
+    """Whether the later of two runs is the one to keep: by the validation images that one alone has right, where their
+    numbers differ by more than one standard error (McNemar 1947), else if it is `favoured`."""
+    gains = [now - before for now, before in zip(hits(later.run_dir), hits(earlier.run_dir), strict=True)]
+    lead, error = sum(gains), sum(map(abs, gains)) ** 0.5
+    return lead > error or (favoured and lead >= -error)
 
 
 def trial(config: RunConfig, candidate: Candidate) -> Job:

@@ -12,10 +12,11 @@ PENALTIES = tuple(10.0**exponent for exponent in range(-4, 2))
 """In units of the mean eigenvalue of X'X."""
 
 
-def correct_when_left_out(features: Tensor, labels: Tensor) -> Tensor:
-    """bool (N,): which images ridge regression gets right without having seen them.
+def judged_when_left_out(features: Tensor, labels: Tensor) -> tuple[Tensor, float]:
+    """bool (N,): which images ridge regression gets right without having seen them; and the mean over the images of the
+    squared error of such predictions, summed over the classes.
 
-    Of `PENALTIES` the one with the least squared error of such predictions counts.
+    Of `PENALTIES` the one with the least squared error counts.
 
     `features` (N, ...) of any type, `labels` int64 (N,).
     """
@@ -32,5 +33,6 @@ def correct_when_left_out(features: Tensor, labels: Tensor) -> Tensor:
         shrunk = turned / (values + penalty * values.mean() + 1e-12)
         leverage = (shrunk * turned).sum(dim=1, keepdim=True) + 1 / len(x)
         predictions.append(y - (centred - shrunk @ projected) / (1 - leverage).clamp(min=1e-9))
-    best = min(predictions, key=lambda left_out: (left_out - y).square().sum().item())
-    return best.argmax(dim=1) == labels
+    errors = [(left_out - y).square().sum(dim=1).mean().item() for left_out in predictions]
+    best = min(range(len(errors)), key=errors.__getitem__)
+    return predictions[best].argmax(dim=1) == labels, errors[best]
