@@ -1,5 +1,6 @@
 """The command line: argv -> options -> one command -> exit code. No tensor code, and nothing heavy for --help."""
 
+import errno
 import importlib
 import os
 import sys
@@ -93,9 +94,16 @@ def exit_code(error: Exception) -> int:
 
 
 def reason(error: Exception) -> str:
-    if hasattr(error, "exit_code") or not out_of_memory(error):
+    """The line about an exception: of the operating system's the place, the fault, and what may help."""
+    if hasattr(error, "exit_code"):
         return str(error)
-    return f"out of memory ({first_line(str(error))}); with more of it free, give the same command again"
+    if out_of_memory(error):
+        return f"out of memory ({first_line(str(error))}); with more of it free, give the same command again"
+    if not isinstance(error, OSError) or error.filename is None or error.strerror is None:
+        return str(error)
+    elsewhere = isinstance(error, PermissionError | NotADirectoryError) or error.errno in (errno.ENOSPC, errno.EROFS)
+    hint = "; --output-dir, or --output, names another place to write to" if elsewhere else ""
+    return f"{error.filename}: {error.strerror}{hint}"
 
 
 def complain(message: str, code: int) -> int:

@@ -162,7 +162,10 @@ def require_complete(samples: Samples) -> Samples:
         raise DataError(f"{samples.name} has one class, {samples.class_names[0]!r}; to tell classes apart takes two")
     for split in ("train", "val"):
         if not counts[split].sum():
-            raise DataError(f"{samples.name} has no {split} images; give it more images or another split")
+            raise DataError(
+                f"{samples.name} has no {split} images, of {len(samples)} in all: more images help, a --split of your"
+                " own, or --val-fraction 0.5 --test-fraction 0"
+            )
     untrained = [samples.class_names[i] for i in np.flatnonzero(counts["train"] == 0)]
     if untrained:
         raise DataError(f"{samples.name}: no training image of class {some(untrained)}")

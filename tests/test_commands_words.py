@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from fake_sets import class_folders
+from PIL import Image
 
 import main
 from commands.arguments import UsageError, options_of
@@ -104,3 +105,19 @@ def test_a_heic_picture_by_itself_is_named_as_one(tmp_path):
     path.write_bytes(b"\0\0\0\x18ftypheic" + b"\0" * 50)
     with pytest.raises(DataError, match="HEIC and AVIF pictures are not read; convert it"):
         read_image(path)
+
+
+def test_a_place_that_cannot_be_written_to_is_named_with_the_option_that_helps(capsys) -> None:
+    words = ["train", "--data", "digits", "--labels-per-class", "2", "--epochs", "1", "--output-dir", "/dev/null/runs"]
+    assert main.main(words) == 4
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("error: /dev/null/runs")
+    assert error.endswith(": Not a directory; --output-dir, or --output, names another place to write to")
+
+
+def test_two_images_a_class_are_told_what_to_do(tmp_path, capsys) -> None:
+    for name in ("a/1.png", "a/2.png", "b/1.png", "b/2.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / name)
+    assert main.main(["train", "--data", str(tmp_path), "--epochs", "1"]) == 3
+    assert "no val images, of 4 in all: more images help" in capsys.readouterr().err

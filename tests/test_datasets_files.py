@@ -155,7 +155,7 @@ def test_an_export_to_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, capsy
     with full_disk(4096):
         code = main.main(["export", str(run), "--format", kind, "--output", str(target)])
     assert code == 4
-    assert capsys.readouterr().err.splitlines()[-1] == f"error: [Errno 27] File too large: '{target}'"
+    assert capsys.readouterr().err.splitlines()[-1] == f"error: {target}: File too large"
     assert {path.name for path in tmp_path.iterdir()} == {"run"}
 
 

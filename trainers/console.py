@@ -121,8 +121,10 @@ def attach_pace_note(trainer: Engine, *, max_minutes: float) -> None:
 
 
 def attach_learning_note(trainer: Engine, job: Job) -> None:
-    """After a fifth of the epochs and the warm-up: whether validation is no better than the commonest class, within a
-    standard error, and what to type then."""
+    """After a fifth of three epochs or more, and the warm-up: whether validation is no better than the commonest class,
+    within a standard error, and what to type then."""
+    if (job.config.train.epochs or 0) < 3:
+        return
     train, sizes = job.config.train, np.bincount(image_set(job.data.dataloaders["val"]).labels)
     share, commonest = sizes.max() / sizes.sum(), job.data.class_names[int(sizes.argmax())]
     margin = (share * (1 - share) / sizes.sum()) ** 0.5
