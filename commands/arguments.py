@@ -35,6 +35,14 @@ ELSEWHERE = {
 """What other training programs call our options."""
 
 
+Jobs = Literal["auto"] | int
+
+
+def require_jobs(jobs: Jobs) -> None:
+    if jobs != "auto" and jobs < 1:
+        raise ValueError(f"jobs={jobs} must be at least 1, or auto")
+
+
 def parse(options_class: type, argv: Sequence[str], *, prog: str, default: Any = None) -> Any:
     """Fill `options_class` from argv; all options have short flat names, whatever the nesting of the dataclasses.
     Raises UsageError: one line that names the option, the value and what would work. SystemExit: `--help` was asked for
@@ -98,10 +106,15 @@ class TrainOptions(RunConfig):
     model and image size that were left open, are chosen."""
     seeds: int = 1
     """Train so many runs, with --seed and the numbers that follow it; give the mean and spread of their scores."""
+    jobs: Jobs = "auto"
+    """With --seeds or --folds: runs that train side by side. auto: as many as processors, or GPUs, and memory carry."""
     dry_run: bool = False
     """Two batches of everything (train, validate, save, load, resume), what a step costs, and nothing left behind."""
     find_lr: bool = False
     """Raise the learning rate from step to step until the loss diverges; draw the curve and suggest a rate."""
+
+    def __post_init__(self) -> None:
+        require_jobs(self.jobs)
 
     @property
     def run(self) -> RunConfig:

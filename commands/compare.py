@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from commands import arguments
-from commands.arguments import UsageError, flags, sections
+from commands.arguments import Jobs, UsageError, flags, require_jobs, sections
 from trainers.config import RunConfig, TrainConfig
 from vit.config import ModelConfig, require_finite
 
@@ -21,7 +21,7 @@ ARM_OPTIONS = {*flags(ModelConfig), *flags(TrainConfig), "--augment", "--batch-s
 """What may differ between arms; everything else is the same for all, or the result would mean nothing."""
 
 STORY = (
-    "--data", "digits", "--labels", "10", "all", "--epochs", "20", "--tune-lr", "off", "--seeds", "3",
+    "--data", "digits", "--labels", "10", "all", "--images-seen", "6000", "25000", "--tune-lr", "off", "--seeds", "3",
 )  # fmt: skip
 """What `python main.py` alone compares: in about two minutes on two cores."""
 
@@ -42,10 +42,14 @@ class Options(RunConfig):
     """Runs per arm, with --seed and the numbers that follow it."""
     labels: tuple[str, ...] = ()
     """Compare at each of these numbers of training labels per class; all: every training image."""
+    jobs: Jobs = "auto"
+    """Runs that train side by side, each in a process of its own. auto: as many as processors, or GPUs, and memory
+    carry. The results are the same, to the last bit."""
     minutes: float | None = None
     """Time for all runs together, start and end included: the pace of each arm is measured, and sets the epochs."""
-    images_seen: int | None = None
-    """Training images every run sees, which sets its epochs. Default: what the arm that takes most of them asks for."""
+    images_seen: tuple[int, ...] = ()
+    """Training images every run sees, which sets its epochs; or such a number for each of --labels. Default: what the
+    arm that takes most of them asks for."""
     tune_lr: Literal["auto", "on", "off"] = "auto"
     """Choose each arm's learning rate on the validation images, from the same grid. auto: where it fits the time."""
     lr_grid: tuple[float, ...] | None = None
@@ -53,15 +57,16 @@ class Options(RunConfig):
 
     def __post_init__(self) -> None:
         require_finite(self)
+        require_jobs(self.jobs)
         if self.seeds < 1:
             raise ValueError(f"seeds={self.seeds} must be at least 1")
-        if self.images_seen is not None and self.images_seen < 1:
+        if min(self.images_seen, default=1) < 1:
             raise ValueError(f"images_seen={self.images_seen} must be at least 1")
         if self.lr_grid is not None and (not self.lr_grid or min(self.lr_grid) <= 0):
             raise ValueError(f"lr_grid={self.lr_grid} must hold rates greater than 0")
         if self.minutes is not None and not self.minutes > 0:
             raise ValueError(f"minutes={self.minutes} must be greater than 0")
-        if self.minutes is not None and (self.images_seen, self.train.epochs) != (None, None):
+        if self.minutes is not None and (self.images_seen, self.train.epochs) != ((), None):
             raise ValueError("minutes sets the epochs: leave out --epochs and --images-seen, or --minutes")
         if self.runs and self.arms:
             raise ValueError("runs and --arms: compare runs that are there, or train new ones, not both")
@@ -76,7 +81,7 @@ def main(options: Options) -> int:
     if options.runs:
         compare_runs(options.runs, options.output)
         return 0
-    compare_arms(request_of(options))
+    compare_arms(request_of(options), jobs=None if options.jobs == "auto" else options.jobs)
     if not options.arms and options.data.source in SMALL_IMAGES:
         print(f"{'next':>9}  python main.py compare --data FOLDER")
         print(

@@ -8,6 +8,7 @@ from trainers import defaults
 from trainers.config import RunConfig, to_dict
 from trainers.errors import ConfigError
 from trainers.job import prepare
+from trainers.threads import memory_of
 from vit.summary import summarise
 
 
@@ -26,6 +27,8 @@ class PlannedArm:
     """Of one image's forward pass."""
     parameters: int
     trainable: int
+    memory: int
+    """Bytes that a run holds, roughly."""
 
     @property
     def pretrained(self) -> bool:
@@ -50,6 +53,6 @@ def measure_arms(configs: Sequence[RunConfig]) -> tuple[PlannedArm, ...]:
     arms = []
     for config, job, name, slug in zip(configs, jobs, names, slugs(names), strict=True):
         summary = summarise(job.model, in_channels=job.spec.in_channels, image_size=job.spec.image_size)
-        size = (float(summary.flops), summary.parameters, summary.trainable)
+        size = (float(summary.flops), summary.parameters, summary.trainable, memory_of(job))
         arms.append(PlannedArm(name, slug, config, job.config, *size))
     return tuple(arms)

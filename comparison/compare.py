@@ -20,15 +20,17 @@ from trainers.start import made_whole
 
 
 @signals.heeded()
-def compare_arms(request: Request) -> None:
+def compare_arms(request: Request, *, jobs: int | None = None) -> None:
     """Train all arms, seed by seed, and report who wins. The same request goes on where it was stopped.
+
+    So many runs at a time train side by side; None: as many as this machine carries. They come out the same.
 
     Raises:
         ConfigError, DataError, WeightsError: before anything is trained or written.
         TrainingError, Interrupted: the same command goes on where this one stopped.
     """
     console.show_model_log()
-    plan = Plan(request)
+    plan = Plan(request, jobs=jobs)
     settle_time(plan)
     with ExitStack() as holding, signals.hinting("the same compare command goes on where this one stopped"):
         take_folder(plan, holding)
@@ -44,9 +46,8 @@ def take_folder(plan: Plan, holding: ExitStack) -> None:
         plan.folder, plan.continued = find_folder(plan.request)
     if not plan.continued:
         with made_whole(plan.folder) as aside:
-            write_json(
-                aside / "compare.json", {"status": "running", "requested": to_dict(plan.request), "epochs": plan.epochs}
-            )
+            settled = {"epochs": plan.epochs, "threads": plan.sharing.threads}
+            write_json(aside / "compare.json", {"status": "running", "requested": to_dict(plan.request), **settled})
             write_split(aside / "split.csv", plan.split.samples)
     elif not plan.split_file.is_file():
         write_split(plan.split_file, plan.split.samples)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from comparison.arms import PlannedArm, measure_arms
 from datasets.config import DataConfig
 from datasets.shared_split import shared_split
@@ -17,6 +19,7 @@ from trainers.console import say
 from trainers.distributed import world_size
 from trainers.errors import ConfigError
 from trainers.run_directory import free_folder, read_if_whole, tuning
+from trainers.threads import Sharing, sharing
 
 SMALL_GRID = (3e-4, 1e-3, 3e-3)
 """Peak rates every arm tries where all models are small; spaced by about 3, around what they usually take."""
@@ -36,7 +39,8 @@ class Request:
     seeds: int = 3
     labels: tuple[int | None, ...] = (None,)
     """Labels per class of each condition; None: all training images."""
-    images_seen: int | None = None
+    images_seen: tuple[int, ...] = ()
+    """Of every run; one number, or one for each condition."""
     tune_lr: Literal["auto", "on", "off"] = "auto"
     lr_grid: tuple[float, ...] | None = None
     minutes: float | None = None
@@ -58,7 +62,8 @@ def labels_of(words: Sequence[str]) -> tuple[int | None, ...]:
 class Plan:
     """A request with everything decided before the first step: split, arms, budgets, rates, folder."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, *, jobs: int | None = None) -> None:
+        """`jobs`: runs side by side; None: as many as this machine carries."""
         refuse_what_cannot_be_shared(request)
         self.request = request
         all_labels = replace(request.base.data, labels_per_class=None, fraction=None)
@@ -70,10 +75,12 @@ class Plan:
         self.folder, self.continued = find_folder(request)
         self.arms = measure_arms(request.arms)
         self.train_images = [self._training_images(labels) for labels in request.labels]
-        self.epochs = self._settled_epochs() or [self._shared_epochs(images) for images in self.train_images]
+        settled = self._settled()
+        self.epochs = settled.get("epochs") or [*map(self._shared_epochs, range(len(request.labels)))]
         self.grid = self._rate_grid()
         self.device = defaults.resolve_device(request.base.train.device)
         self.tuned, self.why_tuned = self._tunes()
+        self.sharing = self._sharing(jobs, settled)
 
     @property
     def split_file(self) -> Path:
@@ -112,17 +119,26 @@ class Plan:
         data = with_labels(self.request.base.data, labels)
         return len(subset_training(self.split.samples, data).indices("train"))
 
-    def _settled_epochs(self) -> list[int | float]:
-        """Those that a comparison was begun with, where it goes on: `--minutes` would find others now."""
-        return (read_if_whole(self.folder / "compare.json") or {}).get("epochs", []) if self.continued else []
+    def _settled(self) -> dict[str, Any]:
+        """What a comparison that goes on was begun with: `--minutes` and another machine would find something else."""
+        return (read_if_whole(self.folder / "compare.json") or {}) if self.continued else {}
 
-    def _shared_epochs(self, train_images: int) -> int | float:
+    def _sharing(self, jobs: int | None, settled: dict[str, Any]) -> Sharing:
+        """How the runs share the machine."""
+        threads = self.request.base.train.threads
+        if self.continued:
+            threads = threads or settled.get("threads", torch.get_num_threads())
+        need = max(arm.memory for arm in self.arms)
+        return sharing(self.device, need, self.number_of_runs, self.all_work, jobs=jobs, threads=threads)
+
+    def _shared_epochs(self, condition: int) -> int | float:
         """Epochs every arm gets: `--epochs`, or those in which it sees `--images-seen`, by default as many as the arm
         that asks for most."""
+        train_images, seen = self.train_images[condition], self.request.images_seen
         if self.request.base.train.epochs is not None:
             return self.request.base.train.epochs
-        if self.request.images_seen is not None:
-            return max(1, round(self.request.images_seen / train_images))
+        if seen:
+            return max(1, round(seen[condition % len(seen)] / train_images))
         rows = [defaults.lookup(arm.resolved) for arm in self.arms]
         images_seen, max_epochs = max(row.images_seen for row in rows), max(row.max_epochs for row in rows)
         return defaults.default_epochs(images_seen, max_epochs, train_images=train_images)
@@ -160,7 +176,14 @@ class Plan:
         return replace(
             config,
             data=replace(with_labels(config.data, labels), split=self.split_file),
-            train=replace(config.train, seed=seed, lr=lr, epochs=self.epochs[condition], select=self.select),
+            train=replace(
+                config.train,
+                seed=seed,
+                lr=lr,
+                epochs=self.epochs[condition],
+                select=self.select,
+                threads=self.sharing.threads,
+            ),
             output=replace(output, run_name=name, tb=pictures),
         )
 
@@ -173,6 +196,11 @@ def refuse_what_cannot_be_shared(request: Request) -> None:
         raise ConfigError("compare scores all arms on one test split; leave out --folds")
     if request.labels != (None,) and request.base.data.fraction is not None:
         raise ConfigError("--fraction and --labels both choose the training images; give one of them")
+    if len(request.images_seen) not in (0, 1, len(request.labels)):
+        raise ConfigError(
+            f"--images-seen has {len(request.images_seen)} numbers, --labels {len(request.labels)}: give one for all "
+            "of them, or one for each"
+        )
     for option, given in (
         ("--max-minutes", request.base.train.max_minutes is not None),
         ("--patience", request.base.train.patience > 0),
@@ -181,7 +209,7 @@ def refuse_what_cannot_be_shared(request: Request) -> None:
         if given:
             raise ConfigError(f"compare gives every arm the same images to see, in ordinary runs; leave out {option}")
     if world_size() > 1:
-        raise ConfigError("compare trains its runs one after the other; start it without torchrun")
+        raise ConfigError("compare starts the processes that it needs (--jobs); start it without torchrun")
 
 
 def with_labels(data: DataConfig, labels: int | None) -> DataConfig:
@@ -192,6 +220,8 @@ def with_labels(data: DataConfig, labels: int | None) -> DataConfig:
 def of_today(requested: dict[str, Any]) -> dict[str, Any]:
     """What an earlier version of this application was asked, as plain data, with the options that came since."""
     known = to_dict(Request(RunConfig(), ())) | requested
+    if not isinstance(known["images_seen"], list):  # None or one number
+        known["images_seen"] = [known["images_seen"]] if known["images_seen"] else []
     return known | {"base": completed(known["base"]), "arms": [completed(arm) for arm in known["arms"]]}
 
 

@@ -21,13 +21,20 @@ def announce(plan: Plan) -> None:
     tuned = "each arm tries every rate at its first seed" if plan.tuned else "rates are not tuned"
     rows += [
         ("rates", f"{tuned} ({plan.why_tuned})"),
-        ("runs", f"{plan.number_of_runs}, seeds {', '.join(map(str, plan.seeds))}, device {plan.device}"),
+        ("runs", f"{plan.number_of_runs}, seeds {', '.join(map(str, plan.seeds))}, {how_shared(plan)}"),
         ("folder", f"{plan.folder}{' (continued)' if plan.continued else ''}"),
         ("watch", f"tensorboard --logdir {plan.folder}"),
     ]
     for label, text in rows:
         console.say(f"{label:>9}  {text}")
     console.say()
+
+
+def how_shared(plan: Plan) -> str:
+    jobs, threads = plan.sharing.jobs, plan.sharing.threads
+    beside = "one after the other" if jobs == 1 else f"{jobs} side by side"
+    of_each = "" if threads is None else f", {threads} thread{'s' * (threads > 1)} each"
+    return f"{beside} on {plan.device}{of_each}"
 
 
 def protocol(plan: Plan) -> Iterator[str]:

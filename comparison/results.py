@@ -1,5 +1,6 @@
 """The numbers of a comparison, computed once: per arm its scores and costs, per pair of arms the judgement."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
@@ -7,6 +8,7 @@ from itertools import combinations
 import numpy as np
 import torch
 
+from comparison.rising import rise
 from comparison.runs import Arm, Comparison, Condition, Run
 from comparison.statistics import (
     LEVEL,
@@ -42,6 +44,8 @@ class Scores:
     wilson_high: float
     macro_f1: float
     ece: float
+    rising: float | None
+    """By how much validation accuracy still rose at the end; None: no longer."""
 
 
 @dataclass(frozen=True)
@@ -126,9 +130,20 @@ def judge(condition: Condition, *, scored: str) -> tuple[Pair, ...]:
         seen = [images_seen(arm) for arm in (second, first)]
         if seen[0] != seen[1]:
             sentence = f"{sentence.removesuffix('.')}; but they saw {seen[0]:,} and {seen[1]:,} training images."
+        sentence += still_rising((first, second))
         of_seeds = tuple(mcnemar(a, b) for a, b in zip(first.correct, second.correct, strict=True))
         pairs.append(Pair(difference, p, of_seeds, sentence))
     return tuple(pairs)
+
+
+def still_rising(arms: Sequence[Arm]) -> str:
+    """Which of these arms had not reached their end, and the option that would tell how far they come."""
+    rises = {arm.name: value for arm in arms if (value := rise([run.history for run in arm.runs])) is not None}
+    if not rises:
+        return ""
+    names = " and ".join(f"{name} {100 * value:+.1f} points" for name, value in rises.items())
+    more = 2 * max(images_seen(arm) for arm in arms)
+    return f" Still rising in the last fifth of the learning: {names}; --images-seen {more} would tell."
 
 
 def score(arm: Arm) -> Scores:
@@ -144,6 +159,7 @@ def score(arm: Arm) -> Scores:
         wilson_high=max(highs),
         macro_f1=float(np.mean([macro_f1(torch.from_numpy(run.confusion)) for run in runs])),
         ece=float(np.mean(errors)),
+        rising=rise([run.history for run in runs]),
     )
 
 

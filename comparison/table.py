@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from comparison.results import ArmResult, ConditionResult, Pair
+from comparison.rising import RULE
 from comparison.runs import Comparison
 from datasets.text import aligned, csv_text, printable
 from trainers.console import duration
@@ -101,7 +102,7 @@ COSTS: Columns = {
     "parameters": lambda row: f"{row.costs.parameters:,}",
     "trainable": lambda row: f"{row.costs.trainable:,}",
     "GFLOPs": lambda row: _optional(row.costs.gflops_per_image, ".3g"),
-    "images seen": lambda row: f"{row.costs.images_seen:,}",
+    "images seen": lambda row: f"{row.costs.images_seen:,}{' ^' * (row.scores.rising is not None)}",
     "time": lambda row: duration(row.costs.seconds),
     "memory MB": lambda row: _optional(row.costs.memory_mb, ",.0f"),
     "lr": lambda row: f"{row.costs.lr:.3g}",
@@ -119,6 +120,8 @@ def notes(comparison: Comparison, results: Results, *, marks: str = f"; {MARKS_E
         "accuracy: mean ± standard deviation over n seeds; Wilson: one run's interval, lowest to highest of the runs",
         f"McNemar: seeds at which the exact test of the two runs gives p <= 0.05{marks}",
     ]
+    if any(row.scores.rising is not None for result in results for row in result.arms):
+        lines.append(f"^ its validation accuracy still rose: {RULE}")
     models = {run.config["model"]["name"] for arm in comparison.conditions[0].arms for run in arm.runs}
     lines += [f"{model}: {WHAT_THEY_ARE[model]}" for model in sorted(models & WHAT_THEY_ARE.keys())]
     if runs[0].scored == "val":

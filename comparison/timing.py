@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import torch
+
 from comparison.plan import Plan
 from trainers import console
 from trainers.job import prepare
@@ -17,14 +19,14 @@ def settle_time(plan: Plan) -> None:
     if minutes is None and plan.all_work < WORTH_MEASURING:
         return
     with console.quiet():
+        if plan.sharing.threads is not None:
+            torch.set_num_threads(plan.sharing.threads)
         paces = [measure(prepare(arm.config)) for arm in plan.arms]
     if minutes is not None and not plan.continued:
-        plan.epochs = fitted(plan, paces, 60 * minutes)
-    seconds = sum(parts(plan, paces))
+        plan.epochs = fitted(plan, paces, 60 * minutes * plan.sharing.jobs)
+    seconds = sum(parts(plan, paces)) / plan.sharing.jobs
     if seconds >= 90:
-        console.say(
-            f"{'time':>9}  about {console.duration(seconds)} for {plan.number_of_runs} runs, one after the other"
-        )
+        console.say(f"{'time':>9}  about {console.duration(seconds)} for {plan.number_of_runs} runs")
 
 
 def parts(plan: Plan, paces: Sequence[Pace]) -> tuple[float, float]:

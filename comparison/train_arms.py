@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,68 +13,125 @@ from comparison.plan import Plan
 from comparison.protocol import labels_text, rates_text
 from comparison.runs import Arm, Condition, read_run, require_same_data
 from trainers import console, process
-from trainers.config import data_folder
+from trainers.config import RunConfig, data_folder
 from trainers.errors import Diverged, TrainingError
 from trainers.result import RunResult, read_result
 from trainers.resume import read_summary, resume
 from trainers.run import train
 from trainers.run_directory import read_json, read_run_config
+from trainers.side_by_side import side_by_side
+
+Cell = tuple[int, int]
+"""Places of a condition and of an arm in the plan."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run of a comparison, as another process can be told to do it."""
+
+    cell: Cell
+    seed: int
+    lr: float | None
+    config: RunConfig
+    settled: Path
+    """Where the run lies when its rate is the chosen one."""
+    title: str
+    work: float
+
+    def __str__(self) -> str:
+        return self.title
+
+
+@dataclass(frozen=True)
+class Done:
+    """What became of a task."""
+
+    result: RunResult | None
+    """None: it diverged."""
+    trained: bool = True
+    """False: it had been finished before."""
+    seconds: float = 0.0
 
 
 def train_arms(plan: Plan) -> tuple[list[Condition], list[dict[str, Any]]]:
-    """Train condition by condition, arm by arm; also returns what each learning rate was chosen from, a row per rate.
+    """Train every arm under every condition; also returns what each learning rate was chosen from, a row per rate.
 
     Raises:
         TrainingError, Interrupted: the same comparison goes on where this one stopped.
     """
-    progress = Progress(plan.number_of_runs, plan.all_work)
-    conditions: list[Condition] = []
-    tuning: list[dict[str, Any]] = []
-    for place, labels in enumerate(plan.request.labels):
+    with side_by_side(plan.sharing.jobs, plan.sharing.gpus) as each:
+        training = Training(plan, each)
+        training.choose_rates()
+        training.add_seeds(training.cells, plan.seeds)
+    return [training.condition(place) for place in range(len(plan.request.labels))], training.tuning
+
+
+class Training:
+    """The runs of a plan as they are trained, by `each` of `trainers.side_by_side`."""
+
+    def __init__(self, plan: Plan, each: Callable[..., Iterator[tuple[Task, Done]]]) -> None:
+        self.plan, self.each = plan, each
+        self.cells = [(place, number) for place in range(len(plan.request.labels)) for number in range(len(plan.arms))]
+        self.rates = {cell: rates[0] for cell in self.cells if len(rates := plan.rates(self.arm(cell))) == 1}
+        self.folders: dict[Cell, dict[int, Path]] = {cell: {} for cell in self.cells}
+        self.tuning: list[dict[str, Any]] = []
+        self.progress = Progress(plan.number_of_runs, plan.all_work, plan.sharing.jobs)
+
+    def arm(self, cell: Cell) -> PlannedArm:
+        return self.plan.arms[cell[1]]
+
+    def choose_rates(self) -> None:
+        """Try all rates at the first seed, where there are several; the best run there serves as that of the seed."""
+        searched = [cell for cell in self.cells if cell not in self.rates]
+        seed, results = self.plan.seeds[0], {}
+        for task, result in self.run([self.task(c, seed, lr) for c in searched for lr in self.plan.grid]):
+            results[task.cell, task.lr] = result
+        for cell in searched:
+            tried = [(lr, results[cell, lr]) for lr in self.plan.grid]
+            usable = [(lr, result) for lr, result in tried if result is not None]
+            if not usable:
+                rates = rates_text(self.plan.grid)
+                raise TrainingError(f"{self.arm(cell).name} diverged at every learning rate of {rates}")
+            best_lr, best = max(usable, key=lambda pair: _score(pair[1], self.plan.select))
+            settled = self.task(cell, seed, best_lr).settled
+            if best.run_dir != settled:
+                settled.parent.mkdir(parents=True, exist_ok=True)
+                best.run_dir.rename(settled)
+            self.rates[cell], self.folders[cell][seed] = best_lr, settled
+            of_arm = {"labels_per_class": self.plan.request.labels[cell[0]], "arm": self.arm(cell).name}
+            self.tuning += [of_arm | _tuning_row(lr, result) | {"chosen": lr == best_lr} for lr, result in tried]
+
+    def add_seeds(self, cells: Sequence[Cell], seeds: Iterable[int]) -> None:
+        """Train these arms at these seeds, but for those that are there."""
+        missing = [(cell, seed) for seed in seeds for cell in cells if seed not in self.folders[cell]]
+        for task, result in self.run([self.task(cell, seed, self.rates[cell]) for cell, seed in missing]):
+            if result is None:
+                raise TrainingError(f"{task.title} diverged: choose other rates by --lr-grid, or lr=R of its arm")
+            self.folders[task.cell][task.seed] = result.run_dir
+
+    def condition(self, place: int) -> Condition:
+        """The runs under one condition, of the seeds that are there."""
         arms = []
-        for arm in plan.arms:
-            run_dirs, rates_tried = train_arm(plan, arm, place, progress)
-            arms.append(Arm(arm.name, tuple(read_run(run_dir, split="test") for run_dir in run_dirs)))
-            tuning += rates_tried
+        for number, arm in enumerate(self.plan.arms):
+            folders = self.folders[place, number]
+            arms.append(Arm(arm.name, tuple(read_run(folders[seed], split="test") for seed in sorted(folders))))
         require_same_data([run for arm in arms for run in arm.runs])
-        conditions.append(Condition(labels, tuple(arms)))
-    return conditions, tuning
+        return Condition(self.plan.request.labels[place], tuple(arms))
 
+    def task(self, cell: Cell, seed: int, lr: float | None) -> Task:
+        (place, _), arm = cell, self.arm(cell)
+        config = self.plan.run_config(arm, place, seed=seed, lr=lr)
+        name = Path(str(config.output.run_name))
+        settled = self.plan.folder.joinpath(*name.parts[1:-1], name.name.partition("_")[0])
+        title = f"{arm.name}, {labels_text(self.plan.request.labels[place])}, seed {seed}"
+        title += f", lr {lr:g}" if lr is not None else ""
+        return Task(cell, seed, lr, config, settled, title, self.plan.work(arm, place))
 
-def train_arm(
-    plan: Plan, arm: PlannedArm, condition: int, progress: Progress
-) -> tuple[list[Path], list[dict[str, Any]]]:
-    """All rates at the first seed, then the other seeds at the best of them: one run per seed, and the rates tried."""
-    first, *others = plan.seeds
-    tried = [(lr, one_run(plan, arm, condition, first, lr, progress)) for lr in plan.rates(arm)]
-    usable = [(lr, result) for lr, result in tried if result is not None]
-    if not usable:
-        raise TrainingError(f"{arm.name} diverged at every learning rate of {rates_text(plan.rates(arm))}")
-    best_lr, best = max(usable, key=lambda pair: _score(pair[1], plan.select))
-    run_dirs = [kept(plan, best).run_dir]
-    for seed in others:
-        result = one_run(plan, arm, condition, seed, best_lr, progress)
-        if result is None:
-            raise TrainingError(f"{arm.name} diverged at lr {best_lr}, which was the best rate at seed {first}")
-        run_dirs.append(result.run_dir)
-    if len(tried) == 1:
-        return run_dirs, []
-    of_arm = {"labels_per_class": plan.request.labels[condition], "arm": arm.name}
-    return run_dirs, [of_arm | _tuning_row(lr, result) | {"chosen": lr == best_lr} for lr, result in tried]
-
-
-def kept(plan: Plan, result: RunResult) -> RunResult:
-    """The run with the best of the rates that were tried, beside those of the other seeds."""
-    folder = beside_other_seeds(plan, result.run_dir)
-    if folder != result.run_dir:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        result.run_dir.rename(folder)
-    return replace(result, run_dir=folder)
-
-
-def beside_other_seeds(plan: Plan, run_dir: Path) -> Path:
-    """<compare>/<arm>/<labels>/s0 for any <compare>/<arm>/<labels>/s0_lr0.001."""
-    return plan.folder.joinpath(*run_dir.parts[-3:-1], run_dir.name.partition("_")[0])
+    def run(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, RunResult | None]]:
+        """Do all tasks, with a line for each when it is done."""
+        for task, done in self.each(one_run, tasks):
+            self.progress.line(task, done)
+            yield task, done.result
 
 
 def _score(result: RunResult, select: str) -> tuple[float, float]:
@@ -88,34 +146,33 @@ def _tuning_row(lr: float | None, result: RunResult | None) -> dict[str, Any]:
 class Progress:
     """One line per run, and how long the rest takes at the pace of what was trained so far."""
 
-    def __init__(self, runs: int, work: float) -> None:
-        self.runs, self.work = runs, work
+    def __init__(self, runs: int, work: float, jobs: int) -> None:
+        self.runs, self.work, self.jobs = runs, work, jobs
         self.done, self.work_done, self.work_trained = 0, 0.0, 0.0
         self.started = time.perf_counter()
 
-    def line(self, text: str, *, work: float, trained: bool) -> None:
+    def line(self, task: Task, done: Done) -> None:
         self.done += 1
-        self.work_done += work
-        self.work_trained += work if trained else 0
-        left = ""
-        if self.work_trained and self.done < self.runs:
+        self.work_done += task.work
+        self.work_trained += task.work if done.trained else 0
+        text = "diverged"
+        if done.result is not None:
+            text = f"val {done.result.val['accuracy']:.1%}, epoch {done.result.best_epoch}, {done.seconds:.0f} s"
+        if not done.trained:
+            text += " (was finished)"
+        elif self.jobs <= self.done < self.runs:
             pace = (time.perf_counter() - self.started) / self.work_trained
-            left = f", about {console.duration(pace * (self.work - self.work_done))} left"
-        console.say(f"{self.done:>3}/{self.runs}  {text}{left}")
+            text += f", about {console.duration(pace * (self.work - self.work_done))} left"
+        console.say(f"{self.done:>3}/{self.runs}  {task}: {text}")
 
 
-def one_run(
-    plan: Plan, arm: PlannedArm, condition: int, seed: int, lr: float | None, progress: Progress
-) -> RunResult | None:
-    """Train one run, take it up where it stopped, or read its result; None when it diverged."""
-    config = plan.run_config(arm, condition, seed=seed, lr=lr)
+def one_run(task: Task) -> Done:
+    """Train one run, take it up where it stopped, or read its result."""
+    config = task.config
     folder = data_folder(config.output, config.data.source) / str(config.output.run_name)
-    best = beside_other_seeds(plan, folder)
-    if (best / "config.json").is_file() and read_run_config(best).train.lr == lr:
-        folder = best
-    title = f"{arm.name}, {labels_text(plan.request.labels[condition])}, seed {seed}"
-    title += f", lr {lr:g}" if lr is not None else ""
-    known, work = (folder / "config.json").is_file(), plan.work(arm, condition)
+    if (task.settled / "config.json").is_file() and read_run_config(task.settled).train.lr == task.lr:
+        folder = task.settled
+    known = (folder / "config.json").is_file()
     try:
         if known and read_summary(folder)["status"] == "finished":
             result, trained = read_result(folder), False
@@ -126,9 +183,5 @@ def one_run(
     except TrainingError as error:
         if not isinstance(error.__cause__, Diverged):
             raise
-        progress.line(f"{title}: diverged", work=work, trained=True)
-        return None
-    seconds = read_json(folder / "summary.json")["seconds"]
-    text = f"{title}: val {result.val['accuracy']:.1%}, epoch {result.best_epoch}, {seconds:.0f} s"
-    progress.line(text if trained else f"{text} (was finished)", work=work, trained=trained)
-    return result
+        return Done(None)
+    return Done(result, trained, read_json(folder / "summary.json")["seconds"])

@@ -63,22 +63,30 @@ class ImageCache:
 
 def available_memory() -> int:
     """Bytes that can still be used: of the machine, or of the container when that has a limit."""
-    free = _meminfo()
-    for limit, usage in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ):
-        try:
-            free = min(free, int(Path(limit).read_text()) - int(Path(usage).read_text()))
-        except (OSError, ValueError):  # no such controller, or "max"
-            continue
-    return max(free, 0)
+    used = [_number_in(f"/sys/fs/cgroup/{file}") for file in ("memory.current", "memory/memory.usage_in_bytes")]
+    return max(0, min(_meminfo("MemAvailable:"), *(a - b for a, b in zip(_limits(), used, strict=True))))
 
 
-def _meminfo() -> int:
+def total_memory() -> int:
+    """Bytes that there are, free or not."""
+    return min(_meminfo("MemTotal:"), *_limits())
+
+
+def _limits() -> list[int]:
+    return [_number_in(f"/sys/fs/cgroup/{file}", 2**62) for file in ("memory.max", "memory/memory.limit_in_bytes")]
+
+
+def _number_in(path: str, default: int = 0) -> int:
+    try:
+        return int(Path(path).read_text())
+    except (OSError, ValueError):  # no such controller, or "max"
+        return default
+
+
+def _meminfo(row: str) -> int:
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
+            if line.startswith(row):
                 return int(line.split()[1]) * 1024
     except OSError:
         pass

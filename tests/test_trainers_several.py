@@ -10,6 +10,7 @@ import main
 from datasets import DataConfig
 from trainers import process, several
 from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.threads import Sharing
 from vit import ModelConfig
 
 
@@ -87,6 +88,7 @@ def test_folds_without_a_name_are_found_again_by_auto_resume(tmp_path, capsys):
 
 def test_folds_of_a_model_with_slashes_in_its_name_have_a_plain_name(tmp_path, monkeypatch):
     names = []
+    monkeypatch.setattr(several, "shared_by", lambda configs, jobs: Sharing(1, 1))
     monkeypatch.setattr(several, "train_or_resume", lambda config: names.append(config.output.run_name) or 1 / 0)
     config = dataclasses.replace(folds_of(tmp_path), model=ModelConfig(name="hf:org/name"))
     with pytest.raises(ZeroDivisionError):

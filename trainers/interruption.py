@@ -3,7 +3,7 @@
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
@@ -20,15 +20,16 @@ class Signals:
     def __init__(self) -> None:
         self.received: int | None = None
         self.heeding = self.waiting = False
+        self.sent_again: tuple[str, ...] = SENT_AGAIN
 
     @contextmanager
-    def heeded(self) -> Iterator[None]:
+    def heeded(self, signums: Sequence[signal.Signals] = STOPPING) -> Iterator[None]:
         """Inside, signals are heeded. The innermost commands ask for it too, as they are also called from Python."""
         if self.heeding or threading.current_thread() is not threading.main_thread():  # only that one may set handlers
             yield
             return
-        before = {signum: signal.getsignal(signum) for signum in STOPPING}
-        if hasattr(signal, "SIGHUP") and before[signal.SIGHUP] == signal.SIG_IGN:
+        before = {signum: signal.getsignal(signum) for signum in signums}
+        if hasattr(signal, "SIGHUP") and before.get(signal.SIGHUP) == signal.SIG_IGN:
             del before[signal.SIGHUP]  # started by nohup, to outlive its terminal
         self.heeding = True
         try:
@@ -83,7 +84,7 @@ class Signals:
             self.received = signum
             if not self.waiting:
                 self.check()
-        elif signal.Signals(signum).name not in SENT_AGAIN:
+        elif signal.Signals(signum).name not in self.sent_again:
             signal.signal(signum, signal.SIG_DFL)
             os.kill(os.getpid(), signum)
 

@@ -1,7 +1,9 @@
 """Several runs of one request: `--seeds N`, and cross-validation by `--folds K`. Each is an ordinary run."""
 
+import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -9,26 +11,73 @@ from datasets.files import write_text
 from datasets.text import csv_text
 from trainers import defaults, process
 from trainers.config import RunConfig, data_folder
-from trainers.console import say
+from trainers.console import quiet, say
+from trainers.forecast import operations
 from trainers.interruption import signals
+from trainers.job import prepare
 from trainers.result import RunResult
 from trainers.resume import train_or_resume, was_asked_for
 from trainers.run_directory import plan_run_directory
+from trainers.side_by_side import side_by_side
+from trainers.threads import Sharing, memory_of, sharing
 
 SCORES = ("accuracy", "balanced_accuracy", "loss", "macro_f1", "ece")
 
 
+@dataclass(frozen=True)
+class Part:
+    """One of the runs, as another process can be told to do it."""
+
+    number: int
+    of: int
+    config: RunConfig
+
+    def __str__(self) -> str:
+        return f"run {self.number} of {self.of}"
+
+
 @signals.heeded()
-def train_all(configs: Sequence[RunConfig]) -> list[RunResult]:
-    """Train one run after the other. After an interruption `--auto-resume` goes on."""
-    results = []
-    with signals.hinting("the same command with --auto-resume goes on where this one stopped"):
-        for number, config in enumerate(configs, 1):
-            say(f"run {number} of {len(configs)}")
-            process.give_back_freed_memory()
-            results.append(train_or_resume(config))
-            say()
-    return results
+def train_all(configs: Sequence[RunConfig], *, jobs: int | None = None) -> list[RunResult]:
+    """Train all runs, so many at a time; None: as many as this machine carries. After an interruption `--auto-resume`
+    goes on."""
+    shared = Sharing(1, configs[0].train.threads) if several_processes_each() else shared_by(configs, jobs)
+    parts = []
+    for number, config in enumerate(configs, 1):
+        train = replace(config.train, threads=shared.threads)
+        parts.append(Part(number, len(configs), replace(config, train=train)))
+    results = {}
+    with (
+        signals.hinting("the same command with --auto-resume goes on where this one stopped"),
+        side_by_side(shared.jobs, shared.gpus) as each,
+    ):
+        for part, result in each(partial(train_part, aloud=shared.jobs == 1), parts):
+            results[part.number] = result
+            if shared.jobs > 1:
+                say(f"{part}: val {result.val['accuracy']:.1%}, epoch {result.best_epoch}")
+    return [results[part.number] for part in parts]
+
+
+def several_processes_each() -> bool:
+    """Under torchrun each run has all processes."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def shared_by(configs: Sequence[RunConfig], jobs: int | None) -> Sharing:
+    job, count, threads = prepare(configs[0]), len(configs), configs[0].train.threads
+    work = count * operations(job)
+    return sharing(job.config.train.device, memory_of(job), count, work, jobs=jobs, threads=threads)
+
+
+def train_part(part: Part, *, aloud: bool) -> RunResult:
+    """One run; where several train side by side, none speaks."""
+    process.give_back_freed_memory()
+    if not aloud:
+        with quiet():
+            return train_or_resume(part.config)
+    say(str(part))
+    result = train_or_resume(part.config)
+    say()
+    return result
 
 
 def of_seeds(config: RunConfig, count: int) -> list[RunConfig]:

@@ -1,0 +1,18 @@
+"""What a process beside the first one is asked to do in tests. Imports nothing heavy, for each process does."""
+
+import os
+import signal
+
+from trainers.errors import ConfigError, Interrupted
+
+
+def do(item: str) -> tuple[str, int]:
+    if item == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if item == "refuse":
+        raise ConfigError("an option that cannot work")
+    if item == "stop":
+        raise Interrupted(signal.SIGTERM)
+    if item == "break":
+        raise KeyError("a bug")
+    return item, os.getpid()

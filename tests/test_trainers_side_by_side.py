@@ -1,0 +1,121 @@
+"""Runs side by side: the same results, and no process that outlives the first one, however anything ends."""
+
+import csv
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from killed_runs import ROOT, assert_same_content, run_content
+from other_process import do
+from test_trainers_interruption import environment, lives, processes_of, wait_until
+
+from trainers import threads
+from trainers.errors import ConfigError, Interrupted, TrainingError
+from trainers.handlers import TIMING_FIELDS
+from trainers.side_by_side import side_by_side
+
+
+def test_items_are_done_one_after_the_other_here_or_side_by_side_elsewhere():
+    with side_by_side(1) as each:
+        assert list(each(do, "abc")) == [(item, (item, os.getpid())) for item in "abc"]
+    with side_by_side(2) as each:
+        first, second = list(each(do, "abcdef")), list(each(do, "gh"))
+    assert sorted(item for item, _ in first) == list("abcdef")
+    assert all(item == back for item, (back, _) in [*first, *second])
+    processes = {pid for _, (_, pid) in [*first, *second]}
+    assert len(processes) == 2
+    assert os.getpid() not in processes
+    assert not any(map(lives, processes))
+
+
+@pytest.mark.parametrize(
+    ("item", "error", "message"),
+    [
+        ("die", TrainingError, "the process of die ended by signal SIGKILL; if memory ran out"),
+        ("refuse", ConfigError, "an option that cannot work"),
+        ("stop", Interrupted, "interrupted by SIGTERM"),
+    ],
+)
+def test_what_ends_one_ends_all_and_arrives_as_it_was(item, error, message):
+    with pytest.raises(error) as raised, side_by_side(2) as each:
+        list(each(do, ["a", item, "b"]))
+    assert message in str(raised.value)
+
+
+def test_a_bug_comes_with_the_place_where_it_happened():
+    with pytest.raises(KeyError) as raised, side_by_side(2) as each:
+        list(each(do, ["break"]))
+    assert 'raise KeyError("a bug")' in raised.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    ("cores", "gigabytes", "runs", "given", "jobs", "of_each"),
+    [
+        (2, 16, 12, {}, 2, 1),
+        (2, 16, 12, {"jobs": 1}, 1, 1),  # the same threads, so the same bits
+        (2, 1, 12, {}, 1, 2),  # memory for one alone, which has both processors
+        (8, 16, 2, {}, 2, 4),
+        (8, 16, 12, {"threads": 4}, 2, 4),
+    ],
+)
+def test_the_threads_of_a_run_do_not_depend_on_how_many_run_beside_it(
+    monkeypatch, cores, gigabytes, runs, given, jobs, of_each
+):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(threads, "cpu_count", lambda: cores)
+    for memory in ("total_memory", "available_memory"):
+        monkeypatch.setattr(threads, memory, lambda: gigabytes * 2**30)
+    shared = threads.sharing("cpu", 2**30, runs, 1e15, **given)
+    assert (shared.jobs, shared.threads) == (jobs, of_each)
+    assert threads.sharing("cpu", 2**30, runs, 1e9, **given).threads == of_each
+
+
+def compare(folder, jobs, *more):
+    words = ["--arms", "vit_micro_2", "vit_micro_2,pool=mean", "--data", "digits", "--labels", "20", "all"]
+    words += ["--epochs", "4", "--seeds", "2", "--tune-lr", "off", "--device", "cpu", "--tb", "scalars"]
+    return [sys.executable, "main.py", "compare", *words, "--jobs", str(jobs), "--output-dir", str(folder), *more]
+
+
+def table_of(folder):
+    with open(folder / "digits" / "compare" / "table.csv", newline="") as file:
+        timed = {*TIMING_FIELDS, "runs"}
+        return [{name: text for name, text in row.items() if name not in timed} for row in csv.DictReader(file)]
+
+
+@pytest.mark.slow
+def test_runs_side_by_side_have_the_bits_of_those_one_after_the_other_and_of_killed_ones(tmp_path):
+    for jobs in (1, 2):
+        command = compare(tmp_path / str(jobs), jobs)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, env=environment())
+        assert done.returncode == 0, done.stderr
+        assert re.findall(r"^ +\d/8  vit_micro_2", done.stdout, re.MULTILINE)
+    runs = sorted(path.parent.relative_to(tmp_path / "1") for path in (tmp_path / "1").rglob("summary.json"))
+    assert len(runs) == 8
+    for run in runs:
+        assert_same_content(run_content(tmp_path / "1" / run), run_content(tmp_path / "2" / run))
+    for signum, moment in ((signal.SIGKILL, 0), (signal.SIGTERM, 1), (signal.SIGINT, 3), (signal.SIGKILL, 5)):
+        stopped_and_repeated(tmp_path / "killed", signum, moment)
+    again = subprocess.run(
+        compare(tmp_path / "killed", 2), cwd=ROOT, capture_output=True, text=True, timeout=600, env=environment()
+    )
+    assert again.returncode == 0, again.stderr
+    assert "(continued)" in again.stdout
+    assert table_of(tmp_path / "killed") == table_of(tmp_path / "1")
+
+
+def stopped_and_repeated(folder: Path, signum: int, moment: int) -> None:
+    """Start a comparison, and stop it when so many of its runs are finished and two are at work."""
+    with open(folder.parent / "said", "a") as said:
+        process = subprocess.Popen(compare(folder, 2), cwd=ROOT, stdout=said, stderr=said, env=environment())
+    wait_until(lambda: len(list(folder.rglob("eval/test_predictions.csv"))) >= moment, seconds=300)
+    wait_until(lambda: len(processes_of(process.pid)) >= 2)
+    time.sleep(0.5 * moment)
+    children = processes_of(process.pid)
+    process.send_signal(signum)
+    assert process.wait(timeout=60) == (-signum if signum == signal.SIGKILL else 128 + signum)
+    wait_until(lambda: not any(map(lives, children)), seconds=5)
