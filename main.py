@@ -15,7 +15,7 @@ COMMANDS = {
     "compare": "train several models under one protocol, or take finished runs: who wins, how sure, at what cost",
     "resume": "train a stopped run to its end, as if it had never stopped",
     "evaluate": "score a run's best weights again",
-    "predict": "classify image files, folders or globs: CSV or JSON lines out",
+    "predict": "classify image files, folders or globs: CSV out",
     "explain": "show what a model looked at: rollout, relevance, every head",
     "export": "write a model as safetensors, ONNX or pt2, checked against the original",
     "serve": "a page on this machine to try a model on",

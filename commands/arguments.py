@@ -8,7 +8,7 @@ import typing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, TextIO
+from typing import Annotated, Any, Literal, TextIO
 
 import tyro
 
@@ -16,6 +16,9 @@ from datasets.files import text_file
 from datasets.text import did_you_mean
 from trainers.config import RunConfig, flag, load_config
 from trainers.recipes import recipe_config
+
+RunName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+"""The first word of a command about a trained model."""
 
 
 class UsageError(ValueError):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,8 +42,6 @@ class Options:
     output: Path | None = None
     """CSV file for the full list of findings, which `train --exclude FILE` takes. Default: check.csv in the folder of
     the runs on these images, runs/<data>."""
-    json: Annotated[bool, tyro.conf.arg(name="json")] = False
-    """Print one JSON object instead of the table."""
     workers: int | None = None
     """Processes that read the files. Default: one per processor core."""
 
@@ -62,7 +58,6 @@ def main(config: Options) -> int:
     """Check, write the full list, print the short one. Returns 0, or 3 when training would be wrong."""
     from datasets.checking.check import check_source
 
-    start = time.perf_counter()
     workers = config.workers if config.workers is not None else os.cpu_count() or 1
     columns = Columns(config.path_column, config.label_column)
     report = check_source(
@@ -70,10 +65,7 @@ def main(config: Options) -> int:
     )
     if report.findings or config.output or config.csv_path.exists():  # not one of an earlier check
         write_findings(report, config.csv_path)
-    if config.json:
-        print(json.dumps(_summary(config, report, time.perf_counter() - start)))
-    else:
-        print("\n".join(_table(config, report)))
+    print("\n".join(_table(config, report)))
     return report.exit_code
 
 
@@ -89,23 +81,6 @@ def write_findings(report: CheckReport, path: Path) -> None:
     rows = ((finding.kind, finding.severity, *finding[1:]) for finding in report.findings)
     with arguments.output_file(path, errors="backslashreplace") as file:
         file.write(csv_text(CSV_COLUMNS, rows))
-
-
-def _summary(config: Options, report: CheckReport, seconds: float) -> dict[str, object]:
-    return {
-        "data": config.data,
-        "form": report.reading.form,
-        "images": len(report.pictures),
-        "splits": {split or "all": report.reading.counts(split) for split in report.reading.splits},
-        "errors": report.errors,
-        "warnings": len(report.findings) - report.errors,
-        "notes": report.notes(),
-        "kinds": {first.kind: count for count, first in report.kinds()},
-        "findings": [{**finding._asdict(), "severity": finding.severity} for finding in report.findings],
-        "csv": str(config.csv_path),
-        "exit_code": report.exit_code,
-        "seconds": round(seconds, 3),
-    }
 
 
 def _table(config: Options, report: CheckReport) -> list[str]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
-
-import tyro
+from typing import TYPE_CHECKING, Literal
 
 from commands import arguments
+from commands.arguments import RunName
 from commands.model_options import ModelOptions
 from commands.train import score_lines
 from datasets.text import aligned
@@ -29,7 +28,7 @@ class Options:
     --device is for --data; a run's own splits are scored where it trained.
     """
 
-    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    run: RunName
     """A run directory, `latest`, an export (.safetensors, .onnx, .pt2), a weights file (with --model), or hf:ID."""
     split: Literal["train", "val", "test"] | None = None
     """Which split to score. Default: val of the run's own data; every image of --data."""

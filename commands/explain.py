@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from commands import arguments
+from commands.arguments import RunName
 from commands.model_options import WeightsOptions
 from datasets.text import printable
 
@@ -28,7 +29,7 @@ class Options:
     raised the class's logit. The weights are those of the very pass that predicts.
     """
 
-    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    run: RunName
     """A run directory, `latest`, a .safetensors export, a weights file (with --model), or hf:ID_OR_FOLDER."""
     images: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE")]
     """Files, folders or globs."""

@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
-
-import tyro
+from typing import Literal
 
 from commands import arguments
+from commands.arguments import RunName
 from commands.model_options import WeightsOptions
 
 
@@ -16,7 +15,7 @@ class Options:
     compared with the model on real images first; one that computes something else is not left behind.
     """
 
-    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    run: RunName
     """A run directory, `latest`, a weights file (with --model), or hf:ID_OR_FOLDER."""
     format: Literal["safetensors", "onnx", "pt2"] = "safetensors"
     """safetensors: weights, in torchvision's names where its class fits. onnx, pt2: the whole computation."""

@@ -1,10 +1,9 @@
-"""`predict RUN PATH...`: classify image files: CSV or JSON lines out, one line per image."""
+"""`predict RUN PATH...`: classify image files: CSV out, one line per image."""
 
 from __future__ import annotations
 
 import contextlib
 import csv
-import json
 import math
 import os
 import sys
@@ -12,11 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import tyro
 
 from commands import arguments
+from commands.arguments import RunName
 from commands.model_options import ModelOptions
 from datasets.files import write_bytes
 from datasets.text import printable
@@ -30,20 +30,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """Classify images: files, folders, globs, or `-` for standard input (file names line by line, or one image).
+    """Classify images: files, folders, globs, or `-` for their names on standard input, line by line.
 
     Unreadable files are named on standard error and skipped; the exit code is then 3. Where a file's folder has the
     name of a class, that is taken as its true label.
     """
 
-    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    run: RunName
     """A run directory, `latest`, an export (.safetensors, .onnx, .pt2), a weights file (with --model), or hf:ID."""
     paths: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE")]
     """Images."""
     top: int = 1
     """How many classes to give per image, the most probable first."""
-    format: Literal["auto", "csv", "jsonl"] = "auto"
-    """CSV or one JSON object per line. `auto`: by the name of --output, else CSV."""
     output: Path | None = None
     """File to write. Default: standard output."""
     grid: Path | None = None
@@ -62,12 +60,6 @@ class Options:
         for name in ("top", "grid_images", "batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
-
-    @property
-    def lines(self) -> Literal["csv", "jsonl"]:
-        if self.format != "auto":
-            return self.format
-        return "jsonl" if self.output is not None and self.output.suffix in (".jsonl", ".json") else "csv"
 
 
 def main(options: Options) -> int:
@@ -146,8 +138,6 @@ def temperature_of(classifier: Classifier) -> float:
 
 
 def _writer(file: TextIO, options: Options) -> Callable[[Judged], object]:
-    if options.lines == "jsonl":
-        return lambda image: print(json.dumps(_as_object(image), ensure_ascii=False), file=file)
     writer = csv.writer(file, lineterminator="\n")
     ranks = ["", *(f"_{rank}" for rank in range(2, options.top + 1))]
     writer.writerow(["path", "label", *(f"{name}{rank}" for rank in ranks for name in ("predicted", "probability"))])
@@ -157,11 +147,6 @@ def _writer(file: TextIO, options: Options) -> Callable[[Judged], object]:
 def _as_row(image: Judged) -> list[str]:
     ranked = [text for name, probability in image.ranked for text in (name, f"{probability:.7g}")]
     return [printable(image.path), image.label or "", *ranked]
-
-
-def _as_object(image: Judged) -> dict[str, object]:
-    top = [{"class": name, "probability": round(probability, 9)} for name, probability in image.ranked]
-    return {"path": printable(image.path), "label": image.label, "predicted": image.predicted, "top": top}
 
 
 def _complain(line: str) -> None:

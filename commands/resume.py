@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import tyro
-
+from commands.arguments import RunName
 from commands.train import report
 
 
@@ -13,7 +11,7 @@ from commands.train import report
 class Options:
     """Train a stopped run to its end, as if it had never stopped."""
 
-    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    run: RunName
     """A run directory, or `latest`."""
     epochs: int | float | None = None
     """Train for this many epochs in all instead of the planned number; the learning rate is planned anew."""

@@ -2,10 +2,8 @@
 
 import signal
 from dataclasses import dataclass, field
-from typing import Annotated
 
-import tyro
-
+from commands.arguments import RunName
 from commands.model_options import ModelOptions
 from trainers.errors import Interrupted
 from trainers.interruption import signals
@@ -18,7 +16,7 @@ class Options:
     can reach it, unless --host says otherwise; nothing is fetched from elsewhere, kept or logged.
     """
 
-    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    run: RunName
     """A run directory, `latest`, an export (.safetensors, .onnx, .pt2), a weights file (with --model), or hf:ID."""
     port: int = 7860
     """TCP port; 0 takes a free one."""

@@ -89,9 +89,9 @@ def show(axis, pixels: np.ndarray) -> None:
     )
 
 
-def png(figure: Figure) -> bytes:
+def png(figure: Figure, *, dpi: int = 120, compress_level: int = 6) -> bytes:
     content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=120)
+    figure.savefig(content, format="png", dpi=dpi, pil_kwargs={"compress_level": compress_level})
     return content.getvalue()
 
 

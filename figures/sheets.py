@@ -3,9 +3,9 @@
 A sheet is one array of pixels with text below its tiles: an axis per tile would take ten times as long to draw.
 """
 
-import io
 import math
 from collections.abc import Sequence
+from functools import partial
 from textwrap import wrap
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from torch.nn import functional as F
 
+from figures import results
 from figures.attention import blended
 from figures.judged import Judged
 from figures.results import RIGHT, UNKNOWN, WRONG, escape, readable
@@ -34,19 +35,7 @@ class Tile(NamedTuple):
     caption: tuple[tuple[str, str], ...]
 
 
-def png(figure: Figure) -> bytes:
-    """The figure as an RGB PNG."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, dpi=DPI, format="raw")
-    width, height = (round(inches * DPI) for inches in figure.get_size_inches())
-    return png_of(np.frombuffer(buffer.getvalue(), np.uint8).reshape(height, width, 4)[..., :3])
-
-
-def png_of(picture: np.ndarray) -> bytes:
-    """uint8 (h, w, 3) as a PNG."""
-    buffer = io.BytesIO()
-    Image.fromarray(picture).save(buffer, format="png", compress_level=1)  # 8 % more bytes in a third of the time
-    return buffer.getvalue()
+png = partial(results.png, dpi=DPI, compress_level=1)  # 8 % more bytes in a third of the time
 
 
 def tile_picture(pixels: np.ndarray, side: int = TILE) -> np.ndarray:
@@ -159,23 +148,3 @@ def position_similarity_figure(positions: Tensor) -> Figure:
     bar = figure.colorbar(image, cax=figure.add_axes((0.86, 0.09, 0.025, 0.85)))
     bar.set_label("cosine similarity", fontsize=9)
     return figure
-
-
-def patch_filters_figure(filters: Tensor, *, limit: int = 28) -> Figure:
-    """The first principal components of the patch embedding's filters (D, C, P, P): figure 7 of Dosovitskiy et al.
-
-    Each is scaled to its own range; its share is that of the filters' variance.
-    """
-    filters = filters.float().cpu()
-    flat = filters.flatten(1) - filters.flatten(1).mean(dim=0)
-    _, strength, components = torch.linalg.svd(flat, full_matrices=False)
-    shares = strength**2 / (strength**2).sum().clamp(min=1e-12)
-    tiles = []
-    for component, share in zip(components[:limit], shares.tolist(), strict=False):
-        pixels = component.view(filters.shape[1:])
-        if len(pixels) != 3:
-            pixels = pixels.mean(dim=0, keepdim=True)
-        low, high = pixels.min(), pixels.max()
-        scaled = (255 * (pixels - low) / (high - low).clamp(min=1e-12)).byte().numpy()
-        tiles.append(Tile(tile_picture(scaled, 64), ((f"{share:.1%}", UNKNOWN),)))
-    return sheet(tiles, title=f"patch filters: their first {len(tiles)} principal components", columns=7)

@@ -4,10 +4,8 @@ import glob
 import io
 import mimetypes
 import os
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -16,14 +14,12 @@ from datasets.errors import DataError
 from datasets.images import is_image_name, read_image
 from datasets.transforms import Pipeline
 
-# How files of image formats begin: tells an image on standard input from a list of file names.
-IMAGE_START = re.compile(rb"\xff\xd8\xff|\x89PNG\r\n|RIFF....WEBP|II\*\x00|MM\x00\*|GIF8[79]a", re.DOTALL)
 STDIN = "-"
 
 
 @dataclass(frozen=True)
 class ImageFile:
-    """One image to read: a file, or bytes that came through a pipe."""
+    """One image to read: a file, or bytes that came over a network."""
 
     path: str
     content: bytes | None = None
@@ -37,13 +33,14 @@ class Unreadable(NamedTuple):
 
 
 def find_images(paths: Iterable[str], stdin: BinaryIO | None = None) -> Iterator[ImageFile]:
-    """Files as they are; folders with all below them, sorted; globs; `-`: one image, or file names line by line.
+    """Files as they are; folders with all below them, sorted; globs; `-`: the names in `stdin`, one a line.
 
     In a folder only images count, also those in formats that cannot be read: they are to be named, not passed over.
     """
     for path in paths:
         if path == STDIN and stdin is not None:
-            yield from _from_stdin(stdin)
+            names = (os.fsdecode(line.rstrip(b"\r\n")) for line in stdin)
+            yield from find_images(name for name in names if name)
         elif os.path.isdir(path):
             yield from _below(path)
         elif not os.path.lexists(path) and glob.has_magic(path):
@@ -52,18 +49,6 @@ def find_images(paths: Iterable[str], stdin: BinaryIO | None = None) -> Iterator
                 yield from _below(match) if os.path.isdir(match) else [ImageFile(match)]
         else:
             yield ImageFile(path)
-
-
-def _from_stdin(stdin: BinaryIO) -> Iterator[ImageFile]:
-    start = stdin.read(12)
-    if IMAGE_START.match(start):
-        yield ImageFile("<stdin>", start + stdin.read())
-        return
-    *whole, begun = start.split(b"\n")
-    for line in chain(whole, [begun + stdin.readline()], stdin):
-        name = os.fsdecode(line.rstrip(b"\r\n"))
-        if name:
-            yield from find_images([name])
 
 
 def _below(folder: str) -> Iterator[ImageFile]:

@@ -341,8 +341,8 @@ def test_the_digits_are_clean_and_too_small_to_be_compared(tmp_path, capsys):
 
 
 def test_the_command_line_means_the_config():
-    config = parse(Options, ["photos", "--json", "--workers", "2", "--output", "x.csv"], prog="check")
-    assert config == Options("photos", json=True, workers=2, output=Path("x.csv"))
+    config = parse(Options, ["photos", "--workers", "2", "--output", "x.csv"], prog="check")
+    assert config == Options("photos", workers=2, output=Path("x.csv"))
     assert Options("some/my photos.zip").csv_path == Path("runs/my photos/check.csv")
     with pytest.raises(ValueError, match="workers=-1 must be 0 or more"):
         Options("x", workers=-1)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from ignite.engine import Engine, Events
+from ignite.engine import Events
 from small_run import few_digits
 from torch import nn
 
@@ -14,7 +14,6 @@ from datasets.config import DataConfig
 from datasets.mixing import BatchMix
 from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.console import attach_pace_note
 from trainers.effects import without_effect
 from trainers.ema import ModelEMA
 from trainers.engines import Slices, StepOptions, create_trainer
@@ -248,29 +247,6 @@ def test_a_time_budget_ends_within_an_epoch_validates_and_concludes(tmp_path, ca
     assert summary["status"] == "finished"
     assert summary["images_seen"] == last["step"] // 7 * 200 + last["step"] % 7 * 32
     assert resume(result.run_dir).best_epoch == result.best_epoch  # finished: nothing to do
-
-
-@pytest.mark.parametrize(
-    ("seconds_of_a_step", "said"),
-    [
-        (1.0, "at this pace 0.5 minutes end after 3.0 of 4 epochs, before the learning rate is down; --epochs 3 fits"),
-        (0.7, None),  # all epochs fit
-        (4.0, None),  # the time ends within the first
-    ],
-)
-def test_a_time_too_short_for_the_plan_is_named_after_the_first_epoch(seconds_of_a_step, said, capsys):
-    engine = Engine(lambda engine, _: None)
-    engine.state.step_seconds = 0.0
-
-    @engine.on(Events.ITERATION_COMPLETED)
-    def spend(engine):
-        engine.state.step_seconds += seconds_of_a_step
-        if engine.state.step_seconds >= 30:
-            engine.terminate()
-
-    attach_pace_note(engine, max_minutes=0.5)
-    engine.run(range(10), max_epochs=4)
-    assert capsys.readouterr().out == (f"     note  {said}\n" if said else "")
 
 
 @pytest.mark.parametrize(

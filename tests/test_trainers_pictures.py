@@ -26,7 +26,6 @@ from figures.results import confusion_figure, escape, readable
 from figures.sheets import (
     Tile,
     batch_sheet,
-    patch_filters_figure,
     png,
     position_similarity_figure,
     sheet,
@@ -44,11 +43,11 @@ from trainers.run import train
 from trainers.tensorboard import recall_scalars
 from vit.config import ModelConfig, ViTConfig
 from vit.model import VisionTransformer
-from vit.parts import patch_filters, position_embeddings
+from vit.parts import position_embeddings
 
 ONCE = {"2_mistakes/by_image", "2_mistakes/confusion_matrix", "4_calibration/reliability"}
 OFTEN = {"3_attention/by_image", "3_attention/distance"}
-FULL = {"7_model/position_similarity", "7_model/patch_filters"}
+FULL = {"7_model/position_similarity"}
 
 
 def digits_run(folder: Path, *, tb: str = "standard", **train_options) -> RunConfig:
@@ -208,8 +207,6 @@ def test_of_huggingface_models_those_with_a_class_token_and_a_square_grid_show_a
     attention = pictures.validation_attention(job, HuggingFaceClassifier(model, image_size=8))
     assert (attention is None) == (kind == "Swin")
     assert kind == "Swin" or attention[0][0].rollout.shape == (4, 4)
-    filters = patch_filters(model)
-    assert filters.shape[-2:] == (2, 2)
     assert (position_embeddings(model) is None) == (kind == "Swin")
 
 
@@ -455,25 +452,16 @@ def test_of_many_classes_the_hardest_get_a_pr_curve():
 
 
 @pytest.mark.parametrize("embedding", ["conv", "linear"])
-def test_position_embeddings_and_patch_filters_are_found_in_the_scratch_model(embedding):
+def test_position_embeddings_are_found_in_the_scratch_model(embedding):
     model = VisionTransformer(ViTConfig(image_size=8, patch_size=2, embed_dim=16, depth=1, num_heads=2, num_classes=3,
                                         patch_embedding=embedding))  # fmt: skip
     assert torch.equal(position_embeddings(model), model.embedding.positions[0])
-    filters = patch_filters(model)
-    assert filters.shape == (16, 3, 2, 2)
-    images = torch.randn(1, 3, 2, 2)  # one patch: its embedding is the product with the filters
-    expected = nn.functional.conv2d(images, filters).flatten()
-    projection = model.embedding.patches.projection
-    bias = 0 if projection.bias is None else projection.bias
-    given = projection(images if embedding == "conv" else images.flatten(1)).flatten() - bias
-    assert torch.allclose(given, expected, atol=1e-6)
 
 
-def test_positions_and_filters_of_torchvision_are_found():
+def test_positions_of_torchvision_are_found():
     model = Torchvision(image_size=32, patch_size=16, num_layers=1, num_heads=2, hidden_dim=16, mlp_dim=16)
     assert torch.equal(position_embeddings(model), model.encoder.pos_embedding[0])
-    assert torch.equal(patch_filters(model), model.conv_proj.weight)
-    assert position_embeddings(resnet18()) is patch_filters(resnet18()) is None
+    assert position_embeddings(resnet18()) is None
 
 
 def test_the_map_of_each_position_is_brightest_at_its_own_place():
@@ -486,13 +474,6 @@ def test_the_map_of_each_position_is_brightest_at_its_own_place():
             y, x = np.unravel_index(np.argmax(cut), cut.shape)
             assert (y * 3 // len(cut), x * 3 // len(cut)) == (row, column)
             assert np.isclose(np.mean(cut), 1 / 9)
-
-
-def test_the_first_component_of_filters_of_one_pattern_is_that_pattern():
-    pattern = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
-    filters = torch.linspace(-1, 1, 8).view(8, 1, 1, 1) * pattern
-    figure = patch_filters_figure(filters)
-    assert "100.0%" in [text.get_text() for text in figure.texts]
 
 
 def test_small_pixels_stay_squares_and_large_images_shrink():

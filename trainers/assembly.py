@@ -104,8 +104,6 @@ def attach_handlers(run: Run) -> None:
     if options.max_minutes is not None:
         run.budget = TimeBudget(60 * options.max_minutes, agree=distributed.main_process_decides)
         run.budget.attach(trainer)  # before a checkpoint, which holds the time of its own step, too
-        if options.schedule != "constant":
-            console.attach_pace_note(trainer, max_minutes=options.max_minutes)
     run.saver = ResumeCheckpoint(job, run.run_dir, trainer, run.states)
     if writes:
         run.saver.attach(save_every=options.save_every, before_save=run.loggers.flush)

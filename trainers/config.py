@@ -115,7 +115,7 @@ class OutputConfig:
     """Name of the run's folder. Default: model and seed, numbered from the second on."""
     tb: Literal["scalars", "standard", "full"] = "standard"
     """What TensorBoard shows: curves; pictures too (worst mistakes, confusion, calibration, attention); and, full, PR
-    curves, the projector with thumbnails, position embeddings and patch filters."""
+    curves, the projector with thumbnails and position embeddings."""
 
     auto_resume: bool = False
     """Take up the newest run that was started with these same options; for schedulers that repeat a command."""

@@ -106,20 +106,6 @@ def attach_epoch_lines(trainer: Engine, *, epochs: int, lines: int = 25) -> None
             say(epoch_line(engine.state.history[-1], engine.state.max_epochs or epochs))
 
 
-def attach_pace_note(trainer: Engine, *, max_minutes: float) -> None:
-    """After the first epoch: whether the planned epochs fit into the time, for the learning rate follows their plan."""
-
-    @trainer.on(Events.EPOCH_COMPLETED(once=1))
-    def note(engine: Engine) -> None:
-        state = engine.state
-        if state.iteration < state.epoch_length:
-            return  # the time is over already
-        fits = 60 * max_minutes * state.iteration / (state.step_seconds * state.epoch_length)
-        if 1 <= fits < state.max_epochs:
-            end = f"{max_minutes:g} minutes end after {fits:.1f} of {state.max_epochs} epochs"
-            say(f"{'note':>9}  at this pace {end}, before the learning rate is down; --epochs {int(fits)} fits")
-
-
 def attach_learning_note(trainer: Engine, job: Job) -> None:
     """After a fifth of three epochs or more, and the warm-up: whether validation is no better than the commonest class,
     within a standard error, and what to type then."""

@@ -1,4 +1,4 @@
-"""What `--tb full` adds when a run ends: PR curves, the projector, position embeddings, patch filters."""
+"""What `--tb full` adds when a run ends: PR curves, the projector, position embeddings."""
 
 import math
 from collections.abc import Sequence
@@ -15,17 +15,17 @@ from torch import Tensor
 from torch.utils.tensorboard.summary import compute_curve
 
 from datasets.bundle import BatchKey
-from datasets.files import write_bytes, write_text
+from datasets.files import replacing, write_text
 from datasets.sampling import evenly
 from datasets.text import csv_text, printable
-from figures.sheets import patch_filters_figure, png, png_of, position_similarity_figure, tile_picture
+from figures.sheets import png, position_similarity_figure, tile_picture
 from trainers.engines import autocast
 from trainers.evaluation import Scores
 from trainers.job import Job
 from trainers.metrics import per_class
 from trainers.tensorboard import RunLoggers, tag_of
 from trainers.val_images import images_of, undisturbed
-from vit.parts import inputs_of, parts, patch_filters, position_embeddings
+from vit.parts import inputs_of, parts, position_embeddings
 
 PROJECTED = 1_000  # validation images in the projector
 PR_CLASSES = 20  # those with the lowest F1 of more classes than that
@@ -34,11 +34,9 @@ THUMBNAIL = 64  # pixels per side: 32 x 32 of them are a texture that every brow
 
 
 def draw_weights(job: Job, scores: Scores, loggers: RunLoggers, step: int) -> None:
-    positions, filters = position_embeddings(job.network), patch_filters(job.network)
+    positions = position_embeddings(job.network)
     if positions is not None:
         loggers.add_picture("model/position_similarity", png(position_similarity_figure(positions.cpu())), step)
-    if filters is not None:
-        loggers.add_picture("model/patch_filters", png(patch_filters_figure(filters)), step)
 
 
 def draw_pr_curves(job: Job, scores: Scores, loggers: RunLoggers, step: int) -> None:
@@ -111,7 +109,8 @@ def write_sprite(stored: Sequence[np.ndarray], labels: Sequence[int], path: Path
         thumbnail = Image.fromarray(tile_picture(pixels, inner[0])).resize(inner, Image.Resampling.NEAREST)
         place = number % columns * THUMBNAIL, number // columns * THUMBNAIL
         canvas.paste(ImageOps.expand(thumbnail, frame, fill=to_hex(colour)), place)
-    write_bytes(path, png_of(np.asarray(canvas)))
+    with replacing(path) as aside:
+        canvas.save(aside, "PNG")
 
 
 def features_of_rows(job: Job, rows: Sequence[int]) -> Tensor:

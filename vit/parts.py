@@ -149,14 +149,3 @@ def position_embeddings(model: nn.Module) -> Tensor | None:
             if side > 0 and side * side == parameter.size(1) - 1:
                 return parameter.detach()[0]
     return None
-
-
-def patch_filters(model: nn.Module) -> Tensor | None:
-    """What the patch embedding multiplies a patch with: (D, C, P, P); None for other than ViTs."""
-    for module in model.modules():
-        projection, side = (getattr(module, name, None) for name in ("projection", "patch_size"))
-        if isinstance(projection, nn.Linear) and side is not None:  # patches cut out, then one Linear
-            return projection.weight.detach().unflatten(1, (-1, side, side))
-        if isinstance(module, nn.Conv2d):  # the first convolution, if it sees every pixel once
-            return module.weight.detach() if module.stride == module.kernel_size != (1, 1) else None
-    return None

@@ -87,7 +87,7 @@ class WeightFile:
         config = self.extras.get("config")
         model = config.get("model") if isinstance(config, Mapping) else None
         recorded = model.get("layer_norm_eps") if isinstance(model, Mapping) else None
-        return None if self.is_resnet else recorded or self.family.layer_norm_eps
+        return None if self.is_resnet else recorded or self.family.layer_norm_eps or None
 
 
 def read_weights(path: str | Path, *, source: str | None = None) -> WeightFile:

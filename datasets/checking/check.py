@@ -26,9 +26,6 @@ from datasets.sources.reading import Reading, split_name
 SPLIT_ORDER = {"": 0, "train": 0, "val": 1, "test": 2}
 """Where two pictures are the same, the one in the later split is the one out of place."""
 
-HUGE_PIXELS = 50_000_000
-TINY_SIDE = 32  # and less than a quarter of the median: a set of 8 x 8 digits has no tiny images
-
 Progress = Callable[[Iterable[Inspection], int], Iterable[Inspection]]
 
 
@@ -149,8 +146,6 @@ def _ordered(findings: list[Problem]) -> tuple[Problem, ...]:
 
 def _own_findings(pictures: Sequence[Picture], inspections: Sequence[Inspection]) -> list[Problem]:
     """What is wrong with each picture by itself."""
-    sides = np.array([min(seen.width, seen.height) for seen in inspections if not seen.fault])
-    tiny = min(TINY_SIDE, np.median(sides) / 4) if len(sides) else 0
     findings = []
     for picture, seen in zip(pictures, inspections, strict=True):
         if seen.fault:
@@ -158,11 +153,6 @@ def _own_findings(pictures: Sequence[Picture], inspections: Sequence[Inspection]
             continue
         if seen.format and wrong_extension(picture.path, seen.format):
             findings.append(picture.problem("wrong_extension", f"holds {seen.format}"))
-        size = f"{seen.width} x {seen.height} px"
-        if min(seen.width, seen.height) < tiny:
-            findings.append(picture.problem("tiny_image", f"{size}; shorter side usually {np.median(sides):.0f}"))
-        if seen.width * seen.height > HUGE_PIXELS:
-            findings.append(picture.problem("huge_image", size))
         if seen.thumbnail.count(seen.thumbnail[0]) == len(seen.thumbnail):
             findings.append(picture.problem("blank_image", f"grey value {seen.thumbnail[0]}"))
     return findings

@@ -13,7 +13,7 @@ from datasets.sources.problems import Problem
 from datasets.sources.reading import SPLIT_FOLDERS, Reading
 from datasets.text import some
 
-_SYSTEM_FILES = frozenset({".ds_store", "thumbs.db", "desktop.ini", ".gitkeep", ".keep", ".gitignore", ".nojekyll"})
+_SYSTEM_FILES = ("thumbs.db", "desktop.ini")
 _UNREAD_PICTURES = (".gif", ".heic", ".heif", ".avif", ".jfif", ".jpe", ".jp2", ".svg", ".tga", ".ico", ".raw", ".psd")
 
 
@@ -159,8 +159,7 @@ class _Tree:
                 elif not self._hidden_folder(entry, folder, split, label):
                     folders.append(path)
             elif name.startswith(".") or name in _SYSTEM_FILES:
-                if name not in _SYSTEM_FILES:
-                    self._add("hidden_file", path, split, label, "left out")
+                continue
             elif is_image_name(name) and (entry.is_file() or entry.is_symlink()):
                 images.append(entry.name)  # a link that leads nowhere is an image that cannot be read
             elif _is_broken_link(entry):

@@ -16,9 +16,6 @@ KINDS: dict[str, tuple[Severity, str]] = {
     "unreadable_folder": ("error", "a folder that cannot be listed"),
     "wrong_extension": ("warning", "a readable image whose name promises another format"),
     "unsupported_file": ("warning", "a file in a class folder that is not read"),
-    "hidden_file": ("warning", "a hidden file in a class folder; not read"),
-    "tiny_image": ("warning", "far smaller than the rest"),
-    "huge_image": ("warning", "so large that decoding it holds up every epoch"),
     "blank_image": ("warning", "one colour all over"),
     # folders and tables
     "stray_image": ("warning", "an image outside every class folder; not read"),
