@@ -15,6 +15,7 @@ from commands import arguments
 from commands.arguments import RunName
 from commands.model_options import WeightsOptions
 from datasets.text import printable
+from vit.config import require_counts
 
 if TYPE_CHECKING:
     from inference.explain import Explanation
@@ -52,8 +53,7 @@ class Options:
             raise ValueError("no images named; see python main.py explain --help")
         if self.head is not None and self.layer is None:
             raise ValueError(f"head={self.head} needs --layer: heads belong to a layer")
-        if self.limit < 1:
-            raise ValueError(f"limit={self.limit} must be at least 1")
+        require_counts(self, "limit")
 
 
 def main(options: Options) -> int:

@@ -20,12 +20,13 @@ from commands.arguments import RunName
 from commands.model_options import ModelOptions
 from datasets.files import write_bytes
 from datasets.text import printable
+from vit.config import require_counts
 
 if TYPE_CHECKING:
     from figures.judged import Judged
     from inference.classifier import Classifier
     from inference.images import Unreadable
-    from inference.spread import Spread
+    from inference.predict import Spread
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,7 @@ class Options:
     def __post_init__(self) -> None:
         if not self.paths:
             raise ValueError("no images named; see python main.py predict --help")
-        for name in ("top", "grid_images", "batch_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        require_counts(self, "top", "grid_images", "batch_size")
 
 
 def main(options: Options) -> int:
@@ -107,7 +106,7 @@ def _write(results: Iterable[Judged | Unreadable], file: TextIO, options: Option
     from tqdm import tqdm
 
     from inference.images import Unreadable
-    from inference.spread import Spread
+    from inference.predict import Spread
 
     write, counts, spread = _writer(file, options), Counter[str](), Spread(options.grid_images)
     # disable=None: silent where standard error is not a terminal

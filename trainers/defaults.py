@@ -148,18 +148,14 @@ def resolve_device(name: str) -> str:
         if torch.cuda.is_available():
             return "cuda"
         return "mps" if torch.backends.mps.is_available() else "cpu"
+    kinds = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
     try:
         device = torch.device(name)
-    except RuntimeError:
+        there = kinds[device.type]
+    except (RuntimeError, KeyError):
         raise ConfigError(f"unknown device {name!r}; known: auto, cpu, cuda, cuda:N, mps") from None
-    if device.type not in {"cpu", "cuda", "mps"}:
-        raise ConfigError(f"device {name!r} is not supported; known: auto, cpu, cuda, cuda:N, mps")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(
-            f"device {name!r} is not there: torch sees {torch.cuda.device_count()} CUDA devices; try --device cpu"
-        )
-    if device.type == "mps" and not torch.backends.mps.is_available():
-        raise ConfigError("device 'mps' is not there; try --device cpu")
+    if (device.index or 0) >= there:
+        raise ConfigError(f"device {name!r} is not there: torch sees {there} of its kind; try --device cpu")
     return name
 
 

@@ -33,7 +33,9 @@ def dry_run(config: RunConfig) -> RunResult:
         checkpoint = read_checkpoint(checkpoints(folder / "checkpoints", "step")[0])
         checkpoint["trainer"]["max_epochs"] = 2
         result = execute(shortened(prepare(config, checkpoint=checkpoint), epochs=2), folder, checkpoint)
-        _require_resumed(result, steps=len(first.data.dataloaders["train"]))
+        steps, recorded = len(first.data.dataloaders["train"]), [row["step"] for row in result.history]
+        if recorded != [0, steps, 2 * steps]:
+            raise ConfigError(f"dry run: the resumed run recorded steps {recorded}, not {[0, steps, 2 * steps]}")
     console.say(
         f"dry run passed: trained, validated, saved, loaded and resumed. A step takes about {pace.step:.3g} s, so an"
         f" epoch {console.duration(pace.epoch)} with its validation, and the {epochs:g} epochs with their pictures"
@@ -46,9 +48,3 @@ def shortened(job: Job, *, epochs: int) -> Job:
     """The same job on the first batches of each split. A probe then sees images: features would take all of them."""
     train = dataclasses.replace(job.config.train, epochs=epochs, warmup_epochs=0.0, log_every=1, cache_features="off")
     return dataclasses.replace(job, config=dataclasses.replace(job.config, train=train), data=first_batches(job.data))
-
-
-def _require_resumed(result: RunResult, *, steps: int) -> None:
-    steps_recorded = [row["step"] for row in result.history]
-    if steps_recorded != [0, steps, 2 * steps]:
-        raise ConfigError(f"dry run: the resumed run recorded steps {steps_recorded}, not {[0, steps, 2 * steps]}")

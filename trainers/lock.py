@@ -35,7 +35,8 @@ def held(folder: Path) -> Iterator[None]:
         ) from None
     try:
         if isinstance(lock, FileLock):  # else filelock made another kind of it, whose file is the lock
-            path.write_text(describe_me(), encoding="utf-8")
+            since = datetime.now(UTC).isoformat(timespec="seconds")
+            path.write_text(f"process {os.getpid()} on {socket.gethostname()}, since {since}", encoding="utf-8")
         yield
     finally:
         with suppress(OSError):  # Windows keeps a file that is locked
@@ -70,7 +71,3 @@ def holder(path: Path) -> str:
         if text.startswith("process "):
             return text
     return "another process"
-
-
-def describe_me() -> str:
-    return f"process {os.getpid()} on {socket.gethostname()}, since {datetime.now(UTC).isoformat(timespec='seconds')}"

