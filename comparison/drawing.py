@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from comparison.images import Sights
 from comparison.results import ConditionResult
 from comparison.runs import Arm, Condition, Run
 from comparison.statistics import calibration_bins
@@ -17,7 +16,6 @@ TITLES = {
     "learning_curves": "Learning curves",
     "confusion": "Confusion matrices",
     "reliability": "Reliability",
-    "attention": "Attention on the same images",
 }
 
 
@@ -46,17 +44,12 @@ class Picture:
         return int.from_bytes(self.png[16:20], "big")
 
 
-def draw(results: Sequence[ConditionResult], sights: Sights) -> list[Picture]:
+def draw(results: Sequence[ConditionResult]) -> list[Picture]:
     """All figures, in the order in which a report shows them."""
     several = len(results) > 1
     pictures = [_accuracy_by_labels(results)] if several else []
     for result in results:
         pictures += _of_condition(result, result.condition if several else None)
-    if sights.arms:
-        caption = (
-            "Attention rollout of the first seed's model, true class above each image; bright is what it looks at."
-        )
-        pictures.append(Picture("attention", None, caption, png(figures.attention(sights.arms, sights.images))))
     return pictures
 
 

@@ -1,12 +1,11 @@
-"""The images behind the numbers: which ones only one arm gets right, how they look, and where the models look."""
+"""The images behind the numbers: which ones only one arm gets right, and how they look."""
 
 import base64
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
-import torch
 from PIL import Image
 
 from comparison.results import ConditionResult
@@ -15,16 +14,10 @@ from datasets.config import DataConfig
 from datasets.errors import DataError
 from datasets.images import from_array, read_image
 from datasets.loaders import read_samples
-from datasets.transforms import eval_pipeline
-from figures.judged import Judged, rank
 from trainers.config import from_dict
-from trainers.errors import CheckpointError
-from trainers.result import load
 from trainers.run_directory import as_data
-from vit.attention_maps import maps_of
 
 EXAMPLES = 8  # images per side that only one arm gets right
-LOOKED_AT = 6  # images under the attention of every arm
 THUMBNAIL = 160  # pixels; the longer side
 SMALL = 96  # pixels; up to here a picture is kept losslessly and enlarged without smoothing
 
@@ -50,18 +43,6 @@ class Disagreement:
     only_first: list[Example]
     only_second: list[Example]
     problem: str = ""
-
-
-@dataclass
-class Sights:
-    """The same few images through every arm with attention, as the model of the arm's first seed sees them."""
-
-    arms: dict[int, str] = field(default_factory=dict)
-    """Names of these arms, by their place among all arms."""
-    images: list[list[Judged]] = field(default_factory=list)
-    """The images of each of these arms."""
-    unseen: list[str] = field(default_factory=list)
-    """Why other arms are left out, a sentence each."""
 
 
 def disagreement(result: ConditionResult) -> Disagreement:
@@ -148,46 +129,3 @@ def thumbnail(image: Image.Image) -> str:
 
 def data_uri(content: bytes, kind: str) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(content).decode('ascii')}"
-
-
-def sights_of(result: ConditionResult, shown: Disagreement) -> Sights:
-    """A few images through every arm: first those on which the leading arms disagree."""
-    half = LOOKED_AT // 2
-    rows = [example.row for example in (*shown.only_first[:half], *shown.only_second[:half])]
-    run = shown.first.runs[0]
-    rows += [row for row in range(len(run.labels)) if row not in rows][: LOOKED_AT - len(rows)]
-    sights = Sights()
-    try:
-        images = open_images(run, rows)
-    except (DataError, OSError, ValueError) as error:
-        return Sights(unseen=[f"No attention is shown: {error}"])
-    for index, arm in enumerate(result.condition.arms):
-        try:
-            judged = judge_images(arm.runs[0], rows, images)
-        except (CheckpointError, OSError, ValueError, ImportError) as error:
-            sights.unseen.append(f"{arm.name} is left out: {error}")
-            continue
-        if judged:
-            sights.arms[index] = arm.name
-            sights.images.append(judged)
-        else:
-            sights.unseen.append(f"{arm.name} has no attention to show.")
-    return sights
-
-
-def judge_images(run: Run, rows: Sequence[int], images: Sequence[Image.Image]) -> list[Judged]:
-    """The scored images `rows` as a run's model sees them, with its attention; none for a model without attention.
-    Raises CheckpointError, OSError: the run's weights cannot be read."""
-    model, spec, class_names = load(run.run_dir)
-    pipeline = eval_pipeline(spec)
-    mode = "L" if pipeline.channels == 1 else "RGB"
-    pixels = np.stack([pipeline.store(image.convert(mode)) for image in images])
-    try:
-        maps = maps_of(model, pipeline.normalise(torch.from_numpy(pixels)))
-    except ValueError:
-        return []
-    ranked = rank(maps.logits.softmax(dim=1), class_names)
-    return [
-        Judged(run.paths[row], ranked[i], run.class_names[run.labels[row]], pixels[i], maps.rollout[i])
-        for i, row in enumerate(rows)
-    ]

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from comparison.drawing import TITLES, Picture, confusion, draw
 from comparison.events import write_events
-from comparison.images import Disagreement, data_uri, disagreement, sights_of
+from comparison.images import Disagreement, data_uri, disagreement
 from comparison.names import settings_that_differ
 from comparison.results import ConditionResult
 from comparison.runs import Comparison
@@ -29,16 +29,15 @@ def write_report(comparison: Comparison, results: Sequence[ConditionResult], fol
     """Write the report, its figures and TensorBoard's `verdict/`; files appear whole or not at all, and replace those
     of an earlier one.
 
-    Images come from the runs' data set and attention from their weights; where these are gone, the report says so.
+    Images come from the runs' data set; where they are gone, the report says so.
     """
     folder.mkdir(parents=True, exist_ok=True)
     disagreements = [disagreement(result) for result in results]
-    sights = sights_of(results[-1], disagreements[-1])
-    pictures = draw(results, sights)
+    pictures = draw(results)
     texts = {
         "table.csv": table_csv(comparison, results),
         "table.md": table_md(comparison, results),
-        "report.html": page(comparison, results, pictures, disagreements, unseen=sights.unseen),
+        "report.html": page(comparison, results, pictures, disagreements),
     }
     for name, text in texts.items():
         write_text(folder / name, text)
@@ -64,8 +63,6 @@ def page(
     results: Sequence[ConditionResult],
     pictures: Sequence[Picture],
     disagreements: Sequence[Disagreement],
-    *,
-    unseen: Sequence[str] = (),
 ) -> str:
     """The whole document. The template escapes every name, path and line from outside."""
     environment = Environment(
@@ -81,7 +78,6 @@ def page(
         comparison=comparison,
         results=results,
         disagreements=disagreements,
-        unseen=unseen,
         pictures={kind: [picture for picture in pictures if picture.kind == kind] for kind in TITLES},
         titles=TITLES,
         data_uri=data_uri,

@@ -177,7 +177,6 @@ def shortened(name: str, width: int) -> str:
 
 
 def table_md(comparison: Comparison, results: Results) -> str:
-    """The same as a Markdown document."""
     parts = [f"# {_md(comparison.data)}: {len(comparison.conditions[0].arms)} arms compared", ""]
     parts += [f"**{_md(line)}**  " for line in verdicts(results)]
     for header, lines in (table_of(results, RESULTS), table_of(results, COSTS)):

@@ -9,8 +9,6 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from figures.attention import overlay
-from figures.judged import Judged
 from figures.results import GREY, draw_counts, escape, shorten, tidy
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito 2008
@@ -56,12 +54,8 @@ def _curves(axis, lines: Sequence[tuple[np.ndarray, np.ndarray]], shade: str) ->
 def accuracy_by_labels(
     names: Sequence[str], labels: Sequence[str], accuracies: np.ndarray, intervals: np.ndarray
 ) -> Figure:
-    """Accuracy over labels per class: points are seeds, lines their mean, bars an interval.
-
-    Args:
-        accuracies: percent (labels, arms, seeds).
-        intervals: the ends of each bar, percent (labels, arms, 2).
-    """
+    """Accuracy over labels per class: points are seeds, lines their mean, bars an interval; percent (labels, arms,
+    seeds), and (labels, arms, 2) for the ends of the bars."""
     figure = Figure(figsize=(max(5.0, 2.6 + 1.3 * len(labels)), 4.2), layout="constrained")
     axis = figure.subplots()
     for index in range(len(names)):
@@ -104,12 +98,8 @@ def confusion_matrices(names: Sequence[str], matrices: Sequence[np.ndarray], cla
 
 
 def reliability(names: Sequence[str], bins: Sequence[np.ndarray], errors: Sequence[float]) -> Figure:
-    """Accuracy over confidence; a point's area goes with its images.
-
-    Args:
-        bins: of every arm the sums (3, bins) of images, confidence and right predictions.
-        errors: the expected calibration error of every arm.
-    """
+    """Accuracy over confidence, from the sums (3, bins) of images, confidence and right predictions of every arm; a
+    point's area goes with its images. `errors` are their expected calibration errors."""
     across = min(len(names), ACROSS)
     down = -(-len(names) // across)
     figure = Figure(figsize=(max(4.2, 3.1 * across), 3.3 * down), layout="constrained")
@@ -128,31 +118,6 @@ def reliability(names: Sequence[str], bins: Sequence[np.ndarray], errors: Sequen
         axis.set_ylim(-0.02, 1.02)
         tidy(axis)
     grid[0, 0].set_ylabel("accuracy")
-    return figure
-
-
-def attention(names: Mapping[int, str], images: Sequence[Sequence[Judged]]) -> Figure:
-    """The same images under the attention of every arm; the first row without.
-
-    Args:
-        names: arms that have attention, by their place among all arms, which gives their colour.
-        images: of every arm in `names`, with pixels and rollout.
-    """
-    across, down = len(images[0]), len(names) + 1
-    figure = Figure(figsize=(1.75 * across + 0.6, 1.85 * down + 0.2), layout="constrained")
-    grid = figure.subplots(down, across, squeeze=False)
-    for axis in grid.ravel():
-        axis.set(xticks=[], yticks=[])
-        axis.spines[:].set_visible(False)
-    for axes, row in zip(grid, (images[0], *images), strict=True):
-        for axis, judged in zip(axes, row, strict=True):
-            assert judged.pixels is not None
-            overlay(axis, judged.pixels, None if axis in grid[0] else judged.rollout)
-    for axis, judged in zip(grid[0], images[0], strict=True):
-        axis.set_title(escape(shorten(judged.label or "", 20)), fontsize=8)
-    grid[0, 0].set_ylabel("image", fontsize=8)
-    for axes, (index, name) in zip(grid[1:], names.items(), strict=True):
-        axes[0].set_ylabel(_wrapped(name, 24), fontsize=8, color=colour(index))
     return figure
 
 

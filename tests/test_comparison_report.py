@@ -46,7 +46,7 @@ def wrong_about(*rows, seeds=2):
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    """Three arms, one of them without attention, under two conditions, on real small photos."""
+    """Three arms under two conditions, on real small photos."""
     folder = tmp_path_factory.mktemp("report")
     photos = labelled_photos(folder / "photos")
     options = {"source": str(photos), "paths": paths()}
@@ -98,7 +98,7 @@ def test_every_file_is_written_and_named(report):
     _, folder, written = report
     assert all(path.is_file() and path.stat().st_size for path in written)
     names = {str(path.relative_to(folder)) for path in written}
-    assert {"table.csv", "table.md", "report.html", "figures/accuracy_by_labels.png", "figures/attention.png"} <= names
+    assert {"table.csv", "table.md", "report.html", "figures/accuracy_by_labels.png"} <= names
     assert {"figures/confusion_5_labels.png", "figures/learning_curves_all_labels.png"} <= names
     assert sorted(path.name for path in folder.iterdir()) == [
         "figures",
@@ -121,11 +121,11 @@ def test_the_page_is_one_file_in_the_promised_order(report):
     assert all(link.startswith("data:") for link in outline.links)
     assert outline.headings == [
         "Results", "Costs", "Accuracy by labels per class", "Learning curves", "Confusion matrices", "Reliability",
-        "Images only one arm gets right", "Attention on the same images", "Settings that differ",
+        "Images only one arm gets right", "Settings that differ",
         "Learning rates tried", "Protocol", "Versions and hardware", "Runs", "The command",
     ]  # fmt: skip
     text = "".join(outline.texts)
-    for expected in ("pretrained <b>", "near <copies>", "compare '<i>'", "P <1>", "resnet has no attention to show."):
+    for expected in ("pretrained <b>", "near <copies>", "compare '<i>'", "P <1>"):
         assert expected in text
     assert source.index('class="verdict"') < source.index("<h2>Results")
 
@@ -159,14 +159,14 @@ def test_tensorboard_finds_the_table_and_the_figures(report):
     _, folder, _ = report
     events = EventAccumulator(str(folder / "verdict"), size_guidance={"images": 0}).Reload()
     tags = events.Tags()
-    assert {"comparison/accuracy_by_labels", "comparison/attention"} <= set(tags["images"])
+    assert "comparison/accuracy_by_labels" in tags["images"]
     text = events.Tensors("comparison")[0].tensor_proto.string_val[0].decode()
     assert text == (folder / "table.md").read_text(encoding="utf-8")
 
 
 def test_a_second_report_replaces_the_first(report, tmp_path, monkeypatch):
     comparison, folder, _ = report
-    drawing = Picture("confusion", None, "", (folder / "figures" / "attention.png").read_bytes())
+    drawing = Picture("confusion", None, "", (folder / "figures" / "accuracy_by_labels.png").read_bytes())
     monkeypatch.setattr("comparison.report.draw", lambda *_: [drawing])
     copy = tmp_path / "compare"
     shutil.copytree(folder, copy)
@@ -189,7 +189,6 @@ def test_names_of_any_kind_arrive_as_they_are_run_nothing_and_images_that_are_go
     for name in (*HOSTILE, "<img src=x onerror=alert(1)>"):
         assert name in "".join(outline.texts)
     assert "The images are not shown: " in source
-    assert "No attention is shown: " in source
     assert {str(path.relative_to(tmp_path / "compare")) for path in written[3:]} == set(EVERY_KIND)
 
 
@@ -261,5 +260,5 @@ def test_two_real_runs_are_compared_by_the_numbers_they_logged_themselves(tmp_pa
         assert row["macro_f1"] == pytest.approx(logged["macro_f1"], abs=1e-9)
         assert row["ece"] == pytest.approx(logged["ece"], abs=1e-6)  # the file has 7 digits
     names = {path.name for path in write_report(comparison, tmp_path / "compare")}
-    assert "attention.png" in names
+    assert "confusion.png" in names
     assert "are not shown" not in (tmp_path / "compare" / "report.html").read_text(encoding="utf-8")
