@@ -23,7 +23,7 @@ from PIL import Image
 from benchmarks.check_speed import blend, textures
 from benchmarks.environment import describe, write_result
 from datasets.images import read_image
-from datasets.transforms import eval_pipeline, preprocess
+from datasets.transforms import Pipeline, preprocess
 from inference.classifier import Classifier
 from inference.images import ImageFile, read_pixels
 from inference.predict import predict
@@ -44,7 +44,7 @@ def write_images(folder: Path, size: tuple[int, int], count: int) -> list[str]:
 
 def ways(classifier: Classifier, paths: list[str]) -> dict[str, Callable[[], object]]:
     model, spec, names = classifier.model, classifier.spec, classifier.class_names
-    pipeline = eval_pipeline(spec)
+    pipeline = Pipeline(spec)
     images = torch.randn(BATCH, spec.in_channels, spec.image_size, spec.image_size)
 
     def one_by_one() -> list[str]:

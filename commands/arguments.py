@@ -8,7 +8,7 @@ import typing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import tyro
 
@@ -16,6 +16,9 @@ from datasets.files import text_file
 from datasets.text import did_you_mean
 from trainers.config import RunConfig, flag, load_config
 from trainers.recipes import recipe_config
+
+if TYPE_CHECKING:
+    from inference.classifier import Classifier
 
 RunName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 """The first word of a command about a trained model."""
@@ -92,6 +95,34 @@ def output_file(path: Path, *, errors: str = "strict") -> Iterator[TextIO]:
         if error.filename is None or Path(error.filename) not in (path, *path.parents):
             raise
         raise UsageError(f"cannot write {path}: {error.strerror}; choose another --output") from error
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightsOptions:
+    """What a run's name or a file does not say."""
+
+    model: str | None = None
+    """Which model a weights file from elsewhere belongs to."""
+    class_names: Path | None = None
+    """Text file with one class name per line, for weights that carry none."""
+    output_dir: Path = Path("runs")
+    """Where `latest` is looked for."""
+
+    def open(self, source: str, **options: Any) -> "Classifier":
+        """Open a run, an export or weights; `options` go to `open_classifier`."""
+        from inference.classifier import open_classifier
+
+        return open_classifier(source, **vars(self), **options)
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelOptions(WeightsOptions):
+    """What a run's name or a file does not say, and where the model runs."""
+
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:N or mps."""
+    trust: bool = False
+    """Open a .pt2 file, which can run code that is in it."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from commands import arguments
-from commands.arguments import RunName
-from commands.model_options import ModelOptions
+from commands.arguments import ModelOptions, RunName
 from commands.train import score_lines
 from datasets.text import aligned
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from commands import arguments
-from commands.arguments import RunName
-from commands.model_options import WeightsOptions
+from commands.arguments import RunName, WeightsOptions
 from datasets.text import printable
 from vit.config import require_counts
 

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from commands import arguments
-from commands.arguments import RunName
-from commands.model_options import WeightsOptions
+from commands.arguments import RunName, WeightsOptions
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import tyro
 
 from commands import arguments
-from commands.arguments import RunName
-from commands.model_options import ModelOptions
+from commands.arguments import ModelOptions, RunName
 from datasets.files import write_bytes
 from datasets.text import printable
 from vit.config import require_counts

@@ -3,8 +3,7 @@
 import signal
 from dataclasses import dataclass, field
 
-from commands.arguments import RunName
-from commands.model_options import ModelOptions
+from commands.arguments import ModelOptions, RunName
 from trainers.errors import Interrupted
 from trainers.interruption import signals
 from vit.config import require_counts, require_finite

@@ -53,18 +53,15 @@ class ImageDataset(Dataset):
         return (images, labels) if self.beside is None else (images, labels, torch.from_numpy(self.beside[rows]))
 
     def path(self, index: int) -> str:
-        """The stable relative id of a sample, as in split.csv."""
         return self.samples.paths[int(self.indices[index])]
 
     def native_size(self, index: int) -> tuple[int, int]:
-        """(width, height) of a picture as it comes, from its header."""
         if self.samples.pixels is not None:
             return self.samples.pixels.shape[2], self.samples.pixels.shape[1]
         with saying_what_helps():
             return image_size(self.samples.file(int(self.indices[index])))
 
     def original(self, index: int) -> np.ndarray:
-        """The picture as decoded, before resizing and augmentation: uint8 (C, H, W)."""
         return to_array(self._picture(index)).copy()
 
     def stored(self, rows: Sequence[int]) -> list[np.ndarray]:

@@ -23,7 +23,7 @@ from datasets.processes import leave_signals_to_parent
 from datasets.sampling import EpochBatchSampler, OrderedBatchSampler, evenly
 from datasets.splits import assign_splits, require_complete, subset_training
 from datasets.text import some
-from datasets.transforms import eval_pipeline
+from datasets.transforms import Pipeline
 
 DEFAULT_BATCH_SIZE = 64
 
@@ -85,7 +85,7 @@ def build_dataloaders(
     for split in SPLITS:
         if not (samples.splits == SPLITS.index(split)).any():
             continue
-        pipeline = augmentation if split == "train" else eval_pipeline(spec)
+        pipeline = augmentation if split == "train" else Pipeline(spec)
         dataset = ImageDataset(samples, split, pipeline, seed=seed)
         dataset.cache = _cache(dataset, config)
         loaders[split] = loader_of(dataset, config, seed=seed, rank=rank, world_size=world_size)
@@ -115,7 +115,7 @@ def labelled_loader(
     number = np.array([list(class_names).index(name) for name in samples.class_names], np.int32)
     splits = np.where(chosen, SPLITS.index("val"), LEFT_OUT).astype(np.int8)
     samples = samples.replace(labels=number[samples.labels], class_names=tuple(class_names), splits=splits)
-    dataset = ImageDataset(samples, "val", eval_pipeline(spec))
+    dataset = ImageDataset(samples, "val", Pipeline(spec))
     return loader_of(dataset, replace(config, workers=config.workers or 0), seed=0, rank=0, world_size=1)
 
 

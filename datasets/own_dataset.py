@@ -60,7 +60,6 @@ class OwnDataset(Dataset):
         return self.stored([index])[0]
 
     def native_size(self, index: int) -> tuple[int, int]:
-        """(width, height)."""
         height, width = self._image(index).shape[-2:]
         return width, height
 

@@ -50,7 +50,6 @@ class EpochBatchSampler(Sampler[BatchKey]):
 
     @property
     def indices(self) -> np.ndarray:
-        """int64: the rows that this process takes in the whole of the coming epoch, in their order."""
         return np.concatenate([key.draws for key in self._batches(self._next[0], 0)]) % self.length
 
     def _batches(self, epoch: int, start: int) -> Iterator[BatchKey]:

@@ -15,7 +15,8 @@ from datasets.images import fit, to_array
 
 
 class Pipeline:
-    """Evaluation, and the base of all augmentation: stored images in, float32 (B, C, S, S) normalised by `spec` out."""
+    """Resize, centre crop, normalise: what validation, test and prediction see; base of all augmentation. Stored
+    images in, float32 (B, C, S, S) normalised by `spec` out."""
 
     batched = True  # False: works image by image, worth a loader process
 
@@ -56,12 +57,7 @@ class Pipeline:
         return torch.addcmul(self._bias, pixels.float(), self._scale)
 
 
-def eval_pipeline(spec: ImageSpecLike) -> Pipeline:
-    """Resize, centre crop, normalise: what validation, test and prediction see."""
-    return Pipeline(spec)
-
-
 def preprocess(image: Image.Image, spec: ImageSpecLike) -> torch.Tensor:
     """One image of mode RGB or L -> float32 (C, S, S), exactly as in evaluation."""
-    pipeline = eval_pipeline(spec)
+    pipeline = Pipeline(spec)
     return pipeline([pipeline.store(image)], seed=0, epoch=0, draws=np.zeros(1, np.int64))[0]

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from datasets.transforms import eval_pipeline
+from datasets.transforms import Pipeline
 from figures.judged import Judged, rank
 from inference.classifier import Classifier
 from inference.images import ImageFile, Unreadable, read_pixels
@@ -44,10 +44,7 @@ class Explanation:
 
 
 def explain(classifier: Classifier, file: ImageFile, *, target: str | None = None) -> Explanation | Unreadable:
-    """Explain one image.
-
-    Args:
-        target: the class to explain. Default: the predicted one.
+    """Explain one image: why it could be of class `target`, by default the predicted one.
 
     Raises:
         ConfigError: a class the model does not have.
@@ -55,7 +52,7 @@ def explain(classifier: Classifier, file: ImageFile, *, target: str | None = Non
     """
     if target is not None and target not in classifier.class_names:
         raise ConfigError(f"class {target!r} is not one of the model's: {', '.join(classifier.class_names[:20])}")
-    pipeline = eval_pipeline(classifier.spec)
+    pipeline = Pipeline(classifier.spec)
     pixels = read_pixels(file, pipeline)
     if isinstance(pixels, Unreadable):
         return pixels

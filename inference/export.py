@@ -14,7 +14,7 @@ from datasets.bundle import BatchKey, image_set
 from datasets.errors import DataError
 from datasets.files import replacing
 from datasets.loaders import build_dataloaders
-from datasets.transforms import eval_pipeline
+from datasets.transforms import Pipeline
 from inference.classifier import Classifier, open_classifier
 from inference.images import find_images, read_pixels
 from trainers.config import to_dict
@@ -102,7 +102,7 @@ def compare(classifier: Classifier, logits: Callable[[Tensor], Tensor], images: 
 def comparison_images(classifier: Classifier, paths: Sequence[str], *, count: int = 64) -> tuple[Tensor, str]:
     """Up to `count` images (B, C, S, S), normalised, and what they are."""
     if paths:
-        pipeline = eval_pipeline(classifier.spec)
+        pipeline = Pipeline(classifier.spec)
         read = (read_pixels(file, pipeline) for file in find_images(paths))
         pictures = list(islice((pixels for pixels in read if isinstance(pixels, np.ndarray)), count))
         if not pictures:

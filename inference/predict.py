@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from datasets.image_dataset import cpu_count
-from datasets.transforms import Pipeline, eval_pipeline
+from datasets.transforms import Pipeline
 from figures.judged import Judged, rank
 from inference.classifier import Classifier
 from inference.images import ImageFile, Unreadable, read_pixels
@@ -32,7 +32,7 @@ def predict(
     A file's folder is its label where it has the name of a class. Decoding runs in threads; where the model needs all
     cores, in turns with it, else one batch ahead.
     """
-    pipeline = eval_pipeline(classifier.spec)
+    pipeline = Pipeline(classifier.spec)
     ahead = 0 if classifier.device.type == "cpu" else 1
     for batch, decoded in _decoded(files, pipeline, batch_size, ahead=ahead):
         pictures = [pixels for pixels in decoded if isinstance(pixels, np.ndarray)]

@@ -164,7 +164,7 @@ def arm(phase: str, occurrence: int) -> None:
     if phase == "step":
         before(engines, "gradient_norm")  # between the backward pass and the optimizer's step
     elif phase == "validation":
-        before(metrics.ExpectedCalibrationError, "update")
+        before(metrics, "expected_calibration_error")
     elif phase == "save":
         before(torch._C.PyTorchFileWriter, "write_record")
     elif phase == "rename":

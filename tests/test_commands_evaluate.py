@@ -15,8 +15,8 @@ from small_run import CLASSES, labelled_photos, make_run, photo
 from torch.nn import functional as F
 
 import main
-from trainers.calibration import LIMITS, expected_calibration_error, fit_temperature, reliability
-from trainers.metrics import ExpectedCalibrationError, balanced_accuracy, per_class
+from trainers.calibration import LIMITS, fit_temperature
+from trainers.metrics import balanced_accuracy, per_class
 
 
 @pytest.fixture(scope="module")
@@ -56,16 +56,6 @@ def test_classes_and_confusion_agree_with_scikit_learn():
     seen = predicted < 5
     confusion = torch.from_numpy(confusion_matrix(labels[seen], predicted[seen], labels=range(6)))
     assert balanced_accuracy(confusion) == pytest.approx(balanced_accuracy_score(labels[seen], predicted[seen]))
-
-
-def test_the_bins_sum_to_the_error_that_training_logs():
-    generator = torch.Generator().manual_seed(0)
-    logits, labels = torch.randn(500, 4, generator=generator) * 2, torch.randint(0, 4, (500,), generator=generator)
-    metric = ExpectedCalibrationError()
-    metric.update((logits, labels))
-    bins = reliability(logits, labels)
-    assert expected_calibration_error(bins) == metric.compute()
-    assert bins[0].sum() == 500
 
 
 @pytest.mark.parametrize("planted", [0.4, 1.0, 3.0])

@@ -10,7 +10,7 @@ from datasets import DATASETS, DataBundle, build_dataloaders, describe, fingerpr
 from datasets.config import DataConfig
 from datasets.loaders import reader
 from datasets.sampling import BatchKey
-from datasets.transforms import eval_pipeline
+from datasets.transforms import Pipeline
 
 # name: classes, images per split
 EXPECTED = {
@@ -107,7 +107,7 @@ def test_evaluation_is_neither_augmented_nor_shuffled(name, build):
         again, _ = epoch_of(bundle, split)
         assert torch.equal(images, again)
         assert labels.tolist() == dataset.labels.tolist()
-        pipeline = eval_pipeline(Spec())
+        pipeline = Pipeline(Spec())
         stored = [pipeline.store(dataset._picture(i)) for i in range(min(4, len(dataset)))]
         expected = torch.stack([pipeline.normalise(torch.from_numpy(picture)) for picture in stored])
         assert torch.equal(images[: len(stored)], expected)

@@ -10,7 +10,7 @@ from torchvision.transforms import v2
 from datasets.augmentation import PRESETS, CropFlip, SmallAffine, train_pipeline
 from datasets.mixing import BatchMix
 from datasets.seeding import AUGMENT, mix, uniforms
-from datasets.transforms import eval_pipeline, preprocess
+from datasets.transforms import Pipeline, preprocess
 
 DRAWS = np.arange(8)
 LARGE = Spec(image_size=96, crop_fraction=0.875, interpolation="bicubic")
@@ -98,7 +98,7 @@ def test_the_affine_of_digits_without_distortion_is_the_identity():
     pipeline = SmallAffine(spec)
     pipeline.degrees = pipeline.zoom = pipeline.shift = 0.0
     images = pictures(8, (8, 8))
-    torch.testing.assert_close(run(pipeline, images), run(eval_pipeline(spec), images), atol=1e-4, rtol=0)
+    torch.testing.assert_close(run(pipeline, images), run(Pipeline(spec), images), atol=1e-4, rtol=0)
 
 
 def test_the_affine_of_digits_equals_torchvisions():

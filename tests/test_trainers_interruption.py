@@ -83,7 +83,7 @@ def signal_before(monkeypatch, name, signum=signal.SIGTERM):
         "datasets.loaders.read_samples",
         "trainers.tensorboard.write_start",
         "trainers.pictures.draw_attention",
-        "trainers.metrics.ExpectedCalibrationError.update",
+        "trainers.metrics.expected_calibration_error",
         "trainers.engines.TrainStep.__call__",
         "trainers.saving.write_metrics_csv",
         "trainers.checkpoint.CheckpointWriter.__call__",

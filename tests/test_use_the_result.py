@@ -14,7 +14,7 @@ from small_run import labelled_photos, make_run
 
 import main
 from commands.arguments import options_of
-from datasets.transforms import eval_pipeline
+from datasets.transforms import Pipeline
 from trainers.result import load
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,7 +31,7 @@ def test_a_checkpoint_of_the_first_format_opens_and_computes_the_same():
     model, spec, class_names = load(FROZEN)
     assert list(class_names) == expected["class_names"]
     with torch.inference_mode():
-        logits = model(eval_pipeline(spec).normalise(torch.from_numpy(frozen_pixels())))
+        logits = model(Pipeline(spec).normalise(torch.from_numpy(frozen_pixels())))
     torch.testing.assert_close(logits, torch.tensor(expected["logits"]), atol=1e-5, rtol=0)
 
 

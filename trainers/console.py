@@ -59,7 +59,6 @@ def show_model_log() -> None:
 
 
 def count_parameters(model: nn.Module) -> tuple[int, int]:
-    """All and trainable parameters."""
     sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
     return sum(n for n, _ in sizes), sum(n for n, trains in sizes if trains)
 

@@ -90,7 +90,6 @@ def main_process_first(make: Callable[[], T]) -> T:
 
 
 def all_gather(value: T) -> list[T]:
-    """The values of all processes, by rank."""
     if world_size() == 1:
         return [value]
     values: list[Any] = [None] * world_size()

@@ -9,32 +9,13 @@ import torch
 from ignite.engine import Engine, Events
 from ignite.handlers import EpochOutputStore
 from ignite.metrics import Accuracy, ConfusionMatrix, Loss, Metric, TopKCategoricalAccuracy
-from ignite.metrics.metric import reinit__is_reduced, sync_all_reduce
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from trainers import distributed
-from trainers.calibration import NUM_BINS, expected_calibration_error, reliability
+from trainers.calibration import expected_calibration_error, reliability
 
 SCALARS = ("loss", "accuracy", "balanced_accuracy", "accuracy_top5", "macro_f1", "ece")
-
-
-class ExpectedCalibrationError(Metric):
-    """Mean gap between confidence and accuracy over equal-width bins of confidence; takes (logits, labels)."""
-
-    _state_dict_all_req_keys = ("_sums",)
-
-    @reinit__is_reduced
-    def reset(self) -> None:
-        self._sums = torch.zeros(3, NUM_BINS, dtype=torch.float64, device=self._device)
-
-    @reinit__is_reduced
-    def update(self, output: tuple[Tensor, Tensor]) -> None:
-        self._sums += reliability(*output).to(self._device)
-
-    @sync_all_reduce("_sums")
-    def compute(self) -> float:
-        return expected_calibration_error(self._sums)
 
 
 class ClassRow(NamedTuple):
@@ -101,13 +82,13 @@ def attach_metrics(evaluator: Engine, device: torch.device) -> None:
             "loss": Loss(cross_entropy, device=on),
             "accuracy": Accuracy(device=on),
             "accuracy_top5": TopKCategoricalAccuracy(k=min(5, num_classes), device=on),
-            "ece": ExpectedCalibrationError(device=on),
             "confusion": ConfusionMatrix(num_classes, device=on),
         }
         for name, metric in metrics.items():
             if distributed.rank() == 0:  # the sums of the others stay zero: adding them changes no bit
                 metric.update(outputs)
             metric.completed(engine, name)
+        engine.state.metrics["ece"] = expected_calibration_error(reliability(*outputs))
         for name, of_counts in (("macro_f1", macro_f1), ("balanced_accuracy", balanced_accuracy)):
             engine.state.metrics[name] = of_counts(engine.state.metrics["confusion"])
 

@@ -18,7 +18,7 @@ from datasets.files import replacing
 from datasets.image_dataset import ImageDataset
 from datasets.loaders import loader_of
 from datasets.splits import fingerprint
-from datasets.transforms import eval_pipeline
+from datasets.transforms import Pipeline
 from trainers.checkpoint import checkpoints
 from trainers.config import RunConfig, from_dict, to_dict
 from trainers.errors import ConfigError
@@ -125,7 +125,7 @@ def targets_of(config: RunConfig, data: DataBundle) -> np.ndarray:
         raise ConfigError("--teacher needs images that the application reads itself: --data")
     path = targets_file(config, teacher, data)
     if not path.is_file():
-        dataset = ImageDataset(images.samples, "train", eval_pipeline(teacher.spec))
+        dataset = ImageDataset(images.samples, "train", Pipeline(teacher.spec))
         loader = loader_of(dataset, config.data, seed=0, rank=0, world_size=1)
         answers = features_of(teacher.network, loader, torch.device("cpu"), amp_dtype=None)
         path.parent.mkdir(parents=True, exist_ok=True)

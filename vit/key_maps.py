@@ -124,7 +124,8 @@ def fuse_qkv(tensors: Tensors) -> Tensors:
 
 
 def _family(name: str, row: dict[str, Any]) -> Family:
-    spec = {key: tuple(value) if isinstance(value, list) else value for key, value in row.pop("image_spec", {}).items()}
+    spec: dict[str, Any] = row.pop("image_spec", {})
+    spec |= {key: tuple(spec[key]) for key in ("mean", "std") if key in spec}
     converts = {"timm": from_timm, "huggingface": from_huggingface, "google": from_google}
     row["signature"] = re.compile(row["signature"])
     return Family(**row, image_spec=ImageSpec(**spec), convert=converts.get(name))

@@ -10,7 +10,6 @@ from vit.model import VisionTransformer
 
 
 def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
-    """Build our VisionTransformer, untrained."""
     shape = VIT_SHAPES[config.name]
     own = {name: shape.get(name, getattr(config, name)) for name in ("pool", "patch_embedding")}
     refuse_options(config, tuple(name for name in own if getattr(config, name) != own[name]))
