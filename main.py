@@ -79,7 +79,7 @@ def main(argv: list[str]) -> int:
         code = exit_code(error)
         if debug or code == 1:
             traceback.print_exc()
-        return complain(reason(error), code)
+        return complain(str(error), code)
 
 
 def exit_code(error: Exception) -> int:
@@ -98,7 +98,7 @@ def reason(error: Exception) -> str:
     if hasattr(error, "exit_code"):
         return str(error)
     if out_of_memory(error):
-        return f"out of memory ({first_line(str(error))}); with more of it free, give the same command again"
+        return f"out of memory ({first_line(error)}); give the same command with more of it free"
     if not isinstance(error, OSError) or error.filename is None or error.strerror is None:
         return str(error)
     elsewhere = isinstance(error, PermissionError | NotADirectoryError) or error.errno in (errno.ENOSPC, errno.EROFS)

@@ -1,6 +1,6 @@
 """Stop, starve and mislead every family of runs at random moments; repeat the command; compare the bits.
 
-python -m benchmarks.families [--only FAMILY ...] [--faults ...] [--tries 200] [--seed 0]
+python -m benchmarks.families [--only FAMILY ...] [--faults ...] [--tries 200] [--seed 0] [--again families.jsonl]
 
 The families are two processes, a cached probe, an average of weights, accumulation, MixUp with loader processes, SGD
 with patience, a time limit, a comparison that tunes its rates, and pretrained weights of which the last block trains.
@@ -81,12 +81,15 @@ def prepare(family: str) -> Callable[[], None]:
     """What the process of a command does before it starts."""
 
     def of_two() -> None:
+        from trainers import process
+
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
         os.environ |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}
         if os.fork() == 0:
-            os.environ |= {"RANK": "1", "LOCAL_RANK": "1"}
+            os.environ |= {"RANK": "1", "LOCAL_RANK": "1", "TORCHELASTIC_RUN_ID": "none"}
+            process.end_with_torchrun()  # which the first process stands for here
 
     def of_ticks() -> None:
         from trainers import budget
@@ -258,6 +261,10 @@ def attempt(family: str, fault: str, folder: Path, alone: Undisturbed, draw: ran
 
 def drawn(options: argparse.Namespace) -> list[tuple[str, str, int]]:
     """Family, fault and seed of each try: the families in turn, each with every fault that it can have."""
+    if options.again is not None:
+        rows = [json.loads(line) for line in options.again.read_text(encoding="utf-8").splitlines()]
+        rest = [row for row in rows if row["verdict"] not in ("recovered", "not reached")]
+        return sorted((row["command"], row["fault"], row["seed"]) for row in rest)
     draw, tries = random.Random(options.seed), []
     shares = [share if fault in options.faults else 0 for fault, share in zip(FAULTS, SHARES, strict=True)]
     for number in range(options.tries):
@@ -273,6 +280,7 @@ def main() -> None:
     parser.add_argument("--faults", nargs="+", choices=FAULTS, default=FAULTS)
     parser.add_argument("--tries", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--again", type=Path, help="play what did not recover in this file of an earlier sweep")
     parser.add_argument("--output", type=Path, default=Path("families.jsonl"), help="where each try is added as a line")
     options = parser.parse_args()
     import torch

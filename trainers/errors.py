@@ -51,5 +51,5 @@ def out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or any(words in str(error) for words in _OUT_OF_MEMORY)
 
 
-def first_line(text: str) -> str:
-    return text.splitlines()[0].rstrip(". ") if text else "no reason given"
+def first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0].rstrip(". ") or "no reason given"

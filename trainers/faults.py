@@ -21,11 +21,11 @@ def explain(error: Exception, *, batch_size: int | None, workers: int | None) ->
     broken = isinstance(error, ConnectionError | EOFError) and distributed.world_size() == 1
     if "DataLoader worker" in text or broken:
         return TrainingError(
-            f"a loader process was killed ({first_line(text)}): it probably ran out of memory; try fewer --workers"
+            f"a loader process was killed ({first_line(error)}): it probably ran out of memory; try fewer --workers"
             f" than {workers if workers is not None else 'now'}, or --workers 0"
         )
     if any(words in text for words in _PEER_GONE):
         return TrainingError("another process of this run has ended; its own message, or the system's log, says why")
     if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
-        return TrainingError(first_line(text))
+        return TrainingError(first_line(error))
     return None

@@ -146,13 +146,11 @@ def was_asked_for(config: RunConfig, run_dir: Path, *, planned: bool = False) ->
     meta = read_if_whole(path)
     if meta is None and path.exists():
         say(f"note: {path} is damaged: whether this run was started with the same options is not known")
-    if meta is None or "requested" not in meta or (planned and not is_this_command(meta["argv"])):
+    if meta is None or "requested" not in meta:
+        return False
+    if planned and not {*meta["argv"]} ^ {*command_line()} <= {"--auto-resume"}:
         return False
     return plain(meta["requested"]) == plain(to_dict(config))
-
-
-def is_this_command(words: Sequence[str]) -> bool:
-    return {*words} - {"--auto-resume"} == {*command_line()} - {"--auto-resume"}
 
 
 def refuse_an_edited_config(run_dir: Path, config: RunConfig, checkpoint: dict[str, Any]) -> None:
