@@ -12,7 +12,7 @@ import numpy as np
 from datasets.description import native_sizes
 from trainers import console
 from trainers.assembly import Run
-from trainers.config import RunConfig
+from trainers.config import RunConfig, from_dict
 from trainers.errors import ConfigError
 from trainers.evaluation import hits
 from trainers.fitting import Deadline, Fit
@@ -111,25 +111,17 @@ def fine_tuned(rows: Sequence[Ranked]) -> list[Candidate]:
 
 def fitting(config: RunConfig, candidates: Sequence[Candidate], until: float) -> PlannedRun:
     """The run of the best of the candidates, and what fits its end to the time; one that was stopped has its plan."""
-    stopped = planned_before(config, candidates)
-    if stopped is not None:
-        return PlannedRun(stopped)
+    for candidate in candidates:
+        stopped = find_same_options(filled_in(config, candidate.options), planned=True)
+        if stopped is not None:
+            requested = from_dict(RunConfig, read_json(stopped / "meta.json")["requested"])
+            return PlannedRun(replace(requested, output=config.output))
     with console.quiet():
         plan, pace = plan_for(config, candidates, until)
     console.say(f"{'plan':>9}  {plan.epochs:g} epochs: {'; '.join(plan.reasons)}")
     chosen = filled_in(config, plan.candidate.options)
     chosen = replace(chosen, train=replace(chosen.train, epochs=plan.epochs))
     return PlannedRun(chosen, partial(Fit, deadline=Deadline(until, pace, most=plan.candidate.most)))
-
-
-def planned_before(config: RunConfig, candidates: Sequence[Candidate]) -> RunConfig | None:
-    """The options of a run of this very command that is to be taken up (`--auto-resume`)."""
-    for chosen in (filled_in(config, candidate.options) for candidate in candidates):
-        run_dir = find_same_options(chosen, planned=True)
-        if run_dir is not None:
-            epochs = read_json(run_dir / "meta.json")["requested"]["train"]["epochs"]
-            return replace(chosen, train=replace(chosen.train, epochs=epochs))
-    return None
 
 
 def plan_for(config: RunConfig, candidates: Sequence[Candidate], until: float) -> tuple[Plan, Pace]:
