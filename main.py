@@ -79,7 +79,7 @@ def main(argv: list[str]) -> int:
         code = exit_code(error)
         if debug or code == 1:
             traceback.print_exc()
-        return complain(str(error), code)
+        return complain(reason(error), code)
 
 
 def exit_code(error: Exception) -> int:
