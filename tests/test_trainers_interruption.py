@@ -244,6 +244,37 @@ def test_a_rank_that_still_waits_for_the_others_ends_with_torchrun():
         agent.communicate()
 
 
+HALF_A_HANDSHAKE = """
+import os, sys, time
+from multiprocessing import get_context, resource_sharer
+from datasets.processes import leave_signals_to_parent
+
+def lend():
+    leave_signals_to_parent()
+    ends.send(resource_sharer.DupFd(0)._id)
+    time.sleep(1)
+
+import socket
+mine, ends = get_context("fork").Pipe()
+loader = get_context("fork").Process(target=lend)
+loader.start()
+address, _key = mine.recv()
+with socket.socket(socket.AF_UNIX) as caller:  # connects, and is gone before it has answered
+    caller.connect(address)
+loader.join()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="needs sockets of files")
+@pytest.mark.xfail(strict=True)
+def test_a_loader_says_nothing_of_a_main_process_that_breaks_off():
+    done = subprocess.run(
+        [sys.executable, "-c", HALF_A_HANDSHAKE], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and prctl")
 def test_loader_processes_end_with_a_run_that_is_killed(tmp_path):
