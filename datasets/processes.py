@@ -18,6 +18,8 @@ def leave_signals_to_parent(worker: int = 0) -> None:
     """
     for signum in STOPPING:
         signal.signal(signum, signal.SIG_IGN)
+    # The thread of multiprocessing that hands over batches would print that the main process broke off.
+    sys.excepthook = lambda *_: None
     end_with_parent(signal.SIGKILL if hasattr(signal, "SIGKILL") else signal.SIGTERM)
 
 

@@ -267,7 +267,6 @@ loader.join()
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs sockets of files")
-@pytest.mark.xfail(strict=True)
 def test_a_loader_says_nothing_of_a_main_process_that_breaks_off():
     done = subprocess.run(
         [sys.executable, "-c", HALF_A_HANDSHAKE], cwd=ROOT, capture_output=True, text=True, timeout=60
