@@ -2,6 +2,7 @@
 order in which files run."""
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,17 @@ def quick_disk() -> Iterator[None]:
     """Nothing here survives a power cut, so nothing waits for the disk; programs that tests start still do."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What a killed process leaves (multiprocessing's empty folder, torchrun's logs) goes with the tests. The name is
+    short, as a socket's may have a hundred letters."""
+    tmp_path_factory.getbasetemp()  # which pytest keeps, stays where it is
+    with tempfile.TemporaryDirectory(prefix="t") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", None)
         yield
 
 

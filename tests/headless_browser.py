@@ -27,6 +27,7 @@ class Browser:
         there, self.to_browser = os.pipe()
         self.from_browser, back = os.pipe()
         options = "--headless --no-sandbox --disable-gpu --disable-background-networking --remote-debugging-pipe"
+        options += " --disable-dev-shm-usage"  # a browser that is killed would leave its memory there
         self.process = subprocess.Popen(
             ["bash", "-c", f'exec "$0" {options} --user-data-dir="$1" 3<&{there} 4>&{back}', program, profile],
             pass_fds=(there, back), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
