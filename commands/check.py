@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,7 +16,6 @@ from trainers.config import OutputConfig, data_folder
 
 if TYPE_CHECKING:
     from datasets.checking.check import CheckReport
-    from datasets.checking.inspection import Inspection
     from datasets.sources.problems import Problem
 
 CSV_COLUMNS = ("kind", "severity", "path", "split", "label", "other", "detail")
@@ -60,20 +57,11 @@ def main(config: Options) -> int:
 
     workers = config.workers if config.workers is not None else os.cpu_count() or 1
     columns = Columns(config.path_column, config.label_column)
-    report = check_source(
-        config.data, data_root=config.data_root, columns=columns, workers=workers, progress=_progress_bar
-    )
+    report = check_source(config.data, data_root=config.data_root, columns=columns, workers=workers)
     if report.findings or config.output or config.csv_path.exists():  # not one of an earlier check
         write_findings(report, config.csv_path)
     print("\n".join(_table(config, report)))
     return report.exit_code
-
-
-def _progress_bar(inspections: Iterable[Inspection], total: int) -> Iterable[Inspection]:
-    from tqdm import tqdm
-
-    # disable=None: silent where stderr is not a terminal
-    return tqdm(inspections, total=total, desc="check", unit="image", file=sys.stderr, disable=None, leave=False)
 
 
 def write_findings(report: CheckReport, path: Path) -> None:

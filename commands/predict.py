@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import math
-import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -74,13 +73,9 @@ def main(options: Options) -> int:
         temperature=temperature_of(classifier) if options.calibrated else 1.0,
         keep_pixels=options.grid is not None,
     )
-    try:
-        with arguments.output_file(options.output) if options.output else contextlib.nullcontext(sys.stdout) as file:
-            counts, spread = _write(results, file, options)
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    with arguments.output_file(options.output) if options.output else contextlib.nullcontext(sys.stdout) as file:
+        counts, spread = _write(results, file, options)
+        file.flush()
     if options.grid is not None and spread.pool:
         _draw(spread, options.grid, images=counts["files"] - counts["unreadable"])
     if counts["labelled"]:

@@ -3,23 +3,19 @@
 from importlib import import_module
 from typing import Any
 
-_HOMES = {
-    "DataBundle": "bundle",
-    "DataError": "errors",
-    "DataConfig": "config",
-    "DATASETS": "config",
-    "build_dataloaders": "loaders",
-    "class_weights": "loaders",
-    "data_report": "description",
-    "describe": "description",
-    "fingerprint": "splits",
-    "split_table": "splits",
-    "write_split": "splits",
+_EXPORTS = {
+    "bundle": ("DataBundle",),
+    "errors": ("DataError",),
+    "config": ("DATASETS", "DataConfig"),
+    "loaders": ("build_dataloaders", "class_weights"),
+    "description": ("data_report", "describe"),
+    "splits": ("fingerprint", "split_table", "write_split"),
 }
-__all__ = list(_HOMES)
+__all__ = [name for names in _EXPORTS.values() for name in names]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'datasets' has no attribute {name!r}")
-    return getattr(import_module(f"datasets.{_HOMES[name]}"), name)
+    for home, names in _EXPORTS.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,7 +5,6 @@ B batch, C channels, S side of the model's input.
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,26 +17,20 @@ from datasets.transforms import Pipeline
 SMALL = 64  # up to this input side an image is shifted, not cropped out of a larger one: too few pixels to give away
 
 
-class Preset(NamedTuple):
-    """What the train step adds to an augmentation preset: MixUp and CutMix, each with its alpha, 0 for none."""
-
-    mixup_alpha: float = 0.0
-    cutmix_alpha: float = 0.0
-
-
-PRESETS: dict[str, Preset] = {
+PRESETS: dict[str, tuple[float, float]] = {
     # The evaluation transform.
-    "none": Preset(),
+    "none": (0.0, 0.0),
     # A random crop of the image resized by 8/7, mirrored half the time (Krizhevsky et al. 2012, section 4.1). Up to 64
     # px a shift by an eighth at most (He et al. 2016, section 4.2); where mirroring would change the label, rotation by
     # up to 10 degrees, scale 0.9-1.1, shift by up to a tenth (Simard et al. 2003).
-    "light": Preset(),
+    "light": (0.0, 0.0),
     # torchvision's reference recipe for vit_b_16 (references/classification, 2022): random resized crop (8-100 % of the
     # area), mirror, RandAugment (2 operations, magnitude 9 of 30).
-    "standard": Preset(mixup_alpha=0.2, cutmix_alpha=1.0),
+    "standard": (0.2, 1.0),
     # DeiT (Touvron et al. 2021, table 9): the same with magnitude 27 of 30, random erasing with probability 0.25.
-    "strong": Preset(mixup_alpha=0.8, cutmix_alpha=1.0),
+    "strong": (0.8, 1.0),
 }
+"""What the train step adds to each preset: the alpha of MixUp and that of CutMix, 0 for none."""
 
 
 class CropFlip(Pipeline):

@@ -78,15 +78,9 @@ def resolve(config: RunConfig) -> RunConfig:
     data = _fill(config.data, batch_size=chosen.batch_size)
     if data.augment == "auto":
         data = dataclasses.replace(data, augment=chosen.augment)
-    preset = PRESETS[data.augment]
-    train = _fill(
-        config.train,
-        lr=chosen.lr,
-        weight_decay=chosen.weight_decay,
-        label_smoothing=chosen.label_smoothing,
-        mixup=preset.mixup_alpha,
-        cutmix=preset.cutmix_alpha,
-    )
+    mixup, cutmix = PRESETS[data.augment]
+    rates = {name: getattr(chosen, name) for name in ("lr", "weight_decay", "label_smoothing")}
+    train = _fill(config.train, mixup=mixup, cutmix=cutmix, **rates)
     train = dataclasses.replace(train, device=device, amp=resolve_amp(train.amp, device, config.model.name))
     config = dataclasses.replace(config, data=data, train=train)
     return dataclasses.replace(config, train=dataclasses.replace(train, cache_features=resolve_cache(config)))

@@ -3,28 +3,22 @@
 from importlib import import_module
 from typing import Any
 
-# name -> module. Imported on first use (PEP 562), so that `python main.py --help` never imports torch.
+# Module -> names, imported on first use (PEP 562), so that `python main.py --help` never imports torch.
 _EXPORTS = {
-    "ImageSpec": "config",
-    "ModelConfig": "config",
-    "ViTConfig": "config",
-    "VisionTransformer": "model",
-    "attention_path": "fast",
-    "MODELS": "factory",
-    "Blueprint": "factory",
-    "build_model": "factory",
-    "image_spec": "factory",
-    "WeightsError": "errors",
-    "load_weights": "checkpoints",
-    "freeze": "parts",
-    "attention_weights": "attention_maps",
-    "relevance": "attention_maps",
-    "rollout": "attention_maps",
+    "config": ("ImageSpec", "ModelConfig", "ViTConfig"),
+    "model": ("VisionTransformer",),
+    "fast": ("attention_path",),
+    "factory": ("MODELS", "Blueprint", "build_model", "image_spec"),
+    "errors": ("WeightsError",),
+    "checkpoints": ("load_weights",),
+    "parts": ("freeze",),
+    "attention_maps": ("attention_weights", "relevance", "rollout"),
 }
-__all__ = list(_EXPORTS)
+__all__ = [name for names in _EXPORTS.values() for name in names]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_EXPORTS[name]}"), name)
+    for home, names in _EXPORTS.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

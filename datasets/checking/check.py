@@ -6,12 +6,13 @@ picture in two splits or under two labels, class maps that differ. Everything el
 
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from tqdm import tqdm
 
 from datasets.bundle import LEFT_OUT, Samples
 from datasets.checking.inspection import Inspection, inspect_files, inspect_pixels, wrong_extension
@@ -25,8 +26,6 @@ from datasets.sources.reading import Reading, split_name
 
 SPLIT_ORDER = {"": 0, "train": 0, "val": 1, "test": 2}
 """Where two pictures are the same, the one in the later split is the one out of place."""
-
-Progress = Callable[[Iterable[Inspection], int], Iterable[Inspection]]
 
 
 class Picture(NamedTuple):
@@ -76,23 +75,18 @@ class CheckReport:
 
 
 def check_source(
-    source: str,
-    *,
-    data_root: Path = Path("data"),
-    columns: Columns = USUAL_COLUMNS,
-    workers: int = 0,
-    progress: Progress = lambda inspections, total: inspections,
+    source: str, *, data_root: Path = Path("data"), columns: Columns = USUAL_COLUMNS, workers: int = 0
 ) -> CheckReport:
     """Read a folder, a table, an archive or a built-in set as training does, and check it.
 
     An archive is unpacked into a temporary folder.
     """
     if source in DATASETS:
-        return check(_read_builtin(source, data_root), workers=workers, progress=progress)
+        return check(_read_builtin(source, data_root), workers=workers)
     if not is_archive(Path(source)):
-        return check(read_source(source, data_root, columns=columns), workers=workers, progress=progress)
+        return check(read_source(source, data_root, columns=columns), workers=workers)
     with tempfile.TemporaryDirectory(prefix="check-") as temporary:
-        return check(read_source(source, Path(temporary), columns=columns), workers=workers, progress=progress)
+        return check(read_source(source, Path(temporary), columns=columns), workers=workers)
 
 
 def _read_builtin(name: str, data_root: Path) -> Reading:
@@ -105,17 +99,15 @@ def _read_builtin(name: str, data_root: Path) -> Reading:
     return Reading.of(samples)
 
 
-def check(
-    reading: Reading, *, workers: int = 0, progress: Progress = lambda inspections, total: inspections
-) -> CheckReport:
-    """Inspect every picture that is not left out, and compare them all. `progress` wraps the stream of inspections."""
+def check(reading: Reading, *, workers: int = 0) -> CheckReport:
+    """Inspect every picture that is not left out, and compare them all."""
     samples = reading.samples
     rows, pictures = _pictures(samples)
     if samples.pixels is None:
         stream = inspect_files(samples.root or Path(), [picture.path for picture in pictures], workers=workers)
     else:
         stream = inspect_pixels(samples.pixels, rows)
-    inspections = list(progress(stream, len(rows)))
+    inspections = list(tqdm(stream, desc="check", total=len(rows), unit="image", disable=None, leave=False))
     findings = reading.problems + _own_findings(pictures, inspections)
     unique = _first_of_each(pictures, inspections, findings)
     compared = [k for k in unique if min(inspections[k].width, inspections[k].height) >= LEAST_SIDE]
