@@ -27,6 +27,10 @@ CPU = torch.device("cpu")
 HEADS = ("heads.head.weight", "head.weight", "classifier.weight", "fc.weight", "head/kernel")
 
 
+# It shows a traceback of its own before it raises an error.
+logging.getLogger("torch.export").setLevel(logging.CRITICAL)
+
+
 @dataclass(frozen=True)
 class Classifier:
     """A model in evaluation mode on its device, how its images are prepared, and what its outputs mean."""
@@ -167,15 +171,10 @@ def _open_pt2(path: Path, *, trust: bool) -> Classifier:
     if not trust:
         raise ConfigError(f"{path}: opening a .pt2 file can run code that is in it; --trust opens it all the same")
     extras = {"class_names": "", "image_spec": ""}
-    chatter = logging.getLogger("torch.export")  # it shows a traceback of its own before it raises
-    level = chatter.level
-    chatter.setLevel(logging.CRITICAL)
     try:
         program = torch.export.load(path, extra_files=extras)
     except Exception as error:  # a damaged archive provokes many kinds
         raise WeightsError(f"{path}: not a readable .pt2 file ({type(error).__name__})") from None
-    finally:
-        chatter.setLevel(level)
     return Classifier(str(path), program.module(), *_read_metadata(extras, path))
 
 

@@ -24,11 +24,13 @@ from datasets.config import DataConfig
 from trainers import checkpoint, engines, handlers, metrics
 from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.handlers import TIMING_FIELDS
 from trainers.resume import resume
 from trainers.run import Handler, train
 from trainers.run_directory import read_json, write_json
 from vit.config import ModelConfig
+
+TIMING_FIELDS = ("seconds", "images_per_s", "data_wait", "memory_mb")
+"""The columns of metrics.csv that are not a function of config and data."""
 
 ROOT = Path(__file__).resolve().parent.parent
 FEW: Any = {"source": "digits", "val_fraction": 0.03, "test_fraction": 0.03}

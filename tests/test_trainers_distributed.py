@@ -11,11 +11,10 @@ import time
 import pytest
 import torch
 from distributed_run import config
-from killed_runs import ROOT, assert_same_content, run_content
+from killed_runs import ROOT, TIMING_FIELDS, assert_same_content, run_content
 from small_images import image_folder
 
 from trainers.checkpoint import checkpoints
-from trainers.handlers import TIMING_FIELDS
 from trainers.run import train
 from trainers.run_directory import read_json
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from ignite.engine import Events
-from killed_runs import Crash, crash
+from killed_runs import TIMING_FIELDS, Crash, crash
 
 import main
 import trainers.run
@@ -23,7 +23,6 @@ from trainers.config import OutputConfig, RunConfig, TrainConfig, from_dict, loa
 from trainers.errors import ConfigError
 from trainers.fitting import Deadline, Fit
 from trainers.forecast import forecast
-from trainers.handlers import TIMING_FIELDS
 from trainers.job import prepare
 from trainers.pace import Pace, measure
 from trainers.planning import better, fine_tuned, planned

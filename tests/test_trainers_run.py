@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from killed_runs import TIMING_FIELDS
 from small_run import few_digits
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -16,7 +17,6 @@ from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import OutputConfig, RunConfig, TrainConfig, load_config
 from trainers.errors import ConfigError, TrainingError
 from trainers.evaluation import score_split
-from trainers.handlers import TIMING_FIELDS
 from trainers.job import prepare
 from trainers.result import load
 from trainers.run import train

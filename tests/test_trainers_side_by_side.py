@@ -10,13 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
-from killed_runs import ROOT, assert_same_content, run_content
+from killed_runs import ROOT, TIMING_FIELDS, assert_same_content, run_content
 from other_process import do
 from test_trainers_interruption import environment, lives, processes_of, wait_until
 
 from trainers import threads
 from trainers.errors import ConfigError, Interrupted, TrainingError
-from trainers.handlers import TIMING_FIELDS
 from trainers.side_by_side import side_by_side
 
 

@@ -102,7 +102,7 @@ def attach_handlers(run: Run) -> None:
         )
     trainer.add_event_handler(Events.ITERATION_COMPLETED, end_within_epoch, run)
     if options.max_minutes is not None:
-        run.budget = TimeBudget(60 * options.max_minutes, agree=distributed.main_process_decides)
+        run.budget = TimeBudget(60 * options.max_minutes)
         run.budget.attach(trainer)  # before a checkpoint, which holds the time of its own step, too
     run.saver = ResumeCheckpoint(job, run.run_dir, trainer, run.states)
     if writes:

@@ -1,9 +1,10 @@
 """A limit on the time of a run: it ends like any other, only sooner."""
 
 import time
-from collections.abc import Callable
 
 from ignite.engine import Engine, Events
+
+from trainers import distributed
 
 
 class TimeBudget:
@@ -12,9 +13,8 @@ class TimeBudget:
     The seconds live in the engine's state: a resumed run has what the first life left over.
     """
 
-    def __init__(self, seconds: float, *, agree: Callable[[bool], bool] = bool) -> None:
-        """`agree` makes one decision out of those of several processes."""
-        self.seconds, self.agree = seconds, agree
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
 
     def attach(self, trainer: Engine) -> None:
         self.trainer = trainer
@@ -28,7 +28,7 @@ class TimeBudget:
 
     def check(self, engine: Engine) -> None:
         engine.state.step_seconds += time.perf_counter() - self.started
-        if self.agree(self.spent):
+        if distributed.main_process_decides(self.spent):
             engine.terminate()
 
     @property

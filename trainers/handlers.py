@@ -23,8 +23,6 @@ from torch.utils.data import DataLoader
 from trainers.metrics import SCALARS
 from trainers.optim import set_learning_rate
 
-# The only values of a run that are not a function of config and data: columns of metrics.csv, tags under speed/.
-TIMING_FIELDS = ("seconds", "images_per_s", "data_wait", "memory_mb")
 UNTRAINED = Events.STARTED(event_filter=lambda engine, _: engine.state.iteration == 0)  # not where a run is resumed
 
 

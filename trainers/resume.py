@@ -154,7 +154,10 @@ def was_asked_for(config: RunConfig, run_dir: Path, *, planned: bool = False) ->
 
 
 def refuse_an_edited_config(run_dir: Path, config: RunConfig, checkpoint: dict[str, Any]) -> None:
-    now, then = flatten(to_dict(config)), flatten(checkpoint["config"])
+    now, then = (
+        {f"{section}.{name}": value for section, values in options.items() for name, value in values.items()}
+        for options in (to_dict(config), checkpoint["config"])
+    )
     # These leave every bit as it was.
     movable = {"output.output_dir", "output.run_name", "output.tb", "data.root", "data.workers"}
     movable |= {"train.epochs"}  # written by `--epochs`: `replan` sees to it
@@ -163,13 +166,6 @@ def refuse_an_edited_config(run_dir: Path, config: RunConfig, checkpoint: dict[s
     if changed:
         changes = ", ".join(f"{key} from {then[key]!r} to {now[key]!r}" for key in changed)
         raise ConfigError(f"{run_dir}/config.json was changed since the run started: {changes}; undo it or train anew")
-
-
-def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return flat
 
 
 def refuse_another_number_of_processes(run_dir: Path, meta: dict[str, Any]) -> None:

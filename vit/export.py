@@ -21,6 +21,7 @@ from vit.errors import MissingPackage
 from vit.key_maps import to_torchvision
 from vit.model import VisionTransformer
 
+logging.getLogger("torch.onnx").setLevel(logging.ERROR)
 EXAMPLE_BATCH = 2  # 0 and 1 are special to torch.export: it would fix them
 
 
@@ -98,13 +99,9 @@ def _exportable(model: nn.Module) -> Iterator[None]:
     """Trace plain operations on the CPU: torch's fused encoder kernel cannot be written to a file."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
-    chatter = logging.getLogger("torch.onnx")
-    level = chatter.level
-    chatter.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")  # about packages that are not needed, and deprecations within torch
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-        chatter.setLevel(level)
