@@ -7,7 +7,7 @@ import csv
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
@@ -96,13 +96,15 @@ def _draw(spread: Spread, path: Path, *, images: int) -> None:
 
 
 def _write(results: Iterable[Judged | Unreadable], file: TextIO, options: Options) -> tuple[Counter[str], Spread]:
-    """Write a line per image and name what is none; how many there were, and pictures for the grid."""
+    """Write a row per image and name what is none; how many there were, and pictures for the grid."""
     from tqdm import tqdm
 
     from inference.images import Unreadable
     from inference.predict import Spread
 
-    write, counts, spread = _writer(file, options), Counter[str](), Spread(options.grid_images)
+    writer, counts, spread = csv.writer(file, lineterminator="\n"), Counter[str](), Spread(options.grid_images)
+    ranks = ["", *(f"_{rank}" for rank in range(2, options.top + 1))]
+    writer.writerow(["path", "label", *(f"{name}{rank}" for rank in ranks for name in ("predicted", "probability"))])
     # disable=None: silent where standard error is not a terminal
     for image in tqdm(results, desc="predict", unit="image", file=sys.stderr, disable=None, leave=False):
         counts["files"] += 1
@@ -110,7 +112,8 @@ def _write(results: Iterable[Judged | Unreadable], file: TextIO, options: Option
             counts["unreadable"] += 1
             _complain(image.error)
             continue
-        write(image)
+        ranked = [text for name, probability in image.ranked for text in (name, f"{probability:.7g}")]
+        writer.writerow([printable(image.path), image.label or "", *ranked])
         counts["labelled"] += image.label is not None
         counts["right"] += image.label == image.predicted
         if options.grid is not None:
@@ -128,18 +131,6 @@ def temperature_of(classifier: Classifier) -> float:
             f"{classifier.source} has no fitted temperature; python main.py evaluate {classifier.source} fits it on val"
         )
     return temperature
-
-
-def _writer(file: TextIO, options: Options) -> Callable[[Judged], object]:
-    writer = csv.writer(file, lineterminator="\n")
-    ranks = ["", *(f"_{rank}" for rank in range(2, options.top + 1))]
-    writer.writerow(["path", "label", *(f"{name}{rank}" for rank in ranks for name in ("predicted", "probability"))])
-    return lambda image: writer.writerow(_as_row(image))
-
-
-def _as_row(image: Judged) -> list[str]:
-    ranked = [text for name, probability in image.ranked for text in (name, f"{probability:.7g}")]
-    return [printable(image.path), image.label or "", *ranked]
 
 
 def _complain(line: str) -> None:
