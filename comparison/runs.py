@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from comparison.names import arm_names, settings
 from datasets.errors import DataError
 from datasets.splits import SplitRow, read_split
 from datasets.text import some
-from trainers.checkpoint import checkpoints
+from trainers.checkpoint import checkpoints, read_file
 from trainers.errors import CheckpointError
 from trainers.result import read_history
 from trainers.run_directory import find_run, read_json
@@ -167,14 +166,11 @@ def read_run(run_dir: Path, *, split: str | None = None) -> Run:
 
 
 def class_names_of(run_dir: Path) -> tuple[str, ...]:
-    """The classes in the order of the model's outputs, from its best checkpoint, whose tensors are not read."""
+    """The classes in the order of the model's outputs, from its best checkpoint."""
     best = next(iter(checkpoints(run_dir / "checkpoints", "best")), None)
     if best is None:
-        raise CheckpointError(f"{run_dir}/checkpoints has no best_*.pt, which names the classes")
-    try:
-        return tuple(torch.load(best, map_location="cpu", mmap=True, weights_only=True)["class_names"])
-    except Exception as error:  # bytes that are no checkpoint provoke many kinds; none of them ran code
-        raise CheckpointError(f"{best} is not a checkpoint: {type(error).__name__} on opening it") from error
+        raise CheckpointError(f"{run_dir}/checkpoints has no best_* file, which names the classes")
+    return tuple(read_file(best)["class_names"])
 
 
 def require_same_data(runs: Sequence[Run]) -> None:

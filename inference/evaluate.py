@@ -72,7 +72,7 @@ def score_last_epoch(run_dir: Path) -> None:
         return
     checkpoint = newest_checkpoint(run_dir, warn=say)
     if checkpoint is None:
-        raise CheckpointError(f"{run_dir}/checkpoints has no step_*.pt: without a test split its last epoch is needed")
+        raise CheckpointError(f"{run_dir}/checkpoints has no step_*: without a test split its last epoch is needed")
     with as_data():
         job = prepare(read_run_config(run_dir), checkpoint=checkpoint)
     job.model.load_state_dict(checkpoint.get("ema") or checkpoint["model"])

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from vit.torch_files import convert
+
 torch.set_num_threads(1)
 
 # `make test` gives whole files to its processes: the long ones go first, so that none of them is left over at the end.
@@ -34,6 +36,13 @@ LONGEST = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+
+
+@pytest.fixture(autouse=True)
+def torch_files_are_read_in_this_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process would import torch anew for each file; tests marked `slow` wait for it."""
+    if "slow" not in request.keywords:
+        monkeypatch.setattr("vit.torch_files.convert_elsewhere", convert)
 
 
 @pytest.fixture(scope="session")

@@ -27,6 +27,7 @@ from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.resume import resume
 from trainers.run import Handler, train
 from trainers.run_directory import read_json, write_json
+from vit import tensor_files
 from vit.config import ModelConfig
 
 TIMING_FIELDS = ("seconds", "images_per_s", "data_wait", "memory_mb")
@@ -168,7 +169,7 @@ def arm(phase: str, occurrence: int) -> None:
     elif phase == "validation":
         before(metrics, "expected_calibration_error")
     elif phase == "save":
-        before(torch._C.PyTorchFileWriter, "write_record")
+        before(tensor_files, "_bytes_of")
     elif phase == "rename":
         before(checkpoint.os, "replace", only=lambda source, *_: str(source).endswith(".tmp") and "step" in str(source))
     elif phase == "prune":

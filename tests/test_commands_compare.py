@@ -177,7 +177,7 @@ def test_a_stopped_comparison_goes_on_where_it_stopped(tmp_path):
     for line in first.stdout:
         if line.startswith("  1/2"):
             break
-    while not list(tmp_path.glob("digits/compare/pool_mean/all/s0/checkpoints/step_*.pt")):
+    while not list(tmp_path.glob("digits/compare/pool_mean/all/s0/checkpoints/step_*")):
         assert first.poll() is None, first.stderr.read()
     first.send_signal(signal.SIGINT)
     _, err = first.communicate(timeout=60)

@@ -57,8 +57,8 @@ def test_missing_predictions_weights_and_runs_are_named(tmp_path):
         read_run(folder, split="val")
     with pytest.raises(FileNotFoundError, match="is not a run directory: it does not exist"):
         read_run(tmp_path / "nowhere")
-    next((folder / "checkpoints").glob("best_*.pt")).write_bytes(b"no checkpoint")
-    with pytest.raises(CheckpointError, match="is not a checkpoint"):
+    next((folder / "checkpoints").glob("best_*")).write_bytes(b"no checkpoint")
+    with pytest.raises(CheckpointError, match="not a readable safetensors file"):
         read_run(folder)
 
 

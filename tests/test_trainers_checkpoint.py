@@ -7,6 +7,7 @@ import pytest
 import torch
 from ignite.engine import Engine
 from ignite.handlers import Checkpoint
+from safetensors import safe_open
 from test_datasets_files import full_disk
 from torch import nn
 
@@ -24,9 +25,11 @@ def saved(tmp_path):
     return checkpoints(tmp_path, "step")[0]
 
 
-def test_the_name_carries_the_hash_of_the_bytes(saved):
-    digest = hashlib.sha256(saved.read_bytes()).hexdigest()[:8]
-    assert saved.name == f"step_5_{digest}.pt"
+def test_the_name_and_the_file_carry_the_hash_of_the_bytes(saved):
+    with safe_open(saved, "pt") as file:
+        seal = file.metadata()["sha256"]
+    assert saved.name == f"step_5_{seal[:8]}.safetensors"
+    assert hashlib.sha256(saved.read_bytes().replace(seal.encode(), b"0" * 64)).hexdigest() == seal
     assert torch.equal(read_checkpoint(saved)["model"]["w"], torch.ones(100))
 
 
@@ -58,17 +61,17 @@ def test_a_flipped_bit_is_noticed(saved):
     data = bytearray(saved.read_bytes())
     data[len(data) // 2] ^= 1
     saved.write_bytes(data)
-    with pytest.raises(CheckpointError, match="is damaged: its name says"):
+    with pytest.raises(CheckpointError, match="is damaged: its SHA-256 was"):
         read_checkpoint(saved)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: b"", "is not a checkpoint: EOFError"),
-        (lambda: b"text, not weights", "is not a checkpoint: "),
+        (lambda: b"", "not a readable torch file"),
+        (lambda: b"text, not weights", "not a readable torch file"),
         (lambda: torch_bytes({"weights": torch.ones(1)}), "is not a checkpoint of this application"),
-        (lambda: torch_bytes({"model": {}, "format_version": 99}), "has format 99; this version reads up to 1"),
+        (lambda: torch_bytes({"model": {}, "format_version": 99}), "has format 99; this version reads up to 2"),
     ],
 )
 def test_what_is_no_checkpoint_is_refused_in_one_line(tmp_path, make, message):
@@ -93,6 +96,17 @@ class Malicious:
         return (setattr, (Malicious, "ran", True))
 
 
+def test_a_checkpoint_of_before_is_opened(saved):
+    data = torch_bytes(content(3.0))
+    path = saved.with_name(f"step_7_{hashlib.sha256(data).hexdigest()[:8]}.pt")
+    path.write_bytes(data)
+    assert checkpoints(saved.parent, "step") == [path, saved]
+    assert torch.equal(read_checkpoint(path)["model"]["w"], content(3.0)["model"]["w"])
+    path.write_bytes(data[:-1] + b"?")
+    with pytest.raises(CheckpointError, match="is damaged: its name says"):
+        read_checkpoint(path)
+
+
 @pytest.mark.parametrize("wrap", ["bare", "zip"])
 def test_a_pickle_with_code_inside_runs_nothing(tmp_path, wrap):
     path = tmp_path / "evil.pt"
@@ -112,7 +126,7 @@ def test_ignites_checkpoint_saves_through_the_writer(tmp_path):
     handler = Checkpoint(
         {"model": model, "format_version": Fact(1), "class_names": Fact(["ant", "bee"])},
         CheckpointWriter(tmp_path, keep=2),
-        filename_pattern="step_{global_step}.pt",
+        filename_pattern="step_{global_step}",
         n_saved=None,
     )
     for step in (1, 2, 3):

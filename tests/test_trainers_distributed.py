@@ -9,12 +9,11 @@ import sys
 import time
 
 import pytest
-import torch
 from distributed_run import config
 from killed_runs import ROOT, TIMING_FIELDS, assert_same_content, run_content
 from small_images import image_folder
 
-from trainers.checkpoint import checkpoints
+from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.run import train
 from trainers.run_directory import read_json
 
@@ -74,7 +73,7 @@ def test_two_processes_equal_one_with_two_micro_batches_bit_for_bit(tmp_path):
 
 def run_content_without_rounding(run_dir):
     """Weights, optimizer and averages."""
-    step = torch.load(checkpoints(run_dir / "checkpoints", "step")[0], weights_only=True)
+    step = read_checkpoint(checkpoints(run_dir / "checkpoints", "step")[0])
     content = {"trainer": [step["trainer"]["iteration"], step["trainer"]["epoch_length"]]}
     for name in ("model", "ema"):
         content[name] = {key: value.numpy().tobytes() for key, value in step[name].items()}

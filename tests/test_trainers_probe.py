@@ -204,7 +204,7 @@ def test_a_probe_whose_best_checkpoint_is_gone_or_damaged_says_which_weights_are
     best.unlink()
     with pytest.raises(CheckpointError, match="no checkpoint in .* is whole"):
         resume(result.run_dir)
-    assert "has no backbone_*.pt, which holds the frozen weights of step_" in capsys.readouterr().out
+    assert "has no backbone_*, which holds the frozen weights of step_" in capsys.readouterr().out
 
 
 def test_a_probe_stopped_before_it_has_a_best_epoch_saves_all_of_its_weights(tmp_path):

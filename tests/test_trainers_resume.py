@@ -1,5 +1,6 @@
 """A run that was stopped ends as if nothing had happened."""
 
+import hashlib
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from ignite.engine import Events
 from killed_runs import (
     PHASES,
@@ -34,7 +36,7 @@ from killed_runs import (
 from datasets import DataError
 from datasets.files import aside_of
 from trainers import budget, run, saving
-from trainers.checkpoint import CheckpointWriter, checkpoints, read_checkpoint
+from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import to_dict
 from trainers.errors import CheckpointError, ConfigError, Interrupted
 from trainers.resume import resume, train_or_resume, was_asked_for
@@ -118,12 +120,15 @@ def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(crashed, whole,
     assert "trying the one before it" in out
 
 
-def test_a_checkpoint_from_before_histories_had_a_part_of_their_own_still_resumes(crashed, whole):
-    for path in checkpoints(crashed / "checkpoints", "step"):
-        old = read_checkpoint(path)
-        old["trainer"]["history"] = json.loads(old.pop("history")["rows"])
+def test_checkpoints_of_the_first_format_resume_as_if_they_were_of_this_one(crashed, whole):
+    for path in [path for kind in ("step", "best") for path in checkpoints(crashed / "checkpoints", kind)]:
+        old = read_checkpoint(path) | {"format_version": 1}
+        if "history" in old:
+            old["trainer"]["history"] = json.loads(old.pop("history")["rows"])
         path.unlink()
-        CheckpointWriter(path.parent, keep=2)(old, f"{path.stem.rpartition('_')[0]}.pt")
+        torch.save(old, path)
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
+        path.rename(path.with_name(f"{path.stem.rpartition('_')[0]}_{digest}.pt"))
     assert_ends_like(whole, crashed)
 
 

@@ -279,7 +279,7 @@ def test_a_truncated_legacy_file_is_named(share: float, tmp_path: Path) -> None:
 def test_a_missing_file_and_an_empty_folder_are_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"nowhere\.pth: no such weights file"):
         load_weights(fresh(), tmp_path / "nowhere.pth")
-    with pytest.raises(FileNotFoundError, match=r"without checkpoints/best_\*\.pt \(a run\) or model\.safetensors"):
+    with pytest.raises(FileNotFoundError, match=r"without checkpoints/best_\* \(a run\) or model\.safetensors"):
         load_weights(fresh(), tmp_path)
 
 

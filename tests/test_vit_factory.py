@@ -26,6 +26,7 @@ from vit.errors import WeightsError
 from vit.factory import MODELS, Blueprint, Library, build_model, image_spec, library
 from vit.param_groups import param_groups
 from vit.parts import freeze, parts
+from vit.torch_files import read_torch_file
 
 # Parameters at 1000 classes and the native size, as timm's VisionTransformer of the same shape has them (B/16, L/16 and
 # H/14 also in torchvision's table). A registered model without a row fails below.
@@ -465,13 +466,13 @@ def test_a_file_of_weights_is_opened_once_for_options_preprocessing_and_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.save(small("vit_micro_2").state_dict(), tmp_path / "w.pth")
-    opened, load = [], torch.load
+    opened = []
 
-    def counted(path: Path, **options: Any) -> Any:
+    def counted(path: Path) -> Any:
         opened.append(path)
-        return load(path, **options)
+        return read_torch_file(path)
 
-    monkeypatch.setattr(torch, "load", counted)
+    monkeypatch.setattr("vit.weight_files.read_torch_file", counted)
     blueprint = Blueprint(ModelConfig(name="vit_micro_2", weights=str(tmp_path / "w.pth"), image_size=8))
     assert not opened
     resolved, spec = blueprint.resolved, blueprint.image_spec

@@ -1,6 +1,6 @@
 """Checkpoints that cannot be half there: written aside, flushed, renamed once with their hash in the name, then pruned.
 
-They hold tensors and plain data only and are always read with `weights_only=True`: opening one runs no code.
+They are safetensors files, which hold tensors and JSON and nothing else. Before format 2 they were torch files (.pt).
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from datasets.files import aside_of, put
 from trainers.errors import CheckpointError
+from vit.errors import WeightsError
+from vit.tensor_files import SEAL, read_tree, require_seal, write_tree
 
-FORMAT_VERSION = 1
-_NAME = re.compile(r"(?P<stem>step_(?P<step>\d+)|best|backbone)_(?P<hash>[0-9a-f]{8})\.pt")
+FORMAT_VERSION = 2
+_NAME = re.compile(r"(?P<stem>step_(?P<step>\d+)|best|backbone)_(?P<hash>[0-9a-f]{8})\.(pt|safetensors)")
 
 
 class Fact:
@@ -36,8 +37,8 @@ class CheckpointWriter:
     """Save handler for Ignite's `Checkpoint`.
 
     The stock one deletes the old file before it writes the new one, so a full disk leaves none. Here the order is:
-    write aside, flush to disk, rename to `<stem>_<first 8 hex digits of the SHA-256>.pt`, and only then prune to the
-    `keep` newest of the same kind.
+    write aside, flush to disk, rename to `<stem>_<first 8 hex digits of its seal>.safetensors`, and only then prune to
+    the `keep` newest of the same kind.
     """
 
     def __init__(self, folder: Path, *, keep: int) -> None:
@@ -45,16 +46,15 @@ class CheckpointWriter:
 
     def __call__(self, checkpoint: Mapping, filename: str, metadata: Mapping | None = None) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        stem = filename.removesuffix(".pt")
+        stem = Path(filename).stem
         aside = aside_of(self.folder / stem)
         try:
             with open(aside, "wb") as file:
-                torch.save(dict(checkpoint), file)  # not to a path: its name would be in the bytes
-            final = self.folder / f"{stem}_{_hash(aside)}.pt"
+                digest = write_tree(file, checkpoint)
+            final = self.folder / f"{stem}_{digest[:8]}.safetensors"
             put(aside, final)
-        except (OSError, RuntimeError) as error:  # of a full disk torch makes a RuntimeError about its zip writer
-            reason = error.__context__ or error
-            raise OSError(f"checkpoint {stem} could not be written to {self.folder}: {reason}") from error
+        except OSError as error:
+            raise OSError(f"checkpoint {stem} could not be written to {self.folder}: {error}") from error
         finally:
             aside.unlink(missing_ok=True)
         self.prune(final)
@@ -81,7 +81,7 @@ def named_like_checkpoints(folder: Path, kind: str) -> list[Path]:
         assert match is not None
         return int(match["step"] or 0), path.lstat().st_mtime
 
-    return sorted((path for path in folder.glob(f"{kind}_*.pt") if _NAME.fullmatch(path.name)), key=age, reverse=True)
+    return sorted((path for path in folder.glob(f"{kind}_*") if _NAME.fullmatch(path.name)), key=age, reverse=True)
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
@@ -91,43 +91,54 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         CheckpointError: damaged, not ours, or of a later format.
     """
     data = read_file(path)
-    # While a probe on cached features trains, its files hold the head alone; older runs kept the rest in best_*.pt.
+    # While a probe on cached features trains, its files hold the head alone; older runs kept the rest in the best one.
     if data.get("head_only") or data.get("frozen_in_best"):
         beside = [*checkpoints(path.parent, "backbone"), *checkpoints(path.parent, "best")]
         rest = next((other for other in beside if other != path), None)
         if rest is None:
-            raise CheckpointError(f"{path.parent} has no backbone_*.pt, which holds the frozen weights of {path.name}")
+            raise CheckpointError(
+                f"{path.parent} has no backbone_* file, which holds the frozen weights of {path.name}"
+            )
         data["model"] = read_file(rest)["model"] | data["model"]
     return data
 
 
 def read_file(path: Path) -> dict[str, Any]:
     """What one file holds: of a probe that still trains, the head alone. Raises as `read_checkpoint` does."""
-    require_whole(path)
     try:
-        data = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise
-    except Exception as error:  # bytes that are no checkpoint provoke many kinds; none of them ran code
-        raise CheckpointError(f"{path} is not a checkpoint: {type(error).__name__} on opening it") from error
+        if path.suffix == ".pt":
+            require_whole(path)
+            data = import_module("vit.torch_files").read_torch_file(path)  # of a run of before
+        else:
+            data = read_tree(path)
+            require_whole(path, data.pop(SEAL, ""))
+    except WeightsError as error:
+        raise CheckpointError(str(error)) from error
     if not isinstance(data, dict) or "format_version" not in data or "model" not in data:
         raise CheckpointError(f"{path} is not a checkpoint of this application: it has no 'model' and 'format_version'")
     if data["format_version"] > FORMAT_VERSION:
         raise CheckpointError(
             f"checkpoint {path} has format {data['format_version']}; this version reads up to {FORMAT_VERSION}"
         )
+    if "optimizer" in data:
+        data["optimizer"]["state"] = {int(place): slots for place, slots in data["optimizer"]["state"].items()}
     return data
 
 
-def require_whole(path: Path) -> None:
-    """Raise CheckpointError where a path is no file, or its bytes are not those of which its name holds the hash."""
+def require_whole(path: Path, digest: str | None = None) -> None:
+    """Raise CheckpointError where a path is no file, or its name holds another hash than that of its bytes, `digest`
+    where it is known."""
     if os.path.lexists(path) and not path.is_file():
         raise CheckpointError(f"{path} is no file, so it is no checkpoint")
     match = _NAME.fullmatch(path.name)
-    if match is not None:
-        digest = _hash(path)
-        if digest != match["hash"]:
-            raise CheckpointError(f"checkpoint {path} is damaged: its name says {match['hash']}, its bytes {digest}")
+    if match is not None and digest is None:
+        with open(path, "rb") as file:
+            try:
+                digest = require_seal(path) or hashlib.file_digest(file, "sha256").hexdigest()
+            except WeightsError as error:
+                raise CheckpointError(str(error)) from error
+    if match is not None and digest and digest[:8] != match["hash"]:
+        raise CheckpointError(f"checkpoint {path} is damaged: its name says {match['hash']}, its bytes {digest[:8]}")
 
 
 def has_best(folder: Path) -> bool:
@@ -137,9 +148,3 @@ def has_best(folder: Path) -> bool:
             require_whole(path)
             return True
     return False
-
-
-def _hash(path: Path) -> str:
-    """The first 8 hex digits of a file's SHA-256."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:8]

@@ -2,23 +2,31 @@
 
 `torchrun --nproc-per-node N main.py train ...` starts N processes of one program. Each takes its slice of every global
 batch; gradients are averaged by DistributedDataParallel; rank 0 alone writes. Everything here is the plain thing in a
-single process.
+single process. What they tell each other are tensors and plain data, never pickled objects.
 """
 
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import ignite.distributed as idist
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from trainers.errors import ConfigError
+from datasets.errors import DataError, UnknownDataSet
+from trainers.errors import CheckpointError, ConfigError, Diverged, TrainingError
 from trainers.interruption import signals
+from vit.errors import MissingPackage, WeightsError
+from vit.tensor_files import from_bytes, to_bytes
 
 T = TypeVar("T")
+TOLD = (
+    ConfigError, DataError, UnknownDataSet, WeightsError, MissingPackage, CheckpointError, Diverged, TrainingError,
+    FileNotFoundError, OSError,
+)  # fmt: skip
+"""Errors that one process tells the others by name and message; any other is a RuntimeError there."""
 
 
 @contextmanager
@@ -54,19 +62,28 @@ def own_device(name: str) -> torch.device:
 
 
 def broadcast(make: Callable[[], T]) -> T:
-    """What `make` gives on rank 0, for all. Its error is everybody's: nobody waits for a process that has given up."""
+    """What `make` gives on rank 0, for all: tensors and plain data. Its error is everybody's, too: nobody waits for a
+    process that has given up."""
     if world_size() == 1:
         return make()
-    made: list[Any] = [None, None]
+    made: Any = None
+    fault: Exception | None = None
     if is_main_process():
         try:
-            made[0] = make()
+            made = make()
         except Exception as error:
-            made[1] = error
-    torch.distributed.broadcast_object_list(made, src=0)
-    if made[1] is not None:
-        raise made[1]
-    result: T = made[0]
+            fault = error
+    told = _packed({"made": made, "fault": _told(fault)})
+    size = torch.tensor([len(told)], device=idist.device())
+    torch.distributed.broadcast(size, src=0)
+    told = told if is_main_process() else told.new_empty(int(size))
+    torch.distributed.broadcast(told, src=0)
+    if fault is not None:
+        raise fault
+    message = _unpacked(told)
+    if message["fault"] is not None:
+        _raise(message["fault"])
+    result: T = made if is_main_process() else message["made"]
     return result
 
 
@@ -82,19 +99,46 @@ def main_process_first(make: Callable[[], T]) -> T:
                 result = make()
             except Exception as caught:
                 error = caught
-        errors = [e for e in all_gather(error) if e is not None]
-        if errors:
-            raise error or errors[0]
+        faults = [fault for fault in all_gather(_told(error)) if fault is not None]
+        if error is not None:
+            raise error
+        if faults:
+            _raise(faults[0])
     made: T = result
     return made
 
 
 def all_gather(value: T) -> list[T]:
+    """The values of all processes, tensors and plain data, by rank."""
     if world_size() == 1:
         return [value]
-    values: list[Any] = [None] * world_size()
-    torch.distributed.all_gather_object(values, value)
-    return values
+    told = _packed({"value": value})
+    sizes = [int(size) for size in idist.all_gather(torch.tensor([len(told)], device=told.device))]
+    padded = nn.functional.pad(told, (0, max(sizes) - len(told)))
+    values = [torch.empty_like(padded) for _ in sizes]
+    torch.distributed.all_gather(values, padded)
+    return [_unpacked(part[:size])["value"] for part, size in zip(values, sizes, strict=True)]
+
+
+def _packed(tree: dict[str, Any]) -> Tensor:
+    """uint8 (bytes,) on the device that the processes talk by."""
+    return torch.frombuffer(bytearray(to_bytes(tree)), dtype=torch.uint8).to(idist.device())
+
+
+def _unpacked(told: Tensor) -> dict[str, Any]:
+    return from_bytes(told.cpu().numpy().tobytes())
+
+
+def _told(error: Exception | None) -> tuple[str, str] | None:
+    if error is None:
+        return None
+    kind = next((kind for kind in TOLD if isinstance(error, kind)), None)
+    return (kind.__name__, str(error)) if kind else ("RuntimeError", f"{type(error).__name__}: {error}")
+
+
+def _raise(told: tuple[str, str]) -> NoReturn:
+    name, message = told
+    raise next((kind for kind in TOLD if kind.__name__ == name), RuntimeError)(message)
 
 
 def main_process_decides(flag: bool) -> bool:

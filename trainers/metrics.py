@@ -99,7 +99,7 @@ def of_all_processes(evaluator: Engine) -> tuple[Tensor, Tensor]:
     if distributed.world_size() == 1:
         return logits, labels
     loader: Any = evaluator.state.dataloader
-    shares = distributed.all_gather((loader.batch_sampler.indices, logits, labels))
+    shares = distributed.all_gather((torch.as_tensor(loader.batch_sampler.indices), logits, labels))
     rows, *outputs = zip(*shares, strict=True)
     _, places = np.unique(np.concatenate(rows), return_index=True)  # a row that two processes took counts once
     logits, labels = (torch.cat(parts)[torch.from_numpy(places)] for parts in outputs)

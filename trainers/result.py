@@ -35,7 +35,7 @@ def load(run: Path) -> tuple[nn.Module, ImageSpec, tuple[str, ...]]:
     """
     paths = checkpoints(Path(run) / "checkpoints", "best")
     if not paths:
-        raise FileNotFoundError(f"{run}/checkpoints has no best_*.pt: the run has not finished an epoch yet")
+        raise FileNotFoundError(f"{run}/checkpoints has no best_*: the run has not finished an epoch yet")
     checkpoint = read_checkpoint(paths[0])
     config = from_dict(ModelConfig, checkpoint["config"]["model"])  # no more: other options may come and go
     try:
@@ -57,7 +57,7 @@ def read_result(run_dir: Path) -> RunResult:
     if summary["status"] != "finished":
         raise CheckpointError(f"run {run_dir} is {summary['status']}: it has no result yet")
     if not checkpoints(run_dir / "checkpoints", "best"):
-        raise CheckpointError(f"{run_dir}/checkpoints has no best_*.pt: the weights of its best epoch are gone")
+        raise CheckpointError(f"{run_dir}/checkpoints has no best_*: the weights of its best epoch are gone")
     history, best = read_history(run_dir), summary["best"]["epoch"]
     if best >= len(history):
         raise CheckpointError(f"{run_dir}/metrics.csv has no row for epoch {best}, which is the best: it was cut short")

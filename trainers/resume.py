@@ -81,7 +81,7 @@ def open_run(
         refuse_an_edited_config(run_dir, config, checkpoint)
     elif summary["status"] == "finished" or (summary["epochs"] and config.train.cache_features != "on"):
         raise CheckpointError(
-            f"{run_dir} has done {summary['epochs']} epochs and has no step_*.pt to go on from: train anew;"
+            f"{run_dir} has done {summary['epochs']} epochs and has no step_* to go on from: train anew;"
             f" --weights {run_dir} starts from the weights of its best epoch"
         )
     if epochs is not None:
@@ -115,8 +115,8 @@ def train_or_resume(config: RunConfig, *, before_steps: Callable[[Run], object] 
     """Start a run, or take one up that was started with these same options: with `--auto-resume` the newest, else the
     one of the same `--run-name` where it was stopped before its first checkpoint."""
     with distributed.joined(config.train.device):
-        earlier = distributed.broadcast(lambda: find_same_options(config))
-        return train(config, before_steps=before_steps) if earlier is None else resume(earlier)
+        earlier = distributed.broadcast(lambda: str(find_same_options(config) or ""))
+        return resume(Path(earlier)) if earlier else train(config, before_steps=before_steps)
 
 
 def find_same_options(config: RunConfig, *, planned: bool = False) -> Path | None:

@@ -176,9 +176,7 @@ def load_best_weights(run: Run, epoch: int) -> None:
         if epoch != run.trainer.state.history[-1]["epoch"]:
             paths = checkpoints(run.run_dir / "checkpoints", "best")
             if not paths:
-                raise CheckpointError(
-                    f"{run.run_dir}/checkpoints has no best_*.pt, which holds the best, epoch {epoch}"
-                )
+                raise CheckpointError(f"{run.run_dir}/checkpoints has no best_*, which holds the best, epoch {epoch}")
             return dict(read_file(paths[0])["model"])
         return dict(run.job.weights(run.evaluated).state_dict())
 

@@ -60,7 +60,7 @@ class BestCheckpoint:
         trainer.add_event_handler(Events.EPOCH_COMPLETED, self.save_if_best)
 
     def _writer(self, contents: dict[str, Any]) -> Checkpoint:
-        return Checkpoint(contents, CheckpointWriter(self.folder, keep=1), filename_pattern="best.pt", n_saved=None)
+        return Checkpoint(contents, CheckpointWriter(self.folder, keep=1), filename_pattern="best", n_saved=None)
 
     def save_if_best(self, engine: Engine) -> None:
         best = best_row(engine.state.history, self.job.config.train.select)
@@ -114,7 +114,7 @@ class ResumeCheckpoint:
         self._save = Checkpoint(
             {**parts, "epoch_open": self.epoch_open, **facts_of_part(job), **facts},
             CheckpointWriter(self.folder, keep=2),
-            filename_pattern="step_{global_step}.pt",
+            filename_pattern="step_{global_step}",
             global_step_transform=lambda engine, _: engine.state.iteration,
             n_saved=None,
         )
@@ -151,7 +151,7 @@ class ResumeCheckpoint:
         """Write the weights of a probe that do not train: once, and not at all where the run ends within a minute."""
         contents = {"model": self.job.network, **identity(self.job)}
         writer = CheckpointWriter(self.folder, keep=1)
-        Checkpoint(contents, writer, filename_pattern="backbone.pt", n_saved=None)(self.trainer)
+        Checkpoint(contents, writer, filename_pattern="backbone", n_saved=None)(self.trainer)
         self.rest_saved = True
 
     def save_interrupted(self) -> None:
@@ -172,7 +172,7 @@ class ResumeCheckpoint:
             part.load_state_dict(checkpoint[name])
         self.saved_step = self.trainer.state.iteration
         self.rest_saved |= bool(checkpoints(self.folder, "backbone"))
-        if not self.rest_saved:  # only best_*.pt has them, whose place the next best head takes
+        if not self.rest_saved:  # only best_* has them, whose place the next best head takes
             self.save_backbone()
 
 
@@ -207,7 +207,7 @@ def require_best_weights(checkpoint: dict[str, Any], path: Path) -> None:
     paths = checkpoints(path.parent, "best")
     if not paths:
         raise CheckpointError(
-            f"{path.parent} has no best_*.pt, which holds the weights of epoch {best['epoch']}: {path.name} needs them"
+            f"{path.parent} has no best_*, which holds the weights of epoch {best['epoch']}: {path.name} needs them"
         )
     require_whole(paths[0])
 

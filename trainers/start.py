@@ -28,7 +28,7 @@ def new_run_directory(job: Job, *, requested: RunConfig) -> Iterator[Path]:
     """The folder of a new run, with config.json, meta.json and split.csv; this process holds it while the block runs.
     Raises ConfigError: `--run-name` is taken."""
     with ExitStack() as holding:
-        yield distributed.broadcast(lambda: make_run_directory(job, requested, holding))
+        yield Path(distributed.broadcast(lambda: str(make_run_directory(job, requested, holding))))
 
 
 def make_run_directory(job: Job, requested: RunConfig, holding: ExitStack) -> Path:

@@ -131,7 +131,7 @@ def targets_of(config: RunConfig, data: DataBundle) -> np.ndarray:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as aside, aside.open("wb") as file:
             np.save(file, answers.numpy().astype(np.float16))
-    return np.load(path, mmap_mode="r")
+    return np.load(path, mmap_mode="r", allow_pickle=False)
 
 
 def targets_file(config: RunConfig, teacher: Teacher, data: DataBundle) -> Path:

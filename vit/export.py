@@ -20,6 +20,7 @@ from vit.config import ImageSpec
 from vit.errors import MissingPackage
 from vit.key_maps import to_torchvision
 from vit.model import VisionTransformer
+from vit.tensor_files import BLANK, SEAL, seal
 
 logging.getLogger("torch.onnx").setLevel(logging.ERROR)
 EXAMPLE_BATCH = 2  # 0 and 1 are special to torch.export: it would fix them
@@ -47,8 +48,9 @@ def export_onnx(model: nn.Module, spec: ImageSpec, path: Path, *, metadata: Mapp
             dynamic_shapes=({0: torch.export.Dim("batch")},), dynamo=True, verbose=False,
         )  # fmt: skip
     assert program is not None
-    program.model.metadata_props.update(metadata)
+    program.model.metadata_props.update({**metadata, SEAL: BLANK})
     program.save(path, external_data=False)
+    seal(path)
 
 
 def export_pt2(model: nn.Module, spec: ImageSpec, path: Path, *, metadata: Mapping[str, str]) -> None:
@@ -74,7 +76,10 @@ def export_safetensors(model: nn.Module, path: Path, *, metadata: Mapping[str, s
     heads = next((module.num_heads for module in model.modules() if hasattr(module, "num_heads")), 0)
     eps = next((module.eps for module in model.modules() if isinstance(module, nn.LayerNorm)), 0.0)
     described = {"format": "pt", "names": names, "num_heads": str(heads), "layer_norm_eps": str(eps)}
-    path.write_bytes(save(tensors, metadata={**metadata, **described}))  # save_file has temporary files of its own
+    path.write_bytes(
+        save(tensors, metadata={**metadata, **described, SEAL: BLANK})
+    )  # save_file has temporary files of its own
+    seal(path)
     return names
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from vit.errors import MissingPackage, WeightsError
+from vit.tensor_files import require_seal
 
 
 class OnnxModule(nn.Module):
@@ -31,6 +32,7 @@ def open_session(path: Path) -> Any:
         raise MissingPackage("an .onnx file needs onnxruntime: pip install -r requirements-extras.txt") from None
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
+    require_seal(path)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = torch.get_num_threads(), 3
     try:

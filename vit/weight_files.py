@@ -1,14 +1,10 @@
 """Files of weights, whoever wrote them: found, read without ever running what they contain, and recognised.
 
-.safetensors and .npz hold arrays only; a .pth or .pt file is a pickle, which can run any code when it is opened, so it
-is read with `weights_only=True`: tensors, numbers, strings and containers, or an error.
+.safetensors and .npz hold arrays only. What torch pickled, a .pth or .pt file, is read by vit/torch_files.py.
 """
 
-import argparse
 import hashlib
 import json
-import pickle
-import re
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,6 +20,8 @@ from torch import Tensor
 from vit.config import WEIGHT_SOURCES, ImageSpec
 from vit.errors import WeightsError
 from vit.key_maps import FAMILIES, Family
+from vit.tensor_files import read_tensors, tree_of
+from vit.torch_files import read_torch_file
 
 WRAPPERS = ("model", "state_dict", "model_state_dict", "model_ema", "module")
 PREFIXES = ("module.", "_orig_mod.", "model.")
@@ -116,10 +114,10 @@ def read_weights(path: str | Path, *, source: str | None = None) -> WeightFile:
 def find_weights(path: Path) -> Path:
     """The weights file a path means: itself, the best checkpoint of a run, or `model.safetensors` of a folder."""
     if path.is_dir():
-        candidates = [*sorted((path / "checkpoints").glob("best_*.pt")), path / "model.safetensors"]
-        weights = next((file for file in candidates if file.is_file()), None)
+        candidates = [*sorted((path / "checkpoints").glob("best_*")), path / "model.safetensors"]
+        weights = next((file for file in candidates if file.is_file() and file.suffix in READERS), None)
         if weights is None:
-            raise FileNotFoundError(f"{path}: a folder without checkpoints/best_*.pt (a run) or model.safetensors")
+            raise FileNotFoundError(f"{path}: a folder without checkpoints/best_* (a run) or model.safetensors")
         return weights
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such weights file")
@@ -135,39 +133,23 @@ def strip_prefixes(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _read_torch(path: Path) -> dict[str, Any]:
-    try:
-        # Namespace is what argparse left in the files of DeiT, MAE and DINO: attributes and nothing else.
-        with torch.serialization.safe_globals([argparse.Namespace]):
-            content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    except pickle.UnpicklingError as error:
-        refused = re.search(r"GLOBAL (\S+)", str(error))
-        if refused:
-            raise WeightsError(
-                f"{path}: the file holds a Python object ({refused[1]}), not only tensors; it was not run. "
-                "Save `model.state_dict()` or convert it to .safetensors"
-            ) from None
-        raise WeightsError(f"{path}: not a readable torch file (truncated, or another format)") from None
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError, IndexError, TypeError):
-        raise WeightsError(f"{path}: not a readable torch file (truncated, or another format)") from None
+    content = read_torch_file(path)
     if not isinstance(content, Mapping):
         raise WeightsError(f"{path}: holds a {type(content).__name__}; expected a state dict")
     return dict(content)
 
 
 def _read_safetensors(path: Path) -> dict[str, Any]:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, "pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
-            described = file.metadata() or {}
-        if "image_spec" not in described:
-            return tensors
-        # Our own exports say how images are prepared, what the classes are, and which model it is.
+    tensors, described = read_tensors(path)
+    if "format_version" in described:  # a checkpoint of ours
+        return tree_of(path, tensors, described)
+    if "image_spec" not in described:
+        return dict(tensors)
+    try:  # our own exports say how images are prepared, what the classes are, and which model it is
         extras = {name: json.loads(described[name]) for name in ("class_names", "image_spec", "config")}
-        return {**extras, "model": tensors}
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
-        raise WeightsError(f"{path}: not a readable safetensors file ({error})") from None
+    except (ValueError, KeyError, RecursionError) as error:
+        raise WeightsError(f"{path}: its metadata are not readable ({type(error).__name__})") from None
+    return {**extras, "model": tensors}
 
 
 def _read_npz(path: Path) -> dict[str, Any]:

@@ -1,0 +1,147 @@
+"""Our own files of tensors: what is written is read, by us and by the library; a flipped bit is noticed."""
+
+import argparse
+import io
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load, save
+
+from vit.errors import WeightsError
+from vit.tensor_files import BLANK, read_tree, require_seal, seal, write_tree
+from vit.torch_files import read_torch_file
+
+
+def same(left, right) -> bool:
+    if isinstance(left, torch.Tensor):
+        return left.dtype == right.dtype and torch.equal(left, right)
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
+    if isinstance(left, list | tuple):
+        return type(left) is type(right) and len(left) == len(right) and all(map(same, left, right))
+    return type(left) is type(right) and (left == right or (left != left and right != right))
+
+
+def optimizer_state():
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1 / 3)
+    model(torch.randn(4, 3)).sum().backward()
+    optimizer.step()
+    return optimizer.state_dict()
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"a": [1, -2.5, 1 / 3, math.inf, math.nan, True, None, "é\udcff\x1b"], "b": {}, "c": [[], [[1]]]},
+        {"a.b": {"c": torch.ones(1)}, "a": {"b.c": torch.zeros(2)}},
+        {"numbers": {str(t): torch.arange(3).to(t) for t in (torch.bfloat16, torch.float64, torch.int8, torch.bool)}},
+        {"odd": [torch.tensor(7.0), torch.zeros(0, 3), torch.randn(3, 4).T, torch.randn(2, 3, 4)[:, 1]]},
+        {"optimizer": {"state": [optimizer_state()["state"][0]]}},
+        {},
+    ],
+)
+def test_what_is_written_is_read_bit_for_bit(tmp_path, tree):
+    path = tmp_path / "tree.safetensors"
+    with path.open("wb") as file:
+        digest = write_tree(file, tree)
+    assert require_seal(path) == digest
+    back = read_tree(path)
+    assert back.pop("sha256") == digest
+    assert same(tree, back)
+    assert len(load(path.read_bytes())) == sum(isinstance(x, torch.Tensor) for x in leaves(tree))
+
+
+def leaves(tree):
+    if isinstance(tree, dict | list | tuple):
+        for item in tree.values() if isinstance(tree, dict) else tree:
+            yield from leaves(item)
+    else:
+        yield tree
+
+
+def test_a_file_has_the_bytes_that_the_library_gives_the_same_tensors(tmp_path):
+    tensors = {"x.b": torch.randn(3, 2), "x.a": torch.arange(5), "x.c": torch.tensor([True])}
+    file = io.BytesIO()
+    write_tree(file, {"x": {name[2:]: tensor for name, tensor in tensors.items()}})
+    own, theirs = file.getvalue(), save(tensors)
+    ends = (8 + int.from_bytes(content[:8], "little") for content in (own, theirs))
+    assert own[next(ends) :] == theirs[next(ends) :]
+
+
+def test_a_tensor_that_stands_in_two_places_is_written_once(tmp_path):
+    shared = torch.randn(100)
+    with (tmp_path / "a").open("wb") as file:
+        write_tree(file, {"model": {"a": shared, "b": shared}})
+    back = read_tree(tmp_path / "a")["model"]
+    assert torch.equal(back["a"], back["b"])
+    assert (tmp_path / "a").stat().st_size < 1000
+
+
+def test_what_is_neither_tensor_nor_plain_is_a_bug_of_ours():
+    with pytest.raises(TypeError, match=r"facts: a float32 is neither"):
+        write_tree(io.BytesIO(), {"facts": [1, np.float32(1)]})
+
+
+def test_every_flipped_bit_of_a_sealed_file_is_noticed(tmp_path):
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(save({"w": torch.randn(4)}, metadata={"sha256": BLANK}))
+    seal(path)
+    whole = path.read_bytes()
+    for place in range(0, len(whole) * 8, 5):
+        damaged = bytearray(whole)
+        damaged[place // 8] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        try:
+            if require_seal(path) is None:  # the bit was in the word sha256, or beside it
+                assert damaged[-16:] == whole[-16:]
+        except WeightsError:
+            pass
+        else:
+            assert damaged[-16:] == whole[-16:]
+
+
+def torch_file(path, content, **options):
+    torch.save(content, path, **options)
+    return path
+
+
+def test_a_flipped_bit_of_a_torch_file_is_noticed(tmp_path):
+    path = torch_file(tmp_path / "a.pth", {"w": torch.full((1000,), 7.0)})
+    data = bytearray(path.read_bytes())
+    data[data.index(torch.full((8,), 7.0).numpy().tobytes()) + 2000] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(WeightsError, match="damaged: the checksum of .*data/0 in it does not match"):
+        read_torch_file(path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_torch_file_is_read_by_a_process_of_its_own(tmp_path, zipped):
+    content = {"model": optimizer_state(), "args": argparse.Namespace(lr=0.1), "epoch": 3, "size": torch.Size([2])}
+    back = read_torch_file(torch_file(tmp_path / "a.pth", content, _use_new_zipfile_serialization=zipped))
+    assert back["args"] == {"lr": 0.1}
+    assert back["size"] == [2]
+    assert torch.equal(back["model"]["state"]["0"]["exp_avg"], content["model"]["state"][0]["exp_avg"])
+
+
+@pytest.mark.slow
+def test_a_small_torch_file_cannot_take_much_memory(tmp_path):
+    path = torch_file(tmp_path / "bomb.pth", {"w": torch.zeros(1).expand(2**33)})
+    assert path.stat().st_size < 2000
+    with pytest.raises(WeightsError, match="takes more memory or time than such a file should"):
+        read_torch_file(path)
+
+
+@pytest.mark.slow
+def test_the_process_that_reads_torch_files_needs_no_folder_or_variable(tmp_path):
+    path = torch_file(tmp_path / "a.pth", [torch.ones(2)])
+    program = "import sys; sys.path.insert(0, sys.argv[1]); from vit.torch_files import *; from pathlib import Path;"
+    program += "print(read_torch_file(Path('a.pth'))[0].tolist())"
+    root = str(__file__).rpartition("/tests/")[0]
+    done = subprocess.run([sys.executable, "-I", "-c", program, root], cwd=path.parent, capture_output=True, text=True)
+    assert done.stdout == "[1.0, 1.0]\n", done.stderr

@@ -1,0 +1,149 @@
+"""Tensors and JSON in a file that can hold nothing else (safetensors), sealed with the SHA-256 of its bytes."""
+
+import hashlib
+import json
+import mmap
+import re
+from collections.abc import Callable, Mapping
+from io import BytesIO
+from itertools import chain
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor
+
+from vit.errors import WeightsError
+
+SEAL, BLANK = "sha256", "0" * 64
+"""The name under which a file's metadata hold its SHA-256, and what stands there while that is computed."""
+_SEALED = re.compile(SEAL.encode() + rb'(?:":"|\x12\x40)([0-9a-f]{64})')  # JSON of a header; ONNX's protocol buffer
+_ENDS = 2**22  # bytes at the start of a file and at its end, which hold the metadata
+_DTYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
+
+
+def write_tree(file: BinaryIO, tree: Mapping[str, Any], other: Callable[[Any], Any] | None = None) -> str:
+    """Write what JSON can say, and tensors in it; returns the seal. Tuples come back as lists, keys as strings.
+
+    Each key of `tree` is one of the file's metadata. Tensors go straight from their memory to the file, those of a
+    state dict under their names. `other` makes something plain of what is neither.
+    """
+    tensors: dict[str, Tensor] = {}
+
+    def aside(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            if other is None:
+                raise TypeError(f"{part}: a {type(value).__name__} is neither a tensor nor plain data")
+            return other(value)
+        name = names.get(id(value), f"{part}/{len(tensors)}")
+        name += "'" * (tensors.get(name, value) is not value)  # the key `b.c` of `a`, and `c` of `a.b`
+        tensors[name] = value
+        return {"$tensor": name}
+
+    header: dict[str, Any] = {"__metadata__": {SEAL: BLANK}}
+    for part, value in tree.items():
+        names = {id(v): f"{part}.{k}" for k, v in value.items()} if isinstance(value, Mapping) else {}
+        header["__metadata__"][part] = json.dumps(value, default=aside, skipkeys=other is not None)
+    ordered = sorted(tensors.items(), key=lambda pair: (-pair[1].element_size(), pair[0]))
+    end = 0
+    for name, tensor in ordered:
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": [*tensor.shape], "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    digest = hashlib.sha256()
+    for content in chain((len(text).to_bytes(8, "little"), text), (_bytes_of(tensor) for _, tensor in ordered)):
+        file.write(content)
+        digest.update(content)
+    file.seek(8 + text.index(BLANK.encode()))
+    file.write(digest.hexdigest().encode())
+    return digest.hexdigest()
+
+
+def read_tree(path: Path) -> dict[str, Any]:
+    """What `write_tree` wrote, and under SEAL what it returned. Raises WeightsError: damaged, or another kind."""
+    return tree_of(path, *read_tensors(path))
+
+
+def tree_of(path: Path, tensors: Mapping[str, Tensor], described: Mapping[str, str]) -> dict[str, Any]:
+    """The same, of a file that has been read."""
+
+    def put_back(value: dict[str, Any]) -> Any:
+        return tensors[value["$tensor"]] if "$tensor" in value else value
+
+    try:
+        return {
+            name: text if name == SEAL else json.loads(text, object_hook=put_back) for name, text in described.items()
+        }
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise WeightsError(f"{path}: its metadata are not readable ({type(error).__name__})") from None
+
+
+def to_bytes(tree: Mapping[str, Any]) -> bytes:
+    """The content of the file that `write_tree` would write."""
+    write_tree(file := BytesIO(), tree)
+    return file.getvalue()
+
+
+def from_bytes(content: bytes) -> dict[str, Any]:
+    """What `to_bytes` was given."""
+    from safetensors.torch import load
+
+    described = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
+    return tree_of(Path("message"), load(content), described)
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a safetensors file, in memory of their own, and its metadata, once its seal is found to be right.
+
+    Raises:
+        WeightsError: damaged, or another kind of file.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    if path.exists() and not path.is_file():
+        raise WeightsError(f"{path} is no file")
+    require_seal(path)
+    try:
+        with safe_open(path, "pt") as file:
+            return {name: file.get_tensor(name).clone() for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise WeightsError(f"{path}: not a readable safetensors file ({error})") from None
+
+
+def seal(path: Path) -> None:
+    """Put the SHA-256 of a file in the place of BLANK, which its metadata hold under SEAL."""
+    place, _, digest = _seal_of(path)
+    with open(path, "r+b") as file:
+        file.seek(place)
+        file.write(digest.encode())
+
+
+def require_seal(path: Path) -> str | None:
+    """The seal of a file; None where it carries none. Raises WeightsError: it is not that of its bytes."""
+    _, says, digest = _seal_of(path)
+    if says not in (None, digest):
+        raise WeightsError(f"{path} is damaged: its SHA-256 was {says[:8]}... and is {digest[:8]}...")
+    return says
+
+
+def _seal_of(path: Path) -> tuple[int, str | None, str]:
+    """Where a file has its seal, what that says, and the SHA-256 of its bytes with BLANK in its place."""
+    if not path.stat().st_size:
+        return 0, None, ""
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        match = _SEALED.search(content, 0, _ENDS) or _SEALED.search(content, max(0, len(content) - _ENDS))
+        if match is None:
+            return 0, None, ""
+        digest = hashlib.sha256(content[: match.start(1)] + BLANK.encode())
+        with memoryview(content) as view, view[match.end(1) :] as rest:
+            digest.update(rest)
+        return match.start(1), match[1].decode(), digest.hexdigest()
+
+
+def _bytes_of(tensor: Tensor) -> Any:
+    """The bytes of a tensor's numbers, where they lie if they lie in a row."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
