@@ -5,7 +5,8 @@ ends, with its best weights: its worst mistakes, its confusion matrix, its calib
 them, and the model is left in the mode it was in: a run takes the same steps with and without pictures.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,8 +15,12 @@ from torch import Tensor, nn
 
 from datasets.bundle import BatchKey
 from datasets.sampling import evenly
+from figures.attention import distance_figure
 from figures.judged import Judged
+from figures.results import confusion_figure, reliability_figure
+from figures.sheets import batch_sheet, judged_sheet, png
 from trainers import console
+from trainers.calibration import reliability
 from trainers.evaluation import Scores
 from trainers.job import Job
 from trainers.tensorboard import RunLoggers
@@ -35,23 +40,16 @@ def attach(trainer: Engine, job: Job, evaluated: nn.Module, loggers: RunLoggers)
     """Draw while the run trains. Cached features have no pixels and no attention."""
     if job.on_features:
         return
-    attach_batch(trainer, job, loggers)
-    attach_attention(trainer, job, evaluated, loggers)
-
-
-def attach_batch(trainer: Engine, job: Job, loggers: RunLoggers) -> None:
-    """The first training batch as the model sees it, normalisation undone: a glance finds a wrong augmentation."""
 
     @trainer.on(Events.ITERATION_STARTED(once=1))
-    def write(engine: Engine) -> None:
-        from figures.sheets import batch_sheet, png
-
-        def draw() -> None:
-            images, _labels = engine.state.batch
-            picture = batch_sheet(images[:BATCH], mean=job.spec.mean, std=job.spec.std, title=READ_BATCH)
+    def draw_batch(engine: Engine) -> None:
+        """The first training batch as the model sees it, normalisation undone: a glance finds a wrong augmentation."""
+        with attempted():
+            images = engine.state.batch[0][:BATCH]
+            picture = batch_sheet(images, mean=job.spec.mean, std=job.spec.std, title=READ_BATCH)
             loggers.add_picture("data/augmented_batch", png(picture), 0)
 
-        attempt(draw)
+    attach_attention(trainer, job, evaluated, loggers)
 
 
 def attach_attention(trainer: Engine, job: Job, evaluated: nn.Module, loggers: RunLoggers) -> None:
@@ -67,14 +65,12 @@ def attach_attention(trainer: Engine, job: Job, evaluated: nn.Module, loggers: R
         if step in steps - drawn:
             drawn.add(step)
             when = f"after {engine.state.epoch} of {job.config.train.epochs} epochs" if step else "untrained"
-            attempt(lambda: draw_attention(job, evaluated, loggers, step=step, when=when))
+            with attempted():
+                draw_attention(job, evaluated, loggers, step=step, when=when)
 
 
 def draw_attention(job: Job, model: nn.Module, loggers: RunLoggers, *, step: int, when: str) -> None:
     """Rollout and mean attention distance of the same validation images each time; nothing for other than ViTs."""
-    from figures.attention import distance_figure
-    from figures.sheets import judged_sheet, png
-
     attention = validation_attention(job, model)
     if attention is None:
         return
@@ -110,20 +106,19 @@ def draw_best(job: Job, scores: Scores, loggers: RunLoggers, *, epoch: int, step
     """Draw what the best weights, which the model now holds, are like; `scores` are theirs on val."""
     when = f"best weights (epoch {epoch})"
     if not job.on_features:
-        attempt(lambda: draw_attention(job, job.model, loggers, step=step, when=when))
-    attempt(lambda: draw_scores(job, scores, loggers, step=step, when=when))
+        with attempted():
+            draw_attention(job, job.model, loggers, step=step, when=when)
+    with attempted():
+        draw_scores(job, scores, loggers, step=step, when=when)
     if job.config.output.tb == "full":
         from trainers import full_pictures
 
         for draw in full_pictures.DRAWN:
-            attempt(lambda draw=draw: draw(job, scores, loggers, step))  # type: ignore[misc]
+            with attempted():
+                draw(job, scores, loggers, step)
 
 
 def draw_scores(job: Job, scores: Scores, loggers: RunLoggers, *, step: int, when: str) -> None:
-    from figures.results import confusion_figure, reliability_figure
-    from figures.sheets import judged_sheet, png
-    from trainers.calibration import reliability
-
     names, images = job.data.class_names, len(scores.labels)
     title = f"val: {images:,} images, {when}"
     shown = f"{mistakes_title(scores)}; {when}\n{READ_MISTAKES}"
@@ -154,10 +149,11 @@ def mistakes_title(scores: Scores) -> str:
     return f"{shown} {wrong:,} mistake{'s' * (wrong > 1)} on {images:,} validation images"
 
 
-def attempt(draw: Callable[[], None]) -> None:
+@contextmanager
+def attempted() -> Iterator[None]:
     """A picture that cannot be drawn, for lack of memory or of an image, costs a line on the screen and not the run."""
     try:
-        draw()
+        yield
     except (OSError, RuntimeError, ValueError, MemoryError) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         console.say(f"{'note':>9}  a picture could not be drawn: {reason}")
