@@ -1,5 +1,8 @@
 """The errors of this room. No torch here: the command line turns it into an exit code."""
 
+from importlib import import_module
+from typing import Any
+
 
 class WeightsError(ValueError):
     """A file of weights that cannot be had, read, or loaded into this model; its message is one line, for people."""
@@ -11,3 +14,11 @@ class MissingPackage(ValueError):
     """What was asked for needs a package that is not installed; one line that says how to get it."""
 
     exit_code = 2
+
+
+def imported(name: str, hint: str) -> Any:
+    """A module of an optional package. Raises MissingPackage with `hint`, the line that says how to get it."""
+    try:
+        return import_module(name)
+    except ImportError:
+        raise MissingPackage(hint) from None

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from vit.config import ImageSpec
-from vit.errors import MissingPackage
+from vit.errors import imported
 from vit.key_maps import to_torchvision
 from vit.model import VisionTransformer
 from vit.tensor_files import BLANK, SEAL, seal
@@ -34,14 +34,8 @@ def describe(spec: ImageSpec, class_names: Sequence[str], config: Mapping[str, A
 
 def export_onnx(model: nn.Module, spec: ImageSpec, path: Path, *, metadata: Mapping[str, str]) -> None:
     """Write one file with input `images` (B, C, S, S) and output `logits` (B, classes)."""
-    try:
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise MissingPackage(
-            f"--format onnx needs the package {error.name}: pip install -r requirements-extras.txt"
-        ) from None
+    for package in ("onnx", "onnxruntime", "onnxscript"):
+        imported(package, f"--format onnx needs the package {package}: pip install -r requirements-extras.txt")
     with _exportable(model):
         program = torch.onnx.export(
             model, (_example(spec),), input_names=["images"], output_names=["logits"],

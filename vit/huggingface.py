@@ -15,7 +15,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from vit.config import AT_HAND, HALF, HF_PREFIX, ImageSpec, ModelConfig, refuse_options
-from vit.errors import MissingPackage, WeightsError
+from vit.errors import WeightsError, imported
 from vit.parts import Parts
 
 _LACKS = ("stochastic_depth", "pool", "patch_embedding", "representation_size", "attention", "weights_source")
@@ -171,11 +171,7 @@ def _replace_head(model: Any, num_classes: int) -> None:
 
 
 def _transformers() -> Any:
-    try:
-        import transformers
-    except ImportError:
-        raise MissingPackage("models named hf:... need the package transformers: pip install transformers") from None
-    return transformers
+    return imported("transformers", "models named hf:... need the package transformers: pip install transformers")
 
 
 @contextmanager

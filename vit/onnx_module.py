@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vit.errors import MissingPackage, WeightsError
+from vit.errors import WeightsError, imported
 from vit.tensor_files import require_seal
 
 
@@ -26,10 +26,7 @@ class OnnxModule(nn.Module):
 def open_session(path: Path) -> Any:
     """The file as an onnxruntime.InferenceSession on the CPU. Raises MissingPackage: there is no onnxruntime.
     FileNotFoundError, WeightsError: no such file, or none that it reads."""
-    try:
-        import onnxruntime
-    except ImportError:
-        raise MissingPackage("an .onnx file needs onnxruntime: pip install -r requirements-extras.txt") from None
+    onnxruntime = imported("onnxruntime", "an .onnx file needs onnxruntime: pip install -r requirements-extras.txt")
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
     require_seal(path)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from vit.config import TIMM_PREFIX, ImageSpec, ModelConfig, refuse_options
-from vit.errors import MissingPackage, WeightsError
+from vit.errors import MissingPackage, WeightsError, imported
 from vit.parts import set_layer_norm_eps
 from vit.weight_files import require_digest
 
@@ -112,13 +112,9 @@ def _how_to_get(name: str) -> str:
 
 
 def _timm(config: ModelConfig) -> Any:
-    try:
-        import timm
-    except ImportError:
-        known = config.name in PACKAGES
-        needs = _how_to_get(config.name) if known else "models named timm:... need the package timm: pip install timm"
-        raise MissingPackage(needs) from None
-    return timm
+    known = config.name in PACKAGES
+    hint = _how_to_get(config.name) if known else "models named timm:... need the package timm: pip install timm"
+    return imported("timm", hint)
 
 
 def _timm_name(config: ModelConfig) -> str:
