@@ -4,7 +4,6 @@ import csv
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -123,9 +122,11 @@ def read_samples(config: DataConfig) -> Samples:
     """The sample table of a built-in set or of a person's own data, not yet split."""
     left_out = frozenset() if config.exclude is None else listed_images(config.exclude)
     read = reader(config.source)
-    if config.source not in DATASETS:
-        read = partial(read, columns=Columns(config.path_column, config.label_column), left_out=left_out)
-    samples = read(config.root)
+    if config.source in DATASETS:
+        samples = read(config.root)
+    else:
+        columns = Columns(config.path_column, config.label_column)
+        samples = read(config.source, config.root, columns=columns).usable(left_out)
     if left_out:
         rows = [row for row, path in enumerate(samples.paths) if path in left_out]
         samples = leave_out(samples, rows, f"{len(rows)} images left out, as {config.exclude} asks")
@@ -134,11 +135,11 @@ def read_samples(config: DataConfig) -> Samples:
     return samples
 
 
-def reader(source: str) -> Callable[..., Samples]:
-    """The function of a row of DATASETS; for any other name, that which reads a person's own data."""
-    module, _, function = DATASETS.get(source, "datasets.sources.own_data:read_own_data").partition(":")
-    read: Callable[..., Samples] = getattr(import_module(module), function)
-    return read if source in DATASETS else partial(read, source)
+def reader(source: str) -> Callable[..., Any]:
+    """The function of a row of DATASETS, which gives Samples; for any other name `read_source`, which reads a person's
+    own data."""
+    module, _, function = DATASETS.get(source, "datasets.sources.own_data:read_source").partition(":")
+    return getattr(import_module(module), function)
 
 
 def listed_images(table: Path) -> frozenset[str]:

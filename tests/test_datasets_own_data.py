@@ -11,7 +11,7 @@ from datasets import DataConfig, DataError, build_dataloaders, describe, split_t
 from datasets.checking.check import check_source
 from datasets.sources.csv_table import read_table
 from datasets.sources.image_folder import read_image_folder
-from datasets.sources.own_data import read_own_data
+from datasets.sources.own_data import read_source
 
 
 def build(source, root, **options):
@@ -102,7 +102,7 @@ def test_another_archive_of_the_same_name_is_not_mistaken(tmp_path):
         shutil.rmtree(tmp_path / "set", ignore_errors=True)
         class_folders(tmp_path / "set", {"a": count, "b": 8})
         archive = zip_folder(tmp_path / "set", tmp_path / "set.zip")
-        assert len(read_own_data(str(archive), tmp_path / "data")) == count + 8
+        assert len(read_source(str(archive), tmp_path / "data").usable()) == count + 8
 
 
 def test_folders_named_like_odd_classes_work(tmp_path):

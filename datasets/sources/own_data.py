@@ -3,10 +3,9 @@
 import hashlib
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from datasets.bundle import Samples
 from datasets.config import DATASETS, USUAL_COLUMNS, Columns
 from datasets.errors import DataError, UnknownDataSet
 from datasets.images import is_image_name
@@ -17,13 +16,6 @@ from datasets.sources.reading import SPLIT_FOLDERS, Reading
 from datasets.text import did_you_mean
 
 EXPECTED = "a folder of class folders, of train/ and val/, a table path,label[,split] (.csv, .tsv), or a .zip of these"
-
-
-def read_own_data(
-    source: str, root: Path, *, columns: Columns = USUAL_COLUMNS, left_out: Collection[str] = frozenset()
-) -> Samples:
-    """The sample table of a person's own data, as training wants it: without a fault but those of `left_out` files."""
-    return read_source(source, root, columns=columns).usable(left_out)
 
 
 def read_source(source: str, root: Path, *, columns: Columns = USUAL_COLUMNS) -> Reading:
