@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import nn
 from transformers import ResNetConfig, ResNetForImageClassification, ViTConfig, ViTForImageClassification
 from transformers.utils import logging as transformers_logging
 
-from vit.attention_maps import attention_weights
+from vit.attention_maps import attention_weights, maps_of
 from vit.config import HALF, IMAGENET_MEAN, IMAGENET_STD, ImageSpec, ModelConfig
 from vit.errors import WeightsError
 from vit.factory import build_model, image_spec
 from vit.param_groups import param_groups
-from vit.parts import parts
+from vit.parts import inputs_of, parts
 
 transformers_logging.disable_progress_bar()
 PREPROCESSOR = {"image_mean": IMAGENET_MEAN, "image_std": IMAGENET_STD, "resample": 3, "size": {"shortest_edge": 20}}
@@ -49,6 +50,85 @@ def test_a_local_folder_gives_the_logits_and_attention_of_transformers(folder: P
     torch.testing.assert_close(logits, expected.logits, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(attention, list(expected.attentions), atol=1e-5, rtol=0)
     torch.testing.assert_close(model(pictures()), expected.logits, atol=1e-5, rtol=1e-5)
+
+
+VISION = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 32}
+VISION |= {"image_size": 16, "patch_size": 4}
+DINO = {name: value for name, value in VISION.items() if name != "intermediate_size"} | {"mlp_ratio": 2}
+WORDS = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8, "vocab_size": 9}
+BACKBONES = {  # what a hub repository without a classifier holds: the library's class, and its settings
+    "dinov2": ("Dinov2Model", "Dinov2Config", DINO),
+    "dinov2_with_registers": ("Dinov2WithRegistersModel", "Dinov2WithRegistersConfig", DINO),
+    "dinov3_vit": ("DINOv3ViTModel", "DINOv3ViTConfig", VISION | {"num_register_tokens": 4}),
+    "vit_mae": ("ViTMAEModel", "ViTMAEConfig", VISION),
+    "beit": ("BeitModel", "BeitConfig", VISION),
+    "vit": ("ViTModel", "ViTConfig", VISION),
+    "siglip": ("SiglipModel", "SiglipConfig", {"vision_config": VISION, "text_config": WORDS}),
+    "clip": ("CLIPModel", "CLIPConfig", {"vision_config": VISION, "text_config": WORDS}),
+}
+
+
+def saved_backbone(kind: str, folder: Path) -> Any:
+    """A model of random weights without a head, saved as a repository of the hub holds it."""
+    torch.manual_seed(0)
+    name, settings, values = BACKBONES[kind]
+    model = getattr(transformers, name)(getattr(transformers, settings)(**values))
+    model.save_pretrained(folder)
+    return model.eval()
+
+
+@pytest.mark.parametrize("kind", BACKBONES)
+def test_a_bare_backbone_gets_a_head_and_everything_that_a_model_here_can(kind: str, tmp_path: Path) -> None:
+    library = saved_backbone(kind, tmp_path)
+    model = build_model(f"hf:{tmp_path}", num_classes=3, trainable="last:1").eval()
+    assert not model(pictures()).any()
+    head = parts(model).head[0]
+    with inputs_of(head) as features:
+        torch.nn.init.normal_(head.weight)
+        logits, attention = attention_weights(model, pictures())
+    alone = library.vision_model if hasattr(library, "vision_model") else library
+    order = {"noise": torch.arange(16.0).expand(2, -1)} if kind == "vit_mae" else {}
+    alone.config.mask_ratio = 0.0
+    expected = alone(pixel_values=pictures(), **order)
+    tokens = expected.last_hidden_state
+    width, patches = tokens.size(-1), tokens[:, -16:].mean(dim=1)
+    if kind not in ("beit", "vit"):  # transformers has classifiers of these, which have heads of their own kind
+        torch.testing.assert_close(features[0][:, -width:], patches, atol=1e-5, rtol=1e-5)
+        first = expected.pooler_output if kind != "vit_mae" else tokens[:, 0]
+        torch.testing.assert_close(features[0][:, :-width], first, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(model(pictures()), logits, atol=1e-5, rtol=1e-5)
+    assert [weights.shape[:2] for weights in attention] == [(2, 2)] * 3
+    if kind != "siglip":  # which has no class token: no map of what it sees
+        assert maps_of(model, pictures()).rollout.shape == (2, 4, 4)
+    assert [any(p.requires_grad for p in block.parameters()) for block in parts(model).blocks] == [False, False, True]
+    again = build_model(f"hf:{tmp_path}", num_classes=3, weights="none").eval()
+    again.load_state_dict(model.state_dict())
+    torch.testing.assert_close(again(pictures()), logits, atol=1e-5, rtol=1e-5)
+    assert build_model(f"hf:{tmp_path}", num_classes=3, image_size=24)(pictures(24)).shape == (2, 3)
+
+
+def test_a_model_of_timm_on_the_hub_is_timms_own(tmp_path: Path) -> None:
+    of_timm = {
+        "input_size": [3, 16, 16],
+        "mean": [0.4] * 3,
+        "std": [0.2] * 3,
+        "interpolation": "bicubic",
+        "crop_pct": 0.9,
+    }
+    shape = {"img_size": 16, "patch_size": 4, "depth": 2, "embed_dim": 16, "num_heads": 2}
+    settings = transformers.TimmWrapperConfig(
+        architecture="vit_tiny_patch16_224", model_args=shape, num_labels=5, pretrained_cfg=of_timm
+    )
+    library = transformers.TimmWrapperForImageClassification(settings).eval()
+    library.save_pretrained(tmp_path)
+    model = build_model(f"hf:{tmp_path}", num_classes=5).eval()
+    torch.testing.assert_close(model(pictures()), library(pictures()).logits, atol=1e-5, rtol=1e-5)
+    assert len(parts(model).blocks) == 2
+    assert not build_model(f"hf:{tmp_path}", num_classes=2)(pictures()).any()
+    spec = image_spec(ModelConfig(name=f"hf:{tmp_path}"))
+    assert spec == ImageSpec(16, (0.4,) * 3, (0.2,) * 3, "bicubic", crop_fraction=0.9)
+    with pytest.raises(ValueError, match="does not take image_size=24: "):
+        build_model(f"hf:{tmp_path}", num_classes=2, image_size=24)
 
 
 def test_another_size_interpolates_as_transformers_does(folder: Path) -> None:

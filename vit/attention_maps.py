@@ -33,7 +33,8 @@ def maps_of(model: nn.Module, images: Tensor) -> AttentionMaps:
         if any(len(weights) != len(images) or weights.shape != attention[0].shape for weights in attention):
             raise ValueError(f"{type(model).__name__} attends within parts of an image: no map has a place for them")
         maps = head_map(model, rollout(attention)).float()
-        distance = attention_distance(attention, patch_size=images.size(-1) // maps.size(-1))
+        placed = [without_extra_tokens(model, weights) for weights in attention]
+        distance = attention_distance(placed, patch_size=images.size(-1) // maps.size(-1))
     return AttentionMaps(logits, attention, maps, distance)
 
 
@@ -141,9 +142,20 @@ def head_map(model: nn.Module, weights: Tensor) -> Tensor:
 
     That is the class token, or the mean of all patches for a model that `pools_patches`.
     """
+    weights = without_extra_tokens(model, weights)
     if pools_patches(model):
         weights = weights[:, 1:].mean(dim=1, keepdim=True).expand(-1, weights.size(1), -1)
     return class_map(weights)
+
+
+def without_extra_tokens(model: nn.Module, weights: Tensor) -> Tensor:
+    """(..., T, T) without the rows and columns of the tokens between the class token and the patches, such as DINOv2's
+    registers; what reached a patch through them is still in it."""
+    first = 1 + getattr(getattr(model, "_orig_mod", model), "extra_tokens", 0)
+    if first == 1:
+        return weights
+    kept = [0, *range(first, weights.size(-1))]
+    return weights[..., kept, :][..., kept]
 
 
 def pools_patches(model: nn.Module) -> bool:

@@ -1,9 +1,11 @@
-"""Hugging Face image classifiers by id or folder (`hf:google/vit-base-patch16-224`), when `transformers` is installed.
+"""Hugging Face models by id or folder (`hf:google/vit-base-patch16-224`), when `transformers` is installed: image
+classifiers, and backbones that have no classifier of their own (DINOv3, ViT-MAE, the picture half of CLIP and SigLIP).
 
 transformers is imported inside the functions, so that one line says how to get it. Weights are read from .safetensors;
 code that comes with a model is never run.
 """
 
+import dataclasses
 import inspect
 import json
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from vit.config import AT_HAND, HALF, HF_PREFIX, ImageSpec, ModelConfig, refuse_options
@@ -19,22 +22,64 @@ from vit.errors import WeightsError, imported
 from vit.parts import Parts
 
 _LACKS = ("stochastic_depth", "pool", "patch_embedding", "representation_size", "attention", "weights_source")
+_TIMM = "timm_wrapper"
 _RESAMPLE: dict[int, Literal["nearest", "bilinear", "bicubic"]] = {0: "nearest", 2: "bilinear", 3: "bicubic"}
+
+
+class Backbone(nn.Module):
+    """A transformers model without a classifier, and a Linear on what DINOv2's authors give it (Oquab et al. 2023,
+    arXiv:2304.07193): what the model itself pools, or else its class token, beside the mean of the patches."""
+
+    def __init__(self, model: Any, *, example: Tensor, options: dict[str, bool], num_classes: int) -> None:
+        super().__init__()
+        self.base_model, self.config = model, model.config
+        # ViT-MAE, told to hide no patch, shuffles them all the same unless it is given their order.
+        shuffles = "noise" in inspect.signature(model.forward).parameters
+        patches = (example.size(-1) // model.config.patch_size) ** 2 if shuffles else 0
+        self.register_buffer("order", torch.arange(float(patches))[None], persistent=False)
+        names = [name.rpartition(".")[2] for name, _ in model.named_parameters()]
+        self.class_tokens = int("cls_token" in names or "class_embedding" in names)
+        with torch.no_grad():
+            width = self.features(self.output_of(example, **options)).size(1)
+        self.classifier = nn.Linear(width, num_classes)
+
+    def output_of(self, pixel_values: Tensor, **options: Any) -> Any:
+        order = self.get_buffer("order")
+        if order.numel():
+            options["noise"] = order.expand(len(pixel_values), -1)
+        return self.base_model(pixel_values=pixel_values, **options)
+
+    def features(self, output: Any) -> Tensor:
+        """(B, D) or (B, 2 D)"""
+        tokens, pooled = output.last_hidden_state, output.get("pooler_output")
+        before = self.class_tokens + extra_tokens(self.config)
+        features = [tokens[:, before:].mean(dim=1)]
+        if pooled is not None or self.class_tokens:
+            features.insert(0, tokens[:, 0] if pooled is None else pooled)
+        return torch.cat(features, dim=1)
+
+    def forward(self, pixel_values: Tensor, **options: Any) -> Any:
+        output = self.output_of(pixel_values, **options)
+        output["logits"] = self.classifier(self.features(output))
+        return output
+
+    def set_attn_implementation(self, name: str) -> None:
+        self.base_model.set_attn_implementation(name)
+
+
+def extra_tokens(settings: Any) -> int:
+    """Tokens between the class token and the patches: registers (Darcet et al. 2023), DeiT's for its teacher."""
+    return getattr(settings, "num_register_tokens", 0) + (getattr(settings, "model_type", "") == "deit")
 
 
 class HuggingFaceClassifier(nn.Module):
     """A transformers classifier that takes images and returns logits, as every model here does."""
 
-    def __init__(self, model: Any, *, image_size: int) -> None:
+    def __init__(self, model: Any, *, options: dict[str, bool]) -> None:
         super().__init__()
-        self.model = model
-        settings = model.config.to_dict()
-        native = settings.get("image_size", image_size)
-        accepts = "interpolate_pos_encoding" in inspect.signature(model.forward).parameters
-        if image_size != native and "patch_size" in settings and not accepts:
-            raise ValueError(f"{type(model).__name__} takes image_size={native} only, got {image_size}")
-        # Without positions (a ResNet, a ConvNeXt) there is nothing to interpolate: any size goes in as it is.
-        self.options = {"interpolate_pos_encoding": True} if accepts and image_size != native else {}
+        self.model, self.options = model, options
+        self.extra_tokens = extra_tokens(model.config)
+        """Those between the class token and the patches, of which no map has a place."""
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, S, S) -> logits (B, classes)."""
@@ -65,29 +110,76 @@ def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
     """The classifier that `config.name` means, with its weights; a new zero head where `num_classes` is not its own.
     Raises ValueError: transformers is not installed, or an option this model does not have. WeightsError: no such model
     here or on the hub, or no .safetensors."""
-    auto = _transformers().AutoModelForImageClassification
     refuse_options(config, _LACKS)
     if config.weights not in (None, "none"):
         raise ValueError(f"{config.name} brings its own weights; weights={config.weights!r} must be none or left out")
     settings = _settings(config)
     described = settings.to_dict()
     settings.update(_changes(config, described))
-    with _refusals_of_the_hub(config):
-        if config.weights == "none":
-            model = auto.from_config(settings, trust_remote_code=False)
-        else:
-            model = auto.from_pretrained(
-                _source(config), config=settings, use_safetensors=True, trust_remote_code=False
-            )
+    model = _load(config, settings).float()
     channels = described.get("num_channels", 3)
     if config.in_channels != channels:
         raise ValueError(f"{config.name} takes {channels} channels, got in_channels={config.in_channels}")
+    size = config.image_size or _native_size(settings)
+    example = torch.zeros(1, channels, size, size)
+    try:
+        whole = _classifier(model, example, num_classes)
+        with torch.no_grad():
+            whole.eval()(example)  # some sizes are refused in no other way
+    except (AssertionError, RuntimeError, ValueError) as error:
+        raise ValueError(f"{config.name} does not take image_size={size}: {str(error).splitlines()[0]}") from None
+    return whole.train()
+
+
+def _classifier(model: Any, example: Tensor, num_classes: int) -> nn.Module:
+    """The library's model as a classifier of `num_classes`; a new head is zero."""
+    if model.config.model_type == _TIMM:  # timm's own model, as vit/timm_models.py returns it
+        if model.timm_model.num_classes != num_classes:
+            model.timm_model.reset_classifier(num_classes)
+            _zero(model.timm_model.get_classifier())
+        return model.timm_model.to(memory_format=torch.channels_last)
+    options = _options(model, example.size(-1))
+    if not _classifies(model.config):
+        model = Backbone(model.eval(), example=example, options=options, num_classes=num_classes)
+        _zero(model.classifier)
     _replace_head(model, num_classes)
-    return HuggingFaceClassifier(model.float(), image_size=config.image_size or described.get("image_size") or 224)
+    return HuggingFaceClassifier(model, options=options)
+
+
+def _options(model: Any, image_size: int) -> dict[str, bool]:
+    """What the model's forward needs to be told. Without learnt positions (a ResNet, a ConvNeXt, DINOv3) or where they
+    are always interpolated (DINOv2) any size goes in as it is."""
+    other = image_size != getattr(model.config, "image_size", image_size)
+    accepts = "interpolate_pos_encoding" in inspect.signature(model.forward).parameters
+    return {"interpolate_pos_encoding": True} if accepts and other else {}
+
+
+def _load(config: ModelConfig, settings: Any) -> Any:
+    """The library's model: a classifier where it has a class for that, else the bare backbone."""
+    library = _transformers()
+    kind = library.AutoModelForImageClassification if _classifies(settings) else library.AutoModel
+    with _refusals_of_the_hub(config):
+        if config.weights == "none":
+            return kind.from_config(settings, trust_remote_code=False)
+        if not _classifies(settings):
+            kind = library.models.auto.modeling_auto.MODEL_MAPPING[type(settings)]  # AutoModel would read both halves
+            return kind.from_pretrained(_source(config), config=settings, use_safetensors=True)
+        return kind.from_pretrained(_source(config), config=settings, use_safetensors=True, trust_remote_code=False)
+
+
+def _classifies(settings: Any) -> bool:
+    """Whether the library has an image classifier of this kind."""
+    known = _transformers().models.auto.modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING
+    return type(settings) in known
+
+
+def _native_size(settings: Any) -> int:
+    size = getattr(settings, "pretrained_cfg", {}).get("input_size") or getattr(settings, "image_size", None) or 224
+    return size if isinstance(size, int) else size[-1]
 
 
 def native_size(config: ModelConfig) -> int:
-    return _settings(config).to_dict().get("image_size") or 224
+    return _native_size(_settings(config))
 
 
 def image_spec(config: ModelConfig) -> ImageSpec:
@@ -95,7 +187,11 @@ def image_spec(config: ModelConfig) -> ImageSpec:
 
     One thing differs: many Hugging Face processors squeeze the picture into a square, here it keeps its proportions.
     """
-    native, cached_file = native_size(config), _transformers().utils.cached_file
+    settings, cached_file = _settings(config), _transformers().utils.cached_file
+    native, of_timm = _native_size(settings), getattr(settings, "pretrained_cfg", None)
+    if of_timm:
+        spec = ImageSpec(config.image_size or native, tuple(of_timm["mean"]), tuple(of_timm["std"]))
+        return dataclasses.replace(spec, interpolation=of_timm["interpolation"], crop_fraction=of_timm["crop_pct"])
     with _refusals_of_the_hub(config):
         path = cached_file(_source(config), "preprocessor_config.json", _raise_exceptions_for_missing_entries=False)
     values = json.loads(Path(path).read_text()) if path else {}
@@ -124,9 +220,11 @@ def _source(config: ModelConfig) -> str:
 
 
 def _settings(config: ModelConfig) -> Any:
+    """Of a model of pictures and words, those of its half for pictures."""
     auto = _transformers().AutoConfig
     with _refusals_of_the_hub(config):
-        return auto.from_pretrained(_source(config), trust_remote_code=False)
+        settings = auto.from_pretrained(_source(config), trust_remote_code=False)
+    return getattr(settings, "vision_config", settings)
 
 
 def _changes(config: ModelConfig, settings: dict[str, Any]) -> dict[str, Any]:
@@ -142,6 +240,8 @@ def _changes(config: ModelConfig, settings: dict[str, Any]) -> dict[str, Any]:
             raise ValueError(f"{config.name} has no option {option}, got {value}")
     if config.layer_norm_eps is not None:
         changes["layer_norm_eps"] = config.layer_norm_eps
+    if "mask_ratio" in settings:  # ViT-MAE's: a classifier sees the whole picture
+        changes["mask_ratio"] = 0.0
     return changes
 
 
@@ -160,14 +260,18 @@ def _replace_head(model: Any, num_classes: int) -> None:
             f"{type(model).__name__} does not end in a Linear named `classifier`: its head cannot be replaced"
         )
     if last.out_features != num_classes:
-        new = nn.Linear(last.in_features, num_classes)
-        nn.init.zeros_(new.weight)
-        nn.init.zeros_(new.bias)
+        new = _zero(nn.Linear(last.in_features, num_classes))
         if isinstance(head, nn.Sequential):
             head[-1] = new
         else:
             model.classifier = new
         model.config.num_labels = model.num_labels = num_classes
+
+
+def _zero(head: nn.Linear) -> nn.Linear:
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    return head
 
 
 def _transformers() -> Any:
