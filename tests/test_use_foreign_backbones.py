@@ -1,4 +1,4 @@
-"""Backbones of timm, from the first step to every use of the result; random weights, tiny images."""
+"""Backbones of timm and of the hub, from the first step to every use of the result; random weights, tiny images."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hub_backbones import saved_backbone
 from small_run import labelled_photos
 
 from datasets.config import DataConfig
@@ -24,8 +25,9 @@ pytest.importorskip("timm", reason="requirements-extras.txt is not installed")
 
 def config_of(tmp_path: Path, epochs: int, **model) -> RunConfig:
     data = labelled_photos(tmp_path / "photos", n=8)
+    weights = None if model["name"].startswith("hf:") else "none"
     return RunConfig(
-        model=ModelConfig(**{"weights": "none"} | model),
+        model=ModelConfig(**{"weights": weights} | model),
         data=DataConfig(source=str(data), augment="none", batch_size=8, workers=0),
         train=TrainConfig(epochs=epochs, device="cpu", amp="off"),
         output=OutputConfig(output_dir=tmp_path / "runs", run_name="r", tb="scalars"),
@@ -42,10 +44,19 @@ def config_of(tmp_path: Path, epochs: int, **model) -> RunConfig:
         ("efficientnet_lite0_vit", "all", True),
         ("timm:test_vit", "last:1", False),
         ("timm:test_convnext", "head", False),
+        ("hf:dinov2_with_registers", "last:1", True),
+        ("hf:dinov3_vit", "head", True),
+        ("hf:vit_mae", "all", True),
+        ("hf:siglip", "last:1", True),
+        ("hf:clip", "head", True),
     ],
 )
 def test_a_run_is_resumed_evaluated_exported_and_explained(name, trainable, attends, tmp_path, capsys) -> None:
     size = 160 if name.startswith("timm") else 64
+    if name.startswith("hf:"):
+        size = 24  # not the model's own 16
+        saved_backbone(name.removeprefix("hf:"), tmp_path / "hub")
+        name = f"hf:{tmp_path / 'hub'}"
     result = train(config_of(tmp_path, 1, name=name, trainable=trainable, image_size=size))
     assert (name not in WHAT_THEY_ARE) or WHAT_THEY_ARE[name] in capsys.readouterr().out
     resumed = resume(result.run_dir, epochs=2)

@@ -33,21 +33,11 @@ class Backbone(nn.Module):
     def __init__(self, model: Any, *, example: Tensor, options: dict[str, bool], num_classes: int) -> None:
         super().__init__()
         self.base_model, self.config = model, model.config
-        # ViT-MAE, told to hide no patch, shuffles them all the same unless it is given their order.
-        shuffles = "noise" in inspect.signature(model.forward).parameters
-        patches = (example.size(-1) // model.config.patch_size) ** 2 if shuffles else 0
-        self.register_buffer("order", torch.arange(float(patches))[None], persistent=False)
         names = [name.rpartition(".")[2] for name, _ in model.named_parameters()]
         self.class_tokens = int("cls_token" in names or "class_embedding" in names)
         with torch.no_grad():
-            width = self.features(self.output_of(example, **options)).size(1)
+            width = self.features(model(pixel_values=example, **options)).size(1)
         self.classifier = nn.Linear(width, num_classes)
-
-    def output_of(self, pixel_values: Tensor, **options: Any) -> Any:
-        order = self.get_buffer("order")
-        if order.numel():
-            options["noise"] = order.expand(len(pixel_values), -1)
-        return self.base_model(pixel_values=pixel_values, **options)
 
     def features(self, output: Any) -> Tensor:
         """(B, D) or (B, 2 D)"""
@@ -59,7 +49,7 @@ class Backbone(nn.Module):
         return torch.cat(features, dim=1)
 
     def forward(self, pixel_values: Tensor, **options: Any) -> Any:
-        output = self.output_of(pixel_values, **options)
+        output = self.base_model(pixel_values=pixel_values, **options)
         output["logits"] = self.classifier(self.features(output))
         return output
 
@@ -220,10 +210,13 @@ def _source(config: ModelConfig) -> str:
 
 
 def _settings(config: ModelConfig) -> Any:
-    """Of a model of pictures and words, those of its half for pictures."""
-    auto = _transformers().AutoConfig
+    """Of a model of pictures and words, those of its half for pictures; of ViT-MAE those of the ViT that it is without
+    its masks (He et al. 2021, arXiv:2111.06377: the same names, the same numbers)."""
+    library = _transformers()
     with _refusals_of_the_hub(config):
-        settings = auto.from_pretrained(_source(config), trust_remote_code=False)
+        settings = library.AutoConfig.from_pretrained(_source(config), trust_remote_code=False)
+    if settings.model_type == "vit_mae":
+        return library.ViTConfig.from_dict(settings.to_dict() | {"model_type": "vit"})
     return getattr(settings, "vision_config", settings)
 
 
@@ -240,8 +233,6 @@ def _changes(config: ModelConfig, settings: dict[str, Any]) -> dict[str, Any]:
             raise ValueError(f"{config.name} has no option {option}, got {value}")
     if config.layer_norm_eps is not None:
         changes["layer_norm_eps"] = config.layer_norm_eps
-    if "mask_ratio" in settings:  # ViT-MAE's: a classifier sees the whole picture
-        changes["mask_ratio"] = 0.0
     return changes
 
 
