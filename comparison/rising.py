@@ -1,7 +1,5 @@
 """Whether an arm was still getting better when its budget ended: then a verdict on it is one on the budget too."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 They are safetensors files, which hold tensors and JSON and nothing else. Before format 2 they were torch files (.pt).
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re
@@ -85,11 +83,8 @@ def named_like_checkpoints(folder: Path, kind: str) -> list[Path]:
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Load a checkpoint with all weights of its model, after checking it against the hash in its name.
-
-    Raises:
-        CheckpointError: damaged, not ours, or of a later format.
-    """
+    """Load a checkpoint with all weights of its model, after checking it against the hash in its name. Raises
+    CheckpointError: damaged, not ours, or of a later format."""
     data = read_file(path)
     # While a probe on cached features trains, its files hold the head alone; older runs kept the rest in the best one.
     if data.get("head_only") or data.get("frozen_in_best"):

@@ -3,8 +3,6 @@
 Signals are the first process's business: it tells the others to save and stop. However it ends, they end too.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import pickle
@@ -45,11 +43,8 @@ class Worker:
             self.pipe.send((function, item))
 
     def take(self) -> tuple[Any, Any]:
-        """The item, and what became of it.
-
-        Raises:
-            TrainingError: the process was killed. Else what the function raised there.
-        """
+        """The item, and what became of it. Raises TrainingError: the process was killed. Else what the function raised
+        there."""
         item, self.item = self.item, None
         try:
             result = self.pipe.recv()

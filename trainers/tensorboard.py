@@ -14,8 +14,6 @@ TensorBoard (2.21.0, pinned) does not do by itself.
 The step is the optimizer step everywhere. What is drawn is in `trainers/pictures.py`.
 """
 
-from __future__ import annotations
-
 import html
 import io
 import threading

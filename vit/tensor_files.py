@@ -98,10 +98,7 @@ def from_bytes(content: bytes) -> dict[str, Any]:
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors of a safetensors file, in memory of their own, and its metadata, once its seal is found to be right.
-
-    Raises:
-        WeightsError: damaged, or another kind of file.
-    """
+    Raises WeightsError: damaged, or another kind of file."""
     from safetensors import SafetensorError, safe_open
 
     if path.exists() and not path.is_file():
