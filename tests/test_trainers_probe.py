@@ -189,7 +189,7 @@ def test_an_epoch_of_seconds_does_not_write_the_whole_backbone(tmp_path, monkeyp
 
     monkeypatch.setattr(CheckpointWriter, "__call__", counted)
     train(probe_config(tmp_path, epochs=8))
-    assert whole == ["best.pt"]
+    assert whole == ["best"]
 
 
 def test_a_probe_whose_best_checkpoint_is_gone_or_damaged_says_which_weights_are_missing(tmp_path, capsys):

@@ -50,6 +50,8 @@ class CheckpointWriter:
             with open(aside, "wb") as file:
                 digest = write_tree(file, checkpoint)
             final = self.folder / f"{stem}_{digest[:8]}.safetensors"
+            if final.is_dir():  # no checkpoint, so somebody else's
+                final.rename(final.with_name(f"not_{final.name}"))
             put(aside, final)
         except OSError as error:
             raise OSError(f"checkpoint {stem} could not be written to {self.folder}: {error}") from error
@@ -91,9 +93,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         beside = [*checkpoints(path.parent, "backbone"), *checkpoints(path.parent, "best")]
         rest = next((other for other in beside if other != path), None)
         if rest is None:
-            raise CheckpointError(
-                f"{path.parent} has no backbone_* file, which holds the frozen weights of {path.name}"
-            )
+            raise CheckpointError(f"{path.parent} has no backbone_*, which holds the frozen weights of {path.name}")
         data["model"] = read_file(rest)["model"] | data["model"]
     return data
 
@@ -108,7 +108,7 @@ def read_file(path: Path) -> dict[str, Any]:
             data = read_tree(path)
             require_whole(path, data.pop(SEAL, ""))
     except WeightsError as error:
-        raise CheckpointError(str(error)) from error
+        raise CheckpointError(f"checkpoint {error}") from error
     if not isinstance(data, dict) or "format_version" not in data or "model" not in data:
         raise CheckpointError(f"{path} is not a checkpoint of this application: it has no 'model' and 'format_version'")
     if data["format_version"] > FORMAT_VERSION:
@@ -131,7 +131,7 @@ def require_whole(path: Path, digest: str | None = None) -> None:
             try:
                 digest = require_seal(path) or hashlib.file_digest(file, "sha256").hexdigest()
             except WeightsError as error:
-                raise CheckpointError(str(error)) from error
+                raise CheckpointError(f"checkpoint {error}") from error
     if match is not None and digest and digest[:8] != match["hash"]:
         raise CheckpointError(f"checkpoint {path} is damaged: its name says {match['hash']}, its bytes {digest[:8]}")
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import mmap
+import os
 import re
 from collections.abc import Callable, Mapping
 from io import BytesIO
@@ -101,7 +102,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     Raises WeightsError: damaged, or another kind of file."""
     from safetensors import SafetensorError, safe_open
 
-    if path.exists() and not path.is_file():
+    if os.path.lexists(path) and not path.is_file():
         raise WeightsError(f"{path} is no file")
     require_seal(path)
     try:
