@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
@@ -14,6 +14,7 @@ from vit.config import ModelConfig, require_finite
 
 if TYPE_CHECKING:
     from comparison.plan import Request
+    from comparison.runs import Certainty
 
 ARM_OPTIONS = {*flags(ModelConfig), *flags(TrainConfig), "--augment", "--batch-size"} - {
     "--seed", "--epochs", "--device", "--max-minutes", "--patience", "--select", "--loop", "--model", "--threads"
@@ -40,6 +41,13 @@ class Options(RunConfig):
     """Models to compare, each as MODEL[,option=value...]: "vit_b_16,weights=none,trainable=last:4"."""
     seeds: int = 3
     """Runs per arm, with --seed and the numbers that follow it."""
+    until_sure: bool = False
+    """Add seed after seed until a verdict is certain: one arm is better, or they are the same within --margin; it ends
+    undecided after --max-seeds or --max-minutes. With run directories: look at their seeds one after the other."""
+    margin: float = 1.0
+    """Points of accuracy below which a difference is none, for --until-sure."""
+    max_seeds: int = 10
+    """Runs per arm that --until-sure may take."""
     labels: tuple[str, ...] = ()
     """Compare at each of these numbers of training labels per class; all: every training image."""
     jobs: Jobs = "auto"
@@ -60,6 +68,12 @@ class Options(RunConfig):
         require_jobs(self.jobs)
         if self.seeds < 1:
             raise ValueError(f"seeds={self.seeds} must be at least 1")
+        if self.until_sure and self.seeds != Options.seeds:
+            raise ValueError("--until-sure adds seeds by itself: --max-seeds in place of --seeds says how many")
+        if not self.until_sure and (self.margin, self.max_seeds) != (Options.margin, Options.max_seeds):
+            raise ValueError("--margin and --max-seeds say when --until-sure may stop: add it")
+        if not 0 < self.margin < 100 or self.max_seeds < 2:
+            raise ValueError(f"margin={self.margin} must be greater than 0, and max_seeds={self.max_seeds} at least 2")
         if min(self.images_seen, default=1) < 1:
             raise ValueError(f"images_seen={self.images_seen} must be at least 1")
         if self.lr_grid is not None and (not self.lr_grid or min(self.lr_grid) <= 0):
@@ -79,7 +93,7 @@ def main(options: Options) -> int:
     from trainers.defaults import SMALL_IMAGES
 
     if options.runs:
-        compare_runs(options.runs, options.output)
+        compare_runs(options.runs, options.output, certainty=certainty_of(options))
         return 0
     compare_arms(request_of(options), jobs=None if options.jobs == "auto" else options.jobs)
     if not options.arms and options.data.source in SMALL_IMAGES:
@@ -95,19 +109,30 @@ def request_of(options: Options) -> Request:
     from comparison.arms import default_arms
     from comparison.plan import Request, labels_of
 
-    base = RunConfig(**sections(options))
+    base, certainty = RunConfig(**sections(options)), certainty_of(options)
+    if certainty is not None:
+        base = replace(base, train=replace(base.train, max_minutes=None))  # of all runs, not of each
     if base.model.name != "auto":
         raise UsageError(f"--model {base.model.name}: compare takes its models from --arms")
     return Request(
         base=base,
         arms=tuple(parse_arm(text, base) for text in options.arms or default_arms(base.data.source)),
-        seeds=options.seeds,
+        seeds=certainty.max_seeds if certainty else options.seeds,
+        certainty=certainty,
         labels=labels_of(options.labels) or (base.data.labels_per_class,),
         images_seen=options.images_seen,
         tune_lr=options.tune_lr,
         lr_grid=options.lr_grid,
         minutes=options.minutes,
     )
+
+
+def certainty_of(options: Options) -> Certainty | None:
+    from comparison.runs import Certainty
+
+    if not options.until_sure:
+        return None
+    return Certainty(options.margin / 100, options.max_seeds, options.train.max_minutes)
 
 
 def parse_arm(text: str, base: RunConfig) -> RunConfig:

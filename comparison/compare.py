@@ -7,7 +7,7 @@ from pathlib import Path
 
 from comparison.plan import Plan, Request, find_folder
 from comparison.protocol import announce, known_problems, protocol
-from comparison.runs import Comparison, Condition, group_into_arms, left_out, read_run, require_same_data
+from comparison.runs import Certainty, Comparison, Condition, group_into_arms, left_out, read_run, require_same_data
 from comparison.timing import settle_time
 from comparison.train_arms import train_arms
 from datasets.splits import write_split
@@ -66,11 +66,12 @@ def run_plan(plan: Plan) -> Comparison:
         warnings=warnings,
         command=command(),
         tuning=tuple(tuning),
+        certainty=plan.request.certainty,
         scored="held-out validation" if plan.split.halved else "",
     )
 
 
-def compare_runs(names: Sequence[str], output: OutputConfig) -> None:
+def compare_runs(names: Sequence[str], output: OutputConfig, *, certainty: Certainty | None = None) -> None:
     """Compare finished runs, unchanged. Where they have no test images, the weights of their last epochs are scored on
     their validation images. Raises FileNotFoundError, DataError, CheckpointError: a run is missing, not whole, or was
     given other images."""
@@ -93,6 +94,7 @@ def compare_runs(names: Sequence[str], output: OutputConfig) -> None:
         ),
         warnings=left_out(runs, arms),
         command=command(),
+        certainty=certainty,
     )
     folder = free_folder(output, data["source"], "compare")
     show(comparison, folder, watch=folder.parent)

@@ -58,7 +58,7 @@ def _accuracy_by_labels(results: Sequence[ConditionResult]) -> Picture:
     figure = figures.accuracy_by_labels(
         conditions[0].names,
         [condition.labels for condition in conditions],
-        100 * np.array([[arm.accuracies for arm in condition.arms] for condition in conditions]),
+        [[100 * arm.accuracies for arm in condition.arms] for condition in conditions],
         100
         * np.array([[(row.scores.wilson_low, row.scores.wilson_high) for row in result.arms] for result in results]),
     )

@@ -36,7 +36,7 @@ def write_events(folder: Path, verdict: str, pictures: Sequence[Picture], result
         }
         writer.add_custom_scalars({f"mean over the seeds and its {1 - LEVEL:.0%} interval": charts})
     for place, slug in enumerate(slugs(conditions[0].names)):
-        seeds = len(conditions[0].arms[place].runs)
+        seeds = "-".join(map(str, sorted({len(condition.arms[place].runs) for condition in conditions})))
         with failures_kept(), SummaryWriter(log_dir=str(folder / f"{slug}_n{seeds}")) as writer:
             for condition in conditions:
                 write_means(writer, condition.arms[place], condition)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 
 from comparison.arms import PlannedArm, measure_arms
+from comparison.runs import Certainty
 from datasets.config import DataConfig
 from datasets.shared_split import shared_split
 from datasets.splits import TRAIN, VAL, subset_training
@@ -45,6 +46,8 @@ class Request:
     lr_grid: tuple[float, ...] | None = None
     minutes: float | None = None
     """Time for all runs together, which sets their epochs."""
+    certainty: Certainty | None = None
+    """`seeds` are then the most; fewer may do."""
 
 
 def labels_of(words: Sequence[str]) -> tuple[int | None, ...]:

@@ -3,12 +3,15 @@
 from collections.abc import Iterator, Sequence
 
 from comparison.plan import Plan
+from comparison.runs import Certainty
 from datasets.shared_split import PRETRAINED_ON, copies_of_training_images
 from trainers import console
 
 
 def announce(plan: Plan) -> None:
     """Print one screen before the first run."""
+    from comparison.certainty import power_line  # scipy takes a second, which no import of this file shall
+
     request, split = plan.request, plan.split
     held_out = "; the set has no test images: half of val was held out" if split.halved else ""
     rows = [("data", f"{request.base.data.source}: {sizes(plan)}{held_out}")]
@@ -19,9 +22,12 @@ def announce(plan: Plan) -> None:
         budget = f"{images:,} images x {epochs:g} epochs = {round(images * epochs):,} images per run"
         rows.append(("budget", f"{labels_text(labels)}: {budget}"))
     tuned = "each arm tries every rate at its first seed" if plan.tuned else "rates are not tuned"
+    most = "at most " if request.certainty else ""
+    seen = power_line(split.size("test"), request.seeds)
     rows += [
         ("rates", f"{tuned} ({plan.why_tuned})"),
-        ("runs", f"{plan.number_of_runs}, seeds {', '.join(map(str, plan.seeds))}, {how_shared(plan)}"),
+        ("runs", f"{most}{plan.number_of_runs}, seeds {', '.join(map(str, plan.seeds))}, {how_shared(plan)}"),
+        ("power", f"{seen}, where runs disagree about a tenth of the images and seeds spread by a point"),
         ("folder", f"{plan.folder}{' (continued)' if plan.continued else ''}"),
         ("watch", f"tensorboard --logdir {plan.folder}"),
     ]
@@ -59,9 +65,20 @@ def protocol(plan: Plan) -> Iterator[str]:
     given = [arm.name for arm in plan.arms if arm.config.train.lr is not None]
     if given:
         yield f"The learning rate of {', '.join(given)} was given, not tuned."
+    if request.certainty:
+        yield certainty_text(request.certainty)
     yield (
         f"The epoch is chosen by validation {plan.select} alone; its weights are scored on the test "
         "images once, by the evaluator that training uses."
+    )
+
+
+def certainty_text(certainty: Certainty) -> str:
+    """How seeds were added."""
+    return (
+        f"Seeds were added, {certainty.max_seeds} at most, until each pair of arms was judged with certainty: one is "
+        f"better, or they are the same within {100 * certainty.margin:g} points. All looks together have one level of "
+        "5 %, of which each spends its share."
     )
 
 

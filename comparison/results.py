@@ -8,8 +8,9 @@ from itertools import combinations
 import numpy as np
 import torch
 
+from comparison.certainty import FIRST_LOOK, Decision, decide, sentence_of
 from comparison.rising import rise
-from comparison.runs import Arm, Comparison, Condition, Run
+from comparison.runs import Arm, Certainty, Comparison, Condition, Run
 from comparison.statistics import (
     LEVEL,
     PairedDifference,
@@ -72,6 +73,8 @@ class Pair:
     mcnemar: tuple[float, ...]
     """Exact p of every seed's two runs."""
     sentence: str
+    decision: Decision | None = None
+    """Where the verdict is to be certain."""
 
     @property
     def significant_seeds(self) -> int:
@@ -80,9 +83,11 @@ class Pair:
     @property
     def mark(self) -> str:
         """same, unclear, better or worse: the later arm beside the earlier."""
+        if self.decision is not None and self.decision.verdict != "better":
+            return "same" if self.decision.verdict == "same" else "unclear"
         if self.difference.identical:
             return "same"
-        if not is_claim(self.difference, self.adjusted_p):
+        if self.decision is None and not is_claim(self.difference, self.adjusted_p):
             return "unclear"
         return "better" if self.difference.mean > 0 else "worse"
 
@@ -109,14 +114,14 @@ def analyse(comparison: Comparison) -> tuple[ConditionResult, ...]:
     """Score every arm and judge every pair of arms, each condition by itself."""
     results = []
     for condition in comparison.conditions:
-        pairs = judge(condition, scored=comparison.scored_images)
+        pairs = judge(condition, scored=comparison.scored_images, certainty=comparison.certainty)
         against_first = (None, *pairs)  # the pairs with the first arm come first
         arms = [ArmResult(arm, score(arm), costs(arm), pair) for arm, pair in zip(condition.arms, against_first)]  # noqa: B905
         results.append(ConditionResult(condition, tuple(arms), pairs))
     return tuple(results)
 
 
-def judge(condition: Condition, *, scored: str) -> tuple[Pair, ...]:
+def judge(condition: Condition, *, scored: str, certainty: Certainty | None = None) -> tuple[Pair, ...]:
     """All pairs of arms, those with the first arm first; of more than two arms with Holm's correction."""
     couples = list(combinations(condition.arms, 2))
     differences = [paired_difference(second.correct, first.correct) for first, second in couples]
@@ -127,12 +132,16 @@ def judge(condition: Condition, *, scored: str) -> tuple[Pair, ...]:
     for (first, second), difference, p in zip(couples, differences, adjusted, strict=True):
         names, accuracies = (second.name, first.name), (second.accuracies.mean(), first.accuracies.mean())
         sentence = verdict(difference, names, accuracies, scored=scored, adjusted_p=p, pairs=len(couples))
+        decision = None
+        if certainty is not None and len(first.runs) >= FIRST_LOOK:
+            decision = decide(first.correct, second.correct, certainty, pairs=len(couples))
+            sentence = sentence_of(decision, (first.name, second.name), certainty, scored=scored)
         seen = [images_seen(arm) for arm in (second, first)]
         if seen[0] != seen[1]:
             sentence = f"{sentence.removesuffix('.')}; but they saw {seen[0]:,} and {seen[1]:,} training images."
         sentence += still_rising((first, second))
         of_seeds = tuple(mcnemar(a, b) for a, b in zip(first.correct, second.correct, strict=True))
-        pairs.append(Pair(difference, p, of_seeds, sentence))
+        pairs.append(Pair(difference, p, of_seeds, sentence, decision))
     return tuple(pairs)
 
 

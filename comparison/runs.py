@@ -107,6 +107,17 @@ class Condition:
 
 
 @dataclass(frozen=True)
+class Certainty:
+    """When a comparison that adds seeds may stop."""
+
+    margin: float = 0.01
+    """Differences of accuracy below this are none."""
+    max_seeds: int = 10
+    minutes: float | None = None
+    """No seed is added after this time."""
+
+
+@dataclass(frozen=True)
 class Comparison:
     """Everything that a report is made from."""
 
@@ -117,6 +128,8 @@ class Comparison:
     command: str
     tuning: tuple[dict[str, Any], ...] = ()
     """Rows with labels_per_class, arm, lr, val_accuracy, val_loss, chosen."""
+    certainty: Certainty | None = None
+    """Where the verdicts are to be certain, not those of a fixed number of seeds."""
     scored: str = ""
     """What the scored images are called, such as "held-out half of val"; by default the split of the runs."""
 

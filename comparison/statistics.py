@@ -9,14 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.stats import binom, binomtest, norm, t
 from torch import Tensor
 
 from trainers.calibration import confidence_bins
 
 LEVEL = 0.05
-RESAMPLES = 4000
 Bools = NDArray[np.bool_]
 
 
@@ -48,34 +47,95 @@ def mcnemar(correct_a: Bools, correct_b: Bools) -> float:
     return float(binomtest(only_a, only_a + only_b).pvalue) if only_a + only_b else 1.0
 
 
-def paired_difference(correct_a: Bools, correct_b: Bools, *, resamples: int = RESAMPLES) -> PairedDifference:
-    """Mean difference of two arms, both (K, N) on the same images and seeds, with a 95 % interval and a p.
+@dataclass(frozen=True)
+class Spread:
+    """What the difference of two runs on one image varies by, as variances: with the image, whatever the seed; with the
+    run, each image by itself; and with the seed, all images together."""
 
-    The standard error comes from a bootstrap over images and, where K > 1, over seeds. Two things make plain
-    resampling wrong. Drawing whole rows and columns counts what belongs to one seed and one image alone three times
-    (Owen 2007, "The pigeonhole bootstrap"), so seeds are drawn for the deviations of their means, reduced to what they
-    add to the spread of the images. And few seeds look too sure: their spread is too small by (K - 1) / K on average,
-    and 2 or 3 may lie together by chance (Efron and Tibshirani 1993, chapters 6 and 12). So the deviations are widened
-    by sqrt(K / (K - 1)), and the quantiles are Student's, of K - 1 degrees of freedom for the seeds' share of the
-    variance and of N - 1 for the rest (Cochran and Cox 1950). Two more images, one right for each arm alone, keep
-    unanimous results from looking certain (Bonett and Price 2012).
+    images: float
+    runs: float
+    seeds: float
+
+    def error(self, seeds: int, images: int) -> float:
+        """Standard error of the mean difference over so many seeds and images."""
+        return math.sqrt((self.images + self.runs / seeds) / images + self.seeds / seeds)
+
+    def share(self, seeds: int, images: int) -> float:
+        """Of the square of that error, what shows as spread between seeds."""
+        return min(1.0, (self.runs / images + self.seeds) / seeds / self.error(seeds, images) ** 2)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean difference, how sure it is, and why."""
+
+    centre: float
+    error: float
+    share: float
+    """Of the squared error, what was seen as spread between the seeds."""
+    seeds: int
+    images: int
+    spread: Spread
+
+    def half_width(self, level: float) -> float:
+        """Of the two-sided interval that leaves out so much."""
+        return self.error * float(quantile(level, self.share, self.seeds, self.images))
+
+    def p_value(self) -> float:
+        """The level at which the interval ends at 0: the quantile falls in it, so a fine logarithmic grid finds it."""
+        grid = np.append(np.logspace(-12, 0, 2401), 1.0)
+        quantiles = quantile(grid, self.share, self.seeds, self.images)
+        return float(np.interp(-abs(self.centre) / self.error, -quantiles, grid))
+
+
+def estimate(differences: NDArray[np.int8]) -> Estimate:
+    """The mean of differences (K, N) of -1, 0, 1 between two arms on the same seeds and images.
+
+    The variance of the mean is what a bootstrap over images and, where K > 1, over seeds finds, in closed form. Two
+    things make plain resampling wrong. Drawing whole rows and columns counts what belongs to one seed and one image
+    alone three times (Owen 2007, "The pigeonhole bootstrap"), so of the spread between seeds only that part counts
+    which it adds to the spread of the images. And few seeds look too sure: their spread is too small by (K - 1) / K on
+    average, and 2 or 3 may lie together by chance (Efron and Tibshirani 1993, chapters 6 and 12). So the variance has
+    K - 1 below it, and the quantiles are Student's, of K - 1 degrees of freedom for the seeds' share of the variance
+    and of N - 1 for the rest (Cochran and Cox 1950). Two more images, one right for each arm alone, keep unanimous
+    results from looking certain (Bonett and Price 2012).
+    """
+    seeds, n = len(differences), differences.shape[1] + 2
+    by_image = differences.mean(axis=0)
+    of_seeds = differences.sum(axis=1, dtype=np.int64) / n
+    centre = float(of_seeds.mean())
+    squares = float((by_image**2).sum())
+    of_images = ((squares + 2) / n - centre**2) / n  # the variance of the mean that the images bring
+    if seeds == 1:
+        return Estimate(centre, math.sqrt(of_images), 0.0, 1, n - 2, Spread(n * of_images, 0.0, 0.0))
+    deviations = float(((of_seeds - centre) ** 2).sum())
+    residuals = np.count_nonzero(differences) - seeds * squares - n * deviations
+    noise = max(0.0, residuals) / n / ((seeds - 1) * (n - 1) * seeds)
+    between = deviations / ((seeds - 1) * seeds)
+    variance = of_images + max(0.0, between - noise)
+    parts = Spread(n * max(0.0, of_images - noise), seeds * n * noise, seeds * max(0.0, between - noise))
+    return Estimate(centre, math.sqrt(variance), min(1.0, between / variance), seeds, n - 2, parts)
+
+
+def quantile(level: ArrayLike, share: float, seeds: int, images: int) -> NDArray[np.float64]:
+    """Two-sided quantile: Student's for the share of the variance that seeds bring, and for that of the images."""
+    of_images = t.isf(np.asarray(level) / 2, images + 1)
+    return of_images if seeds == 1 else share * t.isf(np.asarray(level) / 2, seeds - 1) + (1 - share) * of_images
+
+
+def paired_difference(correct_a: Bools, correct_b: Bools) -> PairedDifference:
+    """Mean difference of two arms, both (K, N) on the same images and seeds, with a 95 % interval and a p.
 
     Of 2,000 simulated pairs of equal arms, whose seeds spread by 0 to 3 points, at most 6 % are told apart for 1, 2, 3
     and 5 seeds (the slow tests); Satterthwaite's degrees of freedom told 13 % apart at 2 seeds, of 1,000 pairs.
 
     The p is at least that of the sign-flip test over images, which for K = 1 is McNemar's; the interval then holds 0.
     """
-    differences = correct_a.astype(np.int8) - correct_b.astype(np.int8)  # (K, N) of -1, 0, 1
-    seeds, images = differences.shape
-    mean = float(differences.mean())
-    patterns, counts = np.unique(differences, axis=1, return_counts=True)  # (K, P): images of one pattern are alike
-    padded = np.column_stack([patterns, np.ones(seeds), -np.ones(seeds)])
-    shares = np.append(counts, [1, 1]) / (images + 2)
-    centre = float(padded.mean(axis=0) @ shares)
-    error, of_seeds = _bootstrap_error(padded, shares, images + 2, resamples=resamples)
-    p = max(_p_value(abs(centre) / error, of_seeds, seeds, images), sign_flip(differences))
-    half = error * float(_quantile(LEVEL, of_seeds, seeds, images))
-    low, high = max(-1.0, centre - half), min(1.0, centre + half)
+    differences = correct_a.astype(np.int8) - correct_b.astype(np.int8)
+    mean, found = float(differences.mean()), estimate(differences)
+    p = max(found.p_value(), sign_flip(differences))
+    half = found.half_width(LEVEL)
+    low, high = max(-1.0, found.centre - half), min(1.0, found.centre + half)
     if p > LEVEL:
         low, high = min(low, 0.0), max(high, 0.0)
     return PairedDifference(
@@ -83,46 +143,11 @@ def paired_difference(correct_a: Bools, correct_b: Bools, *, resamples: int = RE
         low=min(low, mean),
         high=max(high, mean),
         p=p,
-        seeds=seeds,
-        images=images,
+        seeds=found.seeds,
+        images=found.images,
         identical=bool((correct_a == correct_b).all()),
-        seeds_wanted=seeds > 1 and p > LEVEL and abs(centre) > error * float(norm.isf(LEVEL / 2)),
+        seeds_wanted=found.seeds > 1 and p > LEVEL and abs(found.centre) > found.error * float(norm.isf(LEVEL / 2)),
     )
-
-
-def _bootstrap_error(
-    patterns: NDArray[np.float64], shares: NDArray[np.float64], images: int, *, resamples: int
-) -> tuple[float, float]:
-    """Standard error of the mean of patterns (K, P) that have `shares` (P,) of the images; and of its square the share
-    that comes with the seeds' spread."""
-    seeds = len(patterns)
-    generator = np.random.default_rng(0)
-    drawn = generator.multinomial(images, shares, size=resamples) / images  # (R, P)
-    by_image = patterns.mean(axis=0)  # (P,)
-    means = drawn @ by_image  # (R,)
-    if seeds == 1:
-        return float(means.std(ddof=1)), 0.0
-    deviations = patterns @ shares - by_image @ shares  # (K,)
-    residuals = patterns - by_image - deviations[:, None]
-    noise = float((residuals**2 @ shares).sum()) / ((seeds - 1) * (images - 1) * seeds)  # in the variance of the mean
-    spread = float((deviations**2).sum()) / ((seeds - 1) * seeds)
-    if spread > noise:
-        deviations = deviations * math.sqrt(seeds / (seeds - 1) * (spread - noise) / spread)
-        means = means + generator.multinomial(seeds, np.full(seeds, 1 / seeds), size=resamples) / seeds @ deviations
-    error = float(means.std(ddof=1))
-    return error, min(1.0, spread / error**2)
-
-
-def _quantile(p, share: float, seeds: int, images: int):
-    """Two-sided quantile at p: Student's for the share of the variance that seeds bring, and for that of the images."""
-    of_images = t.isf(np.asarray(p) / 2, images + 1)
-    return of_images if seeds == 1 else share * t.isf(np.asarray(p) / 2, seeds - 1) + (1 - share) * of_images
-
-
-def _p_value(statistic: float, share: float, seeds: int, images: int) -> float:
-    """The p whose quantile is `statistic`: the quantile falls in p, so a fine logarithmic grid finds it."""
-    grid = np.append(np.logspace(-12, 0, 2401), 1.0)
-    return float(np.interp(-statistic, -_quantile(grid, share, seeds, images), grid))
 
 
 def sign_flip(differences: NDArray[np.int8]) -> float:

@@ -14,7 +14,7 @@ from vit.config import WHAT_THEY_ARE
 
 WIDTH = 120
 MARKS = {"better": "+", "worse": "-", "unclear": "?", "same": "="}
-MARKS_EXPLAINED = "+ better than the first arm, - worse, ? these images and seeds cannot tell, = the same images right"
+MARKS_EXPLAINED = "+ better than the first arm, - worse, ? these images and seeds cannot tell, = the same"
 Results = Sequence[ConditionResult]
 Table = tuple[list[str], list[list[str]]]
 """Header and cells."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 from comparison.arms import PlannedArm
 from comparison.plan import Plan
 from comparison.protocol import labels_text, rates_text
-from comparison.runs import Arm, Condition, read_run, require_same_data
+from comparison.runs import Arm, Certainty, Condition, read_run, require_same_data
 from trainers import console, process
 from trainers.config import RunConfig, data_folder
 from trainers.errors import Diverged, TrainingError
@@ -62,7 +63,10 @@ def train_arms(plan: Plan) -> tuple[list[Condition], list[dict[str, Any]]]:
     with side_by_side(plan.sharing.jobs, plan.sharing.gpus) as each:
         training = Training(plan, each)
         training.choose_rates()
-        training.add_seeds(training.cells, plan.seeds)
+        if plan.request.certainty is None:
+            training.add_seeds(training.cells, plan.seeds)
+        else:
+            training.add_until_sure(plan.request.certainty)
     return [training.condition(place) for place in range(len(plan.request.labels))], training.tuning
 
 
@@ -75,7 +79,8 @@ class Training:
         self.rates = {cell: rates[0] for cell in self.cells if len(rates := plan.rates(self.arm(cell))) == 1}
         self.folders: dict[Cell, dict[int, Path]] = {cell: {} for cell in self.cells}
         self.tuning: list[dict[str, Any]] = []
-        self.progress = Progress(plan.number_of_runs, plan.all_work, plan.sharing.jobs)
+        known = plan.request.certainty is None
+        self.progress = Progress(plan.number_of_runs, plan.all_work if known else 0.0, plan.sharing.jobs)
 
     def arm(self, cell: Cell) -> PlannedArm:
         return self.plan.arms[cell[1]]
@@ -108,6 +113,21 @@ class Training:
             if result is None:
                 raise TrainingError(f"{task.title} diverged: choose other rates by --lr-grid, or lr=R of its arm")
             self.folders[task.cell][task.seed] = result.run_dir
+
+    def add_until_sure(self, certainty: Certainty) -> None:
+        """Train seed by seed, where the arms are not judged with certainty yet."""
+        from comparison.certainty import FIRST_LOOK, unsure  # scipy would count as memory of the runs before
+
+        self.add_seeds(self.cells, self.plan.seeds[:FIRST_LOOK])
+        for number, seed in enumerate(self.plan.seeds[FIRST_LOOK:], FIRST_LOOK):
+            conditions = [self.condition(place) for place in range(len(self.plan.request.labels))]
+            arms = [[arm.correct[:number] for arm in condition.arms] for condition in conditions]
+            places = [place for place, correct in enumerate(arms) if unsure(correct, certainty)]
+            if not places or self.progress.seconds > 60 * (certainty.minutes or math.inf):
+                return
+            names = ", ".join(conditions[place].title for place in places)
+            console.say(f"{'look':>9}  after {number} seeds not certain yet: {names}")
+            self.add_seeds([cell for cell in self.cells if cell[0] in places], [seed])
 
     def condition(self, place: int) -> Condition:
         """The runs under one condition, of the seeds that are there."""
@@ -144,12 +164,17 @@ def _tuning_row(lr: float | None, result: RunResult | None) -> dict[str, Any]:
 
 
 class Progress:
-    """One line per run, and how long the rest takes at the pace of what was trained so far."""
+    """One line per run, and how long the rest takes at the pace of what was trained so far; `work` is 0 where it is not
+    known how much there will be."""
 
     def __init__(self, runs: int, work: float, jobs: int) -> None:
         self.runs, self.work, self.jobs = runs, work, jobs
         self.done, self.work_done, self.work_trained = 0, 0.0, 0.0
         self.started = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.started
 
     def line(self, task: Task, done: Done) -> None:
         self.done += 1
@@ -160,8 +185,8 @@ class Progress:
             text = f"val {done.result.val['accuracy']:.1%}, epoch {done.result.best_epoch}, {done.seconds:.0f} s"
         if not done.trained:
             text += " (was finished)"
-        elif self.jobs <= self.done < self.runs:
-            pace = (time.perf_counter() - self.started) / self.work_trained
+        elif self.jobs <= self.done < self.runs and self.work:
+            pace = self.seconds / self.work_trained
             text += f", about {console.duration(pace * (self.work - self.work_done))} left"
         console.say(f"{self.done:>3}/{self.runs}  {task}: {text}")
 

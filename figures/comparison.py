@@ -52,18 +52,19 @@ def _curves(axis, lines: Sequence[tuple[np.ndarray, np.ndarray]], shade: str) ->
 
 
 def accuracy_by_labels(
-    names: Sequence[str], labels: Sequence[str], accuracies: np.ndarray, intervals: np.ndarray
+    names: Sequence[str], labels: Sequence[str], accuracies: Sequence[Sequence[np.ndarray]], intervals: np.ndarray
 ) -> Figure:
-    """Accuracy over labels per class: points are seeds, lines their mean, bars an interval; percent (labels, arms,
-    seeds), and (labels, arms, 2) for the ends of the bars."""
+    """Accuracy over labels per class: points are seeds, lines their mean, bars an interval; percent, by labels and
+    arms those of the seeds (K,), and (labels, arms, 2) for the ends of the bars."""
     figure = Figure(figsize=(max(5.0, 2.6 + 1.3 * len(labels)), 4.2), layout="constrained")
     axis = figure.subplots()
     for index in range(len(names)):
         places = np.arange(len(labels)) + 0.07 * (index - (len(names) - 1) / 2)
-        points = accuracies[:, index]  # (labels, seeds)
+        points = [arms[index] for arms in accuracies]
         axis.vlines(places, *intervals[:, index].T, color=colour(index), linewidth=5, alpha=0.22)
-        axis.scatter(np.repeat(places, points.shape[1]), points.ravel(), s=14, color=colour(index), zorder=3)
-        axis.plot(places, points.mean(axis=1), color=colour(index), linewidth=1.8)
+        counts = [len(seeds) for seeds in points]
+        axis.scatter(np.repeat(places, counts), np.concatenate(points), s=14, color=colour(index), zorder=3)
+        axis.plot(places, [seeds.mean() for seeds in points], color=colour(index), linewidth=1.8)
     axis.set_xticks(range(len(labels)), labels)
     axis.set_xlim(-0.4, len(labels) - 0.6)
     axis.set_xlabel("training images per class")

@@ -1,0 +1,153 @@
+"""How sure a comparison can be: what its images and seeds see, and seeds that are added until a verdict is certain.
+
+Looking at the results after each seed and stopping when they please raises false alarms, so each look spends a part of
+the 5 % (Lan and DeMets 1983): as much as its share of the seeds. Over looks a mean difference is a random walk of which
+the images' part stands still; without that part looks depend on each other least, so bounds for it hold with it, too
+(Jennison and Turnbull 2000, chapters 7 and 8). They are levels of the Student quantiles of `estimate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import count, takewhile
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm, t
+
+from comparison.runs import Certainty
+from comparison.statistics import LEVEL, Bools, Estimate, Spread, estimate, quantile, sign_flip
+
+PATHS = 100_000
+FIRST_LOOK = 2
+"""Seeds: of one the spread between seeds is not known."""
+POWER = 0.8
+ASSUMED = Spread(images=0.05, runs=0.05, seeds=0.01**2)
+"""Before there is a run: two runs disagree about a tenth of the images, and seeds spread by a point."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is known after a look at the first seeds of two arms."""
+
+    verdict: Literal["better", "same", "undecided"]
+    estimate: Estimate
+    half: float
+    """Of an interval that holds at every look."""
+
+    @property
+    def low(self) -> float:
+        return self.estimate.centre - self.half
+
+    @property
+    def high(self) -> float:
+        return self.estimate.centre + self.half
+
+
+@lru_cache
+def levels(max_seeds: int, alpha: float) -> dict[int, float]:
+    """The two-sided level of each look, by its number of seeds, so that all looks together are wrong in `alpha`: found
+    on simulated seeds whose spread is all there is, and has to be estimated, too."""
+    seeds = np.arange(1, max_seeds + 1)
+    values = np.random.default_rng(0).standard_normal((PATHS, max_seeds))
+    means = values.cumsum(axis=1) / seeds
+    squares = (values**2).cumsum(axis=1) - seeds * means**2
+    running, of_look = np.arange(PATHS), {}
+    for number in range(FIRST_LOOK, max_seeds + 1):
+        error = np.sqrt(squares[running, number - 1] / (number * (number - 1)))
+        p = 2 * t.sf(np.abs(means[running, number - 1]) / error, number - 1)
+        stopped = round(PATHS * alpha * number / max_seeds) - (PATHS - len(running))
+        of_look[number] = float(np.partition(p, stopped)[stopped])
+        running = running[p >= of_look[number]]
+    return of_look
+
+
+def look(differences: NDArray[np.int8], certainty: Certainty, *, pairs: int = 1) -> Decision:
+    """Judge differences (K, N) between two arms, of `pairs` that are judged together: at most 5 % of equal arms are
+    called better at any look, and at most 5 % of those that differ by the margin the same (two one-sided tests)."""
+    found = estimate(differences)
+    to_differ, to_equal = (levels(certainty.max_seeds, alpha / pairs)[found.seeds] for alpha in (LEVEL, 2 * LEVEL))
+    half = found.half_width(to_differ)
+    if abs(found.centre) > half and sign_flip(differences) <= to_differ:
+        return Decision("better", found, half)
+    narrow = found.half_width(to_equal)
+    return Decision("same" if abs(found.centre) + narrow < certainty.margin else "undecided", found, half)
+
+
+def decide(first: Bools, second: Bools, certainty: Certainty, *, pairs: int = 1) -> Decision:
+    """The second of two arms (K, N) beside the first: look after each seed, up to the one that makes it certain."""
+    differences = second.astype(np.int8) - first.astype(np.int8)
+    seeds = range(FIRST_LOOK, min(len(differences), certainty.max_seeds) + 1)
+    looks = (look(differences[:number], certainty, pairs=pairs) for number in seeds)
+    decision = next(looks)
+    while decision.verdict == "undecided" and (following := next(looks, None)):
+        decision = following
+    return decision
+
+
+def sentence_of(decision: Decision, names: tuple[str, str], certainty: Certainty, *, scored: str) -> str:
+    """One plain sentence on the second of two arms beside the first."""
+    found, margin = decision.estimate, f"{100 * certainty.margin:g} point{'s' * (certainty.margin != 0.01)}"
+    sign = -1 if found.centre < 0 else 1
+    low, high = sorted((100 * sign * decision.low, 100 * sign * decision.high))
+    best, other = names[::-sign]
+    by = f"{100 * abs(found.centre):.1f} points ({low:.1f} to {high:.1f} at every look)"
+    data = f"{found.seeds} of at most {certainty.max_seeds} seeds, {found.images:,} {scored} images"
+    if decision.verdict == "better":
+        return f"{best} is better than {other} by {by}; certain after {data}."
+    if decision.verdict == "same":
+        return f"{best} and {other} are the same within {margin}: they differ by {by}; certain after {data}."
+    return f"Undecided between {best} and {other}, which differ by {by} after {data}; {wanted(found, certainty)}."
+
+
+def wanted(found: Estimate, certainty: Certainty) -> str:
+    """What would decide a difference like this one: so many seeds, or so many images."""
+
+    def decides(seeds: int, images: int) -> bool:
+        distance = max(abs(found.centre), certainty.margin - abs(found.centre))
+        return distance > half_width(found.spread, seeds, images)
+
+    seeds = next((k for k in range(found.seeds, 101) if decides(k, found.images)), None)
+    sizes = takewhile(lambda size: size <= 1_000_000, (int(found.images * 1.25**n) for n in count()))
+    images = next((size for size in sizes if decides(found.seeds, size)), None)
+    ways = [f"{seeds} seeds"] * (seeds is not None) + [f"{rounded(images or 0):,} images"] * (images is not None)
+    return (
+        f"about {', or '.join(ways)}, would decide" if ways else "neither 100 seeds nor a million images would decide"
+    )
+
+
+def half_width(spread: Spread, seeds: int, images: int) -> float:
+    level = float(quantile(LEVEL, spread.share(seeds, images), seeds, images))
+    return level * spread.error(seeds, images)
+
+
+def rounded(number: int) -> int:
+    """To two digits."""
+    unit = 10 ** max(0, len(str(number)) - 2)
+    return round(number / unit) * unit
+
+
+def power(difference: float, spread: Spread, seeds: int, images: int) -> float:
+    """How often so many seeds and images would tell a true difference."""
+    error = spread.error(seeds, images)
+    return float(norm.sf((half_width(spread, seeds, images) - abs(difference)) / error))
+
+
+def smallest_difference(spread: Spread, seeds: int, images: int) -> float:
+    """The true difference that is told in 8 of 10 cases."""
+    return half_width(spread, seeds, images) + float(norm.ppf(POWER)) * spread.error(seeds, images)
+
+
+def power_line(images: int, seeds: int, spread: Spread = ASSUMED, *, scored: str = "test") -> str:
+    counted = f"{seeds} seed{'s' * (seeds != 1)}"
+    seen = f"{images:,} {scored} images and {counted} see differences of about"
+    return f"{seen} {100 * smallest_difference(spread, seeds, images):.1f} points or more, 8 times in 10"
+
+
+def unsure(arms: Sequence[Bools], certainty: Certainty) -> bool:
+    """Whether some pair of arms, each (K, N), is undecided."""
+    couples = [(first, second) for place, first in enumerate(arms) for second in arms[place + 1 :]]
+    return any(decide(*couple, certainty, pairs=len(couples)).verdict == "undecided" for couple in couples)

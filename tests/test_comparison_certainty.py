@@ -1,0 +1,87 @@
+"""Seeds until a verdict is certain: few false alarms however often one looks, and what is missing."""
+
+import numpy as np
+import pytest
+from scipy.stats import t
+from small_comparison import arm_of
+
+from comparison.certainty import decide, levels, power, power_line, sentence_of, smallest_difference, unsure
+from comparison.results import judge
+from comparison.runs import Certainty, Condition
+from comparison.statistics import LEVEL, Spread, estimate
+
+CERTAINTY = Certainty()
+
+
+def runs(*shares, images=1000, seeds=10, seed=0):
+    """Arms bool (K, N) that are right about such shares of the images, which differ in difficulty."""
+    generator = np.random.default_rng(seed)
+    difficulty = generator.random(images)
+    return [difficulty + 0.1 * generator.standard_normal((seeds, images)) < share for share in shares]
+
+
+@pytest.mark.parametrize("most", [2, 5, 10])
+def test_all_looks_together_spend_the_level_where_only_seeds_vary(most):
+    generator = np.random.default_rng(7)
+    values, alarms = generator.standard_normal((20_000, most)), np.zeros(20_000, bool)
+    for seeds, level in levels(most, LEVEL).items():
+        first = values[:, :seeds]
+        statistic = np.abs(first.mean(axis=1)) / (first.std(axis=1, ddof=1) / seeds**0.5)
+        alarms |= statistic > t.isf(level / 2, seeds - 1)
+        assert alarms.mean() == pytest.approx(LEVEL * seeds / most, abs=0.005)
+
+
+def test_a_large_difference_is_certain_after_few_seeds_and_small_ones_are_the_same():
+    weak, strong, twin = runs(0.7, 0.9, 0.9, images=5000)
+    better = decide(weak, strong, CERTAINTY)
+    assert (better.verdict, better.estimate.seeds <= 3) == ("better", True)
+    assert better.low > 0.05
+    assert decide(strong, weak, CERTAINTY).high < -0.05
+    same = decide(strong, twin, CERTAINTY)
+    assert same.verdict == "same"
+    assert abs(same.estimate.centre) < CERTAINTY.margin
+    assert not unsure([weak, strong, twin], CERTAINTY)
+    assert unsure(runs(0.8, 0.82, images=150, seeds=2), CERTAINTY)
+
+
+def test_the_sentence_names_the_better_or_says_what_would_decide():
+    weak, strong = runs(0.7, 0.9)
+    for pair, names in (((weak, strong), ("a", "b")), ((strong, weak), ("b", "a"))):
+        said = sentence_of(decide(*pair, CERTAINTY), names, CERTAINTY, scored="test")
+        assert said.startswith("b is better than a by ")
+        assert said.endswith("of at most 10 seeds, 1,000 test images.")
+    close = runs(0.8, 0.815, images=150, seeds=4)
+    said = sentence_of(decide(*close, CERTAINTY), ("a", "b"), CERTAINTY, scored="test")
+    assert said.startswith("Undecided between ")
+    assert " images, would decide." in said
+
+
+def test_a_comparison_of_finished_runs_is_looked_at_seed_by_seed(tmp_path):
+    weak, strong = runs(0.4, 0.95, images=60, seeds=4)
+    labels = np.arange(60) % 2
+    arms = arm_of(tmp_path, "weak", weak, labels), arm_of(tmp_path, "strong", strong, labels)
+    (pair,) = judge(Condition(None, arms), scored="test", certainty=CERTAINTY)
+    assert pair.mark == "better"
+    assert "certain after" in pair.sentence
+    (pair,) = judge(Condition(None, (arms[0], arms[0])), scored="test", certainty=Certainty(margin=0.2))
+    assert (pair.mark, "the same within 20 points" in pair.sentence) == ("same", True)
+
+
+def test_the_predicted_power_is_that_of_simulated_comparisons():
+    told, parts = [], []
+    for seed in range(300):
+        first, second = runs(0.8, 0.83, images=300, seeds=5, seed=seed)
+        found = estimate(second.astype(np.int8) - first.astype(np.int8))
+        told.append(abs(found.centre) > found.half_width(LEVEL))
+        parts.append((found.spread.images, found.spread.runs, found.spread.seeds))
+    spread = Spread(*np.mean(parts, axis=0))
+    assert np.mean(told) == pytest.approx(power(0.03, spread, 5, 300), abs=0.08)
+    assert power(smallest_difference(spread, 5, 300), spread, 5, 300) == pytest.approx(0.8, abs=0.01)
+
+
+def test_the_line_before_the_first_step_says_what_can_be_seen():
+    line = power_line(360, 3)
+    assert line.startswith("360 test images and 3 seeds see differences of about ")
+    assert smallest_difference(Spread(0.05, 0.05, 1e-4), 3, 10_000) < smallest_difference(
+        Spread(0.05, 0.05, 1e-4), 3, 360
+    )
