@@ -94,7 +94,7 @@ def sentence_of(decision: Decision, names: tuple[str, str], certainty: Certainty
     sign = -1 if found.centre < 0 else 1
     low, high = sorted((100 * sign * decision.low, 100 * sign * decision.high))
     best, other = names[::-sign]
-    by = f"{100 * abs(found.centre):.1f} points ({low:.1f} to {high:.1f} at every look)"
+    by = f"{100 * abs(found.mean):.1f} points ({low:.1f} to {high:.1f} at every look)"
     data = f"{found.seeds} of at most {certainty.max_seeds} seeds, {found.images:,} {scored} images"
     if decision.verdict == "better":
         return f"{best} is better than {other} by {by}; certain after {data}."
@@ -114,9 +114,9 @@ def wanted(found: Estimate, certainty: Certainty) -> str:
     sizes = takewhile(lambda size: size <= 1_000_000, (int(found.images * 1.25**n) for n in count()))
     images = next((size for size in sizes if decides(found.seeds, size)), None)
     ways = [f"{seeds} seeds"] * (seeds is not None) + [f"{rounded(images or 0):,} images"] * (images is not None)
-    return (
-        f"about {', or '.join(ways)}, would decide" if ways else "neither 100 seeds nor a million images would decide"
-    )
+    if not ways:
+        return "neither 100 seeds nor a million images would decide"
+    return f"about {', or '.join(ways)}{',' * (len(ways) - 1)} would decide"
 
 
 def half_width(spread: Spread, seeds: int, images: int) -> float:

@@ -12,6 +12,7 @@ from figures import comparison as figures
 from figures.results import png
 
 TITLES = {
+    "differences": "Differences",
     "accuracy_by_labels": "Accuracy by labels per class",
     "learning_curves": "Learning curves",
     "confusion": "Confusion matrices",
@@ -47,10 +48,24 @@ class Picture:
 def draw(results: Sequence[ConditionResult]) -> list[Picture]:
     """All figures, in the order in which a report shows them."""
     several = len(results) > 1
-    pictures = [_accuracy_by_labels(results)] if several else []
+    pictures = [_differences(results), *([_accuracy_by_labels(results)] if several else [])]
     for result in results:
         pictures += _of_condition(result, result.condition if several else None)
     return pictures
+
+
+def _differences(results: Sequence[ConditionResult]) -> Picture:
+    rows = [(result, row, row.against_first) for result in results for row in result.arms]
+    shown = [(result, row, pair.interval) for result, row, pair in rows if pair]
+    first, arms = results[0].condition.names[0], results[0].condition.names
+    figure = figures.differences(
+        [f"{row.arm.name}\n{result.condition.title}" for result, row, _ in shown],
+        100 * np.array([interval for _, _, interval in shown]),
+        [arms.index(row.arm.name) for _, row, _ in shown],
+        beside=first,
+    )
+    caption = "Mean over the seeds and its 95 % interval, which covers images and seeds; right of zero is better."
+    return Picture("differences", None, caption, png(figure))
 
 
 def _accuracy_by_labels(results: Sequence[ConditionResult]) -> Picture:

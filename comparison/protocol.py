@@ -87,6 +87,8 @@ def known_problems(plan: Plan) -> Iterator[str]:
     source = plan.request.base.data.source
     if source in PRETRAINED_ON and any(arm.pretrained for arm in plan.arms):
         yield f"{PRETRAINED_ON[source]}: a pretrained arm may have seen the test images"
+    if not plan.tuned:
+        yield "learning rates were not tuned: the verdict is one on these rates, too; --tune-lr on looks for others"
     copies = copies_of_training_images(plan.split.samples)
     if copies is None:
         yield f"too many images to look for copies between train and test; `python main.py check {source}` does"

@@ -17,7 +17,7 @@ from comparison.images import Disagreement, data_uri, disagreement
 from comparison.names import settings_that_differ
 from comparison.results import ConditionResult
 from comparison.runs import Comparison
-from comparison.table import COSTS, RESULTS, Table, notes, table_csv, table_md, table_of
+from comparison.table import COSTS, WITH_WORST_CLASS, Table, notes, table_csv, table_md, table_of
 from datasets.files import folder_aside, write_bytes, write_text
 from datasets.text import printable
 from figures.comparison import MOST_CLASSES, colour
@@ -82,7 +82,7 @@ def page(
         titles=TITLES,
         data_uri=data_uri,
         colours={name: colour(index) for index, name in enumerate(results[0].condition.names)},
-        result_table=table_of(results, RESULTS),
+        result_table=table_of(results, WITH_WORST_CLASS),
         pairs=[row.against_first for result in results for row in result.arms],
         notes=notes(comparison, results, marks=""),
         cost_table=table_of(results, COSTS),

@@ -45,6 +45,12 @@ class Scores:
     wilson_high: float
     macro_f1: float
     ece: float
+    worst_class: str
+    worst_recall: float
+    """Mean over the seeds."""
+    worst_low: float
+    """Of Wilson's interval on the class's images, for one run of that recall."""
+    worst_high: float
     rising: float | None
     """By how much validation accuracy still rose at the end; None: no longer."""
 
@@ -75,6 +81,13 @@ class Pair:
     sentence: str
     decision: Decision | None = None
     """Where the verdict is to be certain."""
+
+    @property
+    def interval(self) -> tuple[float, float, float]:
+        """The difference between the ends of its interval."""
+        if self.decision is not None and self.decision.estimate.seeds == self.difference.seeds:
+            return self.decision.low, self.difference.mean, self.decision.high
+        return self.difference.low, self.difference.mean, self.difference.high
 
     @property
     def significant_seeds(self) -> int:
@@ -159,6 +172,11 @@ def score(arm: Arm) -> Scores:
     runs, accuracies = arm.runs, arm.accuracies
     lows, highs = zip(*(wilson(int(run.correct.sum()), len(run.labels)) for run in runs), strict=True)
     errors = [expected_calibration_error(calibration_bins(run.probabilities, run.labels)) for run in runs]
+    confusion = np.sum([run.confusion for run in runs], axis=0) / len(runs)
+    sizes = confusion.sum(axis=1)
+    recalls = np.divide(confusion.diagonal(), sizes, out=np.full(len(sizes), np.inf), where=sizes > 0)
+    worst = int(recalls.argmin())
+    worst_low, worst_high = wilson(round(confusion[worst, worst]), int(sizes[worst]))
     return Scores(
         images=len(runs[0].labels),
         seeds=len(runs),
@@ -168,6 +186,10 @@ def score(arm: Arm) -> Scores:
         wilson_high=max(highs),
         macro_f1=float(np.mean([macro_f1(torch.from_numpy(run.confusion)) for run in runs])),
         ece=float(np.mean(errors)),
+        worst_class=runs[0].class_names[worst],
+        worst_recall=float(recalls[worst]),
+        worst_low=worst_low,
+        worst_high=worst_high,
         rising=rise([run.history for run in runs]),
     )
 

@@ -77,6 +77,11 @@ class Estimate:
     images: int
     spread: Spread
 
+    @property
+    def mean(self) -> float:
+        """Without the two images more."""
+        return self.centre * (self.images + 2) / self.images
+
     def half_width(self, level: float) -> float:
         """Of the two-sided interval that leaves out so much."""
         return self.error * float(quantile(level, self.share, self.seeds, self.images))

@@ -77,8 +77,8 @@ def _accuracy(row: ArmResult) -> str:
 def _points(row: ArmResult) -> str:
     if row.against_first is None:
         return "-"
-    difference = row.against_first.difference
-    return f"{100 * difference.mean:+.1f} ({100 * difference.low:+.1f} to {100 * difference.high:+.1f})"
+    low, mean, high = row.against_first.interval
+    return f"{100 * mean:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
 
 
 def _optional(value: float | None, form: str) -> str:
@@ -96,6 +96,19 @@ RESULTS: Columns = {
     "": lambda row: MARKS[row.against_first.mark] if row.against_first else "",
 }
 """How good the arms are."""
+
+
+def _worst(row: ArmResult) -> str:
+    interval = f"{row.scores.worst_low * 100:.0f} to {row.scores.worst_high * 100:.0f}"
+    return f"{row.scores.worst_class}: {row.scores.worst_recall * 100:.1f} ({interval})"
+
+
+WITH_WORST_CLASS: Columns = {
+    name: cell
+    for column, given in RESULTS.items()
+    for name, cell in {column: given, **({"worst class %": _worst} if column == "accuracy %" else {})}.items()
+}
+"""The same where there is room for it."""
 
 COSTS: Columns = {
     "arm": lambda row: row.arm.name,
@@ -179,7 +192,7 @@ def shortened(name: str, width: int) -> str:
 def table_md(comparison: Comparison, results: Results) -> str:
     parts = [f"# {_md(comparison.data)}: {len(comparison.conditions[0].arms)} arms compared", ""]
     parts += [f"**{_md(line)}**  " for line in verdicts(results)]
-    for header, lines in (table_of(results, RESULTS), table_of(results, COSTS)):
+    for header, lines in (table_of(results, WITH_WORST_CLASS), table_of(results, COSTS)):
         parts += ["", _md_line(header), _md_line(["---" if cell == "arm" else "---:" for cell in header], raw=True)]
         parts += [_md_line(line) for line in lines]
     parts += ["", *(f"- {_md(line)}" for line in notes(comparison, results))]

@@ -51,6 +51,23 @@ def _curves(axis, lines: Sequence[tuple[np.ndarray, np.ndarray]], shade: str) ->
         axis.plot(*np.mean(lines, axis=0), color=shade, linewidth=2)
 
 
+def differences(names: Sequence[str], points: np.ndarray, places: Sequence[int], *, beside: str) -> Figure:
+    """A row for each of `names`: the points (rows, 3) by which it differs from the arm `beside` it, between the ends of
+    their interval. `places`: the arms' among all arms, which give their colour."""
+    figure = Figure(figsize=(8.4, 1.0 + 0.55 * len(names)), layout="constrained")
+    axis = figure.subplots()
+    for row, (low, middle, high) in enumerate(points):
+        axis.plot([low, high], [row, row], color=colour(places[row]), linewidth=6, alpha=0.3, solid_capstyle="butt")
+        axis.plot(middle, row, "o", color=colour(places[row]), markersize=7)
+        axis.annotate(f"{middle:+.1f}", (middle, row), (0, 7), textcoords="offset points", ha="center", fontsize=9)
+    axis.axvline(0, color=GREY, linewidth=1)
+    axis.set_yticks(range(len(names)), [escape(name) for name in names], fontsize=9)
+    axis.set_ylim(len(names) - 0.4, -0.7)
+    axis.set_xlabel(f"points of accuracy beside {escape(shorten(beside, 60))}")
+    tidy(axis)
+    return figure
+
+
 def accuracy_by_labels(
     names: Sequence[str], labels: Sequence[str], accuracies: Sequence[Sequence[np.ndarray]], intervals: np.ndarray
 ) -> Figure:

@@ -35,8 +35,8 @@ def test_a_large_difference_is_certain_after_few_seeds_and_small_ones_are_the_sa
     weak, strong, twin = runs(0.7, 0.9, 0.9, images=5000)
     better = decide(weak, strong, CERTAINTY)
     assert (better.verdict, better.estimate.seeds <= 3) == ("better", True)
-    assert better.low > 0.05
-    assert decide(strong, weak, CERTAINTY).high < -0.05
+    assert better.low > 0
+    assert decide(strong, weak, CERTAINTY).high < 0
     same = decide(strong, twin, CERTAINTY)
     assert same.verdict == "same"
     assert abs(same.estimate.centre) < CERTAINTY.margin
@@ -53,7 +53,7 @@ def test_the_sentence_names_the_better_or_says_what_would_decide():
     close = runs(0.8, 0.815, images=150, seeds=4)
     said = sentence_of(decide(*close, CERTAINTY), ("a", "b"), CERTAINTY, scored="test")
     assert said.startswith("Undecided between ")
-    assert " images, would decide." in said
+    assert " would decide." in said
 
 
 def test_a_comparison_of_finished_runs_is_looked_at_seed_by_seed(tmp_path):

@@ -27,7 +27,12 @@ from vit.config import ModelConfig
 LABELS = [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
 RIGHT = np.array([LABELS] * 2) >= 0
 HOSTILE = ("<script>alert(1)</script>", 'a "b", $c$', "größe 中文")
-EVERY_KIND = ("figures/confusion.png", "figures/learning_curves.png", "figures/reliability.png")
+EVERY_KIND = (
+    "figures/confusion.png",
+    "figures/differences.png",
+    "figures/learning_curves.png",
+    "figures/reliability.png",
+)
 
 
 def write_report(comparison, folder):
