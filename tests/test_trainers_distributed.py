@@ -37,8 +37,12 @@ def start(processes, *argv):
 
 
 def finish(processes, *, timeout=120):
-    """(exit code, stdout, stderr) of each."""
-    outputs = [process.communicate(timeout=timeout) for process in processes]
+    """(exit code, stdout, stderr) of each; none is left, whatever happens."""
+    try:
+        outputs = [process.communicate(timeout=timeout) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
     return [(process.returncode, *texts) for process, texts in zip(processes, outputs, strict=True)]
 
 
