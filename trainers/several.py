@@ -63,7 +63,8 @@ def several_processes_each() -> bool:
 
 
 def shared_by(configs: Sequence[RunConfig], jobs: int | None) -> Sharing:
-    job, count, threads = prepare(configs[0]), len(configs), configs[0].train.threads
+    with quiet():
+        job, count, threads = prepare(configs[0]), len(configs), configs[0].train.threads
     work = count * operations(job)
     return sharing(job.config.train.device, memory_of(job), count, work, jobs=jobs, threads=threads)
 
