@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from comparison.plan import Plan, Request, find_folder
-from comparison.protocol import announce, known_problems, protocol
+from comparison.protocol import announce, certainty_text, known_problems, protocol
 from comparison.runs import Certainty, Comparison, Condition, group_into_arms, left_out, read_run, require_same_data
 from comparison.timing import settle_time
 from comparison.train_arms import train_arms
@@ -91,6 +91,7 @@ def compare_runs(names: Sequence[str], output: OutputConfig, *, certainty: Certa
             f"These runs were trained on their own; nothing was tuned here. Scored on the {images}.",
             "They saw the same training, validation and test images; whether their budgets were equal, the table "
             "tells.",
+            *([certainty_text(certainty)] if certainty else []),
         ),
         warnings=left_out(runs, arms),
         command=command(),
