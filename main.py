@@ -103,7 +103,7 @@ def reason(error: Exception) -> str:
         return str(error)
     elsewhere = isinstance(error, PermissionError | NotADirectoryError) or error.errno in (errno.ENOSPC, errno.EROFS)
     hint = "; --output-dir, or --output, names another place to write to" if elsewhere else ""
-    return f"{error.filename}: {error.strerror}{hint}"
+    return f"{os.fsdecode(error.filename)}: {error.strerror}{hint}"
 
 
 def complain(message: str, code: int) -> int:

@@ -207,6 +207,16 @@ def loader_of(dataset: Any, config: DataConfig, *, seed: int, rank: int, world_s
     return Loader(dataset, sampler, workers=workers, persistent=dataset.split == "train")
 
 
+def sample_of(loader: DataLoader, sample: int) -> DataLoader:
+    """The loader of about `sample` images, spread over a split in table order; of a split no larger, its own."""
+    whole = loader.batch_sampler
+    if not isinstance(whole, OrderedBatchSampler) or whole.length <= sample:
+        return loader
+    share = {"rank": whole.rank, "world_size": whole.world_size, "sample": sample}
+    sampler = OrderedBatchSampler(whole.length, whole.batch_size, **share)
+    return Loader(loader.dataset, sampler, workers=loader.num_workers)
+
+
 def _workers(dataset: Any) -> int:
     """None for pixels that are in memory, or soon will be: a copy is quicker than a message between processes."""
     if not isinstance(dataset, ImageDataset) or (dataset.samples.pixels is not None and dataset.pipeline.batched):

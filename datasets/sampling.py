@@ -71,11 +71,18 @@ class EpochBatchSampler(Sampler[BatchKey]):
 class OrderedBatchSampler(Sampler[BatchKey]):
     """Batches in table order, each sample once. Process r of w takes batches r, r + w, ... as one process forms them,
     for a model's outputs may depend, in the last bit, on the size of a batch. One that has none takes the first, too.
+    With `sample`, as many batches as so many images make, their rows spread over the table.
     """
 
-    def __init__(self, length: int, batch_size: int, *, rank: int = 0, world_size: int = 1) -> None:
-        self.length, self.batch_size = length, batch_size
-        batches = np.split(np.arange(length), range(batch_size, length, batch_size))
+    def __init__(
+        self, length: int, batch_size: int, *, rank: int = 0, world_size: int = 1, sample: int | None = None
+    ) -> None:
+        self.length, self.batch_size, self.rank, self.world_size = length, batch_size, rank, world_size
+        rows = np.arange(length)
+        step = batch_size * world_size  # every process has as many batches of a sample: signals are looked for together
+        if sample is not None and step <= sample < length:
+            rows = evenly(length, sample // step * step)
+        batches = np.split(rows, range(batch_size, len(rows), batch_size))
         self._batches = batches[rank::world_size] or batches[:1]
         self.indices = np.concatenate(self._batches)
         self._start = 0

@@ -66,8 +66,8 @@ def stopped_in_validation(step: int, stop: Callable[[], object]) -> Iterator[Non
     """A run started inside has `stop` called in the validation that follows its `step`-th step."""
     attach_validation = handlers.attach_validation
 
-    def attach_both(trainer: Engine, evaluator: Engine, *rest: Any) -> None:
-        attach_validation(trainer, evaluator, *rest)
+    def attach_both(trainer: Engine, evaluator: Engine, *rest: Any, **options: Any) -> None:
+        attach_validation(trainer, evaluator, *rest, **options)
 
         @evaluator.on(Events.ITERATION_COMPLETED)
         def stop_on_time() -> None:

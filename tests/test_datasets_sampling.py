@@ -121,3 +121,15 @@ def test_an_ordered_sampler_goes_to_any_batch_once():
     sampler.set_position(2, 1)
     assert batches(sampler)[0] == [4, 5, 6, 7]
     assert batches(sampler)[0] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_a_sample_is_spread_over_the_table_and_gives_each_process_as_many_batches(world):
+    parts = [OrderedBatchSampler(1000, 4, rank=rank, world_size=world, sample=50) for rank in range(world)]
+    assert len({len(part) for part in parts}) == 1
+    rows = np.sort(np.concatenate([part.indices for part in parts]))
+    assert len(rows) == 50 // (4 * world) * 4 * world
+    assert (rows[0], rows[-1]) == (0, 999)
+    assert np.diff(rows).max() <= 2 * np.diff(rows).min()
+    for length, sample in ((1000, 3), (40, 50)):  # less than a batch, more than there are: all of them
+        assert len(OrderedBatchSampler(length, 4, sample=sample).indices) == length

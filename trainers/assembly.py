@@ -11,6 +11,7 @@ from typing import Any
 
 from ignite.engine import Engine, Events
 
+from datasets.loaders import sample_of
 from trainers import console, distributed, handlers, heeding, tensorboard
 from trainers.budget import TimeBudget
 from trainers.config import RunConfig, to_dict
@@ -20,6 +21,9 @@ from trainers.evaluation import BestOutputs
 from trainers.job import Job, schedule, trainer_of
 from trainers.record import Record
 from trainers.saving import BestCheckpoint, ResumeCheckpoint, attach_files
+
+UNTRAINED_SEES = 10_000
+"""Validation images that the model sees before its first step, of a set that has more."""
 
 
 class Run:
@@ -85,7 +89,8 @@ def attach_handlers(run: Run) -> None:
     if writes:
         tensorboard.attach_train_scalars(trainer, run.loggers, job.optimizer, clock, every=options.log_every)
         handlers.attach_progress(trainer)
-    handlers.attach_validation(trainer, evaluator, run.val_loader)
+    untrained = sample_of(run.val_loader, UNTRAINED_SEES)
+    handlers.attach_validation(trainer, evaluator, run.val_loader, untrained=untrained)
     handlers.attach_history(trainer, evaluator, job.optimizer, clock, job.device)
     run.best_outputs = BestOutputs(trainer, evaluator, select=options.select)
     if writes:

@@ -150,9 +150,13 @@ def reset_peak_memory(device: torch.device) -> None:
         Path("/proc/self/clear_refs").write_text("5")  # man 5 proc: resets VmHWM
 
 
-def attach_validation(trainer: Engine, evaluator: Engine, loader: DataLoader) -> None:
-    """Validate after every epoch, and once before the first: a broken validation path shows in seconds."""
-    trainer.add_event_handler(UNTRAINED | Events.EPOCH_COMPLETED, lambda: evaluator.run(loader))
+def attach_validation(
+    trainer: Engine, evaluator: Engine, loader: DataLoader, *, untrained: DataLoader | None = None
+) -> None:
+    """Validate after every epoch, and once before the first, on the images of `untrained` where it is given: a broken
+    validation path shows in seconds."""
+    trainer.add_event_handler(UNTRAINED, lambda: evaluator.run(untrained or loader))
+    trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda: evaluator.run(loader))
 
 
 def attach_history(
