@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import count, takewhile
 from typing import Literal
 
 import numpy as np
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm, t
 
 from comparison.runs import Certainty
-from comparison.statistics import LEVEL, Bools, Estimate, Spread, estimate, quantile, sign_flip
+from comparison.statistics import LEVEL, Bools, Estimate, Spread, estimate, minus, quantile, sign_flip
 
 PATHS = 100_000
 FIRST_LOOK = 2
@@ -79,7 +78,7 @@ def look(differences: NDArray[np.int8], certainty: Certainty, *, pairs: int = 1)
 
 def decide(first: Bools, second: Bools, certainty: Certainty, *, pairs: int = 1) -> Decision:
     """The second of two arms (K, N) beside the first: look after each seed, up to the one that makes it certain."""
-    differences = second.astype(np.int8) - first.astype(np.int8)
+    differences = minus(second, first)
     seeds = range(FIRST_LOOK, min(len(differences), certainty.max_seeds) + 1)
     looks = (look(differences[:number], certainty, pairs=pairs) for number in seeds)
     decision = next(looks)
@@ -100,23 +99,22 @@ def sentence_of(decision: Decision, names: tuple[str, str], certainty: Certainty
         return f"{best} is better than {other} by {by}; certain after {data}."
     if decision.verdict == "same":
         return f"{best} and {other} are the same within {margin}: they differ by {by}; certain after {data}."
-    return f"Undecided between {best} and {other}, which differ by {by} after {data}; {wanted(found, certainty)}."
+    return (
+        f"Undecided between {best} and {other}, which differ by {by} after {data}; {wanted(found, certainty.margin)}."
+    )
 
 
-def wanted(found: Estimate, certainty: Certainty) -> str:
-    """What would decide a difference like this one: so many seeds, or so many images."""
+def wanted(found: Estimate, margin: float = 0.0) -> str:
+    """How many seeds, or images, would decide a difference like this one."""
 
     def decides(seeds: int, images: int) -> bool:
-        distance = max(abs(found.centre), certainty.margin - abs(found.centre))
-        return distance > half_width(found.spread, seeds, images)
+        return max(abs(found.centre), margin - abs(found.centre)) > half_width(found.spread, seeds, images)
 
+    sizes = (int(found.images * 1.25**n) for n in range(100))
     seeds = next((k for k in range(found.seeds, 101) if decides(k, found.images)), None)
-    sizes = takewhile(lambda size: size <= 1_000_000, (int(found.images * 1.25**n) for n in count()))
-    images = next((size for size in sizes if decides(found.seeds, size)), None)
+    images = next((size for size in sizes if size <= 1_000_000 and decides(found.seeds, size)), None)
     ways = [f"{seeds} seeds"] * (seeds is not None) + [f"{rounded(images or 0):,} images"] * (images is not None)
-    if not ways:
-        return "neither 100 seeds nor a million images would decide"
-    return f"about {', or '.join(ways)}{',' * (len(ways) - 1)} would decide"
+    return f"it would take about {' or '.join(ways)}" if ways else "100 seeds or a million images would not do either"
 
 
 def half_width(spread: Spread, seeds: int, images: int) -> float:

@@ -8,16 +8,18 @@ from itertools import combinations
 import numpy as np
 import torch
 
-from comparison.certainty import FIRST_LOOK, Decision, decide, sentence_of
+from comparison.certainty import FIRST_LOOK, Decision, decide, sentence_of, wanted
 from comparison.rising import rise
 from comparison.runs import Arm, Certainty, Comparison, Condition, Run
 from comparison.statistics import (
     LEVEL,
     PairedDifference,
     calibration_bins,
+    estimate,
     holm,
     is_claim,
     mcnemar,
+    minus,
     paired_difference,
     verdict,
     wilson,
@@ -149,6 +151,9 @@ def judge(condition: Condition, *, scored: str, certainty: Certainty | None = No
         if certainty is not None and len(first.runs) >= FIRST_LOOK:
             decision = decide(first.correct, second.correct, certainty, pairs=len(couples))
             sentence = sentence_of(decision, (first.name, second.name), certainty, scored=scored)
+        elif difference.p > LEVEL and difference.mean and difference.seeds > 1:
+            needed = wanted(estimate(minus(second.correct, first.correct)))
+            sentence = f"{sentence.removesuffix('.')}; {needed}."
         seen = [images_seen(arm) for arm in (second, first)]
         if seen[0] != seen[1]:
             sentence = f"{sentence.removesuffix('.')}; but they saw {seen[0]:,} and {seen[1]:,} training images."

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import binom, binomtest, norm, t
+from scipy.stats import binom, binomtest, t
 from torch import Tensor
 
 from trainers.calibration import confidence_bins
@@ -31,8 +31,6 @@ class PairedDifference:
     images: int
     identical: bool
     """The arms are right about the very same images, seed by seed."""
-    seeds_wanted: bool = False
-    """Not a claim, but it would be one if the spread between seeds, measured on so few, were sure."""
 
 
 def wilson(correct: int, n: int) -> tuple[float, float]:
@@ -128,6 +126,11 @@ def quantile(level: ArrayLike, share: float, seeds: int, images: int) -> NDArray
     return of_images if seeds == 1 else share * t.isf(np.asarray(level) / 2, seeds - 1) + (1 - share) * of_images
 
 
+def minus(correct_a: Bools, correct_b: Bools) -> NDArray[np.int8]:
+    """-1, 0 or 1 for each image: which of the two is right alone."""
+    return correct_a.astype(np.int8) - correct_b.astype(np.int8)
+
+
 def paired_difference(correct_a: Bools, correct_b: Bools) -> PairedDifference:
     """Mean difference of two arms, both (K, N) on the same images and seeds, with a 95 % interval and a p.
 
@@ -136,7 +139,7 @@ def paired_difference(correct_a: Bools, correct_b: Bools) -> PairedDifference:
 
     The p is at least that of the sign-flip test over images, which for K = 1 is McNemar's; the interval then holds 0.
     """
-    differences = correct_a.astype(np.int8) - correct_b.astype(np.int8)
+    differences = minus(correct_a, correct_b)
     mean, found = float(differences.mean()), estimate(differences)
     p = max(found.p_value(), sign_flip(differences))
     half = found.half_width(LEVEL)
@@ -151,7 +154,6 @@ def paired_difference(correct_a: Bools, correct_b: Bools) -> PairedDifference:
         seeds=found.seeds,
         images=found.images,
         identical=bool((correct_a == correct_b).all()),
-        seeds_wanted=found.seeds > 1 and p > LEVEL and abs(found.centre) > found.error * float(norm.isf(LEVEL / 2)),
     )
 
 
@@ -228,12 +230,7 @@ def verdict(
     after = ""
     if difference.p <= LEVEL and adjusted_p is not None:
         after = f" once {pairs} pairs of arms are judged together (Holm's p = {adjusted_p:.2g})"
-    more = (
-        f" {difference.seeds} seeds say little about training noise; more may tell them apart."
-        if difference.seeds_wanted
-        else ""
-    )
-    return f"{images} and {seeds} cannot separate {lower} from {higher}{after}: difference {points}, {interval}.{more}"
+    return f"{images} and {seeds} cannot separate {lower} from {higher}{after}: difference {points}, {interval}."
 
 
 def is_claim(difference: PairedDifference, adjusted_p: float | None = None) -> bool:

@@ -5,13 +5,11 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from comparison.certainty import power_line
 from comparison.results import ArmResult, ConditionResult, Pair
 from comparison.rising import RULE
 from comparison.runs import Comparison
-from comparison.statistics import estimate
+from comparison.statistics import estimate, minus
 from datasets.text import aligned, csv_text, printable
 from trainers.console import duration
 from vit.config import WHAT_THEY_ARE
@@ -140,9 +138,9 @@ def notes(comparison: Comparison, results: Results, *, marks: str = f"; {MARKS_E
     if any(row.scores.rising is not None for result in results for row in result.arms):
         lines.append(f"^ its validation accuracy still rose: {RULE}")
     for result in results:
-        first, second = (arm.correct.astype(np.int8) for arm in result.condition.arms[:2])
+        first, second = (arm.correct for arm in result.condition.arms[:2])
         seen = power_line(
-            second.shape[1], len(second), estimate(second - first).spread, scored=comparison.scored_images
+            second.shape[1], len(second), estimate(minus(second, first)).spread, scored=comparison.scored_images
         )
         lines.append(f"{result.condition.title}: {seen}, as the first two arms vary")
     models = {run.config["model"]["name"] for arm in comparison.conditions[0].arms for run in arm.runs}
