@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 
+from datasets.text import printable
 from trainers import process
 from trainers.errors import Interrupted, first_line, out_of_memory
 from trainers.interruption import signals
@@ -107,7 +108,7 @@ def reason(error: Exception) -> str:
 
 
 def complain(message: str, code: int) -> int:
-    print(f"error: {message}", file=sys.stderr)
+    print(f"error: {printable(message)}", file=sys.stderr)
     return code
 
 

@@ -17,7 +17,7 @@ import tyro
 from commands import arguments
 from commands.arguments import ModelOptions, RunName
 from datasets.files import write_bytes
-from datasets.text import printable
+from datasets.text import guarded, printable
 from vit.config import require_counts
 
 if TYPE_CHECKING:
@@ -112,8 +112,8 @@ def _write(results: Iterable[Judged | Unreadable], file: TextIO, options: Option
             counts["unreadable"] += 1
             _complain(image.error)
             continue
-        ranked = [text for name, probability in image.ranked for text in (name, f"{probability:.7g}")]
-        writer.writerow([printable(image.path), image.label or "", *ranked])
+        ranked = [text for name, probability in image.ranked for text in (printable(name), f"{probability:.7g}")]
+        writer.writerow(map(guarded, [printable(image.path), printable(image.label or ""), *ranked]))
         counts["labelled"] += image.label is not None
         counts["right"] += image.label == image.predicted
         if options.grid is not None:

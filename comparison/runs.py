@@ -1,6 +1,5 @@
 """Finished runs as they lie on disk, and what makes them comparable: the same data, and arms with the same seeds."""
 
-import csv
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import numpy as np
 from comparison.names import arm_names, settings
 from datasets.errors import DataError
 from datasets.splits import SplitRow, read_split
-from datasets.text import some
+from datasets.text import read_rows, some
 from trainers.checkpoint import checkpoints, read_file
 from trainers.errors import CheckpointError
 from trainers.result import read_history
@@ -146,14 +145,16 @@ def read_run(run_dir: Path, *, split: str | None = None) -> Run:
         CheckpointError: no weights, or a damaged file of them.
     """
     run_dir = find_run(str(run_dir))
-    config, summary, meta = (_read_json(run_dir / f"{name}.json") for name in ("config", "summary", "meta"))
+    config, summary, meta = (read_json(run_dir / f"{name}.json") for name in ("config", "summary", "meta"))
     status = summary.get("status")
     if status != "finished":
         raise DataError(f"{run_dir} is {status}, not finished; finish it with: python main.py resume {run_dir}")
     _require(run_dir / "metrics.csv")
     scored, predictions = _predictions_file(run_dir, split)
     names = class_names_of(run_dir)
-    table = _read_predictions(predictions)
+    table = sorted(read_rows(predictions, ("path", "label", "predicted", "probabilities")), key=itemgetter("path"))
+    if not table:
+        raise DataError(f"{predictions} has no rows")
     number = {name: index for index, name in enumerate(names)}
     unknown = [row[column] for column in ("label", "predicted") for row in table if row[column] not in number]
     if unknown:
@@ -277,27 +278,6 @@ def _predictions_file(run_dir: Path, split: str | None) -> tuple[str, Path]:
         if path.is_file():
             return name, path
     raise DataError(f"{run_dir} has no {' and no '.join(path.name for path in files.values())} in eval/")
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    _require(path)
-    try:
-        return read_json(path)
-    except ValueError as error:
-        raise DataError(f"{path} is not readable JSON: {error}") from None
-
-
-def _read_predictions(path: Path) -> list[dict[str, str]]:
-    """The rows of a file of predictions, sorted by path, every cell as text."""
-    with open(path, newline="", encoding="utf-8", errors="surrogateescape") as file:
-        try:
-            table = list(csv.DictReader(file, restval=""))
-        except csv.Error as error:
-            raise DataError(f"{path} is not a readable table: {error}") from None
-    missing = {"path", "label", "predicted", "probabilities"}.difference(*table[:1])
-    if missing:
-        raise DataError(f"{path} has no {', '.join(sorted(missing)) if table else 'rows'}")
-    return sorted(table, key=itemgetter("path"))
 
 
 def _require(path: Path) -> None:

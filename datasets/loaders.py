@@ -1,6 +1,5 @@
 """From a configuration to loaders: the one door to every data set."""
 
-import csv
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -21,7 +20,7 @@ from datasets.image_dataset import ImageDataset, cpu_count, unreadable
 from datasets.processes import leave_signals_to_parent
 from datasets.sampling import EpochBatchSampler, OrderedBatchSampler, evenly
 from datasets.splits import assign_splits, require_complete, subset_training
-from datasets.text import some
+from datasets.text import read_rows, some
 from datasets.transforms import Pipeline
 
 DEFAULT_BATCH_SIZE = 64
@@ -144,13 +143,8 @@ def reader(source: str) -> Callable[..., Any]:
 
 def listed_images(table: Path) -> frozenset[str]:
     """The paths in a table; of one with a severity, such as that of `check`, those of its errors."""
-    if not table.is_file():
-        raise FileNotFoundError(f"no file {table} to exclude images by; `python main.py check` writes one")
-    with open(table, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
-        rows = csv.DictReader(file)
-        if "path" not in (rows.fieldnames or ()):
-            raise DataError(f"{table} has no column 'path', which names the images to exclude")
-        return frozenset(row["path"] for row in rows if row.get("severity", "error") == "error")
+    rows = read_rows(table, ("path",), what="list of images to exclude")
+    return frozenset(row["path"] for row in rows if row.get("severity", "error") == "error")
 
 
 def leave_out(samples: Samples, rows: Sequence[int], note: str) -> Samples:

@@ -1,6 +1,5 @@
 """Who trains, validates and tests: drawn stratified and seeded, written to split.csv, read back, cut into folds."""
 
-import csv
 import hashlib
 import logging
 import math
@@ -16,7 +15,7 @@ from datasets.config import DataConfig
 from datasets.errors import DataError
 from datasets.files import write_text
 from datasets.seeding import SPLIT, SUBSET, hashes, mix
-from datasets.text import csv_text, some
+from datasets.text import csv_text, read_rows, some
 
 HASH_CONTENTS_UP_TO = 2**30  # bytes in all; larger sets are told apart by path and size
 TRAIN, VAL, TEST = range(3)
@@ -241,15 +240,8 @@ def _size(file: Path) -> int:
 def read_split(path: Path) -> list[SplitRow]:
     """The rows of a split.csv, each image once. Raises FileNotFoundError: no such file. DataError: a column is missing,
     a split is unknown, or an image comes twice."""
-    if not path.is_file():
-        raise FileNotFoundError(f"no split file {path}; expected a CSV with the columns path,label,split")
-    with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
-        reader = csv.DictReader(file, restval="")
-        columns = list(reader.fieldnames or ())
-        missing = [column for column in ("path", "label", "split") if column not in columns]
-        if missing:
-            raise DataError(f"{path} has the columns {', '.join(columns)}; a split needs {', '.join(missing)} too")
-        table = [SplitRow(row["path"], row["label"], row["split"], row.get("hash")) for row in reader]
+    rows = read_rows(path, ("path", "label", "split"), what="split")
+    table = [SplitRow(row["path"], row["label"], row["split"], row.get("hash")) for row in rows]
     seen: set[str] = set()
     for row in table:
         if row.split not in SPLITS:

@@ -2,8 +2,15 @@
 
 import csv
 import difflib
-import io
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+from datasets.errors import DataError
+
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n](?!\d*\.?\d*(e[+-]?\d+)?$)")
+"""How a cell begins that a spreadsheet takes for a formula, and is no number."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -27,11 +34,41 @@ def aligned(rows: Sequence[Sequence[str]], *, left: Collection[int] = (0,)) -> I
 
 def csv_text(header: Sequence[object], rows: Iterable[Iterable[object]]) -> str:
     """A CSV table as one text, the header first, each line ended by a line feed."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    return text.getvalue()
+    lines: list[str] = []
+    # With its own end of line the writer quotes a carriage return in a cell, too.
+    writer = csv.writer(SimpleNamespace(write=lambda line: lines.append(line.removesuffix("\r\n") + "\n")))
+    for row in (header, *rows):
+        writer.writerow(map(guarded, row))
+    return "".join(lines)
+
+
+def guarded(cell: object) -> object:
+    """A cell as it is written: text that a spreadsheet would run gets an apostrophe, which `read_rows` takes off."""
+    return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell
+
+
+def read_rows(path: Path, needed: Sequence[str], *, what: str = "table") -> list[dict[str, str]]:
+    """The rows of a table of ours, by the names of its columns; those that are `needed` are there.
+
+    Raises:
+        FileNotFoundError: no such file. DataError: it is no table, or lacks a column.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"no {what} {path}; expected a CSV with the columns {','.join(needed)}")
+    with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
+        try:
+            header, *rows = csv.reader(file)
+        except (csv.Error, ValueError) as error:
+            raise DataError(f"{path} is no table that can be read: {error}") from None
+    missing = [name for name in needed if name not in header]
+    if missing:
+        raise DataError(f"{path} has the columns {', '.join(header)}; a {what} needs {', '.join(missing)} too")
+    whole = (map(_unguarded, row + [""] * (len(header) - len(row))) for row in rows if row)
+    return [dict(zip(header, row, strict=False)) for row in whole]
+
+
+def _unguarded(cell: str) -> str:
+    return cell[1:] if cell[:1] == "'" and _FORMULA.match(cell[1:]) else cell
 
 
 def some(names: Sequence[str], limit: int = 3) -> str:

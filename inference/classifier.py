@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +14,9 @@ from torch import Tensor, nn
 
 from trainers.config import from_dict
 from trainers.defaults import resolve_device
-from trainers.errors import ConfigError
-from trainers.result import load
-from trainers.run_directory import as_data, find_run, read_json
+from trainers.errors import ConfigError, fitting
+from trainers.result import best_of, open_best
+from trainers.run_directory import as_data, find_run
 from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, build_model, image_spec, load_weights
 from vit.config import HF_PREFIX, TORCHVISION_MODELS
 from vit.huggingface import class_names_of
@@ -109,9 +110,7 @@ def read_class_names(path: Path, *, expected: int) -> tuple[str, ...]:
 
 
 def _open_run(run_dir: Path) -> Classifier:
-    model, spec, names = load(run_dir)
-    # The model's options alone: those of data and training may have changed their names since the run.
-    config = from_dict(ModelConfig, read_json(run_dir / "config.json")["model"])
+    model, spec, names, config = open_best(best_of(run_dir))
     return Classifier(str(run_dir), model, spec, names, config, run_dir)
 
 
@@ -127,7 +126,8 @@ def _open_weights(path: Path, model: str | None) -> Classifier:
     file = read_weights(path)
     names, options = (file.extras.get(key) for key in ("class_names", "config"))
     if names and isinstance(options, Mapping):
-        return _open_own_weights(path, file, tuple(names), from_dict(ModelConfig, dict(options["model"])))
+        with fitting(path):
+            return _open_own_weights(path, file, tuple(names), from_dict(ModelConfig, dict(options["model"])))
     if model is None:
         raise ConfigError(f"{path} does not say which model it holds; name it with --model, such as --model vit_b_16")
     head = next((file.tensors[name] for name in HEADS if name in file.tensors), None)
@@ -172,15 +172,20 @@ def _open_pt2(path: Path, *, trust: bool) -> Classifier:
         raise ConfigError(f"{path}: opening a .pt2 file can run code that is in it; --trust opens it all the same")
     extras = {"class_names": "", "image_spec": ""}
     try:
-        program = torch.export.load(path, extra_files=extras)
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()  # torch itself does not look at the checksums
+        if damaged is None:
+            module = torch.export.load(path, extra_files=extras).module()
     except Exception as error:  # a damaged archive provokes many kinds
         raise WeightsError(f"{path}: not a readable .pt2 file ({type(error).__name__})") from None
-    return Classifier(str(path), program.module(), *_read_metadata(extras, path))
+    if damaged is not None:
+        raise WeightsError(f"{path} is damaged: the checksum of {damaged} in it does not match")
+    return Classifier(str(path), module, *_read_metadata(extras, path))
 
 
 def _read_metadata(values: Mapping[str, str], path: Path) -> tuple[ImageSpec, tuple[str, ...]]:
     try:
         spec = from_dict(ImageSpec, json.loads(values["image_spec"]))
         return spec, tuple(map(str, json.loads(values["class_names"])))
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, TypeError, RecursionError):
         raise WeightsError(f"{path}: carries no class_names and image_spec; only our own exports are opened") from None

@@ -20,7 +20,7 @@ from trainers.errors import CheckpointError
 from trainers.evaluation import score_split, write_predictions
 from trainers.job import AMP_DTYPES, prepare
 from trainers.result import load, read_history
-from trainers.run_directory import as_data, read_json, read_run_config
+from trainers.run_directory import META, as_data, read_json, read_run_config
 from trainers.saving import newest_checkpoint
 from vit.config import WHAT_THEY_ARE
 
@@ -32,7 +32,7 @@ def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None) ->
     if data_root is not None:
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, root=data_root))
     model, spec, class_names = load(run_dir)
-    meta = read_json(run_dir / "meta.json")
+    meta = read_json(run_dir / "meta.json", **META)
     with as_data() if data_root is None else nullcontext():
         data = build_dataloaders(config.data, spec, seed=config.train.seed)
     _refuse_other_data(data, config.data.source, class_names, trained_on=meta["data_fingerprint"])

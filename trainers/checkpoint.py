@@ -21,6 +21,10 @@ FORMAT_VERSION = 2
 _NAME = re.compile(r"(?P<stem>step_(?P<step>\d+)|best|backbone)_(?P<hash>[0-9a-f]{8})\.(pt|safetensors)")
 
 
+SAID = {"format_version": int, "class_names": list, "image_spec": dict, "config": dict}
+"""What is not empty where a checkpoint has it"""
+
+
 class Fact:
     """Plain data in a checkpoint, in the form Ignite's `Checkpoint` asks of everything it saves."""
 
@@ -109,8 +113,14 @@ def read_file(path: Path) -> dict[str, Any]:
             require_whole(path, data.pop(SEAL, ""))
     except WeightsError as error:
         raise CheckpointError(f"checkpoint {error}") from error
-    if not isinstance(data, dict) or "format_version" not in data or "model" not in data:
+    if not isinstance(data, dict) or not isinstance(data.get("model"), dict) or "format_version" not in data:
         raise CheckpointError(f"{path} is not a checkpoint of this application: it has no 'model' and 'format_version'")
+    for name, kind in SAID.items():
+        value = data.get(name, kind)
+        if value is not kind and not (value and isinstance(value, kind)):
+            raise CheckpointError(f"{path} is damaged: its {name} is {value!r:.100}")
+    if not all(isinstance(name, str) for name in data.get("class_names", ())):
+        raise CheckpointError(f"{path} is damaged: not all of its class_names are text")
     if data["format_version"] > FORMAT_VERSION:
         raise CheckpointError(
             f"checkpoint {path} has format {data['format_version']}; this version reads up to {FORMAT_VERSION}"

@@ -198,6 +198,7 @@ WITHDRAWN = {"recolour": "light"}
 def _coerce(value: Any, hint: Any, label: str) -> Any:
     """`value` as type `hint`: only the conversions JSON forces on us (int to float, str to Path, list to tuple)."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    small = not isinstance(value, int) or abs(value) < 2**63
     if origin in (typing.Union, types.UnionType):
         for option in arguments:
             try:
@@ -212,14 +213,14 @@ def _coerce(value: Any, hint: Any, label: str) -> Any:
         return tuple(_coerce(item, arguments[0], label) for item in value)
     elif hint is type(None) and value is None:
         return None
-    elif hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+    elif hint is float and isinstance(value, int | float) and not isinstance(value, bool) and small:
         return float(value)
     elif hint is Path and isinstance(value, str):
         return Path(value)
-    elif isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
+    elif isinstance(hint, type) and isinstance(value, hint) and small and (hint is bool or not isinstance(value, bool)):
         return value
     choices = f"one of {', '.join(map(str, arguments))}" if origin is Literal else getattr(hint, "__name__", str(hint))
-    raise ConfigError(f"{label}={value!r} in the config must be {choices}")
+    raise ConfigError(f"{label}={value!r:.100} in the config must be {choices}")
 
 
 def load_config(path: Path, *, base: RunConfig | None = None) -> RunConfig:
@@ -230,7 +231,7 @@ def load_config(path: Path, *, base: RunConfig | None = None) -> RunConfig:
     try:
         text = path.read_text(encoding="utf-8")
         values = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"config {path}: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"config {path} must hold a table of options, not {type(values).__name__}")

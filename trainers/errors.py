@@ -1,6 +1,9 @@
 """What can stop a run. The command line turns each class into its `exit_code` and one line. Imports nothing heavy."""
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 
 class ConfigError(ValueError):
@@ -13,6 +16,22 @@ class CheckpointError(ValueError):
     """A file that is not a checkpoint of this application, or a damaged one."""
 
     exit_code = 3
+
+
+@contextmanager
+def fitting(path: Path) -> Iterator[None]:
+    """What a file says must fit together: whatever it provokes in the block is one line about the file.
+
+    Raises:
+        CheckpointError: in place of what no class of ours or of the operating system stands for.
+    """
+    try:
+        yield
+    except Exception as error:
+        if hasattr(error, "exit_code") or isinstance(error, OSError):
+            raise
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise CheckpointError(f"{path} is damaged: what it says does not fit together ({reason})") from error
 
 
 class TrainingError(RuntimeError):

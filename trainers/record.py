@@ -30,7 +30,7 @@ class Record:
         self.job, self.path = job, run_dir / "summary.json"
         self.history: list[dict[str, Any]] = []
         self.result: RunResult | None = None
-        self.earlier = read_if_whole(self.path) or {}
+        self.earlier = read_if_whole(self.path, seconds=float) or {}
         self.started = time.perf_counter()
 
     def attach(self, trainer: Engine) -> None:

@@ -25,6 +25,7 @@ from trainers.job import Given, Job, prepare, schedule
 from trainers.result import RunResult, read_result
 from trainers.run import Handler, execute, train
 from trainers.run_directory import (
+    META,
     command_line,
     read_if_whole,
     read_run_config,
@@ -75,7 +76,7 @@ def open_run(
     run_dir: Path, config: RunConfig, *, epochs: int | float | None, given: Given
 ) -> tuple[Job, dict[str, Any] | None]:
     """The job of a run as it goes on, and the checkpoint that it goes on from; None where it starts over."""
-    summary, meta = read_summary(run_dir), read_if_whole(run_dir / "meta.json")
+    summary, meta = read_summary(run_dir), read_if_whole(run_dir / "meta.json", **META)
     checkpoint = distributed.broadcast(lambda: newest_checkpoint(run_dir, warn=say))
     if checkpoint is not None:
         refuse_an_edited_config(run_dir, config, checkpoint)
@@ -107,7 +108,7 @@ def open_run(
 def read_summary(run_dir: Path) -> dict[str, Any]:
     """summary.json; where none is whole, the run has started, and done something if it has best weights."""
     epochs = len(checkpoints(run_dir / "checkpoints", "best"))
-    return read_if_whole(run_dir / "summary.json") or {"status": "running", "epochs": epochs}
+    return read_if_whole(run_dir / "summary.json", status=str, epochs=int) or {"status": "running", "epochs": epochs}
 
 
 @signals.heeded()

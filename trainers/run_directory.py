@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -44,22 +44,39 @@ def free_folder(output: OutputConfig, source: str, name: str) -> Path:
     return parent / next(name for name in names if not any(f"{other}_".startswith(f"{name}_") for other in taken))
 
 
+META = {"data_fingerprint": str, "threads": int, "versions": dict}
+"""What meta.json holds at least."""
+
+
 def write_json(path: Path, values: dict[str, Any]) -> None:
     write_text(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+def read_json(path: Path, **kinds: type) -> dict[str, Any]:
+    """What a JSON file of a run holds, at least values of these `kinds`.
+
+    Raises:
+        FileNotFoundError: no such file. CheckpointError: it holds something else.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path.parent} has no {path.name}: the run is not finished, or not whole")
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is damaged: it is not readable JSON ({str(error)[:100]})") from None
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{path} is damaged: it holds no table of values")
+    wrong = [name for name, kind in kinds.items() if not isinstance(values.get(name), kind)]
+    if wrong:
+        raise CheckpointError(f"{path} is damaged: {wrong[0]} is {values.get(wrong[0])!r:.100}")
     return values
 
 
-def read_if_whole(path: Path) -> dict[str, Any] | None:
-    """What a JSON file holds; None where there is none, or only a damaged one."""
-    try:
-        values = read_json(path)
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError):
-        return None
-    return values if isinstance(values, dict) else None
+def read_if_whole(path: Path, **kinds: type) -> dict[str, Any] | None:
+    """The same; None where there is no such file, or only a damaged one."""
+    with suppress(FileNotFoundError, CheckpointError):
+        return read_json(path, **kinds)
+    return None
 
 
 def write_metrics_csv(path: Path, history: list[dict[str, Any]]) -> None:

@@ -16,6 +16,10 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 HALF = (0.5, 0.5, 0.5)
 
 
+MAX_SIDE = 4096
+"""Pixels: a batch of 32 such pictures takes 6 GB."""
+
+
 @dataclass(frozen=True)
 class ImageSpec:
     """How an image becomes a model's input: the one preprocessing of train, val, evaluate, predict and export.
@@ -33,8 +37,10 @@ class ImageSpec:
 
     def __post_init__(self) -> None:
         require_finite(self)
-        if self.image_size < 1:
-            raise ValueError(f"image_size={self.image_size} must be at least 1 pixel")
+        if not 1 <= self.image_size <= MAX_SIDE:
+            raise ValueError(f"image_size={self.image_size} must be at least 1 pixel, at most {MAX_SIDE}")
+        if min(self.std, default=1) <= 0:
+            raise ValueError(f"std={self.std} must be positive")
         if not len(self.mean) == len(self.std) == self.in_channels:
             raise ValueError(
                 f"mean has {len(self.mean)} values, std {len(self.std)}; in_channels={self.in_channels} needs as many"

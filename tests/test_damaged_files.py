@@ -1,0 +1,160 @@
+"""A file that is damaged, or says what cannot be, is one line and exit code 2 or 3, whichever command opens it."""
+
+import csv
+import io
+import json
+
+import pytest
+import torch
+from small_run import CLASSES, labelled_photos, make_run
+
+import main
+from datasets.errors import DataError
+from datasets.splits import read_split
+from datasets.text import csv_text, read_rows
+from inference.classifier import open_classifier
+from inference.export import export
+from trainers.checkpoint import CheckpointWriter, checkpoints, read_checkpoint
+from trainers.run_directory import write_json
+
+DEEP = "[" * 100_000
+BAD_JSON = [
+    "",
+    "[]",
+    '{"model": ',
+    "7",
+    DEEP,
+    '{"train": {"epochs": 1e400}}',
+    '{"status": {}}',
+    '{"status": "finished"}',
+]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return labelled_photos(tmp_path_factory.mktemp("photos"), n=2)
+
+
+@pytest.fixture
+def run(tmp_path, photos):
+    folder = make_run(tmp_path / "run")
+    write_json(folder / "meta.json", {"data_fingerprint": "0", "threads": 1, "versions": {"torch": "2"}})
+    write_json(folder / "summary.json", {"status": "finished", "epochs": 1, "best": {"epoch": 1}, "test": None})
+    return folder
+
+
+def refused(capsys, *words):
+    """The one line that a command says; there is no traceback."""
+    assert main.main([str(word) for word in words]) in (2, 3)
+    *_, line = capsys.readouterr().err.splitlines() or [""]
+    assert line.startswith("error: ")
+    assert len(line) < 600
+    return line
+
+
+@pytest.mark.parametrize("content", BAD_JSON)
+@pytest.mark.parametrize("name", ["config", "meta", "summary"])
+def test_a_damaged_json_of_a_run_is_one_line(run, photos, tmp_path, capsys, name, content):
+    (run / f"{name}.json").write_text(content)
+    for words in (["evaluate", run], ["resume", run], ["compare", run, run], ["export", run, "--images", photos]):
+        code = main.main([str(word) for word in words])
+        err = capsys.readouterr().err
+        assert code in (0, 2, 3), err
+        assert "Traceback" not in err
+        assert len(err.splitlines()) == (code > 0), err
+
+
+def with_facts(run, **facts):
+    path = checkpoints(run / "checkpoints", "best")[0]
+    content = read_checkpoint(path)
+    for name, value in facts.items():
+        *parents, last = name.split("__")
+        place = content
+        for parent in parents:
+            place = place[parent]
+        place[last] = value
+    path.unlink()
+    CheckpointWriter(path.parent, keep=1)(content, "best")
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"class_names": []}, {"class_names": 7}, {"class_names": "abc"}, {"class_names": [1, None, {}]},
+        {"class_names": ["a", "b"]}, {"class_names": None}, {"format_version": "1"}, {"format_version": None},
+        {"image_spec": None}, {"image_spec": {"image_size": 10**9}}, {"image_spec": {"image_size": -1}},
+        {"image_spec": {"mean": [float("nan")] * 3}}, {"image_spec": {"image_size": "x"}}, {"image_spec": []},
+        {"image_spec__std": [0.0, 0.0, 0.0]}, {"image_spec__image_size": 10**400},
+        {"config": None}, {"config": {}}, {"config__model": 3}, {"config__model__name": 3},
+        {"config__model__name": "no such"}, {"config__model__image_size": 10**6}, {"config__model__image_size": 64},
+        {"config__model__in_channels": 10**7}, {"config__model__in_channels": 1},
+        {"config__model__representation_size": 10**9}, {"config__model__trainable": f"last:{'9' * 5000}"},
+        {"config__model__name": "resnet18"}, {"config__model__name": "own:Thing"}, {"config__model__name": "auto"},
+        {"model": {}}, {"model": {"a": torch.zeros(1)}}, {"model": [1]}, {"model__pos": "text"}, {"model": None},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_checkpoint_that_says_what_cannot_be_is_one_line(run, photos, capsys, facts):
+    with_facts(run, **facts)
+    refused(capsys, "predict", run, photos)
+
+
+@pytest.mark.parametrize("kind", ["onnx", "pt2"])
+def test_an_export_whose_bytes_changed_is_one_line(run, photos, tmp_path, capsys, kind):
+    pytest.importorskip("onnxruntime" if kind == "onnx" else "torch")
+    path = tmp_path / f"model.{kind}"
+    export(open_classifier(str(run), device="cpu"), kind, path)
+    whole = path.read_bytes()
+    weights = next(iter(open_classifier(str(run), device="cpu").model.state_dict().values())).numpy().tobytes()
+    place = whole.index(weights[:64]) + 30
+    for start, end, new in ((place, place + 1, bytes([whole[place] ^ 64])), (len(whole) // 2, None, b"")):
+        path.write_bytes(whole[:start] + new + (whole[end:] if end else b""))
+        refused(capsys, "predict", path, photos, *(["--trust"] if kind == "pt2" else []))
+
+
+def test_a_table_that_is_none_is_one_line(tmp_path):
+    path = tmp_path / "split.csv"
+    for content in ("path,label,split\n" + "x" * 5_000_000, "", "\0", 'path,label,split\n"a', "path,label,split\n1"):
+        path.write_text(content)
+        with pytest.raises(DataError):
+            read_split(path)
+
+
+HOSTILE = ["=1+1", "+1+1", "-2+3", "@SUM(A1)", "'=x", "''=x", "\t=1", "\r=1", "\n=1", "=cmd|' /C calc'!A0", "-a.png"]
+HARMLESS = ["-1", "+1.5", "-1e-05", "a=b", "'quoted'", "", "é\udcff", "-", "x\ny"]
+
+
+def test_what_a_spreadsheet_would_run_is_written_as_text_and_read_back_unchanged(tmp_path):
+    path = tmp_path / "t.csv"
+    cells = HOSTILE + HARMLESS
+    path.write_text(csv_text(("a", "b"), [(cell, 1) for cell in cells]), errors="surrogateescape", newline="")
+    written = [
+        row[0] for row in csv.reader(io.StringIO(path.read_bytes().decode(errors="surrogateescape"), newline=""))
+    ][1:]
+    assert not [cell for cell in written if cell.startswith(("=", "@", "\t", "\r", "\n"))]
+    assert [row["a"] for row in read_rows(path, ("a", "b"))] == cells
+
+
+def test_names_in_tables_and_on_a_terminal_are_harmless(tmp_path, capsys):
+    classes = ("=1+1", "\x1b[2Jgone", CLASSES[0])
+    run = make_run(tmp_path / "run", classes=classes)
+    data = labelled_photos(tmp_path / "data", n=1)
+    (data / "ant").rename(data / "=1+1")
+    (data / "bee").rename(data / "\x1b[2Jgone")
+    assert main.main(["predict", str(run), *map(str, data.rglob("*.png")), "--top", "3"]) == 0
+    out, err = capsys.readouterr()
+    assert "\x1b" not in out + err
+    assert {cell[:1] for row in csv.reader(io.StringIO(out)) for cell in row} <= {
+        "p",
+        "l",
+        "/",
+        "'",
+        "\\",
+        "a",
+        "0",
+        "1",
+        "",
+    }
+    assert main.main(["evaluate", str(run), "--data", "\x1b]0;title\x07", "--device", "cpu"]) in (2, 3)
+    assert "\x1b" not in "".join(capsys.readouterr())
+    assert json.loads(json.dumps(classes)) == list(open_classifier(str(run)).class_names)
