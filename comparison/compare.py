@@ -57,7 +57,7 @@ def run_plan(plan: Plan) -> Comparison:
     """Train all runs of a plan that are not finished, and gather what they found."""
     warnings = tuple(known_problems(plan))
     for line in warnings:
-        console.say(f"{'warning':>9}  {line}")
+        console.say(line, label="warning")
     conditions, tuning = train_arms(plan)
     return Comparison(
         data=plan.request.base.data.source,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from comparison.plan import Plan
-from comparison.runs import Certainty
+from comparison.runs import Certainty, labels_text
 from datasets.shared_split import PRETRAINED_ON, copies_of_training_images
 from trainers import console
 
@@ -32,7 +32,7 @@ def announce(plan: Plan) -> None:
         ("watch", f"tensorboard --logdir {plan.folder}"),
     ]
     for label, text in rows:
-        console.say(f"{label:>9}  {text}")
+        console.say(text, label=label)
     console.say()
 
 
@@ -99,10 +99,6 @@ def known_problems(plan: Plan) -> Iterator[str]:
 
 def sizes(plan: Plan) -> str:
     return ", ".join(f"{plan.split.size(name):,} {name}" for name in ("train", "val", "test"))
-
-
-def labels_text(labels: int | None, *, every: str = "all labels") -> str:
-    return f"{labels} labels per class" if labels else every
 
 
 def rates_text(rates: Sequence[float | None]) -> str:

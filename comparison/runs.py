@@ -93,8 +93,7 @@ class Condition:
 
     @property
     def title(self) -> str:
-        count = self.labels_per_class
-        return "all labels" if count is None else f"{count} label{'s' * (count != 1)} per class"
+        return labels_text(self.labels_per_class)
 
     @property
     def names(self) -> list[str]:
@@ -103,6 +102,10 @@ class Condition:
     @property
     def class_names(self) -> tuple[str, ...]:
         return self.arms[0].runs[0].class_names
+
+
+def labels_text(count: int | None, *, every: str = "all labels") -> str:
+    return every if count is None else f"{count} label{'s' * (count != 1)} per class"
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ def settle_time(plan: Plan) -> None:
         plan.epochs = fitted(plan, paces, 60 * minutes * plan.sharing.jobs)
     seconds = sum(parts(plan, paces)) / plan.sharing.jobs
     if seconds >= 90:
-        console.say(f"{'time':>9}  about {console.duration(seconds)} for {plan.number_of_runs} runs")
+        console.say(f"about {console.duration(seconds)} for {plan.number_of_runs} runs", label="time")
 
 
 def parts(plan: Plan, paces: Sequence[Pace]) -> tuple[float, float]:

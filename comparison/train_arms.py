@@ -11,8 +11,8 @@ from typing import Any
 
 from comparison.arms import PlannedArm
 from comparison.plan import Plan
-from comparison.protocol import labels_text, rates_text
-from comparison.runs import Arm, Certainty, Condition, read_run, require_same_data
+from comparison.protocol import rates_text
+from comparison.runs import Arm, Certainty, Condition, labels_text, read_run, require_same_data
 from trainers import console, process
 from trainers.config import RunConfig, data_folder
 from trainers.errors import Diverged, TrainingError
@@ -126,7 +126,7 @@ class Training:
             if not places or self.progress.seconds > 60 * (certainty.minutes or math.inf):
                 return
             names = ", ".join(conditions[place].title for place in places)
-            console.say(f"{'look':>9}  after {number} seeds not certain yet: {names}")
+            console.say(f"after {number} seeds not certain yet: {names}", label="look")
             self.add_seeds([cell for cell in self.cells if cell[0] in places], [seed])
 
     def condition(self, place: int) -> Condition:

@@ -37,17 +37,17 @@ def quiet() -> Iterator[None]:
         data_log.setLevel(level)
 
 
-def say(line: str = "") -> None:
-    """Print without tearing a progress bar; of several processes, the first alone."""
+def say(line: str = "", *, label: str | None = None) -> None:
+    """Print without tearing a progress bar; of several processes, the first alone. Labels stand in a column."""
     if distributed.is_main_process() and not _quiet:
-        tqdm.write(line)
+        tqdm.write(line if label is None else f"{label:>9}  {line}")
 
 
 class ModelLog(logging.Handler):
     """Shows what the model factory has to say: which weights were loaded how, and what was interpolated or replaced."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        say(f"{'weights':>9}  {record.getMessage()}")
+        say(record.getMessage(), label="weights")
 
 
 def show_model_log() -> None:
@@ -90,7 +90,7 @@ def announce(job: Job, run_dir: Path | None, *, defaults_source: str) -> None:
         rows += [("run", str(run_dir)), ("watch", f"tensorboard --logdir {run_dir.parent}")]
     for label, text in rows:
         if text:
-            say(f"{label:>9}  {text}")
+            say(text, label=label)
     say()
 
 
@@ -127,14 +127,15 @@ def attach_learning_note(trainer: Engine, job: Job) -> None:
         else:
             hint = "it learns its training images alone: more images, --augment strong, or --model vit_b_16 help"
         say(
-            f"{'note':>9}  not learning after {when} of {train.epochs:g} epochs: {row['val_accuracy']:.1%} of the"
-            f" validation images are right, always {commonest!r} would be right about {share:.1%}; {hint}"
+            f"not learning after {when} of {train.epochs:g} epochs: {row['val_accuracy']:.1%} of the"
+            f" validation images are right, always {commonest!r} would be right about {share:.1%}; {hint}",
+            label="note",
         )
 
 
 def say_what_has_no_effect(job: Job) -> None:
     for line in without_effect(job.config, steps_per_epoch=job.steps_per_epoch):
-        say(f"{'note':>9}  {line}")
+        say(line, label="note")
 
 
 def say_if_stopped_early(trainer: Engine, train: TrainConfig, total_steps: int) -> None:

@@ -88,12 +88,12 @@ class Fit:
         write_run_config(run.run_dir, run.job.config)
         if abs(total - self.planned) > 0.03 * self.planned:
             planned = f"{self.planned / self.per_epoch:.4g} were planned"
-            console.say(f"{'plan':>9}  {epochs:.4g} epochs fit at the pace so far; {planned}")
+            console.say(f"{epochs:.4g} epochs fit at the pace so far; {planned}", label="plan")
 
     def stop_if_late(self, engine: Engine, now: float) -> None:
         assert self.since is not None
         over = now + self.slowness * self.pace.ending - self.deadline.until
         if over > LATE * (self.deadline.until - self.since[0]) and engine.state.iteration < self.run.job.total_steps:
             done = engine.state.iteration / self.per_epoch
-            console.say(f"{'note':>9}  the machine has become slower: stopped after {done:.1f} epochs, to end in time")
+            console.say(f"the machine has become slower: stopped after {done:.1f} epochs, to end in time", label="note")
             engine.terminate()

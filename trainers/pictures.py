@@ -156,4 +156,4 @@ def attempted() -> Iterator[None]:
         yield
     except (OSError, RuntimeError, ValueError, MemoryError) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
-        console.say(f"{'note':>9}  a picture could not be drawn: {reason}")
+        console.say(f"a picture could not be drawn: {reason}", label="note")

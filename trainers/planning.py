@@ -64,7 +64,7 @@ def planned(config: RunConfig, *, minutes: float, until: float) -> Iterator[Plan
     with console.quiet():
         job = trial(config, AS_GIVEN)
     images, per_epoch = job.data.dataset_sizes["train"], job.steps_per_epoch
-    console.say(f"{'plan':>9}  {minutes:g} minutes, {images:,} training images")
+    console.say(f"{minutes:g} minutes, {images:,} training images", label="plan")
     candidates = [AS_GIVEN]
     if config.model.name == "auto" and config.model.weights is None:
         candidates = list(from_scratch(float(np.median(native_sizes(job.data).min(axis=1)))))
@@ -75,7 +75,7 @@ def planned(config: RunConfig, *, minutes: float, until: float) -> Iterator[Plan
         if rows:
             yield PlannedRun(named(probe_of(config, rows[0].options, per_epoch), "probe"))
         if all(model.name not in PACKAGED_MODELS for model in at_hand()):
-            console.say(f"{'note':>9}  {HINT}")
+            console.say(HINT, label="note")
         if rows:
             candidates = fine_tuned(rows)
     if candidates:
@@ -118,7 +118,7 @@ def fitting(config: RunConfig, candidates: Sequence[Candidate], until: float) ->
             return PlannedRun(replace(requested, output=config.output))
     with console.quiet():
         plan, pace = plan_for(config, candidates, until)
-    console.say(f"{'plan':>9}  {plan.epochs:g} epochs: {'; '.join(plan.reasons)}")
+    console.say(f"{plan.epochs:g} epochs: {'; '.join(plan.reasons)}", label="plan")
     chosen = filled_in(config, plan.candidate.options)
     chosen = replace(chosen, train=replace(chosen.train, epochs=plan.epochs))
     return PlannedRun(chosen, partial(Fit, deadline=Deadline(until, pace, most=plan.candidate.most)))

@@ -134,5 +134,5 @@ def chosen(seconds: dict[int, float]) -> int:
     if seconds[most] < GAIN * seconds[best]:
         return most
     passes = f"a forward pass takes {1000 * seconds[best]:.0f} ms, {1000 * seconds[most]:.0f} with {most}"
-    console.say(f"{'threads':>9}  {best}, for others compute here: {passes}")
+    console.say(f"{best}, for others compute here: {passes}", label="threads")
     return best

@@ -65,7 +65,7 @@ def rank(config: RunConfig, *, seconds: float | None = None) -> list[Ranked]:
         try:
             job = prepare(_probe(config, model))
         except WeightsError as error:
-            console.say(f"{'weights':>9}  {_name(model)}: left out; {error}")
+            console.say(f"{_name(model)}: left out; {error}", label="weights")
             continue
         if job.data.dataset_sizes["train"] > MOST_IMAGES:
             labels = -(-MOST_IMAGES // len(job.data.class_names))
@@ -75,7 +75,7 @@ def rank(config: RunConfig, *, seconds: float | None = None) -> list[Ranked]:
             job = prepare(_probe(config, model))
         wanted = 0.0 if seconds is None else _estimate(job)
         if seconds is not None and wanted > seconds - (time.perf_counter() - start):
-            console.say(f"{'weights':>9}  {_name(model)}: left out, it would take about {wanted:.0f} s")
+            console.say(f"{_name(model)}: left out, it would take about {wanted:.0f} s", label="weights")
             continue
         rows.append(_judge(job, model))
     rows.sort(key=lambda row: -row.accuracy)
