@@ -1,5 +1,7 @@
 """Seeds until a verdict is certain: few false alarms however often one looks, and what is missing."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from scipy.stats import t
@@ -9,6 +11,7 @@ from comparison.certainty import decide, levels, power, power_line, sentence_of,
 from comparison.results import judge
 from comparison.runs import Certainty, Condition
 from comparison.statistics import LEVEL, Spread, estimate
+from comparison.train_arms import Training
 
 CERTAINTY = Certainty()
 
@@ -86,3 +89,32 @@ def test_the_line_before_the_first_step_says_what_can_be_seen():
     assert smallest_difference(Spread(0.05, 0.05, 1e-4), 3, 10_000) < smallest_difference(
         Spread(0.05, 0.05, 1e-4), 3, 360
     )
+
+
+class Pretended(Training):
+    """Trains nothing: its runs are there already."""
+
+    def __init__(self, *conditions, seconds=0.0):
+        labels = tuple(range(len(conditions)))
+        self.plan = SimpleNamespace(request=SimpleNamespace(labels=labels), arms=("a", "b"), seeds=range(6))
+        self.cells = [(place, arm) for place in labels for arm in (0, 1)]
+        self.progress = SimpleNamespace(seconds=seconds)
+        self.conditions, self.added = conditions, []
+
+    def add_seeds(self, cells, seeds):
+        self.added.append((sorted({place for place, _ in cells}), list(seeds)))
+
+    def condition(self, place):
+        return SimpleNamespace(title="", arms=[SimpleNamespace(correct=correct) for correct in self.conditions[place]])
+
+
+def test_seeds_are_added_only_where_the_verdict_is_not_certain_and_as_long_as_there_is_time():
+    clear, close = runs(0.5, 0.95, images=5000, seeds=6), runs(0.8, 0.81, images=150, seeds=6)
+    training = Pretended(clear, close)
+    training.add_until_sure(Certainty(max_seeds=6))
+    assert training.added[0] == ([0, 1], [0, 1])
+    assert training.added[-1] == ([1], [5])
+    assert [seeds for _, seeds in training.added[1:]] == [[2], [3], [4], [5]]
+    late = Pretended(clear, close, seconds=61.0)
+    late.add_until_sure(Certainty(max_seeds=6, minutes=1))
+    assert late.added == [([0, 1], [0, 1])]
