@@ -10,6 +10,7 @@ from killed_runs import FEW
 from PIL import Image
 from torch import nn
 
+import main
 from datasets.config import DataConfig
 from trainers.checkpoint import FORMAT_VERSION, CheckpointWriter
 from trainers.config import OutputConfig, RunConfig, TrainConfig, to_dict
@@ -18,6 +19,13 @@ from vit.config import ModelConfig
 from vit.factory import Blueprint, build_model, image_spec
 
 CLASSES = ("ant", "bee", "cat")
+
+
+def call(capsys, *argv) -> tuple[int, str, str]:
+    """The exit code of a command, what it printed, and what it said on stderr."""
+    code = main.main([str(word) for word in argv])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
 
 
 def few_digits(**options) -> DataConfig:

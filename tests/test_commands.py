@@ -8,20 +8,15 @@ from pathlib import Path
 
 import pytest
 from small_images import image_folder
+from small_run import call
 
 import main
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def run(capsys, *argv) -> tuple[int, str, str]:
-    code = main.main([str(word) for word in argv])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
-
-
 def train_briefly(capsys, data: Path, folder: Path, *argv):
-    return run(
+    return call(
         capsys, "train", "--data", data, "--output-dir", folder, "--model", "vit_micro_4", "--image-size", 16,
         "--epochs", 1, "--batch-size", 4, "--workers", 0, "--device", "cpu", "--tb", "scalars", *argv,
     )  # fmt: skip
@@ -35,7 +30,7 @@ def test_train_then_evaluate_a_folder_of_images(capsys, tmp_path):
     assert "\r" not in out
     assert "2 classes ('cat', 'dog')" in out
     assert f"tensorboard --logdir {tmp_path / 'runs'}" in out
-    code, out, err = run(capsys, "evaluate", "latest", "--output-dir", tmp_path / "runs")
+    code, out, err = call(capsys, "evaluate", "latest", "--output-dir", tmp_path / "runs")
     assert code == 0, err
     assert "as logged" in out
     assert "logged:" not in out
@@ -64,7 +59,7 @@ def test_train_then_evaluate_a_folder_of_images(capsys, tmp_path):
 )
 def test_a_mistake_gets_one_line_and_leaves_nothing(capsys, tmp_path, monkeypatch, argv, code, message):
     monkeypatch.chdir(tmp_path)
-    exit_code, _out, err = run(capsys, *argv)
+    exit_code, _out, err = call(capsys, *argv)
     assert exit_code == code, err
     assert message in err
     assert err.startswith("error: ")
@@ -87,7 +82,7 @@ def test_memory_that_runs_out_in_any_command_is_one_line(capsys, monkeypatch, er
         raise error
 
     monkeypatch.setattr("commands.summary.main", fail)
-    code, _out, err = run(capsys, "summary", "--model", "vit_micro_2")
+    code, _out, err = call(capsys, "summary", "--model", "vit_micro_2")
     assert code == 4
     assert re.fullmatch(f"error: out of memory \\({reason}\\); give the same command with more of it free\n", err)
 
@@ -122,7 +117,7 @@ def test_a_damaged_run_is_refused(capsys, tmp_path):
     assert train_briefly(capsys, data, tmp_path / "runs", "--run-name", "r")[0] == 0
     best = next((tmp_path / "runs" / "pets" / "r" / "checkpoints").glob("best_*"))
     best.write_bytes(best.read_bytes()[:-100])
-    code, _out, err = run(capsys, "evaluate", tmp_path / "runs" / "pets" / "r")
+    code, _out, err = call(capsys, "evaluate", tmp_path / "runs" / "pets" / "r")
     assert code == 3
     assert "is damaged" in err
 
@@ -131,7 +126,7 @@ def test_changed_images_are_noticed_by_evaluate(capsys, tmp_path):
     data = image_folder(tmp_path / "pets")
     assert train_briefly(capsys, data, tmp_path / "runs", "--run-name", "r")[0] == 0
     (data / "val" / "cat" / "0.jpg").unlink()
-    code, _out, err = run(capsys, "evaluate", tmp_path / "runs" / "pets" / "r")
+    code, _out, err = call(capsys, "evaluate", tmp_path / "runs" / "pets" / "r")
     assert code == 3
     assert "changed since the run" in err
 
@@ -151,7 +146,7 @@ def test_a_log_file_gets_plain_lines_and_no_bar(tmp_path):
 
 
 def test_help_answers_without_torch_and_lists_every_command(capsys):
-    code, out, _err = run(capsys, "--help")
+    code, out, _err = call(capsys, "--help")
     assert code == 0
     assert all(name in out for name in main.COMMANDS)
 

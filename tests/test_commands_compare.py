@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from fake_sets import class_folders
 from scipy.stats import t
+from small_run import call
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
@@ -31,12 +32,6 @@ from trainers.result import read_history
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = ("--image-size", 16, "--epochs", 1, "--batch-size", 4, "--workers", 0, "--device", "cpu", "--tb", "scalars")
 TWO_ARMS = ("--arms", "vit_nano_8", "vit_nano_8,pool=mean")
-
-
-def run(capsys, *argv) -> tuple[int, str, str]:
-    code = main.main([str(word) for word in argv])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def runs_below(folder: Path) -> list[Path]:
@@ -125,7 +120,7 @@ def test_the_report_says_that_half_of_val_was_held_out_and_which_rates_were_trie
 def test_finished_runs_are_compared_as_they_are(finished, capsys, tmp_path):
     runs = sorted((finished / "runs" / "pets").rglob("s1"))
     before = {path: path.stat().st_mtime_ns for run in runs for path in run.rglob("*")}
-    code, out, err = run(capsys, "compare", *runs, "--output-dir", tmp_path)
+    code, out, err = call(capsys, "compare", *runs, "--output-dir", tmp_path)
     assert code == 0, err
     assert "6 test images" in out
     assert {path: path.stat().st_mtime_ns for run in runs for path in run.rglob("*")} == before
@@ -135,10 +130,12 @@ def test_runs_on_other_images_are_refused(finished, capsys, tmp_path):
     data = class_folders(
         tmp_path / "pets", {"train/cat": 6, "train/dog": 6, "val/cat": 6, "val/dog": 6, "test/cat": 2, "test/dog": 2}
     )
-    assert run(capsys, "train", "--data", data, "--model", "vit_nano_8", *SMALL, "--output-dir", tmp_path / "r")[0] == 0
+    assert (
+        call(capsys, "train", "--data", data, "--model", "vit_nano_8", *SMALL, "--output-dir", tmp_path / "r")[0] == 0
+    )
     (other,) = (tmp_path / "r" / "pets").iterdir()
     mine = sorted((finished / "runs" / "pets").rglob("s1"))[0]
-    code, _, err = run(capsys, "compare", mine, other, "--output-dir", tmp_path / "c")
+    code, _, err = call(capsys, "compare", mine, other, "--output-dir", tmp_path / "c")
     assert code == 3
     assert "test" in err
     assert err.count("\n") == 1
@@ -160,9 +157,9 @@ def test_runs_without_a_test_split_are_scored_with_the_weights_of_their_last_epo
             "--output-dir",
             tmp_path / "r",
         )
-        assert run(capsys, *argv, "--run-name", pool)[0] == 0
+        assert call(capsys, *argv, "--run-name", pool)[0] == 0
     runs = [tmp_path / "r" / "pets" / pool for pool in ("cls", "mean")]
-    code, out, err = run(capsys, "compare", *runs, "--output-dir", tmp_path / "r")
+    code, out, err = call(capsys, "compare", *runs, "--output-dir", tmp_path / "r")
     assert code == 0, err
     assert "last epoch" in out
     assert all((folder / "eval" / "val_last_predictions.csv").is_file() for folder in runs)
@@ -222,7 +219,7 @@ def test_a_stopped_comparison_goes_on_where_it_stopped(tmp_path):
 def test_a_comparison_that_cannot_be_is_refused_in_one_line_before_anything_is_written(
     capsys, tmp_path, argv, code, message
 ):
-    exit_code, _, err = run(capsys, "compare", *argv, "--output-dir", tmp_path / "runs", "--device", "cpu")
+    exit_code, _, err = call(capsys, "compare", *argv, "--output-dir", tmp_path / "runs", "--device", "cpu")
     assert exit_code == code, err
     assert message in err
     assert err.count("\n") == 1
@@ -278,7 +275,8 @@ def test_an_arm_that_may_have_seen_the_test_images_in_pretraining_is_warned_of()
 
     def plan(source, *arms):
         request = SimpleNamespace(base=SimpleNamespace(data=SimpleNamespace(source=source)))
-        return SimpleNamespace(request=request, arms=arms, split=shared_split(DataConfig(source="digits")))
+        split = shared_split(DataConfig(source="digits"))
+        return SimpleNamespace(request=request, arms=arms, split=split, tuned=True)
 
     assert [arm.name for arm in (scratch, pretrained)] == ["vit_nano_8 from scratch", "vit_nano_8 pretrained"]
     assert [arm.slug for arm in (scratch, pretrained)] == ["from_scratch", "pretrained"]

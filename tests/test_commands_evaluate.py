@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import balanced_accuracy_score, confusion_matrix, precision_recall_fscore_support
-from small_run import CLASSES, labelled_photos, make_run, photo
+from small_run import CLASSES, call, labelled_photos, make_run, photo
 from torch.nn import functional as F
 
 import main
@@ -22,12 +22,6 @@ from trainers.metrics import balanced_accuracy, per_class
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
     return make_run(tmp_path_factory.mktemp("evaluate") / "run")
-
-
-def call(capsys, *argv) -> tuple[int, str, str]:
-    code = main.main(["evaluate", *(str(word) for word in argv)])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -77,7 +71,7 @@ def test_a_model_that_is_always_right_gets_the_lowest_temperature_and_not_zero()
 
 def test_other_data_is_scored_by_class_name_and_written_class_by_class(capsys, run, tmp_path):
     data = labelled_photos(tmp_path / "photos", n=5)
-    code, out, err = call(capsys, run, "--data", data)
+    code, out, err = call(capsys, "evaluate", run, "--data", data)
     assert code == 0, err
     table = rows(run / "eval" / "photos_predictions.csv")
     assert len(table) == 15
@@ -101,12 +95,12 @@ def test_other_data_is_scored_by_class_name_and_written_class_by_class(capsys, r
 
 def test_a_subset_of_the_classes_keeps_its_names_and_an_unknown_class_is_refused_with_both_lists(capsys, run, tmp_path):
     two = labelled_photos(tmp_path / "two", classes=("bee", "cat"))
-    code, out, _err = call(capsys, run, "--data", two, "--output", tmp_path / "out")
+    code, out, _err = call(capsys, "evaluate", run, "--data", two, "--output", tmp_path / "out")
     assert code == 0
     assert {row["label"] for row in rows(tmp_path / "out" / "two_predictions.csv")} == {"bee", "cat"}
     assert [line.split()[-1] for line in out.splitlines() if line[:3] in CLASSES] == ["0", "4", "4"]
     photo(two / "dog" / "0.png")
-    code, _out, err = call(capsys, run, "--data", two)
+    code, _out, err = call(capsys, "evaluate", run, "--data", two)
     assert code == 3
     assert err == (
         f"error: {two} has classes that the model does not know: 'dog'; the data has 'bee', 'cat', 'dog'; "
@@ -120,17 +114,17 @@ def test_val_fits_the_temperature_and_test_uses_it(capsys, tmp_path):
     options = ["--model", "vit_micro_4", "--image-size", "16", "--epochs", "1", "--workers", "0", "--device", "cpu"]
     assert main.main(["train", "--data", str(data), *common, *options]) == 0
     trained = tmp_path / "runs" / "pets" / "r"
-    code, out, _err = call(capsys, trained, "--split", "test")
+    code, out, _err = call(capsys, "evaluate", trained, "--split", "test")
     assert code == 0
     assert "fitted on val" not in out
-    code, out, _err = call(capsys, trained)
+    code, out, _err = call(capsys, "evaluate", trained)
     assert code == 0
     assert out.count("as logged") == 6
     assert "logged:" not in out
     fitted = json.loads((trained / "eval" / "temperature.json").read_text())
     assert fitted["loss_after"] <= fitted["loss_before"]
     assert fitted["fitted_on"] == "val"
-    code, out, _err = call(capsys, trained, "--split", "test")
+    code, out, _err = call(capsys, "evaluate", trained, "--split", "test")
     assert f"{fitted['temperature']:.4f} fitted on val" in out
 
 
@@ -145,7 +139,7 @@ def test_val_fits_the_temperature_and_test_uses_it(capsys, tmp_path):
 )
 def test_a_mistake_gets_one_line(capsys, run, tmp_path, monkeypatch, argv, code, message):
     monkeypatch.chdir(tmp_path)
-    actual, _out, err = call(capsys, *(word.format(run=run) for word in argv))
+    actual, _out, err = call(capsys, "evaluate", *(word.format(run=run) for word in argv))
     assert actual == code, err
     assert message in err
     assert err.count("\n") == 1

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from small_run import CLASSES, make_run, photo, stir
+from small_run import CLASSES, call, make_run, photo, stir
 
-import main
 from figures.attention import heads_figure
 from inference.classifier import open_classifier
 from inference.explain import Explanation, explain
@@ -21,12 +20,6 @@ from inference.predict import predict
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
     return make_run(tmp_path_factory.mktemp("explain") / "run")
-
-
-def call(capsys, *argv) -> tuple[int, str, str]:
-    code = main.main(["explain", *(str(word) for word in argv)])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def huggingface_folder(folder: Path) -> Path:
@@ -94,7 +87,9 @@ def test_a_mean_pooled_model_is_explained_from_the_tokens_that_its_head_reads(tm
 def test_the_command_writes_pictures_and_names_what_it_cannot_read(capsys, run, tmp_path):
     good, bad = photo(tmp_path / "odd name $1.png"), tmp_path / "bad.jpg"
     bad.write_text("text")
-    code, out, err = call(capsys, run, bad, good, "--layer", -1, "--output", tmp_path / "out", "--target", "cat")
+    code, out, err = call(
+        capsys, "explain", run, bad, good, "--layer", -1, "--output", tmp_path / "out", "--target", "cat"
+    )
     assert code == 3
     assert err.count("\n") == 1
     assert f"cannot read image {bad}" in err
@@ -116,7 +111,7 @@ def test_the_command_writes_pictures_and_names_what_it_cannot_read(capsys, run, 
     ],
 )
 def test_a_mistake_gets_one_line(capsys, run, tmp_path, options, message):
-    code, _out, err = call(capsys, run, photo(tmp_path / "a.png"), *options)
+    code, _out, err = call(capsys, "explain", run, photo(tmp_path / "a.png"), *options)
     assert code == 2
     assert message in err
     assert err.count("\n") == 1
@@ -124,9 +119,9 @@ def test_a_mistake_gets_one_line(capsys, run, tmp_path, options, message):
 
 def test_models_without_attention_are_refused(capsys, tmp_path):
     run = make_run(tmp_path / "run", name="resnet18", image_size=32)
-    code, _out, err = call(capsys, run, photo(tmp_path / "a.png"))
+    code, _out, err = call(capsys, "explain", run, photo(tmp_path / "a.png"))
     assert code == 2
     assert "ResNet has no attention weights" in err
-    code, _out, err = call(capsys, "model.onnx", "a.png")
+    code, _out, err = call(capsys, "explain", "model.onnx", "a.png")
     assert code == 2
     assert "holds no attention weights to show; explain the run, or its .safetensors export" in err

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_run import CLASSES, labelled_photos, make_run, photo
+from small_run import CLASSES, call, labelled_photos, make_run, photo
 from torch import nn
 from torchvision.models import VisionTransformer as TorchvisionViT
 
-import main
 from inference.classifier import open_classifier
 from inference.export import BATCH_SIZES, compare, generated_images
 from inference.images import ImageFile
@@ -24,12 +23,6 @@ from trainers.result import load
 from vit.export import fits_torchvision
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "docs" / "examples"
-
-
-def call(capsys, *argv) -> tuple[int, str, str]:
-    code = main.main([str(word) for word in argv])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def check(capsys, run: Path, kind: str, pictures: list[Path]) -> Path:

@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from small_run import CLASSES, labelled_photos, make_run, photo
+from small_run import CLASSES, call, labelled_photos, make_run, photo
 
-import main
 from datasets.config import DataConfig
 from datasets.images import read_image
 from datasets.loaders import labelled_loader
@@ -31,12 +30,6 @@ from trainers.result import load
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
     return make_run(tmp_path_factory.mktemp("predict") / "run")
-
-
-def call(capsys, *argv) -> tuple[int, str, str]:
-    code = main.main(["predict", *(str(word) for word in argv)])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def table(text: str) -> list[dict[str, str]]:
@@ -85,14 +78,14 @@ def test_a_file_gets_the_probabilities_that_its_evaluation_gives(run, tmp_path):
 def test_a_run_predicts_from_its_directory_alone_after_it_was_moved(capsys, tmp_path):
     run = make_run(tmp_path / "before")
     picture = photo(tmp_path / "a.jpg")
-    first = call(capsys, run, picture)
+    first = call(capsys, "predict", run, picture)
     assert first[0] == 0, first[2]
-    assert call(capsys, run.rename(tmp_path / "after"), picture) == first
+    assert call(capsys, "predict", run.rename(tmp_path / "after"), picture) == first
 
 
 def test_top_is_capped_at_the_classes(capsys, run, tmp_path):
     data = labelled_photos(tmp_path / "data", n=2)
-    code, out, err = call(capsys, run, data, "--top", 5)
+    code, out, err = call(capsys, "predict", run, data, "--top", 5)
     assert code == 0
     for row in table(out):
         assert row["label"] == Path(row["path"]).parent.name
@@ -107,15 +100,15 @@ def test_folders_globs_and_standard_input_name_the_same_images(capsys, run, tmp_
     data = labelled_photos(tmp_path / "data", n=3)
     (data / "ant" / "notes.txt").write_text("not an image, and not meant as one")
     (data / "back").symlink_to(data)  # a loop must end
-    folder = table(call(capsys, run, data)[1])
+    folder = table(call(capsys, "predict", run, data)[1])
     assert len(folder) == 9
-    assert table(call(capsys, run, f"{data}/[abc]*/*.png")[1]) == folder
+    assert table(call(capsys, "predict", run, f"{data}/[abc]*/*.png")[1]) == folder
 
     class Piped:
         buffer = io.BytesIO("\n".join(row["path"] for row in folder).encode() + b"\r\n\n")
 
     monkeypatch.setattr(sys, "stdin", Piped)
-    assert table(call(capsys, run, "-")[1]) == folder
+    assert table(call(capsys, "predict", run, "-")[1]) == folder
 
 
 def chunk(kind: bytes, data: bytes) -> bytes:
@@ -163,7 +156,7 @@ def test_two_hundred_malformed_inputs_are_each_named_and_cost_no_other_image(cap
     bad = malformed(folder)
     good = [photo(folder / f"good{number}.png", seed=number) for number in range(20)]
     arguments = [*bad[:100], *good, *bad[100:]]
-    code, out, err = call(capsys, run, *arguments, "--batch-size", 16)
+    code, out, err = call(capsys, "predict", run, *arguments, "--batch-size", 16)
     assert code == 3
     assert [row["path"] for row in table(out)] == [str(path) for path in good]
     assert "Traceback" not in err
@@ -171,7 +164,7 @@ def test_two_hundred_malformed_inputs_are_each_named_and_cost_no_other_image(cap
         assert f"error: cannot read image {path}: " in err
     assert "200 of 220 files could not be read" in err
     # As a folder: the directories in it are walked, everything else is named again.
-    code, out, err = call(capsys, run, folder)
+    code, out, err = call(capsys, "predict", run, folder)
     assert code == 3
     assert len(table(out)) == 22
     assert len(err.splitlines()) == 200 - 25 + 1
@@ -182,7 +175,7 @@ def test_names_that_are_no_text_do_not_stop_it(capsys, run, tmp_path):
     photo(odd)
     bytes_name = bytes(tmp_path) + b"/caf\xe9.png"
     Path(bytes_name.decode("utf-8", "surrogateescape")).write_bytes(odd.read_bytes())
-    code, out, _err = call(capsys, run, tmp_path)
+    code, out, _err = call(capsys, "predict", run, tmp_path)
     assert code == 0
     assert [Path(row["path"]).name for row in table(out)] == ["caf\\udce9.png", "line\\nbreak.png"]
 
@@ -190,7 +183,7 @@ def test_names_that_are_no_text_do_not_stop_it(capsys, run, tmp_path):
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_the_grid_takes_any_number_of_pictures(run, tmp_path, capsys, count):
     paths = [photo(tmp_path / CLASSES[number % 3] / f"{number}.png", seed=number) for number in range(count)]
-    assert call(capsys, run, *paths, "--grid", tmp_path / "grid.png")[0] == 0
+    assert call(capsys, "predict", run, *paths, "--grid", tmp_path / "grid.png")[0] == 0
     with Image.open(tmp_path / "grid.png") as image:
         assert image.width > 150
 
@@ -227,7 +220,7 @@ def test_the_grid_is_spread_over_classes_and_certainty_whatever_the_order_and_nu
 
 def test_temperature_changes_probabilities_but_no_prediction(run, tmp_path, capsys):
     picture = photo(tmp_path / "a.png")
-    code, _out, err = call(capsys, run, picture, "--calibrated")
+    code, _out, err = call(capsys, "predict", run, picture, "--calibrated")
     assert code == 2
     assert "no fitted temperature; python main.py evaluate" in err
     classifier = open_classifier(str(run), device="cpu")
@@ -283,7 +276,7 @@ def test_batches_say_the_same_as_one_image_at_a_time(run, tmp_path):
 )
 def test_a_mistake_gets_one_line(capsys, run, tmp_path, monkeypatch, argv, code, message):
     monkeypatch.chdir(tmp_path)
-    actual, _out, err = call(capsys, *(word.format(run=run) for word in argv))
+    actual, _out, err = call(capsys, "predict", *(word.format(run=run) for word in argv))
     assert actual == code, err
     assert message in err
     assert err.count("\n") == 1
