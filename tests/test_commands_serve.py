@@ -8,7 +8,9 @@ import io
 import json
 import os
 import re
+import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -124,6 +126,20 @@ def test_a_client_that_leaves_prints_nothing_and_a_fault_of_ours_does(server, ca
         except (OSError, ValueError):
             server.handle_error(None, ("127.0.0.1", 1))
         assert ("Traceback" in capsys.readouterr().err) is printed
+
+
+@pytest.mark.xfail(strict=True)
+def test_a_client_that_sends_a_byte_now_and_then_does_not_keep_its_place(server, monkeypatch):
+    monkeypatch.setattr("inference.serve.Handler.timeout", 0.6)
+    with socket.create_connection(server.server_address[:2], timeout=10) as client:
+        host = f"127.0.0.1:{server.server_address[1]}"
+        client.sendall(f"POST /classify HTTP/1.0\r\nHost: {host}\r\nContent-Length: 100\r\n\r\n".encode())
+        with pytest.raises(OSError, match="closed|reset|Broken pipe"):
+            for _ in range(16):
+                client.sendall(b"x")
+                time.sleep(0.2)
+                if select.select([client], [], [], 0)[0] and not client.recv(1):
+                    raise OSError("closed")
 
 
 def test_other_pages_do_not_exist(server):
