@@ -4,6 +4,8 @@ import base64
 import json
 import sys
 import threading
+import time
+from collections.abc import Iterator
 from email import message_from_bytes
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -87,18 +89,26 @@ class Handler(BaseHTTPRequestHandler):
             limit = f"{self.server.max_bytes / 1e6:g} MB"
             return self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the file is larger than {limit}")
         if not self.server.waiting.acquire(timeout=PATIENCE):
-            left = int(length)
-            while left > 0 and (part := self.rfile.read(min(65_536, left))):  # else the client meets a reset
-                left -= len(part)
+            for _ in self._parts(int(length)):  # else the client meets a reset
+                pass
             return self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "too many images at once; try again in a second")
         try:
-            content = first_part(self.headers.get("Content-Type") or "", self.rfile.read(int(length)))
+            content = first_part(self.headers.get("Content-Type") or "", b"".join(self._parts(int(length))))
             with self.server.one_at_a_time:
                 result = classify(self.server.classifier, content, top=self.server.top)
         finally:
             self.server.waiting.release()
         status = HTTPStatus.UNPROCESSABLE_ENTITY if "error" in result else HTTPStatus.OK
         return self._reply(status, json.dumps(result).encode(), "application/json")
+
+    def _parts(self, length: int) -> Iterator[bytes]:
+        """The body, as it comes. Raises TimeoutError: all of it takes longer than one part of it may."""
+        deadline = time.monotonic() + self.timeout
+        while length > 0 and (part := self.rfile.read1(min(65_536, length))):
+            if time.monotonic() > deadline:
+                raise TimeoutError
+            length -= len(part)
+            yield part
 
     def _is_from_here(self) -> bool:
         """Refuse other names for this machine and other sites' scripts: a page elsewhere could reach a local server."""

@@ -128,7 +128,6 @@ def test_a_client_that_leaves_prints_nothing_and_a_fault_of_ours_does(server, ca
         assert ("Traceback" in capsys.readouterr().err) is printed
 
 
-@pytest.mark.xfail(strict=True)
 def test_a_client_that_sends_a_byte_now_and_then_does_not_keep_its_place(server, monkeypatch):
     monkeypatch.setattr("inference.serve.Handler.timeout", 0.6)
     with socket.create_connection(server.server_address[:2], timeout=10) as client:
