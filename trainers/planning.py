@@ -137,11 +137,12 @@ def plan_for(config: RunConfig, candidates: Sequence[Candidate], until: float) -
 
 
 def better(later: RunResult, earlier: RunResult, *, favoured: bool) -> bool:
-    """Whether the later of two runs is the one to keep: by the validation images that one alone has right, where their
-    numbers differ by more than one standard error (McNemar 1947), else if it is `favoured`."""
+    """Whether the later of two runs is the one to keep: where it leads, by the validation images that one alone has
+    right, by more than one standard error (McNemar 1947), or if `favoured` where it is no more than one image behind.
+    """
     gains = [now - before for now, before in zip(hits(later.run_dir), hits(earlier.run_dir), strict=True)]
     lead, error = sum(gains), sum(map(abs, gains)) ** 0.5
-    return lead > error or (favoured and lead >= -error)
+    return lead > error or (favoured and lead >= -1)
 
 
 def trial(config: RunConfig, candidate: Candidate) -> Job:
