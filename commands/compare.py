@@ -22,7 +22,7 @@ ARM_OPTIONS = {*flags(ModelConfig), *flags(TrainConfig), "--augment", "--batch-s
 """What may differ between arms; everything else is the same for all, or the result would mean nothing."""
 
 STORY = (
-    "--data", "digits", "--labels", "10", "all", "--images-seen", "6000", "25000", "--tune-lr", "off", "--seeds", "3",
+    "--data", "digits", "--labels", "10", "all", "--images-seen", "4000", "25000", "--tune-lr", "off", "--seeds", "3",
 )  # fmt: skip
 """What `python main.py` alone compares: in about two minutes on two cores."""
 
