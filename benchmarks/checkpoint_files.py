@@ -25,7 +25,7 @@ from vit import build_model
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=["vit_micro_2", "vit_tiny_16"])
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()

@@ -206,7 +206,7 @@ def _coerce(value: Any, hint: Any, label: str) -> Any:
             except ConfigError:
                 continue
     elif origin is Literal:
-        value = WITHDRAWN.get(value, value)
+        value = WITHDRAWN.get(value, value) if isinstance(value, str) else value
         if value in arguments:
             return value
     elif origin is tuple and isinstance(value, list | tuple):

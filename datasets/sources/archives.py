@@ -4,6 +4,7 @@ import shutil
 import stat
 import tarfile
 import zipfile
+import zlib
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
@@ -72,7 +73,7 @@ def _extract(archive: Path, content: Path) -> None:
                     opened.extract(info, content, filter="data")
         else:
             raise DataError(f"{archive} is neither a zip nor a tar archive, or its end is missing")
-    except (zipfile.BadZipFile, tarfile.TarError, EOFError, OSError, NotImplementedError, RuntimeError) as error:
+    except (zipfile.BadZipFile, zlib.error, tarfile.TarError, EOFError, OSError, RuntimeError) as error:
         raise DataError(f"cannot unpack {archive}: {' '.join(str(error).split()) or type(error).__name__}") from error
 
 
