@@ -14,11 +14,12 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from datasets import DataConfig, DataError, build_dataloaders
 from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.errors import CheckpointError, ConfigError
+from trainers.errors import ConfigError
 from trainers.result import load
 from trainers.resume import resume
 from trainers.run import train
 from vit import ImageSpec, ModelConfig
+from vit.errors import WeightsError
 
 
 def tensors(n, seed):
@@ -101,7 +102,7 @@ def test_a_model_by_name_takes_datasets_and_a_module_takes_a_bundle(tmp_path):
 
 def test_what_only_the_program_can_make_again_is_said(tmp_path):
     result = train(options(tmp_path), model=net(), dataloaders=splits())
-    with pytest.raises(CheckpointError, match="own:Sequential is a module that a program of your own made"):
+    with pytest.raises(WeightsError, match="own:Sequential is a module that a program of your own made"):
         load(result.run_dir)
     with pytest.raises(ConfigError, match="freeze a module of your own by requires_grad_"):
         train(options(tmp_path, model={"trainable": "head"}), model=net(), dataloaders=splits())
