@@ -72,8 +72,8 @@ class Options(RunConfig):
             raise ValueError("--until-sure adds seeds by itself: --max-seeds in place of --seeds says how many")
         if not self.until_sure and (self.margin, self.max_seeds) != (Options.margin, Options.max_seeds):
             raise ValueError("--margin and --max-seeds say when --until-sure may stop: add it")
-        if not 0 < self.margin < 100 or self.max_seeds < 2:
-            raise ValueError(f"margin={self.margin} must be greater than 0, and max_seeds={self.max_seeds} at least 2")
+        if not 0 < self.margin < 100 or self.max_seeds < 3:
+            raise ValueError(f"margin={self.margin} must be greater than 0, and max_seeds={self.max_seeds} at least 3")
         if min(self.images_seen, default=1) < 1:
             raise ValueError(f"images_seen={self.images_seen} must be at least 1")
         if self.lr_grid is not None and (not self.lr_grid or min(self.lr_grid) <= 0):
