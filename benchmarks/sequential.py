@@ -17,8 +17,8 @@ import numpy as np
 from scipy.optimize import brentq
 
 from benchmarks.environment import describe
-from comparison.certainty import Certainty, look, power
-from comparison.runs import read_run
+from comparison.certainty import FIRST_LOOK, look, power
+from comparison.runs import Certainty, read_run
 from comparison.statistics import LEVEL, Spread, estimate
 
 DIFFERENCES = (0.0, 0.005, 0.01, 0.03, 0.05)
@@ -83,7 +83,7 @@ def cell(odds: np.ndarray, difference: float, spread: float, size: int, trials: 
     wrong, seeds, fixed, parts = 0, [], 0, []
     for _ in range(trials):
         differences = trial(moved, scales, size, generator)
-        for count in range(2, CERTAINTY.max_seeds + 1):
+        for count in range(FIRST_LOOK, CERTAINTY.max_seeds + 1):
             decision = look(differences[:count], CERTAINTY)
             if decision.verdict != "undecided":
                 stops[decision.verdict][count] += 1
