@@ -142,10 +142,19 @@ def test_the_small_vit_is_trained_where_it_may_beat_the_best_probe(imagenet, sma
     rows = [ranked("vit_mini_16", "tiny_imagenet", small)]
     if imagenet is not None:
         rows = [ranked("efficientnet_lite0", "imagenet", imagenet), *rows]
-    candidates = fine_tuned(rows)
+    candidates = fine_tuned(rows, images=95)
     assert [candidate.weights for candidate in candidates] == [rows[-1].name] * trained
     for candidate in candidates:
         assert choose([candidate], [1000]).epochs == candidate.most
+
+
+@pytest.mark.parametrize(("passes", "mixed"), [(9.0, False), (11.0, True)])
+def test_fine_tuning_mixes_many_images_that_it_sees_often(passes, mixed):
+    candidates = fine_tuned([ranked("vit_mini_16", "tiny_imagenet", 0.6)], images=4_500)
+    plan = choose(candidates, [passes] * len(candidates))
+    config = filled_in(RunConfig(), plan.candidate.options)
+    assert (config.train.mixup, config.train.cutmix) == ((0.8, 1.0) if mixed else (None, None))
+    assert filled_in(RunConfig(train=TrainConfig(mixup=0.1)), plan.candidate.options).train.mixup == 0.1
 
 
 @pytest.mark.parametrize(

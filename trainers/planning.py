@@ -18,7 +18,18 @@ from trainers.evaluation import hits
 from trainers.fitting import Deadline, Fit
 from trainers.job import Job, prepare
 from trainers.pace import Pace, measure
-from trainers.plans import ENOUGH, Candidate, Plan, choose, filled_in, from_scratch, may_do_better
+from trainers.plans import (
+    ENOUGH,
+    MIXED,
+    MIXED_IMAGES,
+    MIXED_PASSES,
+    Candidate,
+    Plan,
+    choose,
+    filled_in,
+    from_scratch,
+    may_do_better,
+)
 from trainers.recipes import RECIPES
 from trainers.result import RunResult
 from trainers.resume import find_same_options
@@ -77,7 +88,7 @@ def planned(config: RunConfig, *, minutes: float, until: float) -> Iterator[Plan
         if all(model.name not in PACKAGED_MODELS for model in at_hand()):
             console.say(HINT, label="note")
         if rows:
-            candidates = fine_tuned(rows)
+            candidates = fine_tuned(rows, images=images)
     if candidates:
         run = fitting(config, candidates, until)
         yield replace(run, favoured=bool(rows) and rows[0].name == candidates[0].weights)
@@ -95,17 +106,19 @@ def probe_of(config: RunConfig, options: dict[str, dict[str, Any]], per_epoch: i
     return replace(probe, train=replace(probe.train, epochs=min(100, max(20, -(-PROBE_STEPS // per_epoch)))))
 
 
-def fine_tuned(rows: Sequence[Ranked]) -> list[Candidate]:
-    """All of the best small ViT of the ranking trained, where that may do better than the best linear probe."""
+def fine_tuned(rows: Sequence[Ranked], *, images: int) -> list[Candidate]:
+    """All of the best small ViT of the ranking trained, where that may do better than the best linear probe: as its
+    recipe says, and mixing the images where there are many and time to see them often."""
+    recipe = RECIPES["finetune-small"].options
     for row in rows:
         model = row.options["model"]
         if model["name"] in EMBEDDED_WEIGHTS.values() and may_do_better(row.accuracy, rows[0].accuracy):
-            recipe = RECIPES["finetune-small"].options
-            options = recipe | {
-                "model": model | {"trainable": "all"},
-                "train": recipe["train"] | {"schedule": "cooldown"},
-            }
-            return [Candidate(f"{row.name}, all of it trained,", options, weights=row.name, most=ENOUGH)]
+            train = recipe["train"] | {"schedule": "cooldown"}
+            options = recipe | {"model": model | {"trainable": "all"}, "train": train}
+            alone = Candidate(f"{row.name}, all of it trained,", options, weights=row.name, most=ENOUGH)
+            mixed = replace(alone, options=options | {"train": train | MIXED}, wants=MIXED_PASSES)
+            mixed = replace(mixed, name=f"{alone.name} with MixUp and CutMix,")
+            return [alone, mixed] if images >= MIXED_IMAGES else [alone]
     return []
 
 

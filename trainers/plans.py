@@ -60,6 +60,10 @@ GOOD = 0.97
 """Accuracy of a linear probe above which training the whole model has little to gain."""
 ENOUGH = 100.0
 """Passes over the training images that fine-tuning takes: with 95 of dogs 68 % came after 40, 71 % after 100."""
+MIXED, MIXED_PASSES, MIXED_IMAGES = {"mixup": 0.8, "cutmix": 1.0}, 10.0, 1_000
+"""What keeps fine-tuning from learning its images by heart, and the passes and images from which it helps: with 4,500
+of CIFAR-10 it was worth 67.0 % of the test images after 12 passes and 69.2 % after 20, without it 64.6 % after 11 (98 %
+of the training images were right by then); with 95 of dogs 61.0 %, without it 58.5 and 70.7 %."""
 CUT = 0.4
 """Share of a linear probe's errors that training its whole model may leave."""
 
