@@ -148,7 +148,7 @@ def test_what_check_finds_can_be_left_out_of_training(tmp_path):
     words = train_says(root, tmp_path, exclude=findings)
     assert "2 images left out, as" in words
     assert "found.csv" in words
-    assert "no file" in train_says(root, tmp_path, exclude=tmp_path / "gone.csv")
+    assert "no list of images to exclude" in train_says(root, tmp_path, exclude=tmp_path / "gone.csv")
 
 
 def other_names(root):
