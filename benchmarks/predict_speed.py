@@ -88,8 +88,7 @@ def main() -> None:
     names = tuple("abcdefghij")
     model = build_model(config, num_classes=len(names)).eval()
     torch.nn.init.normal_(model.head.weight)  # zeros would call every image an "a"
-    device = torch.device("cpu")
-    classifier = Classifier("vit_micro_4", "weights", model, image_spec(config), names, device, config)
+    classifier = Classifier("vit_micro_4", model, image_spec(config), names, config)
     result = {
         "images": options.images,
         "rounds": options.rounds,
