@@ -40,8 +40,8 @@ def check(capsys, run: Path, kind: str, pictures: list[Path]) -> Path:
     for size in BATCH_SIZES:
         batch = generated_images(ours.spec, size)
         torch.testing.assert_close(
-            theirs.logits(batch), ours.logits(batch), atol=1e-4, rtol=1e-6
-        )  # logits of a ResNet are in the thousands
+            theirs.logits(batch), ours.logits(batch), atol=1e-4, rtol=1e-4
+        )  # an untrained ResNet has large logits
     return file
 
 
