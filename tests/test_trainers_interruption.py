@@ -209,6 +209,28 @@ def test_ranks_save_and_end_with_torchrun_whatever_ends_it(tmp_path, signum):
     assert read_json(run_dir / "summary.json")["status"] == "interrupted"
 
 
+TOLD_TWICE = """
+import os, signal
+from trainers import process
+from trainers.interruption import signals
+process.settle()
+with signals.heeded(), signals.held_back():
+    for _ in range(2):
+        os.kill(os.getpid(), signal.SIGTERM)
+    print("saved")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
+def test_a_rank_saves_though_each_thread_of_torchrun_that_ends_tells_it_so():
+    done = subprocess.run(
+        [sys.executable, "-c", TOLD_TWICE], cwd=ROOT, capture_output=True, text=True, timeout=60,
+        env=environment(TORCHELASTIC_RUN_ID="none"),
+    )  # fmt: skip
+    assert done.stdout == "saved\n"
+    assert "Interrupted" in done.stderr
+
+
 WAITING = """
 from trainers import process
 from trainers.distributed import joined

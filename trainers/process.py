@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from datasets.processes import end_with_parent
+from trainers.interruption import signals
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
 
@@ -24,9 +25,13 @@ def settle() -> None:
 
 
 def end_with_torchrun() -> None:
-    """One of several processes is told to stop, and saves, when torchrun ends: else it would train on."""
+    """One of several processes is told to stop, and saves, when torchrun ends: else it would train on.
+
+    Linux tells it once for each thread of torchrun that had become its parent when that thread ended in its turn.
+    """
     if "TORCHELASTIC_RUN_ID" in os.environ:
         end_with_parent(signal.SIGTERM)
+        signals.sent_again += ("SIGTERM",)
 
 
 def leave_out_zero_redundancy() -> None:
