@@ -9,6 +9,7 @@ import torch
 from killed_runs import FEW
 from PIL import Image
 from torch import nn
+from torch.optim.swa_utils import update_bn
 
 import main
 from datasets.config import DataConfig
@@ -44,6 +45,9 @@ def make_run(folder: Path, *, classes: tuple[str, ...] = CLASSES, seed: int = 0,
     torch.manual_seed(seed)
     model = build_model(config.model, num_classes=len(classes))
     stir(model)
+    spec = image_spec(config.model)
+    images = torch.randn(8, spec.in_channels, spec.image_size, spec.image_size)
+    update_bn([images], model)  # where there are batch norms: untrained, a ResNet's activations grow to thousands
     folder.mkdir(parents=True)
     write_run_config(folder, config)
     content = {
@@ -51,7 +55,7 @@ def make_run(folder: Path, *, classes: tuple[str, ...] = CLASSES, seed: int = 0,
         "epoch": 1,
         "format_version": FORMAT_VERSION,
         "class_names": list(classes),
-        "image_spec": to_dict(image_spec(config.model)),
+        "image_spec": to_dict(spec),
         "config": to_dict(config),
         "torch_version": str(torch.__version__),
     }
