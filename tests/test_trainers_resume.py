@@ -35,7 +35,7 @@ from killed_runs import (
 
 from datasets import DataError
 from datasets.files import aside_of
-from trainers import budget, run, saving
+from trainers import budget, lock, run, saving
 from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import to_dict
 from trainers.errors import CheckpointError, ConfigError, Interrupted
@@ -173,7 +173,9 @@ def test_only_damaged_checkpoints_are_refused(crashed):
 
 def test_a_finished_run_resumed_is_a_no_op(finished, capsys):
     before = {path: path.stat().st_mtime_ns for path in finished.run_dir.rglob("*")}
+    lock.path_of(finished.run_dir).touch()  # of a process that was killed at its very end
     again = resume(finished.run_dir)
+    assert not lock.path_of(finished.run_dir).exists()
     assert {path: path.stat().st_mtime_ns for path in finished.run_dir.rglob("*")} == before
     assert "is finished: nothing to do" in capsys.readouterr().out
     assert (again.best_epoch, again.val, again.test) == (finished.best_epoch, finished.val, finished.test)

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,8 @@ def resume(
     with distributed.joined(config.train.device):
         done = read_summary(run_dir)["status"] == "finished" and has_best(run_dir / "checkpoints")
         if done and epochs in (None, config.train.epochs):
+            with suppress(ConfigError, OSError), lock.held(run_dir):
+                pass  # which takes away the file of a process that was killed at its very end
             say(f"run {run_dir} is finished: nothing to do; --epochs N trains it further")
             return read_result(run_dir)
         with ExitStack() as holding:
