@@ -41,7 +41,6 @@ def config_of(tmp_path: Path, epochs: int, **model) -> RunConfig:
         ("efficientnet_lite0", "head", False),
         ("efficientnet_lite0", "last:1", False),
         ("efficientnet_lite2", "all", False),
-        ("efficientnet_lite0_vit", "all", True),
         ("timm:test_vit", "last:1", False),
         ("timm:test_convnext", "head", False),
         ("hf:dinov2_with_registers", "last:1", True),

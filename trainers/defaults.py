@@ -17,7 +17,7 @@ from datasets.config import IMBALANCE
 from trainers.config import RunConfig
 from trainers.distributed import world_size
 from trainers.errors import ConfigError
-from vit.config import DEFAULT_WEIGHTS, HF_PREFIX, HYBRIDS, TIMM_PREFIX
+from vit.config import DEFAULT_WEIGHTS, HF_PREFIX, TIMM_PREFIX
 
 SMALL_IMAGES = {"digits": "vit_micro_2"} | dict.fromkeys(
     ("mnist", "fashion_mnist", "cifar10", "cifar100"), "vit_micro_4"
@@ -90,9 +90,7 @@ def resolve_cache(config: RunConfig) -> Literal["on", "off"]:
     """Whether a linear probe may train on cached features: `auto` does so whenever it changes nothing but the time."""
     train = config.train
     obstacles = {
-        "only --trainable head leaves the backbone as it is": (
-            config.model.trainable != "head" and config.model.name not in HYBRIDS
-        ),
+        "only --trainable head leaves the backbone as it is": config.model.trainable != "head",
         f"--augment {config.data.augment} changes the images from epoch to epoch; add --augment none": (
             config.data.augment != "none"
         ),

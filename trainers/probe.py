@@ -43,10 +43,8 @@ class FeatureDataset(Dataset):
 
 def head_of(model: nn.Module) -> nn.Module:
     """Features -> logits: the trained end of a model, sharing its parameters."""
-    own = parts(model)
-    if own.after_backbone is not None:
-        return own.after_backbone
-    return own.head[0] if len(own.head) == 1 else nn.Sequential(*own.head)
+    head = parts(model).head
+    return head[0] if len(head) == 1 else nn.Sequential(*head)
 
 
 class HeadWeights:
@@ -97,15 +95,14 @@ def features_of(
     *,
     amp_dtype: torch.dtype | None,
 ) -> Tensor:
-    """(N, ...) on the CPU: what reaches the head, for every image of a split in table order; (N, D), or a map of it."""
+    """(N, D) on the CPU: what reaches the head, for every image of a split in table order."""
     model.eval()
-    own = parts(model)
     dataset: Any = loader.dataset
     sampler = OrderedBatchSampler(len(dataset), loader.batch_sampler.batch_size)  # type: ignore[union-attr]
     ordered = Loader(dataset, sampler, workers=loader.num_workers)
     features: list[Tensor] = []
     try:
-        with weights_cast_once(model, amp_dtype), inputs_of(own.after_backbone or own.head[0]) as seen:
+        with weights_cast_once(model, amp_dtype), inputs_of(parts(model).head[0]) as seen:
             for images, _ in tqdm(ordered, desc="features", disable=None, leave=False):
                 with autocast(device, amp_dtype):
                     model(images.to(device, non_blocking=True))

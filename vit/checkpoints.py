@@ -96,8 +96,6 @@ def _layout(model: nn.Module) -> _Layout:
     if "encoder.pos_embedding" in tensors:  # torchvision's ViT
         tensors = FAMILIES["torchvision"].to_ours(tensors)
         return _Layout(tensors, "embedding.positions", "embedding.patches.projection.weight", "head.")
-    if "transformer.embedding.positions" in tensors:  # the hybrid
-        return _Layout(tensors, None, "transformer.embedding.patches.projection.weight", "transformer.head.")
     described: Any = getattr(model, "pretrained_cfg", None)  # timm's
     if described is not None:
         return _Layout(tensors, None, f"{described['first_conv']}.weight", f"{described['classifier']}.")

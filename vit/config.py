@@ -134,21 +134,16 @@ for _size, _embed_dim, _depth, _num_heads, _patches in (
 TORCHVISION_MODELS: tuple[str, ...] = ("vit_b_16", "resnet18")
 PACKAGED_MODELS: tuple[str, ...] = ("efficientnet_lite0", "efficientnet_lite2")
 """Their ImageNet weights come in a pip package."""
-HYBRIDS: dict[str, dict[str, Any]] = {
-    "efficientnet_lite0_vit": {"patch_size": 1, "in_channels": 1280, "embed_dim": 192, "depth": 2, "num_heads": 3},
-}
-"""The transformer on a frozen feature map (Dosovitskiy et al. 2020, section 3.1): patches of 1 x 1 place of the map."""
-MODEL_NAMES: tuple[str, ...] = (*VIT_SHAPES, *TORCHVISION_MODELS, *PACKAGED_MODELS, *HYBRIDS)
+MODEL_NAMES: tuple[str, ...] = (*VIT_SHAPES, *TORCHVISION_MODELS, *PACKAGED_MODELS)
 MODELS_IN_WORDS = ", ".join(
     (*MODEL_NAMES, "hf:ID_OR_FOLDER, timm:NAME, or auto: vit_micro_2 for digits, else vit_tiny_16.")
 )
-DEFAULT_WEIGHTS = dict.fromkeys(TORCHVISION_MODELS, "IMAGENET1K_V1") | dict.fromkeys(
-    (*PACKAGED_MODELS, *HYBRIDS), "imagenet"
+DEFAULT_WEIGHTS = dict.fromkeys(TORCHVISION_MODELS, "IMAGENET1K_V1") | dict.fromkeys(PACKAGED_MODELS, "imagenet")
+WHAT_THEY_ARE: dict[str, str] = dict.fromkeys(
+    PACKAGED_MODELS,
+    "a convolutional network, no ViT; its ImageNet weights were learnt from 1.28 million labelled photographs of 1,000"
+    " classes",
 )
-_IMAGENET = "ImageNet weights were learnt from 1.28 million labelled photographs of 1,000 classes"
-WHAT_THEY_ARE: dict[str, str] = dict.fromkeys(PACKAGED_MODELS, f"a convolutional network, no ViT; its {_IMAGENET}") | {
-    "efficientnet_lite0_vit": f"a ViT on what a frozen convolutional network sees, whose {_IMAGENET}"
-}
 """What every report says of a model that is not what one expects here."""
 EMBEDDED_WEIGHTS: dict[str, str] = {"fashion_mnist": "vit_nano_8", "tiny_imagenet": "vit_mini_16"}
 """Weights that come with the application, under vit/weights/: their name, and the model they belong to."""

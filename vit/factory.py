@@ -14,7 +14,6 @@ from vit.config import (
     EMBEDDED_SHA256,
     EMBEDDED_WEIGHTS,
     HF_PREFIX,
-    HYBRIDS,
     OWN_PREFIX,
     PACKAGED_MODELS,
     TIMM_PREFIX,
@@ -33,7 +32,6 @@ MODELS: dict[str, str] = {
     **dict.fromkeys(VIT_SHAPES, "vit.scratch_models"),
     **dict.fromkeys(TORCHVISION_MODELS, "vit.torchvision_models"),
     **dict.fromkeys(PACKAGED_MODELS, "vit.timm_models"),
-    **dict.fromkeys(HYBRIDS, "vit.hybrid"),
 }
 # Reads the files of weights and puts them into models; imported by a model that starts from some.
 READER = "vit.checkpoints"

@@ -22,8 +22,6 @@ class Parts:
     norms: Sequence[nn.Module]
     head: Sequence[nn.Module]
     block_name: str = "blocks"
-    after_backbone: nn.Module | None = None
-    """Of a model with a part that never trains: everything after that part."""
 
 
 @runtime_checkable

@@ -1,7 +1,6 @@
 """The ViTs of `vit/model.py`: from a name of `VIT_SHAPES` and the options of a run to a model with new weights."""
 
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
@@ -18,15 +17,14 @@ def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
             **shape | own | {"image_size": config.image_size or native_size(config)},
             num_classes=num_classes,
             in_channels=config.in_channels,
-            **block_options(config),
+            representation_size=config.representation_size,
+            dropout=config.dropout,
+            attention_dropout=config.attention_dropout,
+            stochastic_depth=config.stochastic_depth,
+            layer_norm_eps=config.layer_norm_eps or 1e-6,
+            attention=config.attention,
         )
     )
-
-
-def block_options(config: ModelConfig) -> dict[str, Any]:
-    """What a transformer takes from the options wherever its patches come from."""
-    names = ("representation_size", "dropout", "attention_dropout", "stochastic_depth", "attention")
-    return {name: getattr(config, name) for name in names} | {"layer_norm_eps": config.layer_norm_eps or 1e-6}
 
 
 def native_size(config: ModelConfig) -> int:
