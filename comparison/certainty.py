@@ -2,12 +2,13 @@
 
 Looking at the results after each seed and stopping when they please raises false alarms, so each look spends a part of
 the 5 % (Lan and DeMets 1983): as much as its share of the seeds. Over looks a mean difference is a random walk of which
-the images' part stands still; without that part looks depend on each other least, so bounds for it hold with it, too
-(Jennison and Turnbull 2000, chapters 7 and 8). They are levels of the Student quantiles of `estimate`.
+the images' part stands still: the larger that part, the more the looks agree, and the less has to be taken off each
+(Jennison and Turnbull 2000, chapters 7 and 8). The bounds are levels of the Student quantiles of `estimate`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,11 +16,13 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm, t
+from scipy.optimize import bisect
+from scipy.stats import chi2, norm
 
 from comparison.runs import Certainty
 from comparison.statistics import LEVEL, Bools, Estimate, Spread, estimate, minus, quantile, sign_flip
 
+Floats = NDArray[np.float64]
 PATHS = 100_000
 FIRST_LOOK = 3
 """Seeds: two may lie together by chance, and then a look at them raises three times the alarms that it may."""
@@ -47,28 +50,53 @@ class Decision:
 
 
 @lru_cache
-def levels(max_seeds: int, alpha: float) -> dict[int, float]:
+def levels(max_seeds: int, alpha: float, still: float = 0.0) -> dict[int, float]:
     """The two-sided level of each look, by its number of seeds, so that all looks together are wrong in `alpha`: found
-    on simulated seeds whose spread is all there is, and has to be estimated, too."""
-    seeds = np.arange(1, max_seeds + 1)
-    values = np.random.default_rng(0).standard_normal((PATHS, max_seeds))
+    on simulated differences of many images, the spread of whose seeds has to be estimated, too.
+
+    `still`: the variance that the images bring, in units of what one seed brings.
+    """
+    seeds, generator = np.arange(1, max_seeds + 1), np.random.default_rng(0)
+    values = generator.standard_normal((PATHS, max_seeds))
     means = values.cumsum(axis=1) / seeds
     squares = (values**2).cumsum(axis=1) - seeds * means**2
+    means += math.sqrt(still) * generator.standard_normal((PATHS, 1))
     running, of_look = np.arange(PATHS), {}
     for number in range(FIRST_LOOK, max_seeds + 1):
-        error = np.sqrt(squares[running, number - 1] / (number * (number - 1)))
-        p = 2 * t.sf(np.abs(means[running, number - 1]) / error, number - 1)
-        stopped = round(PATHS * alpha * number / max_seeds) - (PATHS - len(running))
-        of_look[number] = float(np.partition(p, stopped)[stopped])
-        running = running[p >= of_look[number]]
+        of_seeds = squares[running, number - 1] / (number * (number - 1))
+        ratios = np.abs(means[running, number - 1]) / np.sqrt(of_seeds + still)
+        allowed = round(PATHS * alpha * number / max_seeds) - (PATHS - len(running))
+        of_look[number] = level_passed_by(allowed, ratios, of_seeds / (of_seeds + still), number)
+        running = running[ratios <= quantile(of_look[number], of_seeds / (of_seeds + still), number, PATHS)]
     return of_look
+
+
+def level_passed_by(allowed: int, ratios: Floats, shares: Floats, seeds: int) -> float:
+    """The level at which the quantiles of these `shares` are passed by so many of these `ratios`."""
+
+    def too_many(log_level: float) -> float:
+        return float((ratios > quantile(math.exp(log_level), shares, seeds, PATHS)).sum()) - allowed - 0.5
+
+    return math.exp(bisect(too_many, -30, 0, xtol=1e-4))
+
+
+def still_part(found: Estimate) -> float:
+    """`still` of `levels`, rounded down to a power of two. Few seeds may lie together by chance: what one brings is
+    taken as the most that it may be, 9 times in 10."""
+    of_one = found.spread.seeds + found.spread.runs / found.images
+    largest = max(of_one * (found.seeds - 1) / float(chi2.ppf(0.1, found.seeds - 1)), 1e-12)
+    ratio = min(found.spread.images / found.images / largest, 16.0)
+    return 2.0 ** math.floor(math.log2(ratio)) if ratio > 2**-5 else 0.0
 
 
 def look(differences: NDArray[np.int8], certainty: Certainty, *, pairs: int = 1) -> Decision:
     """Judge differences (K, N) between two arms, of `pairs` that are judged together: at most 5 % of equal arms are
     called better at any look, and at most 5 % of those that differ by the margin the same (two one-sided tests)."""
     found = estimate(differences)
-    to_differ, to_equal = (levels(certainty.max_seeds, alpha / pairs)[found.seeds] for alpha in (LEVEL, 2 * LEVEL))
+    still = still_part(found)
+    to_differ, to_equal = (
+        levels(certainty.max_seeds, alpha / pairs, still)[found.seeds] for alpha in (LEVEL, 2 * LEVEL)
+    )
     half = found.half_width(to_differ)
     if abs(found.centre) > half and sign_flip(differences) <= to_differ:
         return Decision("better", found, half)

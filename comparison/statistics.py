@@ -120,10 +120,12 @@ def estimate(differences: NDArray[np.int8]) -> Estimate:
     return Estimate(centre, math.sqrt(variance), min(1.0, between / variance), seeds, n - 2, parts)
 
 
-def quantile(level: ArrayLike, share: float, seeds: int, images: int) -> NDArray[np.float64]:
+def quantile(level: ArrayLike, share: ArrayLike, seeds: int, images: int) -> NDArray[np.float64]:
     """Two-sided quantile: Student's for the share of the variance that seeds bring, and for that of the images."""
     of_images = t.isf(np.asarray(level) / 2, images + 1)
-    return of_images if seeds == 1 else share * t.isf(np.asarray(level) / 2, seeds - 1) + (1 - share) * of_images
+    if seeds == 1:
+        return of_images
+    return np.asarray(share) * (t.isf(np.asarray(level) / 2, seeds - 1) - of_images) + of_images
 
 
 def minus(correct_a: Bools, correct_b: Bools) -> NDArray[np.int8]:

@@ -4,13 +4,22 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from scipy.stats import t
+from scipy.stats import norm, t
 from small_comparison import arm_of
 
-from comparison.certainty import decide, levels, power, power_line, sentence_of, smallest_difference, unsure
+from comparison.certainty import (
+    decide,
+    levels,
+    power,
+    power_line,
+    sentence_of,
+    smallest_difference,
+    still_part,
+    unsure,
+)
 from comparison.results import judge
 from comparison.runs import Certainty, Condition
-from comparison.statistics import LEVEL, Spread, estimate
+from comparison.statistics import LEVEL, Estimate, Spread, estimate
 from comparison.train_arms import Training
 
 CERTAINTY = Certainty()
@@ -23,15 +32,26 @@ def runs(*shares, images=1000, seeds=10, seed=0):
     return [difficulty + 0.1 * generator.standard_normal((seeds, images)) < share for share in shares]
 
 
-@pytest.mark.parametrize("most", [3, 5, 10])
-def test_all_looks_together_spend_the_level_where_only_seeds_vary(most):
+@pytest.mark.parametrize(("most", "still"), [(3, 0.0), (5, 0.0), (10, 0.0), (3, 2.0), (10, 0.5), (10, 8.0)])
+def test_all_looks_together_spend_the_level_however_much_stands_still(most, still):
     generator = np.random.default_rng(7)
     values, alarms = generator.standard_normal((20_000, most)), np.zeros(20_000, bool)
-    for seeds, level in levels(most, LEVEL).items():
-        first = values[:, :seeds]
-        statistic = np.abs(first.mean(axis=1)) / (first.std(axis=1, ddof=1) / seeds**0.5)
-        alarms |= statistic > t.isf(level / 2, seeds - 1)
+    of_images = still**0.5 * generator.standard_normal(20_000)
+    for seeds, level in levels(most, LEVEL, still).items():
+        of_seeds = values[:, :seeds].var(axis=1, ddof=1) / seeds
+        share = of_seeds / (of_seeds + still)
+        limit = share * t.isf(level / 2, seeds - 1) + (1 - share) * norm.isf(level / 2)
+        alarms |= np.abs(values[:, :seeds].mean(axis=1) + of_images) > limit * np.sqrt(of_seeds + still)
         assert alarms.mean() == pytest.approx(LEVEL * seeds / most, abs=0.005)
+
+
+def test_the_more_stands_still_the_higher_the_level_of_a_look():
+    calm, noisy = (
+        Estimate(0.0, 0.01, 0.1, seeds=5, images=1000, spread=Spread(images=0.05, runs=0.01, seeds=seeds))
+        for seeds in (0.0, 0.01)
+    )
+    assert (still_part(calm), still_part(noisy)) == (1.0, 0.0)  # 5 * chi2_4's lowest tenth / 4, and 1/200 of it
+    assert levels(10, LEVEL, still_part(calm))[5] > 2 * levels(10, LEVEL)[5]
 
 
 def test_a_large_difference_is_certain_after_few_seeds_and_small_ones_are_the_same():
