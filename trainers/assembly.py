@@ -19,6 +19,7 @@ from trainers.ema import ModelEMA
 from trainers.engines import create_evaluator
 from trainers.evaluation import BestOutputs
 from trainers.job import Job, schedule, trainer_of
+from trainers.probe import head_of
 from trainers.record import Record
 from trainers.saving import BestCheckpoint, ResumeCheckpoint, attach_files
 
@@ -29,7 +30,8 @@ UNTRAINED_SEES = 10_000
 class Run:
     """A job with its engines and everything that watches, saves and ends it.
 
-    `evaluated` is the model that is validated, saved and chosen: the trained one, or the average of its weights.
+    `network` is the whole model that is saved and chosen: the trained one, or the average of its weights; `evaluated`
+    what of it is validated, which is its head where features are cached.
     `states` is everything that has a state, by the name it has in a checkpoint.
     """
 
@@ -37,8 +39,11 @@ class Run:
         self.job, self.run_dir, self.options = job, run_dir, job.config.train
         self.loggers, self.record = loggers, record
         self.val_loader = job.data.dataloaders["val"]
-        self.ema = ModelEMA(job.model, decay=self.options.ema_decay) if self.options.ema_decay else None
-        self.evaluated = self.ema.model if self.ema is not None else job.model
+        self.ema = ModelEMA(job.network, decay=self.options.ema_decay) if self.options.ema_decay else None
+        self.network, self.evaluated = job.network, job.model
+        if self.ema is not None:
+            self.network = self.ema.model
+            self.evaluated = head_of(self.network) if job.on_features else self.network
         self.trainer = trainer_of(job)
         self.evaluator = create_evaluator(self.evaluated, job.device, amp_dtype=job.amp_dtype)
         # What is shown beside curves; a run that shows none imports no matplotlib.
@@ -49,7 +54,7 @@ class Run:
         self.saver: ResumeCheckpoint
         self.budget: TimeBudget | None = None
         self.states: dict[str, Any] = {
-            "model": job.weights(job.model),
+            "model": job.network,
             "optimizer": job.optimizer,
             "scaler": self.trainer.scaler,
             "trainer": self.trainer,
@@ -83,7 +88,7 @@ def attach_handlers(run: Run) -> None:
     handlers.attach_learning_rate(trainer, job.optimizer, lambda step: run.rate(step))
     if run.ema is not None:
         run.ema.attach(trainer)
-        run.states["ema"] = job.weights(run.ema.model)
+        run.states["ema"] = run.network
     handlers.Sums().attach(trainer)
     clock.attach(trainer)
     if writes:
@@ -97,7 +102,7 @@ def attach_handlers(run: Run) -> None:
         tensorboard.attach_epoch_scalars(trainer, run.loggers, class_names=job.data.class_names)
         if run.painter is not None:
             run.painter.attach(trainer, job, run.evaluated, run.loggers)
-        run.best = BestCheckpoint(trainer, job, run.evaluated, run.run_dir)
+        run.best = BestCheckpoint(trainer, job, run.network, run.run_dir)
         attach_files(trainer, run.run_dir)
         console.attach_epoch_lines(trainer, epochs=job.last_epoch)
         console.attach_learning_note(trainer, job)
@@ -111,7 +116,7 @@ def attach_handlers(run: Run) -> None:
         run.budget.attach(trainer)  # before a checkpoint, which holds the time of its own step, too
     run.saver = ResumeCheckpoint(job, run.run_dir, trainer, run.states)
     if writes:
-        run.saver.attach(save_every=options.save_every, before_save=run.loggers.flush)
+        run.saver.attach(save_every=options.save_every, before_save=(run.loggers.flush, run.best.save))
     run.record.attach(trainer)
     heeding.attach(trainer, evaluator, run.val_loader)
 

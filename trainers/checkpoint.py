@@ -92,18 +92,19 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     """Load a checkpoint with all weights of its model, after checking it against the hash in its name. Raises
     CheckpointError: damaged, not ours, or of a later format."""
     data = read_file(path)
-    # While a probe on cached features trains, its files hold the head alone; older runs kept the rest in the best one.
+    # A probe on cached features once kept the head alone: the rest stood beside it, or with its best head.
     if data.get("head_only") or data.get("frozen_in_best"):
         beside = [*checkpoints(path.parent, "backbone"), *checkpoints(path.parent, "best")]
         rest = next((other for other in beside if other != path), None)
         if rest is None:
             raise CheckpointError(f"{path.parent} has no backbone_*, which holds the frozen weights of {path.name}")
-        data["model"] = read_file(rest)["model"] | data["model"]
+        whole = read_file(rest)["model"]
+        data |= {name: whole | data[name] for name in ("model", "ema") if name in data}
     return data
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """What one file holds: of a probe that still trains, the head alone. Raises as `read_checkpoint` does."""
+    """What one file holds. Raises as `read_checkpoint` does."""
     try:
         if path.suffix == ".pt":
             require_whole(path)

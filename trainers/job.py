@@ -25,7 +25,7 @@ from trainers.config import RunConfig, from_dict
 from trainers.engines import Slices, StepOptions, create_trainer
 from trainers.errors import ConfigError
 from trainers.optim import build_optimizer, learning_rate
-from trainers.probe import HeadWeights, cached_features, head_of
+from trainers.probe import cached_features, head_of
 from trainers.seeding import seed_everything
 from trainers.student import Student
 from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, attention_path
@@ -80,10 +80,6 @@ class Job:
     @property
     def amp_dtype(self) -> torch.dtype | None:
         return AMP_DTYPES[self.config.train.amp]
-
-    def weights(self, model: nn.Module) -> Any:
-        """What a checkpoint keeps of `model`, which is this job's or its average: named as in the whole model."""
-        return model if self.whole is None else HeadWeights(model, whole=self.whole)
 
 
 @dataclass(frozen=True)

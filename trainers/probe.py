@@ -47,23 +47,6 @@ def head_of(model: nn.Module) -> nn.Module:
     return head[0] if len(head) == 1 else nn.Sequential(*head)
 
 
-class HeadWeights:
-    """The weights of a head under the names that they have in the whole model, as checkpoints keep them."""
-
-    def __init__(self, head: nn.Module, *, whole: nn.Module) -> None:
-        """`head`: that of `whole`, or a copy of it (an average of its weights)."""
-        names = {id(value): name for name, value in whole.state_dict(keep_vars=True).items()}
-        own = head_of(whole).state_dict(keep_vars=True)
-        self.head, self.names = head, {name: names[id(value)] for name, value in own.items()}
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {self.names[name]: value for name, value in self.head.state_dict().items()}
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take the head out of `state`, which may hold the rest of the model too."""
-        self.head.load_state_dict({name: state[in_whole] for name, in_whole in self.names.items()})
-
-
 def cached_features(
     model: nn.Module,
     data: DataBundle,

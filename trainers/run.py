@@ -15,7 +15,7 @@ from datasets.files import write_text
 from datasets.loaders import stop_workers
 from trainers import console, defaults, distributed, start_here, tensorboard
 from trainers.assembly import Run
-from trainers.checkpoint import checkpoints, read_file
+from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import RunConfig
 from trainers.errors import CheckpointError, Interrupted, TrainingError
 from trainers.evaluation import Scores, score_split, write_predictions
@@ -134,7 +134,6 @@ def fit(run: Run, *, validate_first: bool) -> None:
     finally:
         stop_workers(run.job.data.dataloaders.values())
     if run.job.on_features:
-        run.saver.rest_saved = run.best.complete()
         run.saver.save_last()
 
 
@@ -177,10 +176,10 @@ def load_best_weights(run: Run, epoch: int) -> None:
             paths = checkpoints(run.run_dir / "checkpoints", "best")
             if not paths:
                 raise CheckpointError(f"{run.run_dir}/checkpoints has no best_*, which holds the best, epoch {epoch}")
-            return dict(read_file(paths[0])["model"])
-        return dict(run.job.weights(run.evaluated).state_dict())
+            return dict(read_checkpoint(paths[0])["model"])
+        return dict(run.network.state_dict())
 
-    run.job.weights(run.job.model).load_state_dict(distributed.broadcast(best_weights))
+    run.job.network.load_state_dict(distributed.broadcast(best_weights))
 
 
 def score_best(run: Run, split: str, epoch: int) -> Scores:

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from trainers.checkpoint import (
     has_best,
     named_like_checkpoints,
     read_checkpoint,
-    read_file,
     require_whole,
 )
 from trainers.config import to_dict
@@ -43,48 +42,49 @@ def identity(job: Job) -> dict[str, Fact]:
     return {name: Fact(value) for name, value in facts.items()}
 
 
-def facts_of_part(job: Job) -> dict[str, Fact]:
-    """What a checkpoint says when it holds the head alone: the rest of the model stands beside it, written once."""
-    return {"head_only": Fact(True)} if job.on_features else {}
-
-
 class BestCheckpoint:
-    """Keep the weights of the best epoch. Ignite's own score comparison knows no ties and keeps a NaN for ever."""
+    """Keep the weights of the best epoch. Ignite's own score comparison knows no ties and keeps a NaN for ever.
 
-    def __init__(self, trainer: Engine, job: Job, evaluated: nn.Module, run_dir: Path) -> None:
-        self.trainer, self.job, self.epoch = trainer, job, Fact(0)
+    Epochs on cached features take less time than a file of the whole model: there the best head waits in memory until
+    the run itself is saved.
+    """
+
+    def __init__(self, trainer: Engine, job: Job, network: nn.Module, run_dir: Path) -> None:
+        self.trainer, self.job, self.network = trainer, job, network
         self.folder = run_dir / "checkpoints"
-        facts = {"epoch": self.epoch, **facts_of_part(job), **identity(job)}
-        self.config = facts["config"]
-        self._save = self._writer({"model": job.weights(evaluated), **facts})
-        trainer.add_event_handler(Events.EPOCH_COMPLETED, self.save_if_best)
+        self.epoch, self.weights, facts = Fact(0), Fact({}), identity(job)
+        self.config, self.waiting = facts["config"], False
+        self._save = Checkpoint(
+            {"model": self.weights, "epoch": self.epoch, **facts},
+            CheckpointWriter(self.folder, keep=1),
+            filename_pattern="best",
+            n_saved=None,
+        )
+        trainer.add_event_handler(Events.EPOCH_COMPLETED, self.keep_if_best)
 
-    def _writer(self, contents: dict[str, Any]) -> Checkpoint:
-        return Checkpoint(contents, CheckpointWriter(self.folder, keep=1), filename_pattern="best", n_saved=None)
-
-    def save_if_best(self, engine: Engine) -> None:
+    def keep_if_best(self, engine: Engine) -> None:
         best = best_row(engine.state.history, self.job.config.train.select)
-        if best is not None and best["epoch"] == engine.state.epoch:
-            self.epoch.value = engine.state.epoch
-            self._save(engine)
+        if best is None or best["epoch"] != engine.state.epoch:
+            return
+        self.epoch.value, self.weights.value, self.waiting = engine.state.epoch, self.network.state_dict(), True
+        if self.job.on_features:
+            trains = {name for name, parameter in self.job.network.named_parameters() if parameter.requires_grad}
+            self.weights.value |= {name: self.weights.value[name].clone() for name in trains}
+        else:
+            self.save()
+
+    def save(self) -> None:
+        """Write the best weights, if that has not been done."""
+        if self.waiting:
+            self._save(self.trainer)
+            self.waiting = False
 
     def save_if_lost(self) -> None:
         """Write the best weights again where they are gone or damaged, and are those that were just restored."""
         state = self.trainer.state
         if not has_best(self.folder) and state.history[-1]["step"] == state.iteration:
-            self.save_if_best(self.trainer)
-
-    def complete(self) -> bool:
-        """Put the best head of a probe and its backbone into one file, which stays; whether there is such a head."""
-        paths = checkpoints(self.folder, "best")
-        if not paths:
-            return False
-        head = read_file(paths[0])
-        weights = Fact(self.job.network.state_dict() | head["model"])
-        self._writer({"model": weights, "epoch": Fact(head["epoch"]), **identity(self.job)})(self.trainer)
-        for path in checkpoints(self.folder, "backbone"):
-            path.unlink()
-        return True
+            self.keep_if_best(self.trainer)
+            self.save()
 
 
 def attach_files(trainer: Engine, run_dir: Path) -> None:
@@ -102,25 +102,23 @@ class ResumeCheckpoint:
 
     def __init__(self, job: Job, run_dir: Path, trainer: Engine, parts: dict[str, Any]) -> None:
         """`parts`: everything that has a state, by the name it has in the file."""
-        self.job, self.trainer, self.parts = job, trainer, parts
-        self.folder = run_dir / "checkpoints"
+        self.trainer, self.parts = trainer, parts
         self.seconds_between = SECONDS_BETWEEN_SAVES if job.on_features else 0.0
         self.saved_at, self.saved_step = time.monotonic(), 0
         self.epoch_open = Fact(False)
-        self.rest_saved = not job.on_features
-        """Whether a file holds the weights that this one lacks: of a probe, those that do not train."""
         facts = identity(job)
         self.config = facts["config"]
         self._save = Checkpoint(
-            {**parts, "epoch_open": self.epoch_open, **facts_of_part(job), **facts},
-            CheckpointWriter(self.folder, keep=2),
+            {**parts, "epoch_open": self.epoch_open, **facts},
+            CheckpointWriter(run_dir / "checkpoints", keep=2),
             filename_pattern="step_{global_step}",
             global_step_transform=lambda engine, _: engine.state.iteration,
             n_saved=None,
         )
 
-    def attach(self, *, save_every: int | None, before_save: Callable[[], None]) -> None:
-        """Save at the end of each epoch, after all other work of it, and every `save_every` steps within one."""
+    def attach(self, *, save_every: int | None, before_save: Sequence[Callable[[], None]]) -> None:
+        """Save at the end of each epoch, after all other work of it, and every `save_every` steps within one.
+        `before_save` is called first: what a checkpoint knows, event files and best weights must hold."""
         self.before_save = before_save
         self.trainer.add_event_handler(Events.EPOCH_COMPLETED, self.save_epoch)
         if save_every:
@@ -140,19 +138,11 @@ class ResumeCheckpoint:
             self.save(epoch_open=False)
 
     def save(self, *, epoch_open: bool) -> None:
-        self.before_save()  # what a checkpoint knows, the event files must hold
-        if not self.rest_saved:
-            self.save_backbone()
+        for work in self.before_save:
+            work()
         self.epoch_open.value = epoch_open
         self._save(self.trainer)
         self.saved_at, self.saved_step = time.monotonic(), self.trainer.state.iteration
-
-    def save_backbone(self) -> None:
-        """Write the weights of a probe that do not train: once, and not at all where the run ends within a minute."""
-        contents = {"model": self.job.network, **identity(self.job)}
-        writer = CheckpointWriter(self.folder, keep=1)
-        Checkpoint(contents, writer, filename_pattern="backbone", n_saved=None)(self.trainer)
-        self.rest_saved = True
 
     def save_interrupted(self) -> None:
         """Save between two steps, or while the epoch's validation was under way."""
@@ -171,9 +161,6 @@ class ResumeCheckpoint:
         for name, part in self.parts.items():
             part.load_state_dict(checkpoint[name])
         self.saved_step = self.trainer.state.iteration
-        self.rest_saved |= bool(checkpoints(self.folder, "backbone"))
-        if not self.rest_saved:  # only best_* has them, whose place the next best head takes
-            self.save_backbone()
 
 
 def newest_checkpoint(run_dir: Path, warn: Callable[[str], None]) -> dict[str, Any] | None:
