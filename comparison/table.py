@@ -10,6 +10,7 @@ from comparison.results import ArmResult, ConditionResult, Pair
 from comparison.rising import RULE
 from comparison.runs import Comparison
 from comparison.statistics import estimate, minus
+from comparison.worth import sentences
 from datasets.text import aligned, csv_text, printable
 from trainers.console import duration
 from vit.config import WHAT_THEY_ARE
@@ -139,6 +140,7 @@ def notes(comparison: Comparison, results: Results, *, marks: str = f"; {MARKS_E
             second.shape[1], len(second), estimate(minus(second, first)).spread, scored=comparison.scored_images
         )
         lines.append(f"{result.condition.title}: {seen}, as the first two arms vary")
+    lines += sentences(comparison.conditions)
     models = {run.config["model"]["name"] for arm in comparison.conditions[0].arms for run in arm.runs}
     lines += [f"{model}: {WHAT_THEY_ARE[model]}" for model in sorted(models & WHAT_THEY_ARE.keys())]
     if runs[0].scored == "val":

@@ -1,0 +1,122 @@
+"""What pretraining is worth: how many labels from scratch match each rung of a ladder of labels, and where arms meet.
+
+Over the logarithm of the labels an arm's accuracy is a line between two rungs, give or take what a curve deviates from
+it: half the second derivative times the distances to both rungs, the error of linear interpolation. How large that
+derivative is, the ladder's own rungs tell. Nothing is said beyond the ladder.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from comparison.runs import Arm, Condition
+from comparison.statistics import Bools
+from trainers.console import duration
+
+Floats = NDArray[np.float64]
+DRAWS = 2000
+TAILS = (5, 50, 95)
+"""Percentiles: the ends of a 90 % interval, and the middle."""
+POINTS = 200
+"""Numbers of labels at which curves are looked at, evenly over the logarithm."""
+FEWEST = 3
+"""Rungs without which nothing is known of a curve's bend."""
+
+
+def sentences(conditions: Sequence[Condition]) -> list[str]:
+    """What each later arm's labels are worth to the first arm, and where the two meet; empty below `FEWEST` rungs."""
+    rungs = sorted(conditions, key=labels_of)
+    if len(rungs) < FEWEST:
+        return []
+    labels = np.array([labels_of(rung) for rung in rungs])
+    first, *others = zip(*(rung.arms for rung in rungs), strict=True)
+    return [sentence(labels, first, other) for other in others]
+
+
+def sentence(labels: Floats, first: Sequence[Arm], second: Sequence[Arm]) -> str:
+    """Of two arms with so many labels per class."""
+    both = [[arm.correct for arm in rungs] for rungs in (first, second)]
+    worth = zip(labels, matching(labels, *both), strict=True)
+    equal = "; ".join(f"{count:.0f} worth {as_text(found, labels)}" for count, found in worth)
+    low, middle, high = meeting(labels, *both)
+    ends = f"they meet at {as_text((low, middle, high), labels)} labels"
+    if np.isinf(middle):
+        ends = f"they do not meet up to {labels[-1]:.0f} labels"
+    elif middle:
+        times = [duration(float(np.interp(middle, labels, seconds_of(arm)))) for arm in (first, second)]
+        ends += f", where a run takes {times[0]} and {times[1]}"
+    return f"labels per class of {second[0].name}, in those of {first[0].name} (90 % interval): {equal}; {ends}"
+
+
+def seconds_of(rungs: Sequence[Arm]) -> list[float]:
+    return [float(np.median([run.summary["seconds"] for run in arm.runs])) for arm in rungs]
+
+
+def as_text(found: Sequence[float] | Floats, labels: Floats) -> str:
+    """Low end, middle and high end of a number of labels; beyond the ladder nothing is said."""
+    names = {0.0: f"{labels[0]:.0f} or fewer", math.inf: f"more than {labels[-1]:.0f}"}
+    low, middle, high = (names.get(value) or f"{value:.0f}" for value in found)
+    return middle if low == high else f"{middle} ({low} to {high})"
+
+
+def labels_of(condition: Condition) -> float:
+    """Training images per class, on average: a run counts those that it has seen."""
+    run = condition.arms[0].runs[0]
+    return condition.labels_per_class or run.summary["images_seen"] / run.summary["epochs"] / len(run.class_names)
+
+
+def drawn_accuracies(correct: Sequence[Bools], generator: np.random.Generator) -> Floats:
+    """Draws (D, R) of the accuracies of R rungs, each (K, N) on the same images: as they spread with the images, which
+    all rungs share, and with the seeds, by Student's law with the spread of a rung and its neighbours."""
+    by_image = np.stack([rung.mean(axis=0) for rung in correct])
+    draws = generator.multivariate_normal(by_image.mean(axis=1), np.cov(by_image) / by_image.shape[1], DRAWS)
+    seeds = min(len(rung) for rung in correct)
+    if seeds > 1:
+        variances = np.array([rung.mean(axis=1).var(ddof=1) / len(rung) for rung in correct])
+        pooled = np.array([variances[max(0, rung - 1) : rung + 2].mean() for rung in range(len(correct))])
+        draws += np.sqrt(pooled) * generator.standard_t(3 * (seeds - 1), draws.shape)
+    return draws
+
+
+def curves(labels: Floats, draws: Floats, at: Floats, generator: np.random.Generator) -> Floats:
+    """The drawn curves (D, G) at so many labels, of rungs (D, R). Between two rungs the second derivative is the mean
+    of those at both, give or take half of what it is on this ladder."""
+    x, place = np.log(labels), np.log(at)
+    left = np.clip(np.searchsorted(x, place, side="right") - 1, 0, len(x) - 2)
+    width, share = x[left + 1] - x[left], (place - x[left]) / (x[left + 1] - x[left])
+    inner = 2 * np.diff(np.diff(draws.mean(axis=0)) / np.diff(x)) / (x[2:] - x[:-2])  # (R - 2,)
+    around = np.pad(inner, 1, mode="edge")
+    second = (around[:-1] + around[1:]) / 2
+    second = second + np.sqrt((inner**2).mean()) / 2 * generator.standard_normal((len(draws), len(second)))
+    lines = draws[:, left] + share * (draws[:, left + 1] - draws[:, left])
+    return lines - second[:, left] / 2 * share * (1 - share) * width**2
+
+
+def matching(labels: Floats, first: Sequence[Bools], second: Sequence[Bools]) -> list[Floats]:
+    """For each rung of the second arm the percentiles (3,) of the labels with which the first is as accurate: inf where
+    all there are do not suffice, 0 where the fewest do. Rungs are (K, N)."""
+    at, ours, _, rungs = drawn(labels, first, second)
+    return [percentiles(ours >= level[:, None], at) for level in rungs.T]
+
+
+def meeting(labels: Floats, first: Sequence[Bools], second: Sequence[Bools]) -> Floats:
+    """Percentiles (3,) of the labels from which on the first arm is as accurate as the second with the same labels."""
+    at, ours, theirs, _ = drawn(labels, first, second)
+    return percentiles(ours >= theirs, at)
+
+
+def drawn(labels: Floats, first: Sequence[Bools], second: Sequence[Bools]) -> tuple[Floats, Floats, Floats, Floats]:
+    """The labels (G,) looked at, the curves (D, G) of both arms there, and the second one's rungs (D, R)."""
+    generator = np.random.default_rng(0)
+    at = np.geomspace(labels[0], labels[-1], POINTS)
+    ours, theirs = np.split(drawn_accuracies([*first, *second], generator), 2, axis=1)
+    return at, curves(labels, ours, at, generator), curves(labels, theirs, at, generator), theirs
+
+
+def percentiles(reached: NDArray[np.bool_], at: Floats) -> Floats:
+    """Of the labels at which each draw (D, G) is there for the first time."""
+    first = np.where(reached.any(axis=1), at[reached.argmax(axis=1)], np.inf)
+    first[reached[:, 0]] = 0.0
+    return np.percentile(first, TAILS, method="nearest")
