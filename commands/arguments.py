@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import tyro
 
+from datasets.config import Name
 from datasets.files import text_file
 from datasets.text import did_you_mean
-from trainers.config import RunConfig, flag, load_config
+from trainers.config import Device, RunConfig, flag, load_config
 from trainers.recipes import recipe_config
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def output_file(path: Path, *, errors: str = "strict") -> Iterator[TextIO]:
 class WeightsOptions:
     """What a run's name or a file does not say."""
 
-    model: str | None = None
+    model: Name = None
     """Which model a weights file from elsewhere belongs to."""
     class_names: Path | None = None
     """Text file with one class name per line, for weights that carry none."""
@@ -119,8 +120,7 @@ class WeightsOptions:
 class ModelOptions(WeightsOptions):
     """What a run's name or a file does not say, and where the model runs."""
 
-    device: str = "auto"
-    """auto, cpu, cuda, cuda:N or mps."""
+    device: Device = "auto"
     trust: bool = False
     """Open a .pt2 file, which can run code that is in it."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from commands import arguments
-from datasets.config import Columns
+from datasets.config import Columns, Name
 from datasets.text import aligned, csv_text, printable
 from trainers.config import OutputConfig, data_folder
 
@@ -32,9 +32,9 @@ class Options:
     """A folder, a CSV or TSV table, a zip, or a built-in set."""
     data_root: Path = Path("data")
     """Where built-in sets are found, or downloaded to."""
-    path_column: str | None = None
+    path_column: Name = None
     """As for train: the column of a table that names the images."""
-    label_column: str | None = None
+    label_column: Name = None
     """As for train: the column of a table that names the classes."""
     output: Path | None = None
     """CSV file for the full list of findings, which `train --exclude FILE` takes. Default: check.csv in the folder of

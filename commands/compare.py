@@ -37,7 +37,7 @@ class Options(RunConfig):
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = ()
     """Finished run directories to compare, in place of training new ones."""
-    arms: tuple[str, ...] = ()
+    arms: Annotated[tuple[str, ...], tyro.conf.arg(metavar="ARM")] = ()
     """Models to compare, each as MODEL[,option=value...]: "vit_b_16,weights=none,trainable=last:4"."""
     seeds: int = 3
     """Runs per arm, with --seed and the numbers that follow it."""
@@ -48,7 +48,7 @@ class Options(RunConfig):
     """Points of accuracy below which a difference is none, for --until-sure."""
     max_seeds: int = 10
     """Runs per arm that --until-sure may take."""
-    labels: tuple[str, ...] = ()
+    labels: Annotated[tuple[str, ...], tyro.conf.arg(metavar="N|all")] = ()
     """Compare at each of these numbers of training labels per class; all: every training image."""
     jobs: Jobs = "auto"
     """Runs that train side by side, each in a process of its own. auto: as many as processors, or GPUs, and memory

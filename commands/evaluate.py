@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
 
 from commands import arguments
 from commands.arguments import ModelOptions, RunName
 from commands.train import score_lines
+from datasets.config import Name
 from datasets.text import aligned
 
 if TYPE_CHECKING:
@@ -31,8 +34,12 @@ class Options:
     """A run directory, `latest`, an export (.safetensors, .onnx, .pt2), a weights file (with --model), or hf:ID."""
     split: Literal["train", "val", "test"] | None = None
     """Which split to score. Default: val of the run's own data; every image of --data."""
-    data: str | None = None
+    data: Annotated[str | None, tyro.conf.arg(metavar="NAME|PATH")] = None
     """Other labelled images: a built-in set, folder, table or zip. Classes are matched by name."""
+    path_column: Name = None
+    """As for train: the column of a table that names the images."""
+    label_column: Name = None
+    """As for train: the column of a table that names the classes."""
     data_root: Path | None = None
     """Where built-in sets are found. Default: where the run found them; else data."""
     output: Path | None = None
@@ -68,7 +75,8 @@ def _evaluate_elsewhere(options: Options) -> Evaluation:
     if options.data is None:
         raise arguments.UsageError(f"{options.run} brings no images; name labelled ones with --data")
     classifier = options.opening.open(options.run)
-    data = DataConfig(source=options.data, root=options.data_root or Path("data"))
+    root, path, label = options.data_root or Path("data"), options.path_column, options.label_column
+    data = DataConfig(source=options.data, root=root, path_column=path, label_column=label)
     evaluation = evaluate_on(classifier, data, split=options.split, folder=options.output)
     print(f"{classifier.source} on {evaluation.images:,} {options.split or 'labelled'} images of {options.data}")
     return evaluation
@@ -78,8 +86,7 @@ def lines(evaluation: Evaluation) -> Iterator[str]:
     """The metrics in full precision, then the classes, then the files."""
     yield from score_lines([("scored", evaluation.metrics, f"{evaluation.images:,} images")])
     yield ""
-    for note in evaluation.notes:
-        yield f"note: {note}"
+    yield from (f"note: {note}" for note in evaluation.notes)
     for name, value in evaluation.metrics.items():
         logged = evaluation.logged.get(name)
         remark = "" if logged is None else ("  as logged" if logged == value else f"  logged: {logged!r}")

@@ -13,7 +13,9 @@ import tyro
 
 from commands import arguments
 from commands.arguments import RunName, WeightsOptions
+from datasets.config import Name
 from datasets.text import printable
+from trainers.config import Device
 from vit.config import require_counts
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ class Options:
     """A run directory, `latest`, a .safetensors export, a weights file (with --model), or hf:ID_OR_FOLDER."""
     images: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE")]
     """Files, folders or globs."""
-    target: str | None = None
+    target: Name = None
     """Name of the class that relevance is about. Default: the predicted one."""
     layer: int | None = None
     """Also lay this layer's attention over the picture; negative numbers count from the last."""
@@ -43,8 +45,7 @@ class Options:
     """Explain at most this many images."""
     output: Path | None = None
     """Folder for the pictures. Default: explain/ in the run directory."""
-    device: str = "auto"
-    """auto, cpu, cuda, cuda:N or mps."""
+    device: Device = "auto"
     opening: WeightsOptions = field(default_factory=WeightsOptions)
 
     def __post_init__(self) -> None:

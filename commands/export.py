@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+import tyro
 
 from commands import arguments
 from commands.arguments import RunName, WeightsOptions
@@ -20,7 +22,7 @@ class Options:
     """safetensors: weights, in torchvision's names where its class fits. onnx, pt2: the whole computation."""
     output: Path | None = None
     """File to write. Default: export/model.<format> in the run directory."""
-    images: tuple[str, ...] = ()
+    images: Annotated[tuple[str, ...], tyro.conf.arg(metavar="IMAGE")] = ()
     """Images or folders to compare on. Default: the run's own val images."""
     opening: WeightsOptions = field(default_factory=WeightsOptions)
 

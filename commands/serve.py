@@ -2,6 +2,9 @@
 
 import signal
 from dataclasses import dataclass, field
+from typing import Annotated
+
+import tyro
 
 from commands.arguments import ModelOptions, RunName
 from trainers.errors import Interrupted
@@ -19,7 +22,7 @@ class Options:
     """A run directory, `latest`, an export (.safetensors, .onnx, .pt2), a weights file (with --model), or hf:ID."""
     port: int = 7860
     """TCP port; 0 takes a free one."""
-    host: str = "127.0.0.1"
+    host: Annotated[str, tyro.conf.arg(metavar="ADDRESS")] = "127.0.0.1"
     """Address to listen on. Any other than this one lets other machines in, without a password."""
     max_megabytes: float = 20.0
     """Largest file that is accepted."""

@@ -156,7 +156,8 @@ def judge(condition: Condition, *, scored: str, certainty: Certainty | None = No
             sentence = f"{sentence.removesuffix('.')}; {needed}."
         seen = [images_seen(arm) for arm in (second, first)]
         if seen[0] != seen[1]:
-            sentence = f"{sentence.removesuffix('.')}; but they saw {seen[0]:,} and {seen[1]:,} training images."
+            unequal = f"{second.name} saw {seen[0]:,} training images, {first.name} {seen[1]:,}"
+            sentence = f"{sentence.removesuffix('.')}; but {unequal}."
         sentence += still_rising((first, second))
         of_seeds = tuple(mcnemar(a, b) for a, b in zip(first.correct, second.correct, strict=True))
         pairs.append(Pair(difference, p, of_seeds, sentence, decision))

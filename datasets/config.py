@@ -32,6 +32,8 @@ class Columns(NamedTuple):
 
 
 USUAL_COLUMNS = Columns()
+Name = Annotated[str | None, tyro.conf.arg(metavar="NAME")]
+"""The type of an option that names something; `--help` shows the word."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,9 @@ class DataConfig:
     """A built-in set, or the path of your own: a folder, a CSV table (path,label[,split]), or a zip of either."""
     root: Annotated[Path, tyro.conf.arg(name="data-root")] = Path("data")
     """Where built-in sets are found, or downloaded to."""
-    path_column: str | None = None
+    path_column: Name = None
     """Column of a table that names the images. Default: the usual ones, such as path, id, image or filename."""
-    label_column: str | None = None
+    label_column: Name = None
     """Column of a table that names the classes. Default: the usual ones, such as label, class, breed or category."""
     exclude: Path | None = None
     """Leave out the images that a table has under `path`, such as the errors in the table that `check` writes."""

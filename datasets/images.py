@@ -10,7 +10,8 @@ from PIL import Image, ImageOps
 
 from datasets.errors import DataError
 
-# As torchvision's ImageFolder. A .gif is an animation, or a web page's leftover: it is reported, not read.
+# As torchvision's ImageFolder. A .gif in a class folder is mostly a web page's leftover: it is reported, and its first
+# frame is read only where somebody names the file, on the command line or in a table.
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """All that is ever decoded, whatever a file is called: for PostScript, Pillow would start a program."""

@@ -1,7 +1,6 @@
 """Who trains, validates and tests: drawn stratified and seeded, written to split.csv, read back, cut into folds."""
 
 import hashlib
-import logging
 import math
 from collections.abc import Iterable
 from functools import lru_cache
@@ -19,7 +18,6 @@ from datasets.text import csv_text, read_rows, some
 
 HASH_CONTENTS_UP_TO = 2**30  # bytes in all; larger sets are told apart by path and size
 TRAIN, VAL, TEST = range(3)
-log = logging.getLogger(__name__)
 
 
 class SplitRow(NamedTuple):
@@ -89,8 +87,8 @@ def subset_training(samples: Samples, config: DataConfig) -> Samples:
     samples = _with_splits(samples, {LEFT_OUT: order[place >= wanted[labels]]})
     short = int((sizes < wanted).sum())
     if short and config.fraction is None:
-        return _warn(
-            samples, f"{short} of {len(sizes)} classes have fewer than {config.labels_per_class} training images"
+        return samples.note(
+            f"{short} of {len(sizes)} classes have fewer than {config.labels_per_class} training images"
         )
     return samples
 
@@ -170,13 +168,8 @@ def require_complete(samples: Samples) -> Samples:
         raise DataError(f"{samples.name}: no training image of class {some(untrained)}")
     unseen = [samples.class_names[i] for i in np.flatnonzero(counts["val"] == 0)]
     if unseen:
-        return _warn(samples, f"{len(unseen)} of {len(samples.class_names)} classes have no val image: {some(unseen)}")
+        return samples.note(f"{len(unseen)} of {len(samples.class_names)} classes have no val image: {some(unseen)}")
     return samples
-
-
-def _warn(samples: Samples, line: str) -> Samples:
-    log.warning("%s: %s", samples.name, line)
-    return samples.note(line)
 
 
 def _hold_out_test(samples: Samples, config: DataConfig) -> Samples:

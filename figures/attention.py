@@ -83,7 +83,7 @@ def distance_figure(distance: Tensor, *, title: str) -> Figure:
     axis.set_ylabel("mean attention distance (pixels)")
     axis.set_ylim(0, 1.12 * max(distance.max().item(), 1e-3))
     axis.set_xticks(range(0, layers, max(1, layers // 12)))
-    axis.set_title(title, fontsize=10)
+    axis.set_title(f"{title}\nHow far each head looks: near 0 at its own patch, the higher the wider.", fontsize=9)
     axis.legend(frameon=False, fontsize=8)
     tidy(axis)
     return figure

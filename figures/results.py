@@ -65,7 +65,8 @@ def reliability_figure(bins: Tensor, *, ece: float, title: str, scaled: Tensor |
             )  # fmt: skip
     top.set_ylabel("accuracy")
     top.set_ylim(-0.02, 1.02)
-    top.set_title(escape(f"{title}\nECE {ece:.4f}"), fontsize=10)
+    how_to_read = "Below the dashed line the model is surer than it is right."
+    top.set_title(escape(f"{title}; ECE {ece:.4f}\n{how_to_read}"), fontsize=9)
     top.legend(frameon=False, fontsize=8, loc="upper left")
     count = bins.shape[1]
     bottom.bar(np.linspace(0, 1, count + 1)[:-1], bins[0].numpy(), width=1 / count, align="edge", color=BLUE, alpha=0.7)

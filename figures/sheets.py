@@ -24,7 +24,7 @@ from figures.results import RIGHT, UNKNOWN, WRONG, escape, readable
 DPI = 100
 TILE = 168  # about so many pixels per side: two fit into a card of TensorBoard as they are
 GAP, LINE, TITLE = 14, 15, 36  # pixels between tiles, per line of a caption, above the tiles
-LETTER = 6.9  # pixels a letter of a caption takes on average
+LETTER = 6.4  # pixels a letter of a caption takes on average
 DIM = "#57606a"
 
 

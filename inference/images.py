@@ -71,9 +71,9 @@ def _below(folder: str) -> Iterator[ImageFile]:
 
 def read_pixels(file: ImageFile, pipeline: Pipeline) -> np.ndarray | Unreadable:
     """uint8 (C, S, S), as the model will see it before it is normalised."""
-    refusal = _refusal(file.path) if file.content is None else None
-    if refusal is not None:
-        return Unreadable(file.path, f"cannot read image {file.path}: {refusal}")
+    if file.content is None and os.path.exists(file.path) and not os.path.isfile(file.path):
+        kind = "a folder without images" if os.path.isdir(file.path) else "not a regular file"  # a pipe would block
+        return Unreadable(file.path, f"cannot read image {file.path}: {kind}")
     source = file.path if file.content is None else io.BytesIO(file.content)
     try:
         return pipeline.store(read_image(source, channels=pipeline.channels, name=file.path))
@@ -82,14 +82,3 @@ def read_pixels(file: ImageFile, pipeline: Pipeline) -> np.ndarray | Unreadable:
     except (ValueError, MemoryError, OSError) as error:  # a picture of one pixel by a million cannot be resized
         reason = " ".join(str(error).split()) or type(error).__name__
         return Unreadable(file.path, f"cannot read image {file.path}: {reason}")
-
-
-def _refusal(path: str) -> str | None:
-    """Why not to open what `read_image` could: an animation has no one picture, and a pipe would block for ever."""
-    if os.path.isdir(path):
-        return "a folder without images"
-    if os.path.exists(path) and not os.path.isfile(path):
-        return "not a regular file"
-    if path.lower().endswith(".gif"):
-        return "GIF is not read; save the frame you mean as PNG"
-    return None

@@ -93,6 +93,20 @@ def test_other_data_is_scored_by_class_name_and_written_class_by_class(capsys, r
         assert (run / "eval" / f"photos_{figure}.png").stat().st_size > 5_000
 
 
+def test_a_table_with_columns_of_any_name_is_scored_where_they_are_named(capsys, run, tmp_path):
+    data = labelled_photos(tmp_path / "photos", n=2)
+    pictures = sorted(data.rglob("*.png"))
+    lines = ["Bild,Art", *(f"{path.relative_to(data)},{path.parent.name}" for path in pictures)]
+    (data / "t.csv").write_text("\n".join(lines), encoding="utf-8")
+    words = ("evaluate", run, "--data", data / "t.csv", "--output", tmp_path / "out")
+    code, _out, err = call(capsys, *words)
+    assert code == 3
+    assert "name it with --path-column" in err
+    code, out, err = call(capsys, *words, "--path-column", "Bild", "--label-column", "Art")
+    assert code == 0, err
+    assert f"on {len(pictures)} labelled images" in out
+
+
 def test_a_subset_of_the_classes_keeps_its_names_and_an_unknown_class_is_refused_with_both_lists(capsys, run, tmp_path):
     two = labelled_photos(tmp_path / "two", classes=("bee", "cat"))
     code, out, _err = call(capsys, "evaluate", run, "--data", two, "--output", tmp_path / "out")

@@ -138,8 +138,7 @@ def malformed(folder: Path, count: int = 200) -> list[Path]:
             path.write_bytes(huge_png())
         elif kind == 4:
             path = path.with_suffix(".gif")
-            frames = [Image.new("P", (8, 8), colour) for colour in (0, 1, 2)]
-            frames[0].save(path, save_all=True, append_images=frames[1:])
+            path.write_bytes(b"GIF89a")
         elif kind == 5:
             path.mkdir()
         elif kind == 6:
@@ -149,6 +148,16 @@ def malformed(folder: Path, count: int = 200) -> list[Path]:
             path.write_bytes(png[: int(generator.integers(9, len(png) // 2))])
         bad.append(path)
     return bad
+
+
+def test_of_an_animation_that_is_named_the_first_frame_is_read(capsys, run, tmp_path):
+    frames = [Image.new("P", (40, 36), colour) for colour in (7, 200)]
+    frames[0].save(tmp_path / "two.gif", save_all=True, append_images=frames[1:])
+    frames[0].convert("RGB").save(tmp_path / "first.png")
+    code, out, err = call(capsys, "predict", run, tmp_path / "two.gif", tmp_path / "first.png", "--top", 3)
+    assert code == 0, err
+    first, second = (dict(row, path="") for row in table(out))
+    assert first == second
 
 
 def test_two_hundred_malformed_inputs_are_each_named_and_cost_no_other_image(capsys, run, tmp_path):

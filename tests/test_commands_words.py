@@ -10,6 +10,7 @@ from PIL import Image
 
 import main
 from commands.arguments import UsageError, options_of
+from datasets.checking.inspection import inspect_file
 from datasets.errors import DataError
 from datasets.images import read_image
 from trainers.config import load_config, to_dict
@@ -40,6 +41,7 @@ def test_help_says_what_to_put_in_place_of_a_word_and_lists_the_models(capsys):
     assert all(name in words for name in MODEL_NAMES)
     assert " RUN " in help_of("evaluate", capsys)
     assert " IMAGE" in help_of("predict", capsys)
+    assert [name for name in main.COMMANDS if "STR" in help_of(name, capsys)] == []
 
 
 def test_a_yaml_config_is_answered_with_its_first_lines_as_toml(tmp_path):
@@ -105,6 +107,8 @@ def test_a_heic_picture_by_itself_is_named_as_one(tmp_path):
     path.write_bytes(b"\0\0\0\x18ftypheic" + b"\0" * 50)
     with pytest.raises(DataError, match="HEIC and AVIF pictures are not read; convert it"):
         read_image(path)
+    path.rename(tmp_path / "x.jpg")
+    assert "HEIC, AVIF or a film" in inspect_file(tmp_path, "x.jpg").detail
 
 
 def test_a_place_that_cannot_be_written_to_is_named_with_the_option_that_helps(capsys) -> None:

@@ -32,10 +32,10 @@ class Run:
 
     `network` is the whole model that is saved and chosen: the trained one, or the average of its weights; `evaluated`
     what of it is validated, which is its head where features are cached.
-    `states` is everything that has a state, by the name it has in a checkpoint.
+    `states` is everything that has a state, by its name in a checkpoint; `loggers` are None but in the main process.
     """
 
-    def __init__(self, job: Job, run_dir: Path, *, loggers: tensorboard.RunLoggers, record: Record) -> None:
+    def __init__(self, job: Job, run_dir: Path, *, loggers: Any, record: Record) -> None:
         self.job, self.run_dir, self.options = job, run_dir, job.config.train
         self.loggers, self.record = loggers, record
         self.val_loader = job.data.dataloaders["val"]

@@ -7,12 +7,16 @@ import types
 import typing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from datasets.config import DataConfig
+import tyro
+
+from datasets.config import DataConfig, Name
 from datasets.text import did_you_mean
 from trainers.errors import ConfigError
 from vit.config import ModelConfig, require_finite
+
+Device = Annotated[str, tyro.conf.arg(metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps.")]
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ class TrainConfig:
     accuracy; where a class has over ten times the images of another, balanced_accuracy, the mean of their recalls."""
     loop: Literal["ignite", "plain"] = "ignite"
     """plain: a training loop without Ignite, to read and to compare; it leaves no run directory."""
-    teacher: str | None = None
+    teacher: Name = None
     """Learn from a trained network too: an ONNX file, a run, or a model that has weights. It sees each training image
     once, not augmented; what it says is kept under --data-root."""
     teacher_target: Literal["features", "logits"] = "features"
@@ -81,8 +85,7 @@ class TrainConfig:
     """Seeds initial weights, order, augmentation and dropout; never the split."""
     save_every: int | None = None
     """Save within an epoch too, every so many steps. Default: at the end of each epoch only."""
-    device: str = "auto"
-    """auto, cpu, cuda, cuda:N or mps."""
+    device: Device = "auto"
     threads: int | None = None
     """Threads that PyTorch computes with. Default: as many as there are processors, or OMP_NUM_THREADS; fewer where
     others compute on the machine and a measurement shows that fewer are faster."""
@@ -111,7 +114,7 @@ class OutputConfig:
 
     output_dir: Path = Path("runs")
     """Parent of all runs: each data set has a folder in it, which `tensorboard --logdir` shows."""
-    run_name: str | None = None
+    run_name: Name = None
     """Name of the run's folder. Default: model and seed, numbered from the second on."""
     tb: Literal["scalars", "standard", "full"] = "standard"
     """What TensorBoard shows: curves; pictures too (worst mistakes, confusion, calibration, attention); and, full, PR

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +85,12 @@ def execute(
     reset_peak_memory(job.device)
     start_step = checkpoint["trainer"]["iteration"] if checkpoint else 0
     reopened = bool(checkpoint and checkpoint["epoch_open"])
+    writes = distributed.is_main_process()
     with (
         recorded(job, run_dir, created=created) as record,
-        tensorboard.open_loggers(run_dir / "tb", start_step=start_step) as loggers,
+        tensorboard.RunLoggers(run_dir / "tb", start_step=start_step) if writes else nullcontext() as loggers,
     ):
-        if start_step == 0 and distributed.is_main_process():
+        if start_step == 0 and loggers:
             write_start(job, run_dir, loggers)
         if job.config.train.cache_features == "on":
             job, line = with_cached_features(job)
@@ -120,7 +122,8 @@ def write_start(job: Job, run_dir: Path, loggers: tensorboard.RunLoggers) -> Non
     write_text(run_dir / "data_report.txt", report)
     tensorboard.write_start(loggers, page=start_here.before(job, run_dir), data=report)
     name = f"{run_dir.name} · {run_dir.parent.name} · {read_json(run_dir / 'meta.json')['started']}"
-    tensorboard.start_hparams(loggers, hparam_values(job.config), name=name)
+    asked = {option[2:].replace("-", "_"): value for option, value, _ in start_here.differences(job, run_dir)}
+    tensorboard.start_hparams(loggers, asked | hparam_values(job.config), name=name)
 
 
 def fit(run: Run, *, validate_first: bool) -> None:

@@ -19,7 +19,7 @@ import io
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,6 @@ from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams, text
 
 from datasets.files import write_bytes
-from trainers import distributed
 from trainers.handlers import StepClock, Sums
 
 SECTIONS = ("learning", "mistakes", "attention", "calibration", "steps", "data", "model")
@@ -128,11 +127,6 @@ def add_text(writer: SummaryWriter, tag: str, markdown: str, step: int) -> None:
     summary = text(tag, markdown)
     summary.value[0].tag = tag  # torch would have it end in /text_summary
     writer._get_file_writer().add_summary(summary, step)
-
-
-def open_loggers(folder: Path, *, start_step: int) -> AbstractContextManager[Any]:
-    """The loggers of this process; see RunLoggers. Of several processes all but the main one get None."""
-    return RunLoggers(folder, start_step=start_step) if distributed.is_main_process() else nullcontext()
 
 
 def keep_in_order(folder: Path) -> None:

@@ -162,11 +162,9 @@ def _first_of_each(
         earlier: dict[tuple[str, str], Picture] = {}  # the first of each split and label
         for index in group:
             picture = pictures[index]
-            kinds: dict[str, Problem] = {}
-            for other in earlier.values():
-                for problem in _copies(picture, other):
-                    kinds.setdefault(problem.kind, problem)
-            findings += kinds.values()
+            # One of each kind, of the earliest such picture.
+            copies = (problem for other in reversed(earlier.values()) for problem in _copies(picture, other))
+            findings += {problem.kind: problem for problem in copies}.values()
             earlier.setdefault((picture.split, picture.label), picture)
     return [group[0] for group in groups.values()]
 

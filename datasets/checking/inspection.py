@@ -129,6 +129,8 @@ def _unidentified(data: bytes) -> tuple[str, str]:
             return "unreadable", f"starts like {name}, but the header is damaged"
     if data.count(0) == len(data):
         return "unreadable", f"{len(data):,} zero bytes"
+    if data[4:8] == b"ftyp":
+        return "not_an_image", "HEIC, AVIF or a film; convert it to JPEG or PNG"
     head = data[:512].lstrip().lower()
     for start, meaning in _OTHERS.items():
         if head.startswith(start):
