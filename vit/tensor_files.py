@@ -108,7 +108,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         with safe_open(path, "pt") as file:
             return {name: file.get_tensor(name).clone() for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
+    except (SafetensorError, OSError, ValueError, RuntimeError) as error:  # the last: torch cannot open it
         raise WeightsError(f"{path}: not a readable safetensors file ({error})") from None
 
 
