@@ -1,9 +1,10 @@
 """From a file to pixels: the one decoder of training, evaluation, prediction and `check`."""
 
+import math
 import os
 import warnings
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -15,8 +16,13 @@ from datasets.errors import DataError
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """All that is ever decoded, whatever a file is called: for PostScript, Pillow would start a program."""
-MAX_PIXELS = 108_000_000
-"""A photograph of 12,000 x 9,000 pixels: more, decoded, takes a machine's memory, and its file may be tiny."""
+MAX_BYTES = 2**30
+"""What decoding one file may take: more is a machine's memory, and the file may be tiny. A photograph of 107 million
+pixels passes."""
+BYTES_PER_PIXEL = {"WEBP": 16, "CMYK": 12, "RGBA": 12}
+"""At the worst, of a format or a mode; of any other 10: a progressive JPEG's coefficients, and its pixels."""
+MAX_ASPECT = 256  # a longer picture has a million pixels once its shorter side is that of a model's input
+STRIP = 2**20  # pixels that are converted at once
 RESAMPLING = {
     "nearest": Image.Resampling.NEAREST,
     "bilinear": Image.Resampling.BILINEAR,
@@ -29,16 +35,18 @@ warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 def open_image(file: str | os.PathLike[str] | BinaryIO) -> Image.Image:
-    """Pillow's image of a file, nothing decoded yet: only of FORMATS, and only up to MAX_PIXELS.
+    """Pillow's image of a file, nothing decoded yet: only of FORMATS, and only what takes up to MAX_BYTES.
 
     Raises:
-        PIL.UnidentifiedImageError: none of these formats. PIL.Image.DecompressionBombError: too many pixels.
+        PIL.UnidentifiedImageError: none of these formats. PIL.Image.DecompressionBombError: too many pixels, or a line.
     """
     image = Image.open(file, formats=FORMATS)
-    width, height = image.size
-    if width * height > MAX_PIXELS:
+    most = MAX_BYTES // max(BYTES_PER_PIXEL.get(kind or "", 10) for kind in (image.format, image.mode))
+    if math.prod(image.size) > most or max(image.size) > MAX_ASPECT * min(image.size):
         image.close()
-        raise Image.DecompressionBombError(f"{width:,} x {height:,} pixels; at most {MAX_PIXELS:,} are decoded")
+        size = "{:,} x {:,}".format(*image.size)
+        limit = f"of such a file at most {most:,} are decoded, and sides of {MAX_ASPECT} to 1"
+        raise Image.DecompressionBombError(f"{size} pixels; {limit}")
     return image
 
 
@@ -55,8 +63,8 @@ def read_image(file: str | os.PathLike[str] | BinaryIO, *, channels: int = 3, na
     try:
         with open_image(file) as image:
             image.load()
-            upright = ImageOps.exif_transpose(image)
-            return to_mode(upright, "L" if channels == 1 else "RGB")
+            ImageOps.exif_transpose(image, in_place=True)
+            return to_mode(image, "L" if channels == 1 else "RGB")
     except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError, struct.error, ... for damaged files
         raise DataError(f"cannot read image {label}: {_reason(error, label)}") from error
 
@@ -65,8 +73,21 @@ def to_mode(image: Image.Image, mode: str) -> Image.Image:
     """Convert any Pillow mode to L or RGB without clipping 16-bit values or inventing colours behind transparency."""
     if image.mode == mode:
         return image
+    most: Any = image.getextrema()[1] if image.mode in ("I", "F") else 65_535
+    rows = STRIP // image.width + 1
+    if rows >= image.height:
+        return _strip_to_mode(image, mode, most)
+    result = Image.new(mode, image.size)
+    for top in range(0, image.height, rows):
+        strip = image.crop((0, top, image.width, min(top + rows, image.height)))
+        result.paste(_strip_to_mode(strip, mode, most), (0, top))
+    return result
+
+
+def _strip_to_mode(image: Image.Image, mode: str, most: float) -> Image.Image:
+    """`most`: the largest value of the whole picture, where it has a mode of more than 8 bits."""
     if image.mode.startswith("I") or image.mode == "F":
-        image = _to_8_bits(image)
+        image = _to_8_bits(image, most)
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
@@ -123,13 +144,11 @@ def upright_size(image: Image.Image) -> tuple[int, int]:
     return (image.height, image.width) if turned else (image.width, image.height)
 
 
-def _to_8_bits(image: Image.Image) -> Image.Image:
+def _to_8_bits(image: Image.Image, most: float) -> Image.Image:
     values = np.asarray(image).astype(np.float32)
-    if image.mode == "F":  # no fixed range: [0, 1] by convention, else 8-bit values kept as floats
-        scale = 255.0 if values.size and values.max() <= 1.0 else 1.0
-    else:  # mode I holds 16-bit PNGs and TIFFs as well as small 32-bit values
-        scale = 255.0 / 65535.0 if image.mode.startswith("I;16") or (values.size and values.max() > 255) else 1.0
-    return Image.fromarray(np.clip(np.rint(values * scale), 0, 255).astype(np.uint8))
+    # A float has no fixed range: [0, 1] by convention, else 8-bit values. Mode I holds 16 bits, or small 32-bit values.
+    full = (1 if most <= 1 else 255) if image.mode == "F" else (65_535 if most > 255 else 255)
+    return Image.fromarray(np.clip(np.rint(values * (255.0 / full)), 0, 255).astype(np.uint8))
 
 
 def _reason(error: Exception, name: str) -> str:

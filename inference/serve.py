@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from email import message_from_bytes
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +20,7 @@ from inference.explain import explain
 from inference.images import ImageFile, Unreadable
 from inference.predict import predict
 from trainers.errors import ConfigError
+from trainers.process import give_back_freed_memory
 
 PAGE = Path(__file__).with_name("serve_page.html")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -89,13 +91,12 @@ class Handler(BaseHTTPRequestHandler):
             limit = f"{self.server.max_bytes / 1e6:g} MB"
             return self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the file is larger than {limit}")
         if not self.server.waiting.acquire(timeout=PATIENCE):
-            for _ in self._parts(int(length)):  # else the client meets a reset
-                pass
             return self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "too many images at once; try again in a second")
         try:
             content = first_part(self.headers.get("Content-Type") or "", b"".join(self._parts(int(length))))
             with self.server.one_at_a_time:
                 result = classify(self.server.classifier, content, top=self.server.top)
+                give_back_freed_memory()
         finally:
             self.server.waiting.release()
         status = HTTPStatus.UNPROCESSABLE_ENTITY if "error" in result else HTTPStatus.OK
@@ -121,8 +122,12 @@ class Handler(BaseHTTPRequestHandler):
         return False
 
     def _refuse(self, status: HTTPStatus, reason: str) -> None:
-        self.close_connection = True  # what it still sends is not read
+        self.close_connection = True
         self._reply(status, json.dumps({"error": reason}).encode(), "application/json")
+        self.connection.settimeout(1)
+        with suppress(OSError):
+            for _ in self._parts(2**31):  # else a client that is still sending meets a reset
+                pass
 
     def _reply(self, status: HTTPStatus, body: bytes, kind: str) -> None:
         self.send_response(status)

@@ -1,6 +1,7 @@
 """Every kind of image file becomes the right 8-bit pixels, or an error that names the file."""
 
 import io
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,11 +11,14 @@ import pytest
 import torch
 from fake_sets import picture
 from PIL import Image
+from small_run import labelled_photos, make_run
 from torchvision.transforms import v2
 
+import main
 from datasets.checking.inspection import inspect_file
 from datasets.errors import DataError
-from datasets.images import FORMATS, fit, image_size, read_image, to_array
+from datasets.images import FORMATS, MAX_BYTES, fit, image_size, read_image, to_array, to_mode
+from trainers.handlers import peak_memory_mb, reset_peak_memory
 
 ROOT = Path(__file__).resolve().parent.parent
 COLOURS = np.array([[[255, 0, 0], [0, 255, 0]], [[0, 0, 255], [250, 128, 7]]], np.uint8)
@@ -156,15 +160,68 @@ def test_no_plugin_but_those_of_the_promised_formats_is_ever_asked(tmp_path, mon
     assert asked == []
 
 
-def test_a_small_file_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path):
-    path = tmp_path / "bomb.png"
-    Image.new("1", (13_377, 9_000)).save(path)
-    assert path.stat().st_size < 100_000
+@pytest.mark.parametrize(
+    ("name", "size", "most"),
+    [
+        ("bomb.png", (13_377, 9_000), "107,374,182"),
+        ("bomb.webp", (8_200, 8_200), "67,108,864"),
+        ("line.png", (1, 257), ""),
+    ],
+)
+def test_a_small_file_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path, name, size, most):
+    path = saved(Image.new("1", size).convert("1" if ".png" in name else "RGB"), tmp_path / name)
+    assert path.stat().st_size < 200_000
     for read in (read_image, image_size):
-        with pytest.raises(DataError, match=r"13,377 x 9,000 pixels; at most 108,000,000 are decoded"):
+        with pytest.raises(DataError, match=f"{size[0]:,} x {size[1]:,} pixels; of such a file at most {most}"):
             read(path)
     assert inspect_file(tmp_path, path.name).fault == "decompression_bomb"
-    read_image(saved(Image.new("1", (12_000, 9_000)), tmp_path / "large.png"), channels=1)
+
+
+def pictures_of(mode: str, size: tuple[int, int]) -> Image.Image:
+    if mode in ("I", "I;16", "F"):
+        values = np.random.default_rng(0).integers(0, 65_535, size[::-1])
+        return Image.fromarray(values.astype({"I": np.int32, "I;16": np.uint16, "F": np.float32}[mode]))
+    return picture(0, size).convert(mode)
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK", "YCbCr", "I", "I;16", "F"])
+def test_a_picture_converted_in_strips_is_the_one_converted_at_once(mode, monkeypatch):
+    image = pictures_of(mode, (24, 17))
+    image.info |= {"transparency": 3} if mode == "P" else {}
+    whole = [to_mode(image, wanted) for wanted in ("RGB", "L")]
+    monkeypatch.setattr("datasets.images.STRIP", 50)
+    for expected in whole:
+        assert np.array_equal(np.asarray(to_mode(image, expected.mode)), np.asarray(expected))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "mode", "side", "options"),
+    [
+        ("progressive.jpg", "RGB", 10_300, {"progressive": True, "subsampling": 0}),
+        ("cmyk.jpg", "CMYK", 9_400, {"progressive": True}),
+        ("alpha.png", "RGBA", 9_400, {}),
+        ("grey.png", "LA", 10_300, {}),
+        ("key.png", "RGB", 10_300, {"transparency": (0, 0, 0)}),
+        ("palette.gif", "P", 10_300, {"transparency": 0}),
+        ("deep.png", "I;16", 10_300, {}),
+        ("float.tif", "F", 10_300, {"compression": "tiff_adobe_deflate"}),
+        ("photo.webp", "RGB", 8_190, {}),
+        ("alpha.webp", "RGBA", 8_190, {"lossless": True, "method": 0}),
+    ],
+)
+def test_no_small_file_takes_more_than_a_gigabyte_in_any_command(tmp_path, name, mode, side, options):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    photos, run = labelled_photos(tmp_path / "photos", n=1), str(make_run(tmp_path / "run"))
+    path = saved(Image.new(mode, (side, side)), tmp_path / name, exif=exif, **options)
+    assert path.stat().st_size < 10**7
+    image = str(shutil.move(path, photos / "ant" / "0.png"))
+    for words in (["predict", run, image], ["explain", run, image], ["check", str(photos), "--output", f"{run}/c.csv"]):
+        reset_peak_memory(torch.device("cpu"))
+        before = peak_memory_mb(torch.device("cpu"))
+        assert main.main(words) == 0
+        assert peak_memory_mb(torch.device("cpu")) - before < 1.05 * MAX_BYTES / 1e6, words
 
 
 def test_what_pillow_warns_of_is_not_shown_whatever_the_interpreter_is_told(tmp_path):
