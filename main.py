@@ -8,7 +8,7 @@ import traceback
 
 from datasets.text import printable
 from trainers import process
-from trainers.errors import Interrupted, first_line, out_of_memory
+from trainers.errors import Interrupted, exit_code, first_line, out_of_memory
 from trainers.interruption import signals
 
 COMMANDS = {
@@ -81,17 +81,6 @@ def main(argv: list[str]) -> int:
         if debug or code == 1:
             traceback.print_exc()
         return complain(reason(error), code)
-
-
-def exit_code(error: Exception) -> int:
-    """What kind of fault an exception is. Our own classes say it themselves; any other is a bug, but for those of the
-    operating system."""
-    own: int | None = getattr(error, "exit_code", None)
-    if own is not None:
-        return own
-    if isinstance(error, FileNotFoundError):
-        return 3
-    return 4 if isinstance(error, OSError) or out_of_memory(error) else 1
 
 
 def reason(error: Exception) -> str:

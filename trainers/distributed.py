@@ -6,27 +6,20 @@ single process. What they tell each other are tensors and plain data, never pick
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import ignite.distributed as idist
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from datasets.errors import DataError, UnknownDataSet
-from trainers.errors import CheckpointError, ConfigError, Diverged, TrainingError
+from trainers.errors import ConfigError, FailedElsewhere, exit_code
 from trainers.interruption import signals
-from vit.errors import MissingPackage, WeightsError
 from vit.tensor_files import from_bytes, to_bytes
 
 T = TypeVar("T")
-TOLD = (
-    ConfigError, DataError, UnknownDataSet, WeightsError, MissingPackage, CheckpointError, Diverged, TrainingError,
-    FileNotFoundError, OSError,
-)  # fmt: skip
-"""Errors that one process tells the others by name and message; any other is a RuntimeError there."""
 
 
 @contextmanager
@@ -66,46 +59,49 @@ def broadcast(make: Callable[[], T]) -> T:
     process that has given up."""
     if world_size() == 1:
         return make()
-    made: Any = None
-    fault: Exception | None = None
     if is_main_process():
-        try:
-            made = make()
-        except Exception as error:
-            fault = error
-    told = _packed({"made": made, "fault": _told(fault)})
-    size = torch.tensor([len(told)], device=idist.device())
-    torch.distributed.broadcast(size, src=0)
-    told = told if is_main_process() else told.new_empty(int(size))
-    torch.distributed.broadcast(told, src=0)
-    if fault is not None:
-        raise fault
-    message = _unpacked(told)
-    if message["fault"] is not None:
-        _raise(message["fault"])
-    result: T = made if is_main_process() else message["made"]
-    return result
+        made, error = attempt(make)
+        idist.broadcast(_packed({"made": made, "error": told(error)}), src=0, safe_mode=True)
+        if error is not None:
+            raise error
+        return made
+    message = _unpacked(idist.broadcast(None, src=0, safe_mode=True))
+    raise_elsewhere([message["error"]])
+    return message["made"]
 
 
 def main_process_first(make: Callable[[], T]) -> T:
     """What each process makes for itself, rank 0 before the others so that it alone downloads. If one fails, all do."""
     if world_size() == 1:
         return make()
-    result: Any = None
+    made: Any = None
     error: Exception | None = None
     for main_process in (True, False):
         if is_main_process() == main_process:
-            try:
-                result = make()
-            except Exception as caught:
-                error = caught
-        faults = [fault for fault in all_gather(_told(error)) if fault is not None]
+            made, error = attempt(make)
+        errors = all_gather(told(error))
         if error is not None:
             raise error
-        if faults:
-            _raise(faults[0])
-    made: T = result
+        raise_elsewhere(errors)
     return made
+
+
+def attempt(make: Callable[[], T]) -> tuple[Any, Exception | None]:
+    try:
+        return make(), None
+    except Exception as error:
+        return None, error
+
+
+def told(error: Exception | None) -> tuple[str, int] | None:
+    """An error as the other processes are told it."""
+    return None if error is None else (str(error) or type(error).__name__, exit_code(error))
+
+
+def raise_elsewhere(errors: Sequence[tuple[str, int] | None]) -> None:
+    """Raise the first error that another process has told, if there is one."""
+    for error in filter(None, errors):
+        raise FailedElsewhere(*error)
 
 
 def all_gather(value: T) -> list[T]:
@@ -127,18 +123,6 @@ def _packed(tree: dict[str, Any]) -> Tensor:
 
 def _unpacked(told: Tensor) -> dict[str, Any]:
     return from_bytes(told.cpu().numpy().tobytes())
-
-
-def _told(error: Exception | None) -> tuple[str, str] | None:
-    if error is None:
-        return None
-    kind = next((kind for kind in TOLD if isinstance(error, kind)), None)
-    return (kind.__name__, str(error)) if kind else ("RuntimeError", f"{type(error).__name__}: {error}")
-
-
-def _raise(told: tuple[str, str]) -> NoReturn:
-    name, message = told
-    raise next((kind for kind in TOLD if kind.__name__ == name), RuntimeError)(message)
 
 
 def main_process_decides(flag: bool) -> bool:

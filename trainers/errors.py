@@ -44,6 +44,14 @@ class Diverged(TrainingError):
     """A loss or a gradient is not finite; another learning rate may do."""
 
 
+class FailedElsewhere(RuntimeError):
+    """What another process of this run has given up for, with its exit code."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
 class Interrupted(BaseException):
     """A signal asked the command to stop. Not an Exception, so that no handler takes it for a fault."""
 
@@ -72,3 +80,14 @@ def out_of_memory(error: Exception) -> bool:
 
 def first_line(error: Exception) -> str:
     return str(error).partition("\n")[0].rstrip(". ") or "no reason given"
+
+
+def exit_code(error: Exception) -> int:
+    """What kind of fault an exception is. Our own classes say it themselves; any other is a bug, but for those of the
+    operating system."""
+    own: int | None = getattr(error, "exit_code", None)
+    if own is not None:
+        return own
+    if isinstance(error, FileNotFoundError):
+        return 3
+    return 4 if isinstance(error, OSError) or out_of_memory(error) else 1
