@@ -13,8 +13,7 @@ from comparison.names import arm_names, settings
 from datasets.errors import DataError
 from datasets.splits import SplitRow, read_split
 from datasets.text import read_rows, some
-from trainers.checkpoint import checkpoints, read_file
-from trainers.errors import CheckpointError
+from trainers.checkpoint import best_of, read_file
 from trainers.result import read_history
 from trainers.run_directory import find_run, read_json
 
@@ -154,7 +153,7 @@ def read_run(run_dir: Path, *, split: str | None = None) -> Run:
         raise DataError(f"{run_dir} is {status}, not finished; finish it with: python main.py resume {run_dir}")
     _require(run_dir / "metrics.csv")
     scored, predictions = _predictions_file(run_dir, split)
-    names = class_names_of(run_dir)
+    names = tuple(read_file(best_of(run_dir))["class_names"])  # in the order of the model's outputs
     table = sorted(read_rows(predictions, ("path", "label", "predicted", "probabilities")), key=itemgetter("path"))
     if not table:
         raise DataError(f"{predictions} has no rows")
@@ -180,14 +179,6 @@ def read_run(run_dir: Path, *, split: str | None = None) -> Run:
         probabilities=probabilities.reshape(len(table), len(names)),
         class_names=names,
     )
-
-
-def class_names_of(run_dir: Path) -> tuple[str, ...]:
-    """The classes in the order of the model's outputs, from its best checkpoint."""
-    best = next(iter(checkpoints(run_dir / "checkpoints", "best")), None)
-    if best is None:
-        raise CheckpointError(f"{run_dir}/checkpoints has no best_* file, which names the classes")
-    return tuple(read_file(best)["class_names"])
 
 
 def require_same_data(runs: Sequence[Run]) -> None:

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainers.checkpoint import best_of
 from trainers.config import from_dict
 from trainers.defaults import resolve_device
 from trainers.errors import ConfigError, fitting
-from trainers.result import best_of, open_best
+from trainers.result import open_best
 from trainers.run_directory import as_data, find_run
 from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, build_model, image_spec, load_weights
 from vit.config import HF_PREFIX, TORCHVISION_MODELS

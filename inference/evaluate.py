@@ -14,7 +14,7 @@ from datasets.splits import fingerprint
 from datasets.text import some
 from inference.classifier import Classifier
 from inference.evaluation_report import Evaluation, write_evaluation
-from trainers.checkpoint import checkpoints, read_checkpoint
+from trainers.checkpoint import best_of, read_checkpoint
 from trainers.console import say
 from trainers.errors import CheckpointError
 from trainers.evaluation import score_split, write_predictions
@@ -41,7 +41,7 @@ def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None) ->
     device, loader = torch.device(config.train.device), data.dataloaders[split]
     scores = score_split(model.to(device), loader, device, AMP_DTYPES[config.train.amp])
     evaluation = write_evaluation(run_dir / "eval", split, scores, loader.dataset, class_names, fit=split == "val")
-    epoch = read_checkpoint(checkpoints(run_dir / "checkpoints", "best")[0])["epoch"]
+    epoch = read_checkpoint(best_of(run_dir))["epoch"]
     threads, notes = torch.get_num_threads(), []
     if config.model.name in WHAT_THEY_ARE:
         notes.append(f"{config.model.name}: {WHAT_THEY_ARE[config.model.name]}")

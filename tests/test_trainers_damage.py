@@ -94,7 +94,7 @@ def test_best_weights_that_are_gone_are_taken_from_the_checkpoint_that_ends_thei
 def test_best_weights_of_an_earlier_epoch_that_are_gone_are_one_line(crashed):
     for path in (newest(crashed, "best"), checkpoints(crashed / "checkpoints", "step")[1]):
         path.unlink()
-    with pytest.raises(CheckpointError, match=r"has no best_\*, which holds the weights of epoch 3"):
+    with pytest.raises(CheckpointError, match=r"has no best_\*, which holds the weights of the best epoch"):
         resume(crashed)
 
 

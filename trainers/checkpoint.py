@@ -77,6 +77,13 @@ def checkpoints(folder: Path, kind: str) -> list[Path]:
     return [path for path in named_like_checkpoints(folder, kind) if path.is_file()]
 
 
+def best_of(run_dir: Path) -> Path:
+    """The checkpoint of a run's best epoch. Raises CheckpointError: there is none."""
+    for path in checkpoints(Path(run_dir) / "checkpoints", "best"):
+        return path
+    raise CheckpointError(f"{run_dir}/checkpoints has no best_*, which holds the weights of the best epoch")
+
+
 def named_like_checkpoints(folder: Path, kind: str) -> list[Path]:
     """The same, with whatever else has the name of one: a folder, a pipe, a link to nothing."""
 

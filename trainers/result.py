@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from datasets.text import read_rows
-from trainers.checkpoint import checkpoints, read_checkpoint
+from trainers.checkpoint import best_of, read_checkpoint
 from trainers.config import from_dict
 from trainers.errors import CheckpointError, fitting
 from trainers.metrics import SCALARS
@@ -33,18 +33,10 @@ def load(run: Path) -> tuple[nn.Module, ImageSpec, tuple[str, ...]]:
     """The best model of a run on the CPU in evaluation mode, its preprocessing and its class names. Needs no data.
 
     Raises:
-        CheckpointError: the file is damaged or no checkpoint. FileNotFoundError: the run has no best checkpoint yet.
+        CheckpointError: the file is damaged or no checkpoint, or there is none yet.
     """
     model, spec, class_names, _ = open_best(best_of(run))
     return model, spec, class_names
-
-
-def best_of(run: Path) -> Path:
-    """The checkpoint of a run's best epoch. Raises FileNotFoundError: there is none yet."""
-    paths = checkpoints(Path(run) / "checkpoints", "best")
-    if not paths:
-        raise FileNotFoundError(f"{run}/checkpoints has no best_*: the run has not finished an epoch yet")
-    return paths[0]
 
 
 def open_best(path: Path) -> tuple[nn.Module, ImageSpec, tuple[str, ...], ModelConfig]:
@@ -81,8 +73,7 @@ def read_result(run_dir: Path) -> RunResult:
     summary = read_json(run_dir / "summary.json", status=str)
     if summary["status"] != "finished":
         raise CheckpointError(f"run {run_dir} is {summary['status']}: it has no result yet")
-    if not checkpoints(run_dir / "checkpoints", "best"):
-        raise CheckpointError(f"{run_dir}/checkpoints has no best_*: the weights of its best epoch are gone")
+    best_of(run_dir)
     with fitting(run_dir / "summary.json"):
         history, best = read_history(run_dir), summary["best"]["epoch"]
         if best >= len(history):

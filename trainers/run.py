@@ -16,9 +16,9 @@ from datasets.files import write_text
 from datasets.loaders import stop_workers
 from trainers import console, defaults, distributed, start_here, tensorboard
 from trainers.assembly import Run
-from trainers.checkpoint import checkpoints, read_checkpoint
+from trainers.checkpoint import best_of, checkpoints, read_checkpoint
 from trainers.config import RunConfig
-from trainers.errors import CheckpointError, Interrupted, TrainingError
+from trainers.errors import Interrupted, TrainingError
 from trainers.evaluation import Scores, score_split, write_predictions
 from trainers.handlers import best_row, endless_batches, reset_peak_memory
 from trainers.interruption import signals
@@ -176,10 +176,7 @@ def load_best_weights(run: Run, epoch: int) -> None:
 
     def best_weights() -> dict[str, Any]:
         if epoch != run.trainer.state.history[-1]["epoch"]:
-            paths = checkpoints(run.run_dir / "checkpoints", "best")
-            if not paths:
-                raise CheckpointError(f"{run.run_dir}/checkpoints has no best_*, which holds the best, epoch {epoch}")
-            return dict(read_checkpoint(paths[0])["model"])
+            return dict(read_checkpoint(best_of(run.run_dir))["model"])
         return dict(run.network.state_dict())
 
     run.job.network.load_state_dict(distributed.broadcast(best_weights))

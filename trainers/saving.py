@@ -15,7 +15,7 @@ from trainers.checkpoint import (
     FORMAT_VERSION,
     CheckpointWriter,
     Fact,
-    checkpoints,
+    best_of,
     has_best,
     named_like_checkpoints,
     read_checkpoint,
@@ -191,12 +191,7 @@ def require_best_weights(checkpoint: dict[str, Any], path: Path) -> None:
     best = best_row(history, checkpoint["config"]["train"]["select"])
     if best is None or best["step"] == checkpoint["trainer"]["iteration"]:
         return
-    paths = checkpoints(path.parent, "best")
-    if not paths:
-        raise CheckpointError(
-            f"{path.parent} has no best_*, which holds the weights of epoch {best['epoch']}: {path.name} needs them"
-        )
-    require_whole(paths[0])
+    require_whole(best_of(path.parent.parent))
 
 
 def upgraded(checkpoint: dict[str, Any]) -> dict[str, Any]:

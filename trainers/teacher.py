@@ -19,7 +19,7 @@ from datasets.image_dataset import ImageDataset
 from datasets.loaders import loader_of
 from datasets.splits import fingerprint
 from datasets.transforms import Pipeline
-from trainers.checkpoint import checkpoints
+from trainers.checkpoint import best_of
 from trainers.config import RunConfig, from_dict, to_dict
 from trainers.errors import ConfigError
 from trainers.probe import features_of
@@ -76,7 +76,7 @@ def open_teacher(config: RunConfig) -> Teacher:
         return open_onnx(path, size, kind)
     if (path / "checkpoints").is_dir():
         model, spec, class_names = load(path)
-        file = checkpoints(path / "checkpoints", "best")[0]
+        file = best_of(path)
     elif name in MODEL_NAMES:
         blueprint = Blueprint(ModelConfig(name=name, weights=DEFAULT_WEIGHTS.get(name, "none"), image_size=size))
         weights = weights_path(blueprint.config)

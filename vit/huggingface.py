@@ -110,7 +110,7 @@ def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
     channels = described.get("num_channels", 3)
     if config.in_channels != channels:
         raise ValueError(f"{config.name} takes {channels} channels, got in_channels={config.in_channels}")
-    size = config.image_size or _native_size(settings)
+    size = config.image_size or native_size(config)
     example = torch.zeros(1, channels, size, size)
     try:
         whole = _classifier(model, example, num_classes)
@@ -163,13 +163,10 @@ def _classifies(settings: Any) -> bool:
     return type(settings) in known
 
 
-def _native_size(settings: Any) -> int:
+def native_size(config: ModelConfig) -> int:
+    settings = _settings(config)
     size = getattr(settings, "pretrained_cfg", {}).get("input_size") or getattr(settings, "image_size", None) or 224
     return size if isinstance(size, int) else size[-1]
-
-
-def native_size(config: ModelConfig) -> int:
-    return _native_size(_settings(config))
 
 
 def image_spec(config: ModelConfig) -> ImageSpec:
@@ -178,7 +175,7 @@ def image_spec(config: ModelConfig) -> ImageSpec:
     One thing differs: many Hugging Face processors squeeze the picture into a square, here it keeps its proportions.
     """
     settings, cached_file = _settings(config), _transformers().utils.cached_file
-    native, of_timm = _native_size(settings), getattr(settings, "pretrained_cfg", None)
+    native, of_timm = native_size(config), getattr(settings, "pretrained_cfg", None)
     if of_timm:
         spec = ImageSpec(config.image_size or native, tuple(of_timm["mean"]), tuple(of_timm["std"]))
         return dataclasses.replace(spec, interpolation=of_timm["interpolation"], crop_fraction=of_timm["crop_pct"])
