@@ -35,13 +35,14 @@ from killed_runs import (
 
 from datasets import DataError
 from datasets.files import aside_of
-from trainers import budget, lock, run, saving
+from trainers import handlers, lock, run, saving
 from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import to_dict
 from trainers.errors import CheckpointError, ConfigError, Interrupted
 from trainers.resume import resume, train_or_resume, was_asked_for
 from trainers.run import train
 from trainers.run_directory import read_json, write_json
+from trainers.saving import upgraded
 
 
 @pytest.fixture(scope="module")
@@ -120,11 +121,17 @@ def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(crashed, whole,
     assert "trying the one before it" in out
 
 
+def test_a_history_beside_the_trainers_state_is_read_as_if_it_were_in_it():
+    rows, recall = [{"epoch": 0, "val_loss": 0.1}], [0.5]
+    beside = {"trainer": {"iteration": 3}, "history": {"rows": json.dumps(rows), "recall": json.dumps(recall)}}
+    assert upgraded(beside)["trainer"] == {"iteration": 3, "history": rows, "recall": recall}
+
+
 def test_checkpoints_of_the_first_format_resume_as_if_they_were_of_this_one(crashed, whole):
     for path in [path for kind in ("step", "best") for path in checkpoints(crashed / "checkpoints", kind)]:
         old = read_checkpoint(path) | {"format_version": 1}
-        if "history" in old:
-            old["trainer"]["history"] = json.loads(old.pop("history")["rows"])
+        if "trainer" in old:
+            del old["trainer"]["recall"]
         path.unlink()
         torch.save(old, path)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
@@ -392,8 +399,8 @@ def test_a_run_that_ends_early_is_not_trained_further_when_it_stops_before_its_r
 @pytest.mark.parametrize("stop", [1, 3, 5])
 def test_a_resumed_run_has_the_time_that_its_first_life_left_over(tmp_path, monkeypatch, stop):
     def limited(folder):
-        ticks = count()  # a step takes one: 50 ms
-        monkeypatch.setattr(budget, "time", SimpleNamespace(perf_counter=lambda: 0.05 * next(ticks)))
+        ticks = count()  # a step takes two: 50 ms
+        monkeypatch.setattr(handlers, "time", SimpleNamespace(perf_counter=lambda: 0.025 * next(ticks)))
         config = demanding_config(folder)
         return replace(config, train=replace(config.train, max_minutes=0.28 / 60, save_every=1))
 

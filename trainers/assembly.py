@@ -5,6 +5,7 @@ pictures, best weights, files, early stopping and, after all that it must hold, 
 """
 
 import dataclasses
+import math
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ from ignite.engine import Engine, Events
 
 from datasets.loaders import sample_of
 from trainers import console, distributed, handlers, heeding, tensorboard
-from trainers.budget import TimeBudget
 from trainers.config import RunConfig, to_dict
 from trainers.ema import ModelEMA
 from trainers.engines import create_evaluator
@@ -52,13 +52,11 @@ class Run:
         self.best: BestCheckpoint
         self.best_outputs: BestOutputs
         self.saver: ResumeCheckpoint
-        self.budget: TimeBudget | None = None
         self.states: dict[str, Any] = {
             "model": job.network,
             "optimizer": job.optimizer,
             "scaler": self.trainer.scaler,
             "trainer": self.trainer,
-            "history": handlers.History(self.trainer),
         }
         if job.student is not None:
             self.states["student"] = job.student.projection
@@ -77,7 +75,7 @@ class Run:
         """Whether time or patience is over, in an earlier life perhaps."""
         stopping = self.states.get("early_stopping")
         impatient = stopping is not None and stopping.counter >= stopping.patience
-        return impatient or (self.budget is not None and self.budget.spent)
+        return impatient or self.trainer.state.step_seconds >= 60 * (self.options.max_minutes or math.inf)
 
 
 def attach_handlers(run: Run) -> None:
@@ -112,8 +110,7 @@ def attach_handlers(run: Run) -> None:
         )
     trainer.add_event_handler(Events.ITERATION_COMPLETED, end_within_epoch, run)
     if options.max_minutes is not None:
-        run.budget = TimeBudget(60 * options.max_minutes)
-        run.budget.attach(trainer)  # before a checkpoint, which holds the time of its own step, too
+        handlers.attach_time_budget(trainer, 60 * options.max_minutes)
     run.saver = ResumeCheckpoint(job, run.run_dir, trainer, run.states)
     if writes:
         run.saver.attach(save_every=options.save_every, before_save=(run.loggers.flush, run.best.save))

@@ -4,7 +4,6 @@
 """
 
 import contextlib
-import json
 import logging
 import math
 import re
@@ -20,6 +19,7 @@ from ignite.handlers import EarlyStopping, ProgressBar
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from trainers import distributed
 from trainers.metrics import SCALARS
 from trainers.optim import set_learning_rate
 
@@ -90,9 +90,11 @@ class Sums:
 
 
 class StepClock:
-    """Seconds of training steps, waiting for data included, validation and logging not; over epoch and log window."""
+    """Seconds of training steps, waiting for data included, validation and logging not: over epoch and log window, and
+    all of them in `trainer.state.step_seconds`."""
 
     def attach(self, trainer: Engine) -> None:
+        trainer.state.step_seconds = 0.0
         self.epoch = self.window = (0.0, 0.0, 0)
         trainer.add_event_handler(Events.EPOCH_STARTED, self.start_epoch)
         trainer.add_event_handler(Events.GET_BATCH_STARTED, self.ask)
@@ -111,6 +113,7 @@ class StepClock:
     def finish(self, engine: Engine) -> None:
         seconds, wait = time.perf_counter() - self.asked, self.received - self.asked
         images = engine.state.output["n"]
+        engine.state.step_seconds += seconds
         self.epoch = (self.epoch[0] + seconds, self.epoch[1] + wait, self.epoch[2] + images)
         self.window = (self.window[0] + seconds, self.window[1] + wait, self.window[2] + images)
 
@@ -164,6 +167,7 @@ def attach_history(
 ) -> None:
     """Append one row per epoch to `trainer.state.history`; row 0 is the untrained model. `trainer.state.recall` is
     that of each class in the last row's validation, NaN without images."""
+    trainer.state_dict_user_keys.extend(["history", "recall"])
     trainer.state.history, trainer.state.recall = [], []
 
     @trainer.on(UNTRAINED | Events.EPOCH_COMPLETED)
@@ -180,21 +184,6 @@ def attach_history(
         state.recall = (confusion.diag() / confusion.sum(dim=1)).tolist()
 
 
-class History:
-    """`trainer.state.history` and `.recall` in a checkpoint: as strings of JSON, which keep every float to the last
-    bit. torch's pickler would be asked about each of the numbers in every checkpoint, a cost that grows with them."""
-
-    def __init__(self, trainer: Engine) -> None:
-        self.trainer = trainer
-
-    def state_dict(self) -> dict[str, str]:
-        return {"rows": json.dumps(self.trainer.state.history), "recall": json.dumps(self.trainer.state.recall)}
-
-    def load_state_dict(self, state: dict[str, str]) -> None:
-        self.trainer.state.history = json.loads(state["rows"])
-        self.trainer.state.recall = json.loads(state["recall"])
-
-
 def best_row(history: list[dict[str, Any]], select: str) -> dict[str, Any] | None:
     """The trained epoch with the best validation score: ties go to the lower loss, then to the earlier epoch.
 
@@ -207,6 +196,17 @@ def best_row(history: list[dict[str, Any]], select: str) -> dict[str, Any] | Non
         if row["epoch"] > 0 and math.isfinite(row[f"val_{select}"]) and math.isfinite(row["val_loss"])
     ]
     return max(rows, key=lambda row: (sign * row[f"val_{select}"], -row["val_loss"], -row["epoch"]), default=None)
+
+
+def attach_time_budget(trainer: Engine, seconds: float) -> None:
+    """End training once its steps have taken so many seconds, waiting for data included, validation and saving not.
+    They are part of the engine's state: a resumed run has what the first life left over."""
+    trainer.state_dict_user_keys.append("step_seconds")
+
+    @trainer.on(Events.ITERATION_COMPLETED)
+    def check(engine: Engine) -> None:
+        if distributed.main_process_decides(engine.state.step_seconds >= seconds):
+            engine.terminate()
 
 
 def attach_early_stopping(trainer: Engine, evaluator: Engine, *, patience: int, select: str) -> EarlyStopping:

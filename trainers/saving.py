@@ -187,14 +187,14 @@ def require_best_weights(checkpoint: dict[str, Any], path: Path) -> None:
 
     Where that epoch is the one that the checkpoint ends, it holds them itself.
     """
-    history = json.loads(checkpoint["history"]["rows"])
-    best = best_row(history, checkpoint["config"]["train"]["select"])
+    best = best_row(checkpoint["trainer"]["history"], checkpoint["config"]["train"]["select"])
     if best is None or best["step"] == checkpoint["trainer"]["iteration"]:
         return
     require_whole(best_of(path.parent.parent))
 
 
 def upgraded(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """A checkpoint in today's form; in its first form the history was a part of the trainer's state."""
-    history = checkpoint.get("history") or {"rows": json.dumps(checkpoint["trainer"]["history"])}
-    return checkpoint | {"history": {"recall": "[]"} | history}
+    """A checkpoint in today's form. For a while the history stood beside the trainer's state, as strings of JSON."""
+    beside = checkpoint.get("history", {})
+    history = {"history" if name == "rows" else name: json.loads(text) for name, text in beside.items()}
+    return checkpoint | {"trainer": {"recall": []} | checkpoint["trainer"] | history}
