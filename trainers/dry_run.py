@@ -9,7 +9,7 @@ from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import RunConfig, to_dict
 from trainers.errors import ConfigError
 from trainers.job import Job, prepare
-from trainers.pace import first_batches, measure
+from trainers.pace import few_batches, measure
 from trainers.result import RunResult, load
 from trainers.run import execute
 from trainers.start import describe_start, made_whole, write_inputs
@@ -45,6 +45,6 @@ def dry_run(config: RunConfig) -> RunResult:
 
 
 def shortened(job: Job, *, epochs: int) -> Job:
-    """The same job on the first batches of each split. A probe then sees images: features would take all of them."""
+    """The same job on a few batches of each split. A probe then sees images: features would take all of them."""
     train = dataclasses.replace(job.config.train, epochs=epochs, warmup_epochs=0.0, log_every=1, cache_features="off")
-    return dataclasses.replace(job, config=dataclasses.replace(job.config, train=train), data=first_batches(job.data))
+    return dataclasses.replace(job, config=dataclasses.replace(job.config, train=train), data=few_batches(job.data))

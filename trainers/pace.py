@@ -3,18 +3,18 @@
 import copy
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import cycle, islice, pairwise
+from itertools import cycle, pairwise
 from statistics import median
 from typing import Any
 
-import numpy as np
 from ignite.engine import Engine, Events
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader
 
-from datasets.bundle import BatchSampler, DataBundle, batch_sampler
+from datasets.bundle import DataBundle, batch_sampler
 from datasets.loaders import Loader, stop_workers
+from datasets.sampling import OrderedBatchSampler
 from trainers.engines import create_evaluator
 from trainers.job import Job, optimizer_of, trainer_of
 
@@ -65,7 +65,7 @@ class Pace:
 
 def measure(job: Job, *, seconds: float = 1.0) -> Pace:
     """Read a few batches and take steps with a copy of the model for about so many seconds. The job stays as it is."""
-    few = first_batches(job.data)
+    few = few_batches(job.data)
     train, val = few.dataloaders["train"], few.dataloaders["val"]
     first, _ = read(train)
     again, batches = read(train)
@@ -126,28 +126,11 @@ def step_times(job: Job, batches: Sequence[Any], *, seconds: float) -> list[floa
     return [after - before for before, after in pairwise(ends)]
 
 
-class FirstBatches(Sampler):
-    """The first few batches of another sampler, in every epoch."""
-
-    def __init__(self, sampler: BatchSampler, batches: int = BATCHES) -> None:
-        self.sampler, self.batches = sampler, min(batches, len(sampler))
-        self.length, self.batch_size, self.set_position = sampler.length, sampler.batch_size, sampler.set_position
-
-    @property
-    def indices(self) -> np.ndarray:
-        return self.sampler.indices[: self.batches * self.batch_size]
-
-    def __len__(self) -> int:
-        return self.batches
-
-    def __iter__(self) -> Iterator[Any]:
-        return islice(iter(self.sampler), self.batches)
-
-
-def first_batches(data: DataBundle) -> DataBundle:
-    """The same images, of which loaders give the first batches of each split only."""
-    loaders: dict[str, DataLoader] = {
-        split: Loader(loader.dataset, FirstBatches(batch_sampler(loader)), workers=loader.num_workers)
-        for split, loader in data.dataloaders.items()
-    }
+def few_batches(data: DataBundle) -> DataBundle:
+    """The same images, of which loaders give a few batches of each split only, spread over it."""
+    loaders: dict[str, DataLoader] = {}
+    for split, loader in data.dataloaders.items():
+        whole = batch_sampler(loader)
+        sampler = OrderedBatchSampler(whole.length, whole.batch_size, sample=BATCHES * whole.batch_size)
+        loaders[split] = Loader(loader.dataset, sampler, workers=loader.num_workers)
     return DataBundle(loaders, data.class_names, data.dataset_sizes)

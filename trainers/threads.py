@@ -19,7 +19,7 @@ from trainers import console
 from trainers.config import RunConfig
 from trainers.engines import autocast
 from trainers.job import Job
-from trainers.pace import first_batches, read, seconds_of
+from trainers.pace import few_batches, read, seconds_of
 
 BUSY = 0.7
 """Processes waiting for a processor, on the average of a minute, from which a machine counts as shared."""
@@ -116,7 +116,7 @@ def quickest(job: Job) -> int:
     most, number = torch.get_num_threads(), 1
     if job.device.type != "cpu":
         return most
-    images = read(first_batches(job.data).dataloaders["train"])[1][0][0]
+    images = read(few_batches(job.data).dataloaders["train"])[1][0][0]
     seconds: dict[int, float] = {}
     while most not in seconds:
         torch.set_num_threads(number)
