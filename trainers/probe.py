@@ -77,15 +77,16 @@ def features_of(
     device: torch.device,
     *,
     amp_dtype: torch.dtype | None,
+    end: nn.Module | None = None,
 ) -> Tensor:
-    """(N, D) on the CPU: what reaches the head, for every image of a split in table order."""
+    """(N, D) on the CPU: what reaches the head, or another `end`, for every image of a split in table order."""
     model.eval()
     dataset: Any = loader.dataset
     sampler = OrderedBatchSampler(len(dataset), loader.batch_sampler.batch_size)  # type: ignore[union-attr]
     ordered = Loader(dataset, sampler, workers=loader.num_workers)
     features: list[Tensor] = []
     try:
-        with weights_cast_once(model, amp_dtype), inputs_of(parts(model).head[0]) as seen:
+        with weights_cast_once(model, amp_dtype), inputs_of(end or parts(model).head[0]) as seen:
             for images, _ in tqdm(ordered, desc="features", disable=None, leave=False):
                 with autocast(device, amp_dtype):
                     model(images.to(device, non_blocking=True))

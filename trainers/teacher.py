@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from datasets.bundle import DataBundle, image_set
 from datasets.files import replacing
@@ -28,30 +28,18 @@ from vit import Blueprint, ImageSpec, ModelConfig
 from vit.config import DEFAULT_WEIGHTS, MODEL_NAMES
 from vit.factory import weights_path
 from vit.onnx_module import OnnxModule, open_session
-from vit.parts import Parts
+from vit.parts import parts
 
 
 class Teacher(NamedTuple):
-    """A network, what reaches whose head is to be learnt, and what one must know of it."""
+    """A network, and what one must know of it."""
 
     network: nn.Module
+    end: nn.Module
+    """Its last part: what reaches it is to be learnt."""
     spec: ImageSpec
     file: Path
     class_names: tuple[str, ...] | None = None
-
-
-class ToTheEnd(nn.Module):
-    """A network whose outputs count as what reaches its head."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network, self.end = network, nn.Identity()
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.end(self.network(images))
-
-    def find_parts(self) -> Parts:
-        return Parts([], [], [self.end])
 
 
 def refuse_beside_a_teacher(config: RunConfig) -> None:
@@ -89,7 +77,15 @@ def open_teacher(config: RunConfig) -> Teacher:
         raise ConfigError(f"--teacher {name} is no .onnx file, no run directory and no model: {', '.join(MODEL_NAMES)}")
     if size not in (None, spec.image_size):
         raise ConfigError(f"--teacher-size {size}: {name} takes images of {spec.image_size} pixels")
-    return Teacher(model if kind == "features" else ToTheEnd(model), spec, file, class_names)
+    if kind == "features":
+        return Teacher(model, parts(model).head[0], spec, file, class_names)
+    return Teacher(*with_an_end(model), spec, file, class_names)
+
+
+def with_an_end(network: nn.Module) -> tuple[nn.Module, nn.Module]:
+    """A network with an Identity behind it, and that Identity, which its outputs reach."""
+    whole = nn.Sequential(network, nn.Identity())
+    return whole, whole[1]
 
 
 def open_onnx(path: Path, size: int | None, kind: str) -> Teacher:
@@ -105,9 +101,8 @@ def open_onnx(path: Path, size: int | None, kind: str) -> Teacher:
         spec = from_dict(ImageSpec, json.loads(described["image_spec"]))
     if isinstance(side, int) and spec.image_size != side:
         raise ConfigError(f"--teacher-size {spec.image_size}: {path} takes images of {side} pixels")
-    return Teacher(
-        ToTheEnd(OnnxModule(session, kind)), spec, path, tuple(json.loads(described.get("class_names", "[]")))
-    )
+    class_names = tuple(json.loads(described.get("class_names", "[]")))
+    return Teacher(*with_an_end(OnnxModule(session, kind)), spec, path, class_names)
 
 
 def targets_of(config: RunConfig, data: DataBundle) -> np.ndarray:
@@ -127,7 +122,7 @@ def targets_of(config: RunConfig, data: DataBundle) -> np.ndarray:
     if not path.is_file():
         dataset = ImageDataset(images.samples, "train", Pipeline(teacher.spec))
         loader = loader_of(dataset, config.data, seed=0, rank=0, world_size=1)
-        answers = features_of(teacher.network, loader, torch.device("cpu"), amp_dtype=None)
+        answers = features_of(teacher.network, loader, torch.device("cpu"), amp_dtype=None, end=teacher.end)
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as aside, aside.open("wb") as file:
             np.save(file, answers.numpy().astype(np.float16))
