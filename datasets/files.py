@@ -18,7 +18,8 @@ from datasets.errors import DataError
 
 _ASIDE = re.compile(r"\..+\.(?P<machine>[0-9a-f]{8})-(?P<pid>\d+)\.tmp")
 _DAY = 86_400.0
-_ONLY_READ: ContextVar[bool] = ContextVar("only_read", default=False)
+ONLY_READ: ContextVar[bool] = ContextVar("only_read", default=False)
+"""Whether data are read where they lie: then a file named the folder to unpack or download to, not a person."""
 
 
 @contextmanager
@@ -126,19 +127,9 @@ def write_bytes(path: Path, content: bytes) -> None:
         aside.write_bytes(content)
 
 
-@contextmanager
-def only_read() -> Iterator[None]:
-    """Inside, data are read where they lie: the folder to unpack or download to is named by a file, not by a person."""
-    token = _ONLY_READ.set(True)
-    try:
-        yield
-    finally:
-        _ONLY_READ.reset(token)
-
-
 def require_told(target: Path) -> None:
-    """Raise DataError within `only_read`, before `target` would be made."""
-    if _ONLY_READ.get():
+    """Raise DataError before `target` would be made, where ONLY_READ is set."""
+    if ONLY_READ.get():
         raise DataError(
             f"{target} is not there, and only the files of a run say to put it there; say where: --data-root DIR"
         )

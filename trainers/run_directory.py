@@ -10,11 +10,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from datasets.files import only_read, write_text
+from datasets.files import ONLY_READ, write_text
 from datasets.text import csv_text
 from trainers.config import OutputConfig, RunConfig, data_folder, load_config, to_dict
 from trainers.errors import CheckpointError, ConfigError
-from vit.config import only_at_hand
+from vit.config import AT_HAND
 
 
 def plan_run_directory(config: RunConfig) -> Path:
@@ -116,8 +116,12 @@ def refuse_links_out(run_dir: Path) -> None:
 def as_data() -> Iterator[None]:
     """Inside, what the files of a run name is read where it lies, as they may be a stranger's: nothing is unpacked or
     downloaded, and no network is asked."""
-    with only_read(), only_at_hand():
+    tokens = [(limit, limit.set(True)) for limit in (ONLY_READ, AT_HAND)]
+    try:
         yield
+    finally:
+        for limit, token in tokens:
+            limit.reset(token)
 
 
 def read_run_config(folder: Path) -> RunConfig:

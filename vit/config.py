@@ -4,8 +4,6 @@ import dataclasses
 import difflib
 import math
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -153,7 +151,7 @@ EMBEDDED_SHA256: dict[str, str] = {
 }
 HF_PREFIX, TIMM_PREFIX = "hf:", "timm:"
 AT_HAND: ContextVar[bool] = ContextVar("at_hand", default=False)
-"""Whether the models of `hf:` are taken from a folder or the cache alone."""
+"""Whether the models of `hf:` are taken from a folder or the cache alone: then a file named them, not a person."""
 OWN_PREFIX = "own:"
 """A module that a program gave to `trainers.run.train`: only that program can build it."""
 WEIGHT_SOURCES = ("torchvision", "timm", "huggingface", "google", "ours")
@@ -258,13 +256,3 @@ def refuse_options(config: ModelConfig, options: tuple[str, ...]) -> None:
     for option in options:
         if given[option] != defaults[option]:
             raise ValueError(f"{config.name} has no option {option} (got {given[option]!r}); the scratch ViTs do")
-
-
-@contextmanager
-def only_at_hand() -> Iterator[None]:
-    """Inside, models come from a folder or the cache: a file names them, and no person asked for the network."""
-    token = AT_HAND.set(True)
-    try:
-        yield
-    finally:
-        AT_HAND.reset(token)
