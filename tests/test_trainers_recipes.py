@@ -12,7 +12,7 @@ from trainers import defaults
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.dry_run import dry_run
 from trainers.errors import ConfigError
-from trainers.lr_finder import rate_of, smooth, suggest
+from trainers.lr_finder import HIGHEST, LOWEST, smooth, suggest
 from trainers.recipes import RECIPES, card, recipe_config
 from trainers.run_directory import read_json
 from vit.config import ModelConfig
@@ -103,7 +103,7 @@ def test_the_finder_suggests_the_steepest_fall_and_draws_the_curve(tmp_path, cap
 
 
 def test_the_suggestion_on_a_curve_that_is_known():
-    rates = [rate_of(step, steps=120) for step in range(120)]
+    rates = np.geomspace(LOWEST, HIGHEST, 120).tolist()
     losses = [2.0 - 1 / (1 + math.exp(-4 * (math.log10(rate) + 3))) + max(0.0, rate - 0.05) * 50 for rate in rates]
     assert suggest(rates, losses) == pytest.approx(1e-3, rel=0.15)
     with pytest.raises(ConfigError, match="the loss fell at no learning rate"):

@@ -1,10 +1,9 @@
 """`--find-lr`: the learning-rate range test (Smith 2017, arXiv:1506.01186), with its curve as a figure."""
 
-import math
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
+import numpy as np
 from ignite.engine import Engine, Events
 
 from datasets.loaders import stop_workers
@@ -40,8 +39,8 @@ def range_test(config: RunConfig) -> tuple[list[float], list[float]]:
     console.say(f"{steps} rates, a step each: about {console.duration(steps * step)} at most")
     trainer = trainer_of(job)
     losses: list[float] = []
-    rate_at = partial(rate_of, steps=steps)
-    attach_learning_rate(trainer, job.optimizer, rate_at)
+    rates = np.geomspace(LOWEST, HIGHEST, steps).tolist()
+    attach_learning_rate(trainer, job.optimizer, rates.__getitem__)
 
     @trainer.on(Events.ITERATION_COMPLETED)
     def note(engine: Engine) -> None:
@@ -56,12 +55,7 @@ def range_test(config: RunConfig) -> tuple[list[float], list[float]]:
         pass
     finally:
         stop_workers(job.data.dataloaders.values())
-    return [rate_at(step) for step in range(len(losses))], smooth(losses)
-
-
-def rate_of(step: int, *, steps: int) -> float:
-    """Exponential from LOWEST to HIGHEST."""
-    return LOWEST * (HIGHEST / LOWEST) ** (step / (steps - 1))
+    return rates[: len(losses)], smooth(losses)
 
 
 def smooth(losses: Sequence[float]) -> list[float]:
@@ -75,12 +69,10 @@ def smooth(losses: Sequence[float]) -> list[float]:
 
 def suggest(rates: Sequence[float], losses: Sequence[float]) -> float:
     """The rate of the steepest fall per decade, before the lowest loss."""
-    lowest = min(range(len(losses)), key=losses.__getitem__, default=0)
-    slopes = {i: (losses[i + 1] - losses[i - 1]) / math.log10(rates[i + 1] / rates[i - 1]) for i in range(1, lowest)}
-    best = min(slopes, key=slopes.__getitem__, default=None)
-    if best is None or slopes[best] >= 0:
+    slopes = np.gradient(losses, np.log10(rates))[1 : np.argmin(losses)] if len(losses) > 1 else np.empty(0)
+    if slopes.min(initial=0.0) >= 0:
         raise ConfigError("the loss fell at no learning rate that was tried: look at the data, or at --weights")
-    return rates[best]
+    return rates[1 + int(slopes.argmin())]
 
 
 def draw(rates: Sequence[float], losses: Sequence[float], suggestion: float, path: Path) -> None:
