@@ -93,15 +93,15 @@ def with_weights(config: RunConfig) -> RunConfig:
 
 def train(config: RunConfig) -> int:
     from trainers.distributed import is_main_process
-    from trainers.forecast import say_forecast
     from trainers.job import prepare
+    from trainers.pace import say_forecast
     from trainers.resume import train_or_resume  # torch takes seconds to import; --help should not
     from trainers.threads import with_threads
 
     if config.train.loop == "plain":
         return train_without_ignite(config)
     config = with_threads(config, partial(prepare, config))
-    result = train_or_resume(config, before_steps=say_forecast)
+    result = train_or_resume(config, before_steps=lambda run: say_forecast(run.job))
     if is_main_process():
         report(result)
     return 0

@@ -22,9 +22,8 @@ from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import OutputConfig, RunConfig, TrainConfig, from_dict, load_config, to_dict
 from trainers.errors import ConfigError
 from trainers.fitting import Deadline, Fit
-from trainers.forecast import forecast
 from trainers.job import prepare
-from trainers.pace import Pace, measure
+from trainers.pace import Pace, forecast, measure
 from trainers.planning import better, fine_tuned, planned
 from trainers.plans import Candidate, choose, filled_in, from_scratch
 from trainers.run import train

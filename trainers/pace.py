@@ -1,9 +1,10 @@
-"""How long a run takes on this machine: one measurement, for the plan before it, the dry run and the estimates."""
+"""How long a run takes on this machine: one measurement, for the plan before it, the dry run and what is said before
+its first step."""
 
 import copy
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle, pairwise
 from statistics import median
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader
 from datasets.bundle import DataBundle, batch_sampler
 from datasets.loaders import Loader, stop_workers
 from datasets.sampling import OrderedBatchSampler
+from trainers import console, distributed
 from trainers.engines import create_evaluator
 from trainers.job import Job, optimizer_of, trainer_of
 
@@ -24,6 +26,10 @@ HEAD_STEP = 0.003
 """Seconds of a step on cached features: one small matrix, whatever the backbone."""
 PICTURES_AND_FILES = 6.0
 """Seconds that pictures, checkpoints and TensorBoard take in a run of minutes on a processor, start to end."""
+SHORT, LONG = 90.0, 1800.0
+"""Seconds below which nothing is said, and above which a processor has something better to offer."""
+SOON_OVER = 2e12
+"""Operations that no machine takes more than some seconds for: not worth a measurement."""
 
 
 @dataclass(frozen=True)
@@ -134,3 +140,27 @@ def few_batches(data: DataBundle) -> DataBundle:
         sampler = OrderedBatchSampler(whole.length, whole.batch_size, sample=BATCHES * whole.batch_size)
         loaders[split] = Loader(loader.dataset, sampler, workers=loader.num_workers)
     return DataBundle(loaders, data.class_names, data.dataset_sizes)
+
+
+def say_forecast(job: Job) -> None:
+    """Measure the pace of a run before its first step and say how long it takes; nothing where that is a moment."""
+    if distributed.world_size() == 1 and not job.on_features and operations(job) > SOON_OVER:
+        for line in forecast(measure(job), job.total_steps / job.steps_per_epoch, device=job.device.type):
+            console.say(line)
+
+
+def operations(job: Job) -> float:
+    """Of a whole run, very roughly: three products a weight and image, once for each patch of 16 pixels."""
+    images = job.total_steps * (job.config.data.batch_size or 1)
+    weights = sum(parameter.numel() for parameter in job.model.parameters())
+    return 6.0 * weights * images * (job.spec.image_size / 16) ** 2
+
+
+def forecast(pace: Pace, epochs: float, *, device: str) -> Iterator[str]:
+    """The lines to say."""
+    seconds = pace.seconds(epochs)
+    if seconds >= SHORT:
+        parts = f"a step takes {pace.step:.3g} s, an epoch {console.duration(pace.epoch)} with its validation"
+        yield f"{'time':>9}  about {console.duration(seconds)}: {parts}"
+    if seconds >= LONG and device == "cpu":
+        yield f"{'':>9}  for a result sooner: the same command with --minutes 5, or 30, in place of --epochs"

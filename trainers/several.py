@@ -12,9 +12,9 @@ from datasets.text import csv_text
 from trainers import defaults, process
 from trainers.config import RunConfig, data_folder
 from trainers.console import quiet, say
-from trainers.forecast import operations
 from trainers.interruption import signals
 from trainers.job import prepare
+from trainers.pace import operations
 from trainers.result import RunResult
 from trainers.resume import train_or_resume, was_asked_for
 from trainers.run_directory import plan_run_directory
