@@ -14,24 +14,14 @@ from trainers.threads import Sharing
 from vit import ModelConfig
 
 
+def train_one_epoch(*words):
+    return ["train", *words, "--epochs", "1", "--device", "cpu", "--tb", "scalars"]
+
+
 def test_every_fold_is_a_run_and_the_table_sums_them_up(tmp_path, capsys, monkeypatch):
     given_back = []
     monkeypatch.setattr(process, "give_back_freed_memory", lambda: given_back.append(1))
-    argv = [
-        "train",
-        "--data",
-        "digits",
-        "--folds",
-        "3",
-        "--labels-per-class",
-        "10",
-        "--epochs",
-        "1",
-        "--device",
-        "cpu",
-        "--tb",
-        "scalars",
-    ]
+    argv = train_one_epoch("--data", "digits", "--folds", "3", "--labels-per-class", "10")
     assert main.main([*argv, "--output-dir", str(tmp_path), "--run-name", "cv"]) == 0
     assert len(given_back) == 3  # no fold shows the memory of the one before
     runs = [tmp_path / "digits" / f"cv_fold{fold}" for fold in (1, 2, 3)]
@@ -53,21 +43,7 @@ def test_every_fold_is_a_run_and_the_table_sums_them_up(tmp_path, capsys, monkey
 
 
 def test_one_fold_alone_is_one_run(tmp_path):
-    argv = [
-        "train",
-        "--folds",
-        "3",
-        "--fold",
-        "2",
-        "--labels-per-class",
-        "5",
-        "--epochs",
-        "1",
-        "--device",
-        "cpu",
-        "--tb",
-        "scalars",
-    ]
+    argv = train_one_epoch("--folds", "3", "--fold", "2", "--labels-per-class", "5")
     assert main.main([*argv, "--output-dir", str(tmp_path), "--run-name", "one"]) == 0
     assert [path.name for path in (tmp_path / "digits").iterdir()] == ["one"]
 
