@@ -48,12 +48,8 @@ class OwnDataset(Dataset):
 
     def stored(self, rows: Sequence[int]) -> list[np.ndarray]:
         """Each image over its own range, for nobody knows how it was normalised: uint8 (C, H, W)."""
-        images = [self._image(row) for row in rows]
-        spans = [(image.min(), image.max()) for image in images]
-        return [
-            (255 * (image - low) / (high - low).clamp(min=1e-12)).byte().numpy()
-            for image, (low, high) in zip(images, spans, strict=True)
-        ]
+        above_least = [image - image.min() for image in map(self._image, rows)]
+        return [(255 * image / image.max().clamp(min=1e-12)).byte().numpy() for image in above_least]
 
     def original(self, index: int) -> np.ndarray:
         """The image as the Dataset gives it in epoch 0, over its own range: uint8 (C, H, W)."""

@@ -7,12 +7,7 @@ from typing import Any
 
 from datasets.files import write_text
 from datasets.text import csv_text
-from trainers.calibration import (
-    expected_calibration_error,
-    fit_temperature,
-    negative_log_likelihood,
-    reliability,
-)
+from trainers.calibration import expected_calibration_error, fit_temperature, negative_log_likelihood, reliability
 from trainers.evaluation import Scores, write_predictions
 from trainers.metrics import ClassRow, per_class
 from trainers.run_directory import read_json, write_json

@@ -1,6 +1,7 @@
 """Training from Python: a module, Datasets and handlers of one's own, with checkpoint, resume and TensorBoard."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +11,14 @@ from ignite.engine import Events
 from killed_runs import Crash, assert_same_content, crash, run_content
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torchvision.datasets import FakeData
 
 from datasets import DataConfig, DataError, build_dataloaders
 from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.errors import ConfigError
 from trainers.result import load
-from trainers.resume import resume
+from trainers.resume import resume, train_or_resume
 from trainers.run import train
 from vit import ImageSpec, ModelConfig
 from vit.errors import WeightsError
@@ -89,6 +91,20 @@ def test_a_stopped_run_goes_on_exactly_though_the_datasets_draw_at_random(tmp_pa
     assert_same_content(whole, run_content(resumed.run_dir))
 
 
+def test_a_program_that_is_started_again_takes_up_its_own_run(tmp_path, whole):
+    config = options(tmp_path, save_every=2)
+    config = replace(config, output=replace(config.output, auto_resume=True))
+
+    def stop_at_step_9(trainer):
+        trainer.add_event_handler(Events.ITERATION_COMPLETED(once=9), crash)
+
+    with pytest.raises(Crash):
+        train_or_resume(config, model=net(), dataloaders=splits(), handlers=[stop_at_step_9])
+    resumed = train_or_resume(config, model=net(), dataloaders=splits())
+    assert resumed.run_dir == tmp_path / "noisy" / "r"
+    assert_same_content(whole, run_content(resumed.run_dir))
+
+
 def test_a_model_by_name_takes_datasets_and_a_module_takes_a_bundle(tmp_path):
     spec = ImageSpec(image_size=8, mean=(0.0,), std=(1.0,), in_channels=1)
     micro = {"name": "vit_micro_2", "image_size": 8, "in_channels": 1}
@@ -121,6 +137,11 @@ def test_what_only_the_program_can_make_again_is_said(tmp_path):
             {"train": TensorDataset(torch.zeros(2, 1, 8, 8), torch.tensor([-1, 0])), "val": tensors(6, 0)},
             "or some below 0",
         ),
+        (
+            {"train": TensorDataset(torch.zeros(2, 8, 8), torch.tensor([0, 1])), "val": tensors(6, 0)},
+            r"images of tensordataset are Tensor \(8, 8\), not tensors \(C, H, W\)",
+        ),
+        ({"train": FakeData(2, (3, 8, 8), 2), "val": tensors(6, 0)}, "images of fakedata are Image, not tensors"),
     ],
 )
 def test_datasets_that_cannot_be_trained_on_get_one_line(tmp_path, given, message):
@@ -139,7 +160,7 @@ def test_more_labels_than_the_dataset_has_names_are_refused(tmp_path):
 def test_the_page_runs_as_it_stands(tmp_path, monkeypatch, capsys):
     page = (Path(__file__).resolve().parent.parent / "docs" / "from_python.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     monkeypatch.chdir(tmp_path)
     exec("\n".join(blocks), {"__name__": "page"})
     assert "4 steps seen" in capsys.readouterr().out

@@ -133,7 +133,12 @@ def spec_of(given: Given, config: RunConfig) -> ImageSpec:
     if given.dataloaders is None or isinstance(given.dataloaders, DataBundle):
         return ImageSpec(image_size=size or ImageSpec.image_size, in_channels=config.model.in_channels)
     split: Any = given.dataloaders["train"]
-    channels, height, _width = (split.dataset if isinstance(split, DataLoader) else split)[0][0].shape
+    image = (split.dataset if isinstance(split, DataLoader) else split)[0][0]
+    shape = tuple(getattr(image, "shape", ()))
+    if len(shape) != 3:
+        kind = f"{type(image).__name__} {shape or ''}".rstrip()
+        raise DataError(f"images of {config.data.source} are {kind}, not tensors (C, H, W), such as ToTensor() makes")
+    channels, height, _width = shape
     return ImageSpec(image_size=height, mean=(0.0,) * channels, std=(1.0,) * channels, in_channels=channels)
 
 

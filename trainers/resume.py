@@ -114,12 +114,15 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
 
 
 @signals.heeded()
-def train_or_resume(config: RunConfig, *, before_steps: Callable[[Run], object] | None = None) -> RunResult:
+def train_or_resume(
+    config: RunConfig, *, before_steps: Callable[[Run], object] | None = None, **given: Any
+) -> RunResult:
     """Start a run, or take one up that was started with these same options: with `--auto-resume` the newest, else the
-    one of the same `--run-name` where it was stopped before its first checkpoint."""
+    one of the same `--run-name` where it was stopped before its first checkpoint. `given`: as for
+    `train`."""
     with distributed.joined(config.train.device):
         earlier = distributed.broadcast(lambda: str(find_same_options(config) or ""))
-        return resume(Path(earlier)) if earlier else train(config, before_steps=before_steps)
+        return resume(Path(earlier), **given) if earlier else train(config, before_steps=before_steps, **given)
 
 
 def find_same_options(config: RunConfig, *, planned: bool = False) -> Path | None:
