@@ -11,32 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vit.config import ImageSpec
 from vit.errors import WeightsError
 from vit.key_maps import FAMILIES, PositionRule
 from vit.model import VisionTransformer
 from vit.parts import set_layer_norm_eps
 from vit.weight_files import WeightFile, read_weights
-
-
-@dataclass(frozen=True)
-class LoadReport:
-    """What `load_weights` did: print it."""
-
-    path: Path
-    source: str
-    image_spec: ImageSpec
-    layer_norm_eps: float | None  # None: the model has no LayerNorm
-    notes: tuple[str, ...]
-
-    def __str__(self) -> str:
-        spec = self.image_spec
-        line = (
-            f"{self.path}: {self.source} weights; images as mean {_short(spec.mean)}, std {_short(spec.std)}, "
-            f"{spec.interpolation}, crop {spec.crop_fraction:.3g}"
-        )
-        eps = f"; LayerNorm eps {self.layer_norm_eps:g}" if self.layer_norm_eps else ""
-        return "\n  ".join([line + eps, *self.notes])
 
 
 def load_weights(
@@ -46,8 +25,8 @@ def load_weights(
     source: str | None = None,
     layer_norm_eps: float | None = None,
     class_names: Sequence[str] | None = None,
-) -> LoadReport:
-    """Load a file of weights into a model that `build_model` made, in place.
+) -> str:
+    """Load a file of weights into a model that `build_model` made, in place; what was done, in lines to print.
 
     Positions are interpolated to the model's grid by the rule of their family, a 3-channel stem is summed for a
     1-channel model, and a head for other classes is left as it is, untrained. Everything else must fit exactly.
@@ -74,7 +53,9 @@ def load_weights(
             layout.tensors[name].copy_(tensor)
     eps = layer_norm_eps or (file.layer_norm_eps if layout.positions else None)  # timm's models bring their own
     set_layer_norm_eps(model, eps)
-    return LoadReport(file.path, file.source, file.image_spec, eps, tuple(notes))
+    spec, line = file.image_spec, f"{file.path}: {file.source} weights; images as "
+    line += f"mean {_short(spec.mean)}, std {_short(spec.std)}, {spec.interpolation}, crop {spec.crop_fraction:.3g}"
+    return "\n  ".join([line + (f"; LayerNorm eps {eps:g}" if eps else ""), *notes])
 
 
 @dataclass(frozen=True)
