@@ -24,10 +24,10 @@ def attached(folder, event) -> list[str]:
 AT_THE_END_OF_AN_EPOCH = [
     "attach_validation.<locals>.<lambda>",
     "attach_history.<locals>.append",
-    "BestOutputs.keep_if_best",
+    "attach_best_outputs.<locals>.keep_if_best",
     "attach_epoch_scalars.<locals>.write",
     "attach_attention.<locals>.draw",
-    "BestCheckpoint.save_if_best",
+    "BestCheckpoint.keep_if_best",
     "attach_files.<locals>.write",
     "attach_epoch_lines.<locals>.line",
     "attach_learning_note.<locals>.note",

@@ -17,7 +17,7 @@ from trainers import console, distributed, handlers, heeding, tensorboard
 from trainers.config import RunConfig, to_dict
 from trainers.ema import ModelEMA
 from trainers.engines import create_evaluator
-from trainers.evaluation import BestOutputs
+from trainers.evaluation import attach_best_outputs
 from trainers.job import Job, schedule, trainer_of
 from trainers.probe import head_of
 from trainers.record import Record
@@ -50,7 +50,6 @@ class Run:
         self.painter = None if job.config.output.tb == "scalars" else import_module("trainers.pictures")
         self.rate = schedule(job)
         self.best: BestCheckpoint
-        self.best_outputs: BestOutputs
         self.saver: ResumeCheckpoint
         self.states: dict[str, Any] = {
             "model": job.network,
@@ -95,7 +94,7 @@ def attach_handlers(run: Run) -> None:
     untrained = sample_of(run.val_loader, UNTRAINED_SEES)
     handlers.attach_validation(trainer, evaluator, run.val_loader, untrained=untrained)
     handlers.attach_history(trainer, evaluator, job.optimizer, clock, job.device)
-    run.best_outputs = BestOutputs(trainer, evaluator, select=options.select)
+    attach_best_outputs(trainer, evaluator, select=options.select)
     if writes:
         tensorboard.attach_epoch_scalars(trainer, run.loggers, class_names=job.data.class_names)
         if run.painter is not None:

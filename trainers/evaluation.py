@@ -45,27 +45,16 @@ def scores_of(outputs: Sequence[tuple[Tensor, Tensor]], metrics: Mapping[str, An
     return Scores(scalars, metrics["confusion"].cpu(), logits, labels)
 
 
-class BestOutputs:
-    """The validation outputs of the best epoch, so that a finished run need not validate its best weights again.
+def attach_best_outputs(trainer: Engine, evaluator: Engine, *, select: str) -> None:
+    """Keep (epoch, outputs, metrics) of the best validation as `trainer.state.best_outputs`, so that a finished run
+    need not validate its best weights again. They are in no checkpoint: a run resumed after its best epoch does so."""
+    trainer.state.best_outputs = None
 
-    They are not part of a checkpoint: a run that was resumed after its best epoch has none, and does validate again.
-    """
-
-    def __init__(self, trainer: Engine, evaluator: Engine, *, select: str) -> None:
-        self.evaluator, self.select = evaluator, select
-        self.kept: tuple[int, Sequence[tuple[Tensor, Tensor]], dict[str, Any]] | None = None
-        trainer.add_event_handler(Events.EPOCH_COMPLETED, self.keep_if_best)
-
-    def keep_if_best(self, engine: Engine) -> None:
-        best, state = best_row(engine.state.history, self.select), self.evaluator.state
+    @trainer.on(Events.EPOCH_COMPLETED)
+    def keep_if_best(engine: Engine) -> None:
+        best = best_row(engine.state.history, select)
         if best is not None and best["epoch"] == engine.state.epoch:
-            self.kept = engine.state.epoch, state.outputs, dict(state.metrics)
-
-    def scores(self, epoch: int) -> Scores | None:
-        """Of the epoch asked for, if it is the one that was kept."""
-        if self.kept is None or self.kept[0] != epoch:
-            return None
-        return scores_of(*self.kept[1:])
+            engine.state.best_outputs = engine.state.epoch, evaluator.state.outputs, dict(evaluator.state.metrics)
 
 
 def write_predictions(path: Path, scores: Scores, dataset: Any, class_names: Sequence[str]) -> None:

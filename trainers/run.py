@@ -19,7 +19,7 @@ from trainers.assembly import Run
 from trainers.checkpoint import best_of, checkpoints, read_checkpoint
 from trainers.config import RunConfig
 from trainers.errors import Interrupted, TrainingError
-from trainers.evaluation import Scores, score_split, write_predictions
+from trainers.evaluation import Scores, score_split, scores_of, write_predictions
 from trainers.handlers import best_row, endless_batches, reset_peak_memory
 from trainers.interruption import signals
 from trainers.job import Given, Job, prepare, with_cached_features
@@ -185,8 +185,10 @@ def load_best_weights(run: Run, epoch: int) -> None:
 def score_best(run: Run, split: str, epoch: int) -> Scores:
     """Scores of the best weights; those of its own validation where the run still has them."""
     job = run.job
-    kept = run.best_outputs.scores(epoch) if split == "val" else None
-    return kept or score_split(job.model, job.data.dataloaders[split], job.device, job.amp_dtype)
+    best_epoch, *kept = run.trainer.state.best_outputs or (None,)
+    if split == "val" and best_epoch == epoch:
+        return scores_of(*kept)
+    return score_split(job.model, job.data.dataloaders[split], job.device, job.amp_dtype)
 
 
 def write_results(run: Run, best: dict[str, Any], scores: dict[str, Scores]) -> None:
