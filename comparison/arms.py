@@ -9,6 +9,8 @@ from trainers.config import RunConfig, to_dict
 from trainers.errors import ConfigError
 from trainers.job import prepare
 from trainers.threads import memory_of
+from vit.at_hand import at_hand
+from vit.config import EMBEDDED_WEIGHTS
 from vit.summary import summarise
 
 
@@ -36,11 +38,13 @@ class PlannedArm:
 
 
 def default_arms(source: str) -> tuple[str, ...]:
-    """The same architecture at the same image size, from scratch and pretrained, as arms of the command line."""
-    model, weights = (
-        ("vit_nano_8", "fashion_mnist") if source in defaults.SMALL_IMAGES else ("vit_mini_16", "tiny_imagenet")
-    )
-    return f"{model},weights=none", f"{model},weights={weights}"
+    """The same architecture at the same image size, from scratch and pretrained; beside them, for photographs, what is
+    at hand of ImageNet, frozen, as a reference. As arms of the command line."""
+    if source in defaults.SMALL_IMAGES:
+        return "vit_nano_8,weights=none", "vit_nano_8,weights=fashion_mnist"
+    models = {model.name: model.weights for model in at_hand() if model.weights not in EMBEDDED_WEIGHTS}
+    references = [f"{name},weights={weights},trainable=head" for name, weights in models.items()]
+    return "vit_mini_16,weights=none", "vit_mini_16,weights=tiny_imagenet", *references
 
 
 def measure_arms(configs: Sequence[RunConfig]) -> tuple[PlannedArm, ...]:

@@ -109,9 +109,12 @@ class Plan:
         return sum(self.runs_of(arm) for arm in self.arms) * len(self.request.labels)
 
     def work(self, arm: PlannedArm, condition: int) -> float:
-        """Floating-point operations of one run: three forward passes a training image, one a validation image."""
-        images = 3 * self.train_images[condition] + self.split.size("val")
-        return arm.flops * self.epochs[condition] * images
+        """Floating-point operations of one run: three forward passes a training image, one a validation image; of a
+        frozen backbone whose features are kept one of each in all."""
+        train, val = self.train_images[condition], self.split.size("val")
+        if arm.resolved.train.cache_features == "on":
+            return arm.flops * (train + val)
+        return arm.flops * self.epochs[condition] * (3 * train + val)
 
     @property
     def all_work(self) -> float:

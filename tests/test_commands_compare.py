@@ -21,13 +21,16 @@ from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 import main
 from commands.arguments import parse
 from commands.compare import STORY, Options, parse_arm
+from comparison import arms
 from comparison.arms import default_arms, measure_arms
+from comparison.plan import Plan
 from comparison.protocol import known_problems
 from datasets.config import DataConfig
 from datasets.shared_split import shared_split
 from trainers import process
 from trainers.config import RunConfig, TrainConfig
 from trainers.result import read_history
+from vit.config import ModelConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = ("--image-size", 16, "--epochs", 1, "--batch-size", 4, "--workers", 0, "--device", "cpu", "--tb", "scalars")
@@ -239,9 +242,26 @@ def test_the_bare_command_compares_scratch_and_pretrained_at_ten_labels_and_all(
     assert (options.data.source, options.labels, options.arms) == ("digits", ("10", "all"), ())
 
 
-def test_on_photographs_the_embedded_vit_is_compared_with_itself_from_scratch():
-    arms = [parse_arm(text, RunConfig()).model for text in default_arms("path/to/images")]
-    assert [(arm.name, arm.weights) for arm in arms] == [("vit_mini_16", "none"), ("vit_mini_16", "tiny_imagenet")]
+def test_on_photographs_the_embedded_vit_is_compared_with_itself_from_scratch_beside_a_frozen_reference(monkeypatch):
+    known = [("vit_mini_16", "tiny_imagenet"), ("efficientnet_lite0", "imagenet"), ("efficientnet_lite0", "imagenet")]
+    monkeypatch.setattr(arms, "at_hand", lambda: (ModelConfig(name=name, weights=weights) for name, weights in known))
+    models = [parse_arm(text, RunConfig()).model for text in default_arms("path/to/images")]
+    assert [(model.name, model.weights, model.trainable) for model in models] == [
+        ("vit_mini_16", "none", "all"),
+        ("vit_mini_16", "tiny_imagenet", "all"),
+        ("efficientnet_lite0", "imagenet", "head"),
+    ]
+    monkeypatch.setattr(arms, "at_hand", lambda: iter(()))
+    assert len(default_arms("path/to/images")) == 2
+
+
+def test_a_frozen_backbone_counts_each_image_once():
+    def arm(cache):
+        return SimpleNamespace(flops=2, resolved=SimpleNamespace(train=SimpleNamespace(cache_features=cache)))
+
+    plan = SimpleNamespace(train_images=[100], epochs=[7], split=SimpleNamespace(size=lambda split: 10))
+    assert Plan.work(plan, arm("on"), 0) == 2 * 110
+    assert Plan.work(plan, arm("off"), 0) == 2 * 7 * 310
 
 
 @pytest.fixture(scope="module")

