@@ -9,6 +9,7 @@ import sys
 import time
 import urllib.request
 from contextlib import contextmanager
+from types import SimpleNamespace
 from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
@@ -16,7 +17,10 @@ import pytest
 from headless_browser import Browser, find_browser
 from killed_runs import Crash, crash_after, demanding_config
 from PIL import Image
+from small_comparison import arm_of
 
+from comparison.events import write_events
+from comparison.runs import Condition
 from datasets.config import DataConfig
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.resume import resume
@@ -180,6 +184,13 @@ TEXTS = """(kind => {
         : node.tagName == 'STYLE' ? '' : inside(node).map(text).join(' ');
     return all(document).filter(node => node.matches(kind)).map(node => text(node).replace(/\\s+/g, ' '));
 })"""
+BANDS = """(() => {
+    const inside = node => [...(node.shadowRoot ? node.shadowRoot.childNodes : []), ...node.childNodes];
+    const all = node => inside(node).flatMap(part => part.nodeType == 1 ? [part, ...all(part)] : []);
+    const charts = all(document).filter(node => node.matches('tf-custom-scalar-margin-chart-card'));
+    return charts.map(chart => all(chart).filter(node => node.matches('path.area')).map(
+        node => [node.getAttribute('fill'), node.getBoundingClientRect().height > 9]));
+})()"""
 LINES = """[...document.querySelectorAll('tb-data-table-content-cell.table-column-run .cell')].map(cell => {
     const text = document.createRange(); text.selectNodeContents(cell);
     return [cell.textContent.trim(), text.getClientRects().length];
@@ -217,3 +228,32 @@ def test_what_one_sees_at_first_sight(finished, tmp_path):
     assert "tag: start here" in pages["text"][0]
     assert re.search(r"vit_micro_2 is right on \d+\.\d% of the test images", pages["text"][0])
     assert "tag: the data" in pages["text"][1]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_browser() is None, reason="needs Chromium and bash")
+def test_a_comparison_shows_the_mean_of_each_arm_in_its_band(tmp_path):
+    """What seeds give, 0.1 apart, is a band of their Student interval around their mean, one for each arm."""
+    arms = []
+    for name, level in (("plain", 0.2), ("mixed", 0.6)):
+        arm = arm_of(tmp_path / "runs", name, np.ones((3, 4), bool), [0, 1, 2, 0])
+        for seed, run in enumerate(arm.runs):
+            for row in run.history:
+                row |= {"val_accuracy": level + 0.1 * seed, "val_loss": 1.0}
+        arms.append(arm)
+    write_events(tmp_path / "verdict", "mixed beats plain", [], [SimpleNamespace(condition=Condition(10, tuple(arms)))])
+    with serving(tmp_path / "verdict", "true", tmp_path / "log") as address:
+        browser = Browser(tmp_path / "profile")
+        try:
+            browser.call("Page.navigate", url=f"{address}#custom_scalars")
+            browser.wait_for(f"{BANDS}.length == 2 && {BANDS}.every(bands => bands.length == 2)", seconds=120)
+            browser.wait_for(f"{BANDS}[0].every(([, seen]) => seen)", seconds=60)
+            accuracy, loss = browser.evaluate(BANDS)
+            titles = browser.evaluate(f"{TEXTS}('tf-custom-scalar-margin-chart-card')")
+        finally:
+            browser.close()
+    assert len({colour for colour, _ in accuracy}) == 2
+    assert [seen for _, seen in loss] == [False, False]  # the seeds agree about it
+    assert [re.search(r"val \w+, 10 labels per class", title)[0] for title in titles] == [
+        f"val {metric}, 10 labels per class" for metric in ("accuracy", "loss")
+    ]
