@@ -60,10 +60,10 @@ def test_the_recipe_for_little_time_takes_its_rate_and_warm_up_from_the_number_o
     assert again.train == train  # a resumed run
 
 
-def lines_of_a_run(capsys, val_accuracies, *, train_accuracy=0.12, epochs=10, warmup=1):
+def lines_of_a_run(capsys, val_accuracies, *, train_accuracy=0.12, epochs=10, warmup=1, select="accuracy"):
     trainer = Engine(lambda engine, batch: None)
     val = SimpleNamespace(dataset=SimpleNamespace(labels=np.repeat(range(3), [30, 30, 40])))
-    train = TrainConfig(epochs=epochs, warmup_epochs=warmup, lr=2e-3, select="accuracy")
+    train = TrainConfig(epochs=epochs, warmup_epochs=warmup, lr=2e-3, select=select)
     config = SimpleNamespace(train=train, data=SimpleNamespace(balance="none"))
     data = SimpleNamespace(dataloaders={"val": val}, class_names=("a", "b", "c"))
     console.attach_learning_note(trainer, SimpleNamespace(config=config, data=data))
@@ -72,7 +72,7 @@ def lines_of_a_run(capsys, val_accuracies, *, train_accuracy=0.12, epochs=10, wa
     @trainer.on(Events.EPOCH_STARTED)
     def epoch(engine):
         accuracy = val_accuracies[min(engine.state.epoch, len(val_accuracies)) - 1]
-        row = {"epoch": engine.state.epoch, "val_accuracy": accuracy, "train_accuracy": train_accuracy}
+        row = {"epoch": engine.state.epoch, f"val_{select}": accuracy, "train_accuracy": train_accuracy}
         engine.state.history.append(row)
 
     trainer.run([0], max_epochs=epochs)
@@ -84,12 +84,15 @@ def test_a_run_that_learns_nothing_says_so_once_after_a_fifth_and_what_to_type(c
     words = lines_of_a_run(capsys, [0.2, 0.41])
     assert words.count("not learning") == 1
     assert "after 2 of 10 epochs" in words
-    assert "always 'c' would be right about 40.0%" in words
+    assert "accuracy 41.0%, always 'c' would have 40.0%" in words
     assert "--lr 0.0005" in words
     assert lines_of_a_run(capsys, [0.2, 0.2, 0.2, 0.5], warmup=3.3) == ""
     words = lines_of_a_run(capsys, [0.2, 0.38], train_accuracy=0.99)
     assert "learns its training images alone" in words
     assert "--lr" not in words
+    assert lines_of_a_run(capsys, [0.3, 0.39], select="balanced_accuracy") == ""
+    words = lines_of_a_run(capsys, [0.3, 0.34], select="balanced_accuracy")
+    assert "balanced accuracy 34.0%, always 'c' would have 33.3%; it may call everything so" in words
 
 
 def test_the_last_lines_show_balanced_accuracy_beside_accuracy(capsys, tmp_path):

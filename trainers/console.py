@@ -107,30 +107,29 @@ def attach_epoch_lines(trainer: Engine, *, epochs: int, lines: int = 25) -> None
 
 def attach_learning_note(trainer: Engine, job: Job) -> None:
     """After a fifth of three epochs or more, and the warm-up: whether validation is no better than the commonest class,
-    within a standard error, and what to type then."""
+    within a standard error, by the score that chooses the epoch, and what to type then."""
     if (job.config.train.epochs or 0) < 3:
         return
     train, sizes = job.config.train, np.bincount(image_set(job.data.dataloaders["val"]).labels)
-    share, commonest = sizes.max() / sizes.sum(), job.data.class_names[int(sizes.argmax())]
+    balanced, commonest = train.select == "balanced_accuracy", job.data.class_names[int(sizes.argmax())]
+    score, share = ("balanced_accuracy", 1 / (sizes > 0).sum()) if balanced else ("accuracy", sizes.max() / sizes.sum())
     margin = (share * (1 - share) / sizes.sum()) ** 0.5
     when = math.ceil(max((train.epochs or 0) / 5, train.warmup_epochs or 0))
 
     @trainer.on(Events.EPOCH_COMPLETED)
     def note(engine: Engine) -> None:
         row = engine.state.history[-1]
-        if row["epoch"] != when or row["val_accuracy"] > share + margin:
+        if row["epoch"] != when or row[f"val_{score}"] > share + margin:
             return
-        if train.select == "balanced_accuracy" and job.config.data.balance == "none":
+        if balanced and job.config.data.balance == "none":
             hint = "it may call everything so: --balance sampler"
         elif row["train_accuracy"] < share + 0.1:
             hint = f"a smaller rate may learn: --lr {(train.lr or 0) / 4:.2g}"
         else:
             hint = "it learns its training images alone: more images, --augment strong, or --model vit_b_16 help"
-        say(
-            f"not learning after {when} of {train.epochs:g} epochs: {row['val_accuracy']:.1%} of the"
-            f" validation images are right, always {commonest!r} would be right about {share:.1%}; {hint}",
-            label="note",
-        )
+        reached = f"validation {score.replace('_', ' ')} {row[f'val_{score}']:.1%}"
+        always = f"always {commonest!r} would have {share:.1%}"
+        say(f"not learning after {when} of {train.epochs:g} epochs: {reached}, {always}; {hint}", label="note")
 
 
 def say_what_has_no_effect(job: Job) -> None:
