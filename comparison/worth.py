@@ -7,6 +7,8 @@ derivative is, the ladder's own rungs tell. Nothing is said beyond the ladder.
 
 import math
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +40,11 @@ def sentences(conditions: Sequence[Condition]) -> list[str]:
 def sentence(labels: Floats, first: Sequence[Arm], second: Sequence[Arm]) -> str:
     """Of two arms with so many labels per class."""
     both = [[arm.correct for arm in rungs] for rungs in (first, second)]
-    worth = zip(labels, matching(labels, *both), strict=True)
-    equal = "; ".join(f"{count:.0f} worth {as_text(found, labels)}" for count, found in worth)
+    worth = [as_text(found, labels) for found in matching(labels, *both)]
+    alike = [[*group] for _, group in groupby(zip(labels, worth, strict=True), key=itemgetter(1))]
+    equal = "; ".join(
+        f"{group[0][0]:.0f}{f' to {group[-1][0]:.0f}' * (len(group) > 1)} worth {group[0][1]}" for group in alike
+    )
     low, middle, high = meeting(labels, *both)
     ends = f"they meet at {as_text((low, middle, high), labels)} labels"
     if np.isinf(middle):
@@ -58,7 +63,9 @@ def as_text(found: Sequence[float] | Floats, labels: Floats) -> str:
     """Low end, middle and high end of a number of labels; beyond the ladder nothing is said."""
     names = {0.0: f"{labels[0]:.0f} or fewer", math.inf: f"more than {labels[-1]:.0f}"}
     low, middle, high = (names.get(value) or f"{value:.0f}" for value in found)
-    return middle if low == high else f"{middle} ({low} to {high})"
+    if low == high:
+        return middle
+    return f"{low} to {high}" if found[0] == 0 and np.isinf(found[2]) else f"{middle} ({low} to {high})"
 
 
 def labels_of(condition: Condition) -> float:

@@ -58,7 +58,8 @@ def test_seeds_that_spread_widen_the_interval():
 
 def test_beyond_the_ladder_nothing_is_said():
     assert as_text((np.inf, np.inf, np.inf), LABELS) == "more than 80"
-    assert as_text((0.0, 6.2, np.inf), LABELS) == "6 (5 or fewer to more than 80)"
+    assert as_text((0.0, 6.2, np.inf), LABELS) == "5 or fewer to more than 80"
+    assert as_text((0.0, 6.2, 9.0), LABELS) == "6 (5 or fewer to 9)"
 
 
 def test_a_comparison_of_three_numbers_of_labels_says_what_they_are_worth(tmp_path):
