@@ -13,16 +13,19 @@ import argparse
 import hashlib
 import json
 import random
+import shutil
 import signal
 import socket
 import sys
+import tarfile
 import tempfile
 import time
 import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +33,10 @@ import numpy as np
 import torch
 from PIL import Image
 
+import main
 from benchmarks.environment import RESULTS, describe, write_result
+from comparison.plan import Request, find_folder
+from comparison.runs import read_run, require_same_data
 from datasets.config import DataConfig
 from datasets.images import read_image
 from datasets.loaders import read_samples
@@ -39,8 +45,9 @@ from datasets.splits import read_split
 from inference.classifier import open_classifier
 from inference.export import export
 from trainers.checkpoint import CheckpointWriter, checkpoints, read_checkpoint
-from trainers.config import ModelConfig, RunConfig, load_config, to_dict
+from trainers.config import ModelConfig, OutputConfig, RunConfig, load_config, to_dict
 from trainers.handlers import peak_memory_mb, reset_peak_memory
+from trainers.result import load, read_result
 from trainers.run_directory import META, read_json, read_run_config, write_json, write_run_config
 from vit.factory import Blueprint, build_model
 from vit.torch_files import convert
@@ -48,7 +55,7 @@ from vit.weight_files import read_weights
 
 Reader = Callable[[Path], Any]
 HANG = 20  # seconds
-SEALED = {"checkpoint", "safetensors", "onnx", "torch", "npz", "zip"}
+SEALED = {"checkpoint", "safetensors", "onnx", "torch", "npz", "zip", "tgz"}
 """Kinds whose files carry checksums: of these none may load with another content."""
 NUMBERS = (0, -1, 1, 2**31, 2**63, 10**400, 1e308, float("nan"), float("inf"))
 VALUES = (None, True, "", "x" * 1000, [], {}, [[]], "../..", "\x1b[2J", "hf:someone/repo", *NUMBERS)
@@ -58,7 +65,7 @@ class Hang(BaseException):
     """A reader took too long."""
 
 
-def main() -> None:
+def run_all() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--inputs", type=int, default=10_000)
     parser.add_argument("--name", default="fuzz")
@@ -77,7 +84,7 @@ def main() -> None:
             table[kind][outcome] += 1
             if outcome in ("traceback", "hang", "silent change", "outside", "connection", "memory"):
                 print(f"{number} {kind}: {outcome}: {detail}", flush=True)
-            if number % 44 == 43 or number == options.inputs - 1:
+            if number % 48 == 47 or number == options.inputs - 1:
                 total = Counter()
                 for row in table.values():
                     total.update(row)
@@ -91,10 +98,12 @@ def one(kind: str, whole: Path, read: Reader, *, seed: int) -> tuple[str, str]:
     rng, as_it_was = random.Random(seed), expected(whole, read)
     target = whole.with_name("mutated") / whole.name
     target.parent.mkdir(exist_ok=True)
-    content = whole.read_bytes()
-    target.write_bytes(
-        mutated_json(content, rng) if whole.suffix == ".json" and rng.random() < 0.5 else mutated(content, rng)
-    )
+    if whole.is_dir():
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(whole, target)
+        damage(rng.choice(sorted(path for path in whole.rglob("*") if path.is_file())), whole, target, rng)
+    else:
+        damage(whole, whole, target, rng)
     beside = {path for path in whole.parent.rglob("*") if "mutated" not in path.parts}
     reset_peak_memory(torch.device("cpu"))
     before = peak_memory_mb(torch.device("cpu")) or 0.0
@@ -117,6 +126,13 @@ def one(kind: str, whole: Path, read: Reader, *, seed: int) -> tuple[str, str]:
     if (peak_memory_mb(torch.device("cpu")) or 0.0) > before + 1000:
         outcome = "memory"
     return outcome, detail
+
+
+def damage(file: Path, whole: Path, target: Path, rng: random.Random) -> None:
+    content = file.read_bytes()
+    (target / file.relative_to(whole)).write_bytes(
+        mutated_json(content, rng) if file.suffix == ".json" and rng.random() < 0.5 else mutated(content, rng)
+    )
 
 
 @contextmanager
@@ -238,7 +254,42 @@ def targets_in(folder: Path) -> dict[str, tuple[Path, Reader]]:
     files["toml"] = (place("recipe.toml"), load_config)
     place("split.csv").write_text("path,label,split,hash\n" + "".join(f"{n}.png,{n % 3},train,ab\n" for n in range(30)))
     files["split.csv"] = (place("split.csv"), read_split)
-    return files | of_images(place)
+    return files | of_images(place) | of_commands(folder)
+
+
+def of_commands(folder: Path) -> dict[str, tuple[Path, Reader]]:
+    """What commands leave behind for later ones: a run directory, of which one file is damaged, and a comparison's."""
+    good, output = folder / "whole" / "digits" / "run", folder / "comparing" / "out"
+    words = ["--labels-per-class", "2", "--model", "vit_micro_2", "--epochs", "1", "--workers", "0", "--tb", "scalars"]
+    with redirect_stdout(StringIO()):
+        main.main(["train", *words, "--output-dir", str(good.parent.parent), "--run-name", "run", "--device", "cpu"])
+    request = Request(RunConfig(output=OutputConfig(output_dir=output)), ())
+    begun = folder / "comparing" / "compare.json"
+    begun.parent.mkdir()
+    write_json(begun, {"status": "running", "requested": to_dict(request), "threads": 1})
+
+    def of_run(path: Path) -> Any:
+        with redirect_stdout(StringIO()):
+            run, result, loaded = read_run(path), read_result(path), load(path)
+        require_same_data([run, read_run(good)])
+        return (
+            run.paths,
+            run.labels,
+            run.predicted,
+            run.probabilities,
+            result.history,
+            loaded[0].state_dict(),
+            loaded[2],
+        )
+
+    def of_comparison(path: Path) -> Any:
+        place = output / "digits" / "begun" / "compare.json"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(path.read_bytes())
+        with redirect_stdout(StringIO()):
+            return find_folder(request)[1]
+
+    return {"run directory": (good, of_run), "compare.json": (begun, of_comparison)}
 
 
 def of_images(place: Callable[[str], Path]) -> dict[str, tuple[Path, Reader]]:
@@ -260,6 +311,11 @@ def of_images(place: Callable[[str], Path]) -> dict[str, tuple[Path, Reader]]:
         for number in range(6):
             opened.write(table.with_name(f"{number}.png"), f"{'ab'[number % 2]}/{number}.png")
     files["zip"] = (archive, unpacked)
+    for name, mode in (("photos_tar.tar", "w"), ("photos_tgz.tar.gz", "w:gz")):
+        with tarfile.open(place(name), mode) as opened:  # type: ignore[call-overload]
+            opened.add(table.with_name("0.png"), "a/0.png")
+            opened.add(table.with_name("1.png"), "b/1.png")
+        files[name.partition("_")[2].partition(".")[0]] = (place(name), unpacked)
     return files
 
 
@@ -321,5 +377,5 @@ def digest(found: Any) -> str:
 
 if __name__ == "__main__":
     start = time.perf_counter()
-    main()
+    run_all()
     print(f"{time.perf_counter() - start:.0f} s", file=sys.stderr)

@@ -22,9 +22,10 @@ class Options:
 def main(options: Options) -> int:
     from trainers.distributed import is_main_process
     from trainers.resume import resume
-    from trainers.run_directory import find_run
+    from trainers.run_directory import as_data, find_run
 
-    result = resume(find_run(options.run, options.output_dir), epochs=options.epochs)
+    with as_data():
+        result = resume(find_run(options.run, options.output_dir), epochs=options.epochs)
     if is_main_process():
         report(result)
     return 0

@@ -237,8 +237,9 @@ def find_folder(request: Request) -> tuple[Path, bool]:
     wanted = to_dict(request)  # the same again means the same comparison
     for path in sorted(data_folder(output, data).glob("[!.]*/compare.json"), reverse=True):
         known = read_if_whole(path) or {}
-        if not {"status", "requested"} <= known.keys():
+        try:
+            if known["status"] != "finished" and of_today(known["requested"]) == wanted:
+                return path.parent, True
+        except (KeyError, TypeError, AttributeError, ValueError):
             say(f"note: {path} is damaged: whether this comparison was begun there is not known")
-        elif known["status"] != "finished" and of_today(known["requested"]) == wanted:
-            return path.parent, True
     return free_folder(output, data, "compare"), False

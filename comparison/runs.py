@@ -14,8 +14,9 @@ from datasets.errors import DataError
 from datasets.splits import SplitRow, read_split
 from datasets.text import read_rows, some
 from trainers.checkpoint import best_of, read_file
+from trainers.config import to_dict
 from trainers.result import read_history
-from trainers.run_directory import find_run, read_json
+from trainers.run_directory import find_run, read_json, read_run_config
 
 SCORED = {"test": "test", "val_last": "validation (last epoch)", "val": "validation"}
 """Predictions that a run may have, the most telling first, and what a sentence calls their images."""
@@ -147,7 +148,8 @@ def read_run(run_dir: Path, *, split: str | None = None) -> Run:
         CheckpointError: no weights, or a damaged file of them.
     """
     run_dir = find_run(str(run_dir))
-    config, summary, meta = (read_json(run_dir / f"{name}.json") for name in ("config", "summary", "meta"))
+    config = read_run_config(run_dir)
+    summary, meta = read_json(run_dir / "summary.json"), read_json(run_dir / "meta.json")
     status = summary.get("status")
     if status != "finished":
         raise DataError(f"{run_dir} is {status}, not finished; finish it with: python main.py resume {run_dir}")
@@ -162,13 +164,16 @@ def read_run(run_dir: Path, *, split: str | None = None) -> Run:
     if unknown:
         raise DataError(f"{predictions}: class {unknown[0]!r} is not one of the run's: {some(names, 20)}")
     labels, predicted = (np.array([number[row[column]] for row in table]) for column in ("label", "predicted"))
-    probabilities = np.array(" ".join(row["probabilities"] for row in table).split(), dtype=np.float64)
+    try:
+        probabilities = np.array(" ".join(row["probabilities"] for row in table).split(), dtype=np.float64)
+    except ValueError:
+        probabilities = np.empty(0)
     if probabilities.size != len(table) * len(names):
         raise DataError(f"{predictions} does not hold {len(names)} probabilities per image; evaluate the run again")
     return Run(
         run_dir=run_dir,
-        seed=int(config["train"]["seed"]),
-        config=config,
+        seed=config.train.seed,
+        config=to_dict(config),
         summary=summary,
         meta=meta,
         history=read_history(run_dir),

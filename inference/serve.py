@@ -11,6 +11,7 @@ from email import message_from_bytes
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socketserver import TCPServer
 from typing import Any
 
 from jinja2 import Template
@@ -39,6 +40,7 @@ class Server(ThreadingHTTPServer):
     """Answers GET / with the page and POST /classify (the bytes of an image, or a form with one) with JSON."""
 
     daemon_threads = True
+    server_bind = TCPServer.server_bind  # that of HTTPServer asks the network for the name of the address
     request_queue_size = 256  # connections that the system keeps until a thread takes them; 5 by default
 
     def __init__(self, classifier: Classifier, *, host: str, port: int, max_megabytes: float, top: int) -> None:

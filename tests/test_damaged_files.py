@@ -126,7 +126,7 @@ def test_no_mutated_file_ends_in_a_traceback_a_hang_or_another_content(tmp_path,
     monkeypatch.setattr(fuzz, "RESULTS", tmp_path)
     monkeypatch.setattr(environment, "RESULTS", tmp_path)
     monkeypatch.setattr("sys.argv", ["fuzz", "--inputs", "3600"])
-    fuzz.main()
+    fuzz.run_all()
     total = json.loads((tmp_path / "fuzz.json").read_text())["total"]
     assert set(total) == {"refused", "loaded, equal", "loaded, other"}, total
     assert sum(total.values()) == 3600

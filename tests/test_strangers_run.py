@@ -1,17 +1,26 @@
 """A run directory may be a stranger's: a command reads it as data, writes where it was told to, and asks no network."""
 
 import dataclasses
+import json
+import os
+import re
 import shutil
 import socket
+import subprocess
+import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 from small_run import labelled_photos, make_run
 
 import main
-from trainers.checkpoint import CheckpointWriter, checkpoints, read_checkpoint
-from trainers.config import OutputConfig, data_folder
+from trainers.checkpoint import CheckpointWriter, read_checkpoint
+from trainers.config import ModelConfig, OutputConfig, data_folder, to_dict
 from trainers.run_directory import read_run_config, write_json, write_run_config
+
+ROOT = Path(__file__).resolve().parent.parent
+TINY = ["--labels-per-class", "5", "--model", "vit_micro_2", "--device", "cpu", "--workers", "0", "--tb", "scalars"]
 
 
 @pytest.fixture
@@ -37,20 +46,23 @@ def asked(monkeypatch):
     return addresses
 
 
+def says(run, config):
+    """Let a run claim other options, in each of its files."""
+    write_run_config(run, config)
+    for path in (run / "checkpoints").iterdir():
+        content = read_checkpoint(path)
+        path.unlink()
+        CheckpointWriter(path.parent, keep=9)(content | {"config": to_dict(config)}, path.stem.rpartition("_")[0])
+
+
 def with_data(run, **changes):
     config = read_run_config(run)
-    write_run_config(run, dataclasses.replace(config, data=dataclasses.replace(config.data, **changes)))
+    says(run, dataclasses.replace(config, data=dataclasses.replace(config.data, **changes)))
 
 
 def named(run, name):
     """The run, but of a model of another name."""
-    path = checkpoints(run / "checkpoints", "best")[0]
-    content = read_checkpoint(path)
-    content["config"]["model"]["name"] = name
-    path.unlink()
-    CheckpointWriter(path.parent, keep=1)(content, "best.pt")
-    config = read_run_config(run)
-    write_run_config(run, dataclasses.replace(config, model=dataclasses.replace(config.model, name=name)))
+    says(run, dataclasses.replace(read_run_config(run), model=ModelConfig(name=name)))
 
 
 @pytest.mark.parametrize(
@@ -120,3 +132,81 @@ def test_a_model_that_a_run_names_is_not_looked_for_in_the_network(run, tmp_path
 def test_what_is_trained_lies_below_the_folder_for_runs_whatever_the_data_are_called(tmp_path, source):
     folder = data_folder(OutputConfig(output_dir=tmp_path), source)
     assert folder.resolve().parent == tmp_path
+
+
+COMMANDS = [
+    ["predict", "RUN", "PHOTOS", "--output", "OUT/table.csv"], ["explain", "RUN", "PHOTOS", "--output", "OUT/maps"],
+    *(["export", "RUN", "--format", kind, "--output", f"OUT/model.{kind}"] for kind in ("safetensors", "onnx", "pt2")),
+    ["evaluate", "RUN"], ["evaluate", "RUN", "--data", "PHOTOS"], ["serve", "RUN", "--port", "0"],
+    ["compare", "RUN", "GOOD", "--output-dir", "OUT"],
+    ["train", "--data", "digits", "--weights", "RUN", "--epochs", "1", "--output-dir", "OUT", *TINY],
+    ["resume", "RUN", "--epochs", "2"],
+]  # fmt: skip
+DRIVER = """
+import json, os, signal, sys, threading
+import main
+for words in json.loads(sys.argv[1]):
+    os.path.exists("/begun/" + " ".join(words))
+    end = threading.Timer(4, os.kill, (os.getpid(), signal.SIGINT))
+    if words[0] == "serve":
+        end.start()
+    print("code", main.main(words), flush=True)
+    end.cancel()
+"""
+"""All commands in one process, whose imports would else be most of the work."""
+
+
+def hostile_runs(good, tmp_path):
+    """Name -> a run that wants more than to be read."""
+    runs = {name: shutil.copytree(good, tmp_path / "sent" / name) for name in ("links", "archive", "above", "hub")}
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "tb").mkdir(parents=True)
+    (elsewhere / "victim").write_text("untouched")
+    (runs["links"] / ".summary.json.tmp").symlink_to(elsewhere / "victim")
+    shutil.rmtree(runs["links"] / "tb")
+    (runs["links"] / "tb").symlink_to(elsewhere / "tb")
+    shutil.make_archive(str(tmp_path / "x"), "zip", labelled_photos(tmp_path / "packed", n=4))
+    with_data(runs["archive"], source=str(tmp_path / "x.zip"), root=elsewhere / "unpacked")
+    with_data(runs["above"], source="..", root=elsewhere)
+    named(runs["hub"], "hf:someone/repo")
+    return runs
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("strace") is None, reason="no strace on this machine")
+def test_watched_from_outside_no_command_starts_connects_or_writes_beside_what_it_was_told_to(tmp_path):
+    """On hostile runs: every execve, connect and file opened for writing, of every process."""
+    words = ["train", "--data", "digits", "--epochs", "1", "--output-dir", str(tmp_path), "--run-name", "r", *TINY]
+    assert main.main(words) == 0
+    good, photos, out = tmp_path / "digits" / "r", labelled_photos(tmp_path / "photos", n=1), tmp_path / "out"
+    for folder in (out, tmp_path / "temporary"):
+        folder.mkdir()
+    runs = hostile_runs(good, tmp_path)
+    names = {"PHOTOS": str(photos), "GOOD": str(good)}
+    commands = [
+        [{**names, "RUN": str(run)}.get(word, word).replace("OUT", str(out)) for word in command]
+        for run in runs.values()
+        for command in COMMANDS
+    ]
+    trace = tmp_path / "trace"
+    done = subprocess.run(
+        ["strace", "-f", "-y", "-qq", "--seccomp-bpf", "-e", "trace=execve,connect,openat,access,newfstatat,mkdir",
+         "-o", trace, sys.executable, "-c", DRIVER, json.dumps(commands)],
+        cwd=ROOT, capture_output=True, text=True, env=os.environ | {"TMPDIR": str(tmp_path / "temporary")},
+    )  # fmt: skip
+    codes = re.findall(r"^code (\d+)$", done.stdout, re.M)
+    assert len(codes) == len(commands), done.stderr
+    assert set(codes) <= {"0", "2", "3", "130"}, done.stderr
+    assert "Traceback" not in done.stderr
+    _, _, watched = trace.read_text(errors="replace").partition('"/begun/')  # what comes before are imports
+    assert re.findall(r" connect\((?!.*/nscd/socket).*", watched) == []  # that one asks for the user's name
+    started = re.findall(r" execve\(\"(.*?)\", (\[.*?\])", watched)
+    assert {Path(program).name for program, _ in started} <= {"git", "uname", "ldconfig"}  # what meta.json tells of
+    written = re.findall(r" openat\(.*O_(?:WRONLY|RDWR|CREAT).* = \d+<(.*?)>", watched)
+    told = tuple(map(str, (out, tmp_path / "temporary", *runs.values(), "/dev/", "/proc/")))
+    allowed = {str(path.with_name(f".{path.name}.lock")) for path in runs.values()}
+    beside = {path for path in written if not path.startswith(told) and path not in allowed and ".git/" not in path}
+    assert beside == set()
+    elsewhere = tmp_path / "elsewhere"
+    assert sorted(path.name for path in elsewhere.rglob("*")) == ["tb", "victim"]
+    assert (elsewhere / "victim").read_text() == "untouched"

@@ -23,7 +23,7 @@ from datasets.splits import fingerprint
 from trainers import defaults, distributed
 from trainers.config import RunConfig, from_dict
 from trainers.engines import Slices, StepOptions, create_trainer
-from trainers.errors import ConfigError
+from trainers.errors import CheckpointError, ConfigError
 from trainers.optim import build_optimizer, learning_rate
 from trainers.probe import cached_features, head_of
 from trainers.seeding import seed_everything
@@ -170,7 +170,11 @@ def _prepare(config: RunConfig, checkpoint: dict[str, Any] | None, given: Given)
     else:
         model = blueprint.build(num_classes=len(data.class_names), class_names=data.class_names).to(device)
     if checkpoint is not None:
-        model.load_state_dict(checkpoint["model"])
+        try:
+            model.load_state_dict(checkpoint["model"])
+        except RuntimeError:
+            classes = f"of the {len(data.class_names)} classes that its images have now"
+            raise CheckpointError(f"the weights of the run do not fit its model {classes}: bring them back") from None
     if config.train.checkpoint_activations:
         recompute_activations(list(parts(model).blocks))
     config = dataclasses.replace(config, model=record_attention(config))

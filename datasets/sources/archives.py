@@ -71,6 +71,8 @@ def _extract(archive: Path, content: Path) -> None:
                 for info in (info for info in opened if not info.isdir()):
                     info.name = judge.safe_name(info.name, info.size, is_file=info.isreg())
                     opened.extract(info, content, filter="data")
+                while opened.fileobj and judge.used < judge.budget and (rest := opened.fileobj.read(2**20)):
+                    judge.used += len(rest)  # to the checksum at the end of a .tar.gz
         else:
             raise DataError(f"{archive} is neither a zip nor a tar archive, or its end is missing")
     except (zipfile.BadZipFile, zlib.error, tarfile.TarError, EOFError, OSError, RuntimeError) as error:
