@@ -4,7 +4,6 @@ At the same seed it takes the very steps that the Ignite loop takes, so its hist
 default options only, and logs nothing but its history: no TensorBoard, no checkpoints, no resume.
 """
 
-import dataclasses
 from itertools import islice
 from typing import Any
 
@@ -25,13 +24,10 @@ OBEYED = {
 
 def refuse_other_options(asked: RunConfig, resolved: RunConfig) -> None:
     """Say which options need the Ignite loop."""
-    default, train = TrainConfig(), asked.train
-    fields = [field.name for field in dataclasses.fields(train)]
-    other = [name for name in fields if name not in OBEYED and getattr(train, name) not in (getattr(default, name), 0)]
-    other = [name for name in other if (name, getattr(train, name)) != ("amp", "off")]
-    other += [name for name in ("mixup", "cutmix") if getattr(resolved.train, name) and name not in other]
-    if resolved.train.amp != "off" and "amp" not in other:
-        other.append("amp")
+    by_default = {name: getattr(resolved.train, name) for name in ("mixup", "cutmix", "amp")}
+    options, default = vars(asked.train) | by_default, vars(TrainConfig())
+    off = (0, "off")
+    other = [name for name in options if name not in OBEYED and options[name] not in (default[name], *off)]
     if asked.data.balance == "loss":
         other.append("balance")
     if other:
