@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from trainers.errors import TrainingError
-from trainers.faults import explain
+from trainers.record import explain
 
 OUT_OF_MEMORY = "out of memory at --batch-size 64: try half of it, a smaller --image-size, or --amp bf16"
 KILLED = "a loader process was killed ({}): it probably ran out of memory; try fewer --workers than 2, or --workers 0"

@@ -43,19 +43,13 @@ def say(line: str = "", *, label: str | None = None) -> None:
         tqdm.write(line if label is None else f"{label:>9}  {line}")
 
 
-class ModelLog(logging.Handler):
-    """Shows what the model factory has to say: which weights were loaded how, and what was interpolated or replaced."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        say(record.getMessage(), label="weights")
-
-
 def show_model_log() -> None:
-    log = logging.getLogger("vit")
+    """Say what the model factory logs: which weights were loaded how, and what was interpolated or replaced."""
+    log, handler = logging.getLogger("vit"), logging.Handler()
     log.setLevel(logging.INFO)
     log.propagate = False
-    if not any(isinstance(handler, ModelLog) for handler in log.handlers):
-        log.addHandler(ModelLog())
+    handler.emit = lambda record: say(record.getMessage(), label="weights")  # type: ignore[method-assign]
+    log.handlers = [handler]
 
 
 def count_parameters(model: nn.Module) -> tuple[int, int]:

@@ -8,9 +8,9 @@ from typing import Any
 
 from ignite.engine import Engine, Events
 
-from trainers import console, distributed, faults, handlers
+from trainers import console, distributed, handlers
 from trainers.checkpoint import checkpoints
-from trainers.errors import Interrupted, TrainingError
+from trainers.errors import Interrupted, TrainingError, first_line, out_of_memory
 from trainers.job import Job
 from trainers.result import RunResult
 from trainers.run_directory import read_if_whole, write_json
@@ -21,6 +21,9 @@ WRITTEN_AT_START = {
     "figures",
 }  # fmt: skip
 """What a run may have written when its first checkpoint fails."""
+
+
+_PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "gloo", "NCCL")
 
 
 class Record:
@@ -95,7 +98,7 @@ def recorded(job: Job, run_dir: Path, *, created: bool) -> Iterator[Record]:
             raise
         fault = None
         if isinstance(error, Exception):
-            fault = faults.explain(error, batch_size=job.config.data.batch_size, workers=job.config.data.workers)
+            fault = explain(error, batch_size=job.config.data.batch_size, workers=job.config.data.workers)
         if fault is None:
             raise
         raise TrainingError("; ".join(filter(None, [str(fault), hint]))) from error
@@ -108,3 +111,28 @@ def discarded(run_dir: Path) -> bool:
         return False
     discard(run_dir)
     return True
+
+
+def explain(error: Exception, *, batch_size: int | None, workers: int | None) -> TrainingError | None:
+    """The TrainingError that says what `error` means for a run; None for anything else, such as a bug."""
+    text = str(error)
+    if isinstance(error, TrainingError):
+        return error
+    if isinstance(error, BrokenPipeError):  # whoever read the output has stopped: no fault of the run
+        return None
+    if out_of_memory(error):
+        return TrainingError(
+            f"out of memory at --batch-size {batch_size}: try half of it, a smaller --image-size, or --amp bf16"
+        )
+    # A loader process that dies while it hands over a batch breaks the connection before torch has noticed its death.
+    broken = isinstance(error, ConnectionError | EOFError) and distributed.world_size() == 1
+    if "DataLoader worker" in text or broken:
+        return TrainingError(
+            f"a loader process was killed ({first_line(error)}): it probably ran out of memory; try fewer --workers"
+            f" than {workers if workers is not None else 'now'}, or --workers 0"
+        )
+    if any(words in text for words in _PEER_GONE):
+        return TrainingError("another process of this run has ended; its own message, or the system's log, says why")
+    if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+        return TrainingError(first_line(error))
+    return None
