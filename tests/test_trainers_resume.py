@@ -35,7 +35,7 @@ from killed_runs import (
 
 from datasets import DataError
 from datasets.files import aside_of
-from trainers import handlers, lock, run, saving
+from trainers import distributed, handlers, lock, run, saving
 from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import to_dict
 from trainers.errors import CheckpointError, ConfigError, Interrupted
@@ -43,6 +43,7 @@ from trainers.resume import resume, train_or_resume, was_asked_for
 from trainers.run import train
 from trainers.run_directory import read_json, write_json
 from trainers.saving import upgraded
+from vit.tensor_files import from_bytes, to_bytes
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +137,11 @@ def test_checkpoints_of_the_first_format_resume_as_if_they_were_of_this_one(cras
         torch.save(old, path)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
         path.rename(path.with_name(f"{path.stem.rpartition('_')[0]}_{digest}.pt"))
+    assert_ends_like(whole, crashed)
+
+
+def test_a_checkpoint_resumes_in_another_process_that_is_told_it(crashed, whole, monkeypatch):
+    monkeypatch.setattr(distributed, "broadcast", lambda make: from_bytes(to_bytes({"made": make()}))["made"])
     assert_ends_like(whole, crashed)
 
 

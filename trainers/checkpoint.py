@@ -133,8 +133,6 @@ def read_file(path: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"checkpoint {path} has format {data['format_version']}; this version reads up to {FORMAT_VERSION}"
         )
-    if "optimizer" in data:
-        data["optimizer"]["state"] = {int(place): slots for place, slots in data["optimizer"]["state"].items()}
     return data
 
 

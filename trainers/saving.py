@@ -158,6 +158,9 @@ class ResumeCheckpoint:
 
     def restore(self, checkpoint: dict[str, Any]) -> None:
         """Put every part where `checkpoint` has it."""
+        # JSON has made strings of these numbers, in the file and again on the way to another process.
+        slots = {int(place): slot for place, slot in checkpoint["optimizer"]["state"].items()}
+        checkpoint = checkpoint | {"optimizer": checkpoint["optimizer"] | {"state": slots}}
         for name, part in self.parts.items():
             part.load_state_dict(checkpoint[name])
         self.saved_step = self.trainer.state.iteration
