@@ -51,11 +51,8 @@ class Request:
 
 
 def labels_of(words: Sequence[str]) -> tuple[int | None, ...]:
-    """The numbers of labels per class that a person named; None stands for `all`.
-
-    Raises:
-        ConfigError: a word that is neither.
-    """
+    """The numbers of labels per class that a person named; None stands for `all`. Raises ConfigError: a word that is
+    neither."""
     for word in words:
         if word != "all" and not (word.isdecimal() and int(word)):
             raise ConfigError(f"--labels {word}: give a number of training labels per class, or all")

@@ -56,10 +56,7 @@ class Done:
 
 def train_arms(plan: Plan) -> tuple[list[Condition], list[dict[str, Any]]]:
     """Train every arm under every condition; also returns what each learning rate was chosen from, a row per rate.
-
-    Raises:
-        TrainingError, Interrupted: the same comparison goes on where this one stopped.
-    """
+    Raises TrainingError, Interrupted: the same comparison goes on where this one stopped."""
     with side_by_side(plan.sharing.jobs, plan.sharing.gpus) as each:
         training = Training(plan, each)
         training.choose_rates()

@@ -35,11 +35,8 @@ warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 def open_image(file: str | os.PathLike[str] | BinaryIO) -> Image.Image:
-    """Pillow's image of a file, nothing decoded yet: only of FORMATS, and only what takes up to MAX_BYTES.
-
-    Raises:
-        PIL.UnidentifiedImageError: none of these formats. PIL.Image.DecompressionBombError: too many pixels, or a line.
-    """
+    """Pillow's image of a file, nothing decoded yet: only of FORMATS, and only what takes up to MAX_BYTES. Raises
+    PIL.UnidentifiedImageError: none of these formats. PIL.Image.DecompressionBombError: too many pixels, or a line."""
     image = Image.open(file, formats=FORMATS)
     most = MAX_BYTES // max(BYTES_PER_PIXEL.get(kind or "", 10) for kind in (image.format, image.mode))
     if math.prod(image.size) > most or max(image.size) > MAX_ASPECT * min(image.size):
@@ -54,11 +51,8 @@ def read_image(file: str | os.PathLike[str] | BinaryIO, *, channels: int = 3, na
     """Decode one image completely: upright, 8 bits, RGB (`channels=3`) or grey (`channels=1`).
 
     Transparent pixels are laid over white; 16-bit values are scaled, not clipped; CMYK and palettes are converted; the
-    EXIF orientation is applied.
-
-    Raises:
-        DataError: the file is missing, not an image, damaged or truncated; the message names it (as `name` if given).
-    """
+    EXIF orientation is applied. Raises DataError: the file is missing, not an image, damaged or truncated; the message
+    names it (as `name` if given)."""
     label = name or (os.fspath(file) if isinstance(file, str | os.PathLike) else "the image")
     try:
         with open_image(file) as image:

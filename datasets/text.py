@@ -48,11 +48,8 @@ def guarded(cell: object) -> object:
 
 
 def read_rows(path: Path, needed: Sequence[str], *, what: str = "table") -> list[dict[str, str]]:
-    """The rows of a table of ours, by the names of its columns; those that are `needed` are there.
-
-    Raises:
-        FileNotFoundError: no such file. DataError: it is no table, or lacks a column.
-    """
+    """The rows of a table of ours, by the names of its columns; those that are `needed` are there. Raises
+    FileNotFoundError: no such file. DataError: it is no table, or lacks a column."""
     if not path.is_file():
         raise FileNotFoundError(f"no {what} {path}; expected a CSV with the columns {','.join(needed)}")
     with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:

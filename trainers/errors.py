@@ -20,11 +20,8 @@ class CheckpointError(ValueError):
 
 @contextmanager
 def fitting(path: Path) -> Iterator[None]:
-    """What a file says must fit together: whatever it provokes in the block is one line about the file.
-
-    Raises:
-        CheckpointError: in place of what no class of ours or of the operating system stands for.
-    """
+    """What a file says must fit together: whatever it provokes in the block is one line about the file. Raises
+    CheckpointError: in place of what no class of ours or of the operating system stands for."""
     try:
         yield
     except Exception as error:

@@ -99,10 +99,8 @@ def prepare(config: RunConfig, *, checkpoint: dict[str, Any] | None = None, give
     """Resolve the options, read the data, build model and optimizer, but for what is `given`.
 
     With the checkpoint of a run, that run's weights and preprocessing are used, and no initial weights are looked for.
-
-    Raises:
-        ConfigError: options that cannot work. DataError, WeightsError, FileNotFoundError: data or weights that cannot.
-    """
+    Raises ConfigError: options that cannot work. DataError, WeightsError, FileNotFoundError: data or weights that
+    cannot."""
     try:
         return _prepare(named_by(given, config), checkpoint, given)
     except (ConfigError, DataError, WeightsError):

@@ -31,10 +31,7 @@ class RunResult:
 
 def load(run: Path) -> tuple[nn.Module, ImageSpec, tuple[str, ...]]:
     """The best model of a run on the CPU in evaluation mode, its preprocessing and its class names. Needs no data.
-
-    Raises:
-        CheckpointError: the file is damaged or no checkpoint, or there is none yet.
-    """
+    Raises CheckpointError: the file is damaged or no checkpoint, or there is none yet."""
     model, spec, class_names, _ = open_best(best_of(run))
     return model, spec, class_names
 

@@ -53,11 +53,8 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
 
 
 def read_json(path: Path, **kinds: type) -> dict[str, Any]:
-    """What a JSON file of a run holds, at least values of these `kinds`.
-
-    Raises:
-        FileNotFoundError: no such file. CheckpointError: it holds something else.
-    """
+    """What a JSON file of a run holds, at least values of these `kinds`. Raises FileNotFoundError: no such file.
+    CheckpointError: it holds something else."""
     if not path.is_file():
         raise FileNotFoundError(f"{path.parent} has no {path.name}: the run is not finished, or not whole")
     try:

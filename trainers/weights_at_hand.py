@@ -85,10 +85,7 @@ def rank(config: RunConfig, *, seconds: float | None = None) -> list[Ranked]:
 
 def with_best_weights(config: RunConfig) -> RunConfig:
     """`--weights auto`: the linear probe of the weights that suit the training images best, in place of the model.
-
-    Raises:
-        MissingPackage: there are no weights at hand; the line says what to install.
-    """
+    Raises MissingPackage: there are no weights at hand; the line says what to install."""
     if config.model.name != "auto":
         raise ConfigError(f"--weights auto chooses the model, too: leave --model {config.model.name} out")
     rows = rank(config)
