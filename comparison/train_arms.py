@@ -16,7 +16,7 @@ from comparison.runs import Arm, Certainty, Condition, labels_text, read_run, re
 from trainers import console, process
 from trainers.config import RunConfig, data_folder
 from trainers.errors import Diverged, TrainingError
-from trainers.result import RunResult, read_result
+from trainers.result import RunResult
 from trainers.resume import read_summary, resume
 from trainers.run import train
 from trainers.run_directory import read_json, read_run_config
@@ -195,13 +195,12 @@ def one_run(task: Task) -> Done:
     if (task.settled / "config.json").is_file() and read_run_config(task.settled).train.lr == task.lr:
         folder = task.settled
     known = (folder / "config.json").is_file()
+    trained = not known or read_summary(folder)["status"] != "finished"
     try:
-        if known and read_summary(folder)["status"] == "finished":
-            result, trained = read_result(folder), False
-        else:
+        if trained:
             process.give_back_freed_memory()
-            with console.quiet():
-                result, trained = (resume(folder) if known else train(config)), True
+        with console.quiet():
+            result = resume(folder) if known else train(config)
     except TrainingError as error:
         if not isinstance(error.__cause__, Diverged):
             raise
