@@ -128,7 +128,7 @@ def versions_table(results: Sequence[ConditionResult]) -> Table:
         "versions": [", ".join(f"{name} {version}" for name, version in (meta.get("versions") or {}).items())
                      for meta in metas],
         **{name: [meta.get(name) for meta in metas] for name in ("processor", "device", "threads", "platform")},
-        "code": [f"{git['commit'][:10]}{' with changes' * git['dirty']}" if (git := meta.get("git")) else "unknown"
-                 for meta in metas],
+        "code": [f"{git.get('commit')!s:.10}{' with changes' * bool(git.get('dirty'))}"
+                 if (git := meta.get("git")) else "unknown" for meta in metas],
     }  # fmt: skip
     return ["setting", "value"], [[name, "; ".join(dict.fromkeys(map(str, values)))] for name, values in facts.items()]

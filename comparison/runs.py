@@ -16,7 +16,7 @@ from datasets.text import read_rows, some
 from trainers.checkpoint import best_of, read_file
 from trainers.config import to_dict
 from trainers.result import read_history
-from trainers.run_directory import find_run, read_json, read_run_config
+from trainers.run_directory import SUMMARY, find_run, read_json, read_run_config
 
 SCORED = {"test": "test", "val_last": "validation (last epoch)", "val": "validation"}
 """Predictions that a run may have, the most telling first, and what a sentence calls their images."""
@@ -153,6 +153,9 @@ def read_run(run_dir: Path, *, split: str | None = None) -> Run:
     status = summary.get("status")
     if status != "finished":
         raise DataError(f"{run_dir} is {status}, not finished; finish it with: python main.py resume {run_dir}")
+    best = read_json(run_dir / "summary.json", **SUMMARY)["best"]
+    if not isinstance(best.get("epoch"), int):
+        raise DataError(f"{run_dir}/summary.json is damaged: best is {best!r:.100}")
     _require(run_dir / "metrics.csv")
     scored, predictions = _predictions_file(run_dir, split)
     names = tuple(read_file(best_of(run_dir))["class_names"])  # in the order of the model's outputs

@@ -80,4 +80,4 @@ def save_temperature(folder: Path, scores: Scores) -> None:
 def read_temperature(folder: Path) -> float | None:
     """The temperature that was fitted on val; None where none was."""
     path = folder / "temperature.json"
-    return float(read_json(path)["temperature"]) if path.is_file() else None
+    return float(read_json(path, temperature=(int, float))["temperature"]) if path.is_file() else None

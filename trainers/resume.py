@@ -194,7 +194,7 @@ def refuse_or_announce_changes(then: dict[str, Any], job: Job) -> None:
             f" not {then['data_fingerprint']}; bring them back, or train anew"
         )
     now = {"threads": torch.get_num_threads(), "torch": metadata.version("torch"), "device": job.device.type}
-    was = {"threads": then["threads"], "torch": then["versions"]["torch"], "device": job.config.train.device}
+    was = {"threads": then["threads"], "torch": then["versions"].get("torch"), "device": job.config.train.device}
     for name, value in now.items():
         if str(value) != str(was[name]).split(":")[0]:
             say(f"note: {name} {value} now, {was[name]} when the run started; the last bits may differ")

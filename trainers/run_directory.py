@@ -46,13 +46,17 @@ def free_folder(output: OutputConfig, source: str, name: str) -> Path:
 
 META = {"data_fingerprint": str, "threads": int, "versions": dict}
 """What meta.json holds at least."""
+SUMMARY = {"best": dict, "seconds": (int, float), "parameters": int, "images_seen": (int, float)}
+"""What summary.json holds of a finished run."""
+KNOWN = {"requested": dict, "versions": dict, "processes": int, "git": (dict, type(None))}
+"""What these are, where a file has them."""
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
     write_text(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
 
 
-def read_json(path: Path, **kinds: type) -> dict[str, Any]:
+def read_json(path: Path, **kinds: Any) -> dict[str, Any]:
     """What a JSON file of a run holds, at least values of these `kinds`. Raises FileNotFoundError: no such file.
     CheckpointError: it holds something else."""
     if not path.is_file():
@@ -63,13 +67,14 @@ def read_json(path: Path, **kinds: type) -> dict[str, Any]:
         raise CheckpointError(f"{path} is damaged: it is not readable JSON ({str(error)[:100]})") from None
     if not isinstance(values, dict):
         raise CheckpointError(f"{path} is damaged: it holds no table of values")
-    wrong = [name for name, kind in kinds.items() if not isinstance(values.get(name), kind)]
+    expected: dict[str, Any] = {name: kind for name, kind in KNOWN.items() if name in values} | kinds
+    wrong = [name for name, kind in expected.items() if not isinstance(values.get(name), kind)]
     if wrong:
         raise CheckpointError(f"{path} is damaged: {wrong[0]} is {values.get(wrong[0])!r:.100}")
     return values
 
 
-def read_if_whole(path: Path, **kinds: type) -> dict[str, Any] | None:
+def read_if_whole(path: Path, **kinds: Any) -> dict[str, Any] | None:
     """The same; None where there is no such file, or only a damaged one."""
     with suppress(FileNotFoundError, CheckpointError):
         return read_json(path, **kinds)

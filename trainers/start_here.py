@@ -46,7 +46,9 @@ def differences(job: Job, run_dir: Path) -> list[tuple[str, Any, Any]]:
     """Each option that was asked for, with its value and the one that it would have had; of all
     options, where a damaged meta.json has lost which ones were."""
     defaults, meta = to_dict(RunConfig()), read_if_whole(run_dir / "meta.json")
-    asked = to_dict(job.config) if meta is None else meta["requested"]
+    asked = (meta or {}).get("requested", {})
+    if not all(isinstance(asked.get(section), dict) for section in ("model", "data", "train")):
+        asked = to_dict(job.config)
     chosen, images = lookup(job.config), job.data.dataset_sizes["train"]
     epochs = default_epochs(chosen.images_seen, chosen.max_epochs, train_images=images)
     of_model = {"epochs": epochs, "augment": chosen.augment} | {
