@@ -75,8 +75,10 @@ def test_a_scratch_vit(capsys, tmp_path, pictures, kind):
         {"name": "vit_b_16", "image_size": 64},
         {"name": "vit_micro_4", "pool": "mean", "patch_embedding": "linear", "in_channels": 1},
         {"name": "resnet18"},
+        {"name": "efficientnet_lite0", "image_size": 64},
+        {"name": "timm:resnet10t", "image_size": 64},
     ],
-    ids=["scratch", "other_resolution", "vit_b_16", "options", "resnet18"],
+    ids=["scratch", "other_resolution", "vit_b_16", "options", "resnet18", "efficientnet", "timm"],
 )
 def test_every_format_for_every_kind_of_model_and_its_example(capsys, tmp_path, pictures, kind, model):
     run = make_run(tmp_path / "run", **model)

@@ -214,6 +214,7 @@ def hparam_values(config: RunConfig) -> dict[str, Any]:
     picked = {
         "model": config.model.name, "weights": config.model.weights, "trainable": config.model.trainable,
         "image_size": config.model.image_size, "data": config.data.source, "augment": config.data.augment,
+        "pool": config.model.pool, "patch_embedding": config.model.patch_embedding,
         "batch_size": config.data.batch_size,
     }  # fmt: skip
     names = ("epochs", "optimizer", "lr", "weight_decay", "schedule", "warmup_epochs", "label_smoothing", "amp", "seed")

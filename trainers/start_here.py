@@ -59,7 +59,7 @@ def differences(job: Job, run_dir: Path) -> list[tuple[str, Any, Any]]:
         (options.get(name, f"--{name.replace('_', '-')}"), value, of_model.get(name, defaults[section][name]))
         for section in ("model", "data", "train")
         for name, value in asked[section].items()
-        if value != defaults[section].get(name, value) and name != "threads"  # which the run chose by itself
+        if value not in (defaults[section].get(name, value), of_model.get(name)) and name != "threads"  # the run's
     ]
 
 
