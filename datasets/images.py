@@ -16,9 +16,9 @@ from datasets.errors import DataError
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """All that is ever decoded, whatever a file is called: for PostScript, Pillow would start a program."""
-MAX_BYTES = 2**30
-"""What decoding one file may take: more is a machine's memory, and the file may be tiny. A photograph of 107 million
-pixels passes."""
+MOST_GB = "VIT_IMAGE_GB"
+"""The variable that says what decoding one file may take, by default 1: more is a machine's memory, and the file may be
+tiny. A photograph of 107 million pixels passes."""
 BYTES_PER_PIXEL = {"WEBP": 16, "CMYK": 12, "RGBA": 12}
 """At the worst, of a format or a mode; of any other 10: a progressive JPEG's coefficients, and its pixels."""
 MAX_ASPECT = 256  # a longer picture has a million pixels once its shorter side is that of a model's input
@@ -35,14 +35,15 @@ warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 def open_image(file: str | os.PathLike[str] | BinaryIO) -> Image.Image:
-    """Pillow's image of a file, nothing decoded yet: only of FORMATS, and only what takes up to MAX_BYTES. Raises
+    """Pillow's image of a file, nothing decoded yet: only of FORMATS, and only what takes up to MOST_GB. Raises
     PIL.UnidentifiedImageError: none of these formats. PIL.Image.DecompressionBombError: too many pixels, or a line."""
     image = Image.open(file, formats=FORMATS)
-    most = MAX_BYTES // max(BYTES_PER_PIXEL.get(kind or "", 10) for kind in (image.format, image.mode))
+    most_bytes = float(os.environ.get(MOST_GB, "1")) * 2**30
+    most = int(most_bytes) // max(BYTES_PER_PIXEL.get(kind or "", 10) for kind in (image.format, image.mode))
     if math.prod(image.size) > most or max(image.size) > MAX_ASPECT * min(image.size):
         image.close()
         size = "{:,} x {:,}".format(*image.size)
-        limit = f"of such a file at most {most:,} are decoded, and sides of {MAX_ASPECT} to 1"
+        limit = f"of such a file at most {most:,} are decoded ({MOST_GB}=2 allows 2 GB), and sides of {MAX_ASPECT} to 1"
         raise Image.DecompressionBombError(f"{size} pixels; {limit}")
     return image
 

@@ -1,5 +1,6 @@
 """Every kind of image file becomes the right 8-bit pixels, or an error that names the file."""
 
+import contextlib
 import io
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ from torchvision.transforms import v2
 import main
 from datasets.checking.inspection import inspect_file
 from datasets.errors import DataError
-from datasets.images import FORMATS, MAX_BYTES, fit, image_size, read_image, to_array, to_mode
+from datasets.images import FORMATS, MOST_GB, fit, image_size, read_image, to_array, to_mode
 from trainers.handlers import peak_memory_mb, reset_peak_memory
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -160,6 +161,26 @@ def test_no_plugin_but_those_of_the_promised_formats_is_ever_asked(tmp_path, mon
     assert asked == []
 
 
+def test_a_real_file_of_any_other_format_is_not_an_image(tmp_path):
+    """Of each that Pillow can write; an MPO is a JPEG that has more behind it."""
+    Image.init()
+    picture, tried = Image.new("L", (64, 64), 7), []
+    for name in sorted(set(Image.SAVE) - {*FORMATS, "MPO"}):
+        path = tmp_path / f"{name}.jpg"
+        for mode in ("RGB", "1", "P"):
+            with contextlib.suppress(OSError, ValueError):
+                picture.convert(mode).save(file := io.BytesIO(), format=name)
+                path.write_bytes(file.getvalue())
+                tried.append(name)
+                break
+        if name in tried:
+            for read in (read_image, image_size):
+                with pytest.raises(DataError, match="not an image"):
+                    read(path)
+    assert len(tried) > 12
+    assert {"EPS", "PDF", "TGA", "ICO"} <= set(tried)
+
+
 @pytest.mark.parametrize(
     ("name", "size", "most"),
     [
@@ -175,6 +196,15 @@ def test_a_small_file_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_pat
         with pytest.raises(DataError, match=f"{size[0]:,} x {size[1]:,} pixels; of such a file at most {most}"):
             read(path)
     assert inspect_file(tmp_path, path.name).fault == "decompression_bomb"
+
+
+def test_the_limit_on_pixels_is_what_the_variable_says(tmp_path, monkeypatch):
+    path = saved(Image.new("RGB", (100, 90)), tmp_path / "a.png")
+    monkeypatch.setenv(MOST_GB, "0.00001")
+    with pytest.raises(DataError, match=r"at most 1,073 are decoded \(VIT_IMAGE_GB=2 allows 2 GB\)"):
+        read_image(path)
+    monkeypatch.setenv(MOST_GB, "2")
+    assert image_size(saved(Image.new("RGB", (8_200, 8_200)), tmp_path / "a.webp")) == (8_200, 8_200)
 
 
 def pictures_of(mode: str, size: tuple[int, int]) -> Image.Image:
@@ -221,7 +251,7 @@ def test_no_small_file_takes_more_than_a_gigabyte_in_any_command(tmp_path, name,
         reset_peak_memory(torch.device("cpu"))
         before = peak_memory_mb(torch.device("cpu"))
         assert main.main(words) == 0
-        assert peak_memory_mb(torch.device("cpu")) - before < 1.05 * MAX_BYTES / 1e6, words
+        assert peak_memory_mb(torch.device("cpu")) - before < 1.05 * 2**30 / 1e6, words
 
 
 def test_what_pillow_warns_of_is_not_shown_whatever_the_interpreter_is_told(tmp_path):
