@@ -204,7 +204,7 @@ def test_of_huggingface_models_those_with_a_class_token_and_a_square_grid_show_a
     }[kind]
     config = getattr(transformers, f"{kind}Config")(image_size=8, patch_size=2, num_labels=10, **sizes)
     model = getattr(transformers, f"{kind}ForImageClassification")(config)
-    attention = pictures.validation_attention(job, HuggingFaceClassifier(model, image_size=8))
+    attention = pictures.validation_attention(job, HuggingFaceClassifier(model, options={}))
     assert (attention is None) == (kind == "Swin")
     assert kind == "Swin" or attention[0][0].rollout.shape == (4, 4)
     assert (position_embeddings(model) is None) == (kind == "Swin")
