@@ -37,15 +37,24 @@ warnings.filterwarnings("ignore", module=r"PIL\.")
 def open_image(file: str | os.PathLike[str] | BinaryIO) -> Image.Image:
     """Pillow's image of a file, nothing decoded yet: only of FORMATS, and only what takes up to MOST_GB. Raises
     PIL.UnidentifiedImageError: none of these formats. PIL.Image.DecompressionBombError: too many pixels, or a line."""
+    bytes_in_all = most_bytes()
     image = Image.open(file, formats=FORMATS)
-    most_bytes = float(os.environ.get(MOST_GB, "1")) * 2**30
-    most = int(most_bytes) // max(BYTES_PER_PIXEL.get(kind or "", 10) for kind in (image.format, image.mode))
+    most = bytes_in_all // max(BYTES_PER_PIXEL.get(kind or "", 10) for kind in (image.format, image.mode))
     if math.prod(image.size) > most or max(image.size) > MAX_ASPECT * min(image.size):
         image.close()
         size = "{:,} x {:,}".format(*image.size)
         limit = f"of such a file at most {most:,} are decoded ({MOST_GB}=2 allows 2 GB), and sides of {MAX_ASPECT} to 1"
         raise Image.DecompressionBombError(f"{size} pixels; {limit}")
     return image
+
+
+def most_bytes() -> int:
+    """What MOST_GB says. Raises DataError: no number above 0."""
+    said = os.environ.get(MOST_GB, "1")
+    try:
+        return max(1, int(float(said) * 2**30))
+    except (ValueError, OverflowError):
+        raise DataError(f"{MOST_GB}={said} is no number of gigabytes, such as 1 or 2.5") from None
 
 
 def read_image(file: str | os.PathLike[str] | BinaryIO, *, channels: int = 3, name: str | None = None) -> Image.Image:

@@ -203,6 +203,11 @@ def test_the_limit_on_pixels_is_what_the_variable_says(tmp_path, monkeypatch):
     monkeypatch.setenv(MOST_GB, "0.00001")
     with pytest.raises(DataError, match=r"at most 1,073 are decoded \(VIT_IMAGE_GB=2 allows 2 GB\)"):
         read_image(path)
+    for wrong in ("much", "nan", "inf"):
+        monkeypatch.setenv(MOST_GB, wrong)
+        with pytest.raises(DataError, match=f"VIT_IMAGE_GB={wrong} is no number of gigabytes"):
+            read_image(path)
+        assert f"VIT_IMAGE_GB={wrong} is no number" in repr(inspect_file(tmp_path, path.name))
     monkeypatch.setenv(MOST_GB, "2")
     assert image_size(saved(Image.new("RGB", (8_200, 8_200)), tmp_path / "a.webp")) == (8_200, 8_200)
 
