@@ -11,7 +11,7 @@ import tyro
 
 from commands import arguments
 from datasets.config import Columns, Name
-from datasets.text import aligned, csv_text, printable
+from datasets.text import aligned, counted, csv_text, printable
 from trainers.config import OutputConfig, data_folder
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _table(config: Options, report: CheckReport) -> list[str]:
     reading = report.reading
     sizes = ", ".join(f"{sum(reading.counts(split).values()):,} {split or 'images'}" for split in reading.splits)
     classes = len(set().union(*reading.classes.values()))
-    lines = [f"{printable(config.data)}: {reading.form}, {classes} classes, {sizes}"]
+    lines = [f"{printable(config.data)}: {reading.form}, {counted(classes, 'class')}, {sizes}"]
     lines += [f"note: {note}" for note in report.notes()]
     if not report.findings:
         return [*lines, "no fault found"]

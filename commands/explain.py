@@ -14,7 +14,7 @@ import tyro
 from commands import arguments
 from commands.arguments import RunName, WeightsOptions
 from datasets.config import Name
-from datasets.text import printable
+from datasets.text import counted, printable
 from trainers.config import Device
 from vit.config import require_counts
 
@@ -112,5 +112,4 @@ def _draw_distance(explanations: Sequence[Explanation], folder: Path) -> Path:
     from figures.results import save
 
     distance = torch.stack([explanation.distance for explanation in explanations]).mean(dim=0)
-    title = f"{len(explanations)} image" + "s" * (len(explanations) > 1)
-    return save(distance_figure(distance, title=title), folder / "attention_distance.png")
+    return save(distance_figure(distance, title=counted(len(explanations), "image")), folder / "attention_distance.png")

@@ -21,6 +21,7 @@ from scipy.stats import chi2, norm
 
 from comparison.runs import Certainty
 from comparison.statistics import LEVEL, Bools, Estimate, Spread, estimate, minus, quantile, sign_flip
+from datasets.text import counted
 
 Floats = NDArray[np.float64]
 PATHS = 100_000
@@ -168,8 +169,7 @@ def smallest_difference(spread: Spread, seeds: int, images: int) -> float:
 
 
 def power_line(images: int, seeds: int, spread: Spread = ASSUMED, *, scored: str = "test") -> str:
-    counted = f"{seeds} seed{'s' * (seeds != 1)}"
-    seen = f"{images:,} {scored} images and {counted} see differences of about"
+    seen = f"{counted(images, f'{scored} image')} and {counted(seeds, 'seed')} see differences of about"
     return f"{seen} {100 * smallest_difference(spread, seeds, images):.1f} points or more, 8 times in 10"
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from comparison.plan import Plan
 from comparison.runs import Certainty, labels_text
 from datasets.shared_split import PRETRAINED_ON, copies_of_training_images
+from datasets.text import counted
 from trainers import console
 
 
@@ -39,7 +40,7 @@ def announce(plan: Plan) -> None:
 def how_shared(plan: Plan) -> str:
     jobs, threads = plan.sharing.jobs, plan.sharing.threads
     beside = "one after the other" if jobs == 1 else f"{jobs} side by side"
-    of_each = "" if threads is None else f", {threads} thread{'s' * (threads > 1)} each"
+    of_each = "" if threads is None else f", {counted(threads, 'thread')} each"
     return f"{beside} on {plan.device}{of_each}"
 
 

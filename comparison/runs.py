@@ -12,7 +12,7 @@ import numpy as np
 from comparison.names import arm_names, settings
 from datasets.errors import DataError
 from datasets.splits import SplitRow, read_split
-from datasets.text import read_rows, some
+from datasets.text import counted, read_rows, some
 from trainers.checkpoint import best_of, read_file
 from trainers.config import to_dict
 from trainers.result import read_history
@@ -105,7 +105,7 @@ class Condition:
 
 
 def labels_text(count: int | None, *, every: str = "all labels") -> str:
-    return every if count is None else f"{count} label{'s' * (count != 1)} per class"
+    return every if count is None else f"{counted(count, 'label')} per class"
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ def differences(first: Run, other: Run) -> list[str]:
         both = [path for path in ours if path in theirs]
         changed = [path for path in both if getattr(ours[path], column) != getattr(theirs[path], column)]
         if changed:
-            reasons.append(f"{len(changed):,} image{'s' * (len(changed) != 1)} changed {name}, first {changed[0]!r}")
+            reasons.append(f"{counted(len(changed), 'image')} changed {name}, first {changed[0]!r}")
     if not reasons and first.paths != other.paths:
         reasons.append(f"predictions for {len(first.paths):,} images in A, {len(other.paths):,} in B")
     return reasons
@@ -245,7 +245,7 @@ def group_into_arms(runs: Sequence[Run]) -> tuple[Arm, ...]:
         groups.setdefault((text, copy), {})[run.seed] = run
     if len(groups) < 2:
         raise DataError(
-            f"{len(runs)} run{'s' * (len(runs) != 1)} of one configuration are one arm, not a comparison; "
+            f"{counted(len(runs), 'run')} of one configuration are one arm, not a comparison; "
             "name runs that differ in more than their seed"
         )
     arms = list(groups.values())

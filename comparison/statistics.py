@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import binom, binomtest, t
 from torch import Tensor
 
+from datasets.text import counted
 from trainers.calibration import confidence_bins
 
 LEVEL = 0.05
@@ -209,8 +210,7 @@ def verdict(
         scored: what the images are, such as "test".
         adjusted_p: Holm's p, where `pairs` > 1 pairs of arms are judged together.
     """
-    images = f"{difference.images:,} {scored} image{'s' * (difference.images != 1)}"
-    seeds = f"{difference.seeds} seed{'s' * (difference.seeds != 1)}"
+    images, seeds = counted(difference.images, f"{scored} image"), counted(difference.seeds, "seed")
     if difference.identical:
         return f"No difference: {names[0]} and {names[1]} are right about the same of {images} ({seeds})."
     sign = 1 if difference.mean >= 0 else -1

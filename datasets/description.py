@@ -4,7 +4,7 @@ import numpy as np
 
 from datasets.bundle import SPLITS, DataBundle, image_set, samples_of
 from datasets.sampling import evenly
-from datasets.text import aligned, some
+from datasets.text import aligned, counted, some
 
 SIZES_LOOKED_AT = 200
 
@@ -17,7 +17,7 @@ def describe(bundle: DataBundle) -> list[str]:
     counts = np.bincount(samples.labels[samples.indices("train")], minlength=len(names))
     spread = f"{counts.min()} to {counts.max()}" if counts.min() < counts.max() else f"{counts.max()}"
     return [
-        f"{samples.name}: {len(names)} classes ({some(list(names), limit=5)})",
+        f"{samples.name}: {counted(len(names), 'class')} ({some(list(names), limit=5)})",
         f"images: {splits}; {spread} training images per class",
         f"image sizes: {_sizes(bundle)}",
         *(f"note: {line}" for line in samples.notes),

@@ -68,6 +68,12 @@ def _unguarded(cell: str) -> str:
     return cell[1:] if cell[:1] == "'" and _FORMULA.match(cell[1:]) else cell
 
 
+def counted(number: float, noun: str) -> str:
+    """A number with its noun: `1 image`, `2,000 images`, `2.5 epochs`, `1 class`."""
+    digits = f"{number:,}" if isinstance(number, int) else f"{number:g}"
+    return f"{digits} {noun}" if number == 1 else f"{digits} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
 def some(names: Sequence[str], limit: int = 3) -> str:
     """The first few of a list of names, and how many more."""
     shown = ", ".join(map(repr, names[:limit]))

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from datasets.text import counted
 from trainers.checkpoint import best_of
 from trainers.config import from_dict
 from trainers.defaults import resolve_device
@@ -106,7 +107,7 @@ def is_run_name(source: str) -> bool:
 def read_class_names(path: Path, *, expected: int) -> tuple[str, ...]:
     names = tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
     if len(names) != expected:
-        raise ConfigError(f"{path} names {len(names)} classes; the model has {expected}")
+        raise ConfigError(f"{path} names {counted(len(names), 'class')}; the model has {expected}")
     return names
 
 

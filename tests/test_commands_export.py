@@ -214,4 +214,4 @@ def test_foreign_weights_need_the_name_of_their_model_and_take_class_names(capsy
     (tmp_path / "names.txt").write_text("one\n")
     code, _out, err = call(capsys, "predict", tmp_path / "w.pth", picture, *options)
     assert code == 2
-    assert "names 1 classes; the model has 3" in err
+    assert "names 1 class; the model has 3" in err

@@ -148,7 +148,7 @@ def faulty(tmp_path, kind):
         (
             "val class",
             DataError,
-            r"'dgo': a class .* never trained \(1 images in val; train has cat, dog\)",
+            r"'dgo': a class .* never trained \(1 image in val; train has cat, dog\)",
         ),
         ("no train", DataError, r"'train': nothing to train on: .*\(beside test, val\)"),
         ("two vals", DataError, r"'valid': two folders for the same split \(val is val too; keep one\)"),
@@ -188,7 +188,7 @@ def test_an_unknown_name_lists_the_known_ones_with_the_nearest():
         (
             [("0.png", "a", "train"), ("1.png", "b", "val")],
             ("path", "label", "split"),
-            r"'b': a class of val or test that is never trained \(1 images in val; train has a\)",
+            r"'b': a class of val or test that is never trained \(1 image in val; train has a\)",
         ),
     ],
 )

@@ -5,7 +5,7 @@ import io
 import subprocess
 import sys
 
-from datasets.text import csv_text, did_you_mean, printable, some
+from datasets.text import counted, csv_text, did_you_mean, printable, some
 
 
 def test_the_nearest_name_is_offered_or_none():
@@ -37,3 +37,8 @@ def test_errors_and_text_come_without_torch():
     )
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.split() == ["3", "False"]
+
+
+def test_one_of_a_thing_has_no_s() -> None:
+    assert [counted(number, "image") for number in (1, 2_000)] == ["1 image", "2,000 images"]
+    assert [counted(number, "class") for number in (1, 1.5)] == ["1 class", "1.5 classes"]

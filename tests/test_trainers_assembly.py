@@ -28,7 +28,7 @@ AT_THE_END_OF_AN_EPOCH = [
     "attach_epoch_scalars.<locals>.write",
     "attach_attention.<locals>.draw",
     "BestCheckpoint.keep_if_best",
-    "attach_files.<locals>.write",
+    "attach_handlers.<locals>.<lambda>",
     "attach_epoch_lines.<locals>.line",
     "attach_learning_note.<locals>.note",
     "ResumeCheckpoint.save_epoch",
@@ -44,7 +44,7 @@ AT_THE_END_OF_A_STEP = [
     "ResumeCheckpoint.attach.<locals>.save_within_an_epoch",
     "Signals.check",
 ]
-WRITING = ("scalars", "attention", "BestCheckpoint", "files", "epoch_lines", "learning", "ResumeCheckpoint")
+WRITING = ("scalars", "attention", "BestCheckpoint", "attach_handlers", "epoch_lines", "learning", "ResumeCheckpoint")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ from trainers.evaluation import attach_best_outputs
 from trainers.job import Job, schedule, trainer_of
 from trainers.probe import head_of
 from trainers.record import Record
-from trainers.saving import BestCheckpoint, ResumeCheckpoint, attach_files
+from trainers.run_directory import write_metrics_csv
+from trainers.saving import BestCheckpoint, ResumeCheckpoint
 
 UNTRAINED_SEES = 10_000
 """Validation images that the model sees before its first step, of a set that has more."""
@@ -100,7 +101,8 @@ def attach_handlers(run: Run) -> None:
         if run.painter is not None:
             run.painter.attach(trainer, job, run.evaluated, run.loggers)
         run.best = BestCheckpoint(trainer, job, run.network, run.run_dir)
-        attach_files(trainer, run.run_dir)
+        metrics = run.run_dir / "metrics.csv"
+        trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda: write_metrics_csv(metrics, trainer.state.history))
         console.attach_epoch_lines(trainer, epochs=job.last_epoch)
         console.attach_learning_note(trainer, job)
     if options.patience:

@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from datasets.bundle import image_set
 from datasets.description import describe
+from datasets.text import counted
 from trainers import distributed
 from trainers.config import TrainConfig
 from trainers.effects import without_effect
@@ -71,7 +72,8 @@ def announce(job: Job, run_dir: Path | None, *, defaults_source: str) -> None:
     size = f"{job.spec.image_size} px, {total:,} parameters, {trainable:,} trainable"
     rows.append(("model", f"{config.model.name} at {size}, weights {config.model.weights}"))
     rows.append(("", WHAT_THEY_ARE.get(config.model.name, "")))
-    length = f"{train.epochs:g} epochs x {job.steps_per_epoch} steps of {data.batch_size} images"
+    steps = f"{counted(job.steps_per_epoch, 'step')} of {data.batch_size} images"
+    length = f"{counted(train.epochs or 0, 'epoch')} x {steps}"
     rate = f"lr {train.lr:.3g} ({train.schedule}, warm-up {train.warmup_epochs:.3g} epochs)"
     rows.append(("training", f"{length}, {train.optimizer} {rate}, weight decay {train.weight_decay:g}"))
     precision = "fp32" if train.amp == "off" else train.amp
@@ -139,8 +141,7 @@ def say_if_stopped_early(trainer: Engine, train: TrainConfig, total_steps: int) 
         epochs = f"{state.iteration / state.epoch_length:.1f} of {train.epochs} epochs"
         say(f"{train.max_minutes:g} minutes of training steps are over, after {epochs}")
     elif train.patience:
-        epochs = f"{train.patience} epoch{'s' * (train.patience > 1)}"
-        say(f"no better validation {train.select} for {epochs}: stopped early")
+        say(f"no better validation {train.select} for {counted(train.patience, 'epoch')}: stopped early")
 
 
 def epoch_line(row: dict[str, Any], epochs: int) -> str:

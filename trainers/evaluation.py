@@ -1,6 +1,5 @@
 """Score a model on one split, and keep every single prediction."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from datasets.files import write_text
-from datasets.text import csv_text
+from datasets.text import csv_text, read_rows
 from trainers.engines import create_evaluator
 from trainers.handlers import best_row
 from trainers.metrics import SCALARS
@@ -73,5 +72,5 @@ def write_predictions(path: Path, scores: Scores, dataset: Any, class_names: Seq
 
 def hits(run_dir: Path) -> list[int]:
     """For each validation image, in stored order, 1 where the best weights of a finished run are right, else 0."""
-    with open(run_dir / "eval" / "val_predictions.csv", newline="", encoding="utf-8") as file:
-        return [int(row["label"] == row["predicted"]) for row in csv.DictReader(file)]
+    rows = read_rows(run_dir / "eval" / "val_predictions.csv", ("label", "predicted"))
+    return [int(row["label"] == row["predicted"]) for row in rows]

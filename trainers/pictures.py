@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from datasets.bundle import BatchKey
 from datasets.sampling import evenly
+from datasets.text import counted
 from figures.attention import distance_figure
 from figures.judged import Judged
 from figures.results import confusion_figure, reliability_figure
@@ -78,7 +79,7 @@ def draw_attention(job: Job, model: nn.Module, loggers: RunLoggers, *, step: int
     loggers.add_picture(
         "attention/by_image", png(judged_sheet(images, title=f"attention rollout, {when}\n{READ_ROLLOUT}")), step
     )
-    title = f"{len(images)} validation image{'s' * (len(images) > 1)}, {when}"
+    title = f"{counted(len(images), 'validation image')}, {when}"
     loggers.add_picture("attention/distance", png(distance_figure(distance, title=title)), step)
 
 
@@ -146,7 +147,7 @@ def mistakes_title(scores: Scores) -> str:
     if not wrong:
         return f"no mistake on {images:,} validation images; those it was least sure of"
     shown = f"the {MISTAKES} surest of" if wrong > MISTAKES else "all"
-    return f"{shown} {wrong:,} mistake{'s' * (wrong > 1)} on {images:,} validation images"
+    return f"{shown} {counted(wrong, 'mistake')} on {images:,} validation images"
 
 
 @contextmanager

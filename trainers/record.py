@@ -21,8 +21,6 @@ WRITTEN_AT_START = {
     "figures",
 }  # fmt: skip
 """What a run may have written when its first checkpoint fails."""
-
-
 _PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "gloo", "NCCL")
 
 

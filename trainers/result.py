@@ -41,13 +41,10 @@ def open_best(path: Path) -> tuple[nn.Module, ImageSpec, tuple[str, ...], ModelC
     checkpoint = read_checkpoint(path)
     with fitting(path), as_data():
         # No more than the model's options: those of data and training may have changed their names since.
-        config, spec = (
-            from_dict(ModelConfig, checkpoint["config"]["model"]),
-            from_dict(ImageSpec, checkpoint["image_spec"]),
-        )
-        build = partial(
-            build_model, config, num_classes=len(checkpoint["class_names"]), weights="none", weights_source=None
-        )
+        config = from_dict(ModelConfig, checkpoint["config"]["model"])
+        spec = from_dict(ImageSpec, checkpoint["image_spec"])
+        classes = len(checkpoint["class_names"])
+        build = partial(build_model, config, num_classes=classes, weights="none", weights_source=None)
         with torch.device("meta"):  # shapes without numbers, which may be too many
             require_shapes(build(), checkpoint["model"])
         if config.image_size not in (None, spec.image_size):

@@ -25,7 +25,6 @@ from trainers.config import to_dict
 from trainers.errors import CheckpointError
 from trainers.handlers import best_row
 from trainers.job import Job
-from trainers.run_directory import write_metrics_csv
 
 SECONDS_BETWEEN_SAVES = 60.0  # when epochs on cached features take seconds
 
@@ -85,12 +84,6 @@ class BestCheckpoint:
         if not has_best(self.folder) and state.history[-1]["step"] == state.iteration:
             self.keep_if_best(self.trainer)
             self.save()
-
-
-def attach_files(trainer: Engine, run_dir: Path) -> None:
-    @trainer.on(Events.EPOCH_COMPLETED)
-    def write(engine: Engine) -> None:
-        write_metrics_csv(run_dir / "metrics.csv", engine.state.history)
 
 
 class ResumeCheckpoint:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from datasets.config import IMBALANCE
 from datasets.sources.problems import Problem
+from datasets.text import counted
 
 FEW_IMAGES = 5
 """A class with fewer training images is reported."""
@@ -47,7 +48,7 @@ def class_problems(counts: Counts) -> Iterator[Problem]:
 def _against_train(split: str, counts: Mapping[str, int], trained: Mapping[str, int]) -> Iterator[Problem]:
     for label, count in counts.items():
         if label not in trained:
-            detail = f"{count:,} images in {split}; train has {', '.join(list(trained)[:10])}"
+            detail = f"{counted(count, 'image')} in {split}; train has {', '.join(list(trained)[:10])}"
             yield Problem("class_not_in_train", label, split, label, detail=detail)
     for label in trained:
         if trained[label] and not counts.get(label):
