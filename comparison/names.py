@@ -80,8 +80,9 @@ def _told_apart(names: Sequence[str], values: Sequence[Mapping[str, str]], *, fr
 
 def _model_and_start(model: Mapping[str, Any]) -> str:
     start = "from scratch" if model["weights"] == "none" else "pretrained"  # a resolved None is hf:'s own
-    kind, _, blocks = model["trainable"].partition(":")
-    part = {"all": "", "head": ", head only", "last": f", last {blocks} blocks"}[kind]
+    kind, _, number = model["trainable"].partition(":")
+    known = {"all": "", "head": ", head only", "norms": ", norms and head", "last": f", last {number} blocks"}
+    part = known.get(kind, f", LoRA of rank {number}")
     return f"{model['name']} {start}{part}"
 
 

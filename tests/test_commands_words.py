@@ -37,7 +37,7 @@ def test_help_says_what_to_put_in_place_of_a_word_and_lists_the_models(capsys):
     words = help_of("train", capsys)
     assert "--data NAME|PATH" in words
     assert "--weights NAME|PATH|RUN" in words
-    assert "--trainable all|head|last:K" in words
+    assert "--trainable all|head|norms|last:K|lora:R" in words
     assert all(name in words for name in MODEL_NAMES)
     assert " RUN " in help_of("evaluate", capsys)
     assert " IMAGE" in help_of("predict", capsys)

@@ -157,8 +157,11 @@ def test_an_arm_is_named_after_its_model_its_start_and_what_else_tells_it_from_t
         "vit_tiny_16 from scratch",
         "vit_b_16 pretrained, head only",
     ]
-    assert arm_names([config("vit_nano_4", trainable="last:2"), config("vit_nano_4", weights="fashion_mnist")]) == [
-        "vit_nano_4 from scratch, last 2 blocks",
+    parts = ("last:2", "lora:8", "norms", "all")
+    assert arm_names([config("vit_nano_4", weights="fashion_mnist", trainable=part) for part in parts]) == [
+        "vit_nano_4 pretrained, last 2 blocks",
+        "vit_nano_4 pretrained, LoRA of rank 8",
+        "vit_nano_4 pretrained, norms and head",
         "vit_nano_4 pretrained",
     ]
     assert arm_names(

@@ -106,7 +106,7 @@ def test_a_broken_config_file_is_named(tmp_path, text):
         (["--lr", "abc"], r"--lr: no type matching FLOAT"),
         (["--lr", "-1"], r"lr=-1.0 must be greater than 0"),
         (["--epochs"], r"Missing value for argument '--epochs'"),
-        (["--trainable", "last:0"], r"trainable='last:0' must be all, head or last:K"),
+        (["--trainable", "last:0"], r"trainable='last:0' must be all, head, norms, last:K or lora:R"),
         (["--run-name", "a/../b"], r"run_name='a/../b' must be a plain folder name"),
         (["extra"], r"extra"),
     ],

@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 from ignite.engine import Events
+from killed_runs import Crash, assert_same_content, crash_after, run_content
 from small_run import few_digits
 from torch import nn
 
 from datasets.config import DataConfig
 from datasets.mixing import BatchMix
-from trainers.checkpoint import checkpoints, read_checkpoint
+from inference.evaluate import evaluate_run
+from trainers.checkpoint import best_of, checkpoints, read_checkpoint
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.effects import without_effect
 from trainers.ema import ModelEMA
@@ -24,6 +26,7 @@ from trainers.resume import resume
 from trainers.run import train
 from trainers.run_directory import read_json
 from vit.config import ModelConfig, ViTConfig
+from vit.factory import build_model
 from vit.model import VisionTransformer
 from vit.parts import recompute_activations
 
@@ -207,7 +210,7 @@ def run_config(folder: Path, *, model: dict | None = None, data: dict | None = N
     )
 
 
-@pytest.mark.parametrize("trainable", ["head", "last:1"])
+@pytest.mark.parametrize("trainable", ["head", "last:1", "norms"])
 def test_frozen_parameters_stay_bit_identical_and_out_of_the_optimizer(tmp_path, trainable):
     config = run_config(tmp_path, model={"trainable": trainable, "dropout": 0.1})
     before = {name: value.clone() for name, value in prepare(config).model.state_dict().items()}
@@ -218,6 +221,23 @@ def test_frozen_parameters_stay_bit_identical_and_out_of_the_optimizer(tmp_path,
     assert held == {id(p) for name, p in job.model.named_parameters() if name not in frozen}
     after = read_checkpoint(checkpoints(train(config).run_dir / "checkpoints", "best")[0])["model"]
     assert {name for name in before if not torch.equal(before[name], after[name])} == set(before) - frozen
+
+
+def test_a_run_with_low_rank_changes_goes_on_exactly_and_leaves_an_ordinary_model(tmp_path):
+    options = {"model": {"trainable": "lora:2"}, "data": {"labels_per_class": 7}, "ema_decay": 0.9}
+    whole = train(run_config(tmp_path / "whole", **options))
+    with pytest.raises(Crash):
+        train(run_config(tmp_path / "stopped", **options), handlers=[crash_after(4)])
+    stopped = next((tmp_path / "stopped").glob("*/*"))
+    assert_same_content(run_content(whole.run_dir), run_content(resume(stopped).run_dir))
+    summary, best = read_json(whole.run_dir / "summary.json"), read_checkpoint(best_of(whole.run_dir))
+    assert summary["trainable"] == 4 * 4 * 2 * 64 + 65 * 10  # four blocks of width 64, and the head of ten classes
+    job = prepare(run_config(tmp_path, **options))
+    assert sum(p.numel() for group in job.optimizer.param_groups for p in group["params"]) == summary["trainable"]
+    assert best["model"].keys() == build_model("vit_micro_2", num_classes=10).state_dict().keys()
+    evaluation = evaluate_run(whole.run_dir, split="val")
+    assert evaluation.metrics == {name: whole.val[name] for name in evaluation.metrics}
+    assert resume(whole.run_dir, epochs=3).history[:3] == whole.history
 
 
 def test_layer_decay_slows_each_layer_below_the_head(tmp_path):

@@ -35,7 +35,7 @@ from trainers import pictures
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.errors import Interrupted
 from trainers.evaluation import Scores
-from trainers.full_pictures import hardest
+from trainers.full_pictures import hardest, position_embeddings
 from trainers.job import prepare
 from trainers.result import load
 from trainers.resume import resume
@@ -43,7 +43,6 @@ from trainers.run import train
 from trainers.tensorboard import recall_scalars
 from vit.config import ModelConfig, ViTConfig
 from vit.model import VisionTransformer
-from vit.parts import position_embeddings
 
 ONCE = {"2_mistakes/by_image", "2_mistakes/confusion_matrix", "4_calibration/reliability"}
 OFTEN = {"3_attention/by_image", "3_attention/distance"}

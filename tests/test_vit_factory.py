@@ -190,7 +190,7 @@ def test_more_blocks_than_there_are_cannot_train() -> None:
         small("vit_micro_2", trainable="last:5")
     with pytest.raises(ValueError, match="trainable=last:5: this model has 4 stages"):
         small("resnet18", trainable="last:5")
-    with pytest.raises(ValueError, match=r"trainable='first:2' must be all, head or last:K with K >= 1"):
+    with pytest.raises(ValueError, match=r"trainable='first:2' must be all, head, norms, last:K or lora:R"):
         small("vit_micro_2", trainable="first:2")
     with pytest.raises(ValueError, match="Linear is not a model of this project"):
         freeze(nn.Linear(1, 1), "head")

@@ -52,8 +52,11 @@ def model_family(name: str) -> str:
 
 
 def lookup(config: RunConfig) -> Defaults:
-    """The row of a model and a start: scratch, finetune (any block trains from weights), probe (the head alone)."""
+    """The row of a model and a start: scratch, finetune (any block trains from weights), few (of its parameters alone,
+    by norms or lora:R), probe (the head alone)."""
     start = "scratch" if config.model.weights == "none" else "finetune"
+    if config.model.trainable.startswith(("norms", "lora")) and (config.model.name, "finetune") not in DEFAULTS:
+        start = "few"
     start = "probe" if config.model.trainable == "head" else start
     return DEFAULTS.get((config.model.name, start)) or DEFAULTS["vit", start]
 

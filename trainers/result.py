@@ -44,7 +44,8 @@ def open_best(path: Path) -> tuple[nn.Module, ImageSpec, tuple[str, ...], ModelC
         config = from_dict(ModelConfig, checkpoint["config"]["model"])
         spec = from_dict(ImageSpec, checkpoint["image_spec"])
         classes = len(checkpoint["class_names"])
-        build = partial(build_model, config, num_classes=classes, weights="none", weights_source=None)
+        plain: dict[str, Any] = {"weights": "none", "weights_source": None, "trainable": "all"}
+        build = partial(build_model, config, num_classes=classes, **plain)
         with torch.device("meta"):  # shapes without numbers, which may be too many
             require_shapes(build(), checkpoint["model"])
         if config.image_size not in (None, spec.image_size):

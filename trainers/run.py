@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from trainers.result import RunResult
 from trainers.run_directory import read_json
 from trainers.start import new_run_directory
 from vit import ImageSpec
+from vit.parts import LOW_RANK
 
 Handler = Callable[[Engine], None]
 
@@ -177,9 +179,10 @@ def load_best_weights(run: Run, epoch: int) -> None:
     def best_weights() -> dict[str, Any]:
         if epoch != run.trainer.state.history[-1]["epoch"]:
             return dict(read_checkpoint(best_of(run.run_dir))["model"])
-        return dict(run.network.state_dict())
+        return dict(low_rank.merged_state(run.network))
 
-    run.job.network.load_state_dict(distributed.broadcast(best_weights))
+    low_rank: Any = import_module(LOW_RANK)
+    low_rank.load_merged_state(run.job.network, distributed.broadcast(best_weights))
 
 
 def score_best(run: Run, split: str, epoch: int) -> Scores:

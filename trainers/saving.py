@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from trainers.config import to_dict
 from trainers.errors import CheckpointError
 from trainers.handlers import best_row
 from trainers.job import Job
+from vit.parts import LOW_RANK
 
 SECONDS_BETWEEN_SAVES = 60.0  # when epochs on cached features take seconds
 
@@ -65,7 +67,8 @@ class BestCheckpoint:
         best = best_row(engine.state.history, self.job.config.train.select)
         if best is None or best["epoch"] != engine.state.epoch:
             return
-        self.epoch.value, self.weights.value, self.waiting = engine.state.epoch, self.network.state_dict(), True
+        self.epoch.value, self.waiting = engine.state.epoch, True
+        self.weights.value = import_module(LOW_RANK).merged_state(self.network)
         if self.job.on_features:
             trains = {name for name, parameter in self.job.network.named_parameters() if parameter.requires_grad}
             self.weights.value |= {name: self.weights.value[name].clone() for name in trains}

@@ -169,8 +169,9 @@ class ModelConfig:
     the images best, after one look at each, as a linear probe."""
     weights_source: Literal["torchvision", "timm", "huggingface", "google", "ours"] | None = None
     """Whose parameter names the weights file uses. Default: told from the names themselves."""
-    trainable: Annotated[str, tyro.conf.arg(metavar="all|head|last:K")] = "all"
-    """Which parameters train: all, head (a linear probe), or last:K (head, final norm and the last K blocks)."""
+    trainable: Annotated[str, tyro.conf.arg(metavar="all|head|norms|last:K|lora:R")] = "all"
+    """Which parameters train: all, head (a linear probe), norms (head and every LayerNorm), last:K (head, final norm
+    and the last K blocks), or lora:R (head, and a change of rank R of each block's attention)."""
     image_size: int | None = None
     """Side of the square input, in pixels. Default: the model's own; positions are interpolated to any other."""
     in_channels: int = 3
@@ -206,8 +207,8 @@ class ModelConfig:
             hint = f"; did you mean {nearest[0]}?" if nearest else ""
             known = ", ".join((*MODEL_NAMES, f"{HF_PREFIX}ID_OR_FOLDER", f"{TIMM_PREFIX}NAME"))
             raise ValueError(f"unknown model {self.name!r}{hint} Known: {known}")
-        if not re.fullmatch(r"all|head|last:[1-9]\d*", self.trainable):
-            raise ValueError(f"trainable={self.trainable!r} must be all, head or last:K with K >= 1")
+        if not re.fullmatch(r"all|head|norms|(last|lora):[1-9]\d*", self.trainable):
+            raise ValueError(f"trainable={self.trainable!r} must be all, head, norms, last:K or lora:R with K, R >= 1")
         require_counts(self, "image_size", "in_channels", "representation_size")
         for field, values in (("mean", self.mean), ("std", self.std)):
             if values is not None and len(values) not in (1, self.in_channels):

@@ -1,10 +1,9 @@
 """Where the blocks, the final norm and the head of any model are, and what is done to them: freeze, recompute, look."""
 
-import math
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from types import MethodType
 from typing import Any, Protocol, runtime_checkable
 
@@ -12,6 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
+
+LOW_RANK = "vit.low_rank"
+"""What adapts the attention for `lora:R`."""
 
 
 @dataclass(frozen=True)
@@ -45,29 +47,8 @@ def parts(model: nn.Module) -> Parts:
         stages = [children[f"layer{number}"] for number in (1, 2, 3, 4)]
         return Parts(stages, [], [children["fc"]], block_name="stages")
     if hasattr(model, "get_classifier"):
-        return _parts_of_timm(model, children)
+        return import_module("vit.timm_models").parts_of(model)
     raise ValueError(f"{type(model).__name__} is not a model of this project: its blocks and head are not known")
-
-
-def _parts_of_timm(model: Any, children: dict[str, Any]) -> Parts:
-    """timm says where the head is; its blocks stand in one list, or are called stages or layers; what comes after them
-    (norms, a last convolution) is as high as a norm."""
-    listed = next((name for name in ("blocks", "stages", "layers") if name in children), None)
-    own = [name for name in children if name == listed or (not listed and re.fullmatch(r"(layer|s)\d", name))]
-    if not own:
-        raise ValueError(
-            f"timm's {type(model).__name__} has no list of blocks, stages or layers: only all of it trains"
-        )
-    head, names = model.get_classifier(), list(children)
-    after = [children[name] for name in names[names.index(own[-1]) + 1 :]]
-    norms = [
-        module for child in after for module in child.modules() if module is not head and _holds_parameters(module)
-    ]
-    return Parts(list(children[listed]) if listed else [children[name] for name in own], norms, [head])
-
-
-def _holds_parameters(module: nn.Module) -> bool:
-    return next(module.parameters(recurse=False), None) is not None
 
 
 @contextmanager
@@ -82,22 +63,31 @@ def inputs_of(module: nn.Module) -> Iterator[list[Tensor]]:
 
 
 def freeze(model: nn.Module, trainable: str) -> None:
-    """Let `all` parameters train, only the `head`, or `last:K`: the head, the final norm and the last K blocks.
+    """Let `all` parameters train, only the `head`, `last:K` (the head, the final norm and the last K blocks), `norms`
+    (the head and every LayerNorm) or `lora:R` (the head, and what vit/low_rank.py adds to the attention of each block).
 
     A frozen part stays in evaluation mode even after `model.train()`: no dropout, no stochastic depth and no moving
     batch statistics, so that its output is a fixed function of the image.
     """
     if trainable == "all":
         return
-    own = parts(model)
-    chosen = list(own.head)
-    if trainable.startswith("last:"):
-        count = int(trainable.removeprefix("last:"))
+    own, (kind, _, number) = parts(model), trainable.partition(":")
+    chosen: list[nn.Module] = []
+    if kind == "last":
+        count = int(number)
         if count > len(own.blocks):
             raise ValueError(f"trainable={trainable}: this model has {len(own.blocks)} {own.block_name}")
-        chosen += [*own.norms, *own.blocks[len(own.blocks) - count :]]
+        chosen = [*own.norms, *own.blocks[len(own.blocks) - count :]]
+    elif kind == "norms":
+        chosen = [module for module in model.modules() if isinstance(module, nn.LayerNorm)]
+    elif kind == "lora":
+        chosen = import_module(LOW_RANK).adapt(model, int(number))
+    if kind != "head" and not chosen:
+        raise ValueError(
+            f"trainable={trainable}: {type(model).__name__} has no such part; all, head or last:K train it"
+        )
     model.requires_grad_(False)
-    for part in chosen:
+    for part in (*own.head, *chosen):
         part.requires_grad_(True)
     # A method of the instance: the model keeps its class, and copies (deepcopy, EMA) keep the behaviour.
     model.train = MethodType(_train_unfrozen_parts, model)  # type: ignore[method-assign]
@@ -136,14 +126,3 @@ def _forward_again(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
     if not (block.training and torch.is_grad_enabled()):
         return forward(*args, **kwargs)
     return checkpoint(forward, *args, use_reentrant=False, **kwargs)
-
-
-def position_embeddings(model: nn.Module) -> Tensor | None:
-    """The learnt positions (T, D) of one class token and a square grid of patches, the class token's first; None where
-    a model has none."""
-    for name, parameter in model.named_parameters():
-        if "pos" in name and parameter.dim() == 3 and parameter.size(0) == 1:
-            side = math.isqrt(max(parameter.size(1) - 1, 0))
-            if side > 0 and side * side == parameter.size(1) - 1:
-                return parameter.detach()[0]
-    return None

@@ -1,0 +1,167 @@
+"""Norms and low-rank changes: what they train, and that merging them changes nothing."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torchvision.models.vision_transformer import VisionTransformer as TorchvisionViT
+
+from trainers.engines import autocast
+from vit.factory import build_model
+from vit.low_rank import LowRank, load_merged_state, merged_state
+from vit.parts import freeze, inputs_of, parts
+
+RANK = 3
+HUB = ("dinov2", "dinov3_vit", "beit", "vit", "siglip", "clip")
+
+
+def untrained(name: str, folder: Path, trainable: str = "all") -> nn.Module:
+    """Models with 3 or 4 blocks, and images of which 16 pixels are enough."""
+    torch.manual_seed(0)
+    if name == "torchvision":
+        model = TorchvisionViT(16, 8, 3, 2, 16, 32, num_classes=2)
+        freeze(model, trainable)
+        return model
+    if name.startswith("hf:"):
+        importlib.import_module("hub_backbones").saved_backbone(name.removeprefix("hf:"), folder)
+        return build_model(f"hf:{folder}", num_classes=2, trainable=trainable)
+    size = 160 if name.startswith("timm") else 16
+    return build_model(name, num_classes=2, weights="none", image_size=size, trainable=trainable)
+
+
+def images_for(name: str) -> Tensor:
+    size = 160 if name.startswith("timm") else 16
+    return torch.randn(2, 3, size, size)
+
+
+@torch.no_grad()
+def stir(model: nn.Module) -> None:
+    """Away from zero heads and from changes that change nothing."""
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+
+
+EVERY_KIND = pytest.mark.parametrize(
+    "name",
+    [
+        "vit_micro_2",
+        "torchvision",
+        "timm:test_vit",
+        *(pytest.param(f"hf:{kind}", marks=pytest.mark.slow) for kind in HUB),
+    ],
+)
+
+
+@EVERY_KIND
+def test_merged_logits_are_those_of_the_changed_model(name: str, tmp_path: Path) -> None:
+    if ":" in name:
+        pytest.importorskip("timm", reason="requirements-extras.txt is not installed")
+    model, plain = untrained(name, tmp_path, f"lora:{RANK}").eval(), untrained(name, tmp_path).eval()
+    images = images_for(name)
+    with torch.no_grad():
+        assert torch.equal(model(images), plain(images))  # a new change changes nothing
+        stir(model)
+        changed = model(images)
+        plain.load_state_dict(merged_state(model))
+        torch.testing.assert_close(plain(images), changed, atol=1e-5, rtol=0)  # of our own ViT equal: see below
+        load_merged_state(model, plain.state_dict())
+        torch.testing.assert_close(model(images), changed, atol=1e-5, rtol=0)
+    assert not torch.equal(changed, torch.zeros_like(changed))
+
+
+@EVERY_KIND
+def test_the_changes_of_a_block_have_four_times_rank_times_width_numbers(name: str, tmp_path: Path) -> None:
+    if ":" in name:
+        pytest.importorskip("timm", reason="requirements-extras.txt is not installed")
+    model = untrained(name, tmp_path, f"lora:{RANK}")
+    width = next(module.a.size(1) for module in model.modules() if isinstance(module, LowRank))
+    own = parts(model)
+    head = sum(p.numel() for part in own.head for p in part.parameters())
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    assert sum(p.numel() for p in trainable) == head + len(own.blocks) * 4 * RANK * width
+    model.train()(images_for(name)).sum().backward()
+    assert all(p.grad is not None for p in trainable)
+
+
+def test_the_change_is_the_product_of_the_paper(tmp_path: Path) -> None:
+    """Equation 3 of the paper, by a hook on the plain model: h = W x + B A x."""
+    model, plain = untrained("vit_micro_2", tmp_path, f"lora:{RANK}").eval(), untrained("vit_micro_2", tmp_path).eval()
+    stir(model)
+    plain.head.load_state_dict(model.head.state_dict())  # type: ignore[union-attr, operator]
+    for changed, block in zip(model.blocks, plain.blocks, strict=True):  # type: ignore[arg-type]
+        change = changed.attention.qkv.parametrizations.weight[0]
+        hook = lambda _, x, out, change=change: out + x[0] @ change.a.T @ change.b.T  # noqa: E731
+        block.attention.qkv.register_forward_hook(hook)
+        block.attention.fast = False  # it reads the weight in pieces
+    with torch.no_grad():
+        images = torch.randn(2, 3, 16, 16)
+        torch.testing.assert_close(model(images), plain(images), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["vit_micro_2", "torchvision"])
+def test_norms_train_every_layer_norm_and_the_head_alone(name: str, tmp_path: Path) -> None:
+    model = untrained(name, tmp_path, "norms")
+    norms = [module for module in model.modules() if isinstance(module, nn.LayerNorm)]
+    assert len(norms) == 2 * len(parts(model).blocks) + 1
+    expected = {id(p) for module in (*norms, *parts(model).head) for p in module.parameters()}
+    assert {id(p) for p in model.parameters() if p.requires_grad} == expected
+
+
+@pytest.mark.parametrize(
+    ("trainable", "message"),
+    [
+        ("lora:4", "trainable=lora:4: ResNet has no such part; all, head or last:K train it"),
+        ("norms", "trainable=norms: ResNet has no such part; all, head or last:K train it"),
+    ],
+)
+def test_a_network_without_attention_or_layer_norm_says_so(trainable: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build_model("resnet18", num_classes=2, weights="none", trainable=trainable)
+
+
+def test_a_rank_above_the_width_is_refused() -> None:
+    with pytest.raises(ValueError, match="trainable=lora:65: the attention is 64 wide; 4 to 16 are customary"):
+        build_model("vit_micro_2", num_classes=2, weights="none", trainable="lora:65")
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_merging_changes_no_bit_in_mixed_precision_either(dtype: torch.dtype | None, tmp_path: Path) -> None:
+    model, plain = untrained("vit_micro_2", tmp_path, "lora:2").eval(), untrained("vit_micro_2", tmp_path).eval()
+    stir(model)
+    plain.load_state_dict(merged_state(model))
+    with torch.no_grad(), autocast(torch.device("cpu"), dtype):
+        images = torch.randn(2, 3, 16, 16)
+        assert torch.equal(model(images), plain(images))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "adapted"), [("vit_micro_2", ["qkv"]), ("hf:vit", ["q_proj", "v_proj"])])
+def test_peft_computes_the_same_from_the_same_matrices(name: str, adapted: list[str], tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft", reason="pip install peft")
+    model, plain = untrained(name, tmp_path, f"lora:{RANK}").eval(), untrained(name, tmp_path).eval()
+    stir(model)
+    parts(plain).head[0].load_state_dict(parts(model).head[0].state_dict())
+    if name == "vit_micro_2":
+        for block in plain.blocks:  # type: ignore[union-attr]
+            block.attention.fast = False  # it reads the weight in pieces, which peft does not change
+    config: Any = peft.LoraConfig(r=RANK, lora_alpha=RANK, target_modules=adapted)
+    theirs = peft.inject_adapter_in_model(config, copy.deepcopy(plain))
+    ours = [module for module in model.modules() if isinstance(module, LowRank)]
+    layers = [module for module in theirs.modules() if isinstance(module, peft.tuners.lora.Linear)]
+    for change, layer in zip(ours, layers, strict=True):
+        layer.lora_A["default"].weight.data = change.a.data.clone()
+        layer.lora_B["default"].weight.data = change.b.data.clone()
+    images = torch.randn(2, 3, 16, 16)
+    with inputs_of(parts(model).head[0]) as features, torch.no_grad():
+        logits = model(images)
+        torch.testing.assert_close(theirs(images), logits, atol=1e-5, rtol=0)
+    assert features[0].abs().sum() > 0
+    count = sum(p.numel() for name, p in theirs.named_parameters() if "lora_" in name)
+    assert count == sum(p.numel() for module in ours for p in module.parameters())
