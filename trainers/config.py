@@ -66,6 +66,9 @@ class TrainConfig:
     """Stop after this many minutes of training steps, then validate and conclude as usual."""
     patience: int = 0
     """Stop after this many epochs without a better validation score; 0 never stops early."""
+    start_head: Literal["plain", "probe"] = "plain"
+    """How the head begins: plain, at zero or as the weights bring it; or as a linear probe of the model as it starts,
+    so that fine-tuning does not begin by distorting the features (LP-FT)."""
     select: Literal["auto", "accuracy", "balanced_accuracy", "loss", "macro_f1"] = "auto"
     """Validation metric that picks the best epoch; ties go to the lower loss, then to the earlier epoch. auto:
     accuracy; where a class has over ten times the images of another, balanced_accuracy, the mean of their recalls."""

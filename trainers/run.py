@@ -94,6 +94,8 @@ def execute(
     ):
         if start_step == 0 and loggers:
             write_start(job, run_dir, loggers)
+        if checkpoint is None and job.config.train.start_head == "probe":
+            console.say(import_module("trainers.start_head").fit_head(job), label="head")
         if job.config.train.cache_features == "on":
             job, line = with_cached_features(job)
             console.say(line)
