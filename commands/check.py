@@ -29,7 +29,7 @@ class Options:
     """
 
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME|PATH")]
-    """A folder, a CSV or TSV table, a zip, or a built-in set."""
+    """A folder, a CSV or TSV table, a zip, tar shards (FOLDER/*.tar), or a built-in set."""
     data_root: Path = Path("data")
     """Where built-in sets are found, or downloaded to."""
     path_column: Name = None

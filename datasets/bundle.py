@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -140,6 +140,8 @@ class Samples:
     splits: np.ndarray
     """int8 (N,): indices into SPLITS, UNSPLIT where nobody has decided yet, LEFT_OUT where the sample is not used."""
     root: Path | None = None
+    members: Sequence[Any] | None = None
+    """Where each image lies inside a tar file; None where it is a file of its own."""
     pixels: np.ndarray | None = None
     """uint8 (N, H, W, C) when the set is held in memory; then there are no files."""
     mirror: bool = True
@@ -154,10 +156,11 @@ class Samples:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def file(self, index: int) -> Path:
+    def file(self, index: int) -> Any:
+        """Its Path; inside a shard a member, which is read as a Path is."""
         if self.root is None:
             raise ValueError(f"{self.name} is held in memory; {self.paths[index]} is not a file")
-        return self.root / self.paths[index]
+        return self.root / self.paths[index] if self.members is None else self.members[index]
 
     def indices(self, split: str) -> np.ndarray:
         """int64: the samples of one split, in table order."""

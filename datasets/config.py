@@ -36,12 +36,20 @@ Name = Annotated[str | None, tyro.conf.arg(metavar="NAME")]
 """The type of an option that names something; `--help` shows the word."""
 
 
+def data_name(source: str) -> str:
+    """What a data set is called, as a part of a path: its last one without its extension; of a pattern its folder's."""
+    path = Path(source)
+    stem = path.absolute().parent.name if "*" in path.name else path.stem
+    return stem if stem.strip(".") else "data"
+
+
 @dataclass(frozen=True)
 class DataConfig:
     """A labelled set of images."""
 
     source: Annotated[str, tyro.conf.arg(name="data", metavar="NAME|PATH")] = "digits"
-    """A built-in set, or the path of your own: a folder, a CSV table (path,label[,split]), or a zip of either."""
+    """A built-in set, or the path of your own: a folder, a CSV table (path,label[,split]), a zip of either, or tar
+    shards, 'FOLDER/*.tar'."""
     root: Annotated[Path, tyro.conf.arg(name="data-root")] = Path("data")
     """Where built-in sets are found, or downloaded to."""
     path_column: Name = None

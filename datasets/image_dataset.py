@@ -98,13 +98,11 @@ class ImageDataset(Dataset):
     def _pixels_as_stored(self) -> np.ndarray | None:
         """A set held in memory at the very size that is stored needs no preparation: (n, C, h, w), one copy."""
         pixels = self.samples.pixels
-        if pixels is None or self.pipeline.stored_size(pixels.shape[2], pixels.shape[1]) != (
-            pixels.shape[2],
-            pixels.shape[1],
-        ):
+        if pixels is None or pixels.shape[3] > self.pipeline.channels:  # colour to grey is the decoder's work
             return None
-        if pixels.shape[3] > self.pipeline.channels:
-            return None  # colour to grey is the decoder's work
+        height, width = pixels.shape[1:3]
+        if self.pipeline.stored_size(width, height) != (width, height):
+            return None
         return np.ascontiguousarray(pixels[self.indices].transpose(0, 3, 1, 2))
 
 

@@ -3,6 +3,7 @@
 import math
 import os
 import warnings
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -38,6 +39,8 @@ def open_image(file: str | os.PathLike[str] | BinaryIO) -> Image.Image:
     """Pillow's image of a file, nothing decoded yet: only of FORMATS, and only what takes up to MOST_GB. Raises
     PIL.UnidentifiedImageError: none of these formats. PIL.Image.DecompressionBombError: too many pixels, or a line."""
     bytes_in_all = most_bytes()
+    if hasattr(file, "read_bytes") and not isinstance(file, Path):  # a member of a shard
+        file = BytesIO(file.read_bytes())
     image = Image.open(file, formats=FORMATS)
     most = bytes_in_all // max(BYTES_PER_PIXEL.get(kind or "", 10) for kind in (image.format, image.mode))
     if math.prod(image.size) > most or max(image.size) > MAX_ASPECT * min(image.size):
@@ -133,7 +136,7 @@ def is_image_name(name: str) -> bool:
     return name.lower().endswith(IMAGE_EXTENSIONS)
 
 
-def image_size(file: str | Path) -> tuple[int, int]:
+def image_size(file: str | os.PathLike[str]) -> tuple[int, int]:
     """(width, height) as shown, from the header alone."""
     try:
         with open_image(file) as image:

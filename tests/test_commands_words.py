@@ -108,7 +108,7 @@ def test_a_heic_picture_by_itself_is_named_as_one(tmp_path):
     with pytest.raises(DataError, match="HEIC and AVIF pictures are not read; convert it"):
         read_image(path)
     path.rename(tmp_path / "x.jpg")
-    assert "HEIC, AVIF or a film" in inspect_file(tmp_path, "x.jpg").detail
+    assert "HEIC, AVIF or a film" in inspect_file(tmp_path / "x.jpg").detail
 
 
 def test_a_place_that_cannot_be_written_to_is_named_with_the_option_that_helps(capsys) -> None:

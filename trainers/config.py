@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from datasets.config import DataConfig, Name
+from datasets.config import DataConfig, Name, data_name
 from datasets.text import did_you_mean
 from trainers.errors import ConfigError
 from vit.config import ModelConfig, require_finite
@@ -143,8 +143,7 @@ class RunConfig:
 
 def data_folder(output: OutputConfig, source: str) -> Path:
     """Where everything that was trained on a data set goes."""
-    stem = Path(source).stem
-    return output.output_dir / (stem if stem.strip(".") else "data")
+    return output.output_dir / data_name(source)
 
 
 def flag(config_class: type, name: str) -> str:

@@ -104,7 +104,7 @@ def check(reading: Reading, *, workers: int = 0) -> CheckReport:
     samples = reading.samples
     rows, pictures = _pictures(samples)
     if samples.pixels is None:
-        stream = inspect_files(samples.root or Path(), [picture.path for picture in pictures], workers=workers)
+        stream = inspect_files([samples.file(row) for row in rows], workers=workers)
     else:
         stream = inspect_pixels(samples.pixels, rows)
     inspections = list(tqdm(stream, desc="check", total=len(rows), unit="image", disable=None, leave=False))

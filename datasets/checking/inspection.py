@@ -7,11 +7,11 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from hashlib import blake2b
 from io import BytesIO
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
@@ -51,27 +51,26 @@ class Inspection:
     """32 x 32 grey values of the upright picture, row by row."""
 
 
-def inspect_files(root: Path, paths: Sequence[str], *, workers: int) -> Iterator[Inspection]:
-    """Yield one Inspection per path (relative to `root`), in order. `workers` processes; 0 or few files: this one."""
-    inspect = partial(inspect_file, root)
-    if workers < 2 or len(paths) < _POOL_THRESHOLD:
-        yield from map(inspect, paths)
+def inspect_files(files: Sequence[Any], *, workers: int) -> Iterator[Inspection]:
+    """Yield one Inspection per file, in order. `workers` processes; 0 or few files: this one."""
+    if workers < 2 or len(files) < _POOL_THRESHOLD:
+        yield from map(inspect_file, files)
         return
     # "spawn": a fork would copy torch and its threads where the caller has imported it.
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=leave_signals_to_parent)
     try:
-        yield from pool.map(inspect, paths, chunksize=_CHUNK)
+        yield from pool.map(inspect_file, files, chunksize=_CHUNK)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def inspect_file(root: Path, path: str) -> Inspection:
+def inspect_file(file: Any) -> Inspection:
     """Read and decode one file completely. Never raises for anything a file can hold."""
     try:
-        data = (root / path).read_bytes()
+        data = file.read_bytes()
     except OSError as error:
-        if (root / path).is_symlink() and not (root / path).exists():
-            return Inspection(fault="broken_link", detail=f"-> {os.readlink(root / path)}")
+        if os.path.islink(file) and not os.path.exists(file):
+            return Inspection(fault="broken_link", detail=f"-> {os.readlink(file)}")
         return Inspection(fault="unreadable", detail=error.strerror or str(error))
     digest = blake2b(data, digest_size=16).digest()
     if not data:

@@ -75,7 +75,7 @@ def is_sample_table(table: Path, columns: Columns, *, sure: bool = False) -> boo
         header = _read(table)[0]
     except DataError:
         return False
-    names = (_names(role, columns)[: 2 if sure else None] for role in USUAL)
+    names = (column_names(role, columns)[: 2 if sure else None] for role in USUAL)
     return all(set(known) & set(header) for known in names)
 
 
@@ -114,7 +114,8 @@ def _cell(cells: Sequence[str], column: int | None) -> str:
     return cells[column] if column is not None and column < len(cells) and cells[column].strip() else ""
 
 
-def _names(role: str, columns: Columns) -> tuple[str, ...]:
+def column_names(role: str, columns: Columns) -> tuple[str, ...]:
+    """What a column may be called, in lower case."""
     name = getattr(columns, role)
     return USUAL[role] if name is None else (name.strip().lower(),)
 
@@ -128,7 +129,7 @@ def _path_column(header: Sequence[str], columns: Columns, table: Path, rows: "_R
 
 def _columns(header: Sequence[str], role: str, columns: Columns, table: Path) -> list[int]:
     """Where the columns are that may be the path, or the label: the likeliest first."""
-    places = [header.index(name) for name in _names(role, columns) if name in header]
+    places = [header.index(name) for name in column_names(role, columns) if name in header]
     if places:
         return places
     known, listed = getattr(columns, role), ", ".join(header) or "nothing"

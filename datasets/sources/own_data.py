@@ -1,4 +1,4 @@
-"""Find out what a person's own data is: a folder, a table, or an archive of either."""
+"""Find out what a person's own data is: a folder, a table, shards, or an archive of a folder or a table."""
 
 import hashlib
 import os
@@ -6,25 +6,31 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from datasets.config import DATASETS, USUAL_COLUMNS, Columns
+from datasets.config import DATASETS, USUAL_COLUMNS, Columns, data_name
 from datasets.errors import DataError, UnknownDataSet
 from datasets.images import is_image_name
 from datasets.sources.archives import is_archive, unpack
 from datasets.sources.csv_table import TABLE_SUFFIXES, is_sample_table, read_table
 from datasets.sources.image_folder import innermost, list_folder, read_image_folder
 from datasets.sources.reading import SPLIT_FOLDERS, Reading
+from datasets.sources.shards import read_shards, shards_at, shards_in
 from datasets.text import did_you_mean
 
-EXPECTED = "a folder of class folders, of train/ and val/, a table path,label[,split] (.csv, .tsv), or a .zip of these"
+EXPECTED = (
+    "a folder of class folders, of train/ and val/, a table path,label[,split] (.csv, .tsv), a .zip of these,"
+    " or shards, 'FOLDER/*.tar'"
+)
 
 
 def read_source(source: str, root: Path, *, columns: Columns = USUAL_COLUMNS) -> Reading:
-    """Read a folder, a table or an archive, faults and all; archives are unpacked below `root`/unpacked, once."""
+    """Read a folder, a table, shards or an archive, with its faults; archives are unpacked below `root`/unpacked."""
     path = Path(source).expanduser()
     if path.is_dir():
         return _read_folder(path, path.resolve().name, columns)
     if path.is_file() and path.suffix.lower() in TABLE_SUFFIXES:
         return read_table(path, columns=columns)
+    if shards := shards_at(path):
+        return read_shards(shards, data_name(source), columns)
     if path.is_file() and is_archive(path):
         name = path.name.partition(".")[0]
         unpacked = root / "unpacked" / f"{name}-{_mark(path)}"
@@ -44,6 +50,8 @@ def _read_folder(folder: Path, name: str, columns: Columns, *, confined: bool = 
     """The one table in a folder that names paths and labels is meant as its index; else there are class folders."""
     try:
         inner = innermost(folder)
+        if shards := shards_in(inner):
+            return read_shards(shards, name, columns)
         folders, files = list_folder(inner)
         tables = [inner / file for file in files if file.lower().endswith(TABLE_SUFFIXES)]
         sure = any(columns) or not tables or _has_class_folders(inner, folders)

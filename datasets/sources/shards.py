@@ -1,0 +1,224 @@
+"""Shards: tar files in the WebDataset convention, indexed once and never unpacked.
+
+The files of a sample lie side by side and share their name up to its first dot, the key: `0001.jpg`, and `0001.cls` or
+`0001.json` with its label; else its folder is its class. `classnames.txt` beside the shards names classes 0, 1, ...
+"""
+
+import glob
+import json
+import os
+import re
+import tarfile
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import groupby, islice
+from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import numpy as np
+
+from datasets.bundle import SPLITS, UNSPLIT, PathTable, Samples
+from datasets.config import Columns
+from datasets.errors import DataError
+from datasets.images import IMAGE_EXTENSIONS
+from datasets.sources.csv_table import column_names
+from datasets.sources.image_folder import list_folder
+from datasets.sources.problems import Problem
+from datasets.sources.reading import SPLIT_FOLDERS, Reading
+
+CLASS_NAMES = "classnames.txt"
+
+
+class Member(NamedTuple):
+    """A file inside a tar, to be read as a Path is; for messages `shard.tar/name`."""
+
+    shard: str
+    name: str
+    offset: int
+    size: int
+
+    def __fspath__(self) -> str:
+        return f"{self.shard}/{self.name}"
+
+    def read_bytes(self) -> bytes:
+        return os.pread(_opened(self.shard).descriptor, self.size, self.offset)
+
+    def stat(self) -> SimpleNamespace:
+        return SimpleNamespace(st_size=self.size)
+
+
+class Members(Sequence[Member]):
+    """Where each picture of a set lies, in arrays, so that a million of them are not objects."""
+
+    def __init__(self, root: Path, paths: PathTable, shards: Sequence[str], *columns: np.ndarray) -> None:
+        """`paths`: shard and name, below `root`. `columns`: of each picture its place in `shards`, offset and size."""
+        self.root, self.paths, self.shards = root, paths, shards
+        self.numbers, self.offsets, self.sizes = columns
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index):  # int -> Member is all that is offered
+        shard = self.shards[self.numbers[index]]
+        name = str(self.root / self.paths[index])[len(shard) + 1 :]
+        return Member(shard, name, int(self.offsets[index]), int(self.sizes[index]))
+
+
+class _Opened:
+    """A file that stays open as long as someone holds this."""
+
+    def __init__(self, path: str) -> None:
+        self.descriptor = os.open(path, os.O_RDONLY)
+
+    def __del__(self) -> None:
+        if hasattr(self, "descriptor"):
+            os.close(self.descriptor)
+
+
+# os.pread moves no position, so threads and the processes after a fork share them. A process may open 1,024 files.
+_opened = lru_cache(maxsize=256)(_Opened)
+
+
+def shards_at(path: Path) -> list[Path]:
+    """The files that a pattern means, or a tar that is a shard; none where it is some other data."""
+    if path.is_file():
+        return [path] if path.suffix == ".tar" and _is_shard(path) else []
+    return [Path(file) for file in sorted(glob.glob(str(path)))] if glob.has_magic(str(path)) else []
+
+
+def shards_in(folder: Path) -> list[Path]:
+    """Its tar files, or those of its folders train, val and test, where there is no folder of another kind."""
+    folders, files = list_folder(folder)
+    if folders and all(name.lower() in SPLIT_FOLDERS for name in folders):
+        return [shard for name in folders for shard in shards_in(folder / name)]
+    return [] if folders else [folder / file for file in files if file.endswith(".tar")]
+
+
+def _is_shard(tar: Path) -> bool:
+    """Whether there are labels beside the first pictures; else it is an archive of a folder."""
+    return any(name.endswith((".cls", ".json")) for name in (member.name for member in islice(_members(tar), 8)))
+
+
+def read_shards(files: Sequence[Path], name: str, columns: Columns) -> Reading:
+    """Index shards, whose split is a word of their path. Raises DataError: a tar is damaged, cut short or compressed,
+    holds a link, or a name twice; a label that cannot be read."""
+    root = Path(os.path.commonpath([file.parent for file in files]))
+    split_of = {file: _split_of(file.relative_to(root)) for file in files}
+    files = sorted(files, key=lambda file: (("", *SPLITS).index(split_of[file]), file))
+    rows = _Rows(root, columns)
+    for number, file in enumerate(files):
+        if not split_of[file] and any(split_of.values()):
+            known = ", ".join(SPLITS)
+            rows.problems.append(Problem("unknown_split", str(file.relative_to(root)), detail=f"known: {known}"))
+        rows.add(file, number, split_of[file])
+    if not rows.labels:
+        raise DataError(f"{files[0]} holds no pictures; expected key.jpg beside key.cls, or class/key.jpg")
+    class_names = rows.in_order()
+    place = np.array([class_names.index(label) for label in rows.numbers], np.int32)
+    codes = np.array([SPLITS.index(split_of[file]) if split_of[file] else UNSPLIT for file in files], np.int8)
+    shard = np.array(rows.shards, np.int32)
+    paths = PathTable(rows.paths)
+    samples = Samples(
+        name=name,
+        class_names=tuple(class_names),
+        paths=paths,
+        labels=place[np.array(rows.labels)],
+        splits=codes[shard],
+        root=root,
+        members=Members(root, paths, tuple(map(str, files)), shard, np.array(rows.offsets), np.array(rows.sizes)),
+        val_fraction=0.1 if "test" in rows.classes else 0.15,
+    )
+    return Reading(str(root), f"{len(files)} tar shards", samples, rows.classes, rows.problems)
+
+
+def _split_of(shard: Path) -> str:
+    words = re.split("[^a-z]+", str(shard).lower())
+    return next((SPLIT_FOLDERS[word] for word in words if word in SPLIT_FOLDERS), "")
+
+
+def _members(tar: Path) -> Iterator[Member]:
+    """Every file in a tar, in its order. Raises DataError: it is damaged, or holds something else than files."""
+    try:
+        with tarfile.open(tar, "r:") as opened:
+            while (info := opened.next()) is not None:
+                opened.members.clear()  # type: ignore[attr-defined]  # which would hold them all
+                if info.isdir():
+                    continue
+                if not info.isreg() or info.issparse():
+                    raise DataError(f"{tar}: {info.name!r} is a link, a device or a sparse file; a shard holds files")
+                yield Member(str(tar), str(PurePosixPath(info.name)), info.offset_data, info.size)
+            assert opened.fileobj is not None
+            opened.fileobj.seek(opened.offset)
+            if opened.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):  # tarfile takes any fault for an end
+                raise tarfile.ReadError(f"damaged at byte {opened.offset:,}, or cut short there")
+    except (tarfile.TarError, OSError) as error:
+        raise DataError(f"cannot read shard {tar}: {error}; a shard is a whole tar, not compressed") from error
+
+
+def _key(member: Member) -> str:
+    folder, _, name = member.name.rpartition("/")
+    return f"{folder}/{name.partition('.')[0]}"
+
+
+class _Rows:
+    """Takes shard after shard and keeps, of every sample, where its picture lies and which label it has."""
+
+    def __init__(self, root: Path, columns: Columns) -> None:
+        self.root, self.label_keys = root, column_names("label", columns)
+        self.paths: list[str] = []
+        self.labels, self.shards, self.offsets, self.sizes = array("i"), array("i"), array("q"), array("q")
+        self.numbers: dict[str, int] = {}
+        """Class name -> its number in `labels`."""
+        self.classes: dict[str, set[str]] = {}
+        self.problems: list[Problem] = []
+        names = root / CLASS_NAMES
+        lines = names.read_text("utf-8").split("\n") if names.is_file() else []
+        times = Counter(lines)  # ImageNet has two classes called crane
+        self.names = [name if times[name] == 1 else f"{name} ({place})" for place, name in enumerate(lines)]
+
+    def add(self, shard: Path, number: int, split: str) -> None:
+        seen: set[str] = set()
+        inside = shard.relative_to(self.root)
+        for key, members in groupby(_members(shard), _key):
+            parts = {member.name.rpartition("/")[2].partition(".")[2].lower(): member for member in members}
+            picture = next((parts[suffix] for suffix in parts if f".{suffix}" in (*IMAGE_EXTENSIONS, ".gif")), None)
+            if picture is None or key.rpartition("/")[2] == "":  # a hidden file
+                continue
+            if key in seen:
+                raise DataError(f"{shard}: {key.strip('/')!r} is in it twice, or apart from its label")
+            seen.add(key)
+            label = self._label(key, parts)
+            if not label:
+                detail = "no .cls, no .json with a label, no folder"
+                self.problems.append(Problem("empty_label", f"{inside}/{picture.name}", split, detail=detail))
+                continue
+            self.classes.setdefault(split, set()).add(label)
+            self.paths.append(f"{inside}/{picture.name}")
+            self.labels.append(self.numbers.setdefault(label, len(self.numbers)))
+            self.shards.append(number)
+            self.offsets.append(picture.offset)
+            self.sizes.append(picture.size)
+
+    def _label(self, key: str, parts: dict[str, Member]) -> str:
+        """The name of a sample's class; empty where it has none."""
+        member = parts.get("cls") or parts.get("json")
+        if member is None:
+            return key.rpartition("/")[0].rpartition("/")[2]
+        try:
+            value = member.read_bytes().decode()
+            if "cls" not in parts:
+                fields = json.loads(value)
+                value = next((str(fields[name]) for name in self.label_keys if name in fields), "")
+            value = value.strip()
+            return self.names[int(value)] if self.names and value.isdecimal() else value
+        except (ValueError, IndexError, TypeError) as error:
+            raise DataError(f"{os.fspath(member)} holds no label: {error}") from error
+
+    def in_order(self) -> list[str]:
+        """The classes: as classnames.txt has them, else by number or by name."""
+        if self.names and self.numbers.keys() <= set(self.names):
+            return sorted(self.numbers, key=self.names.index)
+        return sorted(self.numbers, key=int if all(map(str.isdecimal, self.numbers)) else None)

@@ -1,0 +1,179 @@
+"""Shards: read where they lie, and the very set that the folder is from which they were made."""
+
+import io
+import json
+import tarfile
+
+import numpy as np
+import pytest
+import torch
+from small_images import image_folder
+from small_run import call
+
+from datasets import build_dataloaders
+from datasets.bundle import samples_of
+from datasets.config import DataConfig
+from datasets.errors import DataError
+from datasets.sources.own_data import read_source
+from vit.config import ImageSpec
+
+SPEC = ImageSpec(image_size=16)
+
+
+def tar(path, members, *, mode="w", special=()):
+    """`members`: (name, bytes), in this order."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, mode) as archive:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+        for name, kind, target in special:
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, target
+            archive.addfile(info)
+    return path
+
+
+def shards_of(folder, out, *, labels="cls"):
+    """Two shards of each split, their labels written in one of the three ways."""
+    names = sorted(path.name for path in (folder / "train").iterdir())
+    for split in ("train", "val"):
+        files = sorted((folder / split).glob("*/*"))
+        for number, part in enumerate((files[:5], files[5:])):
+            members = []
+            for file in part:
+                key = file.relative_to(folder / split).with_suffix("") if labels == "path" else f"{file.parent.name}0"
+                key = f"{key}{file.stem}" if labels != "path" else key
+                members.append((f"{key}.jpg", file.read_bytes()))
+                text = {"cls": str(names.index(file.parent.name)), "json": json.dumps({"label": file.parent.name})}
+                members += [(f"{key}.{labels}", text[labels].encode())] if labels != "path" else []
+            tar(out / f"set-{split}-{number}.tar", members)
+    if labels == "cls":
+        (out / "classnames.txt").write_text("\n".join(names) + "\n")
+    return out
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return image_folder(tmp_path_factory.mktemp("set") / "pets", train=(7, 6), val=(4, 5))
+
+
+@pytest.mark.parametrize("labels", ["cls", "json", "path"])
+@pytest.mark.parametrize("source", ["{}", "{}/*.tar"])
+def test_shards_are_the_set_that_was_put_into_them(tmp_path, folder, labels, source):
+    shards = shards_of(folder, tmp_path / "shards", labels=labels)
+    files, members = (read_source(str(where), tmp_path).usable() for where in (folder, source.format(shards)))
+    assert members.class_names == files.class_names == ("cat", "dog")
+    assert members.labels.tolist() == files.labels.tolist()
+    assert members.splits.tolist() == files.splits.tolist()
+    for i in range(len(files)):
+        assert members.file(i).read_bytes() == files.file(i).read_bytes()
+        shard, _, name = members.paths[i].partition("/")
+        with tarfile.open(shards / shard) as opened:  # its path names it
+            assert opened.extractfile(name).read() == files.file(i).read_bytes()
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 3")
+@pytest.mark.parametrize(
+    "workers", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)]
+)
+def test_batches_from_shards_are_those_from_the_folder_to_the_bit(tmp_path, folder, workers):
+    shards = shards_of(folder, tmp_path / "shards")
+    batches = []
+    for source, number in ((folder, 0), (shards, workers)):
+        config = DataConfig(source=str(source), batch_size=4, workers=number, augment="standard")
+        bundle = build_dataloaders(config, SPEC, seed=3)
+        bundle.dataloaders["train"].batch_sampler.set_position(2, 1)  # in the middle of an epoch
+        batches.append([batch for split in ("train", "val") for batch in bundle.dataloaders[split]])
+    assert len(batches[0]) == len(batches[1]) == 3 + 3
+    for (images, labels), (others, other_labels) in zip(*batches, strict=True):
+        assert torch.equal(images, others)
+        assert torch.equal(labels, other_labels)
+
+
+def test_numbers_are_classes_in_the_order_of_numbers(tmp_path, folder):
+    picture = next(folder.glob("train/*/*")).read_bytes()
+    for number in range(12):
+        tar(tmp_path / "set" / f"{number}.tar", [("a.jpg", picture), ("a.cls", b"%d" % number)])
+    samples = read_source(str(tmp_path / "set"), tmp_path).samples
+    assert samples.class_names == tuple(map(str, range(12)))
+    assert sorted(samples.paths) == sorted(f"{number}.tar/a.jpg" for number in range(12))
+    assert (samples.splits == -1).all()
+
+
+def test_two_classes_of_one_name_stay_two(tmp_path):
+    tar(tmp_path / "a.tar", [("0.jpg", b""), ("0.cls", b"0"), ("1.jpg", b""), ("1.cls", b"2\n")])
+    (tmp_path / "classnames.txt").write_text("crane\nhen\ncrane")
+    assert read_source(str(tmp_path / "a.tar"), tmp_path).samples.class_names == ("crane (0)", "crane (2)")
+
+
+GOOD = [("0.jpg", b"x" * 600), ("0.cls", b"0"), ("1.jpg", b"y" * 600), ("1.cls", b"1")]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda content: content[:5120], "cut short"),
+        (lambda content: content[:2000], "unexpected end of data|cut short"),
+        (lambda content: content[:1600] + b"\xff" * 300 + content[1900:], "damaged at byte 1,536"),
+        (lambda content: b"no tar at all" * 99, "cannot read shard"),
+        (lambda content: b"", "cannot read shard"),
+    ],
+)
+def test_a_damaged_shard_is_refused_in_one_line(tmp_path, spoil, message):
+    shard = tar(tmp_path / "shards" / "a.tar", GOOD)
+    shard.write_bytes(spoil(shard.read_bytes()))
+    with pytest.raises(DataError, match=message) as caught:
+        read_source(str(shard.parent), tmp_path)
+    assert str(shard) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("members", "special", "message"),
+    [
+        (GOOD, [("2.jpg", tarfile.SYMTYPE, "/etc/passwd")], "'2.jpg' is a link"),
+        (GOOD, [("2.jpg", tarfile.LNKTYPE, "0.jpg")], "'2.jpg' is a link"),
+        (GOOD, [("2.jpg", tarfile.FIFOTYPE, "")], "'2.jpg' is a link, a device"),
+        (GOOD + GOOD[:2], [], "'0' is in it twice"),
+        ([*GOOD, ("2.jpg", b"z"), ("2.json", b"{")], [], "2.json holds no label"),
+        ([*GOOD, ("2.jpg", b"z"), ("2.json", b"[1]")], [], "2.json holds no label|without a label"),
+        ([("a.txt", b"z")], [], "holds no pictures"),
+        ([*GOOD, ("2.jpg", b"z")], [], r"'a.tar/2.jpg': .* without a label \(no .cls"),
+    ],
+)
+def test_an_odd_member_is_named_in_one_line(tmp_path, members, special, message):
+    shard = tar(tmp_path / "shards" / "a.tar", members, special=special)
+    with pytest.raises(DataError, match=message) as caught:
+        read_source(str(shard.parent), tmp_path).usable()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_compressed_shard_is_refused(tmp_path):
+    tar(tmp_path / "a.tar.gz", GOOD, mode="w:gz")
+    with pytest.raises(DataError, match="a whole tar, not compressed"):
+        read_source(str(tmp_path / "*.tar.gz"), tmp_path)
+
+
+def test_a_pattern_without_a_file_is_said(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no data at"):
+        read_source(str(tmp_path / "*.tar"), tmp_path)
+
+
+def test_a_picture_in_a_shard_is_named_where_it_is_damaged(tmp_path, folder, capsys):
+    shards = shards_of(folder, tmp_path / "shards")
+    damaged = samples_of(build_dataloaders(DataConfig(source=str(folder), workers=0), SPEC)).file(0)
+    content = (shards / "set-train-0.tar").read_bytes()
+    at = content.index(damaged.read_bytes())
+    (shards / "set-train-0.tar").write_bytes(
+        content[:at] + bytes(len(damaged.read_bytes())) + content[at + damaged.stat().st_size :]
+    )
+    code, out, _ = call(capsys, "check", shards, "--output", tmp_path / "check.csv")
+    assert (code, "zero bytes" in out) == (3, True)
+    assert "set-train-0.tar/cat00.jpg" in (tmp_path / "check.csv").read_text()
+    bundle = build_dataloaders(DataConfig(source=str(shards), cache="off", workers=0, on_bad_image="skip"), SPEC)
+    assert (
+        samples_of(bundle).skipped[0].startswith(f"cannot read image {shards}/set-train-0.tar/cat00.jpg: not an image")
+    )
+    assert np.bincount(samples_of(bundle).splits + 2).tolist() == [1, 0, 12, 9]
