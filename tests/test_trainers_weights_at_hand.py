@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import Ridge
@@ -12,11 +14,10 @@ from sklearn.model_selection import LeaveOneOut, cross_val_predict
 
 from commands.train import with_weights
 from datasets.config import DataConfig
-from trainers import ridge, weights_at_hand
+from trainers import probe, ridge, weights_at_hand
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.errors import ConfigError
-from trainers.job import LEFT_FEATURES
-from trainers.ridge import judged_when_left_out
+from trainers.ridge import predictions
 from trainers.run import train
 from trainers.weights_at_hand import Ranked
 from vit import at_hand
@@ -42,18 +43,16 @@ def embedded_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("width", [5, 60], ids=["fewer features than images", "more features than images"])
 def test_leaving_one_out_in_closed_form_equals_fitting_as_often(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    labels = torch.randint(3, (40,))
-    features = torch.randn(40, width) + 0.7 * torch.nn.functional.one_hot(labels, width)
-    monkeypatch.setattr(ridge, "PENALTIES", (0.1,))
-    centred = features.double() - features.double().mean(dim=0)
-    x = (centred / features.double().std()).numpy()
-    eigenvalues = (x**2).sum() / min(x.shape)
+    labels = torch.randint(3, (60,))
     targets = torch.nn.functional.one_hot(labels).double().numpy()
-    refitted = cross_val_predict(Ridge(alpha=0.1 * eigenvalues), x, targets, cv=LeaveOneOut())
-    expected = torch.from_numpy(refitted.argmax(axis=1)) == labels
-    correct, squared_error = judged_when_left_out(features, labels)
-    assert torch.equal(correct, expected)
-    assert squared_error == pytest.approx(((refitted - targets) ** 2).sum(axis=1).mean(), rel=1e-9)
+    features = (torch.randn(60, width) + 0.7 * torch.nn.functional.one_hot(labels, width)).double().numpy()
+    monkeypatch.setattr(ridge, "PENALTIES", (0.1,))
+    rows, others = np.arange(1, 41), np.r_[0, 41:60]
+    x, y = features[rows], targets[rows]
+    model = Ridge(alpha=0.1 * np.square(x - x.mean(axis=0)).sum() / min(x.shape))
+    said = predictions(features, targets, rows)
+    np.testing.assert_allclose(said[rows], cross_val_predict(model, x, y, cv=LeaveOneOut()), atol=1e-9)
+    np.testing.assert_allclose(said[others], model.fit(x, y).predict(features[others]), atol=1e-9)
 
 
 def test_of_weights_that_accuracy_cannot_tell_apart_the_least_squared_error_is_best(monkeypatch, tmp_path) -> None:
@@ -64,24 +63,36 @@ def test_of_weights_that_accuracy_cannot_tell_apart_the_least_squared_error_is_b
         accuracy, error = worth[model.weights]
         return Ranked(model.weights, {}, accuracy, accuracy - 0.03, accuracy + 0.03, error, 1.0)
 
-    job = SimpleNamespace(data=SimpleNamespace(dataset_sizes={"train": 10}))
     monkeypatch.setattr(weights_at_hand, "at_hand", lambda: models)
-    monkeypatch.setattr(weights_at_hand, "prepare", lambda config: job)
+    data = SimpleNamespace(dataset_sizes={"train": 10})
+    monkeypatch.setattr(weights_at_hand, "prepare", lambda config: SimpleNamespace(data=data, spec=object()))
     monkeypatch.setattr(weights_at_hand, "_judge", judged)
     assert [row.name for row in weights_at_hand.rank(config_of(tmp_path))] == ["b", "a", "c"]
 
 
 @pytest.mark.usefixtures("embedded_alone")
-def test_auto_weights_become_the_probe_of_the_best_and_its_features_are_used_again(tmp_path, capsys) -> None:
+def test_auto_weights_become_the_probe_of_the_best_and_its_features_are_used_again(
+    tmp_path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = with_weights(config_of(tmp_path))
     assert (config.model.name, config.model.weights, config.model.trainable) == ("vit_mini_16", "tiny_imagenet", "head")
     shown = capsys.readouterr().out
     assert shown.index("vit_mini_16 (tiny_imagenet)") < shown.index("vit_nano_8 (fashion_mnist)")
     assert "95 % interval" in shown
-    assert len(LEFT_FEATURES) == 2
+    folder, computed = tmp_path / "digits" / "features", []
+    kept = list(folder.glob("*.safetensors"))
+    assert len(kept) == 2
+    compute = probe.features_of
+    monkeypatch.setattr(
+        probe, "features_of", lambda m, data, *a, **b: [computed.append(data), compute(m, data, *a, **b)][1]
+    )
     result = train(config)
-    assert not LEFT_FEATURES
+    assert [loader.dataset.split for loader in computed] == ["val", "test"]
     assert result.val["accuracy"] > 0.2
+    for file in kept:
+        file.write_bytes(b"cut")
+    again = train(dataclasses.replace(config, output=dataclasses.replace(config.output, run_name="again")))
+    assert (again.val, len(computed)) == (result.val, 5)
     assert with_weights(config) is config
 
 

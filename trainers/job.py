@@ -19,9 +19,8 @@ from datasets.errors import DataError
 from datasets.loaders import build_dataloaders, class_weights, stop_workers
 from datasets.mixing import BatchMix
 from datasets.own_dataset import own_dataloaders
-from datasets.splits import fingerprint
 from trainers import defaults, distributed
-from trainers.config import RunConfig, from_dict
+from trainers.config import RunConfig, data_folder, from_dict
 from trainers.engines import Slices, StepOptions, create_trainer
 from trainers.errors import CheckpointError, ConfigError
 from trainers.optim import build_optimizer, learning_rate
@@ -33,8 +32,6 @@ from vit.config import HF_PREFIX, OWN_PREFIX, VIT_SHAPES
 from vit.param_groups import param_groups
 from vit.parts import parts, recompute_activations
 
-LEFT_FEATURES: dict[tuple[str, ...], Tensor] = {}
-"""What the ranking of weights has computed of a split's images, by what determines it, for the run that follows it."""
 AMP_DTYPES = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -233,17 +230,11 @@ def record_attention(config: RunConfig) -> ModelConfig:
 def with_cached_features(job: Job) -> tuple[Job, str]:
     """The job of training the head alone on what the frozen backbone, which sees each image once, makes of the images;
     and one line about it."""
-    keys = {split: features_key(job, split) for split in job.data.dataloaders}
-    known = {split: LEFT_FEATURES[key] for split, key in keys.items() if key in LEFT_FEATURES}
-    LEFT_FEATURES.clear()  # those of the weights that were not chosen, too
+    left = (data_folder(job.config.output, job.config.data.source) / "features").is_dir()
+    known = import_module("trainers.features").kept_features(job, job.data.dataloaders) if left else {}
     data, line = cached_features(job.model, job.data, job.device, amp_dtype=job.amp_dtype, known=known)
     stop_workers(job.data.dataloaders.values())
     return dataclasses.replace(job, data=data, model=head_of(job.model), whole=job.model), line
-
-
-def features_key(job: Job, split: str) -> tuple[str, ...]:
-    """What determines the features of a split: its images, the backbone and how it computes."""
-    return fingerprint(job.data), split, str(job.config.model), str(job.spec), str(job.amp_dtype), str(job.device)
 
 
 def schedule(job: Job, *, shape: str | None = None) -> Callable[[int], float]:

@@ -6,21 +6,24 @@ regression that leaves out each image in turn says how many a linear head would 
 
 import dataclasses
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from scipy.stats import binomtest
 
+from datasets.bundle import image_set
 from datasets.text import aligned
 from trainers import console
 from trainers.config import RunConfig
 from trainers.engines import autocast
 from trainers.errors import ConfigError
-from trainers.job import LEFT_FEATURES, Job, features_key, prepare
+from trainers.features import features_once
+from trainers.job import Job, prepare
 from trainers.plans import filled_in
-from trainers.probe import features_of
-from trainers.ridge import judged_when_left_out
+from trainers.ridge import predictions
 from vit import ModelConfig
 from vit.at_hand import at_hand
 from vit.errors import MissingPackage, WeightsError
@@ -55,24 +58,13 @@ def rank(config: RunConfig, *, seconds: float | None = None) -> list[Ranked]:
     Of those whose accuracy lies in the interval of the highest, the least squared error is the best.
 
     With `seconds`, weights that would take longer than what is left of them are not tried. Without any at hand the list
-    is empty. The features stay for the run that trains on them in this process.
+    is empty. The features stay for a probe that trains on them.
     """
     rows, start = [], time.perf_counter()
-    for model in at_hand():
-        try:
-            job = prepare(_probe(config, model))
-        except WeightsError as error:
-            console.say(f"{_name(model)}: left out; {error}", label="weights")
-            continue
-        if job.data.dataset_sizes["train"] > MOST_IMAGES:
-            labels = -(-MOST_IMAGES // len(job.data.class_names))
-            config = dataclasses.replace(
-                config, data=dataclasses.replace(config.data, labels_per_class=labels, fraction=None)
-            )
-            job = prepare(_probe(config, model))
+    for model, job in probes(config, at_hand()):
         wanted = 0.0 if seconds is None else _estimate(job)
         if seconds is not None and wanted > seconds - (time.perf_counter() - start):
-            console.say(f"{_name(model)}: left out, it would take about {wanted:.0f} s", label="weights")
+            console.say(f"{name_of(model)}: left out, it would take about {wanted:.0f} s", label="weights")
             continue
         rows.append(_judge(job, model))
     rows.sort(key=lambda row: -row.accuracy)
@@ -109,6 +101,27 @@ def table(rows: list[Ranked]) -> list[str]:
     return list(aligned([header, *cells], left=(0, 1)))
 
 
+def probes(config: RunConfig, models: Iterable[ModelConfig], *, labels: int = 1) -> Iterator[tuple[ModelConfig, Job]]:
+    """The linear probe of each model that can be had, on up to `MOST_IMAGES` training images, or at least `labels` of
+    each class; a line about each that cannot. Where two prepare the images alike, they share them, decoded."""
+    previous: Job | None = None
+    for model in models:
+        try:
+            job = prepare(_probe(config, model))
+            if job.data.dataset_sizes["train"] > MOST_IMAGES:
+                most = max(labels, -(-MOST_IMAGES // len(job.data.class_names)))
+                data = dataclasses.replace(config.data, labels_per_class=most, fraction=None)
+                config = dataclasses.replace(config, data=data)
+                job = prepare(_probe(config, model))
+        except (WeightsError, MissingPackage, FileNotFoundError) as error:
+            console.say(f"{name_of(model)}: left out; {error}", label="weights")
+            continue
+        if previous is not None and previous.spec == job.spec:
+            job = dataclasses.replace(job, data=previous.data)
+        previous = job
+        yield model, job
+
+
 def _probe(config: RunConfig, model: ModelConfig) -> RunConfig:
     """The linear probe of `model` on the images of `config`."""
     model = dataclasses.replace(model, trainable="head", in_channels=config.model.in_channels)
@@ -117,7 +130,7 @@ def _probe(config: RunConfig, model: ModelConfig) -> RunConfig:
     return dataclasses.replace(config, model=model, data=data, train=train)
 
 
-def _name(model: ModelConfig) -> str:
+def name_of(model: ModelConfig) -> str:
     size = f" at {model.image_size} px" if model.image_size else ""
     return f"{model.name} ({model.weights}){size}"
 
@@ -137,19 +150,21 @@ def _estimate(job: Job) -> float:
 
 def _judge(job: Job, model: ModelConfig) -> Ranked:
     start = time.perf_counter()
-    loader = job.data.dataloaders["train"]
-    features = features_of(job.model, loader, job.device, amp_dtype=job.amp_dtype)
-    LEFT_FEATURES[features_key(job, "train")] = features
-    dataset: Any = loader.dataset
-    correct, squared_error = judged_when_left_out(features, torch.from_numpy(dataset.labels))
+    features, labels = (
+        features_once(job, "train").flatten(1).double().numpy(),
+        image_set(job.data.dataloaders["train"]).labels,
+    )
+    targets = np.eye(len(job.data.class_names))[labels]
+    said = predictions(features, targets, np.arange(len(labels)))
+    correct = said.argmax(axis=1) == labels
     interval = binomtest(int(correct.sum()), len(correct)).proportion_ci(method="wilson")
     options = {name: getattr(model, name) for name in ("name", "weights", "image_size") if getattr(model, name)}
     return Ranked(
-        name=_name(model),
+        name=name_of(model),
         options={"model": {**options, "trainable": "head"}, "data": {"augment": "none"}},
-        accuracy=correct.double().mean().item(),
+        accuracy=float(correct.mean()),
         low=float(interval.low),
         high=float(interval.high),
-        squared_error=squared_error,
+        squared_error=float(np.square(said - targets).sum(axis=1).mean()),
         seconds=time.perf_counter() - start,
     )

@@ -56,7 +56,7 @@ def write_tree(file: BinaryIO, tree: Mapping[str, Any], other: Callable[[Any], A
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     digest = hashlib.sha256()
-    for content in chain((len(text).to_bytes(8, "little"), text), (_bytes_of(tensor) for _, tensor in ordered)):
+    for content in chain((len(text).to_bytes(8, "little"), text), (bytes_of(tensor) for _, tensor in ordered)):
         file.write(content)
         digest.update(content)
     file.seek(8 + text.index(BLANK.encode()))
@@ -142,6 +142,6 @@ def _seal_of(path: Path) -> tuple[int, str | None, str]:
         return match.start(1), match[1].decode(), digest.hexdigest()
 
 
-def _bytes_of(tensor: Tensor) -> Any:
+def bytes_of(tensor: Tensor) -> Any:
     """The bytes of a tensor's numbers, where they lie if they lie in a row."""
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data

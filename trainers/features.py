@@ -1,0 +1,58 @@
+"""What a frozen backbone makes of the images, in files: left by a ranking of backbones, read by the probe after it."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from torch import Tensor
+
+from datasets.bundle import batch_sampler
+from datasets.files import replacing
+from datasets.splits import fingerprint
+from trainers.config import data_folder, to_dict
+from trainers.job import Job
+from trainers.probe import features_of
+from vit.errors import WeightsError
+from vit.parts import parts
+from vit.tensor_files import bytes_of, read_tree, write_tree
+
+
+def kept_features(job: Job, splits: Iterable[str]) -> dict[str, Tensor]:
+    """(N, D) of each of the splits that has a file, in table order; one that is damaged counts as none."""
+    kept: dict[str, Tensor] = {}
+    for split in splits:
+        with suppress(FileNotFoundError, WeightsError, KeyError):
+            kept[split] = read_tree(features_file(job, split))["features"]
+    return kept
+
+
+def features_once(job: Job, split: str) -> Tensor:
+    """(N, D) of a split in table order: from its file, or computed and left there."""
+    kept = kept_features(job, [split])
+    if kept:
+        return kept[split]
+    features = features_of(job.model, job.data.dataloaders[split], job.device, amp_dtype=job.amp_dtype)
+    path = features_file(job, split)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as aside, aside.open("wb") as file:
+        write_tree(file, {"features": features})
+    return features
+
+
+def features_file(job: Job, split: str) -> Path:
+    """A name for what determines the features: the images, the numbers of the backbone, and how it computes."""
+    model = dataclasses.replace(job.config.model, weights=None, weights_source=None, trainable="head")
+    how = [to_dict(model), to_dict(job.spec), str(job.amp_dtype), str(job.device)]
+    size = batch_sampler(job.data.dataloaders[split]).batch_size
+    digest = hashlib.sha256(json.dumps([fingerprint(job.data), split, size, how]).encode())
+    head = {id(value) for part in parts(job.model).head for value in part.state_dict(keep_vars=True).values()}
+    for name, value in job.model.state_dict(keep_vars=True).items():
+        if id(value) not in head:
+            digest.update(name.encode())
+            digest.update(bytes_of(value))
+    return (
+        data_folder(job.config.output, job.config.data.source) / "features" / f"{digest.hexdigest()[:16]}.safetensors"
+    )
