@@ -1,4 +1,4 @@
-"""`explain RUN IMAGE...`: what the model looked at, as pictures."""
+"""`explain RUN IMAGE...`: what the model looked at, as pictures; or one page of the model as it learned."""
 
 from __future__ import annotations
 
@@ -29,27 +29,34 @@ class Options:
 
     Rollout (Abnar and Zuidema 2020) follows where the model looked; relevance (Chefer et al. 2021) weights that by what
     raised the class's logit. The weights are those of the very pass that predicts.
+
+    With --page: one HTML file of the model as it learned, to point at and to change, which needs no network. Two runs
+    stand side by side; without images it shows a few of the run's own validation images.
     """
 
     run: RunName
     """A run directory, `latest`, a .safetensors export, a weights file (with --model), or hf:ID_OR_FOLDER."""
     images: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE")]
-    """Files, folders or globs."""
+    """Files, folders or globs; with --page perhaps a second RUN before them, and none at all for validation images."""
+    page: bool = False
+    """Write page.html, in place of the pictures."""
     target: Name = None
     """Name of the class that relevance is about. Default: the predicted one."""
     layer: int | None = None
     """Also lay this layer's attention over the picture; negative numbers count from the last."""
     head: int | None = None
     """Only this head of --layer. Default: their mean."""
-    limit: int = 20
-    """Explain at most this many images."""
+    limit: int | None = None
+    """Explain at most this many images. Default: 20; 8 on a page."""
     output: Path | None = None
     """Folder for the pictures. Default: explain/ in the run directory."""
     device: Device = "auto"
     opening: WeightsOptions = field(default_factory=WeightsOptions)
 
     def __post_init__(self) -> None:
-        if not self.images:
+        if self.page and (self.target, self.layer) != (None, None):
+            raise ValueError("target and layer are chosen in the page: leave them out, or --page")
+        if not self.images and not self.page:
             raise ValueError("no images named; see python main.py explain --help")
         if self.head is not None and self.layer is None:
             raise ValueError(f"head={self.head} needs --layer: heads belong to a layer")
@@ -58,20 +65,54 @@ class Options:
 
 def main(options: Options) -> int:
     """0, or 3 when a file could not be read."""
+    if options.run.endswith((".onnx", ".pt2")):
+        raise arguments.UsageError(
+            f"{options.run} holds no attention weights to show; explain the run, or its .safetensors export"
+        )
+    if options.page:
+        return _write_page(options)
+    return _draw_all(options)
+
+
+def _write_page(options: Options) -> int:
+    from itertools import islice
+
+    from datasets.files import write_text
+    from inference import page
+    from inference.images import find_images
+
+    second, images = options.images[:1], options.images[1:]
+    if not (second and Path(second[0], "config.json").is_file()):
+        second, images = (), options.images
+    classifiers = [options.opening.open(name, device=options.device) for name in (options.run, *second)]
+    if images:
+        pictures = [*islice(page.named_pictures(find_images(images)), options.limit or page.SHOWN)]
+    elif classifiers[0].run_dir is None:
+        raise arguments.UsageError(f"{options.run} is no run with validation images of its own: name some images")
+    else:
+        pictures = page.validation_pictures(classifiers[0])[: options.limit]
+    path = (options.output or classifiers[0].folder / "explain") / "page.html"
+    try:
+        html = page.page_of(classifiers, pictures)
+    except ValueError as error:  # a model without attention
+        raise arguments.UsageError(str(error)) from None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, html)
+    print(f"{path}: {len(html) / 1e6:.1f} MB; open it in a browser, no network needed")
+    return 0
+
+
+def _draw_all(options: Options) -> int:
     from itertools import islice
 
     from inference.explain import explain
     from inference.images import Unreadable, find_images
 
-    if options.run.endswith((".onnx", ".pt2")):
-        raise arguments.UsageError(
-            f"{options.run} holds no attention weights to show; explain the run, or its .safetensors export"
-        )
     classifier = options.opening.open(options.run, device=options.device)
     folder = options.output or classifier.folder / "explain"
     explanations: list[Explanation] = []
     unreadable = 0
-    for number, file in enumerate(islice(find_images(options.images), options.limit)):
+    for number, file in enumerate(islice(find_images(options.images), options.limit or 20)):
         try:
             explanation = explain(classifier, file, target=options.target)
             if isinstance(explanation, Unreadable):

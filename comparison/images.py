@@ -1,7 +1,5 @@
 """The images behind the numbers: which ones only one arm gets right, and how they look."""
 
-import base64
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,12 +12,12 @@ from datasets.config import DataConfig
 from datasets.errors import DataError
 from datasets.images import from_array, read_image
 from datasets.loaders import read_samples
+from figures.thumbnails import thumbnail
 from trainers.config import from_dict
 from trainers.run_directory import as_data
 
 EXAMPLES = 8  # images per side that only one arm gets right
 THUMBNAIL = 160  # pixels; the longer side
-SMALL = 96  # pixels; up to here a picture is kept losslessly and enlarged without smoothing
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ def disagreement(result: ConditionResult) -> Disagreement:
     run, problem = first.runs[0], ""
     thumbnails: list[str | None] = [None] * len(rows)
     try:
-        thumbnails = [thumbnail(image) for image in open_images(run, rows)] if rows else []
+        thumbnails = [thumbnail(image, THUMBNAIL) for image in open_images(run, rows)] if rows else []
     except (DataError, OSError, ValueError) as error:
         problem = f"The images are not shown: {error}"
     examples = []
@@ -112,20 +110,3 @@ def open_images(run: Run, rows: Sequence[int]) -> list[Image.Image]:
     if samples.pixels is not None:
         return [from_array(samples.pixels[index], 3) for index in indices]
     return [read_image(samples.file(index)) for index in indices]
-
-
-def thumbnail(image: Image.Image) -> str:
-    """A small picture as a data URI."""
-    image = image.convert("RGB")
-    lossless = max(image.size) <= SMALL
-    image.thumbnail((THUMBNAIL, THUMBNAIL))
-    content = io.BytesIO()
-    if lossless:
-        image.save(content, "PNG", optimize=True)
-    else:
-        image.save(content, "JPEG", quality=85)
-    return data_uri(content.getvalue(), "png" if lossless else "jpeg")
-
-
-def data_uri(content: bytes, kind: str) -> str:
-    return f"data:image/{kind};base64,{base64.b64encode(content).decode('ascii')}"

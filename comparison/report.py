@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from comparison.drawing import TITLES, Picture, confusion, draw
 from comparison.events import write_events
-from comparison.images import Disagreement, data_uri, disagreement
+from comparison.images import Disagreement, disagreement
 from comparison.names import settings_that_differ
 from comparison.results import ConditionResult
 from comparison.runs import Comparison
@@ -21,6 +21,7 @@ from comparison.table import COSTS, WITH_WORST_CLASS, Table, notes, table_csv, t
 from datasets.files import folder_aside, write_bytes, write_text
 from datasets.text import printable
 from figures.comparison import MOST_CLASSES, colour
+from figures.thumbnails import data_uri
 
 LISTED_PAIRS = 10  # of classes that an arm confuses
 

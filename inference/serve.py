@@ -1,6 +1,5 @@
 """A page on this machine to try a model on: Python's own HTTP server, one HTML file, nothing fetched from elsewhere."""
 
-import base64
 import json
 import sys
 import threading
@@ -16,6 +15,7 @@ from typing import Any
 
 from jinja2 import Template
 
+from figures.thumbnails import data_uri
 from inference.classifier import Classifier
 from inference.explain import explain
 from inference.images import ImageFile, Unreadable
@@ -169,4 +169,4 @@ def classify(classifier: Classifier, content: bytes, *, top: int = 5) -> dict[st
 
     assert not isinstance(explanation, Unreadable)
     figure = overview_figure(explanation.image, explanation.relevance, target=explanation.target)
-    return {**result, "attention": "data:image/png;base64," + base64.b64encode(png(figure)).decode()}
+    return {**result, "attention": data_uri(png(figure), "png")}

@@ -11,7 +11,7 @@ from matplotlib import colormaps
 from matplotlib.colors import to_hex
 from PIL import Image, ImageOps
 from tensorboard.plugins.projector.projector_config_pb2 import ProjectorConfig
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.tensorboard.summary import compute_curve
 
 from datasets.bundle import BatchKey
@@ -26,6 +26,7 @@ from trainers.metrics import per_class
 from trainers.tensorboard import RunLoggers, tag_of
 from trainers.val_images import images_of, undisturbed
 from vit.parts import inputs_of, parts
+from vit.residual_stream import position_embeddings
 
 PROJECTED = 1_000  # validation images in the projector
 PR_CLASSES = 20  # those with the lowest F1 of more classes than that
@@ -130,14 +131,3 @@ def features_of_rows(job: Job, rows: Sequence[int]) -> Tensor:
 
 
 DRAWN = (draw_weights, draw_pr_curves, write_projector)
-
-
-def position_embeddings(model: nn.Module) -> Tensor | None:
-    """The learnt positions (T, D) of one class token and a square grid of patches, the class token's first; None where
-    a model has none."""
-    for name, parameter in model.named_parameters():
-        if "pos" in name and parameter.dim() == 3 and parameter.size(0) == 1:
-            side = math.isqrt(max(parameter.size(1) - 1, 0))
-            if side > 0 and side * side == parameter.size(1) - 1:
-                return parameter.detach()[0]
-    return None

@@ -7,6 +7,7 @@ them, and the model is left in the mode it was in: a run takes the same steps wi
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from ignite.engine import Engine, Events
 from torch import Tensor, nn
 
 from datasets.bundle import BatchKey
+from datasets.files import replacing
 from datasets.sampling import evenly
 from datasets.text import counted
 from figures.attention import distance_figure
@@ -27,7 +29,9 @@ from trainers.job import Job
 from trainers.tensorboard import RunLoggers
 from trainers.val_images import judge, undisturbed
 from vit.attention_maps import maps_of
+from vit.tensor_files import write_tree
 
+KEPT = 3_000_000  # parameters of the largest model whose weights are kept for `explain --page`: 6 MB at each moment
 SHOWN = 8  # validation images whose attention is followed
 MISTAKES = 16
 READ_BATCH = "the first batch, as the model sees it"
@@ -67,20 +71,33 @@ def attach_attention(trainer: Engine, job: Job, evaluated: nn.Module, loggers: R
             drawn.add(step)
             when = f"after {engine.state.epoch} of {job.config.train.epochs} epochs" if step else "untrained"
             with attempted():
-                draw_attention(job, evaluated, loggers, step=step, when=when)
+                if draw_attention(job, evaluated, loggers, step=step, when=when) and step:
+                    keep_weights(evaluated, loggers.figures.with_name("moments") / f"step_{step}.safetensors", engine)
 
 
-def draw_attention(job: Job, model: nn.Module, loggers: RunLoggers, *, step: int, when: str) -> None:
-    """Rollout and mean attention distance of the same validation images each time; nothing for other than ViTs."""
+def keep_weights(model: nn.Module, path: Path, trainer: Engine) -> None:
+    """What a small model has learnt so far, in half precision. The untrained one is rebuilt from the seed."""
+    if sum(parameter.numel() for parameter in model.parameters()) > KEPT:
+        return
+    weights = {name: value.half() if value.is_floating_point() else value for name, value in model.state_dict().items()}
+    path.parent.mkdir(exist_ok=True)
+    with replacing(path) as aside, open(aside, "wb") as file:
+        write_tree(file, {"model": weights, "epoch": trainer.state.epoch})
+
+
+def draw_attention(job: Job, model: nn.Module, loggers: RunLoggers, *, step: int, when: str) -> bool:
+    """Rollout and mean attention distance of the same validation images each time; nothing, and False, for other than
+    ViTs."""
     attention = validation_attention(job, model)
     if attention is None:
-        return
+        return False
     images, distance = attention
     loggers.add_picture(
         "attention/by_image", png(judged_sheet(images, title=f"attention rollout, {when}\n{READ_ROLLOUT}")), step
     )
     title = f"{counted(len(images), 'validation image')}, {when}"
     loggers.add_picture("attention/distance", png(distance_figure(distance, title=title)), step)
+    return True
 
 
 def validation_attention(job: Job, model: nn.Module) -> tuple[list[Judged], Tensor] | None:

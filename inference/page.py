@@ -1,0 +1,243 @@
+"""One HTML file about a model as it learned: the numbers of a few pictures at each moment, in a page that shows them.
+
+Whatever is hovered or changed in it is looked up or computed in the page itself; it asks for nothing from elsewhere.
+B images, L blocks, H heads, T tokens, N patches, D width, as in `vit/model.py`.
+"""
+
+import base64
+import hashlib
+import io
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from datasets.images import from_array, read_image, to_array
+from datasets.loaders import build_dataloaders
+from datasets.sampling import evenly
+from datasets.transforms import Pipeline
+from figures.thumbnails import thumbnail
+from inference.classifier import Classifier
+from inference.images import ImageFile
+from inference.moments import Moment, moments_of
+from trainers.run_directory import as_data, read_run_config
+from vit.attention_maps import head_map, maps_of, pools_patches, relevance
+from vit.model import VisionTransformer
+from vit.residual_stream import logit_lens, position_embeddings, residual_stream
+
+SHOWN = 8  # pictures, where none are named
+MOST_CLASSES = 10  # of those a picture shows: its label, and the ones that the best weights find likeliest
+EVERY_HEAD = 4_500_000  # bytes of attention up to which each head's is kept; else the mean over heads, and what is read
+MOST = 5_500_000  # bytes of attention in all, before they are packed: more pictures are left out
+COMPUTED = 1_500_000  # parameters of the largest model that the page itself can run
+FILES = Path(__file__).with_name("page_files")
+
+
+class Picture(NamedTuple):
+    """A picture to look at: uint8 (C, h, w), and its class where that is known."""
+
+    name: str
+    label: str | None
+    pixels: np.ndarray
+
+    def seen_by(self, classifier: Classifier) -> np.ndarray:
+        """uint8 (C, S, S), as evaluation prepares it."""
+        image = from_array(self.pixels.transpose(1, 2, 0), classifier.spec.in_channels)
+        return Pipeline(classifier.spec).store(image)
+
+
+def validation_pictures(classifier: Classifier) -> list[Picture]:
+    """A few of the run's own validation images, spread over its classes. Raises DataError: they are not there."""
+    assert classifier.run_dir is not None
+    config = read_run_config(classifier.run_dir)
+    with as_data():
+        data = build_dataloaders(config.data, classifier.spec, seed=config.train.seed)
+    dataset: Any = data.dataloaders["val"].dataset
+    rows = evenly(len(dataset), SHOWN).tolist()
+    return [Picture(dataset.path(row), data.class_names[dataset.labels[row]], dataset.original(row)) for row in rows]
+
+
+def named_pictures(files: Iterable[ImageFile]) -> Iterator[Picture]:
+    """Raises DataError: a file is no image."""
+    for file in files:
+        source = Path(file.path) if file.content is None else io.BytesIO(file.content)
+        yield Picture(file.path, None, to_array(read_image(source, name=file.path)))
+
+
+def page_of(classifiers: Sequence[Classifier], pictures: Sequence[Picture]) -> str:
+    """The whole document. Raises ValueError: no attention weights, or tokens that are not one class token and a square
+    grid."""
+    moments = [moments_of(classifier) for classifier in classifiers]
+    shapes = [shape_of(classifier, pictures[0]) for classifier in classifiers]
+    sizes = [attention_sizes(shape) for shape in shapes]
+    every, mean = (sum(size[kind] * len(of) for size, of in zip(sizes, moments, strict=True)) for kind in (0, 1))
+    every_head = every * len(pictures) <= EVERY_HEAD
+    shown = pictures if every_head else pictures[: max(1, MOST // mean)]
+    data = {
+        "pictures": [{"name": picture.name, "label": picture.label} for picture in shown],
+        "left_out": len(pictures) - len(shown),
+        "every_head": every_head,
+        "runs": [
+            {"shape": shape, **numbers_of(classifier, of, shown, every_head=every_head)}
+            for classifier, shape, of in zip(classifiers, shapes, moments, strict=True)
+        ],
+    }
+    return document(data, title=" and ".join(classifier.source for classifier in classifiers))
+
+
+def shape_of(classifier: Classifier, picture: Picture) -> dict[str, Any]:
+    model, spec = classifier.model, classifier.spec
+    with residual_stream(model) as stream:
+        maps = maps_of(model, normalised(classifier, picture.seen_by(classifier)))
+    tokens, width = stream[0].shape[1:]
+    return {
+        "size": spec.image_size, "channels": spec.in_channels, "grid": maps.rollout.size(1), "tokens": tokens,
+        "extra": tokens - 1 - maps.rollout[0].numel(), "width": width, "blocks": len(maps.attention),
+        "heads": maps.attention[0].size(1), "pools": pools_patches(model), "parameters": parameters_of(model),
+    }  # fmt: skip
+
+
+def attention_sizes(shape: dict[str, Any]) -> tuple[int, int]:
+    """Bytes of a picture's attention at one moment: of every head, and of their mean with what the classifier reads."""
+    blocks, heads, tokens = shape["blocks"], shape["heads"], shape["tokens"]
+    return blocks * heads * tokens**2, blocks * (tokens**2 + heads * tokens)
+
+
+def parameters_of(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def normalised(classifier: Classifier, pixels: np.ndarray) -> Tensor:
+    """uint8 (C, S, S) -> (1, C, S, S) on the model's device."""
+    return Pipeline(classifier.spec).normalise(torch.from_numpy(pixels[None])).to(classifier.device)
+
+
+def numbers_of(
+    classifier: Classifier, moments: Sequence[Moment], pictures: Sequence[Picture], *, every_head: bool
+) -> dict[str, Any]:
+    """All that the page knows of a model beside its shape, as JSON."""
+    seen = [picture.seen_by(classifier) for picture in pictures]
+    images = [normalised(classifier, pixels) for pixels in seen]
+    best, names = torch.cat([classifier.logits(image) for image in images]), list(classifier.class_names)
+    labels = [names.index(picture.label) if picture.label in names else None for picture in pictures]
+    classes = [shown_classes(row, label) for row, label in zip(best, labels, strict=True)]
+    return {
+        "name": classifier.source,
+        "model": classifier.config.name if classifier.config else type(classifier.model).__name__,
+        "class_names": names,
+        "classes": classes,
+        "labels": labels,
+        "pictures": [thumbnail(from_array(pixels.transpose(1, 2, 0), len(pixels)), 384) for pixels in seen],
+        "moments": [moment_numbers(moment, images, classes, every_head=every_head) for moment in moments],
+        "weights": weights_of(classifier.model, images),
+    }
+
+
+def shown_classes(logits: Tensor, label: int | None) -> list[int]:
+    """The likeliest classes in their own order, and always the label."""
+    order = logits.argsort(descending=True, stable=True).tolist()
+    if label is not None:
+        order.insert(0, order.pop(order.index(label)))
+    return sorted(order[:MOST_CLASSES])
+
+
+def moment_numbers(
+    moment: Moment, images: Sequence[Tensor], classes: Sequence[list[int]], *, every_head: bool
+) -> dict[str, Any]:
+    model = moment.load()
+    seen = [look(model, image, own, every_head=every_head) for image, own in zip(images, classes, strict=True)]
+    positions = position_embeddings(model)
+    alike = None if positions is None else pack(cosines(positions[1:]))
+    arrays = {name: pack(np.stack([of[name] for of in seen])) for name in seen[0]}
+    return {"name": moment.name, "share": moment.share, "positions": alike, **arrays}
+
+
+def look(model: nn.Module, image: Tensor, classes: list[int], *, every_head: bool) -> dict[str, np.ndarray]:
+    """One image (1, C, S, S) through a model in evaluation mode; `classes` are those whose logits are kept."""
+    with residual_stream(model) as stream:
+        maps = maps_of(model, image)
+    with torch.no_grad():
+        lens = logit_lens(model, image, stream)[:, 0].float()  # (L + 1, classes)
+    _, spoke = relevance(model, image)
+    attention, patches = torch.cat(maps.attention), patch_embeddings(model, stream)  # (L, H, T, T), (N, D)
+    arrays = {"rollout": shares(maps.rollout[0]), "relevance": shares(head_map(model, spoke)[0])}
+    if every_head:
+        arrays["attention"] = shares(attention)
+    else:
+        read = attention[:, :, 1:].mean(dim=2) if pools_patches(model) else attention[:, :, 0]
+        arrays |= {"attention": shares(attention.mean(dim=1, keepdim=True)), "read": shares(read)}
+    return arrays | {
+        "content": cosines(patches),
+        "norms": torch.cat(stream).float().norm(dim=-1).cpu().numpy(),  # (L + 1, T)
+        "lens": torch.cat([lens[:, classes], lens.logsumexp(dim=1, keepdim=True)], dim=1).cpu().numpy(),
+    }
+
+
+def patch_embeddings(model: nn.Module, stream: Sequence[Tensor]) -> Tensor:
+    """The patches (N, D) of one image as they enter the model, their learnt positions taken off again."""
+    first = 1 + getattr(model, "extra_tokens", 0)
+    patches, positions = stream[0][0, first:], position_embeddings(model)
+    return patches if positions is None or len(positions) != len(patches) + 1 else patches - positions[1:]
+
+
+def shares(values: Tensor) -> np.ndarray:
+    """Numbers from 0 to 1 as bytes of their square root: within 1/255, and the finer the smaller they are."""
+    return (255 * values.detach().float().clamp(0, 1).sqrt()).round().byte().cpu().numpy()
+
+
+def cosines(vectors: Tensor) -> np.ndarray:
+    """(N, D) -> the cosine of each pair (N, N), -1 to 1 as 0 to 255."""
+    unit = F.normalize(vectors.detach().float(), dim=1)
+    return (127.5 * ((unit @ unit.T).clamp(-1, 1) + 1)).round().byte().cpu().numpy()
+
+
+def weights_of(model: nn.Module, images: Sequence[Tensor]) -> dict[str, Any] | None:
+    """What the page needs to run a small ViT of this project itself, in half precision; None for any other model.
+
+    Its pictures begin as patch embeddings (B, N, D): however patches are made, they can be left out or change places.
+    """
+    if not isinstance(model, VisionTransformer) or parameters_of(model) > COMPUTED:
+        return None
+    tensors = {name: value for name, value in model.state_dict().items() if "embedding.patches" not in name}
+    with residual_stream(model) as stream, torch.no_grad():
+        model.forward_features(torch.cat(list(images)))
+    tensors["patches"] = stream[0][:, 1:] - model.embedding.positions[:, 1:]
+    return {
+        "pool": model.config.pool,
+        "eps": model.config.layer_norm_eps,
+        "tensors": {name: pack(value.detach().half().cpu().numpy()) for name, value in tensors.items()},
+    }
+
+
+def pack(array: np.ndarray) -> dict[str, Any]:
+    """Type, shape and content, which is compressed with the bytes of a number apart: the first ones are alike."""
+    apart = np.frombuffer(array.tobytes(), np.uint8).reshape(-1, array.itemsize).T
+    content = base64.b64encode(zlib.compress(apart.tobytes(), 9)).decode("ascii")
+    return {"type": array.dtype.name, "shape": array.shape, "packed": content}
+
+
+def document(data: dict[str, Any], *, title: str) -> str:
+    """The page, which may run its own script, show its own pictures, and ask for nothing."""
+    style, *scripts = ((FILES / name).read_text(encoding="utf-8") for name in ("page.css", "forward.js", "page.js"))
+    environment = Environment(loader=FileSystemLoader(FILES), autoescape=True, undefined=StrictUndefined)
+    return environment.get_template("page.html").render(
+        title=title,
+        style=Markup(style),
+        scripts=[Markup(script) for script in scripts],
+        script_sources=" ".join(map(source_of, scripts)),
+        style_source=source_of(style),
+        data=Markup(json.dumps(data).replace("<", r"\u003c")),  # no name may end the element
+    )
+
+
+def source_of(text: str) -> str:
+    """How a content policy names what may stand in the page."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,0 +1,587 @@
+// What the page shows of the numbers in it: one cursor (picture, moment, patch, block, head) for all views and runs.
+"use strict";
+
+const DATA = JSON.parse(document.getElementById("data").textContent);
+const RUNS = DATA.runs;
+const STOPS = [...new Set(RUNS.flatMap(run => run.moments.map(moment => moment.share)))].sort((a, b) => a - b);
+const MEAN = -1;  // in the place of a head's number: the mean over the heads
+const cursor = {picture: 0, stop: STOPS.length - 1, place: null, block: Infinity, head: MEAN};
+// `place`: [x, y] from 0 to 1 over the picture, so that runs of other grids follow; null: what the head reads.
+
+// ------------------------------------------------------------------ small parts
+
+const by = id => document.getElementById(id);
+const percent = share => `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`;
+const short = text => text.length > 24 ? text.slice(0, 23) + "…" : text;
+const numbers = count => [...Array(count).keys()];
+
+function element(kind, {className, text, parent, ...properties} = {}) {
+  const node = document.createElement(kind);
+  if (className) node.className = className;
+  if (text !== undefined) node.textContent = text;
+  for (const [name, value] of Object.entries(properties))
+    name.includes("-") || name === "role" ? node.setAttribute(name, value) : node[name] = value;
+  parent?.append(node);
+  return node;
+}
+
+function drawing(kind, attributes, parent, text) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", kind);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  if (text !== undefined) node.textContent = text;
+  parent?.append(node);
+  return node;
+}
+
+// Viridis, which rises evenly in lightness and is read alike by all eyes, between a few of its colours.
+const VIRIDIS = [[68, 1, 84], [72, 40, 120], [62, 74, 137], [49, 104, 142], [38, 130, 142], [31, 158, 137],
+  [53, 183, 121], [109, 205, 89], [180, 222, 44], [253, 231, 37]];
+const COLOURS = numbers(256).map(level => {
+  const place = level / 255 * (VIRIDIS.length - 1), low = Math.min(Math.floor(place), VIRIDIS.length - 2);
+  return VIRIDIS[low].map((value, i) => Math.round(value + (VIRIDIS[low + 1][i] - value) * (place - low)));
+});
+const LINES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];  // Okabe and Ito 2008
+
+// Values (N) on their grid, from `low` to `high`.
+function paint(canvas, values, low, high) {
+  const side = Math.round(Math.sqrt(values.length)), image = new ImageData(side, side);
+  canvas.width = canvas.height = side;
+  for (let i = 0; i < values.length; i++) {
+    const level = Math.round(255 * Math.min(1, Math.max(0, (values[i] - low) / (high - low || 1))));
+    image.data.set(COLOURS[level], 4 * i);
+    image.data[4 * i + 3] = 255;
+  }
+  canvas.getContext("2d").putImageData(image, 0, 0);
+}
+
+// ------------------------------------------------------------------ what the numbers say at the cursor
+
+// The last moment of a run that is not later than the slider; the first, where it has none so early.
+function momentOf(run) {
+  return run.moments.findLast(moment => moment.share <= STOPS[cursor.stop]) ?? run.moments[0];
+}
+const blockOf = run => Math.min(cursor.block, run.shape.blocks - 1);
+const headOf = run => Math.min(cursor.head, run.shape.heads - 1);
+
+// The number of the patch under the cursor in a run's own grid; null: what the head reads.
+function patchOf(run) {
+  const {grid} = run.shape;
+  if (!cursor.place) return null;
+  const [column, row] = cursor.place.map(share => Math.min(grid - 1, Math.floor(share * grid)));
+  return row * grid + column;
+}
+const spot = (run, patch) => `row ${Math.floor(patch / run.shape.grid) + 1}, column ${patch % run.shape.grid + 1}`;
+const reads = run => run.shape.pools ? "the mean of the patches" : "the class token";
+const asking = run => patchOf(run) === null ? reads(run) : `the patch in ${spot(run, patchOf(run))}`;
+
+// One picture's part of an array (B, ...): its values, and how far each axis of the rest reaches.
+function part(packed, picture = cursor.picture) {
+  const [, ...shape] = packed.shape, size = shape.reduce((product, side) => product * side, 1);
+  return {shape, values: packed.values.subarray(picture * size, (picture + 1) * size)};
+}
+
+// How much the token at the cursor takes of each token (T), in a block and head; null where the page does not hold it.
+function attentionRow(run, block, head) {
+  const moment = momentOf(run), {heads, tokens, extra, pools} = run.shape, patch = patchOf(run);
+  const whole = part(moment.attention), kept = whole.shape[1];
+  const share = code => (code / 255) ** 2, row = new Float32Array(tokens);
+  const addRow = (values, start, times) => { for (let t = 0; t < tokens; t++) row[t] += share(values[start + t]) / times; };
+  if (kept < heads && patch !== null && head !== MEAN) return null;
+  if (kept < heads && patch === null) {
+    const own = head === MEAN ? numbers(heads) : [head], read = part(moment.read).values;
+    for (const one of own) addRow(read, (block * heads + one) * tokens, own.length);
+    return row;
+  }
+  const own = head === MEAN || kept < heads ? numbers(kept) : [head];
+  const rows = patch !== null ? [1 + extra + patch] : pools ? numbers(tokens - 1).map(t => t + 1) : [0];
+  for (const one of own)
+    for (const asks of rows) addRow(whole.values, ((block * kept + one) * tokens + asks) * tokens, own.length * rows.length);
+  return row;
+}
+const patchesOf = (run, row) => row.subarray(1 + run.shape.extra);
+
+// Probabilities of the picture's classes after each block: rows of (block, class), by the classes that are kept.
+function lensOf(run) {
+  const {shape: [rows, columns], values} = part(momentOf(run).lens);
+  return numbers(rows).map(row => {
+    const logits = values.subarray(row * columns, (row + 1) * columns);
+    return [...logits.subarray(0, columns - 1)].map(logit => Math.exp(logit - logits[columns - 1]));
+  });
+}
+
+// ------------------------------------------------------------------ a picture to point at
+
+// The picture of a run with its grid and the cursor, and a map over it. `choose(patch)` is what a click or Enter does.
+class Stage {
+  constructor(parent, run, name, choose) {
+    this.run = run;
+    this.name = name;
+    this.root = element("div", {className: "stage", parent, tabIndex: 0, role: "application"});
+    this.image = element("img", {parent: this.root, alt: "", draggable: false});
+    this.map = element("canvas", {parent: this.root, className: "map"});
+    this.lines = element("div", {parent: this.root, className: "lines"});
+    this.lines.style.backgroundSize = `${100 / run.shape.grid}% ${100 / run.shape.grid}%`;
+    this.marker = element("div", {parent: this.root, className: "marker"});
+    this.marker.style.width = this.marker.style.height = `${100 / run.shape.grid}%`;
+    for (const kind of ["pointermove", "pointerdown"]) this.root.addEventListener(kind, event => this.point(event));
+    this.root.addEventListener("keydown", event => this.key(event, choose));
+    if (choose) this.root.addEventListener("click", () => choose(patchOf(run)));
+    this.caption = element("p", {parent, className: "caption"});
+  }
+
+  point({clientX, clientY}) {
+    const {left, top, width, height} = this.root.getBoundingClientRect();
+    const inside = value => Math.min(0.9999, Math.max(0, value));
+    moveTo([inside((clientX - left) / width), inside((clientY - top) / height)]);
+  }
+
+  key(event, choose) {
+    const steps = {ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1]}, {grid} = this.run.shape;
+    if (event.key === "Escape") moveTo(null);
+    else if (choose && (event.key === "Enter" || event.key === " ")) choose(patchOf(this.run));
+    else if (event.key in steps) {
+      const start = patchOf(this.run) ?? Math.floor(grid / 2) * (grid + 1), step = cursor.place ? steps[event.key] : [0, 0];
+      const place = [start % grid, Math.floor(start / grid)].map((value, axis) => value + step[axis]);
+      moveTo(place.map(value => (Math.min(grid - 1, Math.max(0, value)) + 0.5) / grid));
+    } else return;
+    event.preventDefault();
+  }
+
+  // `values` (N) lie over the picture, or nothing does.
+  show(caption, values, low = 0, high = values && Math.max(...values)) {
+    const {run} = this, patch = patchOf(run);
+    this.image.src = run.pictures[cursor.picture];
+    this.map.hidden = !values;
+    if (values) paint(this.map, values, low, high);
+    this.marker.hidden = patch === null;
+    if (patch !== null) {
+      this.marker.style.left = `${100 * (patch % run.shape.grid) / run.shape.grid}%`;
+      this.marker.style.top = `${100 * Math.floor(patch / run.shape.grid) / run.shape.grid}%`;
+    }
+    this.caption.textContent = caption;
+    this.root.setAttribute("aria-label", `${this.name}. ${caption} Arrow keys move from patch to patch.`);
+  }
+}
+
+// ------------------------------------------------------------------ the views: each is made once and then shown again
+
+// A view has `shape(run)`, a line about the shapes in this model; `build(parent, run)`, which returns what shows it
+// at the cursor; and `follows`: whether that depends on the patch, the block or the head.
+const VIEWS = {
+  patches: {
+    follows: true,
+    shape: ({size, channels, grid, width, tokens}) => `(1, ${channels}, ${size}, ${size}) → ${grid * grid} patches of ` +
+      `${size / grid} × ${size / grid} × ${channels} = ${(size / grid) ** 2 * channels} numbers → (1, ${grid * grid}, ` +
+      `${width}) → (1, ${tokens}, ${width}) with the class token`,
+    build(parent, run) {
+      const stage = new Stage(parent, run, "The picture and its patches");
+      return () => {
+        const lens = lensOf(run).at(-1), best = lens.indexOf(Math.max(...lens)), label = run.labels[cursor.picture];
+        const said = run.class_names[run.classes[cursor.picture][best]];
+        const truth = label === null ? "" : `, true: ${run.class_names[label]}`;
+        stage.show(`Taken for ${said} (${percent(lens[best])})${truth}. At the cursor: ${asking(run)}.`);
+      };
+    },
+  },
+
+  positions: {
+    follows: true,
+    shape: ({grid, width, tokens}) => `contents: (1, ${grid * grid}, ${width}); positions: (1, ${tokens}, ${width})`,
+    build(parent, run) {
+      const pair = element("div", {className: "pair", parent}), {grid} = run.shape, N = grid * grid;
+      const [content, position] = ["Likeness of content", "Likeness of position"].map(
+        name => new Stage(element("div", {parent: pair}), run, name));
+      return () => {
+        const moment = momentOf(run), patch = patchOf(run) ?? Math.floor(grid / 2) * (grid + 1);
+        const row = values => Float32Array.from(values.subarray(patch * N, (patch + 1) * N), code => code / 127.5 - 1);
+        const of = patchOf(run) === null ? `the patch in ${spot(run, patch)}, as none is chosen` : asking(run);
+        content.show(`Content like that of ${of}.`, row(part(moment.content).values), -1, 1);
+        if (moment.positions) position.show(`Position like that of ${of}.`, row(moment.positions.values), -1, 1);
+        else position.show("This model has no learned positions to show.", null);
+      };
+    },
+  },
+
+  attention: {
+    follows: true,
+    shape: ({width, heads, tokens, blocks}) => `${blocks} blocks; q, k, v each (1, ${heads}, ${tokens}, ` +
+      `${width / heads}), A (1, ${heads}, ${tokens}, ${tokens})`,
+    build(parent, run) {
+      const pair = element("div", {className: "pair", parent});
+      const stage = new Stage(element("div", {parent: pair}), run, "Attention");
+      const right = element("div", {parent: pair});
+      const cells = headButtons(right, run, [MEAN, ...numbers(run.shape.heads)], (block, head) => {
+        Object.assign(cursor, {block, head});
+        showAll({onlyFollowing: true});
+      });
+      const note = element("p", {className: "caption", parent: right});
+      return () => {
+        const block = blockOf(run), head = headOf(run), row = attentionRow(run, block, head);
+        const who = `${head === MEAN ? "the mean of the heads" : `head ${head + 1}`} of block ${block + 1}`;
+        if (row) stage.show(sentence(run, row, who), patchesOf(run, row));
+        else stage.show(`Of ${who} this page holds only what ${reads(run)} looks at: press Esc, or take the mean.`, null);
+        for (const [name, cell] of cells) {
+          const [ofBlock, ofHead] = name.split(",").map(Number), values = attentionRow(run, ofBlock, ofHead);
+          cell.firstChild.hidden = !values;
+          if (values) paint(cell.firstChild, patchesOf(run, values), 0, Math.max(...patchesOf(run, values)));
+          cell.setAttribute("aria-pressed", ofBlock === block && ofHead === head);
+        }
+        note.textContent = `Each small map: what ${asking(run)} looks at, scaled to its brightest patch.`;
+      };
+    },
+  },
+
+  flow: {
+    shape: ({tokens, grid}) => `R (${tokens}, ${tokens}); shown: the rows that the head reads, over ${grid} × ${grid} patches`,
+    build(parent, run) {
+      const pair = element("div", {className: "pair", parent});
+      const [rollout, relevance] = ["Rollout", "Relevance"].map(
+        name => new Stage(element("div", {parent: pair}), run, name));
+      return () => {
+        const of = name => Float32Array.from(part(momentOf(run)[name]).values, code => (code / 255) ** 2);
+        const lens = lensOf(run).at(-1), best = run.classes[cursor.picture][lens.indexOf(Math.max(...lens))];
+        const spoke = of("relevance"), name = run.class_names[best];
+        rollout.show(`Rollout: how much of each patch reaches ${reads(run)}.`, of("rollout"));
+        if (spoke.some(Boolean)) relevance.show(`Relevance: what spoke for ${name}.`, spoke);
+        else relevance.show(`Relevance: nothing spoke for ${name}; an untrained head is zero.`, null);
+      };
+    },
+  },
+
+  lens: {
+    shape: ({width, blocks}) => `(1, ${width}) → (1, classes), ${blocks + 1} times`,
+    build(parent, run) {
+      const chart = element("div", {parent, className: "chart"}), table = foldedTable(parent);
+      return () => {
+        const lens = lensOf(run), names = run.classes[cursor.picture].map(index => run.class_names[index]);
+        const label = run.classes[cursor.picture].indexOf(run.labels[cursor.picture]), last = lens.at(-1);
+        const order = numbers(names.length).sort((a, b) => last[b] - last[a]);
+        const shown = [...new Set([label, ...order].filter(index => index >= 0))].slice(0, LINES.length);
+        const lines = shown.map(index => ({name: names[index] + (index === label ? " (true)" : ""),
+          values: lens.map(row => row[index]), bold: index === label}));
+        plot(chart, lines, {high: 1, format: percent, title: "Probability after each block"});
+        fillTable(table, ["after block", ...order.map(index => names[index])],
+          lens.map((row, block) => [block, ...order.map(index => percent(row[index]))]));
+      };
+    },
+  },
+
+  stream: {
+    follows: true,
+    shape: ({tokens, width, blocks}) => `z (1, ${tokens}, ${width}), before the first block and after each of ${blocks}`,
+    build(parent, run) {
+      const pair = element("div", {className: "pair", parent}), left = element("div", {parent: pair});
+      const chart = element("div", {parent: left, className: "chart"}), table = foldedTable(left);
+      const stage = new Stage(element("div", {parent: pair}), run, "Length of each patch");
+      return () => {
+        const {shape: [rows, tokens], values} = part(momentOf(run).norms), first = 1 + run.shape.extra;
+        const states = numbers(rows).map(row => values.subarray(row * tokens, (row + 1) * tokens));
+        const mean = state => state.subarray(first).reduce((sum, value) => sum + value, 0) / (tokens - first);
+        const patch = patchOf(run), block = blockOf(run) + 1, ofPatches = states[block].subarray(first);
+        const lines = [{name: "class token", values: states.map(state => state[0])},
+          {name: "patches, mean", values: states.map(mean)}];
+        if (patch !== null) lines.push({name: "chosen patch", values: states.map(state => state[first + patch]), bold: true});
+        const format = value => value.toPrecision(3);
+        plot(chart, lines, {format, title: "Length of the tokens after each block"});
+        fillTable(table, ["after block", ...lines.map(line => line.name)],
+          states.map((_, state) => [state, ...lines.map(line => format(line.values[state]))]));
+        const [low, high] = [Math.min(...ofPatches), Math.max(...ofPatches)];
+        stage.show(`After block ${block}: lengths from ${format(low)} to ${format(high)}.`, ofPatches, Math.min(low, high / 2), high);
+      };
+    },
+  },
+
+  change: {
+    shape: ({parameters}) => `${parameters.toLocaleString("en")} parameters`,
+    build(parent, run) {
+      if (!run.weights) {
+        element("p", {parent, text: "This model is too large to be run in a page, or no ViT of this project: " +
+          "`--model vit_nano_8` or a vit_micro is computed here."});
+        return () => {};
+      }
+      return new Bench(parent, run).show;
+    },
+  },
+};
+
+function sentence(run, row, who) {
+  const patches = patchesOf(run, row), best = patches.indexOf(Math.max(...patches));
+  const asks = asking(run), extra = run.shape.extra ? `, ${percent(row.subarray(1, 1 + run.shape.extra).reduce((a, b) => a + b))} to registers` : "";
+  return `In ${who}, ${asks} looks most at ${spot(run, best)} (${percent(patches[best])}); ${percent(row[0])} go to the ` +
+    `class token${extra}.`;
+}
+
+// A button for each block (a row) and head (a column); arrow keys move among them. Returns them by "block,head".
+function headButtons(parent, run, heads, choose) {
+  const grid = element("div", {className: "heads", parent, role: "group", "aria-label": "Block and head"});
+  grid.style.gridTemplateColumns = `auto repeat(${heads.length}, minmax(0, 1fr))`;
+  element("span", {parent: grid, text: "block"});
+  for (const head of heads) element("span", {parent: grid, text: head === MEAN ? "mean" : head + 1, title: "head"});
+  const cells = new Map();
+  for (const block of numbers(run.shape.blocks)) {
+    element("span", {parent: grid, text: block + 1});
+    for (const head of heads) {
+      const name = `block ${block + 1}, ${head === MEAN ? "mean of the heads" : `head ${head + 1}`}`;
+      const cell = element("button", {parent: grid, type: "button", title: name, "aria-label": name, "aria-pressed": false});
+      cell.tabIndex = cells.size ? -1 : 0;
+      element("canvas", {parent: cell});
+      cell.addEventListener("click", () => choose(block, head));
+      cells.set(`${block},${head}`, cell);
+    }
+  }
+  grid.addEventListener("keydown", event => {
+    const all = [...cells.values()], steps = {ArrowLeft: -1, ArrowRight: 1, ArrowUp: -heads.length, ArrowDown: heads.length};
+    const next = all[all.indexOf(event.target) + steps[event.key]];
+    if (!(event.key in steps)) return;
+    event.preventDefault();
+    if (!next) return;
+    for (const cell of all) cell.tabIndex = cell === next ? 0 : -1;
+    next.focus();
+  });
+  return cells;
+}
+
+// ------------------------------------------------------------------ charts and tables
+
+// Lines {name, values, bold} over the blocks, from 0 to `high`.
+function plot(parent, lines, {title, format, high = Math.max(...lines.flatMap(line => line.values))}) {
+  const width = 340, height = 180, left = 40, bottom = 22, top = 8, steps = lines[0].values.length - 1;
+  const x = step => left + (width - left - 8) * step / steps;
+  const y = value => height - bottom - (height - bottom - top) * Math.min(1, value / high);
+  const described = lines.map(line => `${line.name} from ${format(line.values[0])} to ${format(line.values.at(-1))}`);
+  const svg = drawing("svg", {viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${title}: ${described.join("; ")}`});
+  for (const share of [0, 0.5, 1]) {
+    drawing("line", {x1: left, x2: width - 8, y1: y(share * high), y2: y(share * high), class: "rule"}, svg);
+    drawing("text", {x: left - 5, y: y(share * high) + 4, class: "end"}, svg, format(share * high));
+  }
+  for (const step of numbers(steps + 1))
+    if (step % Math.ceil(steps / 12) === 0) drawing("text", {x: x(step), y: height - 6, class: "middle"}, svg, step);
+  [...lines.entries()].reverse().forEach(([number, {values, bold, name}]) => {
+    const points = values.map((value, step) => `${x(step)},${y(value)}`).join(" "), stroke = LINES[number];
+    drawing("polyline", {points, stroke, class: bold ? "bold" : ""}, svg);
+    values.forEach((value, step) => {
+      const dot = drawing("circle", {cx: x(step), cy: y(value), r: bold ? 3 : 2.2, fill: stroke}, svg);
+      drawing("title", {}, dot, `${name}, after block ${step}: ${format(value)}`);
+    });
+  });
+  const legend = element("ul", {className: "legend"});
+  lines.forEach(({name, values}, number) => {
+    const item = element("li", {parent: legend, text: `${short(name)} ${format(values.at(-1))}`});
+    item.style.setProperty("--colour", LINES[number]);
+  });
+  parent.replaceChildren(element("p", {className: "caption", text: `${title} (0: before the first)`}), svg, legend);
+}
+
+function foldedTable(parent) {
+  const details = element("details", {parent});
+  element("summary", {parent: details, text: "the numbers"});
+  return element("table", {parent: element("div", {parent: details, className: "wide"})});
+}
+
+function fillTable(table, header, rows) {
+  table.replaceChildren();
+  const head = element("tr", {parent: element("thead", {parent: table})});
+  for (const text of header) element("th", {parent: head, text, scope: "col"});
+  const body = element("tbody", {parent: table});
+  for (const row of rows) {
+    const line = element("tr", {parent: body});
+    for (const text of row) element("td", {parent: line, text});
+  }
+}
+
+// ------------------------------------------------------------------ step 7: one's own forward pass
+
+// The controls of a run's changes, and the prediction with and without them.
+class Bench {
+  constructor(parent, run) {
+    this.run = run;
+    this.show = () => this.compute();
+    const pair = element("div", {className: "pair", parent}), left = element("div", {parent: pair});
+    this.stage = new Stage(left, run, "Patches to leave out", patch => this.drop(patch));
+    this.stage.root.classList.add("changed");
+    const buttons = element("p", {className: "buttons", parent: left});
+    const button = (text, act) => element("button", {parent: buttons, type: "button", text}).addEventListener("click", act);
+    button("shuffle patches", () => { this.change.order = shuffled(this.run.shape.grid ** 2); this.compute(); });
+    button("put all back", () => { this.reset(); this.compute(); });
+    const label = element("label", {parent: buttons, text: " positions"});
+    this.positions = element("input", {type: "checkbox"});
+    label.prepend(this.positions);
+    this.positions.addEventListener("change", () => { this.change.positions = this.positions.checked; this.compute(); });
+    const right = element("div", {parent: pair});
+    this.bars = element("div", {parent: right, className: "bars"});
+    element("p", {parent: right, className: "caption", text: "Heads: press one to turn it off or on."});
+    this.cells = headButtons(right, run, numbers(run.shape.heads), (block, head) => this.turn(`${block},${head}`));
+    this.reset();
+  }
+
+  reset() {
+    const order = numbers(this.run.shape.grid ** 2);
+    this.change = {order, dropped: new Set(), off: new Set(), positions: true};
+    this.positions.checked = true;
+  }
+
+  drop(patch) {
+    const {dropped, order} = this.change;
+    if (patch === null) return;
+    if (!dropped.delete(patch) && dropped.size < order.length - 1) dropped.add(patch);  // one patch stays
+    this.compute();
+  }
+
+  turn(name) {
+    if (!this.change.off.delete(name)) this.change.off.add(name);
+    this.compute();
+  }
+
+  compute() {
+    const {run, change} = this, {picture} = cursor, classes = run.classes[picture];
+    const untouched = {order: numbers(change.order.length), dropped: new Set(), off: new Set(), positions: true};
+    const [before, after] = [untouched, change].map(one => softmax(forward(run.weights, run.shape, picture, one)));
+    const order = [...classes].sort((a, b) => Math.max(before[b], after[b]) - Math.max(before[a], after[a])).slice(0, 6);
+    this.bars.replaceChildren(...order.map(index => bar(run.class_names[index], before[index], after[index])));
+    const said = values => values.indexOf(Math.max(...values));
+    const left = `${change.dropped.size} of ${change.order.length} patches left out, ${change.off.size} heads off`;
+    const verdict = said(before) === said(after) ? `still ${run.class_names[said(after)]}`
+      : `${run.class_names[said(before)]} becomes ${run.class_names[said(after)]}`;
+    this.stage.show(`${left}: ${verdict} (${percent(after[said(after)])}).`);
+    for (const [name, cell] of this.cells) cell.setAttribute("aria-pressed", !change.off.has(name));
+    drawChanged(this.stage, run, change);
+  }
+}
+
+// The picture with its patches where they are now, those left out empty.
+function drawChanged(stage, run, {order, dropped}) {
+  const {image, map} = stage, {grid} = run.shape, draw = () => {
+    const side = image.naturalWidth / grid, context = map.getContext("2d");
+    map.hidden = false;
+    map.width = map.height = image.naturalWidth;
+    for (const place of numbers(order.length)) {
+      const at = number => [number % grid * side, Math.floor(number / grid) * side];
+      if (!dropped.has(place)) context.drawImage(image, ...at(order[place]), side, side, ...at(place), side, side);
+    }
+  };
+  image.complete && image.naturalWidth ? draw() : image.addEventListener("load", draw, {once: true});
+}
+
+function bar(name, before, after) {
+  const row = element("div", {className: "bar"});
+  element("span", {parent: row, className: "name", text: short(name), title: name});
+  const track = element("span", {parent: row, className: "track"});
+  element("span", {parent: track, className: "before"}).style.width = `${100 * before}%`;
+  element("span", {parent: track, className: "after"}).style.width = `${100 * after}%`;
+  element("span", {parent: row, className: "value", text: `${percent(before)} → ${percent(after)}`});
+  return row;
+}
+
+function softmax(logits) {
+  const most = Math.max(...logits), powers = [...logits].map(logit => Math.exp(logit - most));
+  const sum = powers.reduce((total, power) => total + power);
+  return powers.map(power => power / sum);
+}
+
+function shuffled(count) {
+  const order = numbers(count);
+  for (let i = count - 1; i > 0; i--) {
+    const j = Math.floor(Math.random() * (i + 1));
+    [order[i], order[j]] = [order[j], order[i]];
+  }
+  return order;
+}
+
+// ------------------------------------------------------------------ the cursor, and the page as a whole
+
+const shown = [];  // {show, follows} of each view of each run
+let waiting = false;
+
+function showAll({onlyFollowing = false} = {}) {
+  for (const {show, follows} of shown) if (follows || !onlyFollowing) show();
+}
+
+// Many moves of a pointer come between two frames: the last is shown.
+function moveTo(place) {
+  cursor.place = place;
+  if (waiting) return;
+  waiting = true;
+  requestAnimationFrame(() => {
+    waiting = false;
+    showAll({onlyFollowing: true});
+    by("said").textContent = RUNS.map(run => {
+      const row = attentionRow(run, blockOf(run), headOf(run));
+      return row ? sentence(run, row, `block ${blockOf(run) + 1}`) : "";
+    }).join(" ");
+  });
+}
+
+function buildControls() {
+  by("title").textContent = RUNS.map(run => run.name).join(" beside ");
+  const left = DATA.left_out ? ` ${DATA.left_out} more are left out, to keep this file small.` : "";
+  const kept = DATA.every_head ? "" : " Of single heads it holds what the head reads; of every patch the mean over heads.";
+  by("about").textContent = RUNS.map(run => `${run.model}, ${run.class_names.length} classes`).join("; ") + "." + left + kept;
+  DATA.pictures.forEach(({name, label}, number) => {
+    const text = label === null ? name : `${label}: ${name}`;
+    const button = element("button", {parent: by("pictures"), type: "button", role: "radio", title: text, "aria-label": text});
+    element("img", {parent: button, alt: "", src: RUNS[0].pictures[number]});
+    button.addEventListener("click", () => choosePicture(number));
+  });
+  by("pictures").addEventListener("keydown", event => {
+    const step = {ArrowLeft: -1, ArrowRight: 1}[event.key];
+    if (!step) return;
+    event.preventDefault();
+    choosePicture((cursor.picture + step + DATA.pictures.length) % DATA.pictures.length);
+    by("pictures").children[cursor.picture].focus();
+  });
+  const slider = by("moment");
+  slider.max = STOPS.length - 1;
+  slider.value = cursor.stop;
+  slider.disabled = STOPS.length === 1;
+  slider.addEventListener("input", () => {
+    cursor.stop = Number(slider.value);
+    showMoment();
+    showAll();
+  });
+  addEventListener("keydown", event => { if (event.key === "Escape") moveTo(null); });
+}
+
+function choosePicture(number) {
+  cursor.picture = number;
+  [...by("pictures").children].forEach((button, place) => {
+    button.setAttribute("aria-checked", place === number);
+    button.tabIndex = place === number ? 0 : -1;
+  });
+  showAll();
+}
+
+function showMoment() {
+  const names = [...new Set(RUNS.map(run => momentOf(run).name))];
+  by("when").textContent = names.join("; ") + (STOPS.length === 2 ? " (this run kept no weights in between)" : "");
+  by("moment").setAttribute("aria-valuetext", by("when").textContent);
+}
+
+function buildViews() {
+  for (const [name, {shape, build, follows}] of Object.entries(VIEWS)) {
+    const parent = by(name).querySelector(".runs");
+    for (const run of RUNS) {
+      const panel = element("article", {className: "run", parent});
+      if (RUNS.length > 1) element("h3", {parent: panel, text: run.name});
+      element("p", {className: "shapes", parent: panel, text: shape(run.shape)});
+      shown.push({show: build(panel, run), follows});
+    }
+  }
+}
+
+// Everything that was packed, wherever it is.
+async function unpackAll(node) {
+  for (const [name, value] of Object.entries(node))
+    if (value?.packed) node[name] = await unpack(value);
+    else if (value && typeof value === "object") await unpackAll(value);
+}
+
+async function start() {
+  buildControls();
+  await unpackAll(RUNS);
+  buildViews();
+  showMoment();
+  choosePicture(0);
+  document.body.dataset.ready = "yes";
+}
+
+start();

@@ -1,0 +1,204 @@
+"""The page of a model as it learned: its numbers are those of the pass that predicts, and a browser works with it."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from ignite.engine import Engine, Events
+from small_run import call, few_digits, make_run, photo, stir
+from torchvision.models import VisionTransformer as Torchvision
+
+from inference import page
+from inference.classifier import Classifier, open_classifier
+from inference.moments import moments_of
+from trainers.assembly import Run
+from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.run import train
+from vit.attention_maps import attention_weights, head_map, relevance, rollout
+from vit.config import ImageSpec, ModelConfig, ViTConfig
+from vit.huggingface import HuggingFaceClassifier
+from vit.model import VisionTransformer
+
+TINY = ViTConfig(image_size=16, patch_size=4, embed_dim=32, depth=3, num_heads=4, num_classes=12)
+
+
+def with_registers():
+    import transformers
+
+    config = transformers.Dinov2WithRegistersConfig(
+        image_size=16, patch_size=4, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_register_tokens=2,
+        num_labels=12,
+    )  # fmt: skip
+    return HuggingFaceClassifier(transformers.Dinov2WithRegistersForImageClassification(config), options={})
+
+
+MODELS = {
+    "class token": lambda: VisionTransformer(TINY),
+    "mean": lambda: VisionTransformer(replace(TINY, pool="mean", patch_embedding="stem")),
+    "mean_norm": lambda: VisionTransformer(replace(TINY, pool="mean_norm", representation_size=24, qkv_bias=False)),
+    "torchvision": lambda: Torchvision(16, 4, num_layers=3, num_heads=4, hidden_dim=32, mlp_dim=64, num_classes=12),
+    "registers": with_registers,
+}
+NAMES = ("</script><b>a", *map(str, range(1, 12)))
+
+
+def classifier_of(kind: str) -> Classifier:
+    torch.manual_seed(0)
+    model = MODELS[kind]()
+    stir(model)
+    return Classifier(kind, model.eval(), ImageSpec(image_size=16), NAMES)
+
+
+def pictures(count: int = 2) -> list[page.Picture]:
+    pixels = np.random.default_rng(0).integers(0, 256, (count, 3, 20, 24), dtype=np.uint8)
+    return [page.Picture(f"<i>{number}.png", NAMES[number], own) for number, own in enumerate(pixels)]
+
+
+def data_of(document: str) -> dict:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', document, re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def unpack(packed: dict) -> np.ndarray:
+    """As forward.js does it."""
+    kind = np.dtype(packed["type"])
+    apart = np.frombuffer(zlib.decompress(base64.b64decode(packed["packed"])), np.uint8)
+    return np.ascontiguousarray(apart.reshape(kind.itemsize, -1).T).view(kind).reshape(packed["shape"])
+
+
+def shares(packed: dict) -> torch.Tensor:
+    return torch.from_numpy((unpack(packed) / 255.0) ** 2)
+
+
+@pytest.mark.parametrize("every_head", [True, False])
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind == "registers" else kind for kind in MODELS]
+)
+def test_its_numbers_are_those_of_the_pass_that_predicts(kind, every_head, monkeypatch):
+    monkeypatch.setattr(page, "EVERY_HEAD", page.EVERY_HEAD if every_head else 0)
+    classifier = classifier_of(kind)
+    data = data_of(page.page_of([classifier], pictures()))
+    run = data["runs"][0]
+    (moment,) = run["moments"]
+    assert (data["every_head"], len(run["moments"]), run["shape"]["extra"]) == (
+        every_head,
+        1,
+        2 * (kind == "registers"),
+    )
+    for number, picture in enumerate(pictures()):
+        image = page.normalised(classifier, picture.seen_by(classifier))
+        logits, attention = attention_weights(classifier.model, image)
+        weights = torch.cat(attention).detach()  # (L, H, T, T)
+        near = {"rtol": 0, "atol": 1 / 255 + 1e-6, "check_dtype": False}
+        if every_head:
+            torch.testing.assert_close(shares(moment["attention"])[number], weights, **near)
+        else:
+            torch.testing.assert_close(shares(moment["attention"])[number, :, 0], weights.mean(dim=1), **near)
+            read = weights[:, :, 1:].mean(dim=2) if kind.startswith("mean") else weights[:, :, 0]
+            torch.testing.assert_close(shares(moment["read"])[number], read, **near)
+        flow = head_map(classifier.model, rollout(attention))[0].detach()
+        torch.testing.assert_close(shares(moment["rollout"])[number], flow, **near)
+        spoke = head_map(classifier.model, relevance(classifier.model, image)[1])[0]
+        torch.testing.assert_close(shares(moment["relevance"])[number], spoke, **near)
+        lens, classes = torch.from_numpy(unpack(moment["lens"])[number]), run["classes"][number]
+        assert number in classes
+        assert len(classes) == page.MOST_CLASSES
+        torch.testing.assert_close(lens[-1, :-1], logits[0, classes].detach(), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close((lens[-1, :-1] - lens[-1, -1]).exp(), logits.softmax(1)[0, classes].detach())
+        norms = unpack(moment["norms"])[number]
+        assert norms.shape == (4, run["shape"]["tokens"])
+        if kind == "class token":
+            tokens = classifier.model.embedding(image)
+            torch.testing.assert_close(torch.from_numpy(norms[0]), tokens.norm(dim=-1)[0].detach())
+            first = classifier.model.blocks[0](tokens)[0]
+            early = classifier.model.forward_head(classifier.model.norm(first))[0, classes]
+            torch.testing.assert_close(lens[1, :-1], early.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_names_with_markup_stay_text_and_the_policy_forbids_every_request():
+    document = page.page_of([replace(classifier_of("class token"), source="<img src=x>")], pictures())
+    assert "<img src=x>" not in document
+    assert "<b>a" not in document
+    assert data_of(document)["runs"][0]["class_names"][0] == NAMES[0]
+    policy = html.unescape(re.search(r'Policy" content="([^"]*)"', document)[1])
+    assert policy.startswith("default-src 'none'; img-src data:;")
+    assert "unsafe" not in policy
+    scripts = re.findall(r"<script>(.*?)</script>", document, re.DOTALL)
+    assert [page.source_of(script) in policy for script in scripts] == [True, True]
+    assert not re.search(r"https?://(?!www.w3.org/2000/svg)", document)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> tuple[Path, dict[str, dict[str, torch.Tensor]]]:
+    """A run of four epochs, and its weights before the first step and after each epoch."""
+    folder, weights = tmp_path_factory.mktemp("page"), {}
+    config = RunConfig(
+        model=ModelConfig(name="vit_micro_2"),
+        data=few_digits(labels_per_class=3, batch_size=30),
+        train=TrainConfig(epochs=4, device="cpu", seed=5),
+        output=OutputConfig(output_dir=folder, run_name="r"),
+    )
+
+    def watch(run: Run) -> None:
+        def keep(engine: Engine) -> None:
+            state = run.network.state_dict()
+            weights[engine.state.epoch] = {name: value.clone() for name, value in state.items()}
+
+        run.trainer.add_event_handler(Events.STARTED | Events.EPOCH_COMPLETED, keep)
+
+    return train(config, before_steps=watch).run_dir, weights
+
+
+def test_its_moments_are_the_model_as_it_was(trained):
+    run, weights = trained
+    moments = moments_of(open_classifier(str(run), device="cpu"))
+    assert [moment.name for moment in moments[:-1]] == ["untrained", *(f"after {epoch} epochs" for epoch in (1, 2, 3))]
+    assert [moment.share for moment in moments] == [0, 0.25, 0.5, 0.75, 1]
+    best = int(moments[-1].name.removeprefix("best: epoch "))
+    for epoch, moment in zip((0, 1, 2, 3, best), moments, strict=True):
+        in_half = moment.name.startswith("after")
+        for name, value in moment.load().state_dict().items():
+            expected = weights[epoch][name]
+            assert torch.equal(value, expected.half().float() if in_half else expected), (moment.name, name)
+
+
+def test_the_command_takes_the_runs_own_pictures_and_two_runs(trained, tmp_path, capsys):
+    run = str(trained[0])
+    code, out, err = call(capsys, "explain", run, "--page", "--device", "cpu")
+    assert (code, err) == (0, "")
+    path = Path(run, "explain", "page.html")
+    assert out.startswith(f"{path}: ")
+    assert path.stat().st_size < 3e6
+    data = data_of(path.read_text(encoding="utf-8"))
+    assert len(data["pictures"]) == 8
+    assert all(picture["label"] in map(str, range(10)) for picture in data["pictures"])
+    other, image = make_run(tmp_path / "other"), photo(tmp_path / "a.png")
+    command = ("explain", run, other, image, "--page", "--device", "cpu", "--output", tmp_path)
+    assert call(capsys, *command)[0] == 0
+    data = data_of((tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert [len(of["moments"]) for of in data["runs"]] == [5, 2]
+    assert data["pictures"] == [{"name": str(image), "label": None}]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--page", "--layer", "1"], "target and layer are chosen in the page"),
+        (["--page", "gone.png"], "cannot read image gone.png"),
+    ],
+)
+def test_a_mistake_gets_one_line(trained, capsys, words, message):
+    code, _, err = call(capsys, "explain", trained[0], *words, "--device", "cpu")
+    assert code in (2, 3)
+    assert message in err
+    assert err.count("\n") == 1

@@ -1,0 +1,61 @@
+"""The residual stream of a ViT: its tokens before and after each block, and what the head would say of them there."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vit.parts import parts
+
+
+@contextmanager
+def residual_stream(model: nn.Module) -> Iterator[list[Tensor]]:
+    """While entered, the list gets the tokens of a pass: before the first block, then after each, (B, T, D)."""
+    blocks, stream = parts(model).blocks, list[Tensor]()
+    handles = [blocks[0].register_forward_pre_hook(lambda _, given: stream.append(given[0]))]
+    handles += [
+        block.register_forward_hook(lambda _, given, output: stream.append(_tokens(output))) for block in blocks
+    ]
+    try:
+        yield stream
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def logit_lens(model: nn.Module, images: Tensor, stream: list[Tensor]) -> Tensor:
+    """What the head says of the tokens before the first block and after each, final norm and pooling applied: logits
+    (L + 1, B, classes), of which the last are the model's own (nostalgebraist 2020, "the logit lens").
+
+    `stream` is what `residual_stream` took of these `images`. The model's own end computes it, whatever it is made of:
+    the last block hands on all of the stream as one batch.
+    """
+
+    def hand_on(_module: nn.Module, _given: Any, output: Any) -> Any:
+        tokens = torch.cat(stream)
+        return (tokens, *output[1:]) if isinstance(output, tuple) else tokens
+
+    handle = parts(model).blocks[-1].register_forward_hook(hand_on)
+    try:
+        return model(images).unflatten(0, (len(stream), len(images)))
+    finally:
+        handle.remove()
+
+
+def position_embeddings(model: nn.Module) -> Tensor | None:
+    """The learnt positions (T, D) of one class token and a square grid of patches, the class token's first; None where
+    a model has none."""
+    for name, parameter in model.named_parameters():
+        if "pos" in name and parameter.dim() == 3 and parameter.size(0) == 1:
+            side = math.isqrt(max(parameter.size(1) - 1, 0))
+            if side > 0 and side * side == parameter.size(1) - 1:
+                return parameter.detach()[0]
+    return None
+
+
+def _tokens(output: Any) -> Tensor:
+    """A block returns its tokens, or a tuple that begins with them."""
+    return output[0] if isinstance(output, tuple) else output
