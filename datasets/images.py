@@ -3,8 +3,6 @@
 import math
 import os
 import warnings
-from io import BytesIO
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -39,9 +37,7 @@ def open_image(file: str | os.PathLike[str] | BinaryIO) -> Image.Image:
     """Pillow's image of a file, nothing decoded yet: only of FORMATS, and only what takes up to MOST_GB. Raises
     PIL.UnidentifiedImageError: none of these formats. PIL.Image.DecompressionBombError: too many pixels, or a line."""
     bytes_in_all = most_bytes()
-    if hasattr(file, "read_bytes") and not isinstance(file, Path):  # a member of a shard
-        file = BytesIO(file.read_bytes())
-    image = Image.open(file, formats=FORMATS)
+    image = Image.open(getattr(file, "opened", file), formats=FORMATS)  # the first of a member of a shard
     most = bytes_in_all // max(BYTES_PER_PIXEL.get(kind or "", 10) for kind in (image.format, image.mode))
     if math.prod(image.size) > most or max(image.size) > MAX_ASPECT * min(image.size):
         image.close()

@@ -13,6 +13,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from io import BytesIO
 from itertools import groupby, islice
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
@@ -45,6 +46,10 @@ class Member(NamedTuple):
 
     def read_bytes(self) -> bytes:
         return os.pread(_opened(self.shard).descriptor, self.size, self.offset)
+
+    @property
+    def opened(self) -> BytesIO:
+        return BytesIO(self.read_bytes())
 
     def stat(self) -> SimpleNamespace:
         return SimpleNamespace(st_size=self.size)
