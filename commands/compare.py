@@ -39,6 +39,9 @@ class Options(RunConfig):
     """Finished run directories to compare, in place of training new ones."""
     arms: Annotated[tuple[str, ...], tyro.conf.arg(metavar="ARM")] = ()
     """Models to compare, each as MODEL[,option=value...]: "vit_b_16,weights=none,trainable=last:4"."""
+    ladder: bool = False
+    """Compare the ways to fine-tune one pretrained model, which --arms may name: all of it, its head, the norms, LoRA
+    of rank 8, the last 4 blocks, and all of it after a linear probe."""
     seeds: int = 3
     """Runs per arm, with --seed and the numbers that follow it."""
     until_sure: bool = False
@@ -84,6 +87,8 @@ class Options(RunConfig):
             raise ValueError("minutes sets the epochs: leave out --epochs and --images-seen, or --minutes")
         if self.runs and self.arms:
             raise ValueError("runs and --arms: compare runs that are there, or train new ones, not both")
+        if self.ladder and (self.runs or len(self.arms) > 1):
+            raise ValueError("--ladder makes its own arms of one model: name that with --arms, or leave it out")
         if len(self.runs) == 1:
             raise ValueError(f"one run, {self.runs[0]}: there is nothing to compare it with")
 
@@ -107,6 +112,7 @@ def main(options: Options) -> int:
 
 def request_of(options: Options) -> Request:
     from comparison.arms import default_arms
+    from comparison.ladder import rungs
     from comparison.plan import Request, labels_of
 
     base, certainty = RunConfig(**sections(options)), certainty_of(options)
@@ -114,9 +120,12 @@ def request_of(options: Options) -> Request:
         base = replace(base, train=replace(base.train, max_minutes=None))  # of all runs, not of each
     if base.model.name != "auto":
         raise UsageError(f"--model {base.model.name}: compare takes its models from --arms")
+    texts = options.arms or default_arms(base.data.source)
+    if options.ladder:
+        texts = rungs(texts[-1] if options.arms else texts[1])
     return Request(
         base=base,
-        arms=tuple(parse_arm(text, base) for text in options.arms or default_arms(base.data.source)),
+        arms=tuple(parse_arm(text, base) for text in texts),
         seeds=certainty.max_seeds if certainty else options.seeds,
         certainty=certainty,
         labels=labels_of(options.labels) or (base.data.labels_per_class,),

@@ -224,7 +224,9 @@ def costs(arm: Arm) -> Costs:
 def gflops(run: Run) -> float | None:
     """Of one image's forward pass: 2 per multiply-add (see vit/summary.py). None for a model of another version."""
     try:
-        config = from_dict(ModelConfig, run.config["model"] | {"weights": "none", "weights_source": None})
+        config = from_dict(
+            ModelConfig, run.config["model"] | {"weights": "none", "weights_source": None, "trainable": "all"}
+        )
         return _flops(config, len(run.class_names)) / 1e9
     except (ValueError, ImportError, OSError):
         return None

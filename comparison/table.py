@@ -5,6 +5,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from comparison import ladder
 from comparison.certainty import power_line
 from comparison.results import ArmResult, ConditionResult, Pair
 from comparison.rising import RULE
@@ -153,8 +154,8 @@ def notes(comparison: Comparison, results: Results, *, marks: str = f"; {MARKS_E
 
 
 def verdicts(results: Results) -> list[str]:
-    """The sentences, each with its condition in front where there are several."""
-    return [
+    """The sentences, each with its condition in front where there are several; first what pays of one model's rungs."""
+    return [line for result in results if (line := ladder.sentence(result))] + [
         f"{result.condition.title}: {pair.sentence}" if len(results) > 1 else pair.sentence
         for result in results
         for pair in result.pairs
