@@ -21,6 +21,7 @@ COMMANDS = {
     "export": "write a model as safetensors, ONNX or pt2, checked against the original",
     "serve": "a page on this machine to try a model on",
     "check": "look for what is wrong with a set of images before you train on it",
+    "pack": "write a set of images as tar shards: few large files, quick to copy and to read",
     "summary": "print a model's layers: output shapes, parameters, GFLOPs",
 }
 

@@ -10,11 +10,14 @@ import torch
 from small_images import image_folder
 from small_run import call
 
-from datasets import build_dataloaders
+from datasets import build_dataloaders, packing
 from datasets.bundle import samples_of
 from datasets.config import DataConfig
 from datasets.errors import DataError
+from datasets.images import read_image, to_array
+from datasets.loaders import read_samples
 from datasets.sources.own_data import read_source
+from datasets.splits import _rows as split_table
 from vit.config import ImageSpec
 
 SPEC = ImageSpec(image_size=16)
@@ -177,3 +180,63 @@ def test_a_picture_in_a_shard_is_named_where_it_is_damaged(tmp_path, folder, cap
         samples_of(bundle).skipped[0].startswith(f"cannot read image {shards}/set-train-0.tar/cat00.jpg: not an image")
     )
     assert np.bincount(samples_of(bundle).splits + 2).tolist() == [1, 0, 12, 9]
+
+
+def packed(capsys, source, out):
+    code, text, error = call(capsys, "pack", source, out)
+    assert (code, error) == (0, ""), error
+    assert f"python main.py train --data {out}" in text
+    return out
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_what_pack_writes_is_the_set_and_twice_the_same_bytes(tmp_path, folder, capsys, monkeypatch):
+    monkeypatch.setattr(packing, "SHARD_BYTES", 3000)
+    table = "path,label\n" + "".join(f"{path},{path.parent.name} 1\n" for path in sorted(folder.glob("val/*/*")))
+    (tmp_path / "table.csv").write_text(table)  # absolute paths
+    for source in (folder, tmp_path / "table.csv"):
+        out = packed(capsys, source, tmp_path / f"{source.name} 1")
+        assert contents(out) == contents(packed(capsys, source, tmp_path / f"{source.name} 2"))
+        assert len(contents(out)) >= 4
+        configs = [DataConfig(source=str(where), workers=0) for where in (source, out)]
+        files, members = (samples_of(build_dataloaders(config, SPEC)) for config in configs)
+        assert members.class_names == files.class_names
+        assert members.labels.tolist() == files.labels.tolist()
+        assert members.splits.tolist() == files.splits.tolist()
+        assert [row.hash for row in split_table(files)] == [row.hash for row in split_table(members)]
+
+
+def test_keys_are_single_and_have_no_dot(tmp_path, folder, capsys):
+    picture = next(folder.glob("train/*/*")).read_bytes()
+    for name in ("a.1.jpg", "a.2.JPG", "a.jpg", "a.png", "b.gif.jpg"):
+        for label in ("x.y", "z"):
+            (tmp_path / "set" / label).mkdir(parents=True, exist_ok=True)
+            (tmp_path / "set" / label / name).write_bytes(picture)
+    out = packed(capsys, tmp_path / "set", tmp_path / "out")
+    samples = read_source(str(out), tmp_path).usable()
+    assert samples.class_names == ("x.y", "z")
+    assert list(samples.paths)[:5] == [
+        f"all-000000.tar/x_y/{name}" for name in ("a_1.jpg", "a_2.jpg", "a.jpg", "a-3.png", "b_gif.jpg")
+    ]
+
+
+@pytest.mark.slow
+def test_pixels_in_memory_are_packed_without_loss(tmp_path, capsys):
+    packed(capsys, "digits", tmp_path / "digits")
+    samples, digits = read_source(str(tmp_path / "digits"), tmp_path).usable(), read_samples(DataConfig())
+    assert samples.labels.tolist() == digits.labels.tolist()
+    for row in (0, 900, 1796):
+        assert (to_array(read_image(samples.file(row), channels=1))[0] == digits.pixels[row, :, :, 0]).all()
+
+
+def test_pack_leaves_nothing_half_written(tmp_path, folder, capsys):
+    broken = image_folder(tmp_path / "broken")
+    (broken / "val" / "dog" / "9.jpg").symlink_to(tmp_path / "nowhere")
+    code, _, error = call(capsys, "pack", broken, tmp_path / "out")
+    assert (code, error) == (3, f"error: cannot pack {broken}/val/dog/9.jpg: No such file or directory\n")
+    code, _, error = call(capsys, "pack", folder, broken)
+    assert (code, error) == (3, f"error: {broken} is there already: name a new folder\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["broken"]

@@ -1,0 +1,72 @@
+"""`pack`: any set of images as tar shards, which this program and others of the WebDataset convention read."""
+
+import io
+import os
+import tarfile
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+from tqdm import tqdm
+
+from datasets.bundle import SPLITS, UNSPLIT, Samples
+from datasets.errors import DataError
+from datasets.files import flush, folder_aside
+from datasets.images import IMAGE_EXTENSIONS, from_array
+from datasets.sources.shards import CLASS_NAMES
+
+SHARD_BYTES = 2**29  # pictures, about: few enough files to list, small enough to copy one
+
+
+def pack(samples: Samples, folder: Path) -> list[Path]:
+    """Write the new folder whole or not at all, pictures as they are, in the order of the set; returns its shards.
+    Equal sets make equal bytes. Raises DataError: `folder` is there already, or cannot be written."""
+    if folder.exists():
+        raise DataError(f"{folder} is there already: name a new folder")
+    used: set[str] = set()
+    try:
+        with folder_aside(folder) as aside, tqdm(total=len(samples), unit="image", disable=None) as progress:
+            (aside / CLASS_NAMES).write_text("\n".join(samples.class_names), encoding="utf-8")
+            for shard, rows in _shards(samples):
+                with tarfile.open(aside / shard, "x") as tar:
+                    for row in rows:
+                        _add(tar, samples, row, used)
+                        progress.update()
+                flush(aside / shard, os.O_RDWR)
+            aside.rename(folder)
+    except OSError as error:
+        raise DataError(f"cannot pack {error.filename or folder}: {error.strerror}") from error
+    return sorted(folder.glob("*.tar"))
+
+
+def _shards(samples: Samples) -> Iterator[tuple[str, list[int]]]:
+    """Name and samples of each shard, split by split."""
+    for code, split in ((UNSPLIT, "all"), *enumerate(SPLITS)):
+        rows = np.flatnonzero(samples.splits == code).tolist()
+        sizes = [
+            samples.file(row).stat().st_size if samples.pixels is None else samples.pixels[row].nbytes for row in rows
+        ]
+        numbers = np.cumsum(sizes) // SHARD_BYTES
+        for number, part in groupby(zip(numbers.tolist(), rows, strict=True), lambda pair: pair[0]):
+            yield f"{split}-{number:06}.tar", [row for _, row in part]
+
+
+def _add(tar: tarfile.TarFile, samples: Samples, row: int, used: set[str]) -> None:
+    """Picture and label: their key is the sample's path without dots, which end a key, and twice in none."""
+    path = PurePosixPath(samples.paths[row])
+    key = str(path.with_suffix("")).replace(".", "_").lstrip("/")
+    key = f"{key}-{row}" if key in used else key
+    used.add(key)
+    suffix = path.suffix.lower()
+    if samples.pixels is None:
+        content = samples.file(row).read_bytes()
+        suffix = suffix if suffix in (*IMAGE_EXTENSIONS, ".gif") else ".jpg"  # the decoder looks inside
+    else:
+        file = io.BytesIO()
+        from_array(samples.pixels[row], samples.pixels.shape[3]).save(file, "PNG")
+        content, suffix = file.getvalue(), ".png"
+    for name, data in ((f"{key}{suffix}", content), (f"{key}.cls", b"%d" % samples.labels[row])):
+        info = tarfile.TarInfo(name)  # no time, no owner
+        info.size = len(data)
+        tar.addfile(info, io.BytesIO(data))
