@@ -22,6 +22,7 @@ COMMANDS = {
     "serve": "a page on this machine to try a model on",
     "check": "look for what is wrong with a set of images before you train on it",
     "pack": "write a set of images as tar shards: few large files, quick to copy and to read",
+    "clean": "find labels that are likely wrong, and make a table without them",
     "summary": "print a model's layers: output shapes, parameters, GFLOPs",
 }
 

@@ -60,11 +60,11 @@ def read_rows(path: Path, needed: Sequence[str], *, what: str = "table") -> list
     missing = [name for name in needed if name not in header]
     if missing:
         raise DataError(f"{path} has the columns {', '.join(header)}; a {what} needs {', '.join(missing)} too")
-    whole = (map(_unguarded, row + [""] * (len(header) - len(row))) for row in rows if row)
+    whole = (map(unguarded, row + [""] * (len(header) - len(row))) for row in rows if row)
     return [dict(zip(header, row, strict=False)) for row in whole]
 
 
-def _unguarded(cell: str) -> str:
+def unguarded(cell: str) -> str:
     return cell[1:] if cell[:1] == "'" and _FORMULA.match(cell[1:]) else cell
 
 

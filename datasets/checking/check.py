@@ -15,7 +15,7 @@ import numpy as np
 from tqdm import tqdm
 
 from datasets.bundle import LEFT_OUT, Samples
-from datasets.checking.inspection import Inspection, inspect_files, inspect_pixels, wrong_extension
+from datasets.checking.inspection import Inspection, inspect_all, wrong_extension
 from datasets.checking.near_duplicates import LEAST_SIDE, THUMBNAIL_SIZE, near_duplicates
 from datasets.config import DATASETS, USUAL_COLUMNS, Columns, DataConfig
 from datasets.sources.archives import is_archive
@@ -103,10 +103,7 @@ def check(reading: Reading, *, workers: int = 0) -> CheckReport:
     """Inspect every picture that is not left out, and compare them all."""
     samples = reading.samples
     rows, pictures = _pictures(samples)
-    if samples.pixels is None:
-        stream = inspect_files([samples.file(row) for row in rows], workers=workers)
-    else:
-        stream = inspect_pixels(samples.pixels, rows)
+    stream = inspect_all(samples, rows, workers=workers)
     inspections = list(tqdm(stream, desc="check", total=len(rows), unit="image", disable=None, leave=False))
     findings = reading.problems + _own_findings(pictures, inspections)
     unique = _first_of_each(pictures, inspections, findings)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
+from datasets.bundle import Samples
 from datasets.checking.near_duplicates import THUMBNAIL_SIZE
 from datasets.images import from_array, open_image, to_mode, upright_size
 from datasets.processes import leave_signals_to_parent
@@ -49,6 +50,13 @@ class Inspection:
     """In pixels, as seen upright."""
     thumbnail: bytes = b""
     """32 x 32 grey values of the upright picture, row by row."""
+
+
+def inspect_all(samples: Samples, rows: Sequence[int], *, workers: int) -> Iterator[Inspection]:
+    """Yield one Inspection per chosen picture of a set, in order."""
+    if samples.pixels is not None:
+        return inspect_pixels(samples.pixels, rows)
+    return inspect_files([samples.file(row) for row in rows], workers=workers)
 
 
 def inspect_files(files: Sequence[Any], *, workers: int) -> Iterator[Inspection]:

@@ -16,6 +16,7 @@ from datasets.images import IMAGE_EXTENSIONS, is_image_name
 from datasets.sources.image_folder import list_folder
 from datasets.sources.problems import Problem
 from datasets.sources.reading import SPLIT_FOLDERS, Reading
+from datasets.text import unguarded
 
 TABLE_SUFFIXES = (".csv", ".tsv")
 USUAL = {
@@ -111,7 +112,7 @@ def _decode(content: bytes, table: Path) -> tuple[str, str]:
 
 def _cell(cells: Sequence[str], column: int | None) -> str:
     """The text of a cell, kept as it is; empty where there is no such column, or only space in it."""
-    return cells[column] if column is not None and column < len(cells) and cells[column].strip() else ""
+    return unguarded(cells[column]) if column is not None and column < len(cells) and cells[column].strip() else ""
 
 
 def column_names(role: str, columns: Columns) -> tuple[str, ...]:

@@ -1,0 +1,145 @@
+"""`clean DATA`: which labels are likely wrong, by models that have not learnt from them; and a table without them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from datasets.config import Columns, DataConfig, Name
+from datasets.text import aligned, printable
+from trainers.config import OutputConfig, RunConfig, data_folder
+from vit.config import require_finite
+
+if TYPE_CHECKING:
+    from datasets.bundle import Samples
+    from datasets.suspects import Suspect
+
+SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Options:
+    """Find labels that are likely wrong, as models see it that have not learnt from them: a ranked list to decide on,
+    suspects.csv, and a table to train on, cleaned.csv. The images and their folders stay as they are, and so do the
+    labels of the test images. Given again, it takes the decisions from suspects.csv.
+    """
+
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME|PATH|RUN")]
+    """A folder, a CSV or TSV table, a zip, a built-in set; or a run of `train --folds K`, for its own predictions."""
+    review: bool = False
+    """Decide on a page of this machine: keep, relabel, drop, undo, by keys."""
+    data_root: Path = Path("data")
+    """Where built-in sets are found, or downloaded to."""
+    path_column: Name = None
+    """As for train: the column of a table that names the images."""
+    label_column: Name = None
+    """As for train: the column of a table that names the classes."""
+    on_bad_image: Literal["fail", "skip"] = "fail"
+    """As for train: an unreadable image ends the command, or is left out."""
+    folds: int = 5
+    """Parts of the images, each judged by models of the others."""
+    minutes: float | None = None
+    """Time for looking at the images with the weights at hand. Default: one, or more of over 2,000 images."""
+    output: Path | None = None
+    """Folder for the files. Default: clean/ in the folder of the runs on these images, runs/<data>."""
+    port: int = 7861
+    """TCP port of --review; 0 takes a free one."""
+
+    def __post_init__(self) -> None:
+        require_finite(self)
+        if self.folds < 2:
+            raise ValueError(f"folds={self.folds} must be at least 2")
+        if self.minutes is not None and self.minutes <= 0:
+            raise ValueError(f"minutes={self.minutes} must be greater than 0")
+        if not 0 <= self.port < 65_536:
+            raise ValueError(f"port={self.port} must lie in 0 to 65535")
+
+    @property
+    def of_run(self) -> bool:
+        return (Path(self.data) / "config.json").is_file()
+
+    @property
+    def folder(self) -> Path:
+        run = Path(self.data)
+        own = run.with_name(f"{run.name}_clean") if self.of_run else data_folder(OutputConfig(), self.data) / "clean"
+        return self.output or own
+
+    def config(self) -> RunConfig:
+        """The set, as training reads it: of a run, as its fold did."""
+        if self.of_run:
+            from trainers.run_directory import read_run_config
+
+            return read_run_config(Path(self.data))
+        columns = Columns(self.path_column, self.label_column)
+        return RunConfig(data=DataConfig(self.data, self.data_root, *columns, on_bad_image=self.on_bad_image))
+
+
+def main(options: Options) -> int:
+    """Look for suspects where no list of them is there, write the table that their decisions make, and review them."""
+    from comparison.clean import samples_of
+    from datasets.suspects import read_suspects, write_cleaned
+    from inference.label_issues import cleanlab_filter
+
+    table, config = options.folder / "suspects.csv", options.config()
+    if table.is_file():
+        samples = samples_of(config.data)
+        print(f"{table} is there: its decisions count; remove it to look anew")
+    else:
+        cleanlab_filter()  # where it is missing, that is said now
+        samples = look(options, config, table)
+    suspects = read_suspects(table, samples)
+    write_cleaned(options.folder / "cleaned.csv", samples, suspects)
+    print("\n".join(lines(options, config.data.source, samples, suspects)))
+    return 0
+
+
+def look(options: Options, config: RunConfig, table: Path) -> Samples:
+    """Judge all images, write what is doubtful, and say how many."""
+    from comparison import clean
+    from datasets.suspects import write_suspects
+
+    if options.of_run:
+        judged = clean.judge_folds(Path(options.data), config)
+    else:
+        judged = clean.judge_set(config, folds=options.folds, minutes=options.minutes)
+    suspects, of_test = (clean.suspects_of(judged, test=test) for test in (False, True))
+    options.folder.mkdir(parents=True, exist_ok=True)
+    write_suspects(options.folder / "test_suspects.csv", of_test)
+    if suspects:
+        clean.write_figure(options.folder / "suspects.png", judged.samples, suspects)
+    print(f"\n{judged.accuracy:.1%} of the labels are what models say that have not learnt from them")
+    if of_test:
+        print(f"{len(of_test)} test labels are doubtful, too, and stay: {options.folder / 'test_suspects.csv'}")
+    gained = clean.worth(judged, suspects)
+    if gained is not None:
+        by = f"{100 * gained.mean:+.1f} points ({100 * gained.low:.1f} to {100 * gained.high:.1f})"
+        print(f"learning without what is to be dropped changes the accuracy on {gained.images:,} test images by {by}")
+    write_suspects(table, suspects)  # last: where it is, all is
+    return judged.samples
+
+
+def lines(options: Options, source: str, samples: Samples, suspects: Sequence[Suspect]) -> Iterator[str]:
+    """The first suspects, how many there are of each kind, and what to do next."""
+    header = ("given", "suggested", "", "kind", "decision", "image")
+    rows = [
+        (s.label, s.suggested, f"{float(s.confidence):.0%}", s.kind, s.decision, printable(s.path))
+        for s in suspects[:SHOWN]
+    ]
+    if rows:
+        yield from ("", *aligned([header, *rows], left=(0, 1, 3, 4, 5)))
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in Counter(s.kind for s in suspects).items())
+    decisions = Counter(s.decision.partition(":")[0] for s in suspects)
+    share = len(suspects) / max(1, (samples.splits >= 0).sum())
+    yield f"\n{len(suspects):,} suspects ({share:.1%} of the images){': ' * bool(kinds)}{kinds}"
+    yield f"{'decide':>9}  in {options.folder}/suspects.csv, or: python main.py clean {options.data} --review"
+    made = ", ".join(f"{count:,} {decision}" for decision, count in decisions.items()) or "nothing to decide"
+    yield f"{'table':>9}  {options.folder}/cleaned.csv ({made})"
+    recipe = "--recipe finetune-small --seeds 3" + " --mirror no" * (not samples.mirror)
+    if (samples.splits == 2).any():
+        yield f"{'compare':>9}  on the same test images: python main.py train --data {source} {recipe}"
+        yield f"{'':>9}  python main.py train --data {options.folder}/cleaned.csv {recipe}"

@@ -1,0 +1,170 @@
+"""From a set of images to the labels in it that are likely wrong, and what it is worth to train without them."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from comparison.runs import read_run
+from comparison.statistics import PairedDifference, paired_difference
+from datasets.bundle import SPLITS, Samples
+from datasets.checking.copies import groups_of_copies
+from datasets.config import DataConfig
+from datasets.errors import DataError
+from datasets.files import write_bytes
+from datasets.images import to_array
+from datasets.loaders import split_samples
+from datasets.suspects import DROP, KEEP, Suspect, picture_of
+from figures.results import UNKNOWN, WRONG
+from figures.sheets import DIM, Tile, png, sheet, tile_picture
+from inference.label_issues import COPY, OUTLIER, WRONG_LABEL, label_issues
+from trainers.config import RunConfig
+from trainers.console import say
+from trainers.errors import ConfigError
+from trainers.out_of_fold import features_of_set, fitted, fold_of_each, out_of_fold
+from trainers.run_directory import as_data
+
+SHOWN = 24
+"""Suspects on the figure."""
+SECONDS_PER_IMAGE, LEAST_SECONDS = 0.03, 60.0
+"""What features may take where no time is given."""
+TEST = SPLITS.index("test")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """N images of a set, and what models say of each that have not learnt from it."""
+
+    samples: Samples
+    rows: NDArray[np.int64]
+    """Which of the samples they are."""
+    groups: NDArray[np.int64]
+    """Copies share a number."""
+    probabilities: NDArray[np.float64]
+    """(N, C)"""
+    features: NDArray[np.float32] | None = None
+    penalty: float = 0.0
+    """Of the models on the features."""
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        return self.samples.labels[self.rows].astype(np.int64)
+
+    @property
+    def in_test(self) -> NDArray[np.bool_]:
+        return self.samples.splits[self.rows] == TEST
+
+    @property
+    def accuracy(self) -> float:
+        """How often the most probable class is the label, the test images aside."""
+        return float((self.probabilities.argmax(axis=1) == self.labels)[~self.in_test].mean())
+
+
+def samples_of(data: DataConfig) -> Samples:
+    """The images with the splits that a run without folds would have. What a run names is read where it lies."""
+    with as_data() if data.fold else nullcontext():
+        return split_samples(replace(data, folds=None, fold=None))
+
+
+def judge_set(config: RunConfig, *, folds: int, minutes: float | None) -> Judged:
+    """By logistic regression on the frozen features of the best weights at hand, in folds that keep copies together.
+    Test images are judged, and never learnt from."""
+    images = int((samples_of(config.data).splits >= 0).sum())
+    seconds = 60 * minutes if minutes else max(LEAST_SECONDS, SECONDS_PER_IMAGE * images)
+    samples, rows, features = features_of_set(config, images=images, seconds=seconds)
+    groups = groups_of_copies(samples, rows, workers=os.cpu_count() or 1)
+    labels = samples.labels[rows].astype(np.int64)
+    fold = fold_of_each(labels, groups, folds=folds)
+    probabilities, penalty = out_of_fold(features, labels, fold, learns=samples.splits[rows] != TEST)
+    return Judged(samples, rows, groups, probabilities, features, penalty)
+
+
+def judge_folds(run_dir: Path, config: RunConfig) -> Judged:
+    """By the predictions that the runs of `train --folds K` left of the images they were not trained on; of test images
+    the mean over the runs. Raises ConfigError: the run is no fold of several. DataError: the images changed since."""
+    if config.data.fold is None or config.data.folds is None:
+        raise ConfigError(f"{run_dir} is not one of several folds: train --folds 5 leaves a prediction of every image")
+    base = run_dir.name.removesuffix(f"_fold{config.data.fold}")
+    folders = [run_dir.with_name(f"{base}_fold{fold}") for fold in range(1, config.data.folds + 1)]
+    samples = samples_of(config.data)
+    parts = [read_run(folder, split="val") for folder in folders]
+    if (samples.splits == TEST).any():
+        tests = [read_run(folder, split="test") for folder in folders]
+        mean = np.mean([run.probabilities for run in tests], axis=0)
+        parts.append(replace(tests[0], probabilities=mean))
+    place = {path: row for row, path in enumerate(samples.paths)}
+    paths = [path for part in parts for path in part.paths]
+    labels = np.concatenate([part.labels for part in parts])
+    rows = np.array([place.get(path, -1) for path in paths])
+    if parts[0].class_names != samples.class_names or (rows < 0).any() or (samples.labels[rows] != labels).any():
+        raise DataError(f"the images of {config.data.source} changed since {run_dir}: train the folds anew")
+    groups = groups_of_copies(samples, rows, workers=os.cpu_count() or 1)
+    _note_copies_across(groups, np.repeat(np.arange(len(parts)), [len(part.paths) for part in parts]))
+    return Judged(samples, rows, groups, np.concatenate([part.probabilities for part in parts]))
+
+
+def _note_copies_across(groups: NDArray[np.int64], parts: NDArray[np.int64]) -> None:
+    of_groups = np.unique(np.stack([groups, parts]), axis=1)[0]
+    apart = np.isin(groups, np.flatnonzero(np.bincount(of_groups) > 1)).sum()
+    if apart:
+        say(f"{apart:,} images have a copy in another fold: their models learnt from the copy", label="note")
+
+
+def suspects_of(judged: Judged, *, test: bool) -> list[Suspect]:
+    """The doubtful labels of the test images, or of all others; each with what is proposed."""
+    chosen = np.flatnonzero(judged.in_test == test)
+    features = None if judged.features is None else judged.features[chosen]
+    parts = judged.labels[chosen], judged.probabilities[chosen], judged.groups[chosen], features
+    names, paths = judged.samples.class_names, judged.samples.paths
+    return [
+        Suspect(
+            path=paths[judged.rows[chosen[issue.image]]],
+            label=names[judged.labels[chosen[issue.image]]],
+            suggested="" if issue.kind == OUTLIER else names[issue.suggested],
+            confidence=f"{judged.probabilities[chosen[issue.image], issue.suggested]:.4f}",
+            kind=issue.kind,
+            other="" if issue.other is None else paths[judged.rows[chosen[issue.other]]],
+            decision=KEEP if test or issue.kind not in (WRONG_LABEL, COPY) else DROP,
+            decided="",
+        )
+        for issue in (label_issues(*parts) if len(chosen) else [])
+    ]
+
+
+def worth(judged: Judged, suspects: Sequence[Suspect]) -> PairedDifference | None:
+    """How many more test images, of which no copy is learnt from, logistic regression gets right without what is to be
+    dropped. None: there are no features, or no test images."""
+    if judged.features is None or not judged.in_test.any():
+        return None
+    dropped = {suspect.path for suspect in suspects if suspect.decision == DROP}
+    learnt = ~np.isin(judged.groups, judged.groups[judged.in_test])
+    kept = learnt & np.array([judged.samples.paths[row] not in dropped for row in judged.rows])
+    labels, test = judged.labels, judged.in_test
+    before, after = (
+        fitted(judged.features[rows], labels[rows], judged.penalty).predict(judged.features[test]) == labels[test]
+        for rows in (learnt, kept)
+    )
+    return paired_difference(after[None], before[None])
+
+
+def write_figure(path: Path, samples: Samples, suspects: Sequence[Suspect]) -> None:
+    """The first suspects as a sheet of pictures."""
+    place = {name: row for row, name in enumerate(samples.paths)}
+    tiles = [
+        Tile(tile_picture(to_array(picture_of(samples, place[suspect.path]))), tuple(_caption(suspect)))
+        for suspect in suspects[:SHOWN]
+    ]
+    title = f"{samples.name}: {len(tiles)} of {len(suspects)} suspects, the likeliest first"
+    write_bytes(path, png(sheet(tiles, title=title, columns=6)))
+
+
+def _caption(suspect: Suspect) -> Iterator[tuple[str, str]]:
+    yield f"given {suspect.label}", UNKNOWN
+    if suspect.suggested:
+        yield f"rather {suspect.suggested} ({float(suspect.confidence):.0%})", WRONG
+    yield suspect.kind, DIM
+    yield suspect.path.rpartition("/")[2], DIM

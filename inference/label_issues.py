@@ -1,0 +1,90 @@
+"""Which labels are likely wrong, by what a model says of each image without having learnt from it: confident learning
+(Northcutt et al. 2021), which cleanlab does; beside it copies under two labels, and images that are like no others."""
+
+import warnings
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.neighbors import NearestNeighbors
+
+from vit.errors import imported
+
+WRONG_LABEL, TWO, COPY, OUTLIER = "wrong label", "two classes", "copy with another label", "outlier"
+SECOND, BOTH = 0.25, 0.8
+"""An image of two classes: the probability of its label, and of the two together, at least."""
+NEIGHBOURS = 10
+FENCE = 2.0
+"""So many interquartile ranges above the third quartile the logarithm of an outlier's distance lies: of a normal
+distribution 4 in 10,000 do (Tukey 1977 draws fences at 1.5 and 3)."""
+
+
+class Issue(NamedTuple):
+    """One doubtful label. Images and classes are numbers."""
+
+    image: int
+    kind: str
+    suggested: int
+    """The most probable class; of a copy the label of the other one."""
+    other: int | None = None
+    """Of a copy, one of those with the suggested label."""
+
+
+def cleanlab_filter() -> Any:
+    """Raises MissingPackage: cleanlab is not installed."""
+    return imported("cleanlab.filter", "clean needs cleanlab: pip install cleanlab==2.9.0")
+
+
+def label_issues(
+    labels: NDArray[np.int64],
+    probabilities: NDArray[np.float64],
+    groups: NDArray[np.int64],
+    features: NDArray[np.float32] | None = None,
+) -> list[Issue]:
+    """What is doubtful among N images, each once: copies first, then by how little probability their label has, then
+    outliers, which only `features` (N, D) tell. `probabilities` are (N, C); copies share a number in `groups`."""
+    issues: dict[int, Issue] = {}
+    for issue in (
+        *copies(labels, probabilities, groups),
+        *wrong_labels(labels, probabilities),
+        *([] if features is None else outliers(features, probabilities)),
+    ):
+        issues.setdefault(issue.image, issue)
+    return list(issues.values())
+
+
+def wrong_labels(labels: NDArray[np.int64], probabilities: NDArray[np.float64]) -> Iterator[Issue]:
+    """What cleanlab finds, in its order."""
+    if len(np.unique(labels)) < 2:
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="May not flag all label issues")
+        ranked = cleanlab_filter().find_label_issues(
+            labels, probabilities, return_indices_ranked_by="self_confidence", n_jobs=1
+        )
+    for image in ranked.tolist():
+        suggested, label = int(probabilities[image].argmax()), labels[image]
+        of_label, of_both = probabilities[image, label], probabilities[image, [label, suggested]].sum()
+        yield Issue(image, TWO if of_label >= SECOND and of_both >= BOTH else WRONG_LABEL, suggested)
+
+
+def copies(labels: NDArray[np.int64], probabilities: NDArray[np.float64], groups: NDArray[np.int64]) -> Iterator[Issue]:
+    """Images whose copies have another label, which on the average of them all is the more probable one."""
+    order = np.argsort(groups, kind="stable")
+    for group in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
+        given = np.unique(labels[group])
+        if len(given) > 1:
+            likely = int(given[probabilities[group].mean(axis=0)[given].argmax()])
+            other = int(group[labels[group] == likely][0])
+            yield from (Issue(int(image), COPY, likely, other) for image in group if labels[image] != likely)
+
+
+def outliers(features: NDArray[np.float32], probabilities: NDArray[np.float64]) -> Iterator[Issue]:
+    """Images whose nearest ones are far, by the angle between features, the farthest first."""
+    count = min(NEIGHBOURS, len(features) - 1)
+    distances, _ = NearestNeighbors(n_neighbors=count + 1, metric="cosine").fit(features).kneighbors(features)
+    scores = np.log(distances[:, 1:].mean(axis=1) + 1e-12)
+    low, high = np.percentile(scores, (25, 75))
+    for image in np.argsort(-scores)[: int((scores > high + FENCE * (high - low)).sum())]:
+        yield Issue(int(image), OUTLIER, int(probabilities[image].argmax()))

@@ -1,0 +1,172 @@
+"""`clean`: labels that are likely wrong, by models that have not learnt from them, and the table without them."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from small_run import call
+
+from datasets import DataConfig
+from datasets.bundle import SPLITS, PathTable, Samples
+from datasets.errors import DataError
+from datasets.loaders import split_samples
+from datasets.suspects import Suspect, cleaned, read_suspects, write_cleaned, write_suspects
+from datasets.text import read_rows
+from inference.label_issues import COPY, OUTLIER, label_issues
+from trainers.out_of_fold import fold_of_each, out_of_fold
+from vit.at_hand import at_hand
+
+pytest.importorskip("cleanlab", reason="requirements-extras.txt is not installed")
+
+RNG = np.random.default_rng(0)
+WRONG = ("train/cat/3.png", "train/dog/5.png", "test/cat/1.png")
+"""Files that hold a picture of the other class."""
+
+
+def blobs(count=300, classes=3, dimensions=8, wrong=0):
+    """Features in clouds, their labels, and how many first ones of these are wrong."""
+    truth = np.arange(count) % classes
+    features = np.random.default_rng(0).normal(size=(count, dimensions)).astype(np.float32)
+    features[np.arange(count), truth] += 4
+    labels = truth.copy()
+    labels[:wrong] = (truth[:wrong] + 1) % classes
+    return features, labels.astype(np.int64)
+
+
+def judged(wrong=0):
+    features, labels = blobs(wrong=wrong)
+    folds = fold_of_each(labels, np.arange(len(labels)), folds=5)
+    return features, labels, out_of_fold(features, labels, folds, np.ones(len(labels), bool))[0]
+
+
+def test_wrong_labels_are_those_that_cleanlab_finds_in_its_order():
+    from cleanlab.filter import find_label_issues
+
+    _, labels, probabilities = judged(wrong=15)
+    issues = label_issues(labels, probabilities, np.arange(len(labels)))
+    ours = [issue.image for issue in issues]
+    assert ours == find_label_issues(labels, probabilities, return_indices_ranked_by="self_confidence").tolist()
+    assert set(range(15)) <= set(ours)
+    assert [issue.suggested for issue in issues] == probabilities[ours].argmax(axis=1).tolist()
+
+
+def test_each_image_is_left_out_once_with_all_its_copies_and_each_class_is_spread():
+    labels = np.repeat([0, 1, 2], (50, 30, 4))
+    groups = np.arange(84)
+    groups[40:50] = 40
+    folds = fold_of_each(labels, groups, folds=4)
+    assert set(folds) == {0, 1, 2, 3}
+    assert len(set(folds[40:50])) == 1
+    counts = np.array([np.bincount(folds[labels == label], minlength=4) for label in (1, 2)])
+    assert (np.ptp(counts, axis=1) <= 1).all()
+    with pytest.raises(DataError, match="no class has two different images"):
+        fold_of_each(np.array([0, 0, 1]), np.array([0, 0, 1]), folds=5)
+
+
+def test_no_label_of_an_image_s_own_fold_and_of_no_test_image_changes_its_probabilities():
+    features, labels = blobs()
+    folds = fold_of_each(labels, np.arange(len(labels)), folds=5)
+    learns = np.arange(len(labels)) % 7 != 0
+    before = out_of_fold(features, labels, folds, learns)[0]
+    other = np.where((folds == 3) | ~learns, (labels + 1) % 3, labels)
+    assert (out_of_fold(features, other, folds, learns)[0][folds == 3] == before[folds == 3]).all()
+
+
+def test_a_class_that_the_other_folds_do_not_have_is_not_doubted():
+    features, labels = blobs()
+    labels[0] = 3
+    folds = fold_of_each(labels, np.arange(len(labels)), folds=5)
+    assert out_of_fold(features, labels, folds, np.ones(len(labels), bool))[0][0].tolist() == [0, 0, 0, 1]
+
+
+def test_copies_under_two_labels_come_first_and_what_is_like_nothing_else_last():
+    features, labels, probabilities = judged(wrong=3)
+    groups = np.arange(len(labels))
+    groups[10], labels[10] = 40, (labels[40] + 1) % 3
+    features[77] = -20 * np.eye(8)[7]
+    issues = label_issues(labels, probabilities, groups, features)
+    assert issues[0][:2] == (10, COPY)
+    assert (issues[0].suggested, issues[0].other) == (labels[40], 40)
+    assert next(issue.image for issue in issues if issue.kind == OUTLIER) == 77
+    assert issues[-1].kind == OUTLIER
+
+
+def small_samples(names, class_names=("<b>a", "=b")):
+    count = len(names)
+    pixels = RNG.integers(0, 255, (count, 8, 8, 1), dtype=np.uint8)
+    labels, splits = np.arange(count, dtype=np.int32) % 2, np.array([0, 0, 1, 2] * count, np.int8)[:count]
+    return Samples("set", class_names, PathTable(names), labels, splits, pixels=pixels)
+
+
+def suspect_of(samples, row, decision, **changes):
+    values = {"suggested": "=b", "confidence": "0.9", "kind": "wrong label", "other": "", "decided": ""} | changes
+    return Suspect(samples.paths[row], samples.class_names[samples.labels[row]], decision=decision, **values)
+
+
+def test_decisions_come_back_as_they_were_written_and_make_the_table_to_train_on(tmp_path):
+    samples = small_samples(["=1+1", 'a,\n"b"', "<img src=x>", "test", "ü", "plain"])
+    decisions = ("relabel:=b", "drop", "keep", "drop")
+    suspects = [suspect_of(samples, row, decision) for row, decision in enumerate(decisions)]
+    write_suspects(tmp_path / "suspects.csv", suspects)
+    assert read_suspects(tmp_path / "suspects.csv", samples) == suspects
+    rows = list(cleaned(samples, suspects))
+    assert [row[1:] for row in rows] == [
+        ("=b", "train", "was <b>a; wrong label, =b 90%"), ("<b>a", "val", ""), ("=b", "test", ""),
+        ("<b>a", "train", ""), ("=b", "train", ""),
+    ]  # fmt: skip
+    write_cleaned(tmp_path / "cleaned.csv", samples, suspects)
+    back = split_samples(DataConfig(str(tmp_path / "cleaned.csv")))
+    assert [back.class_names[label] for label in back.labels] == [row[1] for row in rows]
+    assert [SPLITS[split] for split in back.splits] == [row[2] for row in rows]
+    kept = [row for row in range(6) if row != 1]
+    pictures = [np.asarray(Image.open(back.file(place))) for place in range(len(back))]
+    assert all((picture == samples.pixels[row, :, :, 0]).all() for picture, row in zip(pictures, kept, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("decision", "message"),
+    [("relabel:bb", "'relabel:bb' names no class"), ("delete", "'delete' is not keep, drop or relabel:NAME")],
+)
+def test_a_decision_that_is_none_is_refused_by_name(tmp_path, decision, message):
+    samples = small_samples(["1", "2"])
+    write_suspects(tmp_path / "s.csv", [suspect_of(samples, 0, decision)])
+    with pytest.raises(DataError, match=message):
+        read_suspects(tmp_path / "s.csv", samples)
+
+
+@pytest.fixture
+def cats_and_dogs(tmp_path, monkeypatch):
+    """Dark cats and bright dogs, some of them in the wrong folder."""
+    monkeypatch.setattr("trainers.weights_at_hand.at_hand", lambda: [next(at_hand())])
+    monkeypatch.chdir(tmp_path)
+    for split, count in (("train", 16), ("val", 4), ("test", 6)):
+        for label in ("cat", "dog"):
+            for number in range(count):
+                path = tmp_path / "pets" / split / label / f"{number}.png"
+                bright = (label == "dog") != (path.relative_to(tmp_path / "pets").as_posix() in WRONG)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(RNG.integers(0, 100, (28, 28, 3), dtype=np.uint8) + np.uint8(150 * bright)).save(path)
+    return tmp_path / "pets"
+
+
+def test_planted_wrong_labels_are_found_and_the_images_stay_as_they_are(cats_and_dogs, capsys):
+    before = {path: hashlib.sha256(path.read_bytes()).digest() for path in cats_and_dogs.rglob("*.png")}
+    code, out, _ = call(capsys, "clean", "pets")
+    assert code == 0
+    table = Path("runs/pets/clean/suspects.csv")
+    found = read_rows(table, ("path", "kind", "decision"))
+    assert {row["path"] for row in found if row["kind"] == "wrong label"} == set(WRONG[:2])
+    assert [row["path"] for row in read_rows(table.with_name("test_suspects.csv"), ("path",))] == [WRONG[2]]
+    assert "1 test labels are doubtful, too, and stay" in out
+    samples = split_samples(DataConfig("runs/pets/clean/cleaned.csv"))
+    assert len(samples) == 52 - sum(row["decision"] == "drop" for row in found)
+    assert any(path.endswith(WRONG[2]) for path in samples.paths)
+    assert {path: hashlib.sha256(path.read_bytes()).digest() for path in cats_and_dogs.rglob("*.png")} == before
+    table.write_text(table.read_text(encoding="utf-8").replace("drop", "relabel:dog", 1), encoding="utf-8")
+    code, out, _ = call(capsys, "clean", "pets")
+    assert code == 0
+    assert "its decisions count" in out
+    assert "relabel" in out
+    assert len(split_samples(DataConfig("runs/pets/clean/cleaned.csv"))) == len(samples) + 1

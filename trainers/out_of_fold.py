@@ -1,0 +1,99 @@
+"""What a model says of images that it has not learnt from, for every image of a set: logistic regression in folds, on
+the frozen features of the weights at hand that suit the set best."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+from sklearn.model_selection import StratifiedKFold
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from datasets.bundle import Samples, samples_of
+from datasets.errors import DataError
+from trainers.config import RunConfig
+from trainers.console import duration, say
+from trainers.errors import ConfigError
+from trainers.job import prepare, with_cached_features
+from trainers.plans import filled_in
+from trainers.weights_at_hand import MOST_IMAGES, rank
+
+PENALTIES = (0.001, 0.01, 0.1, 1.0)
+"""Of logistic regression (scikit-learn's C), the strongest first; the features have deviation 1."""
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+def features_of_set(config: RunConfig, *, images: int, seconds: float) -> tuple[Samples, Ints, NDArray[np.float32]]:
+    """A set, which of its samples are in use, and what a frozen backbone makes of these, (N, D): that of the weights
+    that suit the training images best, by one look at up to 3,000 with each that the time for all `images` allows for.
+    Raises ConfigError: it is too short for any."""
+    looked_at = min(images, MOST_IMAGES)
+    share = looked_at / (images + looked_at) if images > MOST_IMAGES else 1.0  # features of fewer are kept
+    say(f"looking at {images:,} images with the weights at hand, for at most {duration(seconds)}", label="features")
+    ranking = rank(config, seconds=seconds * share)
+    if not ranking:
+        raise ConfigError(f"{duration(seconds)} are too short for any of the weights at hand: give more --minutes")
+    wanted = ranking[0].seconds * images / looked_at
+    say(f"taking {ranking[0].name}, for about {duration(wanted)}", label="features")
+    job, line = with_cached_features(prepare(filled_in(config, ranking[0].options)))
+    say(line, label="features")
+    sets: list[Any] = [loader.dataset for loader in job.data.dataloaders.values()]
+    rows, values = (np.concatenate(parts) for parts in ([s.images.indices for s in sets], [s.features for s in sets]))
+    order = np.argsort(rows)
+    return samples_of(job.data), rows[order], values[order].reshape(len(rows), -1).astype(np.float32)
+
+
+def fold_of_each(labels: Ints, groups: Ints, *, folds: int) -> Ints:
+    """(N,): the fold, from 0, that each image is left out in. The images of a group share one; the groups of each
+    class, which is that of their first image, are spread evenly. Raises DataError: no class has two groups."""
+    _, first, group = np.unique(groups, return_index=True, return_inverse=True)
+    folds = min(folds, int(np.bincount(labels[first]).max()))
+    if folds < 2:
+        raise DataError("no class has two different images: nothing can be learnt of one from another")
+    numbers = np.empty(len(first), np.int64)
+    splitter = StratifiedKFold(folds, shuffle=True, random_state=0)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The least populated class")
+        for number, (_, left_out) in enumerate(splitter.split(first, labels[first])):
+            numbers[left_out] = number
+    return numbers[group]
+
+
+def out_of_fold(features: NDArray[np.float32], labels: Ints, folds: Ints, learns: Bools) -> tuple[Floats, float]:
+    """(N, C): the probabilities of each image, and the penalty of the models that gave them, each of which learnt from
+    the images in the other folds that may be learnt from. Where these have none of its class, an image is said to be
+    what its label says."""
+    probabilities, penalty = np.eye(int(labels.max()) + 1)[labels], 0.0
+    for fold in range(int(folds.max()) + 1):
+        learnt = learns & (folds != fold)
+        known = np.unique(labels[learnt])
+        asked = (folds == fold) & np.isin(labels, known)
+        if len(known) > 1 and asked.any():
+            penalty = penalty or best_penalty(features, labels, learnt, asked & learns)
+            shares = fitted(features[learnt], labels[learnt], penalty).predict_proba(features[asked])
+            probabilities[np.ix_(asked, known)] = shares
+    return probabilities, penalty or PENALTIES[0]
+
+
+def best_penalty(features: NDArray[np.float32], labels: Ints, learnt: Bools, asked: Bools) -> float:
+    """Of PENALTIES the one with which a model fits the labels of the images asked about best, by its log loss."""
+
+    def loss(penalty: float) -> float:
+        model = fitted(features[learnt], labels[learnt], penalty)
+        return float(log_loss(labels[asked], model.predict_proba(features[asked]), labels=model.classes_))
+
+    return min(PENALTIES, key=loss)
+
+
+def fitted(features: NDArray[np.float32], labels: Ints, penalty: float) -> Pipeline:
+    """Logistic regression, as a classifier with `predict` and `predict_proba`."""
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=penalty, max_iter=300))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # nearly there is near enough
+        return model.fit(features, labels)
