@@ -14,6 +14,7 @@ from trainers.interruption import signals
 COMMANDS = {
     "train": "train one model, from scratch or from given weights",
     "compare": "train several models under one protocol, or take finished runs: who wins, how sure, at what cost",
+    "rank": "which backbone is worth fine-tuning, from one look at each image",
     "resume": "train a stopped run to its end, as if it had never stopped",
     "evaluate": "score a run's best weights again",
     "predict": "classify image files, folders or globs: CSV out",

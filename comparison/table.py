@@ -167,9 +167,9 @@ def terminal_table(comparison: Comparison, results: Results) -> str:
     parts = [
         *(_wrapped(line) for line in verdicts(results)),
         "",
-        *_fitted(*table_of(results, RESULTS)),
+        *fitted(*table_of(results, RESULTS)),
         "",
-        *_fitted(*table_of(results, COSTS)),
+        *fitted(*table_of(results, COSTS)),
         "",
         *(_wrapped(line) for line in notes(comparison, results)),
     ]
@@ -180,7 +180,7 @@ def _wrapped(text: str) -> str:
     return textwrap.fill(printable(text), WIDTH, subsequent_indent="  ")
 
 
-def _fitted(header: list[str], lines: list[list[str]]) -> Iterator[str]:
+def fitted(header: list[str], lines: list[list[str]]) -> Iterator[str]:
     """Columns side by side; names of arms are cut where the line would be too wide."""
     arm = header.index("arm")
     table = [header, *([printable(cell) for cell in line] for line in lines)]

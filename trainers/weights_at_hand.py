@@ -61,7 +61,8 @@ def rank(config: RunConfig, *, seconds: float | None = None) -> list[Ranked]:
     is empty. The features stay for a probe that trains on them.
     """
     rows, start = [], time.perf_counter()
-    for model, job in probes(config, at_hand()):
+    models = (dataclasses.replace(model, in_channels=config.model.in_channels) for model in at_hand())
+    for model, job in probes(config, models):
         wanted = 0.0 if seconds is None else _estimate(job)
         if seconds is not None and wanted > seconds - (time.perf_counter() - start):
             console.say(f"{name_of(model)}: left out, it would take about {wanted:.0f} s", label="weights")
@@ -124,7 +125,7 @@ def probes(config: RunConfig, models: Iterable[ModelConfig], *, labels: int = 1)
 
 def _probe(config: RunConfig, model: ModelConfig) -> RunConfig:
     """The linear probe of `model` on the images of `config`."""
-    model = dataclasses.replace(model, trainable="head", in_channels=config.model.in_channels)
+    model = dataclasses.replace(model, trainable="head")
     data = dataclasses.replace(config.data, augment="none")
     train = dataclasses.replace(config.train, cache_features="on", mixup=0.0, cutmix=0.0)
     return dataclasses.replace(config, model=model, data=data, train=train)

@@ -1,0 +1,146 @@
+"""Whether the ranking of frozen backbones says which of them will be best once all of it is fine-tuned.
+
+    python -m benchmarks.ranking --data-root data --work /work/ranking [--images-seen 6000] [--sets digits ...]
+
+Backbones: small ViTs of two sizes that learn, here and for a short or a longer time, from Fashion-MNIST, MNIST and
+CIFAR-10 (JPEG), and the one that comes with the application. Sets: digits with 10 labels a class, hymenoptera, the ten
+most frequent breeds of dog_breed_tiny, and MNIST with 1 % of its training images. On each, one ranking, and one run of
+every backbone that fine-tunes all of it; the runs see equally many images and are scored on the test images.
+
+Times are processor seconds of one thread, for a machine that others use, of everything that either takes: reading and
+decoding images and building models, too. Every result is written as it comes: started again, the benchmark goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from scipy.stats import spearmanr
+
+from benchmarks.environment import RESULTS, describe
+from benchmarks.five_minutes import cut
+from commands.compare import parse_arm
+from commands.rank import arm_of
+from comparison.ranking import ALL, RIDGE, rank
+from datasets.config import DataConfig
+from datasets.files import write_text
+from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.run import train
+from vit.config import ModelConfig
+
+BACKBONES = {  # name: source, model, share of its training images, epochs
+    "cifar10-nano-short": ("cifar10_jpeg.zip", "vit_nano_8", 0.2, 3),
+    "cifar10-nano-brief": ("cifar10_jpeg.zip", "vit_nano_8", 0.1, 1),
+    "cifar10-micro-brief": ("cifar10_jpeg.zip", "vit_micro_4", 0.1, 1),
+    "mnist-nano-short": ("mnist", "vit_nano_8", 0.2, 2),
+    "mnist-nano-brief": ("mnist", "vit_nano_8", 0.05, 1),
+    "fashion-nano-short": ("fashion_mnist", "vit_nano_8", 0.2, 3),
+    "fashion-nano-brief": ("fashion_mnist", "vit_nano_8", 0.1, 1),
+    "fashion-micro-brief": ("fashion_mnist", "vit_micro_4", 0.1, 1),
+}
+SETS: dict[str, dict[str, Any]] = {
+    "digits": {"source": "digits", "labels_per_class": 10},
+    "mnist": {"source": "mnist", "fraction": 0.01, "val_fraction": 0.01},
+    "hymenoptera": {"source": "hymenoptera"},
+    "dogs": {"source": "dogs"},
+}
+
+
+def backbone(name: str, options: argparse.Namespace) -> str:
+    """The folder of the run that trained it; trained where there is none."""
+    source, model, share, epochs = BACKBONES[name]
+    folders = list((options.work / "runs").glob(f"*/{name}"))
+    if folders:
+        return str(folders[0])
+    path = options.data_root / source if source.endswith(".zip") else source
+    data = DataConfig(source=str(path), root=options.data_root, fraction=share, workers=0)
+    output = OutputConfig(output_dir=options.work / "runs", run_name=name, tb="scalars")
+    config = RunConfig(ModelConfig(name=model), data, TrainConfig(epochs=epochs, threads=1, device="cpu"), output)
+    return str(train(config).run_dir)
+
+
+def images(name: str, options: argparse.Namespace) -> DataConfig:
+    """The options of one set; the photographs are cut out of their archive once."""
+    values = dict(SETS[name])
+    if name in ("hymenoptera", "dogs"):
+        folder = options.work / "sets" / name
+        if not folder.is_dir():
+            cut(name, options.data_root, folder)
+        values["source"] = str(folder)
+    return DataConfig(root=options.data_root, workers=0, **values)
+
+
+def ranked(base: RunConfig, arms: dict[str, str]) -> dict[str, Any]:
+    started = time.process_time()
+    rows = rank({arm: parse_arm(arm, base) for arm in arms.values()}, ())
+    seconds = time.process_time() - started
+    names = {arm: name for name, arm in arms.items()}
+    frozen = {names[row.arm]: {f"{c} {n}": row.accuracy(c, n)[1] for c, n in row.right} for row in rows}
+    return {"seconds": seconds, "images": rows[0].right[RIDGE, ALL].size, "frozen": frozen}
+
+
+def fine_tuned(arm: str, base: RunConfig, seen: int) -> dict[str, float]:
+    config = parse_arm(arm, base)
+    started = time.process_time()
+    with contextlib.redirect_stdout(io.StringIO()):
+        from trainers.job import prepare
+
+        size = prepare(replace(config, train=replace(config.train, epochs=1))).data.dataset_sizes["train"]
+        started = time.process_time()
+        result = train(replace(config, train=replace(config.train, epochs=max(1, round(seen / size)))))
+    assert result.test is not None
+    seconds = time.process_time() - started
+    return {"test": result.test["accuracy"], "val": result.val["accuracy"], "seconds": seconds, "images": size}
+
+
+def conclude(found: dict[str, Any]) -> dict[str, Any]:
+    """Spearman's rho of every column of the ranking against the test accuracies, and the share of the time."""
+    tuned, frozen = found["tuned"], found["ranking"]["frozen"]
+    test = [tuned[name]["test"] for name in tuned]
+    columns = next(iter(frozen.values()))
+    rho = {column: float(spearmanr([frozen[name][column] for name in tuned], test)[0]) for column in columns}
+    seconds = sum(row["seconds"] for row in tuned.values())
+    share = found["ranking"]["seconds"] / seconds
+    return {"rho": rho[f"{RIDGE} {ALL}"], "rho_of_columns": rho, "share_of_time": share, "backbones": len(tuned)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-root", type=Path, default=Path("data"))
+    parser.add_argument("--work", type=Path, required=True, help="where runs and cut sets are kept")
+    parser.add_argument("--images-seen", type=int, default=6000, help="of each fine-tuning")
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=[*SETS])
+    options = parser.parse_args()
+    path = RESULTS / "ranking.json"
+    results = json.loads(path.read_text()) if path.is_file() else {**describe("scikit-learn", "scipy"), "sets": {}}
+    results["images_seen"] = options.images_seen
+    arms = {name: arm_of(backbone(name, options)) for name in BACKBONES} | {
+        "fashion-nano-embedded": arm_of("fashion_mnist")
+    }
+    for name in options.sets:
+        output = OutputConfig(output_dir=options.work / f"tuned-{name}", tb="scalars")
+        config = RunConfig(
+            data=images(name, options), train=TrainConfig(threads=1, device="cpu", seed=0), output=output
+        )
+        found = results["sets"].setdefault(name, {"tuned": {}})
+        if "ranking" not in found:
+            found["ranking"] = ranked(config, arms)
+        for backbone_name, arm in arms.items():
+            if backbone_name not in found["tuned"]:
+                found["tuned"][backbone_name] = fine_tuned(arm, config, options.images_seen)
+                print(name, backbone_name, found["tuned"][backbone_name], flush=True)
+                write_text(path, json.dumps(results, indent=2) + "\n")
+        found |= conclude(found)
+        write_text(path, json.dumps(results, indent=2) + "\n")
+        print(name, {key: found[key] for key in ("rho", "share_of_time", "rho_of_columns")}, flush=True)
+
+
+if __name__ == "__main__":
+    main()

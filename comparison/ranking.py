@@ -1,0 +1,196 @@
+"""Which backbone is worth fine-tuning: each is judged frozen, by what two closed-form classifiers make of its features.
+
+N labels of each class are drawn from the training images, again and again, the same ones for every backbone. Fitted to
+them, ridge regression and the nearest neighbour (by the angle between features) judge all other images of train and
+val. `all` takes every training image, and judges each of them by the others. The test images are not looked at.
+"""
+
+import shlex
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy.stats import norm, sem
+from torch.nn.functional import normalize
+
+from comparison.statistics import PairedDifference, is_claim, paired_difference, wilson
+from comparison.table import fitted
+from datasets.bundle import image_set
+from datasets.config import DataConfig
+from datasets.files import write_bytes, write_text
+from datasets.text import csv_text
+from figures.comparison import accuracy_by_labels
+from figures.results import png
+from trainers import defaults
+from trainers.config import RunConfig, data_folder, flag
+from trainers.errors import ConfigError
+from trainers.features import features_once
+from trainers.job import Job
+from trainers.ridge import predictions
+from trainers.threads import memory_of
+from trainers.weights_at_hand import probes
+
+DRAWS = 20
+"""Of N labels of each class."""
+SHOTS = (1, 5, 10, 25)
+RIDGE, NEAREST, ALL = "ridge", "nearest", "all"
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """What was found of one backbone."""
+
+    arm: str
+    """What names it, as an arm of `compare`."""
+    parameters: int
+    memory: int
+    """Bytes that fine-tuning all of it holds, roughly."""
+    seconds: float
+    """To look at the images and to judge."""
+    right: dict[tuple[str, str], np.ndarray]
+    """Of a classifier and its labels per class: (draws, images), 1 where it was right, 0 where not, NaN where it was
+    fitted to the image."""
+
+    def accuracy(self, classifier: str, labels: str) -> tuple[float, float, float]:
+        """Between the ends of its 95 % interval: of one draw that of its images, else that of other images and of other
+        draws, whose variances add up."""
+        right = self.right[classifier, labels]
+        seen, mean = ~np.isnan(right), float(np.nanmean(right))
+        if len(right) == 1:
+            low, high = wilson(int(right.sum()), right.size)
+        else:
+            of_images = np.nansum(right, axis=0)[seen.any(axis=0)] / seen.sum(axis=0)[seen.any(axis=0)]
+            error = np.hypot(sem(of_images), sem(np.nanmean(right, axis=1)))
+            low, high = np.clip(mean + error * norm.ppf([0.025, 0.975]), 0, 1).tolist()
+        return low, mean, high
+
+    @property
+    def score(self) -> float:
+        return self.accuracy(RIDGE, ALL)[1]
+
+
+def rank(arms: Mapping[str, RunConfig], shots: Sequence[int]) -> list[Backbone]:
+    """Judge all that can be had, with so many labels of each class (default: those of SHOTS that there are), the best
+    first. Raises ConfigError: a class has fewer training images than `shots`."""
+    names = {config.model: arm for arm, config in arms.items()}
+    rows = []
+    for model, job in probes(next(iter(arms.values())), names, labels=max(shots or SHOTS)):
+        start = time.perf_counter()
+        right = judge(job, fitting_shots(job, shots))
+        seconds = time.perf_counter() - start
+        parameters = sum(parameter.numel() for parameter in job.model.requires_grad_(True).parameters())
+        memory = memory_of(replace(job, config=defaults.resolve(arms[names[model]])))
+        rows.append(Backbone(names[model], parameters, memory, seconds, right))
+    return sorted(rows, key=lambda row: -row.score)
+
+
+def fitting_shots(job: Job, shots: Sequence[int]) -> list[int]:
+    counts = np.bincount(image_set(job.data.dataloaders["train"]).labels)
+    least = int(counts.min())
+    if max(shots, default=0) > least:
+        name = job.data.class_names[counts.argmin()]
+        raise ConfigError(f"--shots {max(shots)}: class {name} has {least} training images; at most --shots {least}")
+    return sorted(set(shots)) or [shot for shot in SHOTS if shot <= least]
+
+
+def judge(job: Job, shots: Sequence[int]) -> dict[tuple[str, str], np.ndarray]:
+    """Of each classifier and number of labels, which images it has right: see `Backbone.right`."""
+    splits = ("train", "val")
+    features = torch.cat([features_once(job, split).flatten(1).float() for split in splits])
+    labels = np.concatenate([image_set(job.data.dataloaders[split]).labels for split in splits])
+    images = job.data.dataset_sizes["train"]
+    numbers, targets = features.double().numpy(), np.eye(len(job.data.class_names))[labels]
+    alike = likeness(features, images)
+    right = {}
+    for name, drawn in [(str(shot), [*draws(labels[:images], shot)]) for shot in shots] + [(ALL, [np.arange(images)])]:
+        said = {
+            RIDGE: [predictions(numbers, targets, rows).argmax(axis=1) for rows in drawn],
+            NEAREST: [labels[rows[alike[:, rows].argmax(axis=1)]] for rows in drawn],
+        }
+        for classifier, classes in said.items():
+            right[classifier, name] = (np.array(classes) == labels).astype(float)
+            for row, rows in zip(right[classifier, name], drawn if name != ALL else (), strict=False):
+                row[rows] = np.nan
+    return right
+
+
+def draws(labels: np.ndarray, shots: int) -> Iterator[np.ndarray]:
+    """Rows of so many images of each class, DRAWS times."""
+    for number in range(DRAWS):
+        order = np.random.default_rng((shots, number)).permutation(len(labels))
+        yield np.concatenate([order[labels[order] == label][:shots] for label in np.unique(labels)])
+
+
+def likeness(features: torch.Tensor, images: int) -> np.ndarray:
+    """(n, images): the cosine of the angle between each row and the first `images`; -inf between one and itself."""
+    unit = normalize(features)
+    alike = (unit @ unit[:images].T).numpy()
+    np.fill_diagonal(alike, -np.inf)
+    return alike
+
+
+def table(rows: Sequence[Backbone]) -> Iterator[str]:
+    """What was found, in at most 120 columns, and what follows from it."""
+    labels = [name for classifier, name in rows[0].right if classifier == RIDGE]
+    others = {row.arm: behind(rows[0], row) for row in rows[1:]}
+    header = ["arm", *labels, NEAREST, "behind", "parameters", "MB", "seconds"]
+    lines = [
+        [
+            row.arm,
+            *(_percent(row.accuracy(RIDGE, name), 0) for name in labels[:-1]),
+            _percent(row.accuracy(RIDGE, ALL)),
+            _percent(row.accuracy(NEAREST, ALL)),
+            _percent((other.low, other.mean, other.high)) if (other := others.get(row.arm)) else "-",
+            f"{row.parameters:,}",
+            f"{row.memory / 1e6:,.0f}",
+            f"{row.seconds:.1f}",
+        ]
+        for row in rows
+    ]
+    yield from fitted(header, lines)
+    images = rows[0].right[RIDGE, ALL].shape[1]
+    yield f"accuracy, %, on {images:,} images of train and val; ± half of a 95 % interval: other images, other draws"
+    yield f"1 to all: ridge regression on so many labels of each class, {DRAWS} draws; nearest: neighbour, all labels"
+    yield "behind: points behind the first, with all labels; MB: what fine-tuning all of it holds, roughly"
+    level = [arm for arm, difference in others.items() if not is_claim(difference)]
+    yield f"worth fine-tuning: {rows[0].arm}" + "".join(f", or {arm}" for arm in level)
+
+
+def _percent(interval: tuple[float, float, float], places: int = 1) -> str:
+    low, mean, high = interval
+    return f"{100 * mean:.{places}f} ±{50 * (high - low):.{places}f}"
+
+
+def behind(first: Backbone, row: Backbone) -> PairedDifference:
+    """How far a backbone is behind the first, with all labels, on the same images."""
+    return paired_difference(*(backbone.right[RIDGE, ALL].astype(bool) for backbone in (first, row)))
+
+
+def compare_command(data: DataConfig, arms: Sequence[str]) -> str:
+    """What is to be typed to have these arms compared on the same images."""
+    chosen = [(field.name, getattr(data, field.name)) for field in fields(DataConfig)]
+    given = [(name, value) for name, value in chosen if value != getattr(DataConfig(), name) or name == "source"]
+    words = [word for name, value in given for word in (f"--{flag(DataConfig, name)}", str(value))]
+    return shlex.join(["python", "main.py", "compare", *words, "--arms", *arms])
+
+
+def write(rows: Sequence[Backbone], config: RunConfig) -> Path:
+    """ranking.csv and ranking.png in the folder of the runs on these images, which is returned."""
+    folder = data_folder(config.output, config.data.source)
+    folder.mkdir(parents=True, exist_ok=True)
+    header = ("backbone", "classifier", "labels", "low", "accuracy", "high", "draws", "images")
+    cells = [
+        (row.arm, *key, *row.accuracy(*key), *right.shape, row.parameters, row.memory, row.seconds)
+        for row in rows
+        for key, right in row.right.items()
+    ]
+    write_text(folder / "ranking.csv", csv_text((*header, "parameters", "memory_bytes", "seconds"), cells))
+    labels = [name for classifier, name in rows[0].right if classifier == RIDGE]
+    points = [[100 * np.nanmean(row.right[RIDGE, name], axis=1) for row in rows] for name in labels]
+    intervals = [[row.accuracy(RIDGE, name)[::2] for row in rows] for name in labels]
+    figure = accuracy_by_labels([row.arm for row in rows], labels, points, 100 * np.array(intervals))
+    write_bytes(folder / "ranking.png", png(figure))
+    return folder
