@@ -5,7 +5,7 @@ import os
 import tarfile
 from collections.abc import Iterator
 from itertools import groupby
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
@@ -31,7 +31,7 @@ def pack(samples: Samples, folder: Path) -> list[Path]:
             for shard, rows in _shards(samples):
                 with tarfile.open(aside / shard, "x") as tar:
                     for row in rows:
-                        _add(tar, samples, row, used)
+                        add(tar, row, *_content(samples, row), samples.labels[row], used)
                         progress.update()
                 flush(aside / shard, os.O_RDWR)
             aside.rename(folder)
@@ -52,21 +52,24 @@ def _shards(samples: Samples) -> Iterator[tuple[str, list[int]]]:
             yield f"{split}-{number:06}.tar", [row for _, row in part]
 
 
-def _add(tar: tarfile.TarFile, samples: Samples, row: int, used: set[str]) -> None:
-    """Picture and label: their key is the sample's path without dots, which end a key, and twice in none."""
-    path = PurePosixPath(samples.paths[row])
-    key = str(path.with_suffix("")).replace(".", "_").lstrip("/")
+def _content(samples: Samples, row: int) -> tuple[str, bytes]:
+    """The path of a picture, and its bytes."""
+    path = samples.paths[row]
+    if samples.pixels is None:
+        return path, samples.file(row).read_bytes()
+    file = io.BytesIO()
+    from_array(samples.pixels[row], samples.pixels.shape[3]).save(file, "PNG")
+    return f"{path}.png", file.getvalue()
+
+
+def add(tar: tarfile.TarFile, row: int, path: str, content: bytes, label: object, used: set[str]) -> None:
+    """Write picture and label. Their key is the picture's path without dots, which end a key, and twice in none."""
+    stem, suffix = os.path.splitext(path)
+    key = stem.replace(".", "_").lstrip("/")
     key = f"{key}-{row}" if key in used else key
     used.add(key)
-    suffix = path.suffix.lower()
-    if samples.pixels is None:
-        content = samples.file(row).read_bytes()
-        suffix = suffix if suffix in (*IMAGE_EXTENSIONS, ".gif") else ".jpg"  # the decoder looks inside
-    else:
-        file = io.BytesIO()
-        from_array(samples.pixels[row], samples.pixels.shape[3]).save(file, "PNG")
-        content, suffix = file.getvalue(), ".png"
-    for name, data in ((f"{key}{suffix}", content), (f"{key}.cls", b"%d" % samples.labels[row])):
+    suffix = suffix.lower() if suffix.lower() in (*IMAGE_EXTENSIONS, ".gif") else ".jpg"  # the decoder looks inside
+    for name, data in ((f"{key}{suffix}", content), (f"{key}.cls", str(label).encode())):
         info = tarfile.TarInfo(name)  # no time, no owner
         info.size = len(data)
         tar.addfile(info, io.BytesIO(data))

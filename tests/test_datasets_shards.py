@@ -2,6 +2,7 @@
 
 import io
 import json
+import sys
 import tarfile
 
 import numpy as np
@@ -12,7 +13,7 @@ from small_run import call
 
 from datasets import build_dataloaders, packing
 from datasets.bundle import samples_of
-from datasets.config import DataConfig
+from datasets.config import Columns, DataConfig
 from datasets.errors import DataError
 from datasets.images import read_image, to_array
 from datasets.loaders import read_samples
@@ -77,7 +78,6 @@ def test_shards_are_the_set_that_was_put_into_them(tmp_path, folder, labels, sou
             assert opened.extractfile(name).read() == files.file(i).read_bytes()
 
 
-@pytest.mark.filterwarnings("ignore:This DataLoader will create 3")
 @pytest.mark.parametrize(
     "workers", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)]
 )
@@ -240,3 +240,49 @@ def test_pack_leaves_nothing_half_written(tmp_path, folder, capsys):
     code, _, error = call(capsys, "pack", folder, broken)
     assert (code, error) == (3, f"error: {broken} is there already: name a new folder\n")
     assert [path.name for path in tmp_path.iterdir()] == ["broken"]
+
+
+def parquet(path, rows, names=None):
+    """As Hugging Face's `datasets` writes it; `rows`: (bytes, path, label)."""
+    arrow, writer = pytest.importorskip("pyarrow", reason="pyarrow is an extra"), pytest.importorskip("pyarrow.parquet")
+    kind = arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
+    features = {"label": {"names": names, "_type": "ClassLabel"} if names else {"dtype": "string", "_type": "Value"}}
+    metadata = {"huggingface": json.dumps({"info": {"features": {"image": {"_type": "Image"}} | features}})}
+    columns = [arrow.array([{"bytes": data, "path": name} for data, name, _ in rows], kind), [row[2] for row in rows]]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writer.write_table(arrow.table(columns, names=["image", "label"]).replace_schema_metadata(metadata), path)
+
+
+@pytest.mark.parametrize("names", [None, ["cat", "dog"]])
+def test_parquet_is_the_set_that_was_put_into_it(tmp_path, folder, names):
+    for split in ("train", "val"):
+        rows = [(file.read_bytes(), file.name, file.parent.name) for file in sorted((folder / split).glob("*/*"))]
+        rows = [(data, path, names.index(label) if names else label) for data, path, label in rows]
+        parquet(tmp_path / "data" / f"{split}-00000-of-00001.parquet", rows, names)
+    parquet(
+        tmp_path / "data" / "test-00000-of-00001.parquet", [(b"", None, -1)] if names else [(b"", None, None)], names
+    )
+    files = read_source(str(folder), tmp_path).usable()
+    for source in (tmp_path / "data", tmp_path / "data" / "*.parquet"):
+        samples = read_source(str(source), tmp_path).usable()
+        assert samples.class_names == files.class_names
+        assert samples.labels.tolist() == files.labels.tolist()
+        assert samples.splits.tolist() == files.splits.tolist()
+        assert [samples.file(i).read_bytes() for i in range(len(files))] == [
+            files.file(i).read_bytes() for i in range(len(files))
+        ]
+
+
+def test_what_is_no_parquet_of_pictures_is_refused_in_one_line(tmp_path, monkeypatch):
+    parquet(tmp_path / "words.parquet", [])
+    content = (tmp_path / "words.parquet").read_bytes()
+    (tmp_path / "broken.parquet").write_bytes(content[:-9])
+    with pytest.raises(DataError, match=r"cannot read .*broken.parquet: ") as caught:
+        read_source(str(tmp_path / "broken.parquet"), tmp_path)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(DataError, match=r"no column of pictures, {bytes, path}, and of labels in image, label"):
+        read_source(str(tmp_path / "words.parquet"), tmp_path, columns=Columns(label="kind"))
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(DataError, match="needs pyarrow: pip install -r requirements-extras.txt"):
+        read_source(str(tmp_path / "words.parquet"), tmp_path)
+    assert not list((tmp_path / "unpacked").iterdir())

@@ -26,16 +26,16 @@ def read_source(source: str, root: Path, *, columns: Columns = USUAL_COLUMNS) ->
     """Read a folder, a table, shards or an archive, with its faults; archives are unpacked below `root`/unpacked."""
     path = Path(source).expanduser()
     if path.is_dir():
-        return _read_folder(path, path.resolve().name, columns)
+        return _read_folder(path, path.resolve().name, root, columns)
     if path.is_file() and path.suffix.lower() in TABLE_SUFFIXES:
         return read_table(path, columns=columns)
     if shards := shards_at(path):
-        return read_shards(shards, data_name(source), columns)
+        return _read_shards(shards, data_name(source), root, columns)
     if path.is_file() and is_archive(path):
         name = path.name.partition(".")[0]
         unpacked = root / "unpacked" / f"{name}-{_mark(path)}"
         folder = unpacked if unpacked.is_dir() else unpack(path, unpacked)
-        return _read_folder(folder, name, columns, confined=True)
+        return _read_folder(folder, name, root, columns, confined=True)
     if path.exists():
         raise DataError(f"{path} is no data set; expected {EXPECTED}")
     if path.suffix or os.sep in source or "/" in source:
@@ -46,12 +46,12 @@ def read_source(source: str, root: Path, *, columns: Columns = USUAL_COLUMNS) ->
     )
 
 
-def _read_folder(folder: Path, name: str, columns: Columns, *, confined: bool = False) -> Reading:
+def _read_folder(folder: Path, name: str, root: Path, columns: Columns, *, confined: bool = False) -> Reading:
     """The one table in a folder that names paths and labels is meant as its index; else there are class folders."""
     try:
         inner = innermost(folder)
         if shards := shards_in(inner):
-            return read_shards(shards, name, columns)
+            return _read_shards(shards, name, root, columns)
         folders, files = list_folder(inner)
         tables = [inner / file for file in files if file.lower().endswith(TABLE_SUFFIXES)]
         sure = any(columns) or not tables or _has_class_folders(inner, folders)
@@ -78,12 +78,26 @@ def _has_class_folders(root: Path, folders: Sequence[str]) -> bool:
     return False
 
 
-def _mark(archive: Path) -> str:
-    """Tells archives of one name apart: by size, start and end, where a zip lists its members and their checksums."""
-    with open(archive, "rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - 2**20))
-        end = file.read()
-        file.seek(0)
-        start = file.read(2**16)
-    return hashlib.blake2b(b"%d|" % size + start + end, digest_size=4).hexdigest()
+def _read_shards(files: Sequence[Path], name: str, root: Path, columns: Columns) -> Reading:
+    """Tar shards where they lie; parquet, which gives pictures by the thousand only, once it is written as such."""
+    if files[0].suffix == ".parquet":
+        from datasets.sources.parquet import unpack_parquet
+
+        unpacked = root / "unpacked" / f"{name}-{_mark(*files)}"
+        if not unpacked.is_dir():
+            unpack_parquet(files, unpacked, columns)
+        files = shards_in(unpacked)
+    return read_shards(files, name, columns)
+
+
+def _mark(*files: Path) -> str:
+    """Tells files of one name apart: by size, start and end, where a zip lists its members and their checksums."""
+    digest = hashlib.blake2b(digest_size=4)
+    for path in files:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 2**20))
+            end = file.read()
+            file.seek(0)
+            digest.update(b"%d|" % size + file.read(2**16) + end)
+    return digest.hexdigest()

@@ -90,16 +90,17 @@ _opened = lru_cache(maxsize=256)(_Opened)
 def shards_at(path: Path) -> list[Path]:
     """The files that a pattern means, or a tar that is a shard; none where it is some other data."""
     if path.is_file():
-        return [path] if path.suffix == ".tar" and _is_shard(path) else []
+        return [path] if path.suffix == ".parquet" or (path.suffix == ".tar" and _is_shard(path)) else []
     return [Path(file) for file in sorted(glob.glob(str(path)))] if glob.has_magic(str(path)) else []
 
 
 def shards_in(folder: Path) -> list[Path]:
-    """Its tar files, or those of its folders train, val and test, where there is no folder of another kind."""
+    """Its tar or parquet files, or those of its folders train, val and test, where there is no other folder."""
     folders, files = list_folder(folder)
     if folders and all(name.lower() in SPLIT_FOLDERS for name in folders):
         return [shard for name in folders for shard in shards_in(folder / name)]
-    return [] if folders else [folder / file for file in files if file.endswith(".tar")]
+    kinds = ([folder / file for file in files if file.endswith(suffix)] for suffix in (".tar", ".parquet"))
+    return [] if folders else next(filter(None, kinds), [])
 
 
 def _is_shard(tar: Path) -> bool:

@@ -1,0 +1,54 @@
+"""Hugging Face data sets as local parquet: a column of pictures, {bytes, path}, and one of labels."""
+
+import json
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from datasets.config import Columns
+from datasets.errors import DataError
+from datasets.files import folder_aside, require_told
+from datasets.packing import add
+from datasets.sources.csv_table import column_names
+from datasets.sources.shards import CLASS_NAMES
+
+
+def unpack_parquet(files: Sequence[Path], folder: Path, columns: Columns) -> None:
+    """Write the tables as the tar shards of a new folder, one for each; rows without a label, -1, are left out. Raises
+    DataError: pyarrow is missing, a file is no parquet, or it has no column of pictures or of labels."""
+    require_told(folder)
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise DataError(f"{files[0]} needs pyarrow: pip install -r requirements-extras.txt") from None
+    try:
+        with folder_aside(folder) as aside:
+            for file in files:
+                with (
+                    parquet.ParquetFile(file) as table,
+                    tarfile.open(aside / f"{file.stem}-{file.parent.name}.tar", "x") as tar,
+                ):
+                    picture, label, names = _columns(file, table.schema_arrow, columns)
+                    used: set[str] = set()
+                    batches = table.iter_batches(64, columns=[picture, label])
+                    for number, row in enumerate(row for batch in batches for row in batch.to_pylist()):
+                        if row[label] not in (None, -1):
+                            path = row[picture]["path"] or f"{number:08}.jpg"
+                            add(tar, number, path, row[picture]["bytes"] or b"", row[label], used)
+            if names:
+                (aside / CLASS_NAMES).write_text("\n".join(names), encoding="utf-8")
+            aside.rename(folder)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise DataError(f"cannot read {file}: {error}") from error
+
+
+def _columns(file: Path, schema, columns: Columns) -> tuple[str, str, list[str]]:  # a pyarrow.Schema
+    """The columns of pictures and labels, and the names of the classes, where the labels are numbers."""
+    parts = {field.name: {part.name.rpartition(".")[2] for part in field.flatten()} for field in schema}
+    pictures = [name for name in schema.names if parts[name] == {"bytes", "path"}]
+    labels = [name for name in column_names("label", columns) if name in schema.names]
+    if not pictures or not labels:
+        raise DataError(f"{file}: no column of pictures, {{bytes, path}}, and of labels in {', '.join(schema.names)}")
+    features = json.loads((schema.metadata or {}).get(b"huggingface", "{}")).get("info", {}).get("features", {})
+    return pictures[0], labels[0], features.get(labels[0], {}).get("names", [])
