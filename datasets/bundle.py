@@ -6,6 +6,7 @@ import dataclasses
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
@@ -112,18 +113,22 @@ class PathTable(Sequence[str]):
 
     def __init__(self, paths: Iterable[str]) -> None:
         """The order is kept; paths that are made one by one are never held as strings all at once."""
-        self._characters, ends = bytearray(), array("q", [0])
+        self._characters, self._ends = bytearray(), array("q", [0])
         for path in paths:
             self._characters += path.encode("utf-8", "surrogateescape")
-            ends.append(len(self._characters))
-        self._ends = np.array(ends)
+            self._ends.append(len(self._characters))
 
     def __len__(self) -> int:
         return len(self._ends) - 1
 
     def __getitem__(self, index):  # int -> str is all that is offered
         place = range(len(self))[index]
-        start, end = self._ends[place : place + 2]
+        return self._between(self._ends[place], self._ends[place + 1])
+
+    def __iter__(self) -> Iterator[str]:
+        return starmap(self._between, pairwise(self._ends))
+
+    def _between(self, start: int, end: int) -> str:
         return self._characters[start:end].decode("utf-8", "surrogateescape")
 
 

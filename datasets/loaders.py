@@ -2,7 +2,6 @@
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,11 @@ from datasets.augmentation import train_pipeline
 from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, ImageSpecLike, Samples, image_set
 from datasets.cache import SHARE_OF_FREE_MEMORY, ImageCache, available_memory
 from datasets.config import DATASETS, IMBALANCE, Columns, DataConfig
-from datasets.errors import DataError
 from datasets.image_dataset import ImageDataset, cpu_count, unreadable
 from datasets.processes import leave_signals_to_parent
 from datasets.sampling import EpochBatchSampler, OrderedBatchSampler, evenly
 from datasets.splits import assign_splits, require_complete, subset_training
-from datasets.text import read_rows, some
+from datasets.text import read_rows
 from datasets.transforms import Pipeline
 
 DEFAULT_BATCH_SIZE = 64
@@ -89,32 +87,6 @@ def build_dataloaders(
         loaders[split] = loader_of(dataset, config, seed=seed, rank=rank, world_size=world_size)
     sizes = {split: len(image_set(loader)) for split, loader in loaders.items()}
     return DataBundle(loaders, samples.class_names, sizes)
-
-
-def labelled_loader(
-    config: DataConfig, spec: ImageSpecLike, *, class_names: Sequence[str], split: str | None = None
-) -> DataLoader:
-    """All images of `config.source`, or those of a split that it brings; batches as of `build_dataloaders`.
-
-    Classes are matched by name, so their order and which of them occur do not matter. Raises FileNotFoundError: no such
-    data. DataError: a class that `class_names` does not have (both lists are named), or no such split.
-    """
-    samples = read_samples(config)
-    unknown = [name for name in samples.class_names if name not in class_names]
-    if unknown:
-        raise DataError(
-            f"{config.source} has classes that the model does not know: {some(unknown)}; "
-            f"the data has {some(list(samples.class_names), 20)}; the model has {some(list(class_names), 20)}"
-        )
-    chosen = samples.splits != LEFT_OUT if split is None else samples.splits == SPLITS.index(split)
-    if not chosen.any():
-        brought = [name for code, name in enumerate(SPLITS) if (samples.splits == code).any()]
-        raise DataError(f"{config.source} has no {split} split of its own; it has {', '.join(brought) or 'no splits'}")
-    number = np.array([list(class_names).index(name) for name in samples.class_names], np.int32)
-    splits = np.where(chosen, SPLITS.index("val"), LEFT_OUT).astype(np.int8)
-    samples = samples.replace(labels=number[samples.labels], class_names=tuple(class_names), splits=splits)
-    dataset = ImageDataset(samples, "val", Pipeline(spec))
-    return loader_of(dataset, replace(config, workers=config.workers or 0), seed=0, rank=0, world_size=1)
 
 
 def read_samples(config: DataConfig) -> Samples:

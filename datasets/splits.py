@@ -2,8 +2,10 @@
 
 import hashlib
 import math
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import compress, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,9 +14,9 @@ import numpy as np
 from datasets.bundle import LEFT_OUT, SPLITS, UNSPLIT, DataBundle, Samples, samples_of
 from datasets.config import DataConfig
 from datasets.errors import DataError
-from datasets.files import write_text
+from datasets.files import text_file
 from datasets.seeding import SPLIT, SUBSET, hashes, mix
-from datasets.text import csv_text, read_rows, some
+from datasets.text import csv_lines, read_rows, some
 
 HASH_CONTENTS_UP_TO = 2**30  # bytes in all; larger sets are told apart by path and size
 TRAIN, VAL, TEST = range(3)
@@ -95,30 +97,43 @@ def subset_training(samples: Samples, config: DataConfig) -> Samples:
 
 def split_table(bundle: DataBundle) -> tuple[SplitRow, ...]:
     """One row per image in use, in the order of the set."""
-    return _rows(samples_of(bundle))
+    return tuple(map(SplitRow._make, zip(*_columns(samples_of(bundle)), strict=True)))
+
+
+def _columns(samples: Samples) -> tuple[Iterator[str], ...]:
+    """The columns of split.csv, made as they are read: of a million images a list of each is half a gigabyte."""
+    used = samples.splits >= 0
+    labels, splits = samples.labels[used], samples.splits[used]
+    of_labels, of_splits = map(samples.class_names.__getitem__, labels), map(SPLITS.__getitem__, splits)
+    digests = _digests(samples)
+    hashes = (digests[start : start + 8].hex() for start in range(0, len(digests), 8))
+    return compress(samples.paths, used), of_labels, of_splits, hashes
 
 
 @lru_cache(maxsize=2)  # Samples are compared by identity; a run asks for the table two or three times
-def _rows(samples: Samples) -> tuple[SplitRow, ...]:
-    used = np.flatnonzero(samples.splits >= 0)
-    names = samples.class_names
-    return tuple(
-        SplitRow(samples.paths[i], names[samples.labels[i]], SPLITS[samples.splits[i]], digest)
-        for i, digest in zip(used, content_hashes(samples, used), strict=True)
-    )
+def _digests(samples: Samples) -> bytes:
+    digests = bytearray()
+    for digest in content_digests(samples, np.flatnonzero(samples.splits >= 0)):
+        digests += digest
+    return bytes(digests)
 
 
 def write_split(path: str | Path, data: DataBundle | Samples) -> None:
     """Write split.csv, which `config.split` reads back."""
-    text = csv_text(SplitRow._fields, _rows(data if isinstance(data, Samples) else samples_of(data)))
-    write_text(Path(path), text, errors="surrogateescape")
+    rows = zip(*_columns(data if isinstance(data, Samples) else samples_of(data)), strict=True)
+    with text_file(Path(path), errors="surrogateescape") as file:
+        file.writelines(csv_lines(SplitRow._fields, rows))
 
 
 def fingerprint(bundle: DataBundle) -> str:
     """16 hex digits over paths, labels, splits and contents: equal exactly when two runs saw the same data."""
     digest = hashlib.blake2b(digest_size=8)
-    for column in zip(*split_table(bundle), strict=True):
-        digest.update("\0".join(column).encode("utf-8", "surrogateescape") + b"\1")
+    for column in _columns(samples_of(bundle)):
+        between = ""
+        while cells := list(islice(column, 65_536)):
+            digest.update((between + "\0".join(cells)).encode("utf-8", "surrogateescape"))
+            between = "\0"
+        digest.update(b"\1")
     return digest.hexdigest()
 
 
@@ -134,8 +149,8 @@ def reuse_split(samples: Samples, path: Path) -> Samples:
         name = samples.class_names[label]
         if row.label != name:
             raise DataError(f"{path}: {row.path!r} has label {row.label!r} there and {name!r} in {samples.name}")
-    hashes_now = content_hashes(samples, rows) if table and table[0].hash is not None else []
-    changed = [row.path for row, digest in zip(table, hashes_now, strict=False) if row.hash != digest]
+    now = content_digests(samples, rows) if table and table[0].hash is not None else []
+    changed = [row.path for row, digest in zip(table, now, strict=False) if row.hash != digest.hex()]
     if changed:
         raise DataError(
             f"{path}: {len(changed)} images changed since that split was made, first {changed[0]!r}; "
@@ -206,26 +221,26 @@ def _shuffled_by_class(labels: np.ndarray, members: np.ndarray, key: int) -> tup
     return order, np.arange(len(order)) - np.searchsorted(labels[order], labels[order])
 
 
-def content_hashes(samples: Samples, indices: np.ndarray) -> list[str]:
-    """16 hex digits per image: of its pixels or file contents; of path and size for sets above 1 GB."""
+def content_digests(samples: Samples, indices: np.ndarray) -> Iterator[bytes]:
+    """8 bytes per image: of its pixels or file contents; of path and size for sets above 1 GB."""
     contents: Iterable[bytes]
     if samples.pixels is not None:
         contents = (samples.pixels[i].tobytes() for i in indices)
     elif samples.root is None:  # a program's own: their contents are not ours to read
         contents = (samples.paths[i].encode() for i in indices)
     else:
-        files = [samples.file(i) for i in indices]
-        sizes = [_size(file) for file in files]
-        contents = (file.read_bytes() for file in files)
-        if sum(sizes) > HASH_CONTENTS_UP_TO:
+        files = map(f"{samples.root}{os.sep}".__add__, map(samples.paths.__getitem__, indices))
+        sizes = np.fromiter(map(_size, files), np.int64, len(indices))
+        contents = (samples.file(i).read_bytes() for i in indices)
+        if sizes.sum() > HASH_CONTENTS_UP_TO:
             keys = (f"{samples.paths[i]}\0{size}" for i, size in zip(indices, sizes, strict=True))
             contents = (key.encode("utf-8", "surrogateescape") for key in keys)
-    return [hashlib.blake2b(content, digest_size=8).hexdigest() for content in contents]
+    return (hashlib.blake2b(content, digest_size=8).digest() for content in contents)
 
 
-def _size(file: Path) -> int:
+def _size(file: str) -> int:
     try:
-        return file.stat().st_size
+        return os.stat(file).st_size
     except OSError as error:
         raise DataError(f"cannot read image {file}: {error.strerror}") from error
 

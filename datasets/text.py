@@ -4,13 +4,16 @@ import csv
 import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from datasets.errors import DataError
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n](?!\d*\.?\d*(e[+-]?\d+)?$)")
 """How a cell begins that a spreadsheet takes for a formula, and is no number."""
+_SIGNS = frozenset("'=+-@\t\r\n")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -32,19 +35,22 @@ def aligned(rows: Sequence[Sequence[str]], *, left: Collection[int] = (0,)) -> I
         yield "  ".join(f"{cell:{'<' if place in left else '>'}{width}}" for place, (cell, width) in cells).rstrip()
 
 
-def csv_text(header: Sequence[object], rows: Iterable[Iterable[object]]) -> str:
-    """A CSV table as one text, the header first, each line ended by a line feed."""
-    lines: list[str] = []
+def csv_lines(header: Sequence[object], rows: Iterable[Iterable[object]]) -> Iterator[str]:
+    """The lines of a CSV table, the header first, each ended by a line feed."""
     # With its own end of line the writer quotes a carriage return in a cell, too.
-    writer = csv.writer(SimpleNamespace(write=lambda line: lines.append(line.removesuffix("\r\n") + "\n")))
-    for row in (header, *rows):
-        writer.writerow(map(guarded, row))
-    return "".join(lines)
+    writer: Any = csv.writer(SimpleNamespace(write=lambda line: line.removesuffix("\r\n") + "\n"))
+    for row in chain((header,), rows):
+        yield writer.writerow(map(guarded, row))  # what `write` returned
+
+
+def csv_text(header: Sequence[object], rows: Iterable[Iterable[object]]) -> str:
+    """A CSV table as one text."""
+    return "".join(csv_lines(header, rows))
 
 
 def guarded(cell: object) -> object:
     """A cell as it is written: text that a spreadsheet would run gets an apostrophe, which `read_rows` takes off."""
-    return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell
+    return f"'{cell}" if isinstance(cell, str) and cell[:1] in _SIGNS and _FORMULA.match(cell) else cell
 
 
 def read_rows(path: Path, needed: Sequence[str], *, what: str = "table") -> list[dict[str, str]]:

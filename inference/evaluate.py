@@ -9,7 +9,8 @@ import torch
 from datasets.bundle import DataBundle
 from datasets.config import DataConfig
 from datasets.errors import DataError
-from datasets.loaders import build_dataloaders, labelled_loader
+from datasets.labelled import labelled_loader
+from datasets.loaders import build_dataloaders
 from datasets.splits import fingerprint
 from datasets.text import some
 from inference.classifier import Classifier

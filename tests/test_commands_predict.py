@@ -18,7 +18,7 @@ from small_run import CLASSES, call, labelled_photos, make_run, photo
 
 from datasets.config import DataConfig
 from datasets.images import read_image
-from datasets.loaders import labelled_loader
+from datasets.labelled import labelled_loader
 from datasets.transforms import preprocess
 from figures.judged import Judged
 from inference.classifier import open_classifier

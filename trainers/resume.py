@@ -187,7 +187,7 @@ def refuse_or_announce_changes(then: dict[str, Any], job: Job) -> None:
 
     `then`: the run's meta.json.
     """
-    found = fingerprint(job.data)
+    found = distributed.broadcast(lambda: fingerprint(job.data))
     if then["data_fingerprint"] != found:
         raise DataError(
             f"the images of {job.config.data.source} changed since the run started: their fingerprint is {found},"

@@ -36,11 +36,12 @@ def read_image_folder(root: Path, name: str | None = None) -> Reading:
             + "".join(f"; {note}" for note in tree.notes())
         )
     class_names = sorted(set().union(*tree.classes.values()))
+    number = {label: index for index, label in enumerate(class_names)}
     samples = Samples(
         name=name,
         class_names=tuple(class_names),
         paths=paths,
-        labels=np.repeat(np.array([class_names.index(label) for label in tree.labels], np.int32), tree.counts),
+        labels=np.repeat(np.array([number[label] for label in tree.labels], np.int32), tree.counts),
         splits=np.repeat(np.array(tree.codes, np.int8), tree.counts),
         root=root,
         val_fraction=0.1 if "test" in tree.classes else 0.15,
@@ -152,7 +153,11 @@ class _Tree:
     def _class_folder(self, folder: str, split: str, label: str) -> Iterator[tuple[str, list[str]]]:
         images, folders = [], []
         for entry in self._list(folder, split, label):
-            path, name = _join(folder, entry.name), entry.name.lower()
+            name = entry.name.lower()
+            if name[0] != "." and is_image_name(name) and entry.is_file(follow_symlinks=False):
+                images.append(entry.name)
+                continue
+            path = _join(folder, entry.name)
             if entry.is_dir():
                 if _leads_back(entry):
                     self._add("broken_link", path, split, label, "leads back to a folder above it")
@@ -160,7 +165,7 @@ class _Tree:
                     folders.append(path)
             elif name.startswith(".") or name in _SYSTEM_FILES:
                 continue
-            elif is_image_name(name) and (entry.is_file() or entry.is_symlink()):
+            elif is_image_name(name) and entry.is_symlink():
                 images.append(entry.name)  # a link that leads nowhere is an image that cannot be read
             elif _is_broken_link(entry):
                 self._add("broken_link", path, split, label, f"-> {os.readlink(entry.path)}")

@@ -1,0 +1,42 @@
+"""Labelled images for a model that exists already, its classes matched by name."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from torch.utils.data import DataLoader
+
+from datasets.bundle import LEFT_OUT, SPLITS, ImageSpecLike
+from datasets.config import DataConfig
+from datasets.errors import DataError
+from datasets.image_dataset import ImageDataset
+from datasets.loaders import loader_of, read_samples
+from datasets.text import some
+from datasets.transforms import Pipeline
+
+
+def labelled_loader(
+    config: DataConfig, spec: ImageSpecLike, *, class_names: Sequence[str], split: str | None = None
+) -> DataLoader:
+    """All images of `config.source`, or those of a split that it brings; batches as of `build_dataloaders`.
+
+    Classes are matched by name, so their order and which of them occur do not matter. Raises FileNotFoundError: no such
+    data. DataError: a class that `class_names` does not have (both lists are named), or no such split.
+    """
+    samples = read_samples(config)
+    known = {name: number for number, name in enumerate(class_names)}
+    unknown = [name for name in samples.class_names if name not in known]
+    if unknown:
+        raise DataError(
+            f"{config.source} has classes that the model does not know: {some(unknown)}; "
+            f"the data has {some(list(samples.class_names), 20)}; the model has {some(list(class_names), 20)}"
+        )
+    chosen = samples.splits != LEFT_OUT if split is None else samples.splits == SPLITS.index(split)
+    if not chosen.any():
+        brought = [name for code, name in enumerate(SPLITS) if (samples.splits == code).any()]
+        raise DataError(f"{config.source} has no {split} split of its own; it has {', '.join(brought) or 'no splits'}")
+    number = np.array([known[name] for name in samples.class_names], np.int32)
+    splits = np.where(chosen, SPLITS.index("val"), LEFT_OUT).astype(np.int8)
+    samples = samples.replace(labels=number[samples.labels], class_names=tuple(class_names), splits=splits)
+    dataset = ImageDataset(samples, "val", Pipeline(spec))
+    return loader_of(dataset, replace(config, workers=config.workers or 0), seed=0, rank=0, world_size=1)
