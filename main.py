@@ -19,6 +19,7 @@ COMMANDS = {
     "evaluate": "score a run's best weights again",
     "predict": "classify image files, folders or globs: CSV out",
     "explain": "show what a model looked at: rollout, relevance, every head",
+    "average": "average the weights of several runs, or of the start and the end of one",
     "export": "write a model as safetensors, ONNX or pt2, checked against the original",
     "serve": "a page on this machine to try a model on",
     "check": "look for what is wrong with a set of images before you train on it",

@@ -16,6 +16,7 @@ from datasets.text import some
 from inference.classifier import Classifier
 from inference.evaluation_report import Evaluation, write_evaluation
 from trainers.checkpoint import best_of, read_checkpoint
+from trainers.config import RunConfig
 from trainers.console import say
 from trainers.errors import CheckpointError
 from trainers.evaluation import score_split, write_predictions
@@ -23,6 +24,7 @@ from trainers.job import AMP_DTYPES, prepare
 from trainers.result import load, read_history
 from trainers.run_directory import META, as_data, read_json, read_run_config
 from trainers.saving import newest_checkpoint
+from vit import ImageSpec
 from vit.config import WHAT_THEY_ARE
 
 
@@ -35,8 +37,7 @@ def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None) ->
     model, spec, class_names = load(run_dir)
     meta = read_json(run_dir / "meta.json", **META)
     with as_data() if data_root is None else nullcontext():
-        data = build_dataloaders(config.data, spec, seed=config.train.seed)
-    _refuse_other_data(data, config.data.source, class_names, trained_on=meta["data_fingerprint"])
+        data = images_of(run_dir, config, spec, class_names)
     if split not in data.dataloaders:
         raise DataError(f"{config.data.source} has no {split} split; it has {', '.join(data.dataloaders)}")
     device, loader = torch.device(config.train.device), data.dataloaders[split]
@@ -51,7 +52,10 @@ def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None) ->
     return dataclasses.replace(evaluation, epoch=epoch, logged=logged_metrics(run_dir, split, epoch), notes=notes)
 
 
-def _refuse_other_data(data: DataBundle, source: str, class_names: tuple[str, ...], *, trained_on: str) -> None:
+def images_of(run_dir: Path, config: RunConfig, spec: ImageSpec, class_names: tuple[str, ...]) -> DataBundle:
+    """The images that a run trained on, as its options name them. Raises DataError: they changed since."""
+    data = build_dataloaders(config.data, spec, seed=config.train.seed)
+    trained_on = read_json(run_dir / "meta.json", **META)["data_fingerprint"]
     if data.class_names != class_names:
         raise DataError(
             f"the classes changed since the run: it has {some(list(class_names), 20)}, "
@@ -59,7 +63,10 @@ def _refuse_other_data(data: DataBundle, source: str, class_names: tuple[str, ..
         )
     here = fingerprint(data)
     if here != trained_on:
-        raise DataError(f"the images of {source} changed since the run: fingerprint {here}, not {trained_on}")
+        raise DataError(
+            f"the images of {config.data.source} changed since the run: fingerprint {here}, not {trained_on}"
+        )
+    return data
 
 
 def score_last_epoch(run_dir: Path) -> None:

@@ -1,0 +1,120 @@
+"""Average the weights of finished runs, or those of one run with what it started from; validation images choose.
+
+A soup (Wortsman et al. 2022, arXiv:2203.05482) of runs from one start, uniform or greedy; or the straight line between
+the start and the end of one run (WiSE-FT: Wortsman et al. 2021, arXiv:2109.01903).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from inference.classifier import Classifier
+from inference.evaluate import images_of
+from inference.export import export
+from trainers.checkpoint import best_of, read_checkpoint
+from trainers.config import RunConfig, to_dict
+from trainers.errors import ConfigError
+from trainers.evaluation import score_split
+from trainers.job import AMP_DTYPES, prepare
+from trainers.result import open_best
+from trainers.run_directory import META, as_data, read_json, read_run_config
+from vit.low_rank import merged_state
+
+State = Mapping[str, Tensor]
+Row = tuple[str, dict[str, float], str]
+"""A split, the metrics on it, and of which weights."""
+LINE = tuple(share / 10 for share in range(10, -1, -1))
+"""Shares of the trained weights that are tried, the whole first: it is kept where others are only as good."""
+TRAINING_ONLY = ("weights_source", "trainable", "dropout", "attention_dropout", "stochastic_depth", "attention")
+
+
+def average(run_dirs: Sequence[Path], path: Path, *, greedy: bool) -> list[Row]:
+    """Write the average to `path` as `export` does; what each candidate scores on the validation images, then the
+    average on the test images, once. Raises ConfigError: the runs cannot be averaged."""
+    configs = [read_run_config(run_dir) for run_dir in run_dirs]
+    refuse_what_cannot_be_averaged(run_dirs, configs)
+    states = [read_checkpoint(best_of(run_dir))["model"] for run_dir in run_dirs]
+    model, spec, class_names, config = open_best(best_of(run_dirs[0]))
+    data, train = images_of(run_dirs[0], configs[0], spec, class_names), configs[0].train
+    device, rows = torch.device(train.device), []
+
+    def score(state: State, remark: str, split: str = "val") -> tuple[float, float]:
+        model.load_state_dict(state)
+        metrics = score_split(model.to(device), data.dataloaders[split], device, AMP_DTYPES[train.amp]).metrics
+        rows.append((split, metrics, remark))
+        chosen = metrics[train.select]
+        return (-chosen if train.select == "loss" else chosen), -metrics["loss"]
+
+    if len(states) == 1:
+        chosen, what = on_the_line(start_of(configs[0]), states[0], score)
+    else:
+        scores = [score(state, run_dir.name) for state, run_dir in zip(states, run_dirs, strict=True)]
+        ranked = sorted(range(len(states)), key=scores.__getitem__, reverse=True)
+        chosen = greedy_soup([states[place] for place in ranked], scores[ranked[0]], score) if greedy else mean(states)
+        what = "average"
+        score(chosen, what)
+    if "test" in data.dataloaders:
+        score(chosen, f"{what}, scored once", "test")
+    model.load_state_dict(chosen)
+    classifier = Classifier(str(path), model.cpu(), spec, class_names, config, run_dirs[0])
+    export(classifier, "safetensors", path)
+    return rows
+
+
+def refuse_what_cannot_be_averaged(run_dirs: Sequence[Path], configs: Sequence[RunConfig]) -> None:
+    facts = []
+    for run_dir, config in zip(run_dirs, configs, strict=True):
+        checkpoint, model = read_checkpoint(best_of(run_dir)), to_dict(config.model)
+        if any(name.endswith("running_mean") for name in checkpoint["model"]):
+            raise ConfigError(f"{run_dir}: the batch norms of {config.model.name} cannot be averaged; a ViT has none")
+        random = f"random, by seed {config.train.seed}" if config.model.weights == "none" else config.model.weights
+        facts.append(
+            {"model": model["name"], "start": random}
+            | {name.replace("_", "-"): model[name] for name in model.keys() - {"name", "weights", *TRAINING_ONLY}}
+            | {"class names": checkpoint["class_names"], "preprocessing": checkpoint["image_spec"]}
+            | {"images": read_json(run_dir / "meta.json", **META)["data_fingerprint"]}
+        )
+    for run_dir, own in zip(run_dirs, facts, strict=True):
+        for name, value in own.items():
+            if value != facts[0][name]:
+                differs = f"its {name} is {value!s:.100}, not {facts[0][name]!s:.100}"
+                raise ConfigError(f"{run_dir} cannot be averaged with {run_dirs[0]}: {differs}")
+
+
+def start_of(config: RunConfig) -> State:
+    """What a run started from, as the ordinary model it was."""
+    with as_data():
+        job = prepare(config)
+    if config.train.start_head == "probe":
+        import_module("trainers.start_head").fit_head(job)
+    return merged_state(job.network)
+
+
+def mean(states: Sequence[State]) -> State:
+    """Of every tensor, in float64."""
+    return {
+        name: torch.stack([state[name].double() for state in states]).mean(dim=0).to(tensor.dtype)
+        for name, tensor in states[0].items()
+    }
+
+
+def greedy_soup(ranked: Sequence[State], best: Any, score: Callable[[State, str], Any]) -> State:
+    """The mean of the best state and of those after it that do not lower the score, each tried in turn."""
+    kept = [ranked[0]]
+    for state in ranked[1:]:
+        tried = score(mean([*kept, state]), f"with one more than {len(kept)}")
+        if tried[0] >= best[0]:
+            kept, best = [*kept, state], tried
+    return mean(kept)
+
+
+def on_the_line(start: State, end: State, score: Callable[[State, str], Any]) -> tuple[State, str]:
+    """The best point of `LINE`, and where it lies."""
+    points = {share: {name: torch.lerp(start[name].to(end[name]), end[name], share) for name in end} for share in LINE}
+    scores = {share: score(point, f"{share:.0%} of the way") for share, point in points.items()}
+    best = max(scores, key=scores.__getitem__)
+    return points[best], f"{best:.0%} of the way"
