@@ -2,29 +2,19 @@
 // T tokens, D width, H heads, K = D / H; a matrix is a Float32Array, row after row.
 "use strict";
 
-// What inference/page.py has packed: {type, shape, packed} -> {shape, values}.
-async function unpack({type, shape, packed}) {
+// What inference/page.py has packed: {type, shape, packed} -> {shape, values}; of weights, times the steps of each row.
+async function unpack({type, shape, packed, steps}) {
   const text = atob(packed), bytes = new Uint8Array(text.length);
   for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   const apart = new Uint8Array(await new Response(stream).arrayBuffer());
   if (type === "uint8") return {shape, values: apart};
-  const size = type === "float16" ? 2 : 4, count = apart.length / size, joined = new Uint8Array(apart.length);
+  const size = type === "int16" ? 2 : 4, count = apart.length / size, joined = new Uint8Array(apart.length);
   for (let place = 0; place < size; place++)
     for (let i = 0; i < count; i++) joined[i * size + place] = apart[place * count + i];
-  const values = size === 4 ? new Float32Array(joined.buffer) : halves(new Uint16Array(joined.buffer));
-  return {shape, values};
-}
-
-// Half precision to single: another bias of the exponent, and no exponent at all for the smallest numbers.
-function halves(bits) {
-  const values = new Float32Array(bits.length), words = new Uint32Array(values.buffer);
-  for (let i = 0; i < bits.length; i++) {
-    const sign = bits[i] & 0x8000, exponent = bits[i] >> 10 & 31, fraction = bits[i] & 1023;
-    if (exponent) words[i] = sign << 16 | exponent + 112 << 23 | fraction << 13;
-    else values[i] = (sign ? -1 : 1) * fraction * 2 ** -24;
-  }
-  return values;
+  if (!steps) return {shape, values: new Float32Array(joined.buffer)};
+  const whole = new Int16Array(joined.buffer), rows = (await unpack(steps)).values, width = shape.at(-1);
+  return {shape, values: Float32Array.from(whole, (value, i) => value * rows[Math.floor(i / width)])};
 }
 
 // x W^T + b: (T, in) -> (T, out), for W (out, in).
