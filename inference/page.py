@@ -81,7 +81,7 @@ def page_of(classifiers: Sequence[Classifier], pictures: Sequence[Picture]) -> s
     every, mean = (sum(size[kind] * len(of) for size, of in zip(sizes, moments, strict=True)) for kind in (0, 1))
     every_head = every * len(pictures) <= EVERY_HEAD
     shown = pictures if every_head else pictures[: max(1, MOST // mean)]
-    data = {
+    data: dict[str, Any] = {
         "pictures": [{"name": picture.name, "label": picture.label} for picture in shown],
         "left_out": len(pictures) - len(shown),
         "every_head": every_head,
@@ -90,7 +90,7 @@ def page_of(classifiers: Sequence[Classifier], pictures: Sequence[Picture]) -> s
             for classifier, shape, of in zip(classifiers, shapes, moments, strict=True)
         ],
     }
-    return document(data, title=" and ".join(classifier.source for classifier in classifiers))
+    return document(data, title=" beside ".join(run["name"] for run in data["runs"]))
 
 
 def shape_of(classifier: Classifier, picture: Picture) -> dict[str, Any]:
@@ -130,7 +130,8 @@ def numbers_of(
     labels = [names.index(picture.label) if picture.label in names else None for picture in pictures]
     classes = [shown_classes(row, label) for row, label in zip(best, labels, strict=True)]
     return {
-        "name": classifier.source,
+        "name": Path(classifier.source).name or classifier.source,
+        "source": classifier.source,
         "model": classifier.config.name if classifier.config else type(classifier.model).__name__,
         "class_names": names,
         "classes": classes,
@@ -154,10 +155,11 @@ def moment_numbers(
 ) -> dict[str, Any]:
     model = moment.load()
     seen = [look(model, image, own, every_head=every_head) for image, own in zip(images, classes, strict=True)]
+    arrays = {name: np.stack([of[name] for of in seen]) for name in seen[0]}
     positions = position_embeddings(model)
-    alike = None if positions is None else pack(cosines(positions[1:]))
-    arrays = {name: pack(np.stack([of[name] for of in seen])) for name in seen[0]}
-    return {"name": moment.name, "share": moment.share, "positions": alike, **arrays}
+    if positions is not None:
+        arrays["positions"] = cosines(positions[1:])
+    return {"name": moment.name, "share": moment.share, "arrays": pack(arrays)}
 
 
 def look(model: nn.Module, image: Tensor, classes: list[int], *, every_head: bool) -> dict[str, np.ndarray]:
@@ -210,25 +212,26 @@ def weights_of(model: nn.Module, images: Sequence[Tensor]) -> dict[str, Any] | N
     with residual_stream(model) as stream, torch.no_grad():
         model.forward_features(torch.cat(list(images)))
     tensors["patches"] = stream[0][:, 1:] - model.embedding.positions[:, 1:]
-    return {
-        "pool": model.config.pool,
-        "eps": model.config.layer_norm_eps,
-        "tensors": {name: in_16_bits(value.detach().cpu()) for name, value in tensors.items()},
-    }
+    rows = {name: in_16_bits(value.detach().cpu()) for name, value in tensors.items()}
+    arrays = {name: whole for name, (whole, _) in rows.items()}
+    steps = {f"{name} steps": step for name, (_, step) in rows.items()}
+    return {"pool": model.config.pool, "eps": model.config.layer_norm_eps, "arrays": pack(arrays | steps)}
 
 
-def in_16_bits(values: Tensor) -> dict[str, Any]:
-    """Each row (..., D) as whole numbers of steps, of which its largest number has 32,767: as many bytes as half
-    precision, and a tenth of its rounding."""
+def in_16_bits(values: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Each row (..., D) as whole numbers of a step of its own, 32,767 for the largest; and the steps (..., 1). As many
+    bytes as half precision, and a tenth of its rounding."""
     steps = values.abs().amax(dim=-1, keepdim=True).clamp(min=1e-30) / 32_767
-    return pack((values / steps).round().short().numpy()) | {"steps": pack(steps.numpy())}
+    return (values / steps).round().short().numpy(), steps.numpy()
 
 
-def pack(array: np.ndarray) -> dict[str, Any]:
-    """Type, shape and content, which is compressed with the bytes of a number apart: the first ones are alike."""
-    apart = np.frombuffer(array.tobytes(), np.uint8).reshape(-1, array.itemsize).T
-    content = base64.b64encode(zlib.compress(apart.tobytes(), 9)).decode("ascii")
-    return {"type": array.dtype.name, "shape": array.shape, "packed": content}
+def pack(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Type and shape of each array, and the content of all, compressed. The bytes of a number lie apart: the first ones
+    are alike."""
+    apart = [np.frombuffer(of.tobytes(), np.uint8).reshape(-1, of.itemsize).T.tobytes() for of in arrays.values()]
+    described = [{"name": name, "type": of.dtype.name, "shape": of.shape} for name, of in arrays.items()]
+    content = base64.b64encode(zlib.compress(b"".join(apart), 9)).decode("ascii")
+    return {"described": described, "content": content}
 
 
 def document(data: dict[str, Any], *, title: str) -> str:

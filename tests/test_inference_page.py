@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import json
+import math
 import re
 import zlib
 from copy import deepcopy
@@ -72,15 +73,20 @@ def data_of(document: str) -> dict:
     return json.loads(found[1])
 
 
-def unpack(packed: dict) -> np.ndarray:
+def unpack(packed: dict) -> dict[str, np.ndarray]:
     """As forward.js does it."""
-    kind = np.dtype(packed["type"])
-    apart = np.frombuffer(zlib.decompress(base64.b64decode(packed["packed"])), np.uint8)
-    return np.ascontiguousarray(apart.reshape(kind.itemsize, -1).T).view(kind).reshape(packed["shape"])
+    apart, start, arrays = np.frombuffer(zlib.decompress(base64.b64decode(packed["content"])), np.uint8), 0, {}
+    for described in packed["described"]:
+        kind, count = np.dtype(described["type"]), math.prod(described["shape"])
+        own, start = apart[start : start + count * kind.itemsize], start + count * kind.itemsize
+        own = np.ascontiguousarray(own.reshape(kind.itemsize, -1).T)
+        arrays[described["name"]] = own.view(kind).reshape(described["shape"])
+    assert start == len(apart)
+    return arrays
 
 
-def shares(packed: dict) -> torch.Tensor:
-    return torch.from_numpy((unpack(packed) / 255.0) ** 2)
+def shares(codes: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy((codes / 255.0) ** 2)
 
 
 @pytest.mark.parametrize("every_head", [True, False])
@@ -92,7 +98,7 @@ def test_its_numbers_are_those_of_the_pass_that_predicts(kind, every_head, monke
     classifier = classifier_of(kind)
     data = data_of(page.page_of([classifier], pictures()))
     run = data["runs"][0]
-    (moment,) = run["moments"]
+    moment = unpack(run["moments"][0]["arrays"])
     assert (data["every_head"], len(run["moments"]), run["shape"]["extra"]) == (
         every_head,
         1,
@@ -113,12 +119,12 @@ def test_its_numbers_are_those_of_the_pass_that_predicts(kind, every_head, monke
         torch.testing.assert_close(shares(moment["rollout"])[number], flow, **near)
         spoke = head_map(classifier.model, relevance(classifier.model, image)[1])[0]
         torch.testing.assert_close(shares(moment["relevance"])[number], spoke, **near)
-        lens, classes = torch.from_numpy(unpack(moment["lens"])[number]), run["classes"][number]
+        lens, classes = torch.from_numpy(moment["lens"][number]), run["classes"][number]
         assert number in classes
         assert len(classes) == page.MOST_CLASSES
         torch.testing.assert_close(lens[-1, :-1], logits[0, classes].detach(), rtol=1e-4, atol=1e-5)
         torch.testing.assert_close((lens[-1, :-1] - lens[-1, -1]).exp(), logits.softmax(1)[0, classes].detach())
-        norms = unpack(moment["norms"])[number]
+        norms = moment["norms"][number]
         assert norms.shape == (4, run["shape"]["tokens"])
         if kind == "class token":
             tokens = classifier.model.embedding(image)
@@ -277,3 +283,114 @@ def test_the_pages_own_forward_pass_is_the_models(kind, browser, tmp_path):
             worst = ((found - expected).abs().max() / expected.abs().max()).item()
 
             assert worst < 1e-3, (kind, number, change, worst)
+
+
+class Hand:
+    """Real pointer and key events on an open page."""
+
+    def __init__(self, browser: Browser) -> None:
+        self.browser = browser
+
+    def place(self, selector: str, x: float, y: float) -> dict[str, float]:
+        script = f"document.querySelector({json.dumps(selector)})"
+        self.browser.evaluate(f"{script}.scrollIntoView({{block: 'center'}})")
+        box = json.loads(self.browser.evaluate(f"JSON.stringify({script}.getBoundingClientRect())"))
+        return {"x": box["x"] + x * box["width"], "y": box["y"] + y * box["height"]}
+
+    def hover(self, selector: str, x: float = 0.5, y: float = 0.5) -> None:
+        self.browser.call("Input.dispatchMouseEvent", type="mouseMoved", **self.place(selector, x, y))
+
+    def click(self, selector: str, x: float = 0.5, y: float = 0.5) -> None:
+        self.hover(selector, x, y)
+        for kind in ("mousePressed", "mouseReleased"):
+            where = self.place(selector, x, y)
+            self.browser.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **where)
+
+    def tap(self, selector: str, x: float, y: float) -> None:
+        self.browser.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[self.place(selector, x, y)])
+        self.browser.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+
+    def key(self, key: str, *, on: str | None = None) -> None:
+        if on is not None:
+            self.browser.evaluate(f"document.querySelector({json.dumps(on)}).focus()")
+        codes = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Enter": 13, "Escape": 27, " ": 32}
+        text = {"text": {"Enter": "\r", " ": " "}[key]} if key in ("Enter", " ") else {}
+        for kind in ("keyDown", "keyUp"):
+            self.browser.call("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=codes[key], **text)
+
+    def reads(self, selector: str) -> str:
+        return self.browser.evaluate(f"document.querySelector({json.dumps(selector)}).textContent")
+
+    def sees(self, selector: str, text: str) -> None:
+        here, wanted = f"document.querySelector({json.dumps(selector)})", json.dumps(text)
+        self.browser.wait_for(f"{here}.textContent.includes({wanted})", seconds=10)
+
+
+@pytest.mark.slow
+def test_a_browser_drives_every_control_without_a_word_in_the_console_or_a_request(trained, browser, tmp_path):
+    run = open_classifier(str(trained[0]), device="cpu")
+    other = open_classifier(str(make_run(tmp_path / "<b>other")), device="cpu")
+    del browser.log[:], browser.requests[:]
+    open_page(browser, page.page_of([run, other], page.validation_pictures(run)), tmp_path / "page.html")
+    hand, caption = Hand(browser), "#attention .run .caption"
+    assert "<b>other, as it learned" in hand.reads("h1")
+    hand.hover("#patches .stage", 0.1, 0.9)
+    hand.sees("#patches .caption", "the patch in row 4, column 1")  # of 4 x 4
+    hand.sees("#patches .run:last-child .caption", "the patch in row 8, column 1")  # of 8 x 8, under the same cursor
+    hand.sees("#said", "the patch in row 4, column 1 looks most at")
+    hand.key("ArrowUp", on="#attention .stage")
+    hand.key("ArrowRight")
+    hand.sees(caption, "the patch in row 3, column 2")
+    hand.key("Escape")
+    hand.sees(caption, "the class token looks most at")
+    hand.tap("#positions .stage", 0.9, 0.1)
+    hand.sees("#positions .caption", "Content like that of the patch in row 1, column 4")
+    hand.click("#attention .heads button[title='block 2, head 3']")
+    hand.sees(caption, "In head 3 of block 2")
+    hand.key("ArrowRight", on="#attention .heads button[title='block 2, head 3']")
+    hand.key("Enter")
+    hand.sees(caption, "In head 4 of block 2")
+    hand.sees("#stream .run .caption", "0: before the first")
+    before = hand.reads("#lens .run table")
+    hand.key("ArrowLeft", on="#moment")
+    hand.sees("#when", "after 3 epochs")
+    for _ in range(3):
+        hand.key("ArrowLeft")
+    hand.sees("#when", "untrained")
+    assert hand.reads("#lens .run table") != before
+    cells = "[...document.querySelectorAll('#lens .run:first-child td + td')].map(cell => cell.textContent)"
+    assert set(browser.evaluate(cells)) == {"10 %"}  # the head is zero
+    hand.sees("#flow .pair > div:last-child .caption", "nothing spoke")
+    hand.click("#pictures button:nth-child(3)")
+    assert browser.evaluate("document.querySelectorAll('#pictures [aria-checked=true]').length") == 1
+    hand.key("ArrowRight", on="#pictures button:nth-child(3)")
+    assert browser.evaluate("cursor.picture") == 3
+    hand.click("#lens summary")
+    drive_changes(hand)
+    assert browser.log == []
+    assert [url for url in browser.requests if not url.startswith(("data:", "file:"))] == []
+    assert browser.requests.count((tmp_path / "page.html").as_uri()) == 1
+
+
+def drive_changes(hand: Hand) -> None:
+    stage, told = "#change .run .stage", "#change .run .caption"
+    hand.sees(told, "0 of 16 patches left out, 0 heads off: still")
+    hand.click(stage, 0.1, 0.1)
+    hand.click(stage, 0.9, 0.9)
+    hand.sees(told, "2 of 16 patches left out")
+    hand.key("Enter", on=stage)
+    hand.sees(told, "1 of 16 patches left out")
+    hand.click("#change .heads button[title='block 1, head 2']")
+    hand.sees(told, "1 heads off")
+    probabilities = hand.reads("#change .bars")
+    hand.click("#change input")
+    assert hand.reads("#change .bars") != probabilities
+    hand.click("#change .buttons button:nth-of-type(2)")
+    hand.sees(told, "0 of 16 patches left out, 0 heads off: still")
+    hand.click("#change .buttons button:nth-of-type(1)")
+    shuffled = hand.browser.evaluate("document.querySelector('#change .bars').textContent.includes('→')")
+    assert shuffled
+    hand.click("#change input")  # without positions the order of the patches makes no difference
+    without = hand.reads("#change .bars")
+    hand.click("#change .buttons button:nth-of-type(1)")
+    assert hand.reads("#change .bars") == without

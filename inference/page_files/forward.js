@@ -2,19 +2,34 @@
 // T tokens, D width, H heads, K = D / H; a matrix is a Float32Array, row after row.
 "use strict";
 
-// What inference/page.py has packed: {type, shape, packed} -> {shape, values}; of weights, times the steps of each row.
-async function unpack({type, shape, packed, steps}) {
-  const text = atob(packed), bytes = new Uint8Array(text.length);
+// The arrays that inference/page.py has packed: {name: {shape, values}}.
+async function unpack({described, content}) {
+  const text = atob(content), bytes = new Uint8Array(text.length), arrays = {};
   for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   const apart = new Uint8Array(await new Response(stream).arrayBuffer());
-  if (type === "uint8") return {shape, values: apart};
-  const size = type === "int16" ? 2 : 4, count = apart.length / size, joined = new Uint8Array(apart.length);
-  for (let place = 0; place < size; place++)
-    for (let i = 0; i < count; i++) joined[i * size + place] = apart[place * count + i];
-  if (!steps) return {shape, values: new Float32Array(joined.buffer)};
-  const whole = new Int16Array(joined.buffer), rows = (await unpack(steps)).values, width = shape.at(-1);
-  return {shape, values: Float32Array.from(whole, (value, i) => value * rows[Math.floor(i / width)])};
+  let start = 0;
+  for (const {name, type, shape} of described) {
+    const kind = {uint8: Uint8Array, int16: Int16Array, float32: Float32Array}[type], size = kind.BYTES_PER_ELEMENT;
+    const count = shape.reduce((product, side) => product * side, 1), joined = new Uint8Array(count * size);
+    for (let place = 0; place < size; place++, start += count)
+      for (let i = 0; i < count; i++) joined[i * size + place] = apart[start + i];
+    arrays[name] = {shape, values: new kind(joined.buffer)};
+  }
+  return arrays;
+}
+
+// Weights are whole numbers of the step of their row.
+function inSteps(arrays) {
+  const tensors = {};
+  for (const [name, {shape, values}] of Object.entries(arrays)) {
+    const steps = arrays[`${name} steps`]?.values, width = shape.at(-1);
+    if (!steps) continue;
+    const numbers = tensors[name] = new Float32Array(values.length);
+    for (let row = 0, i = 0; row < steps.length; row++)
+      for (const end = i + width; i < end; i++) numbers[i] = values[i] * steps[row];
+  }
+  return tensors;
 }
 
 // x W^T + b: (T, in) -> (T, out), for W (out, in).
@@ -77,11 +92,11 @@ function attend(x, width, heads, tensor, off) {
   return linear(mixed, width, tensor("attention.projection.weight"), tensor("attention.projection.bias"));
 }
 
-// Logits of one picture. `weights`: {pool, eps, tensors} with the tensors unpacked, `shape` that of the model;
+// Logits of one picture. `weights`: {pool, eps, tensors} by name, `shape` that of the model;
 // `change`: {order: which patch stands at each place, dropped: places left out, off: "block,head" that are off,
 // positions: whether they are added}.
 function forward(weights, shape, picture, change) {
-  const {width, blocks, heads} = shape, {eps, pool} = weights, get = name => weights.tensors[name]?.values;
+  const {width, blocks, heads} = shape, {eps, pool} = weights, get = name => weights.tensors[name];
   const patches = get("patches"), positions = get("embedding.positions"), N = shape.grid ** 2;
   const places = [...Array(N).keys()].filter(place => !change.dropped.has(place));
   let x = new Float32Array((places.length + 1) * width);

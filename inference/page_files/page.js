@@ -45,7 +45,7 @@ const LINES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"]
 // Values (N) on their grid, from `low` to `high`.
 function paint(canvas, values, low, high) {
   const side = Math.round(Math.sqrt(values.length)), image = new ImageData(side, side);
-  canvas.width = canvas.height = side;
+  if (canvas.width !== side || canvas.height !== side) canvas.width = canvas.height = side;  // it takes a while
   for (let i = 0; i < values.length; i++) {
     const level = Math.round(255 * Math.min(1, Math.max(0, (values[i] - low) / (high - low || 1))));
     image.data.set(COLOURS[level], 4 * i);
@@ -149,17 +149,23 @@ class Stage {
 
   // `values` (N) lie over the picture, or nothing does.
   show(caption, values, low = 0, high = values && Math.max(...values)) {
-    const {run} = this, patch = patchOf(run);
-    this.image.src = run.pictures[cursor.picture];
+    const source = this.run.pictures[cursor.picture];
+    if (this.image.src !== source) this.image.src = source;
     this.map.hidden = !values;
     if (values) paint(this.map, values, low, high);
+    this.caption.textContent = caption;
+    this.root.setAttribute("aria-label", `${this.name}. ${caption} Arrow keys move from patch to patch.`);
+    this.mark();
+  }
+
+  // Put the frame where the cursor is.
+  mark() {
+    const {run} = this, patch = patchOf(run);
     this.marker.hidden = patch === null;
     if (patch !== null) {
       this.marker.style.left = `${100 * (patch % run.shape.grid) / run.shape.grid}%`;
       this.marker.style.top = `${100 * Math.floor(patch / run.shape.grid) / run.shape.grid}%`;
     }
-    this.caption.textContent = caption;
-    this.root.setAttribute("aria-label", `${this.name}. ${caption} Arrow keys move from patch to patch.`);
   }
 }
 
@@ -174,12 +180,22 @@ const VIEWS = {
       `${size / grid} × ${size / grid} × ${channels} = ${(size / grid) ** 2 * channels} numbers → (1, ${grid * grid}, ` +
       `${width}) → (1, ${tokens}, ${width}) with the class token`,
     build(parent, run) {
-      const stage = new Stage(parent, run, "The picture and its patches");
+      const pair = element("div", {className: "pair", parent});
+      const stage = new Stage(element("div", {parent: pair}), run, "The picture and its patches");
+      const right = element("div", {parent: pair}), patch = element("canvas", {parent: right, className: "patch"});
+      const caption = element("p", {parent: right, className: "caption"});
       return () => {
+        const {grid} = run.shape, number = patchOf(run) ?? Math.floor(grid / 2) * (grid + 1);
         const lens = lensOf(run).at(-1), best = lens.indexOf(Math.max(...lens)), label = run.labels[cursor.picture];
         const said = run.class_names[run.classes[cursor.picture][best]];
         const truth = label === null ? "" : `, true: ${run.class_names[label]}`;
         stage.show(`Taken for ${said} (${percent(lens[best])})${truth}. At the cursor: ${asking(run)}.`);
+        onceLoaded(stage.image, () => {
+          const side = stage.image.naturalWidth / grid, corner = [number % grid, Math.floor(number / grid)];
+          patch.width = patch.height = side;
+          patch.getContext("2d").drawImage(stage.image, ...corner.map(place => place * side), side, side, 0, 0, side, side);
+        });
+        caption.textContent = `The patch in ${spot(run, number)}: one word of the sentence.`;
       };
     },
   },
@@ -292,6 +308,7 @@ const VIEWS = {
   },
 
   change: {
+    follows: true,
     shape: ({parameters}) => `${parameters.toLocaleString("en")} parameters`,
     build(parent, run) {
       if (!run.weights) {
@@ -395,7 +412,8 @@ function fillTable(table, header, rows) {
 class Bench {
   constructor(parent, run) {
     this.run = run;
-    this.show = () => this.compute();
+    this.show = onlyFollowing => onlyFollowing ? this.stage.mark() : this.compute();
+    this.before = [];  // what it says of each picture as it is
     const pair = element("div", {className: "pair", parent}), left = element("div", {parent: pair});
     this.stage = new Stage(left, run, "Patches to leave out", patch => this.drop(patch));
     this.stage.root.classList.add("changed");
@@ -415,8 +433,7 @@ class Bench {
   }
 
   reset() {
-    const order = numbers(this.run.shape.grid ** 2);
-    this.change = {order, dropped: new Set(), off: new Set(), positions: true};
+    this.change = unchanged(this.run);
     this.positions.checked = true;
   }
 
@@ -434,8 +451,8 @@ class Bench {
 
   compute() {
     const {run, change} = this, {picture} = cursor, classes = run.classes[picture];
-    const untouched = {order: numbers(change.order.length), dropped: new Set(), off: new Set(), positions: true};
-    const [before, after] = [untouched, change].map(one => softmax(forward(run.weights, run.shape, picture, one)));
+    const says = one => softmax(forward(run.weights, run.shape, picture, one));
+    const before = this.before[picture] ??= says(unchanged(run)), after = says(change);
     const order = [...classes].sort((a, b) => Math.max(before[b], after[b]) - Math.max(before[a], after[a])).slice(0, 6);
     this.bars.replaceChildren(...order.map(index => bar(run.class_names[index], before[index], after[index])));
     const said = values => values.indexOf(Math.max(...values));
@@ -448,18 +465,23 @@ class Bench {
   }
 }
 
+const unchanged = run => ({order: numbers(run.shape.grid ** 2), dropped: new Set(), off: new Set(), positions: true});
+
 // The picture with its patches where they are now, those left out empty.
-function drawChanged(stage, run, {order, dropped}) {
-  const {image, map} = stage, {grid} = run.shape, draw = () => {
-    const side = image.naturalWidth / grid, context = map.getContext("2d");
+function drawChanged({image, map}, run, {order, dropped}) {
+  onceLoaded(image, () => {
+    const {grid} = run.shape, side = image.naturalWidth / grid, context = map.getContext("2d");
+    const at = number => [number % grid * side, Math.floor(number / grid) * side];
     map.hidden = false;
     map.width = map.height = image.naturalWidth;
-    for (const place of numbers(order.length)) {
-      const at = number => [number % grid * side, Math.floor(number / grid) * side];
+    for (const place of numbers(order.length))
       if (!dropped.has(place)) context.drawImage(image, ...at(order[place]), side, side, ...at(place), side, side);
-    }
-  };
-  image.complete && image.naturalWidth ? draw() : image.addEventListener("load", draw, {once: true});
+  });
+}
+
+function onceLoaded(image, act) {
+  if (image.complete && image.naturalWidth) act();
+  else image.addEventListener("load", act, {once: true});
 }
 
 function bar(name, before, after) {
@@ -468,7 +490,7 @@ function bar(name, before, after) {
   const track = element("span", {parent: row, className: "track"});
   element("span", {parent: track, className: "before"}).style.width = `${100 * before}%`;
   element("span", {parent: track, className: "after"}).style.width = `${100 * after}%`;
-  element("span", {parent: row, className: "value", text: `${percent(before)} → ${percent(after)}`});
+  element("span", {parent: row, className: "value", text: before === after ? percent(after) : `${percent(before)} → ${percent(after)}`});
   return row;
 }
 
@@ -493,7 +515,7 @@ const shown = [];  // {show, follows} of each view of each run
 let waiting = false;
 
 function showAll({onlyFollowing = false} = {}) {
-  for (const {show, follows} of shown) if (follows || !onlyFollowing) show();
+  for (const {show, follows} of shown) if (follows || !onlyFollowing) show(onlyFollowing);
 }
 
 // Many moves of a pointer come between two frames: the last is shown.
@@ -512,10 +534,11 @@ function moveTo(place) {
 }
 
 function buildControls() {
-  by("title").textContent = RUNS.map(run => run.name).join(" beside ");
+  by("title").textContent = document.title;
   const left = DATA.left_out ? ` ${DATA.left_out} more are left out, to keep this file small.` : "";
   const kept = DATA.every_head ? "" : " Of single heads it holds what the head reads; of every patch the mean over heads.";
-  by("about").textContent = RUNS.map(run => `${run.model}, ${run.class_names.length} classes`).join("; ") + "." + left + kept;
+  by("about").textContent = RUNS.map(
+    run => `${run.source}: ${run.model}, ${run.class_names.length} classes`).join("; ") + "." + left + kept;
   DATA.pictures.forEach(({name, label}, number) => {
     const text = label === null ? name : `${label}: ${name}`;
     const button = element("button", {parent: by("pictures"), type: "button", role: "radio", title: text, "aria-label": text});
@@ -556,31 +579,28 @@ function showMoment() {
   by("moment").setAttribute("aria-valuetext", by("when").textContent);
 }
 
-function buildViews() {
-  for (const [name, {shape, build, follows}] of Object.entries(VIEWS)) {
+function buildViews(names) {
+  for (const name of names) {
+    const {shape, build, follows} = VIEWS[name];
     const parent = by(name).querySelector(".runs");
     for (const run of RUNS) {
       const panel = element("article", {className: "run", parent});
       if (RUNS.length > 1) element("h3", {parent: panel, text: run.name});
       element("p", {className: "shapes", parent: panel, text: shape(run.shape)});
       shown.push({show: build(panel, run), follows});
+      shown.at(-1).show();
     }
   }
 }
 
-// Everything that was packed, wherever it is.
-async function unpackAll(node) {
-  for (const [name, value] of Object.entries(node))
-    if (value?.packed) node[name] = await unpack(value);
-    else if (value && typeof value === "object") await unpackAll(value);
-}
-
 async function start() {
   buildControls();
-  await unpackAll(RUNS);
-  buildViews();
   showMoment();
   choosePicture(0);
+  for (const run of RUNS) for (const moment of run.moments) Object.assign(moment, await unpack(moment.arrays));
+  buildViews(Object.keys(VIEWS).filter(name => name !== "change"));
+  for (const {weights} of RUNS) if (weights) weights.tensors = inSteps(await unpack(weights.arrays));  // takes longer
+  buildViews(["change"]);
   document.body.dataset.ready = "yes";
 }
 
