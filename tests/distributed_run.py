@@ -1,16 +1,20 @@
 """What tests/test_trainers_distributed.py starts several times: one process of a run, told its place by environment
 variables as torchrun tells it."""
 
+import os
 import sys
+import time
+from datetime import timedelta
 from pathlib import Path
 
 import torch
+from ignite.engine import Events
 
 import main
 from datasets.config import DataConfig
-from trainers import process
+from trainers import distributed, process
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.errors import ConfigError, Interrupted
+from trainers.errors import ConfigError, Interrupted, TrainingError
 from vit.config import ModelConfig
 
 torch.set_num_threads(1)
@@ -28,19 +32,28 @@ def config(folder: Path, *, data: str = "digits", **options) -> RunConfig:
     )
 
 
+def slow_validation(run) -> None:
+    """Where a test asks for it, each batch of a validation takes a second, and the first one says that it has come."""
+    if "SLOW_VALIDATION" in os.environ:
+        begun = run.run_dir.parent / "validating"
+        run.evaluator.add_event_handler(Events.ITERATION_COMPLETED, lambda: (begun.touch(), time.sleep(1)))
+
+
 def train_or_resume(folder: Path) -> int:
     from trainers.resume import resume
     from trainers.run import train
 
     run_dir = folder / "digits" / "r"
     try:
-        (resume(run_dir) if run_dir.exists() else train(config(folder)))
+        (resume(run_dir) if run_dir.exists() else train(config(folder), before_steps=slow_validation))
     except Interrupted as stop:
         return main.complain(str(stop), stop.exit_code)
-    except ConfigError as error:
-        return main.complain(str(error), 2)
+    except (ConfigError, TrainingError) as error:
+        return main.complain(str(error), error.exit_code)
     return 0
 
 
 if __name__ == "__main__":
+    if "WAITS" in os.environ:
+        distributed.MOST_WAITED = timedelta(seconds=int(os.environ["WAITS"]))
     process.leave(main.main(sys.argv[2:]) if sys.argv[1] == "main" else train_or_resume(Path(sys.argv[1])))

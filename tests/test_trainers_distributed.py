@@ -18,7 +18,7 @@ from trainers.run import train
 from trainers.run_directory import read_json
 
 
-def start(processes, *argv):
+def start(processes, *argv, **environment):
     """One process per rank, as torchrun would start them, but with exit codes of their own."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -30,7 +30,8 @@ def start(processes, *argv):
             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=os.environ
             | {key: str(value) for key, value in place.items()}
-            | {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
+            | {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+            | environment,
         )
         for rank in range(processes)
     ]  # fmt: skip
@@ -137,6 +138,37 @@ def wait_for(path, *, seconds=60):
     while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert path.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGTERM])
+def test_a_signal_in_a_validation_of_several_processes_is_heeded_there(tmp_path, signum):
+    processes = start(2, tmp_path, SLOW_VALIDATION="yes")
+    wait_for(tmp_path / "digits" / "validating")
+    begin = time.monotonic()
+    processes[1].send_signal(signum)
+    results = finish(processes)
+    assert time.monotonic() - begin < 10  # the validation takes three seconds, all steps more than these
+    assert [code for code, *_ in results] == [128 + signum] * 2, results
+    assert not (tmp_path / "digits" / "r" / "metrics.csv").exists(), "the validation went on to its end"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="Windows cannot halt a process")
+def test_nobody_waits_longer_than_stated_for_a_process_that_stands_still(tmp_path):
+    processes = start(2, tmp_path, WAITS="8")
+    wait_for(tmp_path / "digits" / "r" / "metrics.csv")
+    begin = time.monotonic()
+    processes[1].send_signal(signal.SIGSTOP)
+    try:
+        _, error = processes[0].communicate(timeout=60)
+    finally:
+        processes[1].kill()
+        processes[1].communicate()
+    assert time.monotonic() - begin < 30
+    assert processes[0].returncode == 4, error
+    assert "another process of this run stands still" in error.splitlines()[-1]
+    assert "resume with: python main.py resume" in error.splitlines()[-1]
 
 
 @pytest.mark.slow

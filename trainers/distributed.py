@@ -8,6 +8,7 @@ single process. What they tell each other are tensors and plain data, never pick
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import ignite.distributed as idist
@@ -20,6 +21,8 @@ from trainers.interruption import signals
 from vit.tensor_files import from_bytes, to_bytes
 
 T = TypeVar("T")
+MOST_WAITED = timedelta(minutes=10)
+"""So long a process waits for one that stands still, such as on a machine that is gone; one that ends is noticed."""
 
 
 @contextmanager
@@ -35,7 +38,7 @@ def joined(device: str) -> Iterator[None]:
             " or use --device cpu"
         )
     with signals.left_to_the_system():  # the others may never come
-        idist.initialize("nccl" if on_gpus else "gloo")
+        idist.initialize("nccl" if on_gpus else "gloo", timeout=MOST_WAITED)
     yield
     idist.finalize()  # not after an error: the others may be gone, and nobody would answer
 

@@ -130,7 +130,8 @@ def explain(error: Exception, *, batch_size: int | None, workers: int | None) ->
             f" than {workers if workers is not None else 'now'}, or --workers 0"
         )
     if any(words in text for words in _PEER_GONE):
-        return TrainingError("another process of this run has ended; its own message, or the system's log, says why")
+        how = "stands still" if "Timed out" in text else "has ended"
+        return TrainingError(f"another process of this run {how}; its own message, or the system's log, says why")
     if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
         return TrainingError(first_line(error))
     return None
