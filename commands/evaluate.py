@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from trainers.metrics import ClassRow
 
 SHOWN_CLASSES = 30
+VIEWS = ", by ten views of each"
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,9 @@ class Options:
     """Where built-in sets are found. Default: where the run found them; else data."""
     output: Path | None = None
     """Folder for the files about --data. Default: eval/ of the run."""
+    tta: bool = False
+    """Answer for ten views of each image, in ten times the time: the image, moved to its four corners by a sixteenth of
+    its side, and the mirror image of each. Not where a mirror image means something else, as of digits."""
     opening: ModelOptions = field(default_factory=ModelOptions)
 
     def __post_init__(self) -> None:
@@ -58,9 +62,10 @@ def main(options: Options) -> int:
 
     if options.data is None and is_run_name(options.run):
         run_dir = find_run(options.run, options.opening.output_dir)
-        evaluation = evaluate_run(run_dir, split=options.split or "val", data_root=options.data_root)
+        split, root = options.split or "val", options.data_root
+        evaluation = evaluate_run(run_dir, split=split, data_root=root, tta=options.tta)
         heading = f"{run_dir}: best weights (epoch {evaluation.epoch}) on "
-        print(f"{heading}{evaluation.images:,} {options.split or 'val'} images")
+        print(f"{heading}{evaluation.images:,} {split} images{VIEWS * options.tta}")
     else:
         evaluation = _evaluate_elsewhere(options)
     for line in lines(evaluation):
@@ -71,14 +76,18 @@ def main(options: Options) -> int:
 def _evaluate_elsewhere(options: Options) -> Evaluation:
     from datasets.config import DataConfig
     from inference.evaluate import evaluate_on
+    from inference.ten_views import with_ten_views
 
     if options.data is None:
         raise arguments.UsageError(f"{options.run} brings no images; name labelled ones with --data")
     classifier = options.opening.open(options.run)
+    if options.tta:
+        classifier = with_ten_views(classifier)
     root, path, label = options.data_root or Path("data"), options.path_column, options.label_column
     data = DataConfig(source=options.data, root=root, path_column=path, label_column=label)
     evaluation = evaluate_on(classifier, data, split=options.split, folder=options.output)
-    print(f"{classifier.source} on {evaluation.images:,} {options.split or 'labelled'} images of {options.data}")
+    images = f"{evaluation.images:,} {options.split or 'labelled'} images of {options.data}{VIEWS * options.tta}"
+    print(f"{classifier.source} on {images}")
     return evaluation
 
 

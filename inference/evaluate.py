@@ -15,6 +15,7 @@ from datasets.splits import fingerprint
 from datasets.text import some
 from inference.classifier import Classifier
 from inference.evaluation_report import Evaluation, write_evaluation
+from inference.ten_views import TenViews
 from trainers.checkpoint import best_of, read_checkpoint
 from trainers.config import RunConfig
 from trainers.console import say
@@ -28,9 +29,10 @@ from vit import ImageSpec
 from vit.config import WHAT_THEY_ARE
 
 
-def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None) -> Evaluation:
-    """Evaluate as training did: same evaluator, batch size, precision and thread count give the same bits. Raises
-    DataError: the data set changed since the run, or has no such split."""
+def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None, tta: bool = False) -> Evaluation:
+    """Evaluate as training did: same evaluator, batch size, precision and thread count give the same bits. With `tta`
+    ten views of each image, in files of their own. Raises DataError: the data set changed since the run, or has no such
+    split."""
     config = read_run_config(run_dir)
     if data_root is not None:
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, root=data_root))
@@ -41,15 +43,17 @@ def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None) ->
     if split not in data.dataloaders:
         raise DataError(f"{config.data.source} has no {split} split; it has {', '.join(data.dataloaders)}")
     device, loader = torch.device(config.train.device), data.dataloaders[split]
+    model, name = (TenViews(model), f"{split}_tta") if tta else (model, split)
     scores = score_split(model.to(device), loader, device, AMP_DTYPES[config.train.amp])
-    evaluation = write_evaluation(run_dir / "eval", split, scores, loader.dataset, class_names, fit=split == "val")
+    evaluation = write_evaluation(run_dir / "eval", name, scores, loader.dataset, class_names, fit=name == "val")
     epoch = read_checkpoint(best_of(run_dir))["epoch"]
     threads, notes = torch.get_num_threads(), []
     if config.model.name in WHAT_THEY_ARE:
         notes.append(f"{config.model.name}: {WHAT_THEY_ARE[config.model.name]}")
     if meta["threads"] != threads:
         notes.append(f"{threads} threads now, {meta['threads']} when the run trained: the last bits may differ")
-    return dataclasses.replace(evaluation, epoch=epoch, logged=logged_metrics(run_dir, split, epoch), notes=notes)
+    logged = {} if tta else logged_metrics(run_dir, split, epoch)
+    return dataclasses.replace(evaluation, epoch=epoch, logged=logged, notes=notes)
 
 
 def images_of(run_dir: Path, config: RunConfig, spec: ImageSpec, class_names: tuple[str, ...]) -> DataBundle:
@@ -97,6 +101,7 @@ def evaluate_on(
     loader = labelled_loader(data, classifier.spec, class_names=classifier.class_names, split=split)
     scores = score_split(classifier.model, loader, classifier.device, None)
     name = f"{Path(data.source).stem or 'data'}" + (f"_{split}" if split else "")
+    name += "_tta" * isinstance(classifier.model, TenViews)
     target = folder or classifier.folder / ("eval" if classifier.run_dir else "")
     return write_evaluation(target, name, scores, loader.dataset, classifier.class_names, fit=False)
 
