@@ -14,6 +14,7 @@ from markupsafe import Markup
 from comparison.drawing import TITLES, Picture, confusion, draw
 from comparison.events import write_events
 from comparison.images import Disagreement, disagreement
+from comparison.inside import PAGE, write_page
 from comparison.names import settings_that_differ
 from comparison.results import ConditionResult
 from comparison.runs import Comparison
@@ -35,10 +36,11 @@ def write_report(comparison: Comparison, results: Sequence[ConditionResult], fol
     folder.mkdir(parents=True, exist_ok=True)
     disagreements = [disagreement(result) for result in results]
     pictures = draw(results)
+    inside = PAGE if write_page(results[-1], folder) else None
     texts = {
         "table.csv": table_csv(comparison, results),
         "table.md": table_md(comparison, results),
-        "report.html": page(comparison, results, pictures, disagreements),
+        "report.html": page(comparison, results, pictures, disagreements, inside),
     }
     for name, text in texts.items():
         write_text(folder / name, text)
@@ -64,8 +66,10 @@ def page(
     results: Sequence[ConditionResult],
     pictures: Sequence[Picture],
     disagreements: Sequence[Disagreement],
+    inside: str | None,
 ) -> str:
-    """The whole document. The template escapes every name, path and line from outside."""
+    """The whole document. The template escapes every name, path and line from outside. `inside`: the page about the
+    models, where there is one."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -79,6 +83,7 @@ def page(
         comparison=comparison,
         results=results,
         disagreements=disagreements,
+        inside=inside,
         pictures={kind: [picture for picture in pictures if picture.kind == kind] for kind in TITLES},
         titles=TITLES,
         data_uri=data_uri,

@@ -86,11 +86,18 @@ def page_of(classifiers: Sequence[Classifier], pictures: Sequence[Picture]) -> s
         "left_out": len(pictures) - len(shown),
         "every_head": every_head,
         "runs": [
-            {"shape": shape, **numbers_of(classifier, of, shown, every_head=every_head)}
-            for classifier, shape, of in zip(classifiers, shapes, moments, strict=True)
+            {"name": name, "shape": shape, **numbers_of(classifier, of, shown, every_head=every_head)}
+            for name, classifier, shape, of in zip(names_of(classifiers), classifiers, shapes, moments, strict=True)
         ],
     }
     return document(data, title=" beside ".join(run["name"] for run in data["runs"]))
+
+
+def names_of(classifiers: Sequence[Classifier]) -> list[str]:
+    """What their paths do not share; of one, its end."""
+    parts = [Path(classifier.source).parts for classifier in classifiers]
+    shared = set.intersection(*map(set, parts))
+    return ["/".join(part for part in of if part not in shared) or of[-1] for of in parts]
 
 
 def shape_of(classifier: Classifier, picture: Picture) -> dict[str, Any]:
@@ -130,7 +137,6 @@ def numbers_of(
     labels = [names.index(picture.label) if picture.label in names else None for picture in pictures]
     classes = [shown_classes(row, label) for row, label in zip(best, labels, strict=True)]
     return {
-        "name": Path(classifier.source).name or classifier.source,
         "source": classifier.source,
         "model": classifier.config.name if classifier.config else type(classifier.model).__name__,
         "class_names": names,

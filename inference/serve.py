@@ -4,7 +4,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from email import message_from_bytes
 from http import HTTPStatus
@@ -15,6 +15,7 @@ from typing import Any
 
 from jinja2 import Template
 
+from datasets.errors import DataError
 from figures.thumbnails import data_uri
 from inference.classifier import Classifier
 from inference.explain import explain
@@ -37,7 +38,8 @@ HEADERS = {
 
 
 class Server(ThreadingHTTPServer):
-    """Answers GET / with the page and POST /classify (the bytes of an image, or a form with one) with JSON."""
+    """Answers GET / with the page; POST /classify (the bytes of an image, or a form with one) with JSON, and POST /page
+    with what the model makes of it, as it learned, as a page of its own."""
 
     daemon_threads = True
     server_bind = TCPServer.server_bind  # that of HTTPServer asks the network for the name of the address
@@ -84,7 +86,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         if not self._is_from_here():
             return None
-        if self.path != "/classify":
+        if self.path not in ANSWERS:
             return self._refuse(HTTPStatus.NOT_FOUND, "no such page")
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal():
@@ -97,10 +99,12 @@ class Handler(BaseHTTPRequestHandler):
         try:
             content = first_part(self.headers.get("Content-Type") or "", b"".join(self._parts(int(length))))
             with self.server.one_at_a_time:
-                result = classify(self.server.classifier, content, top=self.server.top)
+                result = ANSWERS[self.path](self.server.classifier, content, top=self.server.top)
                 give_back_freed_memory()
         finally:
             self.server.waiting.release()
+        if isinstance(result, str):
+            return self._reply(HTTPStatus.OK, result.encode(), "text/html; charset=utf-8")
         status = HTTPStatus.UNPROCESSABLE_ENTITY if "error" in result else HTTPStatus.OK
         return self._reply(status, json.dumps(result).encode(), "application/json")
 
@@ -170,3 +174,16 @@ def classify(classifier: Classifier, content: bytes, *, top: int = 5) -> dict[st
     assert not isinstance(explanation, Unreadable)
     figure = overview_figure(explanation.image, explanation.relevance, target=explanation.target)
     return {**result, "attention": data_uri(png(figure), "png")}
+
+
+def look_inside(classifier: Classifier, content: bytes, **_: Any) -> dict[str, Any] | str:
+    """The page of `explain --page` about one image, or an `error`."""
+    from inference.page import named_pictures, page_of
+
+    try:
+        return page_of([classifier], [*named_pictures([ImageFile("the image", content)])])
+    except (DataError, ValueError) as error:
+        return {"error": str(error)}
+
+
+ANSWERS: dict[str, Callable[..., dict[str, Any] | str]] = {"/classify": classify, "/page": look_inside}

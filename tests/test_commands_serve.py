@@ -65,6 +65,15 @@ def test_an_image_gets_the_classes_that_predict_gives_and_an_overlay(server, tmp
         assert overlay.width > 2 * overlay.height
 
 
+def test_an_image_gets_the_page_of_the_model_as_it_learned(server, tmp_path):
+    picture = photo(tmp_path / "a.png").read_bytes()
+    status, headers, body = ask(server, "POST", "/page", picture, Content_Type="image/png")
+    assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert b"a &lt;run&gt;, as it learned" in body
+    status, _, body = ask(server, "POST", "/page", b"text", Content_Type="image/png")
+    assert (status, "cannot read image the image" in json.loads(body)["error"]) == (422, True)
+
+
 def test_the_page_is_whole_without_any_other_address(server):
     status, headers, body = ask(server, "GET", "/")
     page = body.decode()
@@ -199,6 +208,8 @@ def test_in_a_real_browser_a_chosen_image_is_classified_and_nothing_else_is_fetc
         shown = list(zip(cells[::3], cells[2::3], strict=True))
         assert shown == [(name, f"{100 * probability:.1f} %") for name, probability in expected.ranked]
         assert browser.evaluate("document.getElementById('status').textContent") == "a <b>.png"
+        browser.evaluate("document.getElementById('look').click()")
+        browser.wait_for("document.getElementById('inside').srcdoc.includes('as it learned')")
         image = browser.call("Page.captureScreenshot")["data"]
         (tmp_path / "page.png").write_bytes(base64.b64decode(image))
         (tmp_path / "bad.png").write_text("no image")
@@ -206,7 +217,8 @@ def test_in_a_real_browser_a_chosen_image_is_classified_and_nothing_else_is_fetc
         browser.wait_for("document.getElementById('status').className == 'error'")
         assert "cannot read image" in browser.evaluate("document.getElementById('status').textContent")
         assert {url for url in browser.requests if not url.startswith("data:")} <= {
-            server.url, server.url + "classify", server.url + "favicon.ico", "about:blank",
+            server.url, server.url + "classify", server.url + "page", server.url + "favicon.ico", "about:blank",
+            "about:srcdoc",
         }  # fmt: skip
     finally:
         browser.close()

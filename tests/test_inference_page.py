@@ -134,6 +134,20 @@ def test_its_numbers_are_those_of_the_pass_that_predicts(kind, every_head, monke
             torch.testing.assert_close(lens[1, :-1], early.detach(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("sources", "names"),
+    [
+        (["runs/digits/a"], ["a"]),
+        (["runs/c/scratch/all/s0", "runs/c/tuned/all/s0"], ["scratch", "tuned"]),
+        (["runs/a", "runs/a"], ["a", "a"]),
+        (["runs/a", "hf:some/b"], ["runs/a", "hf:some/b"]),
+    ],
+)
+def test_models_go_by_what_their_paths_do_not_share(sources, names):
+    classifier = classifier_of("class token")
+    assert page.names_of([replace(classifier, source=source) for source in sources]) == names
+
+
 def test_names_with_markup_stay_text_and_the_policy_forbids_every_request():
     document = page.page_of([replace(classifier_of("class token"), source="<img src=x>")], pictures())
     assert "<img src=x>" not in document
