@@ -127,8 +127,13 @@ def write_split(path: str | Path, data: DataBundle | Samples) -> None:
 
 def fingerprint(bundle: DataBundle) -> str:
     """16 hex digits over paths, labels, splits and contents: equal exactly when two runs saw the same data."""
+    return _digest(samples_of(bundle))
+
+
+@lru_cache(maxsize=2)
+def _digest(samples: Samples) -> str:
     digest = hashlib.blake2b(digest_size=8)
-    for column in _columns(samples_of(bundle)):
+    for column in _columns(samples):
         between = ""
         while cells := list(islice(column, 65_536)):
             digest.update((between + "\0".join(cells)).encode("utf-8", "surrogateescape"))

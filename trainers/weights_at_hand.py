@@ -7,6 +7,7 @@ regression that leaves out each image in turn says how many a linear head would 
 import dataclasses
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,17 +17,18 @@ from scipy.stats import binomtest
 
 from datasets.bundle import image_set
 from datasets.text import aligned
-from trainers import console
+from trainers import console, defaults
 from trainers.config import RunConfig
 from trainers.engines import autocast
 from trainers.errors import ConfigError
 from trainers.features import features_once
-from trainers.job import Job, prepare
+from trainers.job import NOTHING, Given, Job, prepare
 from trainers.plans import filled_in
 from trainers.ridge import predictions
 from vit import ModelConfig
 from vit.at_hand import at_hand
 from vit.errors import MissingPackage, WeightsError
+from vit.factory import image_spec
 
 MOST_IMAGES = 3_000
 """Training images looked at: with them an accuracy of 90 % is known to one point."""
@@ -104,23 +106,31 @@ def table(rows: list[Ranked]) -> list[str]:
 
 def probes(config: RunConfig, models: Iterable[ModelConfig], *, labels: int = 1) -> Iterator[tuple[ModelConfig, Job]]:
     """The linear probe of each model that can be had, on up to `MOST_IMAGES` training images, or at least `labels` of
-    each class; a line about each that cannot. Where two prepare the images alike, they share them, decoded."""
+    each class; a line about each that cannot. They share the images, decoded, where they can."""
     previous: Job | None = None
     for model in models:
         try:
-            job = prepare(_probe(config, model))
+            job = _prepared(_probe(config, model), previous)
             if job.data.dataset_sizes["train"] > MOST_IMAGES:
                 most = max(labels, -(-MOST_IMAGES // len(job.data.class_names)))
                 data = dataclasses.replace(config.data, labels_per_class=most, fraction=None)
                 config = dataclasses.replace(config, data=data)
-                job = prepare(_probe(config, model))
+                job = _prepared(_probe(config, model), previous)
         except (WeightsError, MissingPackage, FileNotFoundError) as error:
             console.say(f"{name_of(model)}: left out; {error}", label="weights")
             continue
-        if previous is not None and previous.spec == job.spec:
-            job = dataclasses.replace(job, data=previous.data)
         previous = job
         yield model, job
+
+
+def _prepared(config: RunConfig, previous: Job | None) -> Job:
+    """The job of these options, with the images of the previous one where they are prepared and batched alike."""
+    given = NOTHING
+    with suppress(ValueError):  # `prepare` says what is wrong
+        resolved = defaults.resolve(config)
+        if previous and resolved.data == previous.config.data and image_spec(resolved.model) == previous.spec:
+            given = Given(dataloaders=previous.data)
+    return prepare(config, given=given)
 
 
 def _probe(config: RunConfig, model: ModelConfig) -> RunConfig:

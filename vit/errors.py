@@ -1,5 +1,6 @@
 """The errors of this room. No torch here: the command line turns it into an exit code."""
 
+import logging
 import os
 from importlib import import_module
 from typing import Any
@@ -20,6 +21,7 @@ class MissingPackage(ValueError):
 def imported(name: str, hint: str) -> Any:
     """A module of an optional package. Raises MissingPackage with `hint`, the line that says how to get it."""
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # else onnxruntime tells its maker of the models it opens
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells of every try where there is no network
     try:
         return import_module(name)
     except ImportError:

@@ -276,6 +276,10 @@ def _refusals_of_the_hub(config: ModelConfig) -> Iterator[None]:
         yield
     except (OSError, ValueError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise WeightsError(f"{config.name}: {lines[0] if lines else type(error).__name__}") from None
+        reason = lines[0] if lines else type(error).__name__
+        if "couldn't connect" in reason:
+            page = f"https://huggingface.co/{_source(config)}"
+            reason = f"neither in the cache nor to be had from {page}; fetch its files and name their folder: hf:FOLDER"
+        raise WeightsError(f"{config.name}: {reason}") from None
     finally:
         hub.HF_HUB_OFFLINE = usual

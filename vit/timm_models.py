@@ -52,9 +52,10 @@ def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
             **options,
         )
     except OSError:
+        page = f"https://huggingface.co/{settings.hf_hub_id}"
         raise WeightsError(
-            f"{config.name}: its weights are neither in the cache nor to be had from huggingface.co; give a file with "
-            "--weights FILE, or --weights none"
+            f"{config.name}: its weights are neither in the cache nor to be had from {page}; fetch model.safetensors"
+            " there and give it with --weights FILE, or --weights none"
         ) from None
     head = model.get_classifier()
     if not isinstance(head, nn.Linear):
