@@ -126,6 +126,7 @@ def request_of(options: Options) -> Request:
     return Request(
         base=base,
         arms=tuple(parse_arm(text, base) for text in texts),
+        ladder=options.ladder,
         seeds=certainty.max_seeds if certainty else options.seeds,
         certainty=certainty,
         labels=labels_of(options.labels) or (base.data.labels_per_class,),

@@ -67,6 +67,7 @@ def run_plan(plan: Plan) -> Comparison:
         command=command(),
         tuning=tuple(tuning),
         certainty=plan.request.certainty,
+        ladder=plan.request.ladder,
         scored="held-out validation" if plan.split.halved else "",
     )
 

@@ -46,6 +46,8 @@ class Request:
     lr_grid: tuple[float, ...] | None = None
     minutes: float | None = None
     """Time for all runs together, which sets their epochs."""
+    ladder: bool = False
+    """Whether the arms are those of comparison/ladder.py."""
     certainty: Certainty | None = None
     """`seeds` are then the most; fewer may do."""
 

@@ -11,6 +11,7 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from comparison import ladder
 from comparison.drawing import TITLES, Picture, confusion, draw
 from comparison.events import write_events
 from comparison.images import Disagreement, disagreement
@@ -82,6 +83,7 @@ def page(
     return environment.get_template("report.html.jinja").render(
         comparison=comparison,
         results=results,
+        which_pays=ladder.sentence,
         disagreements=disagreements,
         inside=inside,
         pictures={kind: [picture for picture in pictures if picture.kind == kind] for kind in TITLES},

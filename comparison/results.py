@@ -129,16 +129,21 @@ def analyse(comparison: Comparison) -> tuple[ConditionResult, ...]:
     """Score every arm and judge every pair of arms, each condition by itself."""
     results = []
     for condition in comparison.conditions:
-        pairs = judge(condition, scored=comparison.scored_images, certainty=comparison.certainty)
+        scored, certainty = comparison.scored_images, comparison.certainty
+        pairs = judge(condition, scored=scored, certainty=certainty, against_first=comparison.ladder)
         against_first = (None, *pairs)  # the pairs with the first arm come first
         arms = [ArmResult(arm, score(arm), costs(arm), pair) for arm, pair in zip(condition.arms, against_first)]  # noqa: B905
         results.append(ConditionResult(condition, tuple(arms), pairs))
     return tuple(results)
 
 
-def judge(condition: Condition, *, scored: str, certainty: Certainty | None = None) -> tuple[Pair, ...]:
-    """All pairs of arms, those with the first arm first; of more than two arms with Holm's correction."""
+def judge(
+    condition: Condition, *, scored: str, certainty: Certainty | None = None, against_first: bool = False
+) -> tuple[Pair, ...]:
+    """All pairs of arms, those with the first arm first, or these alone; of several pairs with Holm's correction."""
     couples = list(combinations(condition.arms, 2))
+    if against_first:
+        couples = couples[: len(condition.arms) - 1]
     differences = [paired_difference(second.correct, first.correct) for first, second in couples]
     adjusted: list[float | None] = [None]
     if len(couples) > 1:

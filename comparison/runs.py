@@ -132,6 +132,8 @@ class Comparison:
     """Rows with labels_per_class, arm, lr, val_accuracy, val_loss, chosen."""
     certainty: Certainty | None = None
     """Where the verdicts are to be certain, not those of a fixed number of seeds."""
+    ladder: bool = False
+    """Whether the arms are rungs, each to be judged against the first."""
     scored: str = ""
     """What the scored images are called, such as "held-out half of val"; by default the split of the runs."""
 

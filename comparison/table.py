@@ -147,15 +147,16 @@ def notes(comparison: Comparison, results: Results, *, marks: str = f"; {MARKS_E
     if runs[0].scored == "val":
         lines.append("the scored images also chose the epoch of every run: all accuracies are a little too high")
     if any(len(result.pairs) > 1 for result in results):
-        lines.append("verdicts are Holm-corrected over all pairs of arms; intervals are of one pair alone")
+        judged = "the rungs, each beside the first" if comparison.ladder else "all pairs of arms"
+        lines.append(f"verdicts are Holm-corrected over {judged}; intervals are of one pair alone")
     if len(results) > 1:
         lines.append("labels: training images per class; each line of the table is judged within its number of labels")
     return lines
 
 
-def verdicts(results: Results) -> list[str]:
+def verdicts(comparison: Comparison, results: Results) -> list[str]:
     """The sentences, each with its condition in front where there are several; first what pays of one model's rungs."""
-    return [line for result in results if (line := ladder.sentence(result))] + [
+    return [ladder.sentence(result) for result in results if comparison.ladder] + [
         f"{result.condition.title}: {pair.sentence}" if len(results) > 1 else pair.sentence
         for result in results
         for pair in result.pairs
@@ -165,7 +166,7 @@ def verdicts(results: Results) -> list[str]:
 def terminal_table(comparison: Comparison, results: Results) -> str:
     """Verdict, results and costs in at most 120 columns."""
     parts = [
-        *(_wrapped(line) for line in verdicts(results)),
+        *(_wrapped(line) for line in verdicts(comparison, results)),
         "",
         *fitted(*table_of(results, RESULTS)),
         "",
@@ -198,7 +199,7 @@ def shortened(name: str, width: int) -> str:
 
 def table_md(comparison: Comparison, results: Results) -> str:
     parts = [f"# {_md(comparison.data)}: {len(comparison.conditions[0].arms)} arms compared", ""]
-    parts += [f"**{_md(line)}**  " for line in verdicts(results)]
+    parts += [f"**{_md(line)}**  " for line in verdicts(comparison, results)]
     for header, lines in (table_of(results, WITH_WORST_CLASS), table_of(results, COSTS)):
         parts += ["", _md_line(header), _md_line(["---" if cell == "arm" else "---:" for cell in header], raw=True)]
         parts += [_md_line(line) for line in lines]
