@@ -3,16 +3,16 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from comparison.names import arm_names, settings
+from comparison.predictions import read_predictions
 from datasets.errors import DataError
 from datasets.splits import SplitRow, read_split
-from datasets.text import counted, read_rows, some
+from datasets.text import counted, some
 from trainers.checkpoint import best_of, read_file
 from trainers.config import to_dict
 from trainers.result import read_history
@@ -161,20 +161,7 @@ def read_run(run_dir: Path, *, split: str | None = None) -> Run:
     _require(run_dir / "metrics.csv")
     scored, predictions = _predictions_file(run_dir, split)
     names = tuple(read_file(best_of(run_dir))["class_names"])  # in the order of the model's outputs
-    table = sorted(read_rows(predictions, ("path", "label", "predicted", "probabilities")), key=itemgetter("path"))
-    if not table:
-        raise DataError(f"{predictions} has no rows")
-    number = {name: index for index, name in enumerate(names)}
-    unknown = [row[column] for column in ("label", "predicted") for row in table if row[column] not in number]
-    if unknown:
-        raise DataError(f"{predictions}: class {unknown[0]!r} is not one of the run's: {some(names, 20)}")
-    labels, predicted = (np.array([number[row[column]] for row in table]) for column in ("label", "predicted"))
-    try:
-        probabilities = np.array(" ".join(row["probabilities"] for row in table).split(), dtype=np.float64)
-    except ValueError:
-        probabilities = np.empty(0)
-    if probabilities.size != len(table) * len(names):
-        raise DataError(f"{predictions} does not hold {len(names)} probabilities per image; evaluate the run again")
+    paths, labels, predicted, probabilities = read_predictions(predictions, names)
     return Run(
         run_dir=run_dir,
         seed=config.train.seed,
@@ -183,10 +170,10 @@ def read_run(run_dir: Path, *, split: str | None = None) -> Run:
         meta=meta,
         history=read_history(run_dir),
         scored=scored,
-        paths=tuple(row["path"] for row in table),
+        paths=paths,
         labels=labels,
         predicted=predicted,
-        probabilities=probabilities.reshape(len(table), len(names)),
+        probabilities=probabilities,
         class_names=names,
     )
 
@@ -277,11 +264,12 @@ def left_out(runs: Sequence[Run], arms: Sequence[Arm]) -> tuple[str, ...]:
 
 
 def _predictions_file(run_dir: Path, split: str | None) -> tuple[str, Path]:
-    files = {name: run_dir / "eval" / f"{name}_predictions.csv" for name in ([split] if split else SCORED)}
-    for name, path in files.items():
-        if path.is_file():
-            return name, path
-    raise DataError(f"{run_dir} has no {' and no '.join(path.name for path in files.values())} in eval/")
+    files = [(name, run_dir / "eval" / f"{name}_predictions") for name in ([split] if split else SCORED)]
+    for name, path in files:
+        for whole in (path.with_suffix(".csv"), path.with_suffix(".npz")):
+            if whole.is_file():
+                return name, whole
+    raise DataError(f"{run_dir} has no {' and no '.join(f'{path.name}.csv' for _, path in files)} in eval/")
 
 
 def _require(path: Path) -> None:

@@ -79,8 +79,8 @@ def score_last_epoch(run_dir: Path) -> None:
     The best epoch was chosen on these images, so its own score on them is too good; the last epoch's is not. Raises
     CheckpointError: the run has no whole checkpoint of its last epoch. DataError: its images are not there.
     """
-    target = run_dir / "eval" / "val_last_predictions.csv"
-    if target.is_file() or (run_dir / "eval" / "test_predictions.csv").is_file():
+    folder = run_dir / "eval"
+    if any(folder.glob("val_last_predictions.*")) or any(folder.glob("test_predictions.*")):
         return
     checkpoint = newest_checkpoint(run_dir, warn=say)
     if checkpoint is None:
@@ -90,7 +90,7 @@ def score_last_epoch(run_dir: Path) -> None:
     job.model.load_state_dict(checkpoint.get("ema") or checkpoint["model"])
     loader = job.data.dataloaders["val"]
     scores = score_split(job.model, loader, job.device, job.amp_dtype)
-    write_predictions(target, scores, loader.dataset, job.data.class_names)
+    write_predictions(folder, "val_last", scores, loader.dataset, job.data.class_names)
 
 
 def evaluate_on(

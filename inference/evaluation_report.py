@@ -5,10 +5,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from datasets.files import write_text
 from datasets.text import csv_text
-from trainers.calibration import expected_calibration_error, fit_temperature, negative_log_likelihood, reliability
+from trainers.calibration import (
+    confidence_bins,
+    expected_calibration_error,
+    fit_temperature,
+    negative_log_likelihood,
+    reliability,
+)
 from trainers.evaluation import Scores, write_predictions
+from trainers.many_classes import most_confused
 from trainers.metrics import ClassRow, per_class
 from trainers.run_directory import read_json, write_json
 
@@ -42,36 +51,48 @@ def write_evaluation(
     from figures.results import confusion_figure, reliability_figure, save  # matplotlib takes a second to import
 
     folder.mkdir(parents=True, exist_ok=True)
-    if fit:
+    outputs = scores.outputs
+    if fit and outputs.whole:
         save_temperature(folder, scores)
-    temperature = read_temperature(folder)
-    bins, scaled_bins, scaled = reliability(scores.logits, scores.labels), None, {}
+    temperature = read_temperature(folder) if outputs.whole else None
+    bins, scaled_bins, scaled = confidence_bins(outputs.confidence, outputs.correct), None, {}
     if temperature is not None:
-        scaled_bins = reliability(scores.logits, scores.labels, temperature=temperature)
+        scaled_bins = reliability(outputs.logits, outputs.labels, temperature=temperature)
         scaled = _calibration(scores, temperature)
     classes = per_class(scores.confusion, class_names)
-    tables = [folder / f"{name}_{table}.csv" for table in ("predictions", "per_class", "confusion")]
-    write_predictions(tables[0], scores, dataset, class_names)
+    predictions = write_predictions(folder, name, scores, dataset, class_names)
+    tables = [predictions, *(folder / f"{name}_{table}.csv" for table in ("per_class", "confusion"))]
     write_text(tables[1], csv_text(ClassRow._fields, classes))
-    counts = zip(class_names, *scores.confusion.T.tolist(), strict=True)
-    write_text(tables[2], csv_text(["true \\ predicted", *class_names], counts))
-    confusion = confusion_figure(scores.confusion.numpy(), class_names, title=f"{name}: {len(scores.labels):,} images")
+    write_text(tables[2], confusion_text(scores.confusion, class_names))
+    counts, names, shown = most_confused(scores.confusion, class_names)
+    confusion = confusion_figure(counts, names, title=f"{name}: {len(outputs.labels):,} images{shown}")
     diagram = reliability_figure(bins, ece=scores.metrics["ece"], title=name, scaled=scaled_bins)
     pictures = [save(confusion, folder / f"{name}_confusion.png"), save(diagram, folder / f"{name}_reliability.png")]
-    return Evaluation(scores.metrics, len(scores.labels), classes, [*tables, *pictures], temperature, scaled)
+    return Evaluation(scores.metrics, len(outputs.labels), classes, [*tables, *pictures], temperature, scaled)
+
+
+def confusion_text(confusion: Tensor, class_names: Sequence[str]) -> str:
+    """The matrix as a table; of a sparse one a row for each pair of classes that occurs."""
+    if not confusion.is_sparse:
+        return csv_text(["true \\ predicted", *class_names], zip(class_names, *confusion.T.tolist(), strict=True))
+    pairs = zip(*confusion.indices().tolist(), confusion.values().tolist(), strict=True)
+    rows = ((class_names[true], class_names[predicted], images) for true, predicted, images in pairs)
+    return csv_text(("true", "predicted", "images"), rows)
 
 
 def _calibration(scores: Scores, temperature: float) -> dict[str, float]:
-    bins = reliability(scores.logits, scores.labels, temperature=temperature)
+    logits, labels = scores.outputs.logits, scores.outputs.labels
+    bins = reliability(logits, labels, temperature=temperature)
     return {
-        "loss": negative_log_likelihood(scores.logits, scores.labels, temperature=temperature),
+        "loss": negative_log_likelihood(logits, labels, temperature=temperature),
         "ece": expected_calibration_error(bins),
     }
 
 
 def save_temperature(folder: Path, scores: Scores) -> None:
-    temperature = fit_temperature(scores.logits, scores.labels)
-    values = {"temperature": temperature, "fitted_on": "val", "images": len(scores.labels)}
+    labels = scores.outputs.labels
+    temperature = fit_temperature(scores.outputs.logits, labels)
+    values = {"temperature": temperature, "fitted_on": "val", "images": len(labels)}
     for name, divisor in (("before", 1.0), ("after", temperature)):
         values |= {f"{metric}_{name}": value for metric, value in _calibration(scores, divisor).items()}
     write_json(folder / "temperature.json", values)

@@ -1,5 +1,8 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+import torch
 from small_comparison import finished_run
 
 from comparison.names import arm_names, settings_that_differ, slugs
@@ -7,6 +10,8 @@ from comparison.results import judge
 from comparison.runs import Condition, group_into_arms, left_out, read_run, require_same_data
 from datasets.errors import DataError
 from trainers.errors import CheckpointError
+from trainers.evaluation import Scores, write_predictions
+from trainers.outputs import outputs_of
 
 LABELS = [0, 1, 2, 0, 1, 2]
 RIGHT = [True, True, False, True, False, False]
@@ -60,6 +65,24 @@ def test_missing_predictions_weights_and_runs_are_named(tmp_path):
     next((folder / "checkpoints").glob("best_*")).write_bytes(b"no checkpoint")
     with pytest.raises(CheckpointError, match="not a readable safetensors file"):
         read_run(folder)
+
+
+def test_predictions_of_a_large_split_are_read_as_those_of_a_small_one(tmp_path):
+    folder = run_in(tmp_path / "run")
+    small = read_run(folder)
+    logits, labels = torch.from_numpy(np.log(small.probabilities)).float(), torch.from_numpy(small.labels)
+    scores = Scores({}, torch.empty(0), outputs_of(logits, labels, whole=False))
+    images = SimpleNamespace(path=small.paths.__getitem__)
+    assert write_predictions(folder / "eval", "test", scores, images, small.class_names).suffix == ".npz"
+    large = read_run(folder)
+    assert large.paths == small.paths
+    assert np.array_equal(large.labels, small.labels)
+    assert np.array_equal(large.predicted, small.predicted)
+    assert np.allclose(large.probabilities, small.probabilities, atol=1e-6)
+    for content, message in ((b"no zip", "is damaged"), (b"", "is damaged")):
+        (folder / "eval" / "test_predictions.npz").write_bytes(content)
+        with pytest.raises(DataError, match=message):
+            read_run(folder)
 
 
 def test_predictions_of_other_classes_or_without_probabilities_are_refused(tmp_path):

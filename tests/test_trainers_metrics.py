@@ -4,7 +4,9 @@ import torch
 from ignite.engine import Engine
 from sklearn.metrics import confusion_matrix, f1_score, log_loss, top_k_accuracy_score
 
+from trainers.many_classes import most_confused, spread
 from trainers.metrics import SCALARS, attach_metrics, macro_f1
+from trainers.outputs import confusion_of, outputs_of
 
 
 def score(logits, labels, batch_size=7):
@@ -64,3 +66,42 @@ def test_macro_f1_leaves_out_classes_that_nobody_saw():
 
 def test_every_named_scalar_is_computed(outputs):
     assert set(SCALARS) <= set(score(*outputs))
+
+
+def test_a_pass_too_large_to_keep_its_logits_has_the_same_metrics_to_the_bit(monkeypatch, outputs):
+    kept = score(*outputs)
+    monkeypatch.setattr("trainers.metrics.MOST_LOGITS", 0)
+    monkeypatch.setattr("trainers.outputs.MOST_CLASSES", 0)
+    metrics = score(*outputs)
+    assert torch.equal(metrics.pop("confusion").to_dense(), kept.pop("confusion"))
+    assert metrics == kept
+
+
+def test_of_the_likeliest_classes_and_the_label_the_probability_stays_and_the_rest_lies_evenly(monkeypatch):
+    monkeypatch.setattr("trainers.outputs.LIKELIEST", 3)
+    logits, labels = torch.randn(200, 9, generator=torch.Generator().manual_seed(1)), torch.arange(200) % 9
+    exact, shares = logits.double().softmax(dim=1), spread(outputs_of(logits, labels, whole=False), 9)
+    rank = exact.argsort(dim=1, descending=True).argsort(dim=1)
+    known = (rank < 3) | (torch.arange(9) == labels[:, None])
+    assert torch.allclose(shares[known], exact[known], atol=1e-6)
+    assert torch.allclose(shares.sum(dim=1), torch.ones(200, dtype=torch.double))
+    for row, mask in zip(shares, known, strict=True):
+        assert row[~mask].unique().numel() == 1
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_of_many_classes_the_most_confused_are_shown(monkeypatch, sparse):
+    generator = np.random.default_rng(0)
+    labels, predicted = generator.integers(0, 60, (2, 900))
+    oracle = confusion_matrix(labels, predicted, labels=range(60))
+    mistakes = oracle.sum(0) + oracle.sum(1) - 2 * oracle.diagonal()
+    worst = np.sort(np.argsort(-mistakes, kind="stable")[:30])
+    if sparse:
+        monkeypatch.setattr("trainers.outputs.MOST_CLASSES", 10)
+    logits = torch.nn.functional.one_hot(torch.from_numpy(predicted), 60).float()
+    confusion = confusion_of(outputs_of(logits, torch.from_numpy(labels)), 60)
+    counts, names, title = most_confused(confusion, [str(number) for number in range(60)])
+    assert confusion.is_sparse == sparse
+    assert np.array_equal(counts, oracle[np.ix_(worst, worst)])
+    assert names == [str(number) for number in worst]
+    assert title == "; the 30 of 60 classes with the most mistakes"

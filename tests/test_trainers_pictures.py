@@ -37,6 +37,7 @@ from trainers.errors import Interrupted
 from trainers.evaluation import Scores
 from trainers.full_pictures import hardest, position_embeddings
 from trainers.job import prepare
+from trainers.outputs import outputs_of
 from trainers.result import load
 from trainers.resume import resume
 from trainers.run import train
@@ -144,7 +145,7 @@ def scores_of(job, *, right: bool) -> Scores:
     logits = nn.functional.one_hot(labels if right else (labels + 1) % 10, 10) * 3.0
     if right:
         logits[5, int(labels[5])] -= 1.0
-    return Scores({"ece": 0.0}, torch.eye(10, dtype=torch.long), logits, labels)
+    return Scores({"ece": 0.0}, torch.eye(10, dtype=torch.long), outputs_of(logits, labels))
 
 
 def test_a_model_without_mistakes_shows_what_it_is_least_certain_of(tmp_path):
@@ -442,7 +443,7 @@ def test_of_many_classes_the_hardest_get_a_pr_curve():
     confusion = torch.diag(torch.full((30,), 10))
     confusion[7, 8] = confusion[20, 21] = 50
     confusion[3] = 0  # no images: no curve
-    scores = Scores({}, confusion, torch.zeros(1, 30), torch.zeros(1))
+    scores = Scores({}, confusion, outputs_of(torch.zeros(1, 30), torch.zeros(1, dtype=torch.long)))
     indices = hardest(scores, [str(number) for number in range(30)])
     assert len(indices) == 20
     assert indices == sorted(indices)

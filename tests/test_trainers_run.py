@@ -221,4 +221,4 @@ def test_the_best_epochs_validation_is_not_repeated_and_its_predictions_are_thos
     again = score_split(model, data.dataloaders["val"], torch.device("cpu"), None)
     assert again.metrics == result.val
     predicted = [int(row["predicted"]) for row in rows(result.run_dir / "eval" / "val_predictions.csv")]
-    assert predicted == again.logits.argmax(dim=1).tolist()
+    assert predicted == again.outputs.predicted.tolist()

@@ -5,26 +5,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from ignite.engine import Engine, Events
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from datasets.files import write_text
-from datasets.text import csv_text, read_rows
+from datasets.files import replacing, text_file
+from datasets.text import csv_lines
 from trainers.engines import create_evaluator
 from trainers.handlers import best_row
 from trainers.metrics import SCALARS
+from trainers.outputs import Outputs
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Metrics of a split as fractions, with the logits (N, classes) and labels (N,) they come from, in stored order."""
+    """Metrics of a split as fractions, its confusion matrix (see `confusion_of`), and what they come from."""
 
     metrics: dict[str, float]
     confusion: Tensor
-    logits: Tensor
-    labels: Tensor
+    outputs: Outputs
 
 
 def score_split(model: nn.Module, loader: DataLoader, device: torch.device, amp_dtype: torch.dtype | None) -> Scores:
@@ -37,11 +38,9 @@ def score_split(model: nn.Module, loader: DataLoader, device: torch.device, amp_
     return scores_of(evaluator.state.outputs, evaluator.state.metrics)
 
 
-def scores_of(outputs: Sequence[tuple[Tensor, Tensor]], metrics: Mapping[str, Any]) -> Scores:
+def scores_of(outputs: Outputs, metrics: Mapping[str, Any]) -> Scores:
     """What one pass found."""
-    ((logits, labels),) = outputs
-    scalars = {name: float(metrics[name]) for name in SCALARS}
-    return Scores(scalars, metrics["confusion"].cpu(), logits, labels)
+    return Scores({name: float(metrics[name]) for name in SCALARS}, metrics["confusion"], outputs)
 
 
 def attach_best_outputs(trainer: Engine, evaluator: Engine, *, select: str) -> None:
@@ -56,21 +55,28 @@ def attach_best_outputs(trainer: Engine, evaluator: Engine, *, select: str) -> N
             engine.state.best_outputs = engine.state.epoch, evaluator.state.outputs, dict(evaluator.state.metrics)
 
 
-def write_predictions(path: Path, scores: Scores, dataset: Any, class_names: Sequence[str]) -> None:
-    """One row per image: path, label, predicted, probabilities (in class order, separated by spaces)."""
-    probabilities = scores.logits.double().softmax(dim=1)
-    rows = zip(
-        map(dataset.path, range(len(scores.labels))),
-        (class_names[label] for label in scores.labels.tolist()),
-        (class_names[index] for index in probabilities.argmax(dim=1).tolist()),
-        (" ".join(f"{share:.7g}" for share in shares) for shares in probabilities.tolist()),
-        strict=True,
-    )
-    path.parent.mkdir(exist_ok=True)
-    write_text(path, csv_text(("path", "label", "predicted", "probabilities"), rows))
-
-
-def hits(run_dir: Path) -> list[int]:
-    """For each validation image, in stored order, 1 where the best weights of a finished run are right, else 0."""
-    rows = read_rows(run_dir / "eval" / "val_predictions.csv", ("label", "predicted"))
-    return [int(row["label"] == row["predicted"]) for row in rows]
+def write_predictions(folder: Path, name: str, scores: Scores, dataset: Any, class_names: Sequence[str]) -> Path:
+    """Write `<name>_predictions.csv`, a row per image: path, label, predicted, probabilities (in class order, separated
+    by spaces). Where the logits were not kept, `<name>_predictions.npz`: paths, class_names, and `Outputs` by name."""
+    folder.mkdir(exist_ok=True)
+    outputs, paths = scores.outputs, map(dataset.path, range(len(scores.outputs.labels)))
+    path, other = folder / f"{name}_predictions.csv", folder / f"{name}_predictions.npz"
+    if not outputs.whole:
+        path, other = other, path
+    if outputs.whole:
+        probabilities = outputs.logits.double().softmax(dim=1)
+        rows = zip(
+            paths,
+            (class_names[label] for label in outputs.labels.tolist()),
+            (class_names[index] for index in probabilities.argmax(dim=1).tolist()),
+            (" ".join(f"{share:.7g}" for share in shares.tolist()) for shares in probabilities),
+            strict=True,
+        )
+        with text_file(path) as file:
+            file.writelines(csv_lines(("path", "label", "predicted", "probabilities"), rows))
+    else:
+        columns = {name: column.numpy() for name, column in outputs._asdict().items()}
+        with replacing(path) as aside:
+            np.savez_compressed(aside, paths=np.array(list(paths)), class_names=np.array(class_names), **columns)
+    other.unlink(missing_ok=True)  # of an evaluation by other limits
+    return path

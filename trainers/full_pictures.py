@@ -22,6 +22,7 @@ from figures.sheets import png, position_similarity_figure, tile_picture
 from trainers.engines import autocast
 from trainers.evaluation import Scores
 from trainers.job import Job
+from trainers.many_classes import spread
 from trainers.metrics import per_class
 from trainers.tensorboard import RunLoggers, tag_of
 from trainers.val_images import images_of, undisturbed
@@ -43,11 +44,14 @@ def draw_weights(job: Job, scores: Scores, loggers: RunLoggers, step: int) -> No
 def draw_pr_curves(job: Job, scores: Scores, loggers: RunLoggers, step: int) -> None:
     """Precision over recall of each class against all others, in TensorBoard and as figures/val_pr_curves.csv."""
     names = job.data.class_names
-    probabilities = scores.logits.double().softmax(dim=1).numpy()
+    outputs = scores.outputs
+    if not outputs.whole:
+        raise ValueError("precision over recall needs all logits, which a validation of this size does not keep")
+    probabilities = spread(outputs, len(names)).numpy()
     lines: list[tuple[str, ...]] = []
     for index in hardest(scores, names):
         tp, fp, tn, fn, precision, recall = compute_curve(
-            scores.labels.numpy() == index, probabilities[:, index], THRESHOLDS
+            outputs.labels.numpy() == index, probabilities[:, index], THRESHOLDS
         )
         tag = f"pr/{tag_of(names, index)}"
         loggers.val.writer.add_pr_curve_raw(tag, tp, fp, tn, fn, precision, recall, step, THRESHOLDS)
@@ -71,19 +75,18 @@ def write_projector(job: Job, scores: Scores, loggers: RunLoggers, step: int) ->
     embeddings twice.
     """
     images, names = images_of(job), job.data.class_names
-    rows = evenly(len(scores.labels), PROJECTED).tolist()
+    outputs = scores.outputs
+    rows = evenly(len(outputs.labels), PROJECTED).tolist()
     folder = loggers.folder / "projector"
     folder.mkdir(exist_ok=True)
     write_tsv(folder / "tensors.tsv", [[f"{x:.6g}" for x in row] for row in features_of_rows(job, rows).tolist()])
-    predicted = scores.logits.argmax(dim=1)
-    losses = torch.nn.functional.cross_entropy(scores.logits.double(), scores.labels, reduction="none")
     lines = [["shown", "label", "predicted", "loss", "path"]]  # the first column of words is what a point is called
     for row in rows:
-        label, guess = names[int(scores.labels[row])], names[int(predicted[row])]
+        label, guess = names[int(outputs.labels[row])], names[int(outputs.predicted[row])]
         shown = f"{label}, right" if label == guess else f"{label}, taken for {guess}"
-        lines.append([shown, label, guess, f"{losses[row]:.4f}", images.path(row)])
+        lines.append([shown, label, guess, f"{outputs.losses[row]:.4f}", images.path(row)])
     write_tsv(folder / "metadata.tsv", lines)
-    write_sprite(images.stored(rows), scores.labels[rows].tolist(), folder / "sprite.png")
+    write_sprite(images.stored(rows), outputs.labels[rows].tolist(), folder / "sprite.png")
     config = ProjectorConfig()
     entry = config.embeddings.add(
         tensor_name="features of the best weights, val",

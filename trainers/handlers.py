@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader
 from trainers import distributed
 from trainers.metrics import SCALARS
 from trainers.optim import set_learning_rate
+from trainers.outputs import class_counts
 
 UNTRAINED = Events.STARTED(event_filter=lambda engine, _: engine.state.iteration == 0)  # not where a run is resumed
 
@@ -180,8 +181,8 @@ def attach_history(
         row |= {f"val_{name}": float(evaluator.state.metrics[name]) for name in SCALARS}
         row |= StepClock.rates(clock.epoch) | {"memory_mb": peak_memory_mb(device)}
         state.history.append(row)
-        confusion = evaluator.state.metrics["confusion"]
-        state.recall = (confusion.diag() / confusion.sum(dim=1)).tolist()
+        hits, images, _ = class_counts(evaluator.state.metrics["confusion"])
+        state.recall = (hits / images).tolist()
 
 
 def best_row(history: list[dict[str, Any]], select: str) -> dict[str, Any] | None:

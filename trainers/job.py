@@ -18,7 +18,6 @@ from datasets.bundle import DataBundle, batch_sampler, image_set
 from datasets.errors import DataError
 from datasets.loaders import build_dataloaders, class_weights, stop_workers
 from datasets.mixing import BatchMix
-from datasets.own_dataset import own_dataloaders
 from trainers import defaults, distributed
 from trainers.config import RunConfig, data_folder, from_dict
 from trainers.engines import Slices, StepOptions, create_trainer
@@ -205,7 +204,7 @@ def read_data(config: RunConfig, spec: ImageSpec, given: Given = NOTHING) -> Dat
     elif isinstance(given.dataloaders, DataBundle):
         data = given.dataloaders
     else:
-        data = own_dataloaders(given.dataloaders, config.data, **share)
+        data = import_module("datasets.own_dataset").own_dataloaders(given.dataloaders, config.data, **share)
     slices = processes * config.train.accumulate
     if config.data.batch_size is not None and config.data.batch_size < slices:
         raise ConfigError(

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from ignite.engine import Engine, Events
-from ignite.handlers import EpochOutputStore
-from ignite.metrics import Accuracy, ConfusionMatrix, Loss, Metric, TopKCategoricalAccuracy
+from ignite.metrics import Accuracy, Loss, Metric
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import nll_loss
 
 from trainers import distributed
-from trainers.calibration import expected_calibration_error, reliability
+from trainers.calibration import confidence_bins, expected_calibration_error
+from trainers.outputs import MOST_LOGITS, Outputs, Store, class_counts, confusion_of
 
 SCALARS = ("loss", "accuracy", "balanced_accuracy", "accuracy_top5", "macro_f1", "ece")
 
@@ -30,7 +30,7 @@ class ClassRow(NamedTuple):
 
 def per_class(confusion: Tensor, class_names: Sequence[str]) -> list[ClassRow]:
     """Precision, recall and F1 of each class from counts (classes, classes), rows true."""
-    hits, images, predicted = (counts.tolist() for counts in (confusion.diag(), confusion.sum(1), confusion.sum(0)))
+    hits, images, predicted = (counts.tolist() for counts in class_counts(confusion))
     return [
         ClassRow(
             class_names[index],
@@ -49,58 +49,62 @@ def _share(part: int, whole: int) -> float | None:
 
 def balanced_accuracy(confusion: Tensor) -> float:
     """Mean recall over the classes that have images, from a confusion matrix (rows: labels)."""
-    images = confusion.sum(dim=1)
-    return float((confusion.diag().double() / images)[images > 0].mean())
+    hits, images, _ = class_counts(confusion)
+    return float((hits.double() / images)[images > 0].mean())
 
 
 def macro_f1(confusion: Tensor) -> float:
     """Mean F1 over the classes that occur among labels or predictions, from a confusion matrix (rows: labels)."""
-    confusion = confusion.double()
-    hits = confusion.diag()
-    occurrences = confusion.sum(dim=0) + confusion.sum(dim=1)
+    hits, images, predicted = (counts.double() for counts in class_counts(confusion))
+    occurrences = images + predicted
     seen = occurrences > 0
     return float((2 * hits[seen] / occurrences[seen]).mean()) if seen.any() else 0.0
 
 
 def attach_metrics(evaluator: Engine, device: torch.device) -> None:
-    """After each pass `evaluator.state.outputs` holds the (logits, labels) of all images in stored order, on the CPU,
-    and `evaluator.state.metrics` what follows from them: `SCALARS` and `confusion`. Of 4 classes top-5 is top-4.
+    """After each pass `evaluator.state.outputs` holds the `Outputs` of all images in stored order, and
+    `evaluator.state.metrics` what follows from them: `SCALARS` and `confusion`.
 
-    Each metric is given the whole pass of all processes at once, so its bits do not depend on their number. Batch by
-    batch they took as long as a small model's forward pass.
+    Each metric is given the whole pass of all processes at once, so its bits do not depend on their number.
     """
     on = "cpu" if device.type == "mps" else device  # float64 sums do not exist on mps
-    store = EpochOutputStore(output_transform=lambda output: tuple(part.cpu() for part in output))
-    store.attach(evaluator, "outputs")
+
+    @evaluator.on(Events.ITERATION_COMPLETED)
+    def keep(engine: Engine) -> None:
+        state, (logits, labels) = engine.state, engine.state.output
+        if state.iteration == 1:
+            whole = state.epoch_length * distributed.world_size() * logits.numel() <= MOST_LOGITS
+            state.outputs = Store(state.epoch_length, whole)
+        state.outputs.add(logits, labels)
 
     @evaluator.on(Events.EPOCH_COMPLETED)
     def compute(engine: Engine) -> None:
-        outputs = of_all_processes(engine)
-        engine.state.outputs = [outputs]
-        num_classes = outputs[0].size(1)
-        metrics: dict[str, Metric] = {
-            "loss": Loss(cross_entropy, device=on),
-            "accuracy": Accuracy(device=on),
-            "accuracy_top5": TopKCategoricalAccuracy(k=min(5, num_classes), device=on),
-            "confusion": ConfusionMatrix(num_classes, device=on),
+        outputs, count = of_all_processes(engine), engine.state.output[0].size(1)
+        engine.state.outputs = outputs
+        right = torch.ones_like(outputs.labels)
+        # The loss of each image as that of one class out of one: the mean has the bits that logits would give.
+        metrics: dict[str, tuple[Metric, tuple[Tensor, Tensor]]] = {
+            "loss": (Loss(nll_loss, device=on), (-outputs.losses[:, None], torch.zeros_like(outputs.labels))),
+            "accuracy": (Accuracy(device=on), (outputs.correct.long(), right)),
+            "accuracy_top5": (Accuracy(device=on), (outputs.in_top5.long(), right)),
         }
-        for name, metric in metrics.items():
+        for name, (metric, values) in metrics.items():
             if distributed.rank() == 0:  # the sums of the others stay zero: adding them changes no bit
-                metric.update(outputs)
+                metric.update(values)
             metric.completed(engine, name)
-        engine.state.metrics["ece"] = expected_calibration_error(reliability(*outputs))
+        confusion = engine.state.metrics["confusion"] = confusion_of(outputs, count)
+        engine.state.metrics["ece"] = expected_calibration_error(confidence_bins(outputs.confidence, outputs.correct))
         for name, of_counts in (("macro_f1", macro_f1), ("balanced_accuracy", balanced_accuracy)):
-            engine.state.metrics[name] = of_counts(engine.state.metrics["confusion"])
+            engine.state.metrics[name] = of_counts(confusion)
 
 
-def of_all_processes(evaluator: Engine) -> tuple[Tensor, Tensor]:
-    """The logits and labels of one pass, in stored order."""
-    logits, labels = (torch.cat(parts) for parts in zip(*evaluator.state.outputs, strict=True))
+def of_all_processes(evaluator: Engine) -> Outputs:
+    """What is kept of the images of one pass, in stored order."""
+    own = evaluator.state.outputs.outputs()
     if distributed.world_size() == 1:
-        return logits, labels
+        return own
     loader: Any = evaluator.state.dataloader
-    shares = distributed.all_gather((torch.as_tensor(loader.batch_sampler.indices), logits, labels))
-    rows, *outputs = zip(*shares, strict=True)
-    _, places = np.unique(np.concatenate(rows), return_index=True)  # a row that two processes took counts once
-    logits, labels = (torch.cat(parts)[torch.from_numpy(places)] for parts in outputs)
-    return logits, labels
+    shares = distributed.all_gather((torch.as_tensor(loader.batch_sampler.indices), *own))
+    rows, *parts = map(torch.cat, zip(*shares, strict=True))
+    places = np.unique(rows.numpy(), return_index=True)[1]  # a row that two processes took counts once
+    return Outputs(*(part[torch.from_numpy(places)] for part in parts))

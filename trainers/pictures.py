@@ -23,9 +23,11 @@ from figures.judged import Judged
 from figures.results import confusion_figure, reliability_figure
 from figures.sheets import batch_sheet, judged_sheet, png
 from trainers import console
-from trainers.calibration import reliability
+from trainers.calibration import confidence_bins
 from trainers.evaluation import Scores
 from trainers.job import Job
+from trainers.many_classes import most_confused, spread
+from trainers.outputs import Outputs
 from trainers.tensorboard import RunLoggers
 from trainers.val_images import judge, undisturbed
 from vit.attention_maps import maps_of
@@ -137,30 +139,31 @@ def draw_best(job: Job, scores: Scores, loggers: RunLoggers, *, epoch: int, step
 
 
 def draw_scores(job: Job, scores: Scores, loggers: RunLoggers, *, step: int, when: str) -> None:
-    names, images = job.data.class_names, len(scores.labels)
+    images = len(scores.outputs.labels)
     title = f"val: {images:,} images, {when}"
     shown = f"{mistakes_title(scores)}; {when}\n{READ_MISTAKES}"
     loggers.add_picture("mistakes/by_image", png(judged_sheet(worst(job, scores), title=shown)), step)
-    headline = f"confusion matrix, {title}\n{READ_CONFUSION}"
-    confusion = confusion_figure(scores.confusion.numpy(), names, title=headline)
+    counts, names, shown = most_confused(scores.confusion, job.data.class_names)
+    confusion = confusion_figure(counts, names, title=f"confusion matrix, {title}{shown}\n{READ_CONFUSION}")
     loggers.add_picture("mistakes/confusion_matrix", png(confusion), step)
-    bins = reliability(scores.logits, scores.labels)
+    bins = confidence_bins(scores.outputs.confidence, scores.outputs.correct)
     calibration = reliability_figure(bins, ece=scores.metrics["ece"], title=title)
     loggers.add_picture("calibration/reliability", png(calibration), step)
 
 
 def worst(job: Job, scores: Scores) -> list[Judged]:
     """The wrongly classified images, of which the model was surest first; where all is right, the least certain."""
-    sureness, predicted = scores.logits.double().softmax(dim=1).max(dim=1)
-    wrong = predicted != scores.labels
+    outputs, wrong = scores.outputs, ~scores.outputs.correct
+    sureness = outputs.logits.double().softmax(dim=1).amax(dim=1) if outputs.whole else outputs.confidence
     order = sureness.where(wrong, -torch.inf) if wrong.any() else -sureness
     count = min(MISTAKES, int(wrong.sum()) or len(order))
     rows = order.sort(descending=True, stable=True).indices[:count]
-    return judge(job, rows.tolist(), scores.logits[rows].double(), scores.labels[rows])
+    chosen = Outputs(*(part[rows] for part in outputs))
+    return judge(job, rows.tolist(), spread(chosen, len(job.data.class_names)).log(), chosen.labels)
 
 
 def mistakes_title(scores: Scores) -> str:
-    wrong, images = int((scores.logits.argmax(dim=1) != scores.labels).sum()), len(scores.labels)
+    wrong, images = int((~scores.outputs.correct).sum()), len(scores.outputs.labels)
     if not wrong:
         return f"no mistake on {images:,} validation images; those it was least sure of"
     shown = f"the {MISTAKES} surest of" if wrong > MISTAKES else "all"

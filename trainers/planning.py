@@ -5,16 +5,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from datasets.description import native_sizes
+from datasets.text import read_rows
 from trainers import console
 from trainers.assembly import Run
 from trainers.config import RunConfig, from_dict
 from trainers.errors import ConfigError
-from trainers.evaluation import hits
 from trainers.fitting import Deadline, Fit
 from trainers.job import Job, prepare
 from trainers.pace import Pace, measure
@@ -163,3 +164,13 @@ def trial(config: RunConfig, candidate: Candidate) -> Job:
     """The job of a candidate, to be measured."""
     filled = filled_in(config, candidate.options)
     return prepare(replace(filled, train=replace(filled.train, epochs=1)))
+
+
+def hits(run_dir: Path) -> list[int]:
+    """For each validation image, in stored order, 1 where the best weights of a finished run are right, else 0."""
+    path = run_dir / "eval" / "val_predictions.npz"
+    if path.is_file():
+        with np.load(path, allow_pickle=False) as file:
+            return (file["labels"] == file["predicted"]).astype(int).tolist()
+    rows = read_rows(path.with_suffix(".csv"), ("label", "predicted"))
+    return [int(row["label"] == row["predicted"]) for row in rows]

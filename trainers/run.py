@@ -200,8 +200,8 @@ def write_results(run: Run, best: dict[str, Any], scores: dict[str, Scores]) -> 
     """What the best weights are worth: predictions, HPARAMS, pictures. Older checkpoints are then done with."""
     job, step = run.job, run.trainer.state.history[-1]["step"]
     for split, of_split in scores.items():
-        predictions = run.run_dir / "eval" / f"{split}_predictions.csv"
-        write_predictions(predictions, of_split, job.data.dataloaders[split].dataset, job.data.class_names)
+        images = job.data.dataloaders[split].dataset
+        write_predictions(run.run_dir / "eval", split, of_split, images, job.data.class_names)
     final = {f"best_val_{name}": best[f"val_{name}"] for name in ("accuracy", "loss")}
     if "test" in scores:
         final |= {f"test_{name}": scores["test"].metrics[name] for name in ("accuracy", "loss")}

@@ -24,12 +24,12 @@ def before(job: Job, run_dir: Path) -> str:
 def after(job: Job, run_dir: Path, *, epoch: int, scores: Mapping[str, Scores]) -> str:
     """Of a finished run: the share of right images of the last split, then its weakest class."""
     (split, last), name = list(scores.items())[-1], job.config.model.name
-    right = {split: int((of.logits.argmax(dim=1) == of.labels).sum()) for split, of in scores.items()}
-    counts = ", ".join(f"{right[split]:,} of {len(of.labels):,} {split} images" for split, of in scores.items())
+    right = {split: int(of.outputs.correct.sum()) for split, of in scores.items()}
+    counts = ", ".join(f"{right[split]:,} of {len(of.outputs.labels):,} {split} images" for split, of in scores.items())
     classes = [(row.recall, row) for row in per_class(last.confusion, job.data.class_names) if row.recall is not None]
     recall, weakest = min(classes)
     sentences = [
-        f"**{literal(name)} is right on {right[split] / len(last.labels):.1%} of the {split} images** ({counts}; "
+        f"**{literal(name)} is right on {last.metrics['accuracy']:.1%} of the {split} images** ({counts}; "
         f"weights of epoch {epoch} of {job.config.train.epochs}, the best on val).",
         f"Its weakest class is {literal(weakest.name)}: {recall:.0%} of {weakest.images:,} {split} images are right.",
     ]
