@@ -145,7 +145,7 @@ class Samples:
     splits: np.ndarray
     """int8 (N,): indices into SPLITS, UNSPLIT where nobody has decided yet, LEFT_OUT where the sample is not used."""
     root: Path | None = None
-    members: Sequence[Any] | None = None
+    members: Any = None
     """Where each image lies inside a tar file; None where it is a file of its own."""
     pixels: np.ndarray | None = None
     """uint8 (N, H, W, C) when the set is held in memory; then there are no files."""

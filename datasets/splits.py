@@ -234,8 +234,9 @@ def content_digests(samples: Samples, indices: np.ndarray) -> Iterator[bytes]:
     elif samples.root is None:  # a program's own: their contents are not ours to read
         contents = (samples.paths[i].encode() for i in indices)
     else:
-        files = map(f"{samples.root}{os.sep}".__add__, map(samples.paths.__getitem__, indices))
-        sizes = np.fromiter(map(_size, files), np.int64, len(indices))
+        within = samples.members
+        files = (os.path.join(samples.root, samples.paths[i]) for i in indices)  # a table may name absolute ones
+        sizes = np.fromiter(map(_size, files), np.int64, len(indices)) if within is None else within.sizes[indices]
         contents = (samples.file(i).read_bytes() for i in indices)
         if sizes.sum() > HASH_CONTENTS_UP_TO:
             keys = (f"{samples.paths[i]}\0{size}" for i, size in zip(indices, sizes, strict=True))

@@ -18,7 +18,7 @@ from datasets.errors import DataError
 from datasets.images import read_image, to_array
 from datasets.loaders import read_samples
 from datasets.sources.own_data import read_source
-from datasets.splits import _rows as split_table
+from datasets.splits import content_digests
 from vit.config import ImageSpec
 
 SPEC = ImageSpec(image_size=16)
@@ -103,6 +103,12 @@ def test_numbers_are_classes_in_the_order_of_numbers(tmp_path, folder):
     assert samples.class_names == tuple(map(str, range(12)))
     assert sorted(samples.paths) == sorted(f"{number}.tar/a.jpg" for number in range(12))
     assert (samples.splits == -1).all()
+
+
+def test_a_tar_of_a_folder_is_still_unpacked(tmp_path, folder):
+    members = [(f"pets/{path.relative_to(folder)}", path.read_bytes()) for path in sorted(folder.glob("*/*/*"))]
+    tar(tmp_path / "pets.tar", [("pets/annotations.json", b"{}"), *members])
+    assert read_source(str(tmp_path / "pets.tar"), tmp_path).form == "split folders"
 
 
 def test_two_classes_of_one_name_stay_two(tmp_path):
@@ -206,7 +212,8 @@ def test_what_pack_writes_is_the_set_and_twice_the_same_bytes(tmp_path, folder, 
         assert members.class_names == files.class_names
         assert members.labels.tolist() == files.labels.tolist()
         assert members.splits.tolist() == files.splits.tolist()
-        assert [row.hash for row in split_table(files)] == [row.hash for row in split_table(members)]
+        rows = np.arange(len(files))
+        assert list(content_digests(files, rows)) == list(content_digests(members, rows))
 
 
 def test_keys_are_single_and_have_no_dot(tmp_path, folder, capsys):

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from tqdm import tqdm
@@ -48,10 +48,6 @@ class CheckReport:
     findings: tuple[Problem, ...]
     too_small: int
     """Pictures that did not take part in the search for near duplicates."""
-    unread: int = 0
-    """Pictures that were left out, as a sample was asked for."""
-    near: bool = True
-    """Whether near duplicates were looked for."""
 
     @property
     def errors(self) -> int:
@@ -69,10 +65,6 @@ class CheckReport:
             notes.append("no split is given: a random one may put a picture into train and its copy into val")
         if self.too_small:
             notes.append(f"{self.too_small:,} pictures are under {LEAST_SIDE} px: only exact copies of them are found")
-        if self.unread:
-            notes.append(f"{self.unread:,} pictures were not read: their faults and their copies are not known")
-        if not self.near:
-            notes.append("near duplicates were not looked for")
         return notes
 
     def kinds(self) -> list[tuple[int, Problem]]:
@@ -83,18 +75,18 @@ class CheckReport:
 
 
 def check_source(
-    source: str, *, data_root: Path = Path("data"), columns: Columns = USUAL_COLUMNS, **options: Any
+    source: str, *, data_root: Path = Path("data"), columns: Columns = USUAL_COLUMNS, workers: int = 0
 ) -> CheckReport:
-    """Read a folder, a table, an archive or a built-in set as training does, and check it, with the options of `check`.
+    """Read a folder, a table, an archive or a built-in set as training does, and check it.
 
     An archive is unpacked into a temporary folder.
     """
     if source in DATASETS:
-        return check(_read_builtin(source, data_root), **options)
+        return check(_read_builtin(source, data_root), workers=workers)
     if not is_archive(Path(source)):
-        return check(read_source(source, data_root, columns=columns), **options)
+        return check(read_source(source, data_root, columns=columns), workers=workers)
     with tempfile.TemporaryDirectory(prefix="check-") as temporary:
-        return check(read_source(source, Path(temporary), columns=columns), **options)
+        return check(read_source(source, Path(temporary), columns=columns), workers=workers)
 
 
 def _read_builtin(name: str, data_root: Path) -> Reading:
@@ -107,31 +99,24 @@ def _read_builtin(name: str, data_root: Path) -> Reading:
     return Reading.of(samples)
 
 
-def check(reading: Reading, *, workers: int = 0, sample: int | None = None, near: bool = True) -> CheckReport:
-    """Inspect every picture that is not left out, or so many, spread over the set; and compare them all, those that are
-    not the same only if `near`."""
+def check(reading: Reading, *, workers: int = 0) -> CheckReport:
+    """Inspect every picture that is not left out, and compare them all."""
     samples = reading.samples
-    rows, pictures = _pictures(samples, sample)
+    rows, pictures = _pictures(samples)
     stream = inspect_all(samples, rows, workers=workers)
     inspections = list(tqdm(stream, desc="check", total=len(rows), unit="image", disable=None, leave=False))
     findings = reading.problems + _own_findings(pictures, inspections)
     unique = _first_of_each(pictures, inspections, findings)
-    unread = int((samples.splits != LEFT_OUT).sum()) - len(rows)
-    if not near:
-        return CheckReport(reading, tuple(pictures), _ordered(findings), 0, unread, near)
     compared = [k for k in unique if min(inspections[k].width, inspections[k].height) >= LEAST_SIDE]
     findings += _near_findings([pictures[k] for k in compared], [inspections[k] for k in compared])
-    return CheckReport(reading, tuple(pictures), _ordered(findings), len(unique) - len(compared), unread)
+    return CheckReport(reading, tuple(pictures), _ordered(findings), len(unique) - len(compared))
 
 
-def _pictures(samples: Samples, sample: int | None) -> tuple[list[int], list[Picture]]:
-    """The rows that are not left out, or some of them, and their pictures, by split and path."""
-    used = np.flatnonzero(samples.splits != LEFT_OUT)
-    if sample is not None and sample < len(used):
-        used = used[np.linspace(0, len(used) - 1, sample).astype(int)]
+def _pictures(samples: Samples) -> tuple[list[int], list[Picture]]:
+    """The rows that are not left out, and their pictures, by split and path."""
     pictures = {
         row: Picture(samples.paths[row], split_name(samples.splits[row]), samples.class_names[samples.labels[row]])
-        for row in used.tolist()
+        for row in np.flatnonzero(samples.splits != LEFT_OUT).tolist()
     }
     rows = sorted(pictures, key=lambda row: (SPLIT_ORDER[pictures[row].split], pictures[row].path))
     return rows, [pictures[row] for row in rows]

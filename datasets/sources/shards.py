@@ -24,7 +24,7 @@ import numpy as np
 from datasets.bundle import SPLITS, UNSPLIT, PathTable, Samples
 from datasets.config import Columns
 from datasets.errors import DataError
-from datasets.images import IMAGE_EXTENSIONS
+from datasets.images import IMAGE_EXTENSIONS, is_image_name
 from datasets.sources.csv_table import column_names
 from datasets.sources.image_folder import list_folder
 from datasets.sources.problems import Problem
@@ -104,8 +104,10 @@ def shards_in(folder: Path) -> list[Path]:
 
 
 def _is_shard(tar: Path) -> bool:
-    """Whether there are labels beside the first pictures; else it is an archive of a folder."""
-    return any(name.endswith((".cls", ".json")) for name in (member.name for member in islice(_members(tar), 8)))
+    """Whether one of the first pictures has its label beside it; else it is an archive of a folder."""
+    first = list(islice(_members(tar), 8))
+    labelled = {_key(member) for member in first if member.name.endswith((".cls", ".json"))}
+    return any(_key(member) in labelled for member in first if is_image_name(member.name))
 
 
 def read_shards(files: Sequence[Path], name: str, columns: Columns) -> Reading:
