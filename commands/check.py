@@ -42,14 +42,7 @@ class Options:
     workers: int | None = None
     """Processes that read the files. Default: one per processor core."""
 
-    sample: int | None = None
-    """Read so many images, spread over the set, in place of all: for a first look at a million."""
-    near: bool = True
-    """Look for pictures that are nearly the same, too: four times the time for twice the images."""
-
     def __post_init__(self) -> None:
-        if self.sample is not None and self.sample < 1:
-            raise ValueError(f"sample={self.sample} must be 1 or more")
         if self.workers is not None and self.workers < 0:
             raise ValueError(f"workers={self.workers} must be 0 or more")
 
@@ -64,8 +57,7 @@ def main(config: Options) -> int:
 
     workers = config.workers if config.workers is not None else os.cpu_count() or 1
     columns = Columns(config.path_column, config.label_column)
-    chosen = {"workers": workers, "sample": config.sample, "near": config.near}
-    report = check_source(config.data, data_root=config.data_root, columns=columns, **chosen)
+    report = check_source(config.data, data_root=config.data_root, columns=columns, workers=workers)
     if report.findings or config.output or config.csv_path.exists():  # not one of an earlier check
         write_findings(report, config.csv_path)
     print("\n".join(_table(config, report)))

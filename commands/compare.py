@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -56,6 +57,10 @@ class Options(RunConfig):
     jobs: Jobs = "auto"
     """Runs that train side by side, each in a process of its own. auto: as many as processors, or GPUs, and memory
     carry. The results are the same, to the last bit."""
+    on: Literal["local", "slurm"] = "local"
+    """Where the runs are trained: on this machine, or as jobs of Slurm's queue, at most --jobs at once."""
+    slurm: Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE")] = ()
+    """With --on slurm: options of sbatch for each job, such as partition=gpu gres=gpu:1 time=4:00:00."""
     minutes: float | None = None
     """Time for all runs together, start and end included: the pace of each arm is measured, and sets the epochs."""
     images_seen: tuple[int, ...] = ()
@@ -85,6 +90,10 @@ class Options(RunConfig):
             raise ValueError(f"minutes={self.minutes} must be greater than 0")
         if self.minutes is not None and (self.images_seen, self.train.epochs) != ((), None):
             raise ValueError("minutes sets the epochs: leave out --epochs and --images-seen, or --minutes")
+        if self.slurm and self.on != "slurm":
+            raise ValueError("--slurm has options for jobs of its queue: add --on slurm")
+        if wrong := [word for word in self.slurm if not re.fullmatch(r"[a-z-]+=[^\n]+", word)]:
+            raise ValueError(f"slurm={wrong[0]!r} is not KEY=VALUE with a long option of sbatch, such as time=4:00:00")
         if self.runs and self.arms:
             raise ValueError("runs and --arms: compare runs that are there, or train new ones, not both")
         if self.ladder and (self.runs or len(self.arms) > 1):
@@ -100,7 +109,8 @@ def main(options: Options) -> int:
     if options.runs:
         compare_runs(options.runs, options.output, certainty=certainty_of(options))
         return 0
-    compare_arms(request_of(options), jobs=None if options.jobs == "auto" else options.jobs)
+    slurm = dict(word.split("=", 1) for word in options.slurm) if options.on == "slurm" else None
+    compare_arms(request_of(options), jobs=None if options.jobs == "auto" else options.jobs, slurm=slurm)
     if not options.arms and options.data.source in SMALL_IMAGES:
         print(f"{'next':>9}  python main.py compare --data FOLDER")
         print(

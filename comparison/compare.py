@@ -1,6 +1,7 @@
 """From a request, or from runs that are there, to the verdict: on the terminal, and in a report."""
 
 import shlex
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,22 +21,23 @@ from trainers.start import made_whole
 
 
 @signals.heeded()
-def compare_arms(request: Request, *, jobs: int | None = None) -> None:
+def compare_arms(request: Request, *, jobs: int | None = None, slurm: dict[str, str] | None = None) -> None:
     """Train all arms, seed by seed, and report who wins. The same request goes on where it was stopped.
 
-    So many runs at a time train side by side; None: as many as this machine carries. They come out the same.
+    So many runs at a time train side by side; None: as many as this machine carries. `slurm`: they are jobs of its
+    queue, with these options; None: all of them at once. They come out the same.
 
     Raises:
         ConfigError, DataError, WeightsError: before anything is trained or written.
         TrainingError, Interrupted: the same command goes on where this one stopped.
     """
     console.show_model_log()
-    plan = Plan(request, jobs=jobs)
+    plan = Plan(request, jobs=jobs if slurm is None else jobs or sys.maxsize)
     settle_time(plan)
     with ExitStack() as holding, signals.hinting("the same compare command goes on where this one stopped"):
         take_folder(plan, holding)
         announce(plan)
-        show(run_plan(plan), plan.folder, watch=plan.folder)
+        show(run_plan(plan, slurm), plan.folder, watch=plan.folder)
         # The report is there: from now on the same command starts another comparison.
         write_json(plan.folder / "compare.json", {"status": "finished", "requested": to_dict(request)})
 
@@ -53,12 +55,12 @@ def take_folder(plan: Plan, holding: ExitStack) -> None:
         write_split(plan.split_file, plan.split.samples)
 
 
-def run_plan(plan: Plan) -> Comparison:
+def run_plan(plan: Plan, slurm: dict[str, str] | None = None) -> Comparison:
     """Train all runs of a plan that are not finished, and gather what they found."""
     warnings = tuple(known_problems(plan))
     for line in warnings:
         console.say(line, label="warning")
-    conditions, tuning = train_arms(plan)
+    conditions, tuning = train_arms(plan, slurm)
     return Comparison(
         data=plan.request.base.data.source,
         conditions=tuple(conditions),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,10 @@ class Task:
     def __str__(self) -> str:
         return self.title
 
+    @property
+    def key(self) -> str:
+        return str(self.config.output.run_name)
+
 
 @dataclass(frozen=True)
 class Done:
@@ -54,10 +59,11 @@ class Done:
     seconds: float = 0.0
 
 
-def train_arms(plan: Plan) -> tuple[list[Condition], list[dict[str, Any]]]:
-    """Train every arm under every condition; also returns what each learning rate was chosen from, a row per rate.
-    Raises TrainingError, Interrupted: the same comparison goes on where this one stopped."""
-    with side_by_side(plan.sharing.jobs, plan.sharing.gpus) as each:
+def train_arms(plan: Plan, slurm: dict[str, str] | None = None) -> tuple[list[Condition], list[dict[str, Any]]]:
+    """Train every arm under every condition, as jobs with the options `slurm` where these are given; also returns what
+    each learning rate was chosen from, a row per rate. Raises TrainingError, Interrupted: the same comparison goes on
+    where this one stopped."""
+    with placed(plan, slurm) as each:
         training = Training(plan, each)
         training.choose_rates()
         if plan.request.certainty is None:
@@ -65,6 +71,16 @@ def train_arms(plan: Plan) -> tuple[list[Condition], list[dict[str, Any]]]:
         else:
             training.add_until_sure(plan.request.certainty)
     return [training.condition(place) for place in range(len(plan.request.labels))], training.tuning
+
+
+def placed(plan: Plan, slurm: dict[str, str] | None) -> AbstractContextManager[Any]:
+    """Where the runs are trained: by processes of this machine, or in a queue."""
+    if slurm is None:
+        return side_by_side(plan.sharing.jobs, plan.sharing.gpus)
+    from trainers.on_slurm import on_slurm
+
+    options = {"cpus-per-task": str(plan.sharing.threads or 1)} | slurm
+    return on_slurm(plan.folder / "jobs", plan.sharing.jobs, options, finished=is_finished)
 
 
 class Training:
@@ -188,19 +204,27 @@ class Progress:
         console.say(f"{self.done:>3}/{self.runs}  {task}: {text}")
 
 
+def folder_of(task: Task) -> Path:
+    """Where its run lies, or will lie."""
+    if (task.settled / "config.json").is_file() and read_run_config(task.settled).train.lr == task.lr:
+        return task.settled
+    return data_folder(task.config.output, task.config.data.source) / task.key
+
+
+def is_finished(task: Task) -> bool:
+    folder = folder_of(task)
+    return (folder / "config.json").is_file() and read_summary(folder)["status"] == "finished"
+
+
 def one_run(task: Task) -> Done:
     """Train one run, take it up where it stopped, or read its result."""
-    config = task.config
-    folder = data_folder(config.output, config.data.source) / str(config.output.run_name)
-    if (task.settled / "config.json").is_file() and read_run_config(task.settled).train.lr == task.lr:
-        folder = task.settled
-    known = (folder / "config.json").is_file()
-    trained = not known or read_summary(folder)["status"] != "finished"
+    folder = folder_of(task)
+    known, trained = (folder / "config.json").is_file(), not is_finished(task)
     try:
         if trained:
             process.give_back_freed_memory()
         with console.quiet():
-            result = resume(folder) if known else train(config)
+            result = resume(folder) if known else train(task.config)
     except TrainingError as error:
         if not isinstance(error.__cause__, Diverged):
             raise

@@ -206,18 +206,6 @@ def test_a_copy_in_val_alone_exits_3(clean, tmp_path):
     assert check_source(str(root)).exit_code == 3
 
 
-def test_of_a_sample_and_without_near_duplicates_the_report_says_what_is_not_known(faulty, clean):
-    whole, planted = faulty
-    assert found_in(whole, near=False) == {(kind, path) for kind, path in planted if not kind.startswith("near_")}
-    report = check_source(str(clean), sample=6, near=False)
-    assert len(report.pictures) == 6
-    assert {picture.split for picture in report.pictures} == {"train", "val"}
-    assert report.notes() == [
-        "14 pictures were not read: their faults and their copies are not known",
-        "near duplicates were not looked for",
-    ]
-
-
 def test_ten_copies_are_ten_findings_not_forty_five(clean, tmp_path):
     root = shutil.copytree(clean, tmp_path / "set")
     for k in range(10):

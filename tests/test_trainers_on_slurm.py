@@ -1,0 +1,123 @@
+"""Runs as jobs of a real Slurm: whatever befalls them, the table is the local one."""
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from killed_runs import ROOT, TIMING_FIELDS
+from slurm_node import slurm_node, why_not
+from small_run import call
+
+from trainers.checkpoint import best_of, read_checkpoint
+
+needs_slurm = pytest.mark.skipif(bool(why_not()), reason=why_not())
+ARMS = ("vit_micro_2", "vit_micro_2,dropout=0.1", "vit_micro_2,dropout=0.2")
+COMPARE = ["compare", "--data", "digits", "--labels", "10", "--arms", *ARMS, "--seeds", "1", "--threads", "1"]
+COMPARE += ["--epochs", "24", "--tune-lr", "off", "--device", "cpu", "--workers", "0"]
+
+
+@pytest.fixture
+def node():
+    pytest.importorskip("submitit", reason="submitit is an extra")
+    with tempfile.TemporaryDirectory(prefix="slurm") as folder, slurm_node(Path(folder), cpus=4) as environment:
+        yield environment
+
+
+def start(environment, output, *more):
+    return subprocess.Popen(
+        [sys.executable, "main.py", *COMPARE, "--output-dir", str(output), *more],
+        cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def wait_until(condition, *, seconds=180):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def epochs_done(run_dir):
+    path = run_dir / "metrics.csv"
+    return path.read_text().count("\n") - 2 if path.exists() else 0
+
+
+def what_counts(folder):
+    """The rows of the table, but for times, memory and places, and the best weights of each run."""
+    with open(folder / "table.csv", newline="", encoding="utf-8") as file:
+        rows = [[row[name] for name in row if name not in {*TIMING_FIELDS, "runs"}] for row in csv.DictReader(file)]
+    states = [read_checkpoint(best_of(run.parent))["model"] for run in sorted(folder.glob("*/*/*/checkpoints"))]
+    return rows, [{name: tensor.tolist() for name, tensor in state.items()} for state in states]
+
+
+@pytest.mark.slow
+@needs_slurm
+def test_moved_warned_and_killed_jobs_end_in_the_table_of_the_local_runs(tmp_path, node):
+    local = start(node, tmp_path / "local", "--jobs", "1")
+    distant = start(node, tmp_path / "slurm", "--on", "slurm", "--slurm", "time=20", "comment=test", "--jobs", "3")
+    folder = tmp_path / "slurm" / "digits" / "compare"
+    wait_until((folder / "jobs" / "jobs.json").is_file)
+    jobs = {Path(key): number for key, number in json.loads((folder / "jobs" / "jobs.json").read_text()).items()}
+    runs = [folder.parent / key for key in jobs]
+    wait_until(lambda: all(epochs_done(run) >= 2 for run in runs))  # side by side
+    numbers = list(jobs.values())
+    subprocess.run(["scontrol", "requeue", numbers[0]], env=node, check=True)
+    subprocess.run(["scancel", "--signal=USR1", numbers[1]], env=node, check=True)
+    pid = re.match(r"process (\d+) ", (runs[2].parent / f".{runs[2].name}.lock").read_text())
+    os.kill(int(pid[1]), signal.SIGKILL)
+    _, error = distant.communicate(timeout=400)
+    assert distant.returncode == 4, error
+    assert re.search(rf"error: job {numbers[2]}, .*seed 0, ended without a result; its output: ", error)
+    again = start(node, tmp_path / "slurm", "--on", "slurm", "--jobs", "3")
+    out, error = again.communicate(timeout=400)
+    assert again.returncode == 0, error
+    assert re.search(r"[1-3] jobs submitted, [0-2] taken up", out)
+    assert local.wait(timeout=400) == 0
+    assert what_counts(folder) == what_counts(tmp_path / "local" / "digits" / "compare")
+    assert len(what_counts(folder)[1]) == 3
+    assert not subprocess.run(["squeue", "-h"], env=node, capture_output=True).stdout
+
+
+@pytest.mark.slow
+@needs_slurm
+def test_ctrl_c_leaves_the_jobs_and_the_same_command_takes_them_up(tmp_path, node):
+    first = start(node, tmp_path, "--on", "slurm", "--jobs", "2")
+    folder = tmp_path / "digits" / "compare"
+    wait_until((folder / "jobs" / "jobs.json").is_file)
+    first.send_signal(signal.SIGINT)
+    out, error = first.communicate(timeout=60)
+    assert first.returncode == 130
+    assert re.search(r"3 jobs go on; scancel \d+_0 \d+_1 \d+_2 ends them", out)
+    assert "the same compare command goes on" in error
+    queue = subprocess.run(["squeue", "-h", "-r", "-o", "%t"], env=node, capture_output=True, text=True).stdout.split()
+    assert len(queue) == 3
+    assert queue.count("R") <= 2
+    again = start(node, tmp_path, "--on", "slurm", "--jobs", "2")
+    out, error = again.communicate(timeout=400)
+    assert again.returncode == 0, error
+    assert re.search(r"0 jobs submitted, [1-3] taken up", out)
+
+
+def test_a_machine_without_slurm_is_said_before_anything_is_trained(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("submitit", reason="submitit is an extra")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, _, error = call(capsys, *COMPARE, "--output-dir", tmp_path, "--on", "slurm")
+    assert (code, error.splitlines()[-1][:49]) == (2, "error: --on slurm needs Slurm's commands, sbatch,")
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    code, _, error = call(capsys, *COMPARE, "--output-dir", tmp_path, "--on", "slurm")
+    assert (code, error) == (2, "error: --on slurm needs submitit: pip install -r requirements-extras.txt\n")
+
+
+@pytest.mark.parametrize("words", [["--slurm", "time=3"], ["--on", "slurm", "--slurm", "gres"]])
+def test_options_for_jobs_are_looked_at(capsys, words):
+    code, _, error = call(capsys, "compare", *words)
+    assert code == 2
+    assert "add --on slurm" in error or "slurm='gres' is not KEY=VALUE" in error

@@ -1,0 +1,122 @@
+"""Several runs of one command as jobs in Slurm's queue, through submitit: the same function, elsewhere.
+
+A job that is warned of its end saves and puts itself into the queue again; one that Slurm moves starts again; either
+goes on where it stopped. The first process only waits for what they leave in a folder that all machines see.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from trainers import process
+from trainers.console import say
+from trainers.errors import ConfigError, Interrupted, TrainingError
+from trainers.interruption import signals
+from trainers.run_directory import read_if_whole, write_json
+from trainers.side_by_side import outcome
+
+SECONDS_BETWEEN_LOOKS = 2.0
+LOOKS_UNTIL_LOST = 15
+"""In which a job is neither in the queue nor has left a result: a network's disk may show a file late."""
+WARNED = ("SIGUSR1", "SIGUSR2")
+"""What says that a job's time is almost over; SIGTERM comes where Slurm itself puts it back, or someone cancels it."""
+
+
+@contextmanager
+def on_slurm(
+    folder: Path, jobs: int, options: dict[str, str], *, finished: Callable[[Any], bool]
+) -> Iterator[Callable[..., Iterator[tuple[Any, Any]]]]:
+    """Gives a function like `side_by_side.one_by_one` that does up to `jobs` items at a time as jobs, with these
+    options of sbatch; what is `finished` it only reads. Raises ConfigError: no submitit, or no Slurm."""
+    try:
+        import submitit
+
+        executor = submitit.SlurmExecutor(folder)
+    except ImportError:
+        raise ConfigError("--on slurm needs submitit: pip install -r requirements-extras.txt") from None
+    except RuntimeError:
+        raise ConfigError("--on slurm needs Slurm's commands, sbatch, srun, squeue: this machine has none") from None
+    defaults = {"requeue": True, "time": "1-00:00:00"}
+    executor.update_parameters(job_name="vit", array_parallelism=jobs, additional_parameters=defaults | options)
+    ours = os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH"))))
+    os.environ["PYTHONPATH"] = ours  # of the jobs, which do not start at main.py
+    yield partial(as_jobs, executor, finished)
+
+
+def as_jobs(
+    executor: Any, finished: Callable[[Any], bool], function: Callable[[Any], Any], items: Sequence[Any]
+) -> Iterator[tuple[Any, Any]]:
+    """Each item with its result, in the order in which they end. Jobs of an earlier command are taken up."""
+    register = executor.folder / "jobs.json"
+    known, queue = read_if_whole(register) or {}, in_queue() or set()
+    for item in filter(finished, items):
+        yield item, function(item)
+    todo = {item.key: item for item in items if not finished(item)}
+    fresh = [key for key in todo if known.get(key) not in queue]
+    if fresh:
+        with signals.held_back():  # or nobody would know of these jobs
+            submitted = executor.map_array(partial(run_as_job, function), [todo[key] for key in fresh])
+            known |= {key: job.job_id for key, job in zip(fresh, submitted, strict=True)}
+            write_json(register, known)
+    waiting = {known[key]: item for key, item in todo.items()}
+    if waiting:
+        say(
+            f"{len(fresh)} jobs submitted, {len(todo) - len(fresh)} taken up; their output: {executor.folder}",
+            label="slurm",
+        )
+    try:
+        yield from as_they_end(executor, waiting)
+    except Interrupted:
+        say(f"{len(waiting)} jobs go on; scancel {' '.join(waiting)} ends them", label="slurm")
+        raise
+
+
+def as_they_end(executor: Any, waiting: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
+    """Takes each item out of `waiting`, whose keys are numbers of jobs. Raises TrainingError: a job is gone. Else what
+    the function raised in it."""
+    from submitit.core.utils import JobPaths, pickle_load
+
+    missed: Counter[str] = Counter()
+    while waiting:
+        queue = in_queue()
+        for number, item in list(waiting.items()):
+            paths = JobPaths(executor.folder, number)
+            if paths.result_pickle.exists():
+                how, result = pickle_load(paths.result_pickle)
+                del waiting[number]
+                if how == "error" or isinstance(result, BaseException):
+                    raise result if how != "error" else TrainingError(result.strip().splitlines()[-1])
+                yield item, result
+            elif queue is not None:
+                missed[number] = 0 if number in queue else missed[number] + 1
+                if missed[number] > LOOKS_UNTIL_LOST:
+                    raise TrainingError(f"job {number}, {item}, ended without a result; its output: {paths.stderr}")
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def in_queue() -> set[str] | None:
+    """The numbers of this user's jobs that wait or run; None where Slurm does not answer now."""
+    asked = subprocess.run(["squeue", "--me", "--noheader", "--array", "--format=%i"], capture_output=True, text=True)
+    return set(asked.stdout.split()) if asked.returncode == 0 else None
+
+
+def run_as_job(function: Callable[[Any], Any], item: Any) -> Any:
+    """In a job: the result, or the exception, as `outcome`. Interrupted, it leaves no result, and comes again where it
+    was warned."""
+    signals.sent_again += ("SIGTERM", *WARNED)
+    process.settle()
+    os.environ["TQDM_DISABLE"] = "1"
+    try:
+        with signals.heeded():
+            return outcome(function, item)
+    except Interrupted as stop:
+        if signal.Signals(stop.signum).name in WARNED:
+            subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=True)
+        process.leave(stop.exit_code)
