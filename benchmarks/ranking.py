@@ -45,7 +45,6 @@ BACKBONES = {  # name: source, model, share of its training images, epochs
     "fashion-nano-short": ("fashion_mnist", "vit_nano_8", 0.2, 3),
     "fashion-nano-brief": ("fashion_mnist", "vit_nano_8", 0.1, 1),
     "cifar10-micro-brief": ("cifar10_jpeg.zip", "vit_micro_4", 0.1, 1),
-    "fashion-micro-brief": ("fashion_mnist", "vit_micro_4", 0.1, 1),
 }
 LR = 0.001
 """Of every fine-tuning: the defaults of the two sizes differ, and the question is about the weights."""

@@ -136,14 +136,15 @@ def test_the_features_are_those_of_the_library(door, tmp_path) -> None:
         pytest.importorskip("timm", reason="requirements-extras.txt is not installed")
     if door == "hf":
         saved_backbone("dinov2", tmp_path / "hub")
-    word = {
+    names = {
         "embedded": "fashion_mnist",
         "torchvision": "vit_b_16,weights=none,image_size=32",
         "packaged": "efficientnet_lite0,weights=none,image_size=64",
         "timm": "timm:test_vit,weights=none",
         "hf": f"hf:{tmp_path / 'hub'}",
-        "run": arm_of(str(make_run(tmp_path / "r"))),
-    }[door]
+        "run": str(make_run(tmp_path / "r")),
+    }
+    word = arm_of(names[door])
     base = base_of(tmp_path / "runs", few_digits(labels_per_class=2))
     arms = {word: parse_arm(word, base)}
     ((_, job),) = probes(base, [config.model for config in arms.values()])
