@@ -36,6 +36,8 @@ def parts(plan: Plan, paces: Sequence[Pace]) -> tuple[float, float]:
         for arm, pace in zip(plan.arms, paces, strict=True):
             share = images / max(plan.train_images)
             fixed += plan.runs_of(arm) * pace.fixed
+            if arm.resolved.train.cache_features == "on":  # the first run leaves its features to the others
+                fixed -= (plan.runs_of(arm) - 1) * pace.decoding
             passing += plan.runs_of(arm) * epochs * (share * pace.step * pace.steps_per_epoch + pace.validation)
     return fixed, passing
 

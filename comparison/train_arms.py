@@ -63,6 +63,9 @@ def train_arms(plan: Plan, slurm: dict[str, str] | None = None) -> tuple[list[Co
     """Train every arm under every condition, as jobs with the options `slurm` where these are given; also returns what
     each learning rate was chosen from, a row per rate. Raises TrainingError, Interrupted: the same comparison goes on
     where this one stopped."""
+    if any(arm.resolved.train.cache_features == "on" for arm in plan.arms):  # then all of an arm's runs look once
+        base = plan.request.base
+        (data_folder(base.output, base.data.source) / "features").mkdir(parents=True, exist_ok=True)
     with placed(plan, slurm) as each:
         training = Training(plan, each)
         training.choose_rates()

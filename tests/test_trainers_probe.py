@@ -11,9 +11,9 @@ from small_run import few_digits
 
 from datasets.sampling import BatchKey
 from inference.evaluate import evaluate_run
-from trainers import saving
+from trainers import features, saving
 from trainers.checkpoint import CheckpointWriter, checkpoints, read_checkpoint
-from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.config import OutputConfig, RunConfig, TrainConfig, data_folder
 from trainers.errors import ConfigError, Interrupted
 from trainers.job import prepare
 from trainers.probe import features_of, head_of
@@ -152,6 +152,22 @@ def test_feature_rows_follow_the_table_and_labels_stay_with_them(tmp_path):
         job.model.eval()(pictures)
     torch.testing.assert_close(numbers, expected[0], atol=1e-6, rtol=1e-5)
     assert features.path(5) == images.path(5)
+
+
+def test_probes_that_begin_alike_share_what_the_backbone_made_of_the_images(tmp_path, monkeypatch):
+    def history(folder, seed):
+        config = probe_config(folder, model={"name": "vit_nano_8", "weights": "fashion_mnist"}, seed=seed)
+        config = dataclasses.replace(config, output=dataclasses.replace(config.output, run_name=f"s{seed}"))
+        timed = ("seconds", "images_per_s", "data_wait", "memory_mb")
+        return [{key: value for key, value in row.items() if key not in timed} for row in train(config).history]
+
+    alone = history(tmp_path / "alone", 1)
+    kept = data_folder(OutputConfig(output_dir=tmp_path / "shared"), "digits") / "features"
+    kept.mkdir(parents=True)
+    history(tmp_path / "shared", 0)
+    assert len(list(kept.iterdir())) == 3
+    monkeypatch.setattr(features, "features_of", None)
+    assert history(tmp_path / "shared", 1) == alone
 
 
 @pytest.mark.parametrize(

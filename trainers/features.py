@@ -1,9 +1,8 @@
-"""What a frozen backbone makes of the images, in files: left by a ranking of backbones, read by the probe after it."""
+"""What a frozen backbone makes of the images, in files: left by a ranking or by the first probe of a comparison."""
 
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,22 +19,12 @@ from vit.parts import parts
 from vit.tensor_files import bytes_of, read_tree, write_tree
 
 
-def kept_features(job: Job, splits: Iterable[str]) -> dict[str, Tensor]:
-    """(N, D) of each of the splits that has a file, in table order; one that is damaged counts as none."""
-    kept: dict[str, Tensor] = {}
-    for split in splits:
-        with suppress(FileNotFoundError, WeightsError, KeyError):
-            kept[split] = read_tree(features_file(job, split))["features"]
-    return kept
-
-
 def features_once(job: Job, split: str) -> Tensor:
-    """(N, D) of a split in table order: from its file, or computed and left there."""
-    kept = kept_features(job, [split])
-    if kept:
-        return kept[split]
-    features = features_of(job.model, job.data.dataloaders[split], job.device, amp_dtype=job.amp_dtype)
+    """(N, D) of a split in table order: from its file, or computed and left there where that is none or damaged."""
     path = features_file(job, split)
+    with suppress(FileNotFoundError, WeightsError, KeyError):
+        return read_tree(path)["features"]
+    features = features_of(job.model, job.data.dataloaders[split], job.device, amp_dtype=job.amp_dtype)
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as aside, aside.open("wb") as file:
         write_tree(file, {"features": features})

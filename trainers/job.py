@@ -228,9 +228,11 @@ def record_attention(config: RunConfig) -> ModelConfig:
 
 def with_cached_features(job: Job) -> tuple[Job, str]:
     """The job of training the head alone on what the frozen backbone, which sees each image once, makes of the images;
-    and one line about it."""
-    left = (data_folder(job.config.output, job.config.data.source) / "features").is_dir()
-    known = import_module("trainers.features").kept_features(job, job.data.dataloaders) if left else {}
+    and one line about it. Where there is a folder for features they are left there, and taken from it."""
+    known = {}
+    if (data_folder(job.config.output, job.config.data.source) / "features").is_dir():
+        features_once = import_module("trainers.features").features_once
+        known = {split: features_once(job, split) for split in job.data.dataloaders}
     data, line = cached_features(job.model, job.data, job.device, amp_dtype=job.amp_dtype, known=known)
     stop_workers(job.data.dataloaders.values())
     return dataclasses.replace(job, data=data, model=head_of(job.model), whole=job.model), line
