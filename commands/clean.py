@@ -95,7 +95,23 @@ def main(options: Options) -> int:
     suspects = read_suspects(table, samples)
     write_cleaned(options.folder / "cleaned.csv", samples, suspects)
     print("\n".join(lines(options, config.data.source, samples, suspects)))
+    if options.review:
+        review(options, samples, suspects)
     return 0
+
+
+def review(options: Options, samples: Samples, suspects: list[Suspect]) -> None:
+    """Serve the page until Ctrl-C; after each decision both tables say the same."""
+    from datasets.suspects import write_cleaned, write_suspects
+    from inference.review import Review
+
+    def save(decided: list[Suspect]) -> None:
+        write_suspects(options.folder / "suspects.csv", decided)
+        write_cleaned(options.folder / "cleaned.csv", samples, decided)
+
+    with Review(samples, suspects, save, port=options.port) as server:
+        print(f"{'review':>9}  on {server.url}  (Ctrl-C ends it)", flush=True)
+        server.serve_until_interrupted()
 
 
 def look(options: Options, config: RunConfig, table: Path) -> Samples:

@@ -1,14 +1,11 @@
 """`serve RUN`: a page on this machine to drop images on."""
 
-import signal
 from dataclasses import dataclass, field
 from typing import Annotated
 
 import tyro
 
 from commands.arguments import ModelOptions, RunName
-from trainers.errors import Interrupted
-from trainers.interruption import signals
 from vit.config import require_counts, require_finite
 
 
@@ -41,20 +38,14 @@ class Options:
 
 def main(options: Options) -> int:
     """Serve until Ctrl-C."""
-    from inference.serve import LOOPBACK, Server
+    from inference.serve import Server
 
     classifier = options.opening.open(options.run)
     with Server(
         classifier, host=options.host, port=options.port, max_megabytes=options.max_megabytes, top=options.top
     ) as server:
-        try:
-            print(f"{classifier.source} on {server.url}  (Ctrl-C ends it)", flush=True)
-            if options.host not in LOOPBACK:
-                print(f"note: every machine that reaches {options.host} can use it", flush=True)
-            server.serve_forever()
-        except Interrupted as stop:
-            if stop.signum != signal.SIGINT:
-                raise
-            signals.received = None  # its ordinary end
-            print()
+        print(f"{classifier.source} on {server.url}  (Ctrl-C ends it)", flush=True)
+        if not server.only_loopback:
+            print(f"note: every machine that reaches {options.host} can use it", flush=True)
+        server.serve_until_interrupted()
     return 0

@@ -1,10 +1,20 @@
 """`clean`: labels that are likely wrong, by models that have not learnt from them, and the table without them."""
 
+import base64
 import hashlib
+import http.client
+import io
+import json
+import re
+import subprocess
+import sys
+import threading
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from headless_browser import Browser, find_browser
 from PIL import Image
 from small_run import call
 
@@ -15,11 +25,13 @@ from datasets.loaders import split_samples
 from datasets.suspects import Suspect, cleaned, read_suspects, write_cleaned, write_suspects
 from datasets.text import read_rows
 from inference.label_issues import COPY, OUTLIER, label_issues
+from inference.review import Review
 from trainers.out_of_fold import fold_of_each, out_of_fold
 from vit.at_hand import at_hand
 
 pytest.importorskip("cleanlab", reason="requirements-extras.txt is not installed")
 
+ROOT = Path(__file__).resolve().parent.parent
 RNG = np.random.default_rng(0)
 WRONG = ("train/cat/3.png", "train/dog/5.png", "test/cat/1.png")
 """Files that hold a picture of the other class."""
@@ -170,3 +182,109 @@ def test_planted_wrong_labels_are_found_and_the_images_stay_as_they_are(cats_and
     assert "its decisions count" in out
     assert "relabel" in out
     assert len(split_samples(DataConfig("runs/pets/clean/cleaned.csv"))) == len(samples) + 1
+
+
+@pytest.fixture
+def review(tmp_path):
+    """A page over 60 suspects of a set whose names hold markup, and the tables that it saves to."""
+    names = [f"<img src=x onerror=alert({number})>" for number in range(60)]
+    samples = small_samples(names, ("<b>a", "</script><i>b"))
+    suspects = [suspect_of(samples, row, "drop", suggested="</script><i>b") for row in range(60)]
+    with Review(samples, suspects, partial(write_suspects, tmp_path / "suspects.csv"), port=0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def ask(server, method, path, values=None, **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=20)
+    try:
+        connection.request(method, path, values if values is None else json.dumps(values), headers)
+        reply = connection.getresponse()
+        return reply.status, reply.read().decode()
+    finally:
+        connection.close()
+
+
+def test_each_decision_is_on_the_disk_when_the_page_hears_of_it(review, tmp_path):
+    for place, decision in enumerate(("keep", "drop", "relabel:<b>a")):
+        assert ask(review, "POST", "/decide", {"place": place, "decision": decision, "decided": True})[0] == 200
+        written = read_suspects(tmp_path / "suspects.csv", review.samples)
+        assert (written[place].decision, written[place].decided) == (decision, "person")
+    assert ask(review, "POST", "/decide", {"place": 1, "decision": "keep", "decided": False})[0] == 200
+    assert read_suspects(tmp_path / "suspects.csv", review.samples) == review.suspects
+    listed = json.loads(ask(review, "GET", "/suspects")[1])
+    assert [each["decision"] for each in listed["suspects"][:3]] == ["keep", "keep", "relabel:<b>a"]
+    assert listed["suspects"][7]["row"] == 7
+    status, picture = ask(review, "GET", "/picture?7")
+    content = base64.b64decode(json.loads(picture)["picture"].partition(",")[2])
+    assert (np.asarray(Image.open(io.BytesIO(content)).convert("L")) == review.samples.pixels[7, :, :, 0]).all()
+    assert status == 200
+
+
+@pytest.mark.parametrize(
+    ("values", "headers", "status", "message"),
+    [
+        ({"place": 0, "decision": "relabel:c", "decided": True}, {}, 422, "names no class"),
+        ({"place": 60, "decision": "keep", "decided": True}, {}, 422, "no decision"),
+        ({"place": -1, "decision": "keep", "decided": True}, {}, 422, "no decision"),
+        ([], {}, 422, "no decision"),
+        ({"place": 0, "decision": "k" * 20_000, "decided": True}, {}, 413, "larger"),
+        ({"place": 0, "decision": "keep", "decided": True}, {"Origin": "http://elsewhere.example"}, 403, "other sites"),
+        ({"place": 0, "decision": "keep", "decided": True}, {"Host": "elsewhere.example:80"}, 403, "other sites"),
+    ],
+)
+def test_what_is_no_decision_or_from_elsewhere_changes_nothing(review, tmp_path, values, headers, status, message):
+    before = list(review.suspects)
+    actual, answer = ask(review, "POST", "/decide", values, **headers)
+    assert actual == status
+    assert message in json.loads(answer)["error"]
+    assert review.suspects == before
+    assert not (tmp_path / "suspects.csv").exists()
+    assert ask(review, "GET", "/picture?60")[0] == 404
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_browser() is None, reason="no Chromium on this machine")
+def test_fifty_decisions_by_keys_with_two_kills_in_between_lose_none(tmp_path):
+    samples = small_samples([f"<img src=x onerror=alert({n})>" for n in range(60)], ("<b>a", "</script><i>b"))
+    folder = tmp_path / "set"
+    for row, label in enumerate(samples.labels):
+        path = folder / samples.class_names[label].replace("/", "") / f"<img src=x onerror=alert({row})>.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(samples.pixels[row, :, :, 0]).save(path)
+    samples = split_samples(DataConfig(str(folder)))
+    rows = np.flatnonzero(samples.splits != SPLITS.index("test"))[:50].tolist()
+    other = {name: samples.class_names[1 - place] for place, name in enumerate(samples.class_names)}
+    suspects = [suspect_of(samples, row, "drop") for row in rows]
+    write_suspects(tmp_path / "suspects.csv", [s._replace(suggested=other[s.label]) for s in suspects])
+    browser, expected = Browser(tmp_path / "profile"), []
+    try:
+        for start, end in ((0, 20), (20, 37), (37, 50)):
+            command = [sys.executable, "main.py", "clean", folder, "--output", tmp_path, "--review", "--port", "0"]
+            server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+            url = next(match[1] for line in server.stdout if (match := re.search(r"review  on (http://\S+)", line)))
+            browser.call("Page.navigate", url=url)
+            for place in range(start, end):
+                browser.wait_for(
+                    f"document.getElementById('count').textContent == '{place + 1} of 50; {place} decided'"
+                )
+                assert browser.evaluate("document.getElementById('file').textContent") == suspects[place].path
+                key = "krd"[place % 3]
+                expected.append(("keep", f"relabel:{other[suspects[place].label]}", "drop")[place % 3])
+                browser.call("Input.dispatchKeyEvent", type="keyDown", key=key, text=key)
+                browser.call("Input.dispatchKeyEvent", type="keyUp", key=key)
+            browser.wait_for(f"document.getElementById('count').textContent.endsWith('; {end} decided')")
+            assert browser.evaluate("document.querySelectorAll('b, i, img[src=x]').length") == 0
+            server.kill()
+            server.wait()
+            server.stdout.close()
+    finally:
+        browser.close()
+    written = read_suspects(tmp_path / "suspects.csv", samples)
+    assert [suspect.decision for suspect in written] == expected
+    assert {suspect.decided for suspect in written} == {"person"}
+    assert len(split_samples(DataConfig(str(tmp_path / "cleaned.csv")))) == 60 - expected.count("drop")
+    assert browser.log == []

@@ -1,0 +1,151 @@
+"""How many planted wrong labels does `clean` find, and what is it worth to train without what it suspects?
+
+    python -m benchmarks.label_noise --data NAME=FOLDER [...] [--seeds 3] [--minutes 10] [--weights-left-out W]
+
+Each FOLDER is a built-in set's name, or has train/ and test/ with a folder for each class. Of the images outside the
+test split 5 and 10 % get a wrong label: any other one (random), or the class that models of the right labels most often
+take the image's class for (similar). Everything then happens as in `clean`: folds, probabilities, suspects. Weights are
+chosen once for a set, with the right labels. Written after every case: an interrupted run leaves what it has.
+
+- precision: of as many images as were planted, those whose label has the least probability, how many were planted.
+- area: under the curve of that order, planted against not.
+- flagged, found: how many suspects there are, and which share of the planted ones is among them.
+- test: accuracy of logistic regression on the same features, learnt from the right labels, from the noisy ones, and
+  from these without what `clean` proposes to drop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+from sklearn.metrics import confusion_matrix, roc_auc_score
+
+from benchmarks.environment import RESULTS, describe
+from comparison.clean import Judged, samples_of, suspects_of
+from datasets.checking.copies import groups_of_copies
+from datasets.config import DataConfig
+from datasets.suspects import DROP
+from trainers import weights_at_hand
+from trainers.config import RunConfig
+from trainers.out_of_fold import features_of_set, fitted, fold_of_each, out_of_fold
+from vit.at_hand import at_hand
+
+CASES = [(kind, rate) for kind in ("random", "similar") for rate in (0.05, 0.10)]
+
+COLUMNS = ("accuracy", "precision", "area", "found", "flagged", "test_right", "test_noisy", "test_cleaned")
+
+
+def planted(truth: np.ndarray, pool: np.ndarray, rate: float, seed: int, likely: np.ndarray | None) -> np.ndarray:
+    """The labels with this share of the pool's wrong: any other class, or the one that is `likely` for its class."""
+    generator = np.random.default_rng(seed)
+    labels, rows = truth.copy(), generator.choice(pool, round(rate * len(pool)), replace=False)
+    other = (truth[rows] + generator.integers(1, truth.max() + 1, len(rows))) % (truth.max() + 1)
+    labels[rows] = other if likely is None else likely[truth[rows]]
+    return labels
+
+
+def case(judged: Judged, truth: np.ndarray) -> dict[str, Any]:
+    """Judge the set as it is labelled, against the true labels."""
+    start = time.perf_counter()
+    labels, learns, features = judged.labels, ~judged.in_test, judged.features
+    assert features is not None
+    fold = fold_of_each(labels, judged.groups, folds=5)
+    probabilities, penalty = out_of_fold(features, labels, fold, learns)
+    judged = Judged(judged.samples, judged.rows, judged.groups, probabilities, features, penalty)
+    suspects = suspects_of(judged, test=False)
+    seconds = time.perf_counter() - start
+    wrong = (labels != truth)[learns]
+    doubt = 1 - probabilities[np.arange(len(labels)), labels][learns]
+    paths = np.array([judged.samples.paths[row] for row in judged.rows])
+    flagged = np.isin(paths, [suspect.path for suspect in suspects])
+    dropped = np.isin(paths, [suspect.path for suspect in suspects if suspect.decision == DROP])
+    right = (probabilities.argmax(axis=1) == truth)[learns].mean()
+
+    def tested(rows: np.ndarray, given: np.ndarray) -> float:
+        model = fitted(features[rows], given[rows], penalty)
+        return float((model.predict(features[judged.in_test]) == truth[judged.in_test]).mean())
+
+    count = int(wrong.sum())
+    return {
+        "planted": count, "flagged": int(flagged.sum()), "penalty": penalty, "accuracy": float(right),
+        "precision": float(wrong[np.argsort(-doubt, kind="stable")[:count]].mean()) if count else None,
+        "area": float(roc_auc_score(wrong, doubt)) if count else None,
+        "found": float((flagged[learns] & wrong).sum() / count) if count else None,
+        "test_right": tested(learns, truth), "test_noisy": tested(learns, labels),
+        "test_cleaned": tested(learns & ~dropped, labels), "seconds": round(seconds, 1),
+    }  # fmt: skip
+
+
+def cases_of(name: str, source: str, options: argparse.Namespace) -> dict[str, Any]:
+    config = RunConfig(data=DataConfig(source=source, root=options.data_root))
+    images = int((samples_of(config.data).splits >= 0).sum())
+    start = time.perf_counter()
+    samples, rows, features = features_of_set(config, images=images, seconds=60 * options.minutes)
+    groups = groups_of_copies(samples, rows, workers=os.cpu_count() or 1)
+    seconds = time.perf_counter() - start
+    judged = Judged(samples, rows, groups, np.empty((0, 0)), features)
+    truth, pool = judged.labels, np.flatnonzero(~judged.in_test)
+    fold = fold_of_each(truth, groups, folds=5)
+    said = out_of_fold(features, truth, fold, ~judged.in_test)[0].argmax(axis=1)[pool]
+    confusion = confusion_matrix(truth[pool], said)
+    np.fill_diagonal(confusion, -1)
+    result = {"images": len(pool), "test_images": len(rows) - len(pool), "classes": len(samples.class_names),
+              "features": features.shape[1], "seconds_for_features": round(seconds, 1),
+              "untouched": case(judged, truth), "cases": []}  # fmt: skip
+    for seed in range(options.seeds):
+        for kind, rate in CASES:
+            labels = planted(truth, pool, rate, seed, None if kind == "random" else confusion.argmax(axis=1))
+            noisy = samples.labels.copy()
+            noisy[rows] = labels
+            row = case(Judged(samples.replace(labels=noisy), rows, groups, np.empty((0, 0)), features), truth)
+            result["cases"].append({"noise": kind, "rate": rate, "seed": seed, **row})
+            print(name, result["cases"][-1], flush=True)
+            write(name, result)
+    return result
+
+
+def write(name: str, result: dict[str, Any]) -> None:
+    path = RESULTS / "label_noise.json"
+    everything = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    everything |= describe("cleanlab", "scikit-learn")
+    everything.setdefault("sets", {})[name] = result
+    path.write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
+
+
+def table(sets: dict[str, Any]) -> None:
+    """Rows for docs/clean.md: means over the seeds, and their range."""
+    for name, result in sets.items():
+        for kind, rate in CASES:
+            rows = [row for row in result["cases"] if (row["noise"], row["rate"]) == (kind, rate)]
+            cells = [f"{name}", f"{kind} {rate:.0%}"]
+            for column in COLUMNS:
+                values = [row[column] for row in rows]
+                cells.append(f"{mean(values):.3f} ({min(values):.3f} to {max(values):.3f})")
+            print("| " + " | ".join(cells) + " |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", nargs="+", default=["digits=digits"])
+    parser.add_argument("--data-root", type=Path, default=Path("data"))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--weights-left-out", default="", help="weights that have learnt from the very images")
+    options = parser.parse_args()
+    hidden = options.weights_left_out
+    weights_at_hand.at_hand = lambda: (model for model in at_hand() if model.weights != hidden)  # type: ignore[assignment]
+    for word in options.data:
+        name, _, source = word.partition("=")
+        write(name, cases_of(name, source, options))
+    table(json.loads((RESULTS / "label_noise.json").read_text(encoding="utf-8"))["sets"])
+
+
+if __name__ == "__main__":
+    main()
