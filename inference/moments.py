@@ -56,9 +56,11 @@ def kept_model(classifier: Classifier, tree: dict[str, Any]) -> nn.Module:
 
 
 def can_be_rebuilt(config: RunConfig) -> bool:
-    """Whether a run's first weights can be had without a download, or a file that a stranger's run may name."""
+    """Whether a run's first weights can be had without its images, a download, or a file that a stranger's run may
+    name."""
     known = {(model.name, model.weights) for model in at_hand()}
-    return config.model.weights == "none" or (config.model.name, config.model.weights) in known
+    at_once = config.model.weights == "none" or (config.model.name, config.model.weights) in known
+    return at_once and config.train.start_head == "plain"
 
 
 def untrained_model(classifier: Classifier, config: RunConfig) -> nn.Module:

@@ -35,7 +35,7 @@ from vit.residual_stream import logit_lens, position_embeddings, residual_stream
 
 SHOWN = 8  # pictures, where none are named
 MOST_CLASSES = 10  # of those a picture shows: its label, and the ones that the best weights find likeliest
-EVERY_HEAD = 4_500_000  # bytes of attention up to which each head's is kept; else the mean over heads, and what is read
+EVERY_HEAD = 2_500_000  # bytes of attention up to which each head's is kept; else the mean over heads, and what is read
 MOST = 5_500_000  # bytes of attention in all, before they are packed: more pictures are left out
 COMPUTED = 1_500_000  # parameters of the largest model that the page itself can run
 FILES = Path(__file__).with_name("page_files")
@@ -72,9 +72,9 @@ def named_pictures(files: Iterable[ImageFile]) -> Iterator[Picture]:
         yield Picture(file.path, None, to_array(read_image(source, name=file.path)))
 
 
-def page_of(classifiers: Sequence[Classifier], pictures: Sequence[Picture]) -> str:
-    """The whole document. Raises ValueError: no attention weights, or tokens that are not one class token and a square
-    grid."""
+def page_of(classifiers: Sequence[Classifier], pictures: Sequence[Picture], *, computes: bool = True) -> str:
+    """The whole document; `computes`: with the weights of small models, so that it can try a change. Raises ValueError:
+    no attention weights, or tokens that are not one class token and a square grid."""
     moments = [moments_of(classifier) for classifier in classifiers]
     shapes = [shape_of(classifier, pictures[0]) for classifier in classifiers]
     sizes = [attention_sizes(shape) for shape in shapes]
@@ -86,7 +86,12 @@ def page_of(classifiers: Sequence[Classifier], pictures: Sequence[Picture]) -> s
         "left_out": len(pictures) - len(shown),
         "every_head": every_head,
         "runs": [
-            {"name": name, "shape": shape, **numbers_of(classifier, of, shown, every_head=every_head)}
+            {
+                "name": name,
+                "shape": shape,
+                **numbers_of(classifier, of, shown, every_head=every_head),
+                "weights": weights_of(classifier, shown) if computes else None,
+            }
             for name, classifier, shape, of in zip(names_of(classifiers), classifiers, shapes, moments, strict=True)
         ],
     }
@@ -144,7 +149,6 @@ def numbers_of(
         "labels": labels,
         "pictures": [thumbnail(from_array(pixels.transpose(1, 2, 0), len(pixels)), 384) for pixels in seen],
         "moments": [moment_numbers(moment, images, classes, every_head=every_head) for moment in moments],
-        "weights": weights_of(classifier.model, images),
     }
 
 
@@ -207,16 +211,17 @@ def cosines(vectors: Tensor) -> np.ndarray:
     return (127.5 * ((unit @ unit.T).clamp(-1, 1) + 1)).round().byte().cpu().numpy()
 
 
-def weights_of(model: nn.Module, images: Sequence[Tensor]) -> dict[str, Any] | None:
+def weights_of(classifier: Classifier, pictures: Sequence[Picture]) -> dict[str, Any] | None:
     """What the page needs to run a small ViT of this project itself; None for any other model.
 
     Its pictures begin as patch embeddings (B, N, D): however patches are made, they can be left out or change places.
     """
+    model = classifier.model
     if not isinstance(model, VisionTransformer) or parameters_of(model) > COMPUTED:
         return None
     tensors = {name: value for name, value in model.state_dict().items() if "embedding.patches" not in name}
     with residual_stream(model) as stream, torch.no_grad():
-        model.forward_features(torch.cat(list(images)))
+        model.forward_features(torch.cat([normalised(classifier, picture.seen_by(classifier)) for picture in pictures]))
     tensors["patches"] = stream[0][:, 1:] - model.embedding.positions[:, 1:]
     rows = {name: in_16_bits(value.detach().cpu()) for name, value in tensors.items()}
     arrays = {name: whole for name, (whole, _) in rows.items()}

@@ -408,3 +408,24 @@ def drive_changes(hand: Hand) -> None:
     without = hand.reads("#change .bars")
     hand.click("#change .buttons button:nth-of-type(1)")
     assert hand.reads("#change .bars") == without
+
+
+@pytest.mark.slow
+def test_the_page_of_a_large_model_says_what_it_holds(browser, monkeypatch, tmp_path):
+    monkeypatch.setattr(page, "EVERY_HEAD", 0)
+    monkeypatch.setattr(page, "MOST", 2_000)
+    monkeypatch.setattr(page, "COMPUTED", 0)
+    del browser.log[:]
+    open_page(browser, page.page_of([classifier_of("torchvision")], pictures(3)), tmp_path / "page.html")
+    hand, caption = Hand(browser), "#attention .caption"
+    assert "2 more are left out" in hand.reads("#about")
+    assert hand.browser.evaluate("document.getElementById('moment').disabled")
+    hand.click("#attention .heads button[title='block 2, head 3']")
+    hand.sees(caption, "In head 3 of block 2, the class token looks most at")
+    hand.hover("#attention .stage", 0.1, 0.1)
+    hand.sees(caption, "this page holds only what the class token looks at")
+    hand.click("#attention .heads button[title='block 2, mean of the heads']")
+    hand.hover("#attention .stage", 0.1, 0.1)
+    hand.sees(caption, "In the mean of the heads of block 2, the patch in row 1, column 1 looks most at")
+    hand.sees("#change p:last-child", "does not carry the weights")
+    assert browser.log == []

@@ -31,6 +31,7 @@ from trainers.outputs import Outputs
 from trainers.tensorboard import RunLoggers
 from trainers.val_images import judge, undisturbed
 from vit.attention_maps import maps_of
+from vit.low_rank import merged_state
 from vit.tensor_files import write_tree
 
 KEPT = 3_000_000  # parameters of the largest model whose weights are kept for `explain --page`: 6 MB at each moment
@@ -81,7 +82,8 @@ def keep_weights(model: nn.Module, path: Path, trainer: Engine) -> None:
     """What a small model has learnt so far, in half precision. The untrained one is rebuilt from the seed."""
     if sum(parameter.numel() for parameter in model.parameters()) > KEPT:
         return
-    weights = {name: value.half() if value.is_floating_point() else value for name, value in model.state_dict().items()}
+    state = merged_state(model)
+    weights = {name: value.half() if value.is_floating_point() else value for name, value in state.items()}
     path.parent.mkdir(exist_ok=True)
     with replacing(path) as aside, open(aside, "wb") as file:
         write_tree(file, {"model": weights, "epoch": trainer.state.epoch})

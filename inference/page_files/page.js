@@ -312,8 +312,8 @@ const VIEWS = {
     shape: ({parameters}) => `${parameters.toLocaleString("en")} parameters`,
     build(parent, run) {
       if (!run.weights) {
-        element("p", {parent, text: "This model is too large to be run in a page, or no ViT of this project: " +
-          "`--model vit_nano_8` or a vit_micro is computed here."});
+        element("p", {parent, text: "This file does not carry the weights of this model. Those of this project's small " +
+          "ViTs (vit_micro_2, vit_nano_8, vit_micro_4) come with python main.py explain RUN --page, and are computed here."});
         return () => {};
       }
       return new Bench(parent, run).show;
