@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import argparse
 import base64
+import io
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+
+from PIL import Image
 
 from inference.classifier import open_classifier
 from inference.page import page_of, validation_pictures
@@ -42,7 +45,8 @@ def screenshot(page: Path, path: Path) -> None:
             browser.call("Page.navigate", url=page.as_uri())
             browser.wait_for("document.body && document.body.dataset.ready === 'yes'", seconds=60)
             browser.evaluate(CLICKS)
-            path.write_bytes(base64.b64decode(browser.call("Page.captureScreenshot", format="png")["data"]))
+            png = base64.b64decode(browser.call("Page.captureScreenshot", format="png")["data"])
+            Image.open(io.BytesIO(png)).convert("RGB").quantize(128).save(path, optimize=True)
         finally:
             browser.close()
 
@@ -54,7 +58,7 @@ def main() -> None:
     parser.add_argument("--screenshot", type=Path)
     options = parser.parse_args()
     HERE.mkdir(exist_ok=True)
-    arms = {arm.parent.parent.name: arm for arm in sorted(options.comparison.glob("*/all*/s0"), reverse=True)}
+    arms = {arm.replace("_", " "): options.comparison / arm / "all" / "s0" for arm in ("from_scratch", "pretrained")}
     both = write("scratch_and_pretrained.html", arms, count=4, computes=False)
     write("small_vit.html", {"vit_micro_2 on digits": options.run}, count=8, computes=True)
     if options.screenshot is not None:
