@@ -7,7 +7,6 @@ the start and the end of one run (WiSE-FT: Wortsman et al. 2021, arXiv:2109.0190
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,6 +24,8 @@ from trainers.run_directory import META, as_data, read_json, read_run_config
 from vit.low_rank import merged_state
 
 State = Mapping[str, Tensor]
+Score = tuple[float, float]
+"""What the choice is by, and the loss with a minus: the larger the better."""
 Row = tuple[str, dict[str, float], str]
 """A split, the metrics on it, and of which weights."""
 LINE = tuple(share / 10 for share in range(10, -1, -1))
@@ -42,7 +43,7 @@ def average(run_dirs: Sequence[Path], path: Path, *, greedy: bool) -> list[Row]:
     data, train = images_of(run_dirs[0], configs[0], spec, class_names), configs[0].train
     device, rows = torch.device(train.device), []
 
-    def score(state: State, remark: str, split: str = "val") -> tuple[float, float]:
+    def score(state: State, remark: str, split: str = "val") -> Score:
         model.load_state_dict(state)
         metrics = score_split(model.to(device), data.dataloaders[split], device, AMP_DTYPES[train.amp]).metrics
         rows.append((split, metrics, remark))
@@ -52,11 +53,15 @@ def average(run_dirs: Sequence[Path], path: Path, *, greedy: bool) -> list[Row]:
     if len(states) == 1:
         chosen, what = on_the_line(start_of(configs[0]), states[0], score)
     else:
-        scores = [score(state, run_dir.name) for state, run_dir in zip(states, run_dirs, strict=True)]
-        ranked = sorted(range(len(states)), key=scores.__getitem__, reverse=True)
-        chosen = greedy_soup([states[place] for place in ranked], scores[ranked[0]], score) if greedy else mean(states)
-        what = "average"
-        score(chosen, what)
+        short = [run_dir.name for run_dir in run_dirs]
+        names = short if len({*short}) == len(short) else map(str, run_dirs)
+        parts = dict(zip(names, states, strict=True))
+        scores = {name: score(state, name) for name, state in parts.items()}
+        if greedy:
+            chosen, what = greedy_soup(parts, scores, score)
+        else:
+            chosen, what = mean(states), "average"
+            score(chosen, what)
     if "test" in data.dataloaders:
         score(chosen, f"{what}, scored once", "test")
     model.load_state_dict(chosen)
@@ -102,17 +107,22 @@ def mean(states: Sequence[State]) -> State:
     }
 
 
-def greedy_soup(ranked: Sequence[State], best: Any, score: Callable[[State, str], Any]) -> State:
-    """The mean of the best state and of those after it that do not lower the score, each tried in turn."""
-    kept = [ranked[0]]
-    for state in ranked[1:]:
-        tried = score(mean([*kept, state]), f"with one more than {len(kept)}")
-        if tried[0] >= best[0]:
-            kept, best = [*kept, state], tried
-    return mean(kept)
+def greedy_soup(
+    parts: Mapping[str, State], scores: Mapping[str, Score], score: Callable[[State, str], Score]
+) -> tuple[State, str]:
+    """The mean of the best part and of those after it that do not lower what the choice is by, each tried in turn; and
+    their names."""
+    first, *others = sorted(parts, key=scores.__getitem__, reverse=True)
+    kept, best = [first], scores[first]
+    for name in others:
+        tried = [*kept, name]
+        found = score(mean([parts[part] for part in tried]), " + ".join(tried))
+        if found[0] >= best[0]:
+            kept, best = tried, found
+    return mean([parts[part] for part in kept]), " + ".join(kept)
 
 
-def on_the_line(start: State, end: State, score: Callable[[State, str], Any]) -> tuple[State, str]:
+def on_the_line(start: State, end: State, score: Callable[[State, str], Score]) -> tuple[State, str]:
     """The best point of `LINE`, and where it lies."""
     points = {share: {name: torch.lerp(start[name].to(end[name]), end[name], share) for name in end} for share in LINE}
     scores = {share: score(point, f"{share:.0%} of the way") for share, point in points.items()}

@@ -71,8 +71,10 @@ def test_a_greedy_soup_takes_in_what_does_not_lower_the_score():
     def score(state, _remark):
         return (-abs(state["a"].item() - 2), 0.0)
 
-    ranked = [{"a": torch.tensor(value)} for value in (1.5, 2.6, 4.5, 1.0)]
-    assert greedy_soup(ranked, score(ranked[0], ""), score)["a"] == pytest.approx((1.5 + 2.6) / 2)
+    parts = {name: {"a": torch.tensor(value)} for name, value in zip("dabc", (1.0, 1.5, 2.6, 4.5), strict=True)}
+    found, names = greedy_soup(parts, {name: score(state, name) for name, state in parts.items()}, score)
+    assert found["a"] == pytest.approx((1.5 + 2.6) / 2)
+    assert names == "a + b"
 
 
 def run_with_meta(folder, *, seed=0, fingerprint="abc", **options):
