@@ -20,6 +20,7 @@ import io
 import json
 import time
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -92,12 +93,12 @@ def ranked(base: RunConfig, arms: dict[str, str]) -> dict[str, Any]:
 def fine_tuned(arm: str, base: RunConfig, seen: int) -> dict[str, float]:
     config = parse_arm(arm, base)
     with contextlib.redirect_stdout(io.StringIO()):
-        size = prepare(replace(config, train=replace(config.train, epochs=1))).data.dataset_sizes["train"]
+        sizes = prepare(replace(config, train=replace(config.train, epochs=1))).data.dataset_sizes
         started = time.process_time()
-        result = train(replace(config, train=replace(config.train, epochs=max(1, round(seen / size)))))
+        result = train(replace(config, train=replace(config.train, epochs=max(1, round(seen / sizes["train"])))))
     assert result.test is not None
     seconds = time.process_time() - started
-    return {"test": result.test["accuracy"], "val": result.val["accuracy"], "seconds": seconds, "images": size}
+    return {"test": result.test["accuracy"], "val": result.val["accuracy"], "seconds": seconds, "scored": sizes["test"]}
 
 
 def conclude(found: dict[str, Any]) -> dict[str, Any]:
@@ -108,7 +109,22 @@ def conclude(found: dict[str, Any]) -> dict[str, Any]:
     rho = {column: float(spearmanr([frozen[name][column] for name in tuned], test)[0]) for column in columns}
     seconds = sum(row["seconds"] for row in tuned.values())
     share = found["ranking"]["seconds"] / seconds
-    return {"rho": rho[f"{RIDGE} {ALL}"], "rho_of_columns": rho, "share_of_time": share, "backbones": len(tuned)}
+    pairs = [(a, b) for a, b in combinations(tuned, 2) if apart(tuned[a]["test"], tuned[b]["test"], found["scored"])]
+    score = {name: frozen[name][f"{RIDGE} {ALL}"] for name in tuned}
+    agree = sum((score[a] - score[b]) * (tuned[a]["test"] - tuned[b]["test"]) > 0 for a, b in pairs)
+    return {
+        "rho": rho[f"{RIDGE} {ALL}"],
+        "backbones": len(tuned),
+        "pairs_told_apart": len(pairs),
+        "of_these_ranked_right": agree,
+        "share_of_time": share,
+        "rho_of_columns": rho,
+    }
+
+
+def apart(a: float, b: float, images: int) -> bool:
+    """Whether two accuracies on so many test images differ by more than two standard errors."""
+    return abs(a - b) > 1.96 * ((a * (1 - a) + b * (1 - b)) / images) ** 0.5
 
 
 def main() -> None:
@@ -134,6 +150,7 @@ def main() -> None:
                 found["tuned"][backbone_name] = fine_tuned(arm, config, options.images_seen)
                 print(name, backbone_name, found["tuned"][backbone_name], flush=True)
                 write_text(path, json.dumps(results, indent=2) + "\n")
+        found["scored"] = next(iter(found["tuned"].values()))["scored"]
         found |= conclude(found)
         write_text(path, json.dumps(results, indent=2) + "\n")
         print(name, {key: found[key] for key in ("rho", "share_of_time", "rho_of_columns")}, flush=True)
