@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -288,3 +289,32 @@ def test_fifty_decisions_by_keys_with_two_kills_in_between_lose_none(tmp_path):
     assert {suspect.decided for suspect in written} == {"person"}
     assert len(split_samples(DataConfig(str(tmp_path / "cleaned.csv")))) == 60 - expected.count("drop")
     assert browser.log == []
+
+
+def test_the_predictions_of_folds_are_judged_as_they_are_and_those_of_the_test_by_their_mean(tmp_path, monkeypatch):
+    from comparison import clean
+    from comparison.runs import Run
+    from trainers.config import RunConfig
+
+    data = DataConfig("digits", folds=2, fold=1)
+    samples = clean.samples_of(data)
+
+    def read_run(folder, *, split):
+        fold = int(folder.name.removeprefix("run_fold"))
+        code = SPLITS.index(split)
+        rows = np.flatnonzero(clean.split_samples(replace(data, fold=fold)).splits == code)
+        said = np.full((len(rows), 10), fold / 100)
+        said[np.arange(len(rows)), samples.labels[rows]] = 1 - 9 * fold / 100
+        paths = tuple(samples.paths[row] for row in rows)
+        return Run(folder, 0, {}, {}, {}, [], split, paths, samples.labels[rows], samples.labels[rows], said,
+                   samples.class_names)  # fmt: skip
+
+    monkeypatch.setattr(clean, "read_run", read_run)
+    judged = clean.judge_folds(tmp_path / "run_fold1", RunConfig(data=data))
+    assert sorted(judged.rows) == list(range(1797))
+    of_label = judged.probabilities[np.arange(1797), judged.labels]
+    assert np.allclose(of_label[judged.in_test], 1 - 9 * 0.015)
+    assert set(np.round(of_label[~judged.in_test], 6)) == {0.91, 0.82}
+    assert clean.suspects_of(judged, test=False) == []
+    with pytest.raises(ValueError, match="is not one of several folds"):
+        clean.judge_folds(tmp_path / "run", RunConfig())
