@@ -52,9 +52,10 @@ def page_of(name: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=MODELS, metavar="MODEL")
+    models = parser.parse_args().models
     with tempfile.TemporaryDirectory() as folder:
         browser = Browser(Path(folder) / "profile")
-        for name in parser.parse_args().models:
+        for name in models:
             path = Path(folder) / f"{name}.html"
             path.write_text(page_of(name), encoding="utf-8")
             browser.call("Page.navigate", url=path.as_uri())
