@@ -14,7 +14,7 @@ from sklearn.model_selection import LeaveOneOut, cross_val_predict
 
 from commands.train import with_weights
 from datasets.config import DataConfig
-from trainers import probe, ridge, weights_at_hand
+from trainers import features, ridge, weights_at_hand
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.errors import ConfigError
 from trainers.ridge import predictions
@@ -64,8 +64,8 @@ def test_of_weights_that_accuracy_cannot_tell_apart_the_least_squared_error_is_b
         return Ranked(model.weights, {}, accuracy, accuracy - 0.03, accuracy + 0.03, error, 1.0)
 
     monkeypatch.setattr(weights_at_hand, "at_hand", lambda: models)
-    data = SimpleNamespace(dataset_sizes={"train": 10})
-    monkeypatch.setattr(weights_at_hand, "prepare", lambda config: SimpleNamespace(data=data, spec=object()))
+    job = SimpleNamespace(data=SimpleNamespace(dataset_sizes={"train": 10}), config=SimpleNamespace(data=None))
+    monkeypatch.setattr(weights_at_hand, "prepare", lambda config, given: job)
     monkeypatch.setattr(weights_at_hand, "_judge", judged)
     assert [row.name for row in weights_at_hand.rank(config_of(tmp_path))] == ["b", "a", "c"]
 
@@ -82,9 +82,9 @@ def test_auto_weights_become_the_probe_of_the_best_and_its_features_are_used_aga
     folder, computed = tmp_path / "digits" / "features", []
     kept = list(folder.glob("*.safetensors"))
     assert len(kept) == 2
-    compute = probe.features_of
+    compute = features.features_of
     monkeypatch.setattr(
-        probe, "features_of", lambda m, data, *a, **b: [computed.append(data), compute(m, data, *a, **b)][1]
+        features, "features_of", lambda m, data, *a, **b: [computed.append(data), compute(m, data, *a, **b)][1]
     )
     result = train(config)
     assert [loader.dataset.split for loader in computed] == ["val", "test"]
@@ -92,7 +92,7 @@ def test_auto_weights_become_the_probe_of_the_best_and_its_features_are_used_aga
     for file in kept:
         file.write_bytes(b"cut")
     again = train(dataclasses.replace(config, output=dataclasses.replace(config.output, run_name="again")))
-    assert (again.val, len(computed)) == (result.val, 5)
+    assert (again.val, len(computed)) == (result.val, 3)
     assert with_weights(config) is config
 
 
