@@ -25,7 +25,7 @@ def start(runs) -> int:
     return main.main([*argv.split(), "--data", "digits", "--device", "cpu", "--output-dir", str(runs)])
 
 
-def stop(plan):
+def stop(plan, slurm):
     raise Crash
 
 
@@ -57,7 +57,7 @@ def test_a_comparison_that_was_killed_in_its_start_goes_on_or_starts_over(runs, 
 def test_the_second_of_two_equal_comparisons_is_told_who_runs_the_first(runs, monkeypatch, capsys):
     codes = []
 
-    def start_another(plan):
+    def start_another(plan, slurm):
         monkeypatch.setattr(compare, "train_arms", stop)
         codes.append(start(runs))
         raise Crash
