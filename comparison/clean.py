@@ -116,7 +116,8 @@ def _note_copies_across(groups: NDArray[np.int64], parts: NDArray[np.int64]) -> 
 
 def suspects_of(judged: Judged, *, test: bool) -> list[Suspect]:
     """The doubtful labels of the test images, or of all others; each with what is proposed."""
-    chosen = np.flatnonzero(judged.in_test == test)
+    # Few test images tell little of how sure models are of a class, so they are looked at among all.
+    chosen = np.flatnonzero(~judged.in_test | test)
     features = None if judged.features is None else judged.features[chosen]
     parts = judged.labels[chosen], judged.probabilities[chosen], judged.groups[chosen], features
     names, paths = judged.samples.class_names, judged.samples.paths
@@ -131,7 +132,8 @@ def suspects_of(judged: Judged, *, test: bool) -> list[Suspect]:
             decision=KEEP if test or issue.kind not in (WRONG_LABEL, COPY) else DROP,
             decided="",
         )
-        for issue in (label_issues(*parts) if len(chosen) else [])
+        for issue in label_issues(*parts)
+        if judged.in_test[chosen[issue.image]] == test
     ]
 
 

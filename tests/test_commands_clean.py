@@ -6,6 +6,7 @@ import http.client
 import io
 import json
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -151,16 +152,18 @@ def test_a_decision_that_is_none_is_refused_by_name(tmp_path, decision, message)
 
 @pytest.fixture
 def cats_and_dogs(tmp_path, monkeypatch):
-    """Dark cats and bright dogs, some of them in the wrong folder."""
+    """Dark cats and bright dogs; those in the wrong folder are the darkest and the brightest, or a copy."""
     monkeypatch.setattr("trainers.weights_at_hand.at_hand", lambda: [next(at_hand())])
     monkeypatch.chdir(tmp_path)
     for split, count in (("train", 16), ("val", 4), ("test", 6)):
         for label in ("cat", "dog"):
             for number in range(count):
                 path = tmp_path / "pets" / split / label / f"{number}.png"
-                bright = (label == "dog") != (path.relative_to(tmp_path / "pets").as_posix() in WRONG)
+                wrong = path.relative_to(tmp_path / "pets").as_posix() in WRONG
+                grey = {("dog", False): 110, ("cat", False): 40, ("cat", True): 155, ("dog", True): 0}[label, wrong]
                 path.parent.mkdir(parents=True, exist_ok=True)
-                Image.fromarray(RNG.integers(0, 100, (28, 28, 3), dtype=np.uint8) + np.uint8(150 * bright)).save(path)
+                Image.fromarray(RNG.integers(0, 100, (28, 28, 3), dtype=np.uint8) + np.uint8(grey)).save(path)
+    shutil.copy(tmp_path / "pets" / "train" / "dog" / "0.png", tmp_path / "pets" / WRONG[2])
     return tmp_path / "pets"
 
 
