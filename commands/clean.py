@@ -94,7 +94,7 @@ def main(options: Options) -> int:
         samples = look(options, config, table)
     suspects = read_suspects(table, samples)
     write_cleaned(options.folder / "cleaned.csv", samples, suspects)
-    print("\n".join(lines(options, config.data.source, samples, suspects)))
+    print("\n".join(lines(options, config.data, samples, suspects)))
     if options.review:
         review(options, samples, suspects)
     return 0
@@ -139,7 +139,7 @@ def look(options: Options, config: RunConfig, table: Path) -> Samples:
     return judged.samples
 
 
-def lines(options: Options, source: str, samples: Samples, suspects: Sequence[Suspect]) -> Iterator[str]:
+def lines(options: Options, data: DataConfig, samples: Samples, suspects: Sequence[Suspect]) -> Iterator[str]:
     """The first suspects, how many there are of each kind, and what to do next."""
     header = ("given", "suggested", "", "kind", "decision", "image")
     rows = [
@@ -155,7 +155,7 @@ def lines(options: Options, source: str, samples: Samples, suspects: Sequence[Su
     yield f"{'decide':>9}  in {options.folder}/suspects.csv, or: python main.py clean {options.data} --review"
     made = ", ".join(f"{count:,} {decision}" for decision, count in decisions.items()) or "nothing to decide"
     yield f"{'table':>9}  {options.folder}/cleaned.csv ({made})"
-    recipe = "--recipe finetune-small --seeds 3" + " --mirror no" * (not samples.mirror)
+    recipe = "--recipe finetune-small --seeds 3" + " --mirror no" * (not data.may_mirror)
     if (samples.splits == 2).any():
-        yield f"{'compare':>9}  on the same test images: python main.py train --data {source} {recipe}"
+        yield f"{'compare':>9}  on the same test images: python main.py train --data {data.source} {recipe}"
         yield f"{'':>9}  python main.py train --data {options.folder}/cleaned.csv {recipe}"

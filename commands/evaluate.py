@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trainers.metrics import ClassRow
 
 SHOWN_CLASSES = 30
-VIEWS = ", by ten views of each"
+VIEWS = ", by the mean over views of each"
 
 
 @dataclass(frozen=True)

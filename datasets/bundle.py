@@ -149,8 +149,6 @@ class Samples:
     """Where each image lies inside a tar file; None where it is a file of its own."""
     pixels: np.ndarray | None = None
     """uint8 (N, H, W, C) when the set is held in memory; then there are no files."""
-    mirror: bool = True
-    """Whether a mirrored image keeps its label."""
     val_fraction: float = 0.15
     test_fraction: float = 0.15
     notes: tuple[str, ...] = ()

@@ -18,8 +18,6 @@ DATASETS: dict[str, str] = {
     "flowers102": "datasets.sources.builtin_photos:read_flowers102",
 }
 """Name -> module:function, imported when a run asks for it. The function goes from the data root to Samples."""
-
-
 IMBALANCE = 10
 """So many times the images of the smallest class in the largest one are unequal classes."""
 
@@ -115,3 +113,8 @@ class DataConfig:
             raise ValueError(f"fold={self.fold} must lie in 1 to {self.folds}")
         if self.fold is not None and self.split is not None:
             raise ValueError("folds draw their own split; leave out split")
+
+    @property
+    def may_mirror(self) -> bool:
+        """Whether a mirrored image keeps its label."""
+        return self.mirror == "yes" or (self.mirror == "auto" and self.source not in ("digits", "mnist"))

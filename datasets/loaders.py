@@ -76,7 +76,8 @@ def build_dataloaders(
         UnknownDataSet: neither a built-in set nor a path.
     """
     samples = require_complete(subset_training(split_samples(config), config))
-    augmentation = train_pipeline("light" if config.augment == "auto" else config.augment, spec, mirror=samples.mirror)
+    preset = "light" if config.augment == "auto" else config.augment
+    augmentation = train_pipeline(preset, spec, mirror=config.may_mirror)
     loaders: dict[str, DataLoader] = {}
     for split in SPLITS:
         if not (samples.splits == SPLITS.index(split)).any():
@@ -101,8 +102,6 @@ def read_samples(config: DataConfig) -> Samples:
     if left_out:
         rows = [row for row, path in enumerate(samples.paths) if path in left_out]
         samples = leave_out(samples, rows, f"{len(rows)} images left out, as {config.exclude} asks")
-    if config.mirror != "auto":
-        samples = samples.replace(mirror=config.mirror == "yes")
     return samples
 
 

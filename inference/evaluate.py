@@ -43,7 +43,7 @@ def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None, tt
     if split not in data.dataloaders:
         raise DataError(f"{config.data.source} has no {split} split; it has {', '.join(data.dataloaders)}")
     device, loader = torch.device(config.train.device), data.dataloaders[split]
-    model, name = (TenViews(model), f"{split}_tta") if tta else (model, split)
+    model, name = (TenViews(model, mirror=config.data.may_mirror), f"{split}_tta") if tta else (model, split)
     scores = score_split(model.to(device), loader, device, AMP_DTYPES[config.train.amp])
     evaluation = write_evaluation(run_dir / "eval", name, scores, loader.dataset, class_names, fit=name == "val")
     epoch = read_checkpoint(best_of(run_dir))["epoch"]

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from inference.classifier import Classifier
+from trainers.run_directory import read_run_config
 
 SHIFT = 1 / 16
 """Of an image's side: that of the patch of a ViT at 16 patches a side."""
@@ -15,11 +16,12 @@ SHIFT = 1 / 16
 
 class TenViews(nn.Module):
     """Images (B, C, S, S) -> logarithms (B, classes) of the mean probabilities of ten views: the image, the image moved
-    to each of the four corners, and the mirror image of each. Moved images have their border repeated."""
+    to each of the four corners, and the mirror image of each; of five where a mirror changes the class. Moved images
+    have their border repeated."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, mirror: bool = True) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.mirror = model, mirror
 
     def forward(self, images: Tensor) -> Tensor:
         side = images.size(-1)
@@ -27,10 +29,12 @@ class TenViews(nn.Module):
         padded = F.pad(images, (shift,) * 4, mode="replicate")
         corners = [(top, left) for top in (0, 2 * shift) for left in (0, 2 * shift)]
         moved = [padded[..., top : top + side, left : left + side] for top, left in [(shift, shift), *corners]]
-        views = [view for image in moved for view in (image, image.flip(-1))]
+        views = moved + [view.flip(-1) for view in moved] * self.mirror
         logs = torch.stack([self.model(view).float().log_softmax(dim=1) for view in views])
         return logs.logsumexp(dim=0) - math.log(len(views))
 
 
 def with_ten_views(classifier: Classifier) -> Classifier:
-    return dataclasses.replace(classifier, model=TenViews(classifier.model))
+    """Without mirror images where the classifier's run had none."""
+    mirror = classifier.run_dir is None or read_run_config(classifier.run_dir).data.may_mirror
+    return dataclasses.replace(classifier, model=TenViews(classifier.model, mirror=mirror))

@@ -10,7 +10,8 @@ from datasets.text import read_rows
 from datasets.transforms import Pipeline
 from inference.classifier import open_classifier
 from inference.images import find_images, read_pixels
-from inference.ten_views import TenViews
+from inference.ten_views import TenViews, with_ten_views
+from trainers.run_directory import read_json, write_json
 
 
 class Corner(nn.Module):
@@ -29,7 +30,7 @@ def test_the_views_are_the_image_its_four_shifts_and_their_mirror_images():
     images, model = torch.randn(2, 2, 32, 32), Corner()
     logits = TenViews(model)(images)
     assert len(model.seen) == 10
-    plain, mirrored = model.seen[::2], model.seen[1::2]
+    plain, mirrored = model.seen[:5], model.seen[5:]
     assert all(torch.equal(a.flip(-1), b) for a, b in zip(plain, mirrored, strict=True))
     assert torch.equal(plain[0], images)
     inner = slice(2, -2)  # a sixteenth of 32 is 2
@@ -37,6 +38,20 @@ def test_the_views_are_the_image_its_four_shifts_and_their_mirror_images():
         assert torch.equal(view[..., inner, inner], images.roll((down, right), dims=(-2, -1))[..., inner, inner])
     mean = torch.stack([view[:, :, 0, 0].softmax(dim=1) for view in model.seen]).mean(dim=0)
     torch.testing.assert_close(logits.exp(), mean)
+
+
+def test_what_changes_in_a_mirror_is_not_mirrored(tmp_path):
+    images, model = torch.randn(2, 2, 32, 32), Corner()
+    TenViews(model)(images)
+    logits = TenViews(unmirrored := Corner(), mirror=False)(images)
+    assert all(torch.equal(a, b) for a, b in zip(model.seen[:5], unmirrored.seen, strict=True))
+    torch.testing.assert_close(logits.exp().sum(dim=1), torch.ones(2))
+    run = make_run(tmp_path / "run")
+    assert with_ten_views(open_classifier(str(run), device="cpu")).model.mirror
+    config = read_json(run / "config.json")
+    config["data"]["source"] = "digits"
+    write_json(run / "config.json", config)
+    assert not with_ten_views(open_classifier(str(run), device="cpu")).model.mirror
 
 
 def test_probabilities_that_round_to_zero_have_finite_logarithms():

@@ -29,7 +29,6 @@ def read_digits(root: Path) -> Samples:
         labels=table[:, -1].astype(np.int32),
         splits=np.full(len(pixels), UNSPLIT, np.int8),
         pixels=pixels[..., None],
-        mirror=False,
         val_fraction=0.1,
         test_fraction=0.2,
     )
@@ -37,7 +36,7 @@ def read_digits(root: Path) -> Samples:
 
 def read_mnist(root: Path) -> Samples:
     """70,000 handwritten digits, 28 x 28 grey pixels (LeCun et al. 1998)."""
-    return _read_mnist_like("mnist", root, "MNIST", class_names=tuple("0123456789"), mirror=False)
+    return _read_mnist_like("mnist", root, "MNIST", class_names=tuple("0123456789"))
 
 
 def read_fashion_mnist(root: Path) -> Samples:
@@ -74,9 +73,7 @@ def read_idx(file: Path) -> np.ndarray:
         raise DataError(f"cannot read {file}: {error}; remove it to download it again") from error
 
 
-def _read_mnist_like(
-    name: str, root: Path, kind: str, *, class_names: tuple[str, ...] | None = None, mirror: bool = True
-) -> Samples:
+def _read_mnist_like(name: str, root: Path, kind: str, *, class_names: tuple[str, ...] | None = None) -> Samples:
     """A set whose files, checksums and classes torchvision lists, read from them as they are published or unpacked."""
     import torchvision.datasets  # takes a second
 
@@ -88,7 +85,7 @@ def _read_mnist_like(
         arrays.append(read_idx(plain if plain.is_file() else obtain(resource, root, name=name)))
     train_images, train_labels, test_images, test_labels = arrays
     train, test = (train_images[..., None], train_labels), (test_images[..., None], test_labels)
-    return _in_memory(name, class_names or tuple(listed.classes), train, test, mirror=mirror)
+    return _in_memory(name, class_names or tuple(listed.classes), train, test)
 
 
 def _read_records(file: Path, *, label_bytes: int) -> _Part:
@@ -106,7 +103,7 @@ def _read_names(file: Path) -> tuple[str, ...]:
     return tuple(file.read_text(encoding="utf-8").split())
 
 
-def _in_memory(name: str, class_names: tuple[str, ...], train: _Part, test: _Part, *, mirror: bool = True) -> Samples:
+def _in_memory(name: str, class_names: tuple[str, ...], train: _Part, test: _Part) -> Samples:
     for pixels, labels in (train, test):
         if len(pixels) != len(labels) or (len(labels) and labels.max() >= len(class_names)):
             raise DataError(
@@ -120,6 +117,5 @@ def _in_memory(name: str, class_names: tuple[str, ...], train: _Part, test: _Par
         labels=np.concatenate([train[1], test[1]]).astype(np.int32),
         splits=np.repeat(np.array([TRAIN, TEST], np.int8), [*counts.values()]),
         pixels=np.concatenate([train[0], test[0]]),
-        mirror=mirror,
         val_fraction=0.1,
     )
