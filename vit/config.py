@@ -205,8 +205,10 @@ class ModelConfig:
             hint = f"; did you mean {nearest[0]}?" if nearest else ""
             known = ", ".join((*MODEL_NAMES, f"{HF_PREFIX}ID_OR_FOLDER", f"{TIMM_PREFIX}NAME"))
             raise ValueError(f"unknown model {self.name!r}{hint} Known: {known}")
-        if not re.fullmatch(r"all|head|norms|(last|lora):[1-9]\d*", self.trainable):
-            raise ValueError(f"trainable={self.trainable!r} must be all, head, norms, last:K or lora:R with K, R >= 1")
+        if not re.fullmatch(r"all|head|norms|(last|lora):[1-9]\d{0,3}", self.trainable):
+            raise ValueError(
+                f"trainable={self.trainable!r:.100} must be all, head, norms, last:K or lora:R with K, R >= 1"
+            )
         require_counts(self, "image_size", "in_channels", "representation_size")
         for field, values in (("mean", self.mean), ("std", self.std)):
             if values is not None and len(values) not in (1, self.in_channels):
