@@ -169,7 +169,7 @@ def arm(phase: str, occurrence: int) -> None:
     elif phase == "validation":
         before(metrics, "expected_calibration_error")
     elif phase == "save":
-        before(tensor_files, "_bytes_of")
+        before(tensor_files, "bytes_of")
     elif phase == "rename":
         before(checkpoint.os, "replace", only=lambda source, *_: str(source).endswith(".tmp") and "step" in str(source))
     elif phase == "prune":

@@ -85,7 +85,7 @@ def signal_before(monkeypatch, name, signum=signal.SIGTERM):
         "trainers.pictures.draw_attention",
         "trainers.metrics.expected_calibration_error",
         "trainers.engines.TrainStep.__call__",
-        "trainers.saving.write_metrics_csv",
+        "trainers.assembly.write_metrics_csv",
         "trainers.checkpoint.CheckpointWriter.__call__",
         "trainers.run.load_best_weights",
         "trainers.run.score_split",

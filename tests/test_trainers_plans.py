@@ -310,9 +310,8 @@ def test_own_images_get_a_plan_where_nothing_says_how_to_train_on_them(words, is
 
 @pytest.mark.parametrize("seconds", [100, 600, 7200])
 def test_all_runs_of_a_comparison_take_the_time_together_each_condition_in_its_proportion(seconds):
-    plan = SimpleNamespace(
-        arms=["fast", "slow"], train_images=[100, 900], epochs=[40, 10], runs_of={"fast": 5, "slow": 3}.__getitem__
-    )
+    fast, slow = (SimpleNamespace(resolved=RunConfig(), runs=runs) for runs in (5, 3))
+    plan = SimpleNamespace(arms=[fast, slow], train_images=[100, 900], epochs=[40, 10], runs_of=lambda arm: arm.runs)
     paces = [pace for pace in PACES if pace.steps_per_epoch == 4][:2]
     fixed, _ = parts(plan, paces)
     plan.epochs = fitted(plan, paces, seconds)

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -129,5 +130,9 @@ def stopped(folder: Path, signum: int, seconds: float) -> None:
 
 def used(pid: int) -> float:
     """Seconds of processor time that a process and its children have taken."""
-    fields = [Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split() for one in [pid, *processes_of(pid)]]
-    return sum(int(row[11]) + int(row[12]) for row in fields) / os.sysconf("SC_CLK_TCK")
+    ticks = 0
+    for one in [pid, *processes_of(pid)]:
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended since
+            fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
