@@ -80,7 +80,8 @@ def test_moved_warned_and_killed_jobs_end_in_the_table_of_the_local_runs(tmp_pat
     out, error = again.communicate(timeout=400)
     assert again.returncode == 0, error
     assert re.search(r"[1-3] jobs submitted, [0-2] taken up", out)
-    assert local.wait(timeout=400) == 0
+    local.communicate(timeout=400)
+    assert local.returncode == 0
     assert what_counts(folder) == what_counts(tmp_path / "local" / "digits" / "compare")
     assert len(what_counts(folder)[1]) == 3
     assert not subprocess.run(["squeue", "-h"], env=node, capture_output=True).stdout
