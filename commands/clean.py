@@ -110,8 +110,7 @@ def review(options: Options, samples: Samples, suspects: list[Suspect]) -> None:
         write_cleaned(options.folder / "cleaned.csv", samples, decided)
 
     with Review(samples, suspects, save, port=options.port) as server:
-        print(f"{'review':>9}  on {server.url}  (Ctrl-C ends it)", flush=True)
-        server.serve_until_interrupted()
+        server.serve_until_interrupted(f"{'review':>9}  on {server.url}  (Ctrl-C ends it)")
 
 
 def look(options: Options, config: RunConfig, table: Path) -> Samples:

@@ -44,8 +44,6 @@ def main(options: Options) -> int:
     with Server(
         classifier, host=options.host, port=options.port, max_megabytes=options.max_megabytes, top=options.top
     ) as server:
-        print(f"{classifier.source} on {server.url}  (Ctrl-C ends it)", flush=True)
-        if not server.only_loopback:
-            print(f"note: every machine that reaches {options.host} can use it", flush=True)
-        server.serve_until_interrupted()
+        open_to_all = [] if server.only_loopback else [f"note: every machine that reaches {options.host} can use it"]
+        server.serve_until_interrupted(f"{classifier.source} on {server.url}  (Ctrl-C ends it)", *open_to_all)
     return 0

@@ -39,9 +39,10 @@ class LocalServer(ThreadingHTTPServer):
             raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from None
         self.only_loopback = host in LOOPBACK
 
-    def serve_until_interrupted(self) -> None:
-        """Answer until Ctrl-C, which is the ordinary end."""
+    def serve_until_interrupted(self, *lines: str) -> None:
+        """Say these lines and answer until Ctrl-C, which from the first of them on is the ordinary end."""
         try:
+            print(*lines, sep="\n", flush=True)
             self.serve_forever()
         except Interrupted as stop:
             if stop.signum != signal.SIGINT:
