@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,7 @@ def placed(plan: Plan, slurm: dict[str, str] | None) -> AbstractContextManager[A
     from trainers.on_slurm import on_slurm
 
     options = {"cpus-per-task": str(plan.sharing.threads or 1)} | slurm
-    return on_slurm(plan.folder / "jobs", plan.sharing.jobs, options, finished=is_finished)
+    return on_slurm(plan.folder / "jobs", plan.sharing.jobs, options, finished=is_finished, read=of_job)
 
 
 class Training:
@@ -217,6 +217,11 @@ def folder_of(task: Task) -> Path:
 def is_finished(task: Task) -> bool:
     folder = folder_of(task)
     return (folder / "config.json").is_file() and read_summary(folder)["status"] == "finished"
+
+
+def of_job(task: Task) -> Done:
+    """What a job has left of a run; one that it has ended without a result has diverged."""
+    return replace(one_run(task), trained=True) if is_finished(task) else Done(None)
 
 
 def one_run(task: Task) -> Done:

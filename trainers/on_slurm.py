@@ -17,10 +17,10 @@ from typing import Any
 
 from trainers import process
 from trainers.console import say
+from trainers.distributed import attempt, raise_elsewhere, told
 from trainers.errors import ConfigError, Interrupted, TrainingError
 from trainers.interruption import signals
 from trainers.run_directory import read_if_whole, write_json
-from trainers.side_by_side import outcome
 
 SECONDS_BETWEEN_LOOKS = 2.0
 LOOKS_UNTIL_LOST = 15
@@ -31,10 +31,11 @@ WARNED = ("SIGUSR1", "SIGUSR2")
 
 @contextmanager
 def on_slurm(
-    folder: Path, jobs: int, options: dict[str, str], *, finished: Callable[[Any], bool]
+    folder: Path, jobs: int, options: dict[str, str], *, finished: Callable[[Any], bool], read: Callable[[Any], Any]
 ) -> Iterator[Callable[..., Iterator[tuple[Any, Any]]]]:
     """Gives a function like `side_by_side.one_by_one` that does up to `jobs` items at a time as jobs, with these
-    options of sbatch; what is `finished` it only reads. Raises ConfigError: no submitit, or no Slurm."""
+    options of sbatch; what is `finished` it only reads, and what a job has ended it takes from `read`. Raises
+    ConfigError: no submitit, or no Slurm."""
     try:
         import submitit
 
@@ -47,11 +48,15 @@ def on_slurm(
     executor.update_parameters(job_name="vit", array_parallelism=jobs, additional_parameters=defaults | options)
     ours = os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH"))))
     os.environ["PYTHONPATH"] = ours  # of the jobs, which do not start at main.py
-    yield partial(as_jobs, executor, finished)
+    yield partial(as_jobs, executor, finished, read)
 
 
 def as_jobs(
-    executor: Any, finished: Callable[[Any], bool], function: Callable[[Any], Any], items: Sequence[Any]
+    executor: Any,
+    finished: Callable[[Any], bool],
+    read: Callable[[Any], Any],
+    function: Callable[[Any], Any],
+    items: Sequence[Any],
 ) -> Iterator[tuple[Any, Any]]:
     """Each item with its result, in the order in which they end. Jobs of an earlier command are taken up."""
     register = executor.folder / "jobs.json"
@@ -62,7 +67,7 @@ def as_jobs(
     fresh = [key for key in todo if known.get(key) not in queue]
     if fresh:
         with signals.held_back():  # or nobody would know of these jobs
-            submitted = executor.map_array(partial(run_as_job, function), [todo[key] for key in fresh])
+            submitted = executor.map_array(partial(run_as_job, function, executor.folder), [todo[key] for key in fresh])
             known |= {key: job.job_id for key, job in zip(fresh, submitted, strict=True)}
             write_json(register, known)
     waiting = {known[key]: item for key, item in todo.items()}
@@ -72,32 +77,29 @@ def as_jobs(
             label="slurm",
         )
     try:
-        yield from as_they_end(executor, waiting)
+        for item in as_they_end(executor, waiting):
+            yield item, read(item)
     except Interrupted:
         say(f"{len(waiting)} jobs go on; scancel {' '.join(waiting)} ends them", label="slurm")
         raise
 
 
-def as_they_end(executor: Any, waiting: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
-    """Takes each item out of `waiting`, whose keys are numbers of jobs. Raises TrainingError: a job is gone. Else what
-    the function raised in it."""
-    from submitit.core.utils import JobPaths, pickle_load
-
+def as_they_end(executor: Any, waiting: dict[str, Any]) -> Iterator[Any]:
+    """Takes each item out of `waiting`, whose keys are numbers of jobs. Raises TrainingError: a job is gone.
+    FailedElsewhere: what the function raised in it."""
     missed: Counter[str] = Counter()
     while waiting:
         queue = in_queue()
         for number, item in list(waiting.items()):
-            paths = JobPaths(executor.folder, number)
-            if paths.result_pickle.exists():
-                how, result = pickle_load(paths.result_pickle)
+            if (said := read_if_whole(executor.folder / f"{number}.json")) is not None:
                 del waiting[number]
-                if how == "error" or isinstance(result, BaseException):
-                    raise result if how != "error" else TrainingError(result.strip().splitlines()[-1])
-                yield item, result
+                raise_elsewhere([said["error"]])
+                yield item
             elif queue is not None:
                 missed[number] = 0 if number in queue else missed[number] + 1
                 if missed[number] > LOOKS_UNTIL_LOST:
-                    raise TrainingError(f"job {number}, {item}, ended without a result; its output: {paths.stderr}")
+                    log = executor.folder / f"{number}_0_log.err"
+                    raise TrainingError(f"job {number}, {item}, ended without a result; its output: {log}")
         time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
@@ -107,15 +109,18 @@ def in_queue() -> set[str] | None:
     return set(asked.stdout.split()) if asked.returncode == 0 else None
 
 
-def run_as_job(function: Callable[[Any], Any], item: Any) -> Any:
-    """In a job: the result, or the exception, as `outcome`. Interrupted, it leaves no result, and comes again where it
-    was warned."""
+def run_as_job(function: Callable[[Any], Any], folder: Path, item: Any) -> None:
+    """In a job: leave the error of the function, or that there was none, in a file of its number. Interrupted, it
+    leaves none, and comes again where it was warned."""
     signals.sent_again += ("SIGTERM", *WARNED)
     process.settle()
     os.environ["TQDM_DISABLE"] = "1"
+    from submitit import JobEnvironment
+
     try:
         with signals.heeded():
-            return outcome(function, item)
+            _, error = attempt(partial(function, item))
+        write_json(folder / f"{JobEnvironment().job_id}.json", {"error": told(error)})
     except Interrupted as stop:
         if signal.Signals(stop.signum).name in WARNED:
             subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=True)
