@@ -15,9 +15,10 @@ from pathlib import Path
 
 import numpy as np
 from scipy.optimize import brentq
+from scipy.stats import norm
 
 from benchmarks.environment import describe
-from comparison.certainty import FIRST_LOOK, look, power
+from comparison.certainty import FIRST_LOOK, half_width, look
 from comparison.runs import Certainty, read_run
 from comparison.statistics import LEVEL, Spread, estimate
 
@@ -94,12 +95,13 @@ def cell(odds: np.ndarray, difference: float, spread: float, size: int, trials: 
         fixed += abs(whole.centre) > whole.half_width(LEVEL)
         parts.append((whole.spread.images, whole.spread.runs, whole.spread.seeds))
     shares = {name: np.round(counts.cumsum() / trials, 4).tolist() for name, counts in stops.items()}
-    mean = Spread(*map(float, np.mean(parts, axis=0)))
+    mean, seeds_of_all = Spread(*map(float, np.mean(parts, axis=0))), CERTAINTY.max_seeds
+    beyond = half_width(mean, seeds_of_all, size) - abs(difference)
     return {
         "difference": difference, "spread": spread, "images": size, "trials": trials,
         "better_by_look": shares["better"], "same_by_look": shares["same"], "better_the_wrong_way": wrong / trials,
         "mean_seeds": float(np.mean(seeds)), "power": shares["better"][-1], "power_of_fixed_10": fixed / trials,
-        "predicted_power_of_fixed_10": power(difference, mean, CERTAINTY.max_seeds, size),
+        "predicted_power_of_fixed_10": float(norm.sf(beyond / mean.error(seeds_of_all, size))),
     }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from datasets.files import text_file
 from datasets.text import did_you_mean
 from trainers.config import Device, RunConfig, flag, load_config
 from trainers.recipes import recipe_config
+from vit.config import require_counts
 
 if TYPE_CHECKING:
     from inference.classifier import Classifier
@@ -148,6 +149,7 @@ class TrainOptions(RunConfig):
     """Raise the learning rate from step to step until the loss diverges; draw the curve and suggest a rate."""
 
     def __post_init__(self) -> None:
+        require_counts(self, "seeds")
         require_jobs(self.jobs)
 
     @property
@@ -163,8 +165,6 @@ def parse_train_options(argv: Sequence[str], *, prog: str) -> TrainOptions:
         raise UsageError(f"--minutes {options.minutes:g} must be greater than 0")
     if options.minutes is not None and options.seeds > 1:
         raise UsageError("--minutes plans one run; with --seeds give --epochs")
-    if options.seeds < 1:
-        raise UsageError(f"seeds={options.seeds} must be at least 1")
     if options.config is None and options.recipe is None:
         return options
     base = RunConfig() if options.recipe is None else recipe_config(options.recipe)

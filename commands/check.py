@@ -82,15 +82,11 @@ def _table(config: Options, report: CheckReport) -> list[str]:
     rows = [(first.kind, first.severity, f"{count:,}", _example(first)) for count, first in report.kinds()]
     lines += ["", *aligned([("kind", "severity", "count", "for example"), *rows], left=(0, 1, 3))]
     verdict = "training would be wrong" if report.errors else "nothing that makes training wrong"
-    counts = f"{_count(report.errors, 'error')}, {_count(len(report.findings) - report.errors, 'warning')}"
+    counts = f"{counted(report.errors, 'error')}, {counted(len(report.findings) - report.errors, 'warning')}"
     lines += ["", f"{counts}: {verdict}; all of them: {config.csv_path}"]
     if any(finding.severity == "error" and finding.path != finding.label for finding in report.findings):
         lines.append(f"to train without the images of the errors: --exclude {config.csv_path}")
     return lines
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def _example(finding: Problem) -> str:

@@ -11,7 +11,7 @@ import tyro
 from commands import arguments
 from commands.arguments import Jobs, UsageError, flags, require_jobs, sections
 from trainers.config import RunConfig, TrainConfig
-from vit.config import ModelConfig, require_finite
+from vit.config import ModelConfig, require_counts, require_finite
 
 if TYPE_CHECKING:
     from comparison.plan import Request
@@ -74,8 +74,7 @@ class Options(RunConfig):
     def __post_init__(self) -> None:
         require_finite(self)
         require_jobs(self.jobs)
-        if self.seeds < 1:
-            raise ValueError(f"seeds={self.seeds} must be at least 1")
+        require_counts(self, "seeds")
         if self.until_sure and self.seeds != Options.seeds:
             raise ValueError("--until-sure adds seeds by itself: --max-seeds in place of --seeds says how many")
         if not self.until_sure and (self.margin, self.max_seeds) != (Options.margin, Options.max_seeds):

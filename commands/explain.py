@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -105,6 +104,10 @@ def _write_page(options: Options) -> int:
 def _draw_all(options: Options) -> int:
     from itertools import islice
 
+    import torch
+
+    from figures.attention import distance_figure
+    from figures.results import save
     from inference.explain import explain
     from inference.images import Unreadable, find_images
 
@@ -124,7 +127,9 @@ def _draw_all(options: Options) -> int:
         except ValueError as error:  # a model without attention, no such layer or class
             raise arguments.UsageError(str(error)) from None
     if explanations:
-        print(f"how far heads look: {_draw_distance(explanations, folder)}")
+        distance = torch.stack([explanation.distance for explanation in explanations]).mean(dim=0)
+        figure = distance_figure(distance, title=counted(len(explanations), "image"))
+        print(f"how far heads look: {save(figure, folder / 'attention_distance.png')}")
     return 3 if unreadable else 0
 
 
@@ -144,13 +149,3 @@ def _draw(explanation: Explanation, folder: Path, number: int, options: Options)
     save(heads_figure(explanation.heads, asking=explanation.asking), folder / f"{name}_heads.png")
     ranked = ", ".join(f"{label} {probability:.1%}" for label, probability in image.ranked)
     print(f"{printable(image.path)}: {ranked}; {folder / name}.png, {name}_heads.png")
-
-
-def _draw_distance(explanations: Sequence[Explanation], folder: Path) -> Path:
-    import torch
-
-    from figures.attention import distance_figure
-    from figures.results import save
-
-    distance = torch.stack([explanation.distance for explanation in explanations]).mean(dim=0)
-    return save(distance_figure(distance, title=counted(len(explanations), "image")), folder / "attention_distance.png")

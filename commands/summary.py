@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from commands import arguments
 from datasets.text import aligned
-from vit.config import WHAT_THEY_ARE, ModelConfig, require_counts
+from vit.config import WHAT_THEY_ARE, ModelConfig
 
 if TYPE_CHECKING:
     from vit.summary import Summary
@@ -31,7 +31,6 @@ class Options:
             raise ValueError("model `auto` depends on the data; name one, such as vit_tiny_16")
         if self.model.weights != "none":
             raise ValueError(f"weights={self.model.weights}: a summary is of the model alone; name it with --model")
-        require_counts(self, "num_classes")
 
 
 def main(options: Options) -> int:

@@ -95,11 +95,15 @@ def train(config: RunConfig) -> int:
     from trainers.distributed import is_main_process
     from trainers.job import prepare
     from trainers.pace import say_forecast
+    from trainers.plain_loop import refuse_other_options, train_plainly
     from trainers.resume import train_or_resume  # torch takes seconds to import; --help should not
     from trainers.threads import with_threads
 
     if config.train.loop == "plain":
-        return train_without_ignite(config)
+        job = prepare(config)
+        refuse_other_options(config, job.config)
+        train_plainly(job)
+        return 0
     config = with_threads(config, partial(prepare, config))
     result = train_or_resume(config, before_steps=lambda run: say_forecast(run.job))
     if is_main_process():
@@ -133,16 +137,6 @@ def train_several(config: RunConfig, seeds: int, jobs: int | None) -> int:
         print(f"{split:>9}  {score:<17}  {mean:.4f} ({deviation:.4f})")
     if seeds == 1:
         print(f"{'table':>9}  {several.write_folds(results)}")
-    return 0
-
-
-def train_without_ignite(config: RunConfig) -> int:
-    from trainers.job import prepare
-    from trainers.plain_loop import refuse_other_options, train_plainly
-
-    job = prepare(config)
-    refuse_other_options(config, job.config)
-    train_plainly(job)
     return 0
 
 

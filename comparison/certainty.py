@@ -157,12 +157,6 @@ def rounded(number: int) -> int:
     return round(number / unit) * unit
 
 
-def power(difference: float, spread: Spread, seeds: int, images: int) -> float:
-    """How often so many seeds and images would tell a true difference."""
-    error = spread.error(seeds, images)
-    return float(norm.sf((half_width(spread, seeds, images) - abs(difference)) / error))
-
-
 def smallest_difference(spread: Spread, seeds: int, images: int) -> float:
     """The true difference that is told in 8 of 10 cases."""
     return half_width(spread, seeds, images) + float(norm.ppf(POWER)) * spread.error(seeds, images)

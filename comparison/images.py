@@ -10,8 +10,8 @@ from comparison.results import ConditionResult
 from comparison.runs import Arm, Run
 from datasets.config import DataConfig
 from datasets.errors import DataError
-from datasets.images import from_array, read_image
 from datasets.loaders import read_samples
+from datasets.suspects import picture_of
 from figures.thumbnails import thumbnail
 from trainers.config import from_dict
 from trainers.run_directory import as_data
@@ -106,7 +106,4 @@ def open_images(run: Run, rows: Sequence[int]) -> list[Image.Image]:
     missing = [run.paths[row] for row in rows if run.paths[row] not in place]
     if missing:
         raise DataError(f"{config.source} no longer has {missing[0]!r}")
-    indices = [place[run.paths[row]] for row in rows]
-    if samples.pixels is not None:
-        return [from_array(samples.pixels[index], 3) for index in indices]
-    return [read_image(samples.file(index)) for index in indices]
+    return [picture_of(samples, place[run.paths[row]]) for row in rows]

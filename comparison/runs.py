@@ -158,7 +158,8 @@ def read_run(run_dir: Path, *, split: str | None = None) -> Run:
     best = read_json(run_dir / "summary.json", **SUMMARY)["best"]
     if not isinstance(best.get("epoch"), int):
         raise DataError(f"{run_dir}/summary.json is damaged: best is {best!r:.100}")
-    _require(run_dir / "metrics.csv")
+    if not (run_dir / "metrics.csv").is_file():
+        raise DataError(f"{run_dir} has no metrics.csv: the run is not finished, or not whole")
     scored, predictions = _predictions_file(run_dir, split)
     names = tuple(read_file(best_of(run_dir))["class_names"])  # in the order of the model's outputs
     paths, labels, predicted, probabilities = read_predictions(predictions, names)
@@ -270,8 +271,3 @@ def _predictions_file(run_dir: Path, split: str | None) -> tuple[str, Path]:
             if whole.is_file():
                 return name, whole
     raise DataError(f"{run_dir} has no {' and no '.join(f'{path.name}.csv' for _, path in files)} in eval/")
-
-
-def _require(path: Path) -> None:
-    if not path.is_file():
-        raise DataError(f"{path.parent} has no {path.name}: the run is not finished, or not whole")

@@ -5,7 +5,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from itertools import compress, islice
+from itertools import chain, compress, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -112,10 +112,7 @@ def _columns(samples: Samples) -> tuple[Iterator[str], ...]:
 
 @lru_cache(maxsize=2)  # Samples are compared by identity; a run asks for the table two or three times
 def _digests(samples: Samples) -> bytes:
-    digests = bytearray()
-    for digest in content_digests(samples, np.flatnonzero(samples.splits >= 0)):
-        digests += digest
-    return bytes(digests)
+    return bytes(chain.from_iterable(content_digests(samples, np.flatnonzero(samples.splits >= 0))))
 
 
 def write_split(path: str | Path, data: DataBundle | Samples) -> None:

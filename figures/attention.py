@@ -61,8 +61,7 @@ def heads_figure(maps: Tensor, *, asking: str) -> Figure:
         for head in range(heads):
             axis = axes[layer, head]
             axis.imshow(maps[layer, head].numpy(), cmap="inferno", vmin=0)
-            axis.set_xticks([])
-            axis.set_yticks([])
+            axis.set(xticks=[], yticks=[])
             axis.spines[:].set_visible(False)
             if layer == 0:
                 axis.set_title(f"head {head}", fontsize=8)
@@ -79,10 +78,8 @@ def distance_figure(distance: Tensor, *, title: str) -> Figure:
     numbers = np.repeat(np.arange(layers), heads)
     axis.scatter(numbers, distance.flatten().numpy(), s=16, color=BLUE, alpha=0.7, label="one head")
     axis.plot(range(layers), distance.mean(dim=1).numpy(), color=GREY, linewidth=1.2, label="mean of the layer")
-    axis.set_xlabel("layer")
-    axis.set_ylabel("mean attention distance (pixels)")
+    axis.set(xlabel="layer", ylabel="mean attention distance (pixels)", xticks=range(0, layers, max(1, layers // 12)))
     axis.set_ylim(0, 1.12 * max(distance.max().item(), 1e-3))
-    axis.set_xticks(range(0, layers, max(1, layers // 12)))
     axis.set_title(f"{title}\nHow far each head looks: near 0 at its own patch, the higher the wider.", fontsize=9)
     axis.legend(frameon=False, fontsize=8)
     tidy(axis)

@@ -62,8 +62,7 @@ def differences(names: Sequence[str], points: np.ndarray, places: Sequence[int],
         axis.annotate(f"{middle:+.1f}", (middle, row), (0, 7), textcoords="offset points", ha="center", fontsize=9)
     axis.axvline(0, color=GREY, linewidth=1)
     axis.set_yticks(range(len(names)), [escape(name) for name in names], fontsize=9)
-    axis.set_ylim(len(names) - 0.4, -0.7)
-    axis.set_xlabel(f"points of accuracy beside {escape(shorten(beside, 60))}")
+    axis.set(ylim=(len(names) - 0.4, -0.7), xlabel=f"points of accuracy beside {escape(shorten(beside, 60))}")
     tidy(axis)
     return figure
 
@@ -83,9 +82,7 @@ def accuracy_by_labels(
         axis.scatter(np.repeat(places, counts), np.concatenate(points), s=14, color=colour(index), zorder=3)
         axis.plot(places, [seeds.mean() for seeds in points], color=colour(index), linewidth=1.8)
     axis.set_xticks(range(len(labels)), labels)
-    axis.set_xlim(-0.4, len(labels) - 0.6)
-    axis.set_xlabel("training images per class")
-    axis.set_ylabel("accuracy, %")
+    axis.set(xlim=(-0.4, len(labels) - 0.6), xlabel="training images per class", ylabel="accuracy, %")
     tidy(axis)
     _legend(figure, names)
     return figure
@@ -131,9 +128,7 @@ def reliability(names: Sequence[str], bins: Sequence[np.ndarray], errors: Sequen
         axis.scatter(confidence, accuracy, s=areas, color=colour(index), alpha=0.7)
         title = f"{_wrapped(names[index], 34)}\nECE {errors[index]:.3f}"
         axis.set_title(title, fontsize=9, color=colour(index))
-        axis.set_xlabel("confidence")
-        axis.set_xlim(0, 1.02)
-        axis.set_ylim(-0.02, 1.02)
+        axis.set(xlabel="confidence", xlim=(0, 1.02), ylim=(-0.02, 1.02))
         tidy(axis)
     grid[0, 0].set_ylabel("accuracy")
     return figure

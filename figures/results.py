@@ -27,8 +27,7 @@ def confusion_figure(confusion: np.ndarray, class_names: Sequence[str], *, title
     figure = Figure(figsize=(side, side + 0.3), layout="constrained")
     axis = figure.subplots()
     draw_counts(axis, confusion, numbered=count <= 25)
-    axis.set_xlabel("predicted")
-    axis.set_ylabel("true")
+    axis.set(xlabel="predicted", ylabel="true")
     lines = [line for part in title.split("\n") for line in wrap(part, round(14 * side))]
     figure.suptitle(escape("\n".join(lines)), fontsize=9)
     if count <= 40:
@@ -63,16 +62,13 @@ def reliability_figure(bins: Tensor, *, ece: float, title: str, scaled: Tensor |
                 confidence / images, right / images,
                 marker=marker, markersize=4, color=colour, linewidth=1.4, label=label,
             )  # fmt: skip
-    top.set_ylabel("accuracy")
-    top.set_ylim(-0.02, 1.02)
+    top.set(ylabel="accuracy", ylim=(-0.02, 1.02))
     how_to_read = "Below the dashed line the model is surer than it is right."
     top.set_title(escape(f"{title}; ECE {ece:.4f}\n{how_to_read}"), fontsize=9)
     top.legend(frameon=False, fontsize=8, loc="upper left")
     count = bins.shape[1]
     bottom.bar(np.linspace(0, 1, count + 1)[:-1], bins[0].numpy(), width=1 / count, align="edge", color=BLUE, alpha=0.7)
-    bottom.set_xlabel("confidence")
-    bottom.set_ylabel("images")
-    bottom.set_xlim(0, 1)
+    bottom.set(xlabel="confidence", ylabel="images", xlim=(0, 1))
     tidy(top, bottom)
     return figure
 

@@ -9,13 +9,7 @@ from torch import Tensor
 
 from datasets.files import write_text
 from datasets.text import csv_text
-from trainers.calibration import (
-    confidence_bins,
-    expected_calibration_error,
-    fit_temperature,
-    negative_log_likelihood,
-    reliability,
-)
+from trainers import calibration
 from trainers.evaluation import Scores, write_predictions
 from trainers.many_classes import most_confused
 from trainers.metrics import ClassRow, per_class
@@ -55,9 +49,9 @@ def write_evaluation(
     if fit and outputs.whole:
         save_temperature(folder, scores)
     temperature = read_temperature(folder) if outputs.whole else None
-    bins, scaled_bins, scaled = confidence_bins(outputs.confidence, outputs.correct), None, {}
+    bins, scaled_bins, scaled = calibration.confidence_bins(outputs.confidence, outputs.correct), None, {}
     if temperature is not None:
-        scaled_bins = reliability(outputs.logits, outputs.labels, temperature=temperature)
+        scaled_bins = calibration.reliability(outputs.logits, outputs.labels, temperature=temperature)
         scaled = _calibration(scores, temperature)
     classes = per_class(scores.confusion, class_names)
     predictions = write_predictions(folder, name, scores, dataset, class_names)
@@ -82,16 +76,16 @@ def confusion_text(confusion: Tensor, class_names: Sequence[str]) -> str:
 
 def _calibration(scores: Scores, temperature: float) -> dict[str, float]:
     logits, labels = scores.outputs.logits, scores.outputs.labels
-    bins = reliability(logits, labels, temperature=temperature)
+    bins = calibration.reliability(logits, labels, temperature=temperature)
     return {
-        "loss": negative_log_likelihood(logits, labels, temperature=temperature),
-        "ece": expected_calibration_error(bins),
+        "loss": calibration.negative_log_likelihood(logits, labels, temperature=temperature),
+        "ece": calibration.expected_calibration_error(bins),
     }
 
 
 def save_temperature(folder: Path, scores: Scores) -> None:
     labels = scores.outputs.labels
-    temperature = fit_temperature(scores.outputs.logits, labels)
+    temperature = calibration.fit_temperature(scores.outputs.logits, labels)
     values = {"temperature": temperature, "fitted_on": "val", "images": len(labels)}
     for name, divisor in (("before", 1.0), ("after", temperature)):
         values |= {f"{metric}_{name}": value for metric, value in _calibration(scores, divisor).items()}

@@ -100,11 +100,14 @@ class LocalHandler(BaseHTTPRequestHandler):
 
     def _refuse(self, status: HTTPStatus, reason: str) -> None:
         self.close_connection = True
-        self._reply(status, json.dumps({"error": reason}).encode(), "application/json")
+        self._answer({"error": reason}, status)
         self.connection.settimeout(1)
         with suppress(OSError):
             for _ in self._parts(2**31):  # else a client that is still sending meets a reset
                 pass
+
+    def _answer(self, values: dict[str, Any], status: HTTPStatus = HTTPStatus.OK) -> None:
+        self._reply(status, json.dumps(values).encode(), "application/json")
 
     def _reply(self, status: HTTPStatus, body: bytes, kind: str) -> None:
         self.send_response(status)

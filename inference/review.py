@@ -77,6 +77,3 @@ class Handler(LocalHandler):
             self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, f"no decision: {error}")
         else:
             self._answer({})
-
-    def _answer(self, values: dict[str, Any]) -> None:
-        self._reply(HTTPStatus.OK, json.dumps(values).encode(), "application/json")

@@ -1,6 +1,5 @@
 """A page on this machine to try a model on: Python's own HTTP server, one HTML file, nothing fetched from elsewhere."""
 
-import json
 import threading
 from collections.abc import Callable
 from email import message_from_bytes
@@ -69,8 +68,7 @@ class Handler(LocalHandler):
             self.server.waiting.release()
         if isinstance(result, str):
             return self._reply(HTTPStatus.OK, result.encode(), "text/html; charset=utf-8")
-        status = HTTPStatus.UNPROCESSABLE_ENTITY if "error" in result else HTTPStatus.OK
-        return self._reply(status, json.dumps(result).encode(), "application/json")
+        return self._answer(result, HTTPStatus.UNPROCESSABLE_ENTITY if "error" in result else HTTPStatus.OK)
 
 
 def first_part(kind: str, body: bytes) -> bytes:

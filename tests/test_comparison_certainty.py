@@ -9,8 +9,8 @@ from small_comparison import arm_of
 
 from comparison.certainty import (
     decide,
+    half_width,
     levels,
-    power,
     power_line,
     sentence_of,
     smallest_difference,
@@ -99,8 +99,12 @@ def test_the_predicted_power_is_that_of_simulated_comparisons():
         told.append(abs(found.centre) > found.half_width(LEVEL))
         parts.append((found.spread.images, found.spread.runs, found.spread.seeds))
     spread = Spread(*np.mean(parts, axis=0))
-    assert np.mean(told) == pytest.approx(power(0.03, spread, 5, 300), abs=0.08)
-    assert power(smallest_difference(spread, 5, 300), spread, 5, 300) == pytest.approx(0.8, abs=0.01)
+
+    def power(difference: float) -> float:
+        return norm.sf((half_width(spread, 5, 300) - difference) / spread.error(5, 300))
+
+    assert np.mean(told) == pytest.approx(power(0.03), abs=0.08)
+    assert power(smallest_difference(spread, 5, 300)) == pytest.approx(0.8, abs=0.01)
 
 
 def test_the_line_before_the_first_step_says_what_can_be_seen():

@@ -12,25 +12,14 @@ import numpy as np
 
 from datasets.description import native_sizes
 from datasets.text import read_rows
-from trainers import console
+from trainers import console, plans
 from trainers.assembly import Run
 from trainers.config import RunConfig, from_dict
 from trainers.errors import ConfigError
 from trainers.fitting import Deadline, Fit
 from trainers.job import Job, prepare
 from trainers.pace import Pace, measure
-from trainers.plans import (
-    ENOUGH,
-    MIXED,
-    MIXED_IMAGES,
-    MIXED_PASSES,
-    Candidate,
-    Plan,
-    choose,
-    filled_in,
-    from_scratch,
-    may_do_better,
-)
+from trainers.plans import Candidate, Plan, filled_in
 from trainers.recipes import RECIPES
 from trainers.result import RunResult
 from trainers.resume import find_same_options
@@ -80,7 +69,7 @@ def planned(config: RunConfig, *, minutes: float, until: float) -> Iterator[Plan
     console.say(f"{minutes:g} minutes, {images:,} training images", label="plan")
     candidates = [AS_GIVEN]
     if config.model.name == "auto" and config.model.weights is None:
-        candidates = list(from_scratch(float(np.median(native_sizes(job.data).min(axis=1)))))
+        candidates = list(plans.from_scratch(float(np.median(native_sizes(job.data).min(axis=1)))))
     config = with_threads(config, partial(trial, config, candidates[0]))
     rows: list[Ranked] = []
     if candidates != [AS_GIVEN]:
@@ -114,13 +103,13 @@ def fine_tuned(rows: Sequence[Ranked], *, images: int) -> list[Candidate]:
     recipe = RECIPES["finetune-small"].options
     for row in rows:
         model = row.options["model"]
-        if model["name"] in EMBEDDED_WEIGHTS.values() and may_do_better(row.accuracy, rows[0].accuracy):
+        if model["name"] in EMBEDDED_WEIGHTS.values() and plans.may_do_better(row.accuracy, rows[0].accuracy):
             train = recipe["train"] | {"schedule": "cooldown"}
             options = recipe | {"model": model | {"trainable": "all"}, "train": train}
-            alone = Candidate(f"{row.name}, all of it trained,", options, weights=row.name, most=ENOUGH)
-            mixed = replace(alone, options=options | {"train": train | MIXED}, wants=MIXED_PASSES)
+            alone = Candidate(f"{row.name}, all of it trained,", options, weights=row.name, most=plans.ENOUGH)
+            mixed = replace(alone, options=options | {"train": train | plans.MIXED}, wants=plans.MIXED_PASSES)
             mixed = replace(mixed, name=f"{alone.name} with MixUp and CutMix,")
-            return [alone, mixed] if images >= MIXED_IMAGES else [alone]
+            return [alone, mixed] if images >= plans.MIXED_IMAGES else [alone]
     return []
 
 
@@ -147,7 +136,7 @@ def plan_for(config: RunConfig, candidates: Sequence[Candidate], until: float) -
         epochs.append(paces[-1].epochs(until - time.monotonic()))
         if epochs[-1] < candidate.wants:
             break
-    plan = choose(candidates[: len(epochs)], epochs)
+    plan = plans.choose(candidates[: len(epochs)], epochs)
     return plan, paces[candidates.index(plan.candidate)]
 
 

@@ -40,7 +40,10 @@ class Part:
 def train_all(configs: Sequence[RunConfig], *, jobs: int | None = None) -> list[RunResult]:
     """Train all runs, so many at a time; None: as many as this machine carries. After an interruption `--auto-resume`
     goes on."""
-    shared = Sharing(1, configs[0].train.threads) if several_processes_each() else shared_by(configs, jobs)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # under torchrun each run has all processes
+        shared = Sharing(1, configs[0].train.threads)
+    else:
+        shared = shared_by(configs, jobs)
     parts = []
     for number, config in enumerate(configs, 1):
         train = replace(config.train, threads=shared.threads)
@@ -55,11 +58,6 @@ def train_all(configs: Sequence[RunConfig], *, jobs: int | None = None) -> list[
             if shared.jobs > 1:
                 say(f"{part}: val {result.val['accuracy']:.1%}, epoch {result.best_epoch}")
     return [results[part.number] for part in parts]
-
-
-def several_processes_each() -> bool:
-    """Under torchrun each run has all processes."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def shared_by(configs: Sequence[RunConfig], jobs: int | None) -> Sharing:

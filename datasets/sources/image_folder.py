@@ -225,6 +225,5 @@ def _is_broken_link(entry: os.DirEntry[str]) -> bool:
 
 
 def _leads_back(entry: os.DirEntry[str]) -> bool:
-    if not entry.is_symlink():
-        return False
-    return Path(os.path.realpath(os.path.dirname(entry.path))).is_relative_to(os.path.realpath(entry.path))
+    home = Path(os.path.realpath(os.path.dirname(entry.path)))
+    return entry.is_symlink() and home.is_relative_to(os.path.realpath(entry.path))
