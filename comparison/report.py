@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from comparison import ladder
 from comparison.drawing import TITLES, Picture, confusion, draw
 from comparison.events import write_events
 from comparison.images import Disagreement, disagreement
-from comparison.inside import PAGE, write_page
 from comparison.names import settings_that_differ
 from comparison.results import ConditionResult
 from comparison.runs import Comparison
@@ -24,8 +24,12 @@ from datasets.files import folder_aside, write_bytes, write_text
 from datasets.text import printable
 from figures.comparison import MOST_CLASSES, colour
 from figures.thumbnails import data_uri
+from inference.classifier import open_classifier
+from inference.page import page_of, validation_pictures
 
 LISTED_PAIRS = 10  # of classes that an arm confuses
+INSIDE = "page.html"
+"""The page of the two leading arms as they learned, beside the report."""
 
 
 def write_report(comparison: Comparison, results: Sequence[ConditionResult], folder: Path) -> list[Path]:
@@ -37,7 +41,7 @@ def write_report(comparison: Comparison, results: Sequence[ConditionResult], fol
     folder.mkdir(parents=True, exist_ok=True)
     disagreements = [disagreement(result) for result in results]
     pictures = draw(results)
-    inside = PAGE if write_page(results[-1], folder) else None
+    inside = INSIDE if write_inside(results[-1], folder / INSIDE) else None
     texts = {
         "table.csv": table_csv(comparison, results),
         "table.md": table_md(comparison, results),
@@ -51,6 +55,23 @@ def write_report(comparison: Comparison, results: Sequence[ConditionResult], fol
     with replacing(folder / "verdict") as aside:
         write_events(aside, texts["table.md"], pictures, results)
     return [folder / name for name in texts] + [folder / "figures" / picture.file for picture in pictures]
+
+
+def write_inside(result: ConditionResult, path: Path) -> bool:
+    """Of arms whose runs kept their weights on the way, as those of small ViTs do: the first seed of each, on four
+    pictures. False where there are none, their images are gone, or a file is damaged: the report does without."""
+    arms = [row.arm for row in sorted(result.arms, key=lambda row: row.scores.accuracy, reverse=True)]
+    leading = [arm for arm in arms if (arm.runs[0].run_dir / "moments").is_dir()][:2]
+    if not leading:
+        return False
+    try:
+        opened = [(arm.name, open_classifier(str(arm.runs[0].run_dir), device="cpu")) for arm in leading]
+        classifiers = [replace(classifier, source=name) for name, classifier in opened]
+        text = page_of(classifiers, validation_pictures(classifiers[0])[::2])
+    except (OSError, ValueError):
+        return False
+    write_text(path, text)
+    return True
 
 
 @contextmanager

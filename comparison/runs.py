@@ -143,12 +143,9 @@ class Comparison:
 
 
 def read_run(run_dir: Path, *, split: str | None = None) -> Run:
-    """Read a finished run: the predictions of `split`, or of the first of test, val_last and val that it has.
-
-    Raises:
-        FileNotFoundError: no run directory. DataError: it is not finished, or a file or its content is missing.
-        CheckpointError: no weights, or a damaged file of them.
-    """
+    """Read a finished run: the predictions of `split`, or of the first of test, val_last and val that it has. Raises
+    FileNotFoundError: no run directory. DataError: it is not finished, or a file or its content is missing.
+    CheckpointError: no weights, or a damaged file of them."""
     run_dir = find_run(str(run_dir))
     config = read_run_config(run_dir)
     summary, meta = read_json(run_dir / "summary.json"), read_json(run_dir / "meta.json")

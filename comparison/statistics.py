@@ -204,12 +204,8 @@ def verdict(
     adjusted_p: float | None = None,
     pairs: int = 1,
 ) -> str:
-    """One plain sentence on two arms (two on one seed). Accuracies and differences are fractions.
-
-    Args:
-        scored: what the images are, such as "test".
-        adjusted_p: Holm's p, where `pairs` > 1 pairs of arms are judged together.
-    """
+    """One plain sentence on two arms (two on one seed). Accuracies and differences are fractions; `scored` says what
+    the images are, such as "test"; `adjusted_p` is Holm's, where `pairs` > 1 pairs of arms are judged together."""
     images, seeds = counted(difference.images, f"{scored} image"), counted(difference.seeds, "seed")
     if difference.identical:
         return f"No difference: {names[0]} and {names[1]} are right about the same of {images} ({seeds})."

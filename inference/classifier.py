@@ -78,9 +78,8 @@ def open_classifier(
         class_names: a text file, one name per line, for files that do not carry theirs.
         trust: a .pt2 file may run code when it is opened, so it is opened only if this is True.
 
-    Raises:
-        ConfigError: an option is missing or does not fit.
-        CheckpointError, WeightsError, FileNotFoundError: nothing that can be opened.
+    Raises ConfigError: an option is missing or does not fit. CheckpointError, WeightsError, FileNotFoundError: nothing
+    that can be opened.
     """
     place = torch.device(resolve_device(device))
     path = Path(source).expanduser()

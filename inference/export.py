@@ -51,16 +51,11 @@ class Parity:
 
 
 def export(classifier: Classifier, kind: str, path: Path, *, images: Sequence[str] = ()) -> tuple[Parity, str]:
-    """Write `classifier` to `path` as safetensors, onnx or pt2, once its file has been found to compute the same.
+    """Write `classifier` to `path` as safetensors, onnx or pt2, once its file has been found to compute the same on
+    `images`, files or folders: by default the run's own val images, or generated ones where these are gone.
 
-    Returns its parity with the model, and what a person should know.
-
-    Args:
-        images: files or folders to compare on. Default: the run's own val images, or generated ones where these
-            are gone.
-
-    Raises ConfigError: this kind of classifier has no parameters to export. WeightsError: the file computes something
-    else; nothing is left behind.
+    Returns its parity with the model, and what a person should know. Raises ConfigError: this kind of classifier has no
+    parameters to export. WeightsError: the file computes something else; nothing is left behind.
     """
     if classifier.config is None:
         raise ConfigError(f"{classifier.source} is an export itself; export the run or the weights it came from")

@@ -46,16 +46,12 @@ class PlannedRun:
 
 
 def planned(config: RunConfig, *, minutes: float, until: float) -> Iterator[PlannedRun]:
-    """The runs that make the most of the time until `until` (of `time.monotonic`); the best of them is to be kept.
-
-    Each is planned when it is asked for.
+    """The runs that make the most of the time until `until` (of `time.monotonic`), each planned when it is asked for;
+    the best of them is to be kept.
 
     Where the model was left open and there are weights at hand, their linear probe comes first. It takes a moment, and
-    a model that is trained follows where it may do better.
-
-    Raises:
-        ConfigError: epochs are given too, or there are several runs or processes.
-        whatever `trainers.job.prepare` raises.
+    a model that is trained follows where it may do better. Raises ConfigError: epochs are given too, or there are
+    several runs or processes; and whatever `trainers.job.prepare` raises.
     """
     if config.train.epochs is not None:
         raise ConfigError(f"--minutes plans the epochs: leave out --epochs {config.train.epochs:g}, or --minutes")

@@ -77,11 +77,8 @@ class Record:
 @contextmanager
 def recorded(job: Job, run_dir: Path, *, created: bool) -> Iterator[Record]:
     """Write down how a run ends. One that was `created` just now and has no checkpoint yet leaves no directory behind.
-
-    Raises:
-        TrainingError: a fault of the machine, named, with the command that resumes the run where one can.
-        Interrupted: with that command as its text.
-    """
+    Raises TrainingError: a fault of the machine, named, with the command that resumes the run where one can.
+    Interrupted: with that command as its hint."""
     record = Record(job, run_dir)
     record.write("running")
     try:

@@ -4,8 +4,10 @@ import dataclasses
 import difflib
 import math
 import re
+import tomllib
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -105,28 +107,7 @@ class ViTConfig:
         return (self.in_channels, *(self.embed_dim // 2**left for left in reversed(range(halvings))))
 
 
-# Ours, for images of 8 to 64 pixels.
-VIT_SHAPES: dict[str, dict[str, Any]] = {
-    "vit_micro_2": {"image_size": 8, "patch_size": 2, "embed_dim": 64, "depth": 4, "num_heads": 4},
-    "vit_nano_8": {"image_size": 32, "patch_size": 8, "embed_dim": 128, "depth": 4, "num_heads": 4},
-    "vit_micro_4": {"image_size": 32, "patch_size": 4, "embed_dim": 128, "depth": 6, "num_heads": 4},
-    "vit_mini_16": {
-        "image_size": 64, "patch_size": 16, "embed_dim": 192, "depth": 6, "num_heads": 3,
-        "patch_embedding": "stem", "pool": "mean", "channels_last": True,
-    },
-}  # fmt: skip
-# Width, depth, heads and the patches they are published with, for images of 224 pixels. Ti, S: Touvron et al. 2021
-# (DeiT), table 1. B, L, H: Dosovitskiy et al. 2020, table 1.
-for _size, _embed_dim, _depth, _num_heads, _patches in (
-    ("tiny", 192, 12, 3, (8, 16)),
-    ("small", 384, 12, 6, (8, 14, 16, 32)),
-    ("base", 768, 12, 12, (8, 14, 16, 32)),
-    ("large", 1024, 24, 16, (14, 16, 32)),
-    ("huge", 1280, 32, 16, (14,)),
-):
-    for _patch in _patches:
-        _shape = {"patch_size": _patch, "embed_dim": _embed_dim, "depth": _depth, "num_heads": _num_heads}
-        VIT_SHAPES[f"vit_{_size}_{_patch}"] = _shape
+VIT_SHAPES: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("shapes.toml").read_text("utf-8"))
 TORCHVISION_MODELS: tuple[str, ...] = ("vit_b_16", "resnet18")
 PACKAGED_MODELS: tuple[str, ...] = ("efficientnet_lite0", "efficientnet_lite2")
 """Their ImageNet weights come in a pip package."""

@@ -88,12 +88,8 @@ class WeightFile:
 
 
 def read_weights(path: str | Path, *, source: str | None = None) -> WeightFile:
-    """Read a .pth, .pt, .safetensors or .npz file, a run directory (its best weights) or a Hugging Face folder.
-
-    Raises:
-        FileNotFoundError: no such file.
-        WeightsError: truncated, not weights, or holding Python objects.
-    """
+    """Read a .pth, .pt, .safetensors or .npz file, a run directory (its best weights) or a Hugging Face folder. Raises
+    FileNotFoundError: no such file. WeightsError: truncated, not weights, or holding Python objects."""
     path = find_weights(Path(path).expanduser())
     if path.suffix not in READERS:
         raise WeightsError(f"{path}: unknown kind of weights file {path.suffix!r}; known: {', '.join(READERS)}")

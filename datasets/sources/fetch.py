@@ -42,12 +42,8 @@ RESOURCES: dict[str, Resource] = {
 
 def obtain(resource: Resource, root: Path, *, name: str) -> Path:
     """The file under `root`, downloaded if it is not there. A download is checked, resumed after a break, and committed
-    by one rename; a file that is there is trusted (`check` looks closer).
-
-    Raises:
-        FileNotFoundError: no network; one line says what to fetch and where to put it.
-        DataError: the checksum does not match.
-    """
+    by one rename; a file that is there is trusted (`check` looks closer). Raises FileNotFoundError: no network; one
+    line says what to fetch and where to put it. DataError: the checksum does not match."""
     target = root / resource.path
     if target.is_file():
         return target
