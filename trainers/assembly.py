@@ -24,8 +24,9 @@ from trainers.record import Record
 from trainers.run_directory import write_metrics_csv
 from trainers.saving import BestCheckpoint, ResumeCheckpoint
 
-UNTRAINED_SEES = 10_000
-"""Validation images that the model sees before its first step, of a set that has more."""
+UNTRAINED_SEES, OF_MORE_THAN = 1_000, 10_000
+"""Validation images that the model sees before its first step, where there are more than so many: in a minute, at the
+speed of a large model on a small machine."""
 
 
 class Run:
@@ -92,7 +93,8 @@ def attach_handlers(run: Run) -> None:
     if writes:
         tensorboard.attach_train_scalars(trainer, run.loggers, job.optimizer, clock, every=options.log_every)
         handlers.attach_progress(trainer)
-    untrained = sample_of(run.val_loader, UNTRAINED_SEES)
+    many = job.data.dataset_sizes["val"] > OF_MORE_THAN
+    untrained = sample_of(run.val_loader, UNTRAINED_SEES) if many else run.val_loader
     handlers.attach_validation(trainer, evaluator, run.val_loader, untrained=untrained)
     handlers.attach_history(trainer, evaluator, job.optimizer, clock, job.device)
     attach_best_outputs(trainer, evaluator, select=options.select)
