@@ -100,6 +100,21 @@ def output_file(path: Path, *, errors: str = "strict") -> Iterator[TextIO]:
 
 
 @dataclasses.dataclass(frozen=True)
+class ImagesOptions:
+    """A set of images, as training reads it."""
+
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME|PATH")]
+    """A folder, a CSV or TSV table, a zip, tar shards (FOLDER/*.tar), or a built-in set."""
+    _: dataclasses.KW_ONLY
+    data_root: Path = Path("data")
+    """Where built-in sets are found, or downloaded to."""
+    path_column: Name = None
+    """As for train: the column of a table that names the images."""
+    label_column: Name = None
+    """As for train: the column of a table that names the classes."""
+
+
+@dataclasses.dataclass(frozen=True)
 class WeightsOptions:
     """What a run's name or a file does not say."""
 

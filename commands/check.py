@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import tyro
+from typing import TYPE_CHECKING
 
 from commands import arguments
-from datasets.config import Columns, Name
+from datasets.config import Columns
 from datasets.text import aligned, counted, csv_text, printable
 from trainers.config import OutputConfig, data_folder
 
@@ -22,20 +20,12 @@ CSV_COLUMNS = ("kind", "severity", "path", "split", "label", "other", "detail")
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(arguments.ImagesOptions):
     """Look for faults in a set of images: damaged files, copies across splits, class maps that differ, and 30 more.
 
     Exit code 0: clean, or warnings only; 3: training would be wrong.
     """
 
-    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME|PATH")]
-    """A folder, a CSV or TSV table, a zip, tar shards (FOLDER/*.tar), or a built-in set."""
-    data_root: Path = Path("data")
-    """Where built-in sets are found, or downloaded to."""
-    path_column: Name = None
-    """As for train: the column of a table that names the images."""
-    label_column: Name = None
-    """As for train: the column of a table that names the classes."""
     output: Path | None = None
     """CSV file for the full list of findings, which `train --exclude FILE` takes. Default: check.csv in the folder of
     the runs on these images, runs/<data>."""

@@ -8,34 +8,25 @@ from typing import Annotated
 
 import tyro
 
-from datasets.config import DataConfig, Name
+from commands.arguments import ImagesOptions
+from datasets.config import DataConfig
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(ImagesOptions):
     """Write a set of images as tar shards in the WebDataset convention: key.jpg, key.cls, and classnames.txt for all.
     Nothing is decoded. `--data FOLDER` then reads them where they lie: the same order, the same split, the same run.
     """
 
-    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME|PATH")]
-    """A folder, a CSV or TSV table, a zip, or a built-in set."""
     folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")]
     """A new folder: train-000000.tar, val-000000.tar, ..., or all-000000.tar where the set brings no split."""
-    data_root: Path = Path("data")
-    """Where built-in sets are found, or downloaded to."""
-    path_column: Name = None
-    """As for train: the column of a table that names the images."""
-    label_column: Name = None
-    """As for train: the column of a table that names the classes."""
 
 
 def main(options: Options) -> int:
     from datasets.loaders import read_samples
     from datasets.packing import pack
 
-    samples = read_samples(
-        DataConfig(options.data, options.data_root, path_column=options.path_column, label_column=options.label_column)
-    )
+    samples = read_samples(DataConfig(options.data, options.data_root, options.path_column, options.label_column))
     shards = pack(samples, options.folder)
     size = sum(shard.stat().st_size for shard in shards) / 1e6
     print(f"{'written':>9}  {options.folder}: {len(samples):,} images in {len(shards)} shards, {size:,.1f} MB")

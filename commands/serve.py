@@ -37,7 +37,6 @@ class Options:
 
 
 def main(options: Options) -> int:
-    """Serve until Ctrl-C."""
     from inference.serve import Server
 
     classifier = options.opening.open(options.run)

@@ -152,7 +152,6 @@ def score_lines(rows: Sequence[tuple[str, Mapping[str, float], str]]) -> Iterato
 
 
 def report(result: RunResult) -> None:
-    """The table at the end of a run."""
     rows = [("val", result.val, f"best epoch {result.best_epoch}")]
     if result.test is not None:
         rows.append(("test", result.test, "same weights, scored once"))

@@ -129,7 +129,6 @@ class Plan:
         return (read_if_whole(self.folder / "compare.json") or {}) if self.continued else {}
 
     def _sharing(self, jobs: int | None, settled: dict[str, Any]) -> Sharing:
-        """How the runs share the machine."""
         threads = self.request.base.train.threads
         if self.continued:
             threads = threads or settled.get("threads", torch.get_num_threads())

@@ -75,7 +75,6 @@ def protocol(plan: Plan) -> Iterator[str]:
 
 
 def certainty_text(certainty: Certainty) -> str:
-    """How seeds were added."""
     return (
         f"Seeds were added, {certainty.max_seeds} at most, until each pair of arms was judged with certainty: one is "
         f"better, or they are the same within {100 * certainty.margin:g} points. All looks together have one level of "

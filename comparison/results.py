@@ -109,8 +109,6 @@ class Pair:
 
 @dataclass(frozen=True)
 class ArmResult:
-    """One arm under one condition."""
-
     arm: Arm
     scores: Scores
     costs: Costs

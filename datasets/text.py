@@ -44,7 +44,6 @@ def csv_lines(header: Sequence[object], rows: Iterable[Iterable[object]]) -> Ite
 
 
 def csv_text(header: Sequence[object], rows: Iterable[Iterable[object]]) -> str:
-    """A CSV table as one text."""
     return "".join(csv_lines(header, rows))
 
 

@@ -32,8 +32,6 @@ def fitting(path: Path) -> Iterator[None]:
 
 
 class TrainingError(RuntimeError):
-    """Training cannot go on."""
-
     exit_code = 4
 
 

@@ -39,7 +39,6 @@ def score_split(model: nn.Module, loader: DataLoader, device: torch.device, amp_
 
 
 def scores_of(outputs: Outputs, metrics: Mapping[str, Any]) -> Scores:
-    """What one pass found."""
     return Scores({name: float(metrics[name]) for name in SCALARS}, metrics["confusion"], outputs)
 
 

@@ -268,7 +268,6 @@ def training_loss(job: Job) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def slices(job: Job) -> Slices:
-    """How each step's images are cut."""
     sampler = batch_sampler(job.data.dataloaders["train"])
     n, batch_size, steps = sampler.length, sampler.batch_size, job.steps_per_epoch
 
@@ -289,7 +288,6 @@ def training_forward(job: Job) -> nn.Module:
 
 
 def trainer_of(job: Job) -> Engine:
-    """The engine that takes this job's steps."""
     train = job.config.train
     alphas = (train.mixup or 0.0, train.cutmix or 0.0)
     mix = BatchMix(len(job.data.class_names), *alphas) if any(alphas) else None

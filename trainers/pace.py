@@ -157,7 +157,6 @@ def operations(job: Job) -> float:
 
 
 def forecast(pace: Pace, epochs: float, *, device: str) -> Iterator[str]:
-    """The lines to say."""
     seconds = pace.seconds(epochs)
     if seconds >= SHORT:
         parts = f"a step takes {pace.step:.3g} s, an epoch {console.duration(pace.epoch)} with its validation"

@@ -23,7 +23,6 @@ OBEYED = {
 
 
 def refuse_other_options(asked: RunConfig, resolved: RunConfig) -> None:
-    """Say which options need the Ignite loop."""
     by_default = {name: getattr(resolved.train, name) for name in ("mixup", "cutmix", "amp")}
     options, default = vars(asked.train) | by_default, vars(TrainConfig())
     off = (0, "off")

@@ -146,7 +146,6 @@ def better(later: RunResult, earlier: RunResult, *, favoured: bool) -> bool:
 
 
 def trial(config: RunConfig, candidate: Candidate) -> Job:
-    """The job of a candidate, to be measured."""
     filled = filled_in(config, candidate.options)
     return prepare(replace(filled, train=replace(filled.train, epochs=1)))
 

@@ -57,7 +57,6 @@ def refuse_beside_a_teacher(config: RunConfig) -> None:
 
 
 def open_teacher(config: RunConfig) -> Teacher:
-    """The teacher that the options name."""
     name, size, kind = str(config.train.teacher), config.train.teacher_size, config.train.teacher_target
     path = Path(name).expanduser()
     if path.suffix == ".onnx":

@@ -92,7 +92,6 @@ def with_best_weights(config: RunConfig) -> RunConfig:
 
 
 def table(rows: list[Ranked]) -> list[str]:
-    """The ranking, to read."""
     cells = [
         (
             "", row.name, f"{row.accuracy:.1%}", f"{row.low:.1%} to {row.high:.1%}", f"{row.squared_error:.3f}",
@@ -134,7 +133,6 @@ def _prepared(config: RunConfig, previous: Job | None) -> Job:
 
 
 def _probe(config: RunConfig, model: ModelConfig) -> RunConfig:
-    """The linear probe of `model` on the images of `config`."""
     model = dataclasses.replace(model, trainable="head")
     data = dataclasses.replace(config.data, augment="none")
     train = dataclasses.replace(config.train, cache_features="on", mixup=0.0, cutmix=0.0)

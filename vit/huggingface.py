@@ -158,7 +158,6 @@ def _load(config: ModelConfig, settings: Any) -> Any:
 
 
 def _classifies(settings: Any) -> bool:
-    """Whether the library has an image classifier of this kind."""
     known = _transformers().models.auto.modeling_auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING
     return type(settings) in known
 
