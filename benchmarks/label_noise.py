@@ -11,7 +11,7 @@ chosen once for a set, with the right labels. Written after every case: an inter
 - area: under the curve of that order, planted against not.
 - flagged, found: how many suspects there are, and which share of the planted ones is among them.
 - test: accuracy of logistic regression on the same features, learnt from the right labels, from the noisy ones, and
-  from these without what `clean` proposes to drop.
+  from these without what `clean` proposes to drop; each with the penalty that its own labels suggest.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import numpy as np
 from sklearn.metrics import confusion_matrix, roc_auc_score
 
 from benchmarks.environment import RESULTS, describe
-from comparison.clean import Judged, samples_of, suspects_of
+from comparison.clean import Judged, judge_features, samples_of, suspects_of
 from datasets.checking.copies import groups_of_copies
 from datasets.config import DataConfig
 from datasets.suspects import DROP
@@ -51,14 +51,12 @@ def planted(truth: np.ndarray, pool: np.ndarray, rate: float, seed: int, likely:
     return labels
 
 
-def case(judged: Judged, truth: np.ndarray) -> dict[str, Any]:
-    """Judge the set as it is labelled, against the true labels."""
+def case(noisy: Judged, truth: np.ndarray, penalty_right: float) -> dict[str, Any]:
+    """Judge the set as it is labelled, against the true labels, for which this penalty is the best."""
     start = time.perf_counter()
-    labels, learns, features = judged.labels, ~judged.in_test, judged.features
-    assert features is not None
-    fold = fold_of_each(labels, judged.groups, folds=5)
-    probabilities, penalty = out_of_fold(features, labels, fold, learns)
-    judged = Judged(judged.samples, judged.rows, judged.groups, probabilities, features, penalty)
+    assert noisy.features is not None
+    judged = judge_features(noisy.samples, noisy.rows, noisy.groups, noisy.features, folds=5)
+    labels, learns, features, probabilities = judged.labels, ~judged.in_test, noisy.features, judged.probabilities
     suspects = suspects_of(judged, test=False)
     seconds = time.perf_counter() - start
     wrong = (labels != truth)[learns]
@@ -68,18 +66,18 @@ def case(judged: Judged, truth: np.ndarray) -> dict[str, Any]:
     dropped = np.isin(paths, [suspect.path for suspect in suspects if suspect.decision == DROP])
     right = (probabilities.argmax(axis=1) == truth)[learns].mean()
 
-    def tested(rows: np.ndarray, given: np.ndarray) -> float:
+    def tested(rows: np.ndarray, given: np.ndarray, penalty: float) -> float:
         model = fitted(features[rows], given[rows], penalty)
         return float((model.predict(features[judged.in_test]) == truth[judged.in_test]).mean())
 
     count = int(wrong.sum())
     return {
-        "planted": count, "flagged": int(flagged.sum()), "penalty": penalty, "accuracy": float(right),
+        "planted": count, "flagged": int(flagged.sum()), "penalties": judged.penalties, "accuracy": float(right),
         "precision": float(wrong[np.argsort(-doubt, kind="stable")[:count]].mean()) if count else None,
         "area": float(roc_auc_score(wrong, doubt)) if count else None,
         "found": float((flagged[learns] & wrong).sum() / count) if count else None,
-        "test_right": tested(learns, truth), "test_noisy": tested(learns, labels),
-        "test_cleaned": tested(learns & ~dropped, labels), "seconds": round(seconds, 1),
+        "test_right": tested(learns, truth, penalty_right), "test_noisy": tested(learns, labels, judged.penalties[0]),
+        "test_cleaned": tested(learns & ~dropped, labels, judged.penalties[1]), "seconds": round(seconds, 1),
     }  # fmt: skip
 
 
@@ -93,18 +91,20 @@ def cases_of(name: str, source: str, options: argparse.Namespace) -> dict[str, A
     judged = Judged(samples, rows, groups, np.empty((0, 0)), features)
     truth, pool = judged.labels, np.flatnonzero(~judged.in_test)
     fold = fold_of_each(truth, groups, folds=5)
-    said = out_of_fold(features, truth, fold, ~judged.in_test)[0].argmax(axis=1)[pool]
-    confusion = confusion_matrix(truth[pool], said)
+    said, penalty_right = out_of_fold(features, truth, fold, ~judged.in_test)
+    confusion = confusion_matrix(truth[pool], said.argmax(axis=1)[pool])
     np.fill_diagonal(confusion, -1)
     result = {"images": len(pool), "test_images": len(rows) - len(pool), "classes": len(samples.class_names),
               "features": features.shape[1], "seconds_for_features": round(seconds, 1),
-              "untouched": case(judged, truth), "cases": []}  # fmt: skip
+              "untouched": case(judged, truth, penalty_right), "cases": []}  # fmt: skip
     for seed in range(options.seeds):
         for kind, rate in CASES:
             labels = planted(truth, pool, rate, seed, None if kind == "random" else confusion.argmax(axis=1))
             noisy = samples.labels.copy()
             noisy[rows] = labels
-            row = case(Judged(samples.replace(labels=noisy), rows, groups, np.empty((0, 0)), features), truth)
+            row = case(
+                Judged(samples.replace(labels=noisy), rows, groups, np.empty((0, 0)), features), truth, penalty_right
+            )
             result["cases"].append({"noise": kind, "rate": rate, "seed": seed, **row})
             print(name, result["cases"][-1], flush=True)
             write(name, result)

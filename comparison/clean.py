@@ -21,7 +21,7 @@ from datasets.loaders import split_samples
 from datasets.suspects import DROP, KEEP, Suspect, picture_of
 from figures.results import UNKNOWN, WRONG
 from figures.sheets import DIM, Tile, png, sheet, tile_picture
-from inference.label_issues import COPY, OUTLIER, WRONG_LABEL, label_issues
+from inference.label_issues import COPY, OUTLIER, WRONG_LABEL, issues_found, label_issues
 from trainers.config import RunConfig
 from trainers.console import say
 from trainers.errors import ConfigError
@@ -47,8 +47,8 @@ class Judged:
     probabilities: NDArray[np.float64]
     """(N, C)"""
     features: NDArray[np.float32] | None = None
-    penalty: float = 0.0
-    """Of the models on the features."""
+    penalties: tuple[float, float] = (0.0, 0.0)
+    """Of the models on the features: of all images, and of those not doubted in the first round."""
 
     @property
     def labels(self) -> NDArray[np.int64]:
@@ -71,16 +71,26 @@ def samples_of(data: DataConfig) -> Samples:
 
 
 def judge_set(config: RunConfig, *, folds: int, minutes: float | None) -> Judged:
-    """By logistic regression on the frozen features of the best weights at hand, in folds that keep copies together.
-    Test images are judged, and never learnt from."""
+    """By the frozen features of the best weights at hand."""
     images = int((samples_of(config.data).splits >= 0).sum())
     seconds = 60 * minutes if minutes else max(LEAST_SECONDS, SECONDS_PER_IMAGE * images)
     samples, rows, features = features_of_set(config, images=images, seconds=seconds)
     groups = groups_of_copies(samples, rows, workers=os.cpu_count() or 1)
-    labels = samples.labels[rows].astype(np.int64)
+    return judge_features(samples, rows, groups, features, folds=folds)
+
+
+def judge_features(
+    samples: Samples, rows: NDArray[np.int64], groups: NDArray[np.int64], features: NDArray[np.float32], *, folds: int
+) -> Judged:
+    """By logistic regression on the features of N images (N, D), in folds that keep copies together, and once more
+    without what cleanlab doubts then. Test images are judged, and never learnt from."""
+    labels, learns = samples.labels[rows].astype(np.int64), samples.splits[rows] != TEST
     fold = fold_of_each(labels, groups, folds=folds)
-    probabilities, penalty = out_of_fold(features, labels, fold, learns=samples.splits[rows] != TEST)
-    return Judged(samples, rows, groups, probabilities, features, penalty)
+    first, penalty = out_of_fold(features, labels, fold, learns)
+    trusted = learns.copy()
+    trusted[learns] = ~issues_found(labels[learns], first[learns])
+    probabilities, weaker = out_of_fold(features, labels, fold, trusted)
+    return Judged(samples, rows, groups, probabilities, features, (penalty, weaker))
 
 
 def judge_folds(run_dir: Path, config: RunConfig) -> Judged:
@@ -147,8 +157,8 @@ def worth(judged: Judged, suspects: Sequence[Suspect]) -> PairedDifference | Non
     kept = learnt & np.array([judged.samples.paths[row] not in dropped for row in judged.rows])
     labels, test = judged.labels, judged.in_test
     before, after = (
-        fitted(judged.features[rows], labels[rows], judged.penalty).predict(judged.features[test]) == labels[test]
-        for rows in (learnt, kept)
+        fitted(judged.features[rows], labels[rows], penalty).predict(judged.features[test]) == labels[test]
+        for rows, penalty in zip((learnt, kept), judged.penalties, strict=True)
     )
     return paired_difference(after[None], before[None])
 

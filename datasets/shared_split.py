@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
-from datasets.bundle import Samples
-from datasets.checking.check import check
+import numpy as np
+
+from datasets.bundle import SPLITS, Samples
+from datasets.checking.copies import groups_of_copies
 from datasets.config import DataConfig
 from datasets.loaders import split_samples
-from datasets.sources.reading import Reading
 from datasets.splits import hold_out_half_of_val, require_complete
 
 SEARCHED_UP_TO = 20_000
@@ -45,14 +46,9 @@ def shared_split(config: DataConfig) -> SharedSplit:
 
 def copies_of_training_images(samples: Samples) -> list[str] | None:
     """Test images that are, exactly or nearly, training images too: their paths. None: too many to look for."""
-    if int((samples.splits >= 0).sum()) > SEARCHED_UP_TO:
+    rows = np.flatnonzero(samples.splits >= 0)
+    if len(rows) > SEARCHED_UP_TO:
         return None
-    report = check(Reading.of(samples))
-    split_of = {picture.path: picture.split for picture in report.pictures}
-    copies = set()
-    for finding in report.findings:
-        if finding.kind.endswith("duplicate_across_splits"):
-            splits = {split_of[path]: path for path in (finding.path, finding.other)}
-            if splits.keys() == {"train", "test"}:
-                copies.add(splits["test"])
-    return sorted(copies)
+    groups, splits = groups_of_copies(samples, rows, workers=0), samples.splits[rows]
+    learnt = np.isin(groups, groups[splits == SPLITS.index("train")])
+    return sorted(samples.paths[row] for row in rows[learnt & (splits == SPLITS.index("test"))])

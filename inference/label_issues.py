@@ -55,18 +55,21 @@ def label_issues(
 
 
 def wrong_labels(labels: NDArray[np.int64], probabilities: NDArray[np.float64]) -> Iterator[Issue]:
-    """What cleanlab finds, in its order."""
-    if len(np.unique(labels)) < 2:
-        return
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="May not flag all label issues")
-        ranked = cleanlab_filter().find_label_issues(
-            labels, probabilities, return_indices_ranked_by="self_confidence", n_jobs=1
-        )
-    for image in ranked.tolist():
+    """Of as many as cleanlab says are wrong, those with the least probability of their label, which is not the most
+    probable class."""
+    order = {"filter_by": "low_self_confidence", "return_indices_ranked_by": "self_confidence"}
+    for image in issues_found(labels, probabilities, **order).tolist():
         suggested, label = int(probabilities[image].argmax()), labels[image]
         of_label, of_both = probabilities[image, label], probabilities[image, [label, suggested]].sum()
-        yield Issue(image, TWO if of_label >= SECOND and of_both >= BOTH else WRONG_LABEL, suggested)
+        if suggested != label:
+            yield Issue(image, TWO if of_label >= SECOND and of_both >= BOTH else WRONG_LABEL, suggested)
+
+
+def issues_found(labels: NDArray[np.int64], probabilities: NDArray[np.float64], **options: str) -> NDArray[Any]:
+    """What cleanlab's find_label_issues returns: by default bool (N,)."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="May not flag all label issues")
+        return cleanlab_filter().find_label_issues(labels, probabilities, n_jobs=1, **options)
 
 
 def copies(labels: NDArray[np.int64], probabilities: NDArray[np.float64], groups: NDArray[np.int64]) -> Iterator[Issue]:

@@ -20,6 +20,7 @@ from headless_browser import Browser, find_browser
 from PIL import Image
 from small_run import call
 
+from comparison.clean import judge_features
 from datasets import DataConfig
 from datasets.bundle import SPLITS, PathTable, Samples
 from datasets.errors import DataError
@@ -51,17 +52,23 @@ def blobs(count=300, classes=3, dimensions=8, wrong=0):
 
 def judged(wrong=0):
     features, labels = blobs(wrong=wrong)
-    folds = fold_of_each(labels, np.arange(len(labels)), folds=5)
-    return features, labels, out_of_fold(features, labels, folds, np.ones(len(labels), bool))[0]
+    paths, places = PathTable(map(str, range(len(labels)))), np.arange(len(labels))
+    samples = Samples("blobs", ("a", "b", "c"), paths, labels.astype(np.int32), np.zeros(len(labels), np.int8))
+    return features, labels, judge_features(samples, places, places, features, folds=5).probabilities
 
 
-def test_wrong_labels_are_those_that_cleanlab_finds_in_its_order():
+def test_wrong_labels_are_those_that_cleanlab_finds_in_its_order_in_a_second_round_without_those_of_the_first():
     from cleanlab.filter import find_label_issues
 
-    _, labels, probabilities = judged(wrong=15)
+    features, labels, probabilities = judged(wrong=15)
+    folds = fold_of_each(labels, np.arange(len(labels)), folds=5)
+    first = find_label_issues(labels, out_of_fold(features, labels, folds, np.ones(len(labels), bool))[0], n_jobs=1)
+    assert first.sum() > 10
+    assert (probabilities == out_of_fold(features, labels, folds, ~first)[0]).all()
     issues = label_issues(labels, probabilities, np.arange(len(labels)))
     ours = [issue.image for issue in issues]
-    assert ours == find_label_issues(labels, probabilities, return_indices_ranked_by="self_confidence").tolist()
+    order = {"filter_by": "low_self_confidence", "return_indices_ranked_by": "self_confidence"}
+    assert ours == find_label_issues(labels, probabilities, **order).tolist()
     assert set(range(15)) <= set(ours)
     assert [issue.suggested for issue in issues] == probabilities[ours].argmax(axis=1).tolist()
 
@@ -79,7 +86,8 @@ def test_each_image_is_left_out_once_with_all_its_copies_and_each_class_is_sprea
         fold_of_each(np.array([0, 0, 1]), np.array([0, 0, 1]), folds=5)
 
 
-def test_no_label_of_an_image_s_own_fold_and_of_no_test_image_changes_its_probabilities():
+def test_no_label_of_an_image_s_own_fold_and_of_no_test_image_changes_its_probabilities(monkeypatch):
+    monkeypatch.setattr("trainers.out_of_fold.PENALTIES", (0.1,))  # all labels choose it
     features, labels = blobs()
     folds = fold_of_each(labels, np.arange(len(labels)), folds=5)
     learns = np.arange(len(labels)) % 7 != 0

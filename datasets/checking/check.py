@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from datasets.bundle import LEFT_OUT, Samples
-from datasets.checking.inspection import Inspection, inspect_all, wrong_extension
-from datasets.checking.near_duplicates import LEAST_SIDE, THUMBNAIL_SIZE, near_duplicates
+from datasets.checking.copies import inspections, near_copies
+from datasets.checking.inspection import Inspection, wrong_extension
+from datasets.checking.near_duplicates import LEAST_SIDE
 from datasets.config import DATASETS, USUAL_COLUMNS, Columns, DataConfig
 from datasets.sources.archives import is_archive
 from datasets.sources.image_folder import read_image_folder
@@ -103,13 +103,11 @@ def check(reading: Reading, *, workers: int = 0) -> CheckReport:
     """Inspect every picture that is not left out, and compare them all."""
     samples = reading.samples
     rows, pictures = _pictures(samples)
-    stream = inspect_all(samples, rows, workers=workers)
-    inspections = list(tqdm(stream, desc="check", total=len(rows), unit="image", disable=None, leave=False))
-    findings = reading.problems + _own_findings(pictures, inspections)
-    unique = _first_of_each(pictures, inspections, findings)
-    compared = [k for k in unique if min(inspections[k].width, inspections[k].height) >= LEAST_SIDE]
-    findings += _near_findings([pictures[k] for k in compared], [inspections[k] for k in compared])
-    return CheckReport(reading, tuple(pictures), _ordered(findings), len(unique) - len(compared))
+    seen = inspections(samples, rows, workers=workers)
+    findings = reading.problems + _own_findings(pictures, seen)
+    *near, too_small = near_copies(seen, _first_of_each(pictures, seen, findings))
+    findings += _near_findings(pictures, *near)
+    return CheckReport(reading, tuple(pictures), _ordered(findings), too_small)
 
 
 def _pictures(samples: Samples) -> tuple[list[int], list[Picture]]:
@@ -133,10 +131,10 @@ def _ordered(findings: list[Problem]) -> tuple[Problem, ...]:
     )
 
 
-def _own_findings(pictures: Sequence[Picture], inspections: Sequence[Inspection]) -> list[Problem]:
+def _own_findings(pictures: Sequence[Picture], inspected: Sequence[Inspection]) -> list[Problem]:
     """What is wrong with each picture by itself."""
     findings = []
-    for picture, seen in zip(pictures, inspections, strict=True):
+    for picture, seen in zip(pictures, inspected, strict=True):
         if seen.fault:
             findings.append(picture.problem(seen.fault, seen.detail))
             continue
@@ -147,12 +145,10 @@ def _own_findings(pictures: Sequence[Picture], inspections: Sequence[Inspection]
     return findings
 
 
-def _first_of_each(
-    pictures: Sequence[Picture], inspections: Sequence[Inspection], findings: list[Problem]
-) -> list[int]:
+def _first_of_each(pictures: Sequence[Picture], inspected: Sequence[Inspection], findings: list[Problem]) -> list[int]:
     """Indices of the readable pictures, each content once; reports the copies to `findings`."""
     groups: dict[bytes, list[int]] = defaultdict(list)
-    for index, seen in enumerate(inspections):
+    for index, seen in enumerate(inspected):
         if not seen.fault:
             groups[seen.digest].append(index)
     for group in groups.values():
@@ -166,11 +162,11 @@ def _first_of_each(
     return [group[0] for group in groups.values()]
 
 
-def _near_findings(pictures: Sequence[Picture], inspections: Sequence[Inspection]) -> list[Problem]:
+def _near_findings(
+    pictures: Sequence[Picture], pairs: np.ndarray, correlation: np.ndarray, mirrored: np.ndarray
+) -> list[Problem]:
     """One finding per picture and kind, with the most similar earlier picture as the other one."""
-    raw = b"".join(seen.thumbnail for seen in inspections)
-    thumbnails = np.frombuffer(raw, np.uint8).reshape(-1, THUMBNAIL_SIZE, THUMBNAIL_SIZE)
-    (left, right), correlation, mirrored = near_duplicates(thumbnails)
+    left, right = pairs
     best: dict[tuple[str, int], Problem] = {}
     for k in np.argsort(-correlation, kind="stable"):
         other, picture = pictures[left[k]], pictures[right[k]]  # left < right: the earlier split first
