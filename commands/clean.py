@@ -82,39 +82,33 @@ class Options:
 def main(options: Options) -> int:
     """Look for suspects where no list of them is there, write the table that their decisions make, and review them."""
     from comparison.clean import samples_of
-    from datasets.suspects import read_suspects, write_cleaned
+    from datasets.suspects import read_suspects, write_cleaned, write_suspects
     from inference.label_issues import cleanlab_filter
+    from inference.review import Review
 
     table, config = options.folder / "suspects.csv", options.config()
+
+    def save(decided: list[Suspect]) -> None:
+        write_suspects(table, decided)
+        write_cleaned(options.folder / "cleaned.csv", samples, decided)
+
     if table.is_file():
-        samples = samples_of(config.data)
         print(f"{table} is there: its decisions count; remove it to look anew")
+        samples = samples_of(config.data)
+        suspects = read_suspects(table, samples)
     else:
         cleanlab_filter()  # where it is missing, that is said now
-        samples = look(options, config, table)
-    suspects = read_suspects(table, samples)
-    write_cleaned(options.folder / "cleaned.csv", samples, suspects)
+        samples, suspects = look(options, config)
+    save(suspects)
     print("\n".join(lines(options, config.data, samples, suspects)))
     if options.review:
-        review(options, samples, suspects)
+        with Review(samples, suspects, save, port=options.port) as server:
+            server.serve_until_interrupted(f"{'review':>9}  on {server.url}  (Ctrl-C ends it)")
     return 0
 
 
-def review(options: Options, samples: Samples, suspects: list[Suspect]) -> None:
-    """Serve the page until Ctrl-C; after each decision both tables say the same."""
-    from datasets.suspects import write_cleaned, write_suspects
-    from inference.review import Review
-
-    def save(decided: list[Suspect]) -> None:
-        write_suspects(options.folder / "suspects.csv", decided)
-        write_cleaned(options.folder / "cleaned.csv", samples, decided)
-
-    with Review(samples, suspects, save, port=options.port) as server:
-        server.serve_until_interrupted(f"{'review':>9}  on {server.url}  (Ctrl-C ends it)")
-
-
-def look(options: Options, config: RunConfig, table: Path) -> Samples:
-    """Judge all images, write what is doubtful, and say how many."""
+def look(options: Options, config: RunConfig) -> tuple[Samples, list[Suspect]]:
+    """Judge all images, and say how good the judges are and what is doubtful among the test images."""
     from comparison import clean
     from datasets.suspects import write_suspects
 
@@ -134,8 +128,7 @@ def look(options: Options, config: RunConfig, table: Path) -> Samples:
     if gained is not None:
         by = f"{100 * gained.mean:+.1f} points ({100 * gained.low:.1f} to {100 * gained.high:.1f})"
         print(f"learning without what is to be dropped changes the accuracy on {gained.images:,} test images by {by}")
-    write_suspects(table, suspects)  # last: where it is, all is
-    return judged.samples
+    return judged.samples, suspects
 
 
 def lines(options: Options, data: DataConfig, samples: Samples, suspects: Sequence[Suspect]) -> Iterator[str]:
