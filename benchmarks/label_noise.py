@@ -1,6 +1,7 @@
 """How many planted wrong labels does `clean` find, and what is it worth to train without what it suspects?
 
-    python -m benchmarks.label_noise --data NAME=FOLDER [...] [--seeds 3] [--minutes 10] [--weights-left-out W]
+    python -m benchmarks.label_noise --data NAME=FOLDER [...] [--seeds 3] [--splits 1] [--minutes 10]
+        [--weights-left-out W]
 
 Each FOLDER is a built-in set's name, or has train/ and test/ with a folder for each class. Of the images outside the
 test split 5 and 10 % get a wrong label: any other one (random), or the class that models of the right labels most often
@@ -20,15 +21,18 @@ import argparse
 import json
 import os
 import time
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
 from sklearn.metrics import confusion_matrix, roc_auc_score
 
 from benchmarks.environment import RESULTS, describe
-from comparison.clean import Judged, judge_features, samples_of, suspects_of
+from comparison.clean import TEST, Judged, judge_features, samples_of, suspects_of
+from datasets.bundle import Samples
 from datasets.checking.copies import groups_of_copies
 from datasets.config import DataConfig
 from datasets.suspects import DROP
@@ -38,6 +42,8 @@ from trainers.out_of_fold import features_of_set, fitted, fold_of_each, out_of_f
 from vit.at_hand import at_hand
 
 CASES = [(kind, rate) for kind in ("random", "similar") for rate in (0.05, 0.10)]
+
+EMPTY = np.empty((0, 0))
 
 COLUMNS = ("accuracy", "precision", "area", "found", "flagged", "test_right", "test_noisy", "test_cleaned")
 
@@ -87,28 +93,34 @@ def cases_of(name: str, source: str, options: argparse.Namespace) -> dict[str, A
     start = time.perf_counter()
     samples, rows, features = features_of_set(config, images=images, seconds=60 * options.minutes)
     groups = groups_of_copies(samples, rows, workers=os.cpu_count() or 1)
-    seconds = time.perf_counter() - start
-    judged = Judged(samples, rows, groups, np.empty((0, 0)), features)
-    truth, pool = judged.labels, np.flatnonzero(~judged.in_test)
-    fold = fold_of_each(truth, groups, folds=5)
-    said, penalty_right = out_of_fold(features, truth, fold, ~judged.in_test)
-    confusion = confusion_matrix(truth[pool], said.argmax(axis=1)[pool])
-    np.fill_diagonal(confusion, -1)
-    result = {"images": len(pool), "test_images": len(rows) - len(pool), "classes": len(samples.class_names),
-              "features": features.shape[1], "seconds_for_features": round(seconds, 1),
-              "untouched": case(judged, truth, penalty_right), "cases": []}  # fmt: skip
-    for seed in range(options.seeds):
-        for kind, rate in CASES:
+    truth, seconds = samples.labels[rows].astype(np.int64), round(time.perf_counter() - start, 1)
+    result = {"images": len(rows), "classes": len(samples.class_names), "features": features.shape[1],
+              "seconds_for_features": seconds, "untouched": [], "cases": []}  # fmt: skip
+    for split in range(options.splits):
+        own = Judged(samples.replace(splits=splits_of(samples, rows, groups, split)), rows, groups, EMPTY, features)
+        pool, fold = np.flatnonzero(~own.in_test), fold_of_each(truth, groups, folds=5)
+        said, penalty = out_of_fold(features, truth, fold, ~own.in_test)
+        confusion = confusion_matrix(truth[pool], said.argmax(axis=1)[pool])
+        np.fill_diagonal(confusion, -1)
+        result["untouched"].append({"split": split, "test_images": len(rows) - len(pool), **case(own, truth, penalty)})
+        for seed, (kind, rate) in product(range(options.seeds), CASES):
             labels = planted(truth, pool, rate, seed, None if kind == "random" else confusion.argmax(axis=1))
             noisy = samples.labels.copy()
             noisy[rows] = labels
-            row = case(
-                Judged(samples.replace(labels=noisy), rows, groups, np.empty((0, 0)), features), truth, penalty_right
-            )
-            result["cases"].append({"noise": kind, "rate": rate, "seed": seed, **row})
+            row = case(replace(own, samples=own.samples.replace(labels=noisy)), truth, penalty)
+            result["cases"].append({"split": split, "noise": kind, "rate": rate, "seed": seed, **row})
             print(name, result["cases"][-1], flush=True)
             write(name, result)
     return result
+
+
+def splits_of(samples: Samples, rows: np.ndarray, groups: np.ndarray, split: int) -> np.ndarray:
+    """The split of the set, and then such as have another fifth of its images as test images, copies together."""
+    if split == 0:
+        return samples.splits
+    splits, fold = samples.splits.copy(), fold_of_each(samples.labels[rows].astype(np.int64), groups, folds=5)
+    splits[rows] = np.where(fold == split, TEST, 0)
+    return splits
 
 
 def write(name: str, result: dict[str, Any]) -> None:
@@ -120,14 +132,19 @@ def write(name: str, result: dict[str, Any]) -> None:
 
 
 def table(sets: dict[str, Any]) -> None:
-    """Rows for docs/clean.md: means over the seeds, and their range."""
+    """Rows for docs/clean.md: means over the cases, and their range; of the test, what noise costs and what is won back
+    in points with its standard error over the cases."""
     for name, result in sets.items():
         for kind, rate in CASES:
             rows = [row for row in result["cases"] if (row["noise"], row["rate"]) == (kind, rate)]
-            cells = [f"{name}", f"{kind} {rate:.0%}"]
+            cells = [name, kind, f"{rate:.0%}", f"n={len(rows)}"]
             for column in COLUMNS:
                 values = [row[column] for row in rows]
-                cells.append(f"{mean(values):.3f} ({min(values):.3f} to {max(values):.3f})")
+                cells.append(f"{column} {mean(values):.3f} ({min(values):.3f} to {max(values):.3f})")
+            for text, more, less in (("cost", "right", "noisy"), ("won back", "cleaned", "noisy")):
+                values = [100 * (row[f"test_{more}"] - row[f"test_{less}"]) for row in rows]
+                error = stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
+                cells.append(f"{text} {mean(values):.2f} ±{error:.2f}")
             print("| " + " | ".join(cells) + " |")
 
 
@@ -136,6 +153,7 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", default=["digits=digits"])
     parser.add_argument("--data-root", type=Path, default=Path("data"))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--splits", type=int, default=1, help="test splits: the set's own, and others of a fifth")
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--weights-left-out", default="", help="weights that have learnt from the very images")
     options = parser.parse_args()
