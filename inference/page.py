@@ -11,6 +11,7 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,21 +24,25 @@ from torch.nn import functional as F
 from datasets.images import from_array, read_image, to_array
 from datasets.loaders import build_dataloaders
 from datasets.sampling import evenly
+from datasets.text import counted
 from datasets.transforms import Pipeline
 from figures.thumbnails import thumbnail
+from inference.changes import changes_of, said_of
 from inference.classifier import Classifier
 from inference.images import ImageFile
 from inference.moments import Moment, moments_of
+from trainers.console import say
 from trainers.run_directory import as_data, read_run_config
 from vit.attention_maps import head_map, maps_of, pools_patches, relevance
+from vit.low_rank import merged_state
 from vit.model import VisionTransformer
-from vit.residual_stream import logit_lens, position_embeddings, residual_stream
+from vit.residual_stream import entering, logit_lens, position_embeddings, residual_stream
 
 SHOWN = 8  # pictures, where none are named
 MOST_CLASSES = 10  # of those a picture shows: its label, and the ones that the best weights find likeliest
 EVERY_HEAD = 2_500_000  # bytes of attention up to which each head's is kept; else the mean over heads, and what is read
 MOST = 5_500_000  # bytes of attention in all, before they are packed: more pictures are left out
-COMPUTED = 1_500_000  # parameters of the largest model that the page itself can run
+COMPUTED = 1_000_000  # parameters of the largest model that the page itself can run: 2.5 MB in it
 FILES = Path(__file__).with_name("page_files")
 
 
@@ -73,8 +78,8 @@ def named_pictures(files: Iterable[ImageFile]) -> Iterator[Picture]:
 
 
 def page_of(classifiers: Sequence[Classifier], pictures: Sequence[Picture], *, computes: bool = True) -> str:
-    """The whole document; `computes`: with the weights of small models, so that it can try a change. Raises ValueError:
-    no attention weights, or tokens that are not one class token and a square grid."""
+    """The whole document; `computes`: with the weights of small models, so that it can try any change, and not only a
+    few. Raises ValueError: no attention weights, or tokens that are not one class token and a square grid."""
     moments = [moments_of(classifier) for classifier in classifiers]
     shapes = [shape_of(classifier, pictures[0]) for classifier in classifiers]
     sizes = [attention_sizes(shape) for shape in shapes]
@@ -90,7 +95,7 @@ def page_of(classifiers: Sequence[Classifier], pictures: Sequence[Picture], *, c
                 "name": name,
                 "shape": shape,
                 **numbers_of(classifier, of, shown, every_head=every_head),
-                "weights": weights_of(classifier, shown) if computes else None,
+                **changes_numbers(classifier, shown, shape, computes=computes),
             }
             for name, classifier, shape, of in zip(names_of(classifiers), classifiers, shapes, moments, strict=True)
         ],
@@ -179,7 +184,7 @@ def look(model: nn.Module, image: Tensor, classes: list[int], *, every_head: boo
     with torch.no_grad():
         lens = logit_lens(model, image, stream)[:, 0].float()  # (L + 1, classes)
     _, spoke = relevance(model, image)
-    attention, patches = torch.cat(maps.attention), patch_embeddings(model, stream)  # (L, H, T, T), (N, D)
+    attention = torch.cat(maps.attention)  # (L, H, T, T)
     arrays = {"rollout": shares(maps.rollout[0]), "relevance": shares(head_map(model, spoke)[0])}
     if every_head:
         arrays["attention"] = shares(attention)
@@ -187,17 +192,10 @@ def look(model: nn.Module, image: Tensor, classes: list[int], *, every_head: boo
         read = attention[:, :, 1:].mean(dim=2) if pools_patches(model) else attention[:, :, 0]
         arrays |= {"attention": shares(attention.mean(dim=1, keepdim=True)), "read": shares(read)}
     return arrays | {
-        "content": cosines(patches),
+        "content": cosines(entering(model, stream[0])[1][0]),
         "norms": torch.cat(stream).float().norm(dim=-1).cpu().numpy(),  # (L + 1, T)
         "lens": torch.cat([lens[:, classes], lens.logsumexp(dim=1, keepdim=True)], dim=1).cpu().numpy(),
     }
-
-
-def patch_embeddings(model: nn.Module, stream: Sequence[Tensor]) -> Tensor:
-    """The patches (N, D) of one image as they enter the model, their learnt positions taken off again."""
-    first = 1 + getattr(model, "extra_tokens", 0)
-    patches, positions = stream[0][0, first:], position_embeddings(model)
-    return patches if positions is None or len(positions) != len(patches) + 1 else patches - positions[1:]
 
 
 def shares(values: Tensor) -> np.ndarray:
@@ -211,18 +209,32 @@ def cosines(vectors: Tensor) -> np.ndarray:
     return (127.5 * ((unit @ unit.T).clamp(-1, 1) + 1)).round().byte().cpu().numpy()
 
 
-def weights_of(classifier: Classifier, pictures: Sequence[Picture]) -> dict[str, Any] | None:
-    """What the page needs to run a small ViT of this project itself; None for any other model.
+def changes_numbers(
+    classifier: Classifier, pictures: Sequence[Picture], shape: dict[str, Any], *, computes: bool
+) -> dict[str, Any]:
+    """What tries a change: the weights of a small ViT of this project; else what a few changes do, as probabilities."""
+    model, images = classifier.model, [normalised(classifier, picture.seen_by(classifier)) for picture in pictures]
+    if computes and isinstance(model, VisionTransformer) and shape["parameters"] <= COMPUTED:
+        return {"weights": weights_of(model, images), "changes": None, "effects": None}
+    changes, start = changes_of(model, images, shape), perf_counter()
+    classifier.logits(images[0])
+    seconds, count = (perf_counter() - start) * len(images) * len(changes[0]), counted(len(images), "picture")
+    say(f"trying {len(changes[0]) - 1} changes of {count}, for the page to show: about {seconds:.0f} s")
+    said = [
+        [said_of(model, image, change, shape["heads"]).softmax(dim=1)[0].numpy() for change in own]
+        for image, own in zip(images, changes, strict=True)
+    ]
+    order = [[change.order.short().numpy() for change in own] for own in changes]
+    described = [{"name": of.name, "positions": of.positions, "off": of.off} for of in changes[0]]
+    return {"weights": None, "changes": described, "effects": pack({"order": np.array(order), "said": np.array(said)})}
 
-    Its pictures begin as patch embeddings (B, N, D): however patches are made, they can be left out or change places.
-    """
-    model = classifier.model
-    if not isinstance(model, VisionTransformer) or parameters_of(model) > COMPUTED:
-        return None
-    tensors = {name: value for name, value in model.state_dict().items() if "embedding.patches" not in name}
-    with residual_stream(model) as stream, torch.no_grad():
-        model.forward_features(torch.cat([normalised(classifier, picture.seen_by(classifier)) for picture in pictures]))
-    tensors["patches"] = stream[0][:, 1:] - model.embedding.positions[:, 1:]
+
+def weights_of(model: VisionTransformer, images: Sequence[Tensor]) -> dict[str, Any]:
+    """What the page needs to run a small ViT itself. Its pictures begin as patch embeddings (B, N, D): however patches
+    are made, they can be left out or change places."""
+    tensors = {name: value for name, value in merged_state(model).items() if "embedding.patches" not in name}
+    with torch.no_grad():
+        tensors["patches"] = torch.cat([model.embedding.patches(image) for image in images])
     rows = {name: in_16_bits(value.detach().cpu()) for name, value in tensors.items()}
     arrays = {name: whole for name, (whole, _) in rows.items()}
     steps = {f"{name} steps": step for name, (_, step) in rows.items()}

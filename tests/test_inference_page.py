@@ -20,7 +20,7 @@ from ignite.engine import Engine, Events
 from small_run import call, few_digits, make_run, photo, stir
 from torchvision.models import VisionTransformer as Torchvision
 
-from inference import page
+from inference import changes, page
 from inference.classifier import Classifier, open_classifier
 from inference.moments import moments_of
 from trainers.assembly import Run
@@ -278,6 +278,42 @@ def in_javascript(change: dict) -> str:
     )
 
 
+@pytest.mark.parametrize(
+    "kind",
+    ["torchvision", *(pytest.param(kind, marks=pytest.mark.slow) for kind in sorted(MODELS.keys() - {"torchvision"}))],
+)
+def test_what_was_tried_beforehand_is_what_the_changed_model_says(kind, capsys):
+    classifier = classifier_of(kind)
+    before = {name: value.clone() for name, value in classifier.model.state_dict().items()}
+    run = data_of(page.page_of([classifier], pictures(), computes=False))["runs"][0]
+    assert all(torch.equal(value, before[name]) for name, value in classifier.model.state_dict().items())
+    assert capsys.readouterr().out.startswith("trying 18 changes of 2 pictures")
+    effects, changes = unpack(run["effects"]), run["changes"]
+    assert [change["off"] for change in changes[7:]] == [[[block, head]] for block in range(3) for head in range(4)]
+    assert [(effects["order"][0, number] < 0).sum() for number in range(7)] == [0, 2, 2, 2, 0, 0, 0]
+    for number, picture in enumerate(pictures()):
+        image, said = (
+            page.normalised(classifier, picture.seen_by(classifier)),
+            torch.from_numpy(effects["said"][number]),
+        )
+        torch.testing.assert_close(said[0], classifier.logits(image).softmax(dim=1)[0])
+        torch.testing.assert_close(said[5], said[6])  # without positions their order says nothing
+        assert len(said.unique(dim=0)) >= len(said) - 3
+        for change, order, row in zip(changes, effects["order"][number].tolist(), said, strict=True):
+            if isinstance(classifier.model, VisionTransformer):
+                places = {"order": [max(patch, 0) for patch in order]}
+                places["dropped"] = [place for place, patch in enumerate(order) if patch < 0]
+                torch.testing.assert_close(row, changed_logits(classifier.model, image, change | places).softmax(dim=0))
+
+
+def test_of_a_larger_model_whole_blocks_are_tried_and_of_the_largest_none(monkeypatch):
+    classifier, picture = classifier_of("torchvision"), pictures()[0]
+    shape, image = page.shape_of(classifier, picture), page.normalised(classifier, picture.seen_by(classifier))
+    for passes, parts_off in ((19, 12), (18, 3), (10, 3), (9, 0)):
+        monkeypatch.setattr(changes, "MOST_WORK", shape["parameters"] * shape["tokens"] * 2 * passes)
+        assert [len(own) for own in changes.changes_of(classifier.model, [image, image], shape)] == [7 + parts_off] * 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["class token", "mean", "mean_norm", "nano"])
 def test_the_pages_own_forward_pass_is_the_models(kind, browser, tmp_path):
@@ -410,6 +446,25 @@ def drive_changes(hand: Hand) -> None:
     assert hand.reads("#change .bars") == without
 
 
+def drive_tried(hand: Hand) -> None:
+    stage = "#change .stage + .caption"
+    hand.sees("#change .caption", "does not carry the weights of this model")
+    hand.sees("#change .caption", "each head off")
+    hand.sees(stage, "0 of 16 patches left out, 0 heads off: still")
+    plain = hand.reads("#change .bars")
+    hand.browser.evaluate("document.querySelector('#change select').focus()")
+    hand.key("ArrowDown", on="#change select")
+    hand.sees(stage, "2 of 16 patches left out, 0 heads off")
+    assert hand.reads("#change .bars") != plain
+    hand.click("#change .heads button[title='block 2, head 3']")
+    hand.sees(stage, "0 of 16 patches left out, 1 heads off")
+    assert hand.browser.evaluate("document.querySelector('#change select').value") == "0"
+    assert hand.browser.evaluate("document.querySelectorAll('#change .heads [aria-pressed=false]').length") == 1
+    hand.click("#change .heads button[title='block 2, head 3']")
+    hand.sees(stage, "0 heads off: still")
+    assert hand.reads("#change .bars") == plain
+
+
 @pytest.mark.slow
 def test_the_page_of_a_large_model_says_what_it_holds(browser, monkeypatch, tmp_path):
     monkeypatch.setattr(page, "EVERY_HEAD", 0)
@@ -427,5 +482,5 @@ def test_the_page_of_a_large_model_says_what_it_holds(browser, monkeypatch, tmp_
     hand.click("#attention .heads button[title='block 2, mean of the heads']")
     hand.hover("#attention .stage", 0.1, 0.1)
     hand.sees(caption, "In the mean of the heads of block 2, the patch in row 1, column 1 looks most at")
-    hand.sees("#change p:last-child", "does not carry the weights")
+    drive_tried(hand)
     assert browser.log == []

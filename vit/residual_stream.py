@@ -56,6 +56,16 @@ def position_embeddings(model: nn.Module) -> Tensor | None:
     return None
 
 
+def entering(model: nn.Module, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens (B, T, D) as they enter the first block: those before the patches, the patches (B, N, D) without their
+    learnt positions, and the positions (1 + N, D), zero where a model has none for each."""
+    first = 1 + getattr(model, "extra_tokens", 0)
+    front, patches, positions = tokens[:, :first], tokens[:, first:], position_embeddings(model)
+    if positions is None or len(positions) != patches.size(1) + 1:
+        positions = tokens.new_zeros(patches.size(1) + 1, tokens.size(2))
+    return front, patches - positions[1:], positions
+
+
 def _tokens(output: Any) -> Tensor:
     """A block returns its tokens, or a tuple that begins with them."""
     return output[0] if isinstance(output, tuple) else output

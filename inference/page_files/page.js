@@ -100,12 +100,17 @@ function attentionRow(run, block, head) {
 }
 const patchesOf = (run, row) => row.subarray(1 + run.shape.extra);
 
+// One row of an array's (B, rows, columns), of the picture at the cursor.
+function rowOf(packed, row) {
+  const {shape: [, columns], values} = part(packed);
+  return [...values.subarray(row * columns, (row + 1) * columns)];
+}
+
 // Probabilities of the picture's classes after each block: rows of (block, class), by the classes that are kept.
 function lensOf(run) {
-  const {shape: [rows, columns], values} = part(momentOf(run).lens);
-  return numbers(rows).map(row => {
-    const logits = values.subarray(row * columns, (row + 1) * columns);
-    return [...logits.subarray(0, columns - 1)].map(logit => Math.exp(logit - logits[columns - 1]));
+  return numbers(run.shape.blocks + 1).map(block => {
+    const logits = rowOf(momentOf(run).lens, block), sum = logits.pop();
+    return logits.map(logit => Math.exp(logit - sum));
   });
 }
 
@@ -310,14 +315,7 @@ const VIEWS = {
   change: {
     follows: true,
     shape: ({parameters}) => `${parameters.toLocaleString("en")} parameters`,
-    build(parent, run) {
-      if (!run.weights) {
-        element("p", {parent, text: "This file does not carry the weights of this model. Those of this project's small " +
-          "ViTs (vit_micro_2, vit_nano_8, vit_micro_4) come with python main.py explain RUN --page, and are computed here."});
-        return () => {};
-      }
-      return new Bench(parent, run).show;
-    },
+    build: (parent, run) => new Bench(parent, run).show,
   },
 };
 
@@ -406,35 +404,45 @@ function fillTable(table, header, rows) {
   }
 }
 
-// ------------------------------------------------------------------ step 7: one's own forward pass
+// ------------------------------------------------------------------ step 7: what a change does
 
-// The controls of a run's changes, and the prediction with and without them.
+// The prediction with and without a change: any, where the page has the weights; else one of those tried beforehand.
 class Bench {
   constructor(parent, run) {
     this.run = run;
     this.show = onlyFollowing => onlyFollowing ? this.stage.mark() : this.compute();
     this.before = [];  // what it says of each picture as it is
+    this.change = unchanged(run);
+    const {weights, changes, shape: {heads}} = run, most = Math.max(...(changes ?? []).map(({off}) => off.length));
+    if (changes) element("p", {parent, className: "caption", text: "This file does not carry the weights of this model. " +
+      `These changes of it were tried beforehand, one at a time${["", "; among them each head off"][most] ?? "; among them the heads of each block off"}.`});
     const pair = element("div", {className: "pair", parent}), left = element("div", {parent: pair});
-    this.stage = new Stage(left, run, "Patches to leave out", patch => this.drop(patch));
+    this.stage = new Stage(left, run, "The changed picture", weights && (patch => this.drop(patch)));
     this.stage.root.classList.add("changed");
-    const buttons = element("p", {className: "buttons", parent: left});
-    const button = (text, act) => element("button", {parent: buttons, type: "button", text}).addEventListener("click", act);
-    button("shuffle patches", () => { this.change.order = shuffled(this.run.shape.grid ** 2); this.compute(); });
-    button("put all back", () => { this.reset(); this.compute(); });
-    const label = element("label", {parent: buttons, text: " positions"});
-    this.positions = element("input", {type: "checkbox"});
-    label.prepend(this.positions);
-    this.positions.addEventListener("change", () => { this.change.positions = this.positions.checked; this.compute(); });
     const right = element("div", {parent: pair});
+    weights ? this.offerAll(left) : this.offerTried(left);
     this.bars = element("div", {parent: right, className: "bars"});
-    element("p", {parent: right, className: "caption", text: "Heads: press one to turn it off or on."});
-    this.cells = headButtons(right, run, numbers(run.shape.heads), (block, head) => this.turn(`${block},${head}`));
-    this.reset();
+    this.cells = new Map();
+    if (most === 0) return;
+    element("p", {parent: right, className: "caption", text: `Heads: press one to turn ${most === heads ? "its block's" : "it"} off or on.`});
+    this.cells = headButtons(right, run, numbers(heads), (block, head) => this.turn(`${block},${head}`));
   }
 
-  reset() {
-    this.change = unchanged(this.run);
-    this.positions.checked = true;
+  offerAll(parent) {
+    const buttons = element("p", {className: "buttons", parent});
+    const button = (text, act) => element("button", {parent: buttons, type: "button", text}).addEventListener("click", act);
+    const label = element("label", {text: " positions"}), positions = element("input", {type: "checkbox", checked: true});
+    label.prepend(positions);
+    button("shuffle patches", () => this.compute({order: shuffled(this.run.shape.grid ** 2)}));
+    button("put all back", () => { positions.checked = true; this.compute(unchanged(this.run)); });
+    buttons.append(label);
+    positions.addEventListener("change", () => this.compute({positions: positions.checked}));
+  }
+
+  offerTried(parent) {
+    this.choice = element("select", {parent: element("label", {className: "buttons", parent, text: "Change "})});
+    this.run.changes.forEach(({name, off}, value) => off.length || element("option", {parent: this.choice, text: name, value}));
+    this.choice.addEventListener("change", () => this.compute({number: Number(this.choice.value)}));
   }
 
   drop(patch) {
@@ -445,16 +453,25 @@ class Bench {
   }
 
   turn(name) {
-    if (!this.change.off.delete(name)) this.change.off.add(name);
-    this.compute();
+    const {change: {off, number}, run: {changes}} = this;
+    if (!changes) return off.delete(name) || off.add(name), this.compute();
+    const chosen = changes.findIndex(one => one.off.map(String).includes(name));
+    this.choice.value = 0;
+    this.compute({number: chosen === number ? 0 : chosen});
   }
 
-  compute() {
-    const {run, change} = this, {picture} = cursor, classes = run.classes[picture];
-    const says = one => softmax(forward(run.weights, run.shape, picture, one));
-    const before = this.before[picture] ??= says(unchanged(run)), after = says(change);
-    const order = [...classes].sort((a, b) => Math.max(before[b], after[b]) - Math.max(before[a], after[a])).slice(0, 6);
-    this.bars.replaceChildren(...order.map(index => bar(run.class_names[index], before[index], after[index])));
+  // The probability of each class.
+  predict(change) {
+    const {weights, shape, effects} = this.run;
+    return weights ? softmax(forward(weights, shape, cursor.picture, change)) : rowOf(effects.said, change.number);
+  }
+
+  compute(news) {
+    const {run} = this, change = Object.assign(this.change, news);
+    if (run.changes) Object.assign(change, tried(run, change.number));
+    const before = this.before[cursor.picture] ??= this.predict(unchanged(run)), after = this.predict(change);
+    const most = numbers(before.length).sort((a, b) => Math.max(before[b], after[b]) - Math.max(before[a], after[a]));
+    this.bars.replaceChildren(...most.slice(0, 6).map(index => bar(run.class_names[index], before[index], after[index])));
     const said = values => values.indexOf(Math.max(...values));
     const left = `${change.dropped.size} of ${change.order.length} patches left out, ${change.off.size} heads off`;
     const verdict = said(before) === said(after) ? `still ${run.class_names[said(after)]}`
@@ -465,7 +482,14 @@ class Bench {
   }
 }
 
-const unchanged = run => ({order: numbers(run.shape.grid ** 2), dropped: new Set(), off: new Set(), positions: true});
+const unchanged = ({shape: {grid}}) =>
+  ({number: 0, order: numbers(grid ** 2), dropped: new Set(), off: new Set(), positions: true});
+
+// A change that was tried beforehand, as it is of the picture at the cursor.
+function tried({changes, effects}, number) {
+  const order = rowOf(effects.order, number), dropped = numbers(order.length).filter(place => order[place] < 0);
+  return {order, dropped: new Set(dropped), off: new Set(changes[number].off.map(String))};
+}
 
 // The picture with its patches where they are now, those left out empty.
 function drawChanged({image, map}, run, {order, dropped}) {
@@ -599,7 +623,10 @@ async function start() {
   choosePicture(0);
   for (const run of RUNS) for (const moment of run.moments) Object.assign(moment, await unpack(moment.arrays));
   buildViews(Object.keys(VIEWS).filter(name => name !== "change"));
-  for (const {weights} of RUNS) if (weights) weights.tensors = inSteps(await unpack(weights.arrays));  // takes longer
+  for (const run of RUNS) {  // takes longer
+    if (run.weights) run.weights.tensors = inSteps(await unpack(run.weights.arrays));
+    else run.effects = await unpack(run.effects);
+  }
   buildViews(["change"]);
   document.body.dataset.ready = "yes";
 }
