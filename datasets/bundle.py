@@ -113,23 +113,23 @@ class PathTable(Sequence[str]):
 
     def __init__(self, paths: Iterable[str]) -> None:
         """The order is kept; paths that are made one by one are never held as strings all at once."""
-        self._characters, self._ends = bytearray(), array("q", [0])
+        self.characters, self.ends = bytearray(), array("q", [0])
         for path in paths:
-            self._characters += path.encode("utf-8", "surrogateescape")
-            self._ends.append(len(self._characters))
+            self.characters += path.encode("utf-8", "surrogateescape")
+            self.ends.append(len(self.characters))
 
     def __len__(self) -> int:
-        return len(self._ends) - 1
+        return len(self.ends) - 1
 
     def __getitem__(self, index):  # int -> str is all that is offered
         place = range(len(self))[index]
-        return self._between(self._ends[place], self._ends[place + 1])
+        return self._between(self.ends[place], self.ends[place + 1])
 
     def __iter__(self) -> Iterator[str]:
-        return starmap(self._between, pairwise(self._ends))
+        return starmap(self._between, pairwise(self.ends))
 
     def _between(self, start: int, end: int) -> str:
-        return self._characters[start:end].decode("utf-8", "surrogateescape")
+        return self.characters[start:end].decode("utf-8", "surrogateescape")
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +147,10 @@ class Samples:
     root: Path | None = None
     members: Any = None
     """Where each image lies inside a tar file; None where it is a file of its own."""
+    sizes: np.ndarray | None = None
+    """int64 (N,): bytes of each image, where they are known without asking the disk."""
+    digests: np.ndarray | None = None
+    """uint8 (N, 8): `content_digests` of a set above 1 GB, where an index knows them."""
     pixels: np.ndarray | None = None
     """uint8 (N, H, W, C) when the set is held in memory; then there are no files."""
     val_fraction: float = 0.15

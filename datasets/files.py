@@ -110,6 +110,15 @@ def is_left(aside: Path) -> bool:
     return False
 
 
+def stamp(path: str | os.PathLike[str]) -> list[int]:
+    """What changes with the names in a folder, or with a file: times in nanoseconds, number, bytes; [] of none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return []
+    return [found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size]
+
+
 @contextmanager
 def text_file(path: Path, *, errors: str = "strict") -> Iterator[TextIO]:
     """An open file that takes the place of `path` when the block ends well; UTF-8, with line ends as they are given."""

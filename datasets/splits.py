@@ -231,14 +231,22 @@ def content_digests(samples: Samples, indices: np.ndarray) -> Iterator[bytes]:
     elif samples.root is None:  # a program's own: their contents are not ours to read
         contents = (samples.paths[i].encode() for i in indices)
     else:
-        within = samples.members
-        files = (os.path.join(samples.root, samples.paths[i]) for i in indices)  # a table may name absolute ones
-        sizes = np.fromiter(map(_size, files), np.int64, len(indices)) if within is None else within.sizes[indices]
+        sizes = file_sizes(samples, indices)
         contents = (samples.file(i).read_bytes() for i in indices)
         if sizes.sum() > HASH_CONTENTS_UP_TO:
-            keys = (f"{samples.paths[i]}\0{size}" for i, size in zip(indices, sizes, strict=True))
+            if samples.digests is not None:
+                return map(bytes, samples.digests[indices])
+            keys = (f"{samples.paths[i]}\0{size}" for i, size in zip(indices.tolist(), sizes.tolist(), strict=True))
             contents = (key.encode("utf-8", "surrogateescape") for key in keys)
     return (hashlib.blake2b(content, digest_size=8).digest() for content in contents)
+
+
+def file_sizes(samples: Samples, indices: np.ndarray) -> np.ndarray:
+    """int64 (n,): bytes. Raises DataError: a file that is gone."""
+    if samples.sizes is not None:
+        return samples.sizes[indices]
+    files = (os.path.join(samples.root or "", samples.paths[i]) for i in indices)  # a table may name absolute ones
+    return np.fromiter(map(_size, files), np.int64, len(indices))
 
 
 def _size(file: str) -> int:

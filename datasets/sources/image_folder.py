@@ -8,6 +8,7 @@ import numpy as np
 
 from datasets.bundle import SPLITS, UNSPLIT, PathTable, Samples
 from datasets.errors import DataError
+from datasets.files import stamp
 from datasets.images import is_image_name
 from datasets.sources.problems import Problem
 from datasets.sources.reading import SPLIT_FOLDERS, Reading
@@ -47,9 +48,8 @@ def read_image_folder(root: Path, name: str | None = None) -> Reading:
         val_fraction=0.1 if "test" in tree.classes else 0.15,
         notes=tree.notes(),
     )
-    return Reading(
-        str(root), "class folders" if "" in tree.classes else "split folders", samples, tree.classes, tree.problems
-    )
+    form = "class folders" if "" in tree.classes else "split folders"
+    return Reading(str(root), form, samples, tree.classes, tree.problems, tree.stamps)
 
 
 def innermost(root: Path) -> Path:
@@ -75,6 +75,7 @@ class _Tree:
         self.root = root
         self.classes: dict[str, set[str]] = {}
         self.problems: list[Problem] = []
+        self.stamps = {str(root): stamp(root)}
         # One of each per class folder:
         self.labels: list[str] = []
         self.codes: list[int] = []
@@ -197,6 +198,7 @@ class _Tree:
 
     def _list(self, path: str, split: str, label: str) -> list[os.DirEntry[str]]:
         """The entries of a folder, sorted; none, and a problem, where it cannot be listed."""
+        self.stamps[str(self.root / path)] = stamp(self.root / path)
         try:
             return _entries(self.root / path)
         except OSError as error:

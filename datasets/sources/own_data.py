@@ -4,6 +4,7 @@ import hashlib
 import os
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from datasets.config import DATASETS, USUAL_COLUMNS, Columns, data_name
@@ -12,6 +13,7 @@ from datasets.images import is_image_name
 from datasets.sources.archives import is_archive, unpack
 from datasets.sources.csv_table import TABLE_SUFFIXES, is_sample_table, read_table
 from datasets.sources.image_folder import innermost, list_folder, read_image_folder
+from datasets.sources.index import indexed
 from datasets.sources.reading import SPLIT_FOLDERS, Reading
 from datasets.sources.shards import read_shards, shards_at, shards_in
 from datasets.text import did_you_mean
@@ -63,7 +65,7 @@ def _read_folder(folder: Path, name: str, root: Path, columns: Columns, *, confi
             return read_table(indexes[0], name, columns=columns, confined=confined)
     if any(columns):
         raise DataError(f"{inner} has {len(indexes)} tables with these columns; name the table itself as --data")
-    return read_image_folder(inner, name)
+    return indexed(partial(read_image_folder, inner, name), root, name, inner, inner.absolute())
 
 
 def _has_class_folders(root: Path, folders: Sequence[str]) -> bool:
@@ -87,7 +89,8 @@ def _read_shards(files: Sequence[Path], name: str, root: Path, columns: Columns)
         if not unpacked.is_dir():
             unpack_parquet(files, unpacked, columns)
         files = shards_in(unpacked)
-    return read_shards(files, name, columns)
+    key = [(file, file.absolute()) for file in files]
+    return indexed(partial(read_shards, files, name, columns), root, name, key, columns)
 
 
 def _mark(*files: Path) -> str:

@@ -41,6 +41,8 @@ class Reading:
     classes: dict[str, set[str]]
     """Split (empty where none is given) -> its class names, also of classes without an image."""
     problems: list[Problem] = field(default_factory=list)
+    stamps: dict[str, list[int]] = field(default_factory=dict)
+    """Each folder or shard that was read -> its `stamp` from before."""
 
     def __post_init__(self) -> None:
         self.problems += class_problems({split: self.counts(split) for split in self.splits})

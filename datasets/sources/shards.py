@@ -24,6 +24,7 @@ import numpy as np
 from datasets.bundle import SPLITS, UNSPLIT, PathTable, Samples
 from datasets.config import Columns
 from datasets.errors import DataError
+from datasets.files import stamp
 from datasets.images import IMAGE_EXTENSIONS, is_image_name
 from datasets.sources.csv_table import column_names
 from datasets.sources.image_folder import list_folder
@@ -116,6 +117,7 @@ def read_shards(files: Sequence[Path], name: str, columns: Columns) -> Reading:
     root = Path(os.path.commonpath([file.parent for file in files]))
     split_of = {file: _split_of(file.relative_to(root)) for file in files}
     files = sorted(files, key=lambda file: (("", *SPLITS).index(split_of[file]), file))
+    stamps = {str(path): stamp(path) for path in (*files, root / CLASS_NAMES)}
     rows = _Rows(root, columns)
     for number, file in enumerate(files):
         if not split_of[file] and any(split_of.values()):
@@ -128,7 +130,7 @@ def read_shards(files: Sequence[Path], name: str, columns: Columns) -> Reading:
     place = np.array([class_names.index(label) for label in rows.numbers], np.int32)
     codes = np.array([SPLITS.index(split_of[file]) if split_of[file] else UNSPLIT for file in files], np.int8)
     shard = np.array(rows.shards, np.int32)
-    paths = PathTable(rows.paths)
+    paths, sizes = PathTable(rows.paths), np.array(rows.sizes)
     samples = Samples(
         name=name,
         class_names=tuple(class_names),
@@ -136,10 +138,11 @@ def read_shards(files: Sequence[Path], name: str, columns: Columns) -> Reading:
         labels=place[np.array(rows.labels)],
         splits=codes[shard],
         root=root,
-        members=Members(root, paths, tuple(map(str, files)), shard, np.array(rows.offsets), np.array(rows.sizes)),
+        members=Members(root, paths, tuple(map(str, files)), shard, np.array(rows.offsets), sizes),
+        sizes=sizes,
         val_fraction=0.1 if "test" in rows.classes else 0.15,
     )
-    return Reading(str(root), f"{len(files)} tar shards", samples, rows.classes, rows.problems)
+    return Reading(str(root), f"{len(files)} tar shards", samples, rows.classes, rows.problems, stamps)
 
 
 def _split_of(shard: Path) -> str:
