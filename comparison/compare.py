@@ -24,12 +24,9 @@ from trainers.start import made_whole
 def compare_arms(request: Request, *, jobs: int | None = None, slurm: dict[str, str] | None = None) -> None:
     """Train all arms, seed by seed, and report who wins. The same request goes on where it was stopped.
 
-    So many runs at a time train side by side; None: as many as this machine carries. `slurm`: they are jobs of its
-    queue, with these options; None: all of them at once. They come out the same.
-
-    Raises:
-        ConfigError, DataError, WeightsError: before anything is trained or written.
-        TrainingError, Interrupted: the same command goes on where this one stopped.
+    `jobs` runs train side by side; None: as many as this machine carries. `slurm`: they are jobs of its queue, with
+    these options; `jobs` None is then all of them at once. They come out the same. Raises ConfigError, DataError,
+    WeightsError: before anything is trained or written. TrainingError, Interrupted: the same command goes on.
     """
     console.show_model_log()
     plan = Plan(request, jobs=jobs if slurm is None else jobs or sys.maxsize)

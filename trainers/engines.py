@@ -179,10 +179,8 @@ def create_trainer(
     `engine.state.output` is a dict of plain numbers: `loss` (mean over the batch), `correct`, `n`, `grad_norm` (before
     clipping). Ignite's own create_supervised_trainer is not used: it cannot clip, autocasts on CUDA only and drops the
     last window of an accumulation. `loss_fn` is a mean over images. `forward` computes the logits where that is not the
-    model itself: the model compiled, or wrapped for several processes.
-
-    Raises:
-        Diverged: a loss or a gradient is not finite. The step is not taken, so the weights stay finite.
+    model itself: the model compiled, or wrapped for several processes. A step raises Diverged where a loss or a
+    gradient is not finite; it is not taken, so the weights stay finite.
     """
     step = TrainStep(model, optimizer, loss_fn, device, options)
     if forward is not None:

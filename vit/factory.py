@@ -66,12 +66,8 @@ def library(name: str) -> Library:
 
 class Blueprint:
     """A model before it is built. The file of its weights is read once, when something first asks for it, if it is not
-    given as `file`.
-
-    Raises:
-        ValueError: options that do not fit the model or each other; its other members raise it, too.
-        FileNotFoundError, WeightsError: weights that cannot be had, read or loaded, as soon as they are needed.
-    """
+    given as `file`. Raises ValueError: options that do not fit the model or each other; its other members raise it,
+    too. FileNotFoundError, WeightsError: weights that cannot be had, read or loaded, as soon as they are needed."""
 
     def __init__(self, config: ModelConfig, file: Any = None) -> None:
         if config.name == "auto":

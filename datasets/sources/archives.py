@@ -20,11 +20,9 @@ FREE_BYTES = 64 * 2**20  # small archives of small text compress well and harm n
 def unpack(archive: Path, target: Path, *, unwrap: bool = False) -> Path:
     """Unpack into the new folder `target`, whole or not at all: a temporary folder beside it, then one rename.
 
-    `unwrap`: where the archive holds one folder and nothing beside it, that folder becomes `target`.
-
-    Raises:
-        DataError: not a zip or tar, damaged, or a member is absolute, leaves the folder, comes twice, is a link or a
-            device, or the contents are larger than 100 times the archive or than the free disk. Nothing is left behind.
+    `unwrap`: where the archive holds one folder and nothing beside it, that folder becomes `target`. Raises DataError:
+    not a zip or tar, damaged, or a member is absolute, leaves the folder, comes twice, is a link or a device, or the
+    contents are larger than 100 times the archive or than the free disk. Nothing is left behind.
     """
     require_told(target)
     made = list(takewhile(lambda path: not path.exists(), target.parents))
