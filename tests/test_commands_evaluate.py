@@ -126,7 +126,7 @@ def test_val_fits_the_temperature_and_test_uses_it(capsys, tmp_path):
     data = labelled_photos(tmp_path / "pets", n=20)
     common = ["--output-dir", str(tmp_path / "runs"), "--run-name", "r"]
     options = ["--model", "vit_micro_4", "--image-size", "16", "--epochs", "1", "--workers", "0", "--device", "cpu"]
-    assert main.main(["train", "--data", str(data), *common, *options]) == 0
+    assert main.main(["train", "--data", str(data), *common, *options, "--tb", "scalars"]) == 0
     trained = tmp_path / "runs" / "pets" / "r"
     code, out, _err = call(capsys, "evaluate", trained, "--split", "test")
     assert code == 0

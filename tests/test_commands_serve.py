@@ -27,7 +27,7 @@ import main
 from inference.classifier import open_classifier
 from inference.images import ImageFile
 from inference.predict import predict
-from inference.serve import Server
+from inference.serve import ANSWERS, Server
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -44,7 +44,7 @@ def server(tmp_path_factory):
 
 
 def ask(server: Server, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, dict, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=60)
     try:
         connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
         reply = connection.getresponse()
@@ -119,7 +119,7 @@ def test_what_curl_sends_is_taken_under_any_content_type(server, tmp_path, kind)
 def test_many_clients_at_once_are_all_answered(server, tmp_path, monkeypatch):
     picture = photo(tmp_path / "a.png").read_bytes()
     monkeypatch.setattr("inference.serve.PATIENCE", 0.2)
-    monkeypatch.setattr("inference.serve.classify", lambda *_, **__: time.sleep(0.01) or {"top": []})
+    monkeypatch.setitem(ANSWERS, "/classify", lambda *_, **__: time.sleep(0.01) or {"top": []})
     with ThreadPoolExecutor(200) as clients:
         replies = list(
             clients.map(lambda _: ask(server, "POST", "/classify", picture, Content_Type="image/png"), range(200))

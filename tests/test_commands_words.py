@@ -67,7 +67,7 @@ def test_several_seeds_end_in_mean_and_spread(capsys, tmp_path):
 
 def test_a_dry_run_names_no_folder_that_is_gone(capsys, tmp_path):
     data = class_folders(tmp_path / "set", {"a": 12, "b": 12})
-    words = f"--data {data} --model vit_micro_2 --image-size 8 --epochs 3 --device cpu --workers 0".split()
+    words = f"--data {data} --model vit_micro_2 --image-size 8 --epochs 3 --device cpu --workers 0 --tb scalars".split()
     assert main.main(["train", "--dry-run", *words]) == 0
     out = capsys.readouterr().out
     assert "dry run passed" in out

@@ -58,7 +58,8 @@ def refused(capsys, *words):
 @pytest.mark.parametrize("name", ["config", "meta", "summary"])
 def test_a_damaged_json_of_a_run_is_one_line(run, photos, tmp_path, capsys, name, content):
     (run / f"{name}.json").write_text(content)
-    for words in (["evaluate", run], ["resume", run], ["compare", run, run], ["export", run, "--images", photos]):
+    picture = shutil.copy(photos / CLASSES[0] / "0.png", tmp_path)
+    for words in (["evaluate", run], ["resume", run], ["compare", run, run], ["predict", run, picture]):
         code = main.main([str(word) for word in words])
         err = capsys.readouterr().err
         assert code in (0, 2, 3), err

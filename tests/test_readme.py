@@ -56,8 +56,10 @@ def test_commands_of_the_readme_are_understood(line, tmp_path, monkeypatch, caps
     if words[0] in {"train", "compare"}:
         length = ["--minutes", "0.01"] if "--minutes" in words else ["--epochs", "1"]
         words += [*length, "--image-size", "32", "--device", "cpu", "--workers", "0", "--batch-size", "4"]
+        words += ["--tb", "scalars"]
     if words[0] == "compare":
         words += ["--seeds", "1", "--tune-lr", "off"]
     if words[0] in {"evaluate", "predict"}:
-        main.main(["train", "--data", str(data), "--model", "vit_micro_4", "--epochs", "1", "--workers", "0"])
+        small = ["--model", "vit_micro_4", "--epochs", "1", "--workers", "0", "--tb", "scalars"]
+        main.main(["train", "--data", str(data), *small])
     assert main.main(words) == 0, capsys.readouterr().err

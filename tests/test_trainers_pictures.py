@@ -59,9 +59,26 @@ def digits_run(folder: Path, *, tb: str = "standard", **train_options) -> RunCon
     )
 
 
+def averaged_run(folder: Path, *, tb: str = "standard") -> RunConfig:
+    """What is validated, and shown, is then another model than the one that trains."""
+    return digits_run(folder, tb=tb, ema_decay=0.9)
+
+
 @pytest.fixture(scope="module")
-def full(tmp_path_factory):
-    return train(digits_run(tmp_path_factory.mktemp("full"), tb="full")).run_dir
+def watched(tmp_path_factory):
+    """A run, the mistakes that it showed, and its attention each time."""
+    mistakes, seen = [], []
+    worst, attention = pictures.worst, pictures.validation_attention
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pictures, "worst", lambda *args: mistakes.extend(images := worst(*args)) or images)
+        patch.setattr(pictures, "validation_attention", lambda *args: seen.append(attention(*args)) or seen[-1])
+        run_dir = train(averaged_run(tmp_path_factory.mktemp("full"), tb="full")).run_dir
+    return run_dir, mistakes, seen
+
+
+@pytest.fixture(scope="module")
+def full(watched):
+    return watched[0]
 
 
 def val_events(run_dir: Path) -> EventAccumulator:
@@ -110,17 +127,14 @@ def test_less_may_be_asked_for(tb, tmp_path):
 
 
 def test_pictures_change_no_bit_of_the_training(full, tmp_path):
-    bare = train(digits_run(tmp_path, tb="scalars")).run_dir
+    bare = train(averaged_run(tmp_path, tb="scalars")).run_dir
     (with_pictures, _, _), (without, _, _) = load(full), load(bare)
     for one, other in zip(with_pictures.parameters(), without.parameters(), strict=True):
         assert torch.equal(one, other)
 
 
-def test_the_mistakes_are_shown_surest_first_in_their_original_pixels(monkeypatch, tmp_path):
-    taken = []
-    worst = pictures.worst
-    monkeypatch.setattr(pictures, "worst", lambda *args: taken.extend(images := worst(*args)) or images)
-    run_dir = train(digits_run(tmp_path, epochs=1)).run_dir
+def test_the_mistakes_are_shown_surest_first_in_their_original_pixels(watched, tmp_path):
+    run_dir, taken, _ = watched
     with open(run_dir / "eval" / "val_predictions.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     # By brute force from the file of all predictions: digits are their own class numbers.
@@ -158,13 +172,8 @@ def test_a_model_without_mistakes_shows_what_it_is_least_certain_of(tmp_path):
     )
 
 
-def test_attention_is_that_of_the_same_images_each_time_and_of_the_model_at_that_time(monkeypatch, tmp_path):
-    seen = []
-    attention = pictures.validation_attention
-    monkeypatch.setattr(
-        pictures, "validation_attention", lambda job, model: seen.append(attention(job, model)) or seen[-1]
-    )
-    run_dir = train(digits_run(tmp_path, ema_decay=0.9)).run_dir
+def test_attention_is_that_of_the_same_images_each_time_and_of_the_model_at_that_time(watched, tmp_path):
+    run_dir, _, seen = watched
     paths = [[image.path for image in images] for images, _ in seen]
     assert len(paths) == 5
     assert len(set(paths[0])) == 8
@@ -173,7 +182,7 @@ def test_attention_is_that_of_the_same_images_each_time_and_of_the_model_at_that
     assert not torch.equal(seen[0][0][0].rollout, seen[1][0][0].rollout)
     model, _, _ = load(run_dir)
     job = prepare(digits_run(tmp_path))
-    images, distance = attention(job, model)
+    images, distance = pictures.validation_attention(job, model)
     assert torch.equal(seen[-1][1], distance)
     assert distance.shape == (model.config.depth, model.config.num_heads)
     for last, again in zip(seen[-1][0], images, strict=True):
@@ -247,7 +256,7 @@ def train_until(step, where, config):
 )
 def test_a_resumed_run_shows_what_an_uninterrupted_one_does(tmp_path, full, step, where):
     tb = "full" if where == "conclusion" else "standard"
-    train_until(step, where, digits_run(tmp_path, tb=tb))
+    train_until(step, where, averaged_run(tmp_path, tb=tb))
     run_dir = resume(tmp_path / "digits" / "r").run_dir
     wanted = {tag: steps for tag, steps in shown(full).items() if tb == "full" or tag not in FULL}
     assert shown(run_dir) == wanted
@@ -277,7 +286,7 @@ def test_skipped_images_stand_in_the_data_report(tmp_path):
     folder = class_folders(tmp_path / "set", {"a": 12, "b": 12})
     (folder / "a" / "broken $x_1.png").write_bytes(b"no image")
     config = replace(
-        digits_run(tmp_path, epochs=1),
+        digits_run(tmp_path, tb="scalars", epochs=1),
         model=ModelConfig(name="vit_micro_4", image_size=16),
         data=DataConfig(source=str(folder), on_bad_image="skip", workers=0, batch_size=8),
     )

@@ -39,9 +39,10 @@ from trainers import distributed, handlers, lock, run, saving
 from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import to_dict
 from trainers.errors import CheckpointError, ConfigError, Interrupted
-from trainers.resume import resume, train_or_resume, was_asked_for
+from trainers.job import NOTHING
+from trainers.resume import open_run, resume, train_or_resume, was_asked_for
 from trainers.run import train
-from trainers.run_directory import read_json, write_json
+from trainers.run_directory import read_json, read_run_config, write_json
 from trainers.saving import upgraded
 from vit.tensor_files import from_bytes, to_bytes
 
@@ -212,7 +213,7 @@ def test_changed_images_are_refused(crashed):
 def test_another_thread_count_is_announced(crashed, capsys):
     meta = read_json(crashed / "meta.json")
     write_json(crashed / "meta.json", meta | {"threads": 64})
-    resume(crashed)
+    open_run(crashed, read_run_config(crashed), epochs=None, given=NOTHING)
     assert "note: threads 1 now, 64 when the run started; the last bits may differ" in capsys.readouterr().out
 
 
@@ -374,36 +375,37 @@ def test_summary_of_a_running_run_says_so(tmp_path):
     assert [(summary["status"], summary["epochs"]) for summary in summaries] == [("running", 1)]
 
 
-def test_what_a_killed_process_had_begun_to_write_goes_when_its_run_is_taken_up(tmp_path):
-    config = demanding_config(tmp_path)
-    with pytest.raises(Crash):
-        train(config, handlers=[crash_after(3)])
-    run_dir = tmp_path / "digits" / "r"
+def test_what_a_killed_process_had_begun_to_write_goes_when_its_run_is_taken_up(crashed):
     names = ("metrics.csv", "eval/x", "checkpoints/step_2")
-    left = [aside_of(run_dir / name) for name in names]
+    left = [aside_of(crashed / name) for name in names]
     left = [path.with_name(re.sub(r"-\d+\.tmp", f"-{2**22 + 1}.tmp", path.name)) for path in left]
-    left.append(run_dir / "checkpoints" / ".best.00000000-1.tmp")  # of another machine
+    left.append(crashed / "checkpoints" / ".best.00000000-1.tmp")  # of another machine
     for path in left:
         path.parent.mkdir(exist_ok=True)
         path.touch()
-    resume(run_dir)
+    resume(crashed)
     assert not [path for path in left if path.exists()]
 
 
-@pytest.mark.parametrize("stop", [crash, signal_myself])
-def test_a_run_that_ends_early_is_not_trained_further_when_it_stops_before_its_results(tmp_path, stop):
-    config = demanding_config(tmp_path)
-    config = replace(config, train=replace(config.train, epochs=6, patience=2, lr=1e-12))
-    whole = train(replace(config, output=replace(config.output, output_dir=tmp_path / "whole")))
+def test_a_run_that_ends_early_is_not_trained_further_when_it_stops_before_its_results(tmp_path):
+    def impatient(folder):
+        config = demanding_config(folder)
+        return replace(config, train=replace(config.train, epochs=6, patience=2, lr=1e-12))
+
+    whole = train(impatient(tmp_path / "whole"))
     last = whole.history[-1]["epoch"]
     assert last < 6
-    with pytest.raises((Crash, Interrupted)):
-        train(config, handlers=[lambda trainer: trainer.add_event_handler(Events.EPOCH_COMPLETED(once=last), stop)])
-    assert_ends_like(run_content(whole.run_dir), tmp_path / "digits" / "r")
+    for stop in (crash, signal_myself):
+        folder = tmp_path / stop.__name__
+        with pytest.raises((Crash, Interrupted)):
+            train(
+                impatient(folder),
+                handlers=[lambda trainer: trainer.add_event_handler(Events.EPOCH_COMPLETED(once=last), stop)],  # noqa: B023
+            )
+        assert_ends_like(run_content(whole.run_dir), folder / "digits" / "r")
 
 
-@pytest.mark.parametrize("stop", [1, 3, 5])
-def test_a_resumed_run_has_the_time_that_its_first_life_left_over(tmp_path, monkeypatch, stop):
+def test_a_resumed_run_has_the_time_that_its_first_life_left_over(tmp_path, monkeypatch):
     def limited(folder):
         ticks = count()  # a step takes two: 50 ms
         monkeypatch.setattr(handlers, "time", SimpleNamespace(perf_counter=lambda: 0.025 * next(ticks)))
@@ -412,6 +414,8 @@ def test_a_resumed_run_has_the_time_that_its_first_life_left_over(tmp_path, monk
 
     expected = train(limited(tmp_path / "whole")).history[-1]["step"]
     assert expected == 6
-    with pytest.raises(Crash):
-        train(limited(tmp_path / "stopped"), handlers=[crash_after(stop)])
-    assert resume(tmp_path / "stopped" / "digits" / "r").history[-1]["step"] == expected
+    for stop in (1, 3, 5):
+        folder = tmp_path / f"stopped_{stop}"
+        with pytest.raises(Crash):
+            train(limited(folder), handlers=[crash_after(stop)])
+        assert resume(folder / "digits" / "r").history[-1]["step"] == expected

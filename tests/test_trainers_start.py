@@ -163,8 +163,9 @@ def test_auto_resume_takes_up_or_starts_over_a_run_that_was_killed_in_its_start(
         assert [path.name for path in run_dir.parent.iterdir()] == ["r"]
 
 
-def test_the_same_train_starts_a_run_over_that_was_killed_in_its_start(any_moment):
-    for state in any_moment.start:
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
+def test_the_same_train_starts_a_run_over_that_was_killed_in_its_start(any_moment, every):
+    for state in any_moment.start[::every]:
         any_moment.bring_back(state)
         assert_same_content(any_moment.whole, run_content(train_or_resume(tiny_run(any_moment.runs)).run_dir))
 
