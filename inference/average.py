@@ -75,7 +75,8 @@ def refuse_what_cannot_be_averaged(run_dirs: Sequence[Path], configs: Sequence[R
     for run_dir, config in zip(run_dirs, configs, strict=True):
         checkpoint, model = read_checkpoint(best_of(run_dir)), to_dict(config.model)
         if any(name.endswith("running_mean") for name in checkpoint["model"]):
-            raise ConfigError(f"{run_dir}: the batch norms of {config.model.name} cannot be averaged; a ViT has none")
+            what = f"the batch norms of {config.model.name}"
+            raise ConfigError(f"{run_dir}: {what} cannot be averaged: their statistics belong to one run's weights")
         random = f"random, by seed {config.train.seed}" if config.model.weights == "none" else config.model.weights
         facts.append(
             {"model": model["name"], "start": random}

@@ -85,6 +85,38 @@ def test_optimizers_equal_torchs_plain_ones(name):
     torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
 
 
+def test_muon_equals_torchs_on_matrices_stacked_or_not_and_adamw_on_the_rest():
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(6, 4), (6, 4), (4, 6), (8, 3, 2, 2)]
+    starts = [torch.randn(shape, generator=generator) for shape in (*shapes, (5,))]
+    ours = [nn.Parameter(start.clone()) for start in starts]
+    theirs = [nn.Parameter(start.clone().flatten(1) if start.dim() > 1 else start.clone()) for start in starts]
+    groups = [{"params": ours[:-1], "weight_decay": 0.1, "matrices": True}, {"params": ours[-1:], "weight_decay": 0.1}]
+    optimizer = build_optimizer(groups, name="muon", lr=0.02)
+    set_learning_rate(optimizer, 0.02)
+    oracles = [
+        torch.optim.Muon(theirs[:-1], lr=0.02, weight_decay=0.1, momentum=0.95),
+        torch.optim.AdamW(theirs[-1:], lr=0.02 * 0.15, weight_decay=0.1),
+    ]
+    for _ in range(5):
+        for parameter, other in zip(ours, theirs, strict=True):
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+            other.grad = parameter.grad.clone().view_as(other)
+        optimizer.step()
+        for oracle in oracles:
+            oracle.step()
+    for parameter, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(parameter.view_as(other), other, atol=1e-5, rtol=1e-4)
+
+
+def test_a_step_of_muon_turns_a_matrix_about_equally_far_in_every_direction():
+    matrix = nn.Parameter(torch.zeros(8, 5))
+    matrix.grad = torch.randn(8, 5, generator=torch.Generator().manual_seed(0)) * torch.tensor([20.0, 1, 1, 1, 1])
+    build_optimizer([{"params": [matrix], "matrices": True, "weight_decay": 0.0}], name="muon", lr=1.0).step()
+    singular = torch.linalg.svdvals(matrix.detach()) / (8 / 5) ** 0.5
+    assert 0.6 < singular.min() <= singular.max() < 1.3
+
+
 def test_clipping_scales_the_whole_gradient_and_zero_turns_it_off():
     parameters = [nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2))]
     for p in parameters:

@@ -37,6 +37,11 @@ def test_every_recipe_is_a_card_and_a_configuration_that_resolves(name):
             assert getattr(getattr(config, section), option) == value, option
 
 
+def test_muon_has_a_rate_of_its_own_where_none_is_given():
+    for words, lr in ((), 0.003), (("--optimizer", "muon"), 0.02), (("--optimizer", "muon", "--lr", "0.1"), 0.1):
+        assert defaults.resolve(parse("--data", "digits", *words).run).train.lr == lr
+
+
 def test_every_recipe_can_be_named_on_the_command_line():
     for name in RECIPES:
         assert parse("--recipe", name).recipe == name

@@ -84,6 +84,17 @@ def test_a_stem_equals_the_same_layers_written_out_and_leaves_as_many_tokens() -
     assert stem(images).shape == (4, 9, 24)
 
 
+def test_a_stem_with_batch_norms_is_one_without_where_they_change_nothing_and_else_the_layers_written_out() -> None:
+    plain, normed = (VisionTransformer(tiny(patch_embedding=name)).embedding.patches for name in ("stem", "stem_bn"))
+    convolutions = [layer for layer in plain.convolutions if isinstance(layer, nn.Conv2d)]
+    for own, layer in zip(convolutions, (normed.convolutions[0], normed.convolutions[4]), strict=True):
+        layer.load_state_dict(own.state_dict())
+    torch.testing.assert_close(normed.eval()(pictures()), plain(pictures()), atol=1e-4, rtol=1e-4)  # eps of the norms
+    x = F.max_pool2d(normed.convolutions[0](pictures()), 3, stride=2, padding=1)
+    x = (x - x.mean((0, 2, 3), keepdim=True)) / (x.var((0, 2, 3), correction=0, keepdim=True) + 1e-5).sqrt()
+    torch.testing.assert_close(normed.train().convolutions[:4](pictures()), x.clamp(min=0), atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize(("patch_embedding", "seen"), [("conv", {4}), ("linear", {4}), ("stem", set(range(9)))])
 def test_a_stem_sees_over_the_edges_of_a_patch_and_the_plain_embeddings_do_not(
     patch_embedding: str, seen: set[int]
@@ -420,7 +431,7 @@ def test_autocast_in_bfloat16_stays_close_to_float32_on_both_paths() -> None:
         ((1, 3, 16, 16), r"images are 16 x 16; this model was built for image_size=12"),
     ],
 )
-@pytest.mark.parametrize("patch_embedding", ["conv", "linear", "stem"])
+@pytest.mark.parametrize("patch_embedding", ["conv", "linear", "stem", "stem_bn"])
 def test_wrong_images_are_refused_in_one_line(shape: tuple[int, ...], message: str, patch_embedding: str) -> None:
     model = VisionTransformer(tiny(patch_embedding=patch_embedding))
     with pytest.raises(ValueError, match=message):
@@ -433,7 +444,7 @@ def test_wrong_images_are_refused_in_one_line(shape: tuple[int, ...], message: s
         ({"image_size": 225, "patch_size": 16}, "image_size=225 is not divisible by patch_size=16; nearest: 224, 240"),
         ({"embed_dim": 24, "num_heads": 5}, "embed_dim=24 is not divisible by num_heads=5; nearest: 4, 6"),
         ({"patch_embedding": "stem", "patch_size": 6}, "patch_size=6 is no power of 2; nearest: 4, 8"),
-        ({"patch_embedding": "stem", "patch_size": 1}, "patch_size=1 is no power of 2; nearest: 2"),
+        ({"patch_embedding": "stem_bn", "patch_size": 1}, "patch_size=1 is no power of 2; nearest: 2"),
         ({"num_classes": 0}, "num_classes=0 must be at least 1"),
         ({"dropout": 1.0}, r"dropout=1.0 must lie in \[0, 1\)"),
     ],

@@ -28,7 +28,7 @@ def vit_flops(config: ViTConfig) -> int:
     tokens, dim = config.num_patches + 1, config.embed_dim
     hidden = int(dim * config.mlp_ratio)
     stem = config.num_patches * config.in_channels * config.patch_size**2 * dim
-    if config.patch_embedding == "stem":
+    if config.patch_embedding.startswith("stem"):
         widths = enumerate(pairwise(config.stem_widths))
         stem = sum((config.image_size >> halvings) ** 2 * 9 * width * doubled for halvings, (width, doubled) in widths)
     block = tokens * (4 * dim**2 + 2 * dim * hidden) + 2 * tokens**2 * dim
@@ -49,7 +49,7 @@ def on_meta(config: ViTConfig) -> VisionTransformer:
         {"pool": "mean"},
         {"pool": "mean_norm"},
         {"patch_embedding": "linear"},
-        {"patch_embedding": "stem"},
+        {"patch_embedding": "stem_bn"},
         {"representation_size": 7},
     ],
 )

@@ -23,6 +23,8 @@ SMALL_IMAGES = {"digits": "vit_micro_2"} | dict.fromkeys(
     ("mnist", "fashion_mnist", "cifar10", "cifar100"), "vit_micro_4"
 )
 
+MUON_LR = 0.02  # of every model: a step turns a matrix so far, whatever its gradient (trainers/muon.py)
+
 
 @dataclass(frozen=True)
 class Defaults:
@@ -82,7 +84,8 @@ def resolve(config: RunConfig) -> RunConfig:
     if data.augment == "auto":
         data = dataclasses.replace(data, augment=chosen.augment)
     mixup, cutmix = PRESETS[data.augment]
-    rates = {name: getattr(chosen, name) for name in ("lr", "weight_decay", "label_smoothing")}
+    lr = MUON_LR if config.train.optimizer == "muon" else chosen.lr
+    rates = {"lr": lr, "weight_decay": chosen.weight_decay, "label_smoothing": chosen.label_smoothing}
     train = _fill(config.train, mixup=mixup, cutmix=cutmix, **rates)
     train = dataclasses.replace(train, device=device, amp=resolve_amp(train.amp, device, config.model.name))
     config = dataclasses.replace(config, data=data, train=train)

@@ -14,6 +14,7 @@ def without_effect(config: RunConfig, *, steps_per_epoch: int) -> list[str]:
     drawn = "the split comes from --split"
     rules: list[tuple[bool, str, str]] = [
         (train.layer_decay != 1 and frozen, "--layer-decay", only_head),
+        (train.optimizer == "muon" and frozen, "--optimizer muon", only_head),
         (train.checkpoint_activations and frozen, "--checkpoint-activations", "no block trains"),
         (train.compile and train.cache_features == "on", "--compile", "the backbone runs once per image"),
         (model.dropout > 0 and frozen, "--dropout", eval_mode),

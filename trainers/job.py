@@ -189,7 +189,8 @@ def optimizer_of(model: nn.Module, config: RunConfig, student: Student | None = 
     train = config.train
     assert train.lr is not None
     assert train.weight_decay is not None
-    groups = param_groups(model, weight_decay=train.weight_decay, layer_decay=train.layer_decay)
+    matrices = train.optimizer == "muon" and config.model.trainable != "head"
+    groups = param_groups(model, weight_decay=train.weight_decay, layer_decay=train.layer_decay, matrices=matrices)
     if student is not None and list(student.projection.parameters()):
         groups.append({"params": list(student.projection.parameters()), "weight_decay": 0.0, "name": "teacher"})
     return build_optimizer(groups, name=train.optimizer, lr=train.lr)

@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -13,15 +14,16 @@ COOLDOWN = 0.3
 
 
 def build_optimizer(groups: Iterable[dict[str, Any]], *, name: str, lr: float) -> Optimizer:
-    """AdamW or SGD over parameter groups; a group's own `lr_scale` multiplies the schedule (1 where it has none)."""
+    """AdamW, SGD or Muon over parameter groups; a group's own `lr_scale` multiplies the schedule (1 without one)."""
     groups = [{"lr_scale": 1.0, **group} for group in groups]
     leave_out_the_compiler()
     on_mps = any(p.device.type == "mps" for group in groups for p in group["params"])
-    if name == "adamw":
-        return AdamW(groups, lr=lr, fused=not on_mps)
     if name == "sgd":
         return SGD(groups, lr=lr, momentum=0.9, fused=not on_mps)
-    raise ValueError(f"unknown optimizer {name!r}; known: adamw, sgd")
+    if name == "muon":
+        muon: Optimizer = import_module("trainers.muon").Muon(groups, lr=lr)
+        return muon
+    return AdamW(groups, lr=lr, fused=not on_mps)
 
 
 def leave_out_the_compiler() -> None:

@@ -72,7 +72,7 @@ def _layout(model: nn.Module) -> _Layout:
     # state_dict() shares its tensors with the model: writing into them loads it.
     tensors = model.state_dict()
     if isinstance(model, VisionTransformer):
-        first = "convolutions.0" if model.config.patch_embedding == "stem" else "projection"
+        first = "convolutions.0" if model.config.patch_embedding.startswith("stem") else "projection"
         return _Layout(tensors, "embedding.positions", f"embedding.patches.{first}.weight", "head.")
     if "encoder.pos_embedding" in tensors:  # torchvision's ViT
         tensors = FAMILIES["torchvision"].to_ours(tensors)

