@@ -20,6 +20,7 @@ from inference.moments import Moment
 from tests.headless_browser import Browser
 from trainers.pictures import KEPT
 from vit import ModelConfig, build_model, image_spec
+from vit.parts import count_parameters
 
 MODELS = ("vit_micro_2", "vit_nano_8", "vit_micro_4", "vit_mini_16", "vit_b_16")
 HOVER = """(() => {
@@ -42,7 +43,7 @@ def page_of(name: str) -> str:
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.02)
     pixels = np.random.default_rng(0).integers(0, 256, (8, 3, spec.image_size, spec.image_size), dtype=np.uint8)
-    count = 5 if page.parameters_of(model) <= KEPT else 2
+    count = 5 if count_parameters(model)[0] <= KEPT else 2
     moments = [Moment(str(number), number / (count - 1), lambda: model) for number in range(count)]
     with mock.patch.object(page, "moments_of", return_value=moments):
         classifier = Classifier(name, model, spec, tuple("abcdefghij"), config)

@@ -88,8 +88,10 @@ class LocalHandler(BaseHTTPRequestHandler):
             length -= len(part)
             yield part
 
-    def _is_from_here(self) -> bool:
+    def parse_request(self) -> bool:
         """Refuse other names for this machine and other sites' scripts: a page elsewhere could reach a local server."""
+        if not super().parse_request():
+            return False
         host = (self.headers.get("Host") or "").rpartition(":")[0].strip("[]")
         origin = self.headers.get("Origin")
         known = not self.server.only_loopback or host in LOOPBACK

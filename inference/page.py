@@ -36,6 +36,7 @@ from trainers.run_directory import as_data, read_run_config
 from vit.attention_maps import head_map, maps_of, pools_patches, relevance
 from vit.low_rank import merged_state
 from vit.model import VisionTransformer
+from vit.parts import count_parameters
 from vit.residual_stream import entering, logit_lens, position_embeddings, residual_stream
 
 SHOWN = 8  # pictures, where none are named
@@ -118,7 +119,7 @@ def shape_of(classifier: Classifier, picture: Picture) -> dict[str, Any]:
     return {
         "size": spec.image_size, "channels": spec.in_channels, "grid": maps.rollout.size(1), "tokens": tokens,
         "extra": tokens - 1 - maps.rollout[0].numel(), "width": width, "blocks": len(maps.attention),
-        "heads": maps.attention[0].size(1), "pools": pools_patches(model), "parameters": parameters_of(model),
+        "heads": maps.attention[0].size(1), "pools": pools_patches(model), "parameters": count_parameters(model)[0],
     }  # fmt: skip
 
 
@@ -126,10 +127,6 @@ def attention_sizes(shape: dict[str, Any]) -> tuple[int, int]:
     """Bytes of a picture's attention at one moment: of every head, and of their mean with what the classifier reads."""
     blocks, heads, tokens = shape["blocks"], shape["heads"], shape["tokens"]
     return blocks * heads * tokens**2, blocks * (tokens**2 + heads * tokens)
-
-
-def parameters_of(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def normalised(classifier: Classifier, pixels: np.ndarray) -> Tensor:
@@ -235,10 +232,10 @@ def weights_of(model: VisionTransformer, images: Sequence[Tensor]) -> dict[str, 
     tensors = {name: value for name, value in merged_state(model).items() if "embedding.patches" not in name}
     with torch.no_grad():
         tensors["patches"] = torch.cat([model.embedding.patches(image) for image in images])
-    rows = {name: in_16_bits(value.detach().cpu()) for name, value in tensors.items()}
-    arrays = {name: whole for name, (whole, _) in rows.items()}
-    steps = {f"{name} steps": step for name, (_, step) in rows.items()}
-    return {"pool": model.config.pool, "eps": model.config.layer_norm_eps, "arrays": pack(arrays | steps)}
+    arrays = {}
+    for name, value in tensors.items():
+        arrays[name], arrays[f"{name} steps"] = in_16_bits(value.detach().cpu())
+    return {"pool": model.config.pool, "eps": model.config.layer_norm_eps, "arrays": pack(arrays)}
 
 
 def in_16_bits(values: Tensor) -> tuple[np.ndarray, np.ndarray]:

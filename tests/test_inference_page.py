@@ -431,7 +431,7 @@ def drive_changes(hand: Hand) -> None:
     hand.key("Enter", on=stage)
     hand.sees(told, "1 of 16 patches left out")
     hand.click("#change .heads button[title='block 1, head 2']")
-    hand.sees(told, "1 heads off")
+    hand.sees(told, "1 head off")
     probabilities = hand.reads("#change .bars")
     hand.click("#change input")
     assert hand.reads("#change .bars") != probabilities
@@ -449,7 +449,7 @@ def drive_changes(hand: Hand) -> None:
 def drive_tried(hand: Hand) -> None:
     stage = "#change .stage + .caption"
     hand.sees("#change .caption", "does not carry the weights of this model")
-    hand.sees("#change .caption", "each head off")
+    hand.sees("#change .bars + .caption", "press one to turn it off")
     hand.sees(stage, "0 of 16 patches left out, 0 heads off: still")
     plain = hand.reads("#change .bars")
     hand.browser.evaluate("document.querySelector('#change select').focus()")
@@ -457,8 +457,8 @@ def drive_tried(hand: Hand) -> None:
     hand.sees(stage, "2 of 16 patches left out, 0 heads off")
     assert hand.reads("#change .bars") != plain
     hand.click("#change .heads button[title='block 2, head 3']")
-    hand.sees(stage, "0 of 16 patches left out, 1 heads off")
-    assert hand.browser.evaluate("document.querySelector('#change select').value") == "0"
+    hand.sees(stage, "0 of 16 patches left out, 1 head off")
+    assert hand.browser.evaluate("document.querySelector('#change select').value") == ""
     assert hand.browser.evaluate("document.querySelectorAll('#change .heads [aria-pressed=false]').length") == 1
     hand.click("#change .heads button[title='block 2, head 3']")
     hand.sees(stage, "0 heads off: still")

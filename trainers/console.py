@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from ignite.engine import Engine, Events
-from torch import nn
 from tqdm import tqdm
 
 from datasets.bundle import image_set
@@ -20,6 +19,7 @@ from trainers.config import TrainConfig
 from trainers.effects import without_effect
 from trainers.job import Job
 from vit.config import WHAT_THEY_ARE
+from vit.parts import count_parameters
 
 _quiet = False
 
@@ -51,11 +51,6 @@ def show_model_log() -> None:
     log.propagate = False
     handler.emit = lambda record: say(record.getMessage(), label="weights")  # type: ignore[method-assign]
     log.handlers = [handler]
-
-
-def count_parameters(model: nn.Module) -> tuple[int, int]:
-    sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
-    return sum(n for n, _ in sizes), sum(n for n, trains in sizes if trains)
 
 
 def announce(job: Job, run_dir: Path | None, *, defaults_source: str) -> None:

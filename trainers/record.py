@@ -8,13 +8,14 @@ from typing import Any
 
 from ignite.engine import Engine, Events
 
-from trainers import console, distributed, handlers
+from trainers import distributed, handlers
 from trainers.checkpoint import checkpoints
 from trainers.errors import Interrupted, TrainingError, first_line, out_of_memory
 from trainers.job import Job
 from trainers.result import RunResult
 from trainers.run_directory import read_if_whole, write_json
 from trainers.start import discard
+from vit.parts import count_parameters
 
 WRITTEN_AT_START = {
     "config.json", "meta.json", "split.csv", "summary.json", "metrics.csv", "data_report.txt", "checkpoints", "tb",
@@ -49,7 +50,7 @@ class Record:
         if not distributed.is_main_process():
             return
         job, result = self.job, self.result
-        total, trainable = console.count_parameters(job.model)
+        total, trainable = count_parameters(job.model)
         best = handlers.best_row(self.history, job.config.train.select)
         epochs = self.history[-1]["epoch"] if self.history else 0
         values = {

@@ -51,6 +51,12 @@ def parts(model: nn.Module) -> Parts:
     raise ValueError(f"{type(model).__name__} is not a model of this project: its blocks and head are not known")
 
 
+def count_parameters(module: nn.Module) -> tuple[int, int]:
+    """All of a module's parameters, and those that train."""
+    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in module.parameters()]
+    return sum(size for size, _ in sizes), sum(size for size, trains in sizes if trains)
+
+
 @contextmanager
 def inputs_of(module: nn.Module) -> Iterator[list[Tensor]]:
     """While entered, the list gets what each call of the module is given: of a head, the features."""

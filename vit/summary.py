@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from vit.model import VisionTransformer
+from vit.parts import count_parameters
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def summarise(model: nn.Module, *, in_channels: int, image_size: int) -> Summary
             kind=type(module).__name__,
             depth=name.count(".") + 1 if name else 0,
             shape=shapes.get(name),
-            parameters=_count(module),
+            parameters=count_parameters(module)[0],
             flops=counts.get(f"{root}.{name}" if name else "Global", 0),
         )
         for module, name in names.items()
@@ -83,8 +84,8 @@ def summarise(model: nn.Module, *, in_channels: int, image_size: int) -> Summary
     return Summary(
         layers=layers,
         stages=(("images", tuple(images.shape)), *_stages(model, shapes)),
-        parameters=_count(model),
-        trainable=_count(model, trainable=True),
+        parameters=layers[0].parameters,
+        trainable=count_parameters(model)[1],
         flops=counter.get_total_flops(),
     )
 
@@ -130,7 +131,3 @@ def _stages(model: nn.Module, shapes: dict[str, tuple[int, ...]]) -> Iterator[tu
             yield stage, shapes[name]
         if name == f"blocks.{last}":
             yield "pooled", (1, model.config.embed_dim)
-
-
-def _count(module: nn.Module, *, trainable: bool = False) -> int:
-    return sum(p.numel() for p in module.parameters() if p.requires_grad or not trainable)

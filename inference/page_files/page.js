@@ -15,9 +15,8 @@ const percent = share => `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`;
 const short = text => text.length > 24 ? text.slice(0, 23) + "…" : text;
 const numbers = count => [...Array(count).keys()];
 
-function element(kind, {className, text, parent, ...properties} = {}) {
+function element(kind, {text, parent, ...properties} = {}) {
   const node = document.createElement(kind);
-  if (className) node.className = className;
   if (text !== undefined) node.textContent = text;
   for (const [name, value] of Object.entries(properties))
     name.includes("-") || name === "role" ? node.setAttribute(name, value) : node[name] = value;
@@ -31,6 +30,12 @@ function drawing(kind, attributes, parent, text) {
   if (text !== undefined) node.textContent = text;
   parent?.append(node);
   return node;
+}
+
+// Two halves, side by side or one above the other.
+function halves(parent) {
+  const pair = element("div", {className: "pair", parent});
+  return [element("div", {parent: pair}), element("div", {parent: pair})];
 }
 
 // Viridis, which rises evenly in lightness and is read alike by all eyes, between a few of its colours.
@@ -57,9 +62,7 @@ function paint(canvas, values, low, high) {
 // ------------------------------------------------------------------ what the numbers say at the cursor
 
 // The last moment of a run that is not later than the slider; the first, where it has none so early.
-function momentOf(run) {
-  return run.moments.findLast(moment => moment.share <= STOPS[cursor.stop]) ?? run.moments[0];
-}
+const momentOf = run => run.moments.findLast(moment => moment.share <= STOPS[cursor.stop]) ?? run.moments[0];
 const blockOf = run => Math.min(cursor.block, run.shape.blocks - 1);
 const headOf = run => Math.min(cursor.head, run.shape.heads - 1);
 
@@ -75,27 +78,24 @@ const reads = run => run.shape.pools ? "the mean of the patches" : "the class to
 const asking = run => patchOf(run) === null ? reads(run) : `the patch in ${spot(run, patchOf(run))}`;
 
 // One picture's part of an array (B, ...): its values, and how far each axis of the rest reaches.
-function part(packed, picture = cursor.picture) {
-  const [, ...shape] = packed.shape, size = shape.reduce((product, side) => product * side, 1);
+function part(packed) {
+  const {picture} = cursor, [, ...shape] = packed.shape, size = shape.reduce((product, side) => product * side, 1);
   return {shape, values: packed.values.subarray(picture * size, (picture + 1) * size)};
 }
 
 // How much the token at the cursor takes of each token (T), in a block and head; null where the page does not hold it.
 function attentionRow(run, block, head) {
-  const moment = momentOf(run), {heads, tokens, extra, pools} = run.shape, patch = patchOf(run);
-  const whole = part(moment.attention), kept = whole.shape[1];
-  const share = code => (code / 255) ** 2, row = new Float32Array(tokens);
-  const addRow = (values, start, times) => { for (let t = 0; t < tokens; t++) row[t] += share(values[start + t]) / times; };
-  if (kept < heads && patch !== null && head !== MEAN) return null;
-  if (kept < heads && patch === null) {
-    const own = head === MEAN ? numbers(heads) : [head], read = part(moment.read).values;
-    for (const one of own) addRow(read, (block * heads + one) * tokens, own.length);
-    return row;
-  }
-  const own = head === MEAN || kept < heads ? numbers(kept) : [head];
-  const rows = patch !== null ? [1 + extra + patch] : pools ? numbers(tokens - 1).map(t => t + 1) : [0];
+  const {heads, tokens, extra, pools} = run.shape, moment = momentOf(run), patch = patchOf(run);
+  const whole = DATA.every_head || heads === 1, onlyRead = !whole && patch === null, kept = whole || onlyRead ? heads : 1;
+  if (kept < heads && head !== MEAN) return null;
+  const {values} = part(onlyRead ? moment.read : moment.attention), own = head === MEAN ? numbers(kept) : [head];
+  const asks = patch !== null ? [1 + extra + patch] : pools && whole ? numbers(tokens - 1).map(t => t + 1) : [0];
+  const row = new Float32Array(tokens);
   for (const one of own)
-    for (const asks of rows) addRow(whole.values, ((block * kept + one) * tokens + asks) * tokens, own.length * rows.length);
+    for (const ask of asks) {
+      const start = ((block * kept + one) * (onlyRead ? 1 : tokens) + ask) * tokens;
+      for (let t = 0; t < tokens; t++) row[t] += (values[start + t] / 255) ** 2 / (own.length * asks.length);
+    }
   return row;
 }
 const patchesOf = (run, row) => row.subarray(1 + run.shape.extra);
@@ -136,14 +136,12 @@ class Stage {
 
   point({clientX, clientY}) {
     const {left, top, width, height} = this.root.getBoundingClientRect();
-    const inside = value => Math.min(0.9999, Math.max(0, value));
-    moveTo([inside((clientX - left) / width), inside((clientY - top) / height)]);
+    moveTo([(clientX - left) / width, (clientY - top) / height].map(share => Math.min(0.9999, Math.max(0, share))));
   }
 
   key(event, choose) {
     const steps = {ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1]}, {grid} = this.run.shape;
-    if (event.key === "Escape") moveTo(null);
-    else if (choose && (event.key === "Enter" || event.key === " ")) choose(patchOf(this.run));
+    if (choose && (event.key === "Enter" || event.key === " ")) choose(patchOf(this.run));
     else if (event.key in steps) {
       const start = patchOf(this.run) ?? Math.floor(grid / 2) * (grid + 1), step = cursor.place ? steps[event.key] : [0, 0];
       const place = [start % grid, Math.floor(start / grid)].map((value, axis) => value + step[axis]);
@@ -185,9 +183,8 @@ const VIEWS = {
       `${size / grid} × ${size / grid} × ${channels} = ${(size / grid) ** 2 * channels} numbers → (1, ${grid * grid}, ` +
       `${width}) → (1, ${tokens}, ${width}) with the class token`,
     build(parent, run) {
-      const pair = element("div", {className: "pair", parent});
-      const stage = new Stage(element("div", {parent: pair}), run, "The picture and its patches");
-      const right = element("div", {parent: pair}), patch = element("canvas", {parent: right, className: "patch"});
+      const [left, right] = halves(parent), stage = new Stage(left, run, "The picture and its patches");
+      const patch = element("canvas", {parent: right, className: "patch"});
       const caption = element("p", {parent: right, className: "caption"});
       return () => {
         const {grid} = run.shape, number = patchOf(run) ?? Math.floor(grid / 2) * (grid + 1);
@@ -209,9 +206,8 @@ const VIEWS = {
     follows: true,
     shape: ({grid, width, tokens}) => `contents: (1, ${grid * grid}, ${width}); positions: (1, ${tokens}, ${width})`,
     build(parent, run) {
-      const pair = element("div", {className: "pair", parent}), {grid} = run.shape, N = grid * grid;
-      const [content, position] = ["Likeness of content", "Likeness of position"].map(
-        name => new Stage(element("div", {parent: pair}), run, name));
+      const [left, right] = halves(parent), {grid} = run.shape, N = grid * grid;
+      const content = new Stage(left, run, "Likeness of content"), position = new Stage(right, run, "Likeness of position");
       return () => {
         const moment = momentOf(run), patch = patchOf(run) ?? Math.floor(grid / 2) * (grid + 1);
         const row = values => Float32Array.from(values.subarray(patch * N, (patch + 1) * N), code => code / 127.5 - 1);
@@ -228,9 +224,7 @@ const VIEWS = {
     shape: ({width, heads, tokens, blocks}) => `${blocks} blocks; q, k, v each (1, ${heads}, ${tokens}, ` +
       `${width / heads}), A (1, ${heads}, ${tokens}, ${tokens})`,
     build(parent, run) {
-      const pair = element("div", {className: "pair", parent});
-      const stage = new Stage(element("div", {parent: pair}), run, "Attention");
-      const right = element("div", {parent: pair});
+      const [left, right] = halves(parent), stage = new Stage(left, run, "Attention");
       const cells = headButtons(right, run, [MEAN, ...numbers(run.shape.heads)], (block, head) => {
         Object.assign(cursor, {block, head});
         showAll({onlyFollowing: true});
@@ -255,9 +249,8 @@ const VIEWS = {
   flow: {
     shape: ({tokens, grid}) => `R (${tokens}, ${tokens}); shown: the rows that the head reads, over ${grid} × ${grid} patches`,
     build(parent, run) {
-      const pair = element("div", {className: "pair", parent});
-      const [rollout, relevance] = ["Rollout", "Relevance"].map(
-        name => new Stage(element("div", {parent: pair}), run, name));
+      const [left, right] = halves(parent);
+      const rollout = new Stage(left, run, "Rollout"), relevance = new Stage(right, run, "Relevance");
       return () => {
         const of = name => Float32Array.from(part(momentOf(run)[name]).values, code => (code / 255) ** 2);
         const lens = lensOf(run).at(-1), best = run.classes[cursor.picture][lens.indexOf(Math.max(...lens))];
@@ -272,7 +265,7 @@ const VIEWS = {
   lens: {
     shape: ({width, blocks}) => `(1, ${width}) → (1, classes), ${blocks + 1} times`,
     build(parent, run) {
-      const chart = element("div", {parent, className: "chart"}), table = foldedTable(parent);
+      const chart = element("div", {parent, className: "chart"}), fill = foldedTable(parent);
       return () => {
         const lens = lensOf(run), names = run.classes[cursor.picture].map(index => run.class_names[index]);
         const label = run.classes[cursor.picture].indexOf(run.labels[cursor.picture]), last = lens.at(-1);
@@ -281,7 +274,7 @@ const VIEWS = {
         const lines = shown.map(index => ({name: names[index] + (index === label ? " (true)" : ""),
           values: lens.map(row => row[index]), bold: index === label}));
         plot(chart, lines, {high: 1, format: percent, title: "Probability after each block"});
-        fillTable(table, ["after block", ...order.map(index => names[index])],
+        fill(["after block", ...order.map(index => names[index])],
           lens.map((row, block) => [block, ...order.map(index => percent(row[index]))]));
       };
     },
@@ -291,20 +284,19 @@ const VIEWS = {
     follows: true,
     shape: ({tokens, width, blocks}) => `z (1, ${tokens}, ${width}), before the first block and after each of ${blocks}`,
     build(parent, run) {
-      const pair = element("div", {className: "pair", parent}), left = element("div", {parent: pair});
-      const chart = element("div", {parent: left, className: "chart"}), table = foldedTable(left);
-      const stage = new Stage(element("div", {parent: pair}), run, "Length of each patch");
+      const [left, right] = halves(parent), stage = new Stage(right, run, "Length of each patch");
+      const chart = element("div", {parent: left, className: "chart"}), fill = foldedTable(left);
       return () => {
-        const {shape: [rows, tokens], values} = part(momentOf(run).norms), first = 1 + run.shape.extra;
-        const states = numbers(rows).map(row => values.subarray(row * tokens, (row + 1) * tokens));
-        const mean = state => state.subarray(first).reduce((sum, value) => sum + value, 0) / (tokens - first);
-        const patch = patchOf(run), block = blockOf(run) + 1, ofPatches = states[block].subarray(first);
+        const {blocks, tokens, extra} = run.shape, first = 1 + extra, patch = patchOf(run), block = blockOf(run) + 1;
+        const states = numbers(blocks + 1).map(state => rowOf(momentOf(run).norms, state));
+        const mean = state => state.slice(first).reduce((sum, value) => sum + value) / (tokens - first);
+        const ofPatches = states[block].slice(first);
         const lines = [{name: "class token", values: states.map(state => state[0])},
           {name: "patches, mean", values: states.map(mean)}];
         if (patch !== null) lines.push({name: "chosen patch", values: states.map(state => state[first + patch]), bold: true});
         const format = value => value.toPrecision(3);
         plot(chart, lines, {format, title: "Length of the tokens after each block"});
-        fillTable(table, ["after block", ...lines.map(line => line.name)],
+        fill(["after block", ...lines.map(line => line.name)],
           states.map((_, state) => [state, ...lines.map(line => format(line.values[state]))]));
         const [low, high] = [Math.min(...ofPatches), Math.max(...ofPatches)];
         stage.show(`After block ${block}: lengths from ${format(low)} to ${format(high)}.`, ofPatches, Math.min(low, high / 2), high);
@@ -387,21 +379,16 @@ function plot(parent, lines, {title, format, high = Math.max(...lines.flatMap(li
   parent.replaceChildren(element("p", {className: "caption", text: `${title} (0: before the first)`}), svg, legend);
 }
 
+// A table behind a line that unfolds it, as a function that fills it.
 function foldedTable(parent) {
   const details = element("details", {parent});
   element("summary", {parent: details, text: "the numbers"});
-  return element("table", {parent: element("div", {parent: details, className: "wide"})});
-}
-
-function fillTable(table, header, rows) {
-  table.replaceChildren();
-  const head = element("tr", {parent: element("thead", {parent: table})});
-  for (const text of header) element("th", {parent: head, text, scope: "col"});
-  const body = element("tbody", {parent: table});
-  for (const row of rows) {
-    const line = element("tr", {parent: body});
-    for (const text of row) element("td", {parent: line, text});
-  }
+  const table = element("table", {parent: element("div", {parent: details, className: "wide"})});
+  return (header, rows) => table.replaceChildren(...[header, ...rows].map(row => {
+    const line = element("tr");
+    for (const text of row) element(row === header ? "th" : "td", {parent: line, text});
+    return line;
+  }));
 }
 
 // ------------------------------------------------------------------ step 7: what a change does
@@ -413,51 +400,48 @@ class Bench {
     this.show = onlyFollowing => onlyFollowing ? this.stage.mark() : this.compute();
     this.before = [];  // what it says of each picture as it is
     this.change = unchanged(run);
-    const {weights, changes, shape: {heads}} = run, most = Math.max(...(changes ?? []).map(({off}) => off.length));
-    if (changes) element("p", {parent, className: "caption", text: "This file does not carry the weights of this model. " +
-      `These changes of it were tried beforehand, one at a time${["", "; among them each head off"][most] ?? "; among them the heads of each block off"}.`});
-    const pair = element("div", {className: "pair", parent}), left = element("div", {parent: pair});
+    const {weights, changes, shape: {heads}} = run, together = changes?.at(-1).off.length;
+    if (changes) element("p", {parent, className: "caption", text: "This file does not carry the weights of this model: " +
+      "what stands here was tried beforehand, one change at a time."});
+    const [left, right] = halves(parent);
     this.stage = new Stage(left, run, "The changed picture", weights && (patch => this.drop(patch)));
     this.stage.root.classList.add("changed");
-    const right = element("div", {parent: pair});
-    weights ? this.offerAll(left) : this.offerTried(left);
+    const buttons = element("p", {className: "buttons", parent: left});
+    weights ? this.offerAll(buttons) : this.offerTried(buttons);
     this.bars = element("div", {parent: right, className: "bars"});
     this.cells = new Map();
-    if (most === 0) return;
-    element("p", {parent: right, className: "caption", text: `Heads: press one to turn ${most === heads ? "its block's" : "it"} off or on.`});
+    if (together === 0) return;
+    const text = `Heads: press one to turn ${together > 1 ? "those of its block" : "it"} off or on.`;
+    element("p", {parent: right, className: "caption", text});
     this.cells = headButtons(right, run, numbers(heads), (block, head) => this.turn(`${block},${head}`));
   }
 
   offerAll(parent) {
-    const buttons = element("p", {className: "buttons", parent});
-    const button = (text, act) => element("button", {parent: buttons, type: "button", text}).addEventListener("click", act);
-    const label = element("label", {text: " positions"}), positions = element("input", {type: "checkbox", checked: true});
-    label.prepend(positions);
+    const button = (text, act) => element("button", {parent, type: "button", text}).addEventListener("click", act);
     button("shuffle patches", () => this.compute({order: shuffled(this.run.shape.grid ** 2)}));
     button("put all back", () => { positions.checked = true; this.compute(unchanged(this.run)); });
-    buttons.append(label);
+    const positions = element("input", {parent: element("label", {parent, text: "positions "}), type: "checkbox", checked: true});
     positions.addEventListener("change", () => this.compute({positions: positions.checked}));
   }
 
   offerTried(parent) {
-    this.choice = element("select", {parent: element("label", {className: "buttons", parent, text: "Change "})});
+    this.choice = element("select", {parent: element("label", {parent, text: "Change "})});
     this.run.changes.forEach(({name, off}, value) => off.length || element("option", {parent: this.choice, text: name, value}));
     this.choice.addEventListener("change", () => this.compute({number: Number(this.choice.value)}));
   }
 
   drop(patch) {
     const {dropped, order} = this.change;
-    if (patch === null) return;
-    if (!dropped.delete(patch) && dropped.size < order.length - 1) dropped.add(patch);  // one patch stays
+    if (patch !== null && !dropped.delete(patch) && dropped.size < order.length - 1) dropped.add(patch);  // one stays
     this.compute();
   }
 
   turn(name) {
     const {change: {off, number}, run: {changes}} = this;
     if (!changes) return off.delete(name) || off.add(name), this.compute();
-    const chosen = changes.findIndex(one => one.off.map(String).includes(name));
-    this.choice.value = 0;
-    this.compute({number: chosen === number ? 0 : chosen});
+    const tried = changes.findIndex(one => one.off.map(String).includes(name)), chosen = tried === number ? 0 : tried;
+    this.choice.value = chosen;  // the list shows nothing while a head is off
+    this.compute({number: chosen});
   }
 
   // The probability of each class.
@@ -473,7 +457,8 @@ class Bench {
     const most = numbers(before.length).sort((a, b) => Math.max(before[b], after[b]) - Math.max(before[a], after[a]));
     this.bars.replaceChildren(...most.slice(0, 6).map(index => bar(run.class_names[index], before[index], after[index])));
     const said = values => values.indexOf(Math.max(...values));
-    const left = `${change.dropped.size} of ${change.order.length} patches left out, ${change.off.size} heads off`;
+    const left = `${change.dropped.size} of ${change.order.length} patches left out, ` +
+      `${change.off.size} ${change.off.size === 1 ? "head" : "heads"} off`;
     const verdict = said(before) === said(after) ? `still ${run.class_names[said(after)]}`
       : `${run.class_names[said(before)]} becomes ${run.class_names[said(after)]}`;
     this.stage.show(`${left}: ${verdict} (${percent(after[said(after)])}).`);
@@ -524,14 +509,8 @@ function softmax(logits) {
   return powers.map(power => power / sum);
 }
 
-function shuffled(count) {
-  const order = numbers(count);
-  for (let i = count - 1; i > 0; i--) {
-    const j = Math.floor(Math.random() * (i + 1));
-    [order[i], order[j]] = [order[j], order[i]];
-  }
-  return order;
-}
+const shuffled = count =>
+  numbers(count).map(number => [Math.random(), number]).sort(([a], [b]) => a - b).map(([, number]) => number);
 
 // ------------------------------------------------------------------ the cursor, and the page as a whole
 
@@ -550,10 +529,8 @@ function moveTo(place) {
   requestAnimationFrame(() => {
     waiting = false;
     showAll({onlyFollowing: true});
-    by("said").textContent = RUNS.map(run => {
-      const row = attentionRow(run, blockOf(run), headOf(run));
-      return row ? sentence(run, row, `block ${blockOf(run) + 1}`) : "";
-    }).join(" ");
+    by("said").textContent = [...document.querySelectorAll("#attention .stage + .caption")].map(
+      ({textContent}) => textContent).join(" ");
   });
 }
 
@@ -577,9 +554,7 @@ function buildControls() {
     by("pictures").children[cursor.picture].focus();
   });
   const slider = by("moment");
-  slider.max = STOPS.length - 1;
-  slider.value = cursor.stop;
-  slider.disabled = STOPS.length === 1;
+  Object.assign(slider, {max: STOPS.length - 1, value: cursor.stop, disabled: STOPS.length === 1});
   slider.addEventListener("input", () => {
     cursor.stop = Number(slider.value);
     showMoment();
@@ -623,10 +598,8 @@ async function start() {
   choosePicture(0);
   for (const run of RUNS) for (const moment of run.moments) Object.assign(moment, await unpack(moment.arrays));
   buildViews(Object.keys(VIEWS).filter(name => name !== "change"));
-  for (const run of RUNS) {  // takes longer
-    if (run.weights) run.weights.tensors = inSteps(await unpack(run.weights.arrays));
-    else run.effects = await unpack(run.effects);
-  }
+  for (const run of RUNS) run.effects &&= await unpack(run.effects);
+  for (const {weights} of RUNS) if (weights) weights.tensors = inSteps(await unpack(weights.arrays));  // takes longer
   buildViews(["change"]);
   document.body.dataset.ready = "yes";
 }
