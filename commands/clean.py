@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from datasets.config import Columns, DataConfig, Name
+from commands.arguments import ImagesOptions
+from datasets.config import DataConfig
 from datasets.text import aligned, printable
 from trainers.config import OutputConfig, RunConfig, data_folder
 from vit.config import require_finite
@@ -23,7 +24,7 @@ SHOWN = 10
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(ImagesOptions):
     """Find labels that are likely wrong, as models see it that have not learnt from them: a ranked list to decide on,
     suspects.csv, and a table to train on, cleaned.csv. The images and their folders stay as they are, and so do the
     labels of the test images. Given again, it takes the decisions from suspects.csv.
@@ -33,12 +34,6 @@ class Options:
     """A folder, a CSV or TSV table, a zip, a built-in set; or a run of `train --folds K`, for its own predictions."""
     review: bool = False
     """Decide on a page of this machine: keep, relabel, drop, undo, by keys."""
-    data_root: Path = Path("data")
-    """Where built-in sets are found, or downloaded to."""
-    path_column: Name = None
-    """As for train: the column of a table that names the images."""
-    label_column: Name = None
-    """As for train: the column of a table that names the classes."""
     on_bad_image: Literal["fail", "skip"] = "fail"
     """As for train: an unreadable image ends the command, or is left out."""
     folds: int = 5
@@ -75,8 +70,8 @@ class Options:
             from trainers.run_directory import read_run_config
 
             return read_run_config(Path(self.data))
-        columns = Columns(self.path_column, self.label_column)
-        return RunConfig(data=DataConfig(self.data, self.data_root, *columns, on_bad_image=self.on_bad_image))
+        images = DataConfig(self.data, self.data_root, self.path_column, self.label_column)
+        return RunConfig(data=replace(images, on_bad_image=self.on_bad_image))
 
 
 def main(options: Options) -> int:
@@ -142,8 +137,8 @@ def lines(options: Options, data: DataConfig, samples: Samples, suspects: Sequen
         yield from ("", *aligned([header, *rows], left=(0, 1, 3, 4, 5)))
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in Counter(s.kind for s in suspects).items())
     decisions = Counter(s.decision.partition(":")[0] for s in suspects)
-    share = len(suspects) / max(1, (samples.splits >= 0).sum())
-    yield f"\n{len(suspects):,} suspects ({share:.1%} of the images){': ' * bool(kinds)}{kinds}"
+    share = len(suspects) / sum(len(samples.indices(split)) for split in ("train", "val"))
+    yield f"\n{len(suspects):,} suspects ({share:.1%} of train and val){': ' * bool(kinds)}{kinds}"
     yield f"{'decide':>9}  in {options.folder}/suspects.csv, or: python main.py clean {options.data} --review"
     made = ", ".join(f"{count:,} {decision}" for decision, count in decisions.items()) or "nothing to decide"
     yield f"{'table':>9}  {options.folder}/cleaned.csv ({made})"

@@ -18,9 +18,9 @@ from comparison.statistics import (
     estimate,
     holm,
     is_claim,
-    mcnemar,
     minus,
     paired_difference,
+    sign_flip,
     verdict,
     wilson,
 )
@@ -162,7 +162,7 @@ def judge(
             unequal = f"{second.name} saw {seen[0]:,} training images, {first.name} {seen[1]:,}"
             sentence = f"{sentence.removesuffix('.')}; but {unequal}."
         sentence += still_rising((first, second))
-        of_seeds = tuple(mcnemar(a, b) for a, b in zip(first.correct, second.correct, strict=True))
+        of_seeds = tuple(map(sign_flip, minus(second.correct, first.correct)[:, None]))
         pairs.append(Pair(difference, p, of_seeds, sentence, decision))
     return tuple(pairs)
 

@@ -40,12 +40,6 @@ def wilson(correct: int, n: int) -> tuple[float, float]:
     return float(interval.low), float(interval.high)
 
 
-def mcnemar(correct_a: Bools, correct_b: Bools) -> float:
-    """Exact two-sided p of two runs on the same images, both (N,): a fair coin decides who wins the unequal ones."""
-    only_a, only_b = int((correct_a & ~correct_b).sum()), int((correct_b & ~correct_a).sum())
-    return float(binomtest(only_a, only_a + only_b).pvalue) if only_a + only_b else 1.0
-
-
 @dataclass(frozen=True)
 class Spread:
     """What the difference of two runs on one image varies by, as variances: with the image, whatever the seed; with the

@@ -9,10 +9,8 @@ from torch.utils.data import DataLoader
 from datasets.bundle import LEFT_OUT, SPLITS, ImageSpecLike
 from datasets.config import DataConfig
 from datasets.errors import DataError
-from datasets.image_dataset import ImageDataset
-from datasets.loaders import loader_of, read_samples
+from datasets.loaders import evaluation_loader, read_samples
 from datasets.text import some
-from datasets.transforms import Pipeline
 
 
 def labelled_loader(
@@ -38,5 +36,4 @@ def labelled_loader(
     number = np.array([known[name] for name in samples.class_names], np.int32)
     splits = np.where(chosen, SPLITS.index("val"), LEFT_OUT).astype(np.int8)
     samples = samples.replace(labels=number[samples.labels], class_names=tuple(class_names), splits=splits)
-    dataset = ImageDataset(samples, "val", Pipeline(spec))
-    return loader_of(dataset, replace(config, workers=config.workers or 0), seed=0, rank=0, world_size=1)
+    return evaluation_loader(samples, "val", spec, replace(config, workers=config.workers or 0))

@@ -172,6 +172,11 @@ def loader_of(dataset: Any, config: DataConfig, *, seed: int, rank: int, world_s
     return Loader(dataset, sampler, workers=workers, persistent=dataset.split == "train")
 
 
+def evaluation_loader(samples: Samples, split: str, spec: ImageSpecLike, config: DataConfig) -> DataLoader:
+    """All images of a split for this process, as evaluation sees them."""
+    return loader_of(ImageDataset(samples, split, Pipeline(spec)), config, seed=0, rank=0, world_size=1)
+
+
 def sample_of(loader: DataLoader, sample: int) -> DataLoader:
     """The loader of about `sample` images, spread over a split in table order; of a split no larger, its own."""
     whole = loader.batch_sampler

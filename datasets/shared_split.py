@@ -21,6 +21,11 @@ PRETRAINED_ON = {
 """Sets that are known to be part of what usual weights were trained on: their test images are no news to them."""
 
 
+def have_seen(weights: str, source: str) -> bool:
+    """Whether these usual weights were trained on a set, as far as its name tells."""
+    return source in PRETRAINED_ON and (weights == "fashion_mnist") == (source == "fashion_mnist")
+
+
 @dataclass(frozen=True)
 class SharedSplit:
     """The sample table that all runs use."""

@@ -8,7 +8,7 @@ from small_comparison import arm_of, comparison_of
 
 from comparison import results, table
 from comparison.results import gflops
-from comparison.statistics import holm, mcnemar, wilson
+from comparison.statistics import holm, minus, sign_flip, wilson
 from comparison.table import WIDTH
 from vit.factory import build_model
 from vit.summary import summarise
@@ -53,7 +53,7 @@ def test_a_row_holds_what_the_runs_say_as_fractions(two):
     assert bad["difference"] == pytest.approx(bad["accuracy"] - good["accuracy"])
     assert bad["difference_low"] < bad["difference"] < bad["difference_high"] < 0
     assert bad["mcnemar_significant_seeds"] == sum(
-        mcnemar(a, b) <= 0.05 for a, b in zip(arms[0].correct, arms[1].correct, strict=True)
+        sign_flip(minus(a[None], b[None])) <= 0.05 for a, b in zip(arms[0].correct, arms[1].correct, strict=True)
     )
     assert (good["difference"], good["verdict"], bad["verdict"]) == (None, None, "worse")
     assert good["wilson_low"] == min(wilson(int(row.sum()), 60)[0] for row in arms[0].correct)

@@ -5,7 +5,7 @@ import pytest
 from fake_sets import class_folders
 
 from datasets import DataConfig
-from datasets.shared_split import copies_of_training_images, shared_split
+from datasets.shared_split import copies_of_training_images, have_seen, shared_split
 from datasets.splits import reuse_split, write_split
 
 
@@ -40,3 +40,9 @@ def test_a_test_image_that_is_also_a_training_image_is_named(tmp_path, twin):
     (data / "test" / "a" / "copy.png").write_bytes(source.read_bytes())
     found = copies_of_training_images(shared_split(DataConfig(source=str(data))).samples)
     assert found == (["test/a/copy.png"] if twin == "train" else [])
+
+
+def test_weights_are_known_to_have_seen_what_they_were_trained_on():
+    pairs = [("fashion_mnist", "fashion_mnist"), ("imagenet", "hymenoptera"), ("imagenet", "fashion_mnist"),
+             ("fashion_mnist", "dog_breed"), ("imagenet", "digits"), ("tiny_imagenet", "/some/folder")]  # fmt: skip
+    assert [have_seen(*pair) for pair in pairs] == [True, True, False, False, False, False]

@@ -15,6 +15,7 @@ from sklearn.preprocessing import StandardScaler
 
 from datasets.bundle import Samples, image_set, samples_of
 from datasets.errors import DataError
+from datasets.shared_split import PRETRAINED_ON, have_seen
 from trainers.config import RunConfig
 from trainers.console import duration, say
 from trainers.errors import ConfigError
@@ -44,6 +45,8 @@ def features_of_set(config: RunConfig, *, images: int, seconds: float) -> tuple[
         raise ConfigError(f"{duration(seconds)} are too short for any of the weights at hand: give more --minutes")
     wanted = ranking[0].seconds * images / looked_at
     say(f"taking {ranking[0].name}, for about {duration(wanted)}", label="features")
+    if have_seen(ranking[0].options["model"]["weights"], config.data.source):
+        say(f"{PRETRAINED_ON[config.data.source]}: wrong labels that they know look right", label="note")
     job = prepare(filled_in(config, ranking[0].options))
     values = torch.cat([features_once(job, split).flatten(1).float() for split in job.data.dataloaders]).numpy()
     values = StandardScaler().fit_transform(values)

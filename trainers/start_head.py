@@ -12,8 +12,7 @@ from torch.utils.data import DataLoader
 
 from datasets.bundle import image_set
 from datasets.image_dataset import ImageDataset
-from datasets.loaders import loader_of
-from datasets.transforms import Pipeline
+from datasets.loaders import evaluation_loader
 from trainers.job import Job
 from trainers.probe import features_of
 from vit.parts import parts
@@ -49,8 +48,7 @@ def not_augmented(job: Job) -> DataLoader:
     images = image_set(loader)
     if not isinstance(images, ImageDataset):
         return loader
-    dataset = ImageDataset(images.samples, "train", Pipeline(job.spec))
-    return loader_of(dataset, job.config.data, seed=0, rank=0, world_size=1)
+    return evaluation_loader(images.samples, "train", job.spec, job.config.data)
 
 
 def best_probe(train: tuple[Tensor, Tensor], val: tuple[Tensor, Tensor], classes: int) -> tuple[Tensor, Tensor]:

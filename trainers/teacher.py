@@ -16,9 +16,8 @@ from torch import nn
 from datasets.bundle import DataBundle, image_set
 from datasets.files import replacing
 from datasets.image_dataset import ImageDataset
-from datasets.loaders import loader_of
+from datasets.loaders import evaluation_loader
 from datasets.splits import fingerprint
-from datasets.transforms import Pipeline
 from trainers.checkpoint import best_of
 from trainers.config import RunConfig, from_dict, to_dict
 from trainers.errors import ConfigError
@@ -119,8 +118,7 @@ def targets_of(config: RunConfig, data: DataBundle) -> np.ndarray:
         raise ConfigError("--teacher needs images that the application reads itself: --data")
     path = targets_file(config, teacher, data)
     if not path.is_file():
-        dataset = ImageDataset(images.samples, "train", Pipeline(teacher.spec))
-        loader = loader_of(dataset, config.data, seed=0, rank=0, world_size=1)
+        loader = evaluation_loader(images.samples, "train", teacher.spec, config.data)
         answers = features_of(teacher.network, loader, torch.device("cpu"), amp_dtype=None, end=teacher.end)
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as aside, aside.open("wb") as file:
