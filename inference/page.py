@@ -83,8 +83,10 @@ def page_of(classifiers: Sequence[Classifier], pictures: Sequence[Picture], *, c
     few. Raises ValueError: no attention weights, or tokens that are not one class token and a square grid."""
     moments = [moments_of(classifier) for classifier in classifiers]
     shapes = [shape_of(classifier, pictures[0]) for classifier in classifiers]
-    sizes = [attention_sizes(shape) for shape in shapes]
-    every, mean = (sum(size[kind] * len(of) for size, of in zip(sizes, moments, strict=True)) for kind in (0, 1))
+    every = mean = 0  # bytes of a picture's attention: of every head, and of their mean with what the classifier reads
+    for of, shape in zip(moments, shapes, strict=True):
+        rows, tokens, heads = len(of) * shape["blocks"] * shape["tokens"], shape["tokens"], shape["heads"]
+        every, mean = every + rows * tokens * heads, mean + rows * (tokens + heads)
     every_head = every * len(pictures) <= EVERY_HEAD
     shown = pictures if every_head else pictures[: max(1, MOST // mean)]
     data: dict[str, Any] = {
@@ -121,12 +123,6 @@ def shape_of(classifier: Classifier, picture: Picture) -> dict[str, Any]:
         "extra": tokens - 1 - maps.rollout[0].numel(), "width": width, "blocks": len(maps.attention),
         "heads": maps.attention[0].size(1), "pools": pools_patches(model), "parameters": count_parameters(model)[0],
     }  # fmt: skip
-
-
-def attention_sizes(shape: dict[str, Any]) -> tuple[int, int]:
-    """Bytes of a picture's attention at one moment: of every head, and of their mean with what the classifier reads."""
-    blocks, heads, tokens = shape["blocks"], shape["heads"], shape["tokens"]
-    return blocks * heads * tokens**2, blocks * (tokens**2 + heads * tokens)
 
 
 def normalised(classifier: Classifier, pixels: np.ndarray) -> Tensor:
@@ -228,21 +224,20 @@ def changes_numbers(
 
 def weights_of(model: VisionTransformer, images: Sequence[Tensor]) -> dict[str, Any]:
     """What the page needs to run a small ViT itself. Its pictures begin as patch embeddings (B, N, D): however patches
-    are made, they can be left out or change places."""
+    are made, they can be left out or change places.
+
+    Each row (..., D) becomes whole numbers of a step of its own, 32,767 for the largest: as many bytes as half
+    precision, and a tenth of its rounding.
+    """
     tensors = {name: value for name, value in merged_state(model).items() if "embedding.patches" not in name}
     with torch.no_grad():
         tensors["patches"] = torch.cat([model.embedding.patches(image) for image in images])
     arrays = {}
     for name, value in tensors.items():
-        arrays[name], arrays[f"{name} steps"] = in_16_bits(value.detach().cpu())
+        steps = value.abs().amax(dim=-1, keepdim=True).clamp(min=1e-30) / 32_767
+        arrays[name] = (value / steps).round().short().cpu().numpy()
+        arrays[f"{name} steps"] = steps.cpu().numpy()
     return {"pool": model.config.pool, "eps": model.config.layer_norm_eps, "arrays": pack(arrays)}
-
-
-def in_16_bits(values: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Each row (..., D) as whole numbers of a step of its own, 32,767 for the largest; and the steps (..., 1). As many
-    bytes as half precision, and a tenth of its rounding."""
-    steps = values.abs().amax(dim=-1, keepdim=True).clamp(min=1e-30) / 32_767
-    return (values / steps).round().short().numpy(), steps.numpy()
 
 
 def pack(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
