@@ -187,10 +187,7 @@ def parse_train_options(argv: Sequence[str], *, prog: str) -> TrainOptions:
         base = load_config(options.config, base=base)
     if options.minutes is not None:
         base = dataclasses.replace(base, train=dataclasses.replace(base.train, epochs=None, warmup_epochs=None))
-    final: TrainOptions = parse(TrainOptions, argv, prog=prog, default=TrainOptions(**sections(base)))
-    if options.recipe is not None and final.train.lr != recipe_config(options.recipe).train.lr:  # a person's own
-        final = dataclasses.replace(final, train=dataclasses.replace(final.train, full_rate_steps=None))
-    return final
+    return parse(TrainOptions, argv, prog=prog, default=TrainOptions(**sections(base)))
 
 
 def sections(config: RunConfig) -> dict[str, Any]:

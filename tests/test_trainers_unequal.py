@@ -1,6 +1,5 @@
 """Unequal classes, and runs that learn nothing: chosen by what counts, weighed within bounds, and said."""
 
-import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +9,6 @@ from ignite.engine import Engine, Events
 from sklearn.metrics import balanced_accuracy_score
 from test_trainers_metrics import score
 
-from commands.arguments import parse_train_options
 from trainers import console, defaults
 from trainers.config import TrainConfig
 
@@ -39,25 +37,6 @@ def test_a_loss_weight_is_at_most_ten_times_another():
     assert few.tolist() == pytest.approx([286 / (280 + 6 * 10), 10 * 286 / (280 + 6 * 10)])
     counts = np.array([50, 60, 7])
     assert balancing_weights(counts).tolist() == pytest.approx((counts.sum() / (3 * counts)).tolist(), rel=1e-7)
-
-
-@pytest.mark.parametrize(
-    ("words", "epochs", "lr", "warmup"),
-    [
-        ([], 8, 2e-3 * (128 / 2000) ** 0.5, 8 / 3),
-        (["--epochs", "125"], 125, 2e-3, 12.5),
-        (["--lr", "1e-3"], 8, 1e-3, 0.8),
-        (["--warmup-epochs", "1"], 8, 2e-3, 1),
-    ],
-)
-def test_the_recipe_for_little_time_takes_its_rate_and_warm_up_from_the_number_of_steps(words, epochs, lr, warmup):
-    options = parse_train_options(["--recipe", "scratch-small", "--device", "cpu", *words], prog="train")
-    train = defaults.resolve_length(defaults.resolve(options.run), train_images=1010, steps_per_epoch=16).train
-    assert (train.epochs, train.lr, train.warmup_epochs) == (epochs, pytest.approx(lr), pytest.approx(warmup))
-    again = defaults.resolve_length(
-        dataclasses.replace(options.run, train=train), train_images=1010, steps_per_epoch=16
-    )
-    assert again.train == train  # a resumed run
 
 
 def lines_of_a_run(capsys, val_accuracies, *, train_accuracy=0.12, epochs=10, warmup=1, select="accuracy"):

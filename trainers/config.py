@@ -37,9 +37,6 @@ class TrainConfig:
     with a linear fall to zero over the last 30 % (cooldown)."""
     warmup_epochs: float | None = None
     """Linear warm-up; may be a fraction of an epoch."""
-    full_rate_steps: int | None = None
-    """A run of fewer steps than this in all takes lr x sqrt(steps / this) and warms up for a third of its steps, unless
-    --lr or --warmup-epochs is given. Default: none, but for the recipe scratch-small."""
     label_smoothing: float | None = None
     """Share of the target spread evenly over the classes."""
     mixup: float | None = None
@@ -184,6 +181,8 @@ def from_dict(config_class: type, values: dict[str, Any], *, base: Any = None, w
     changes = {}
     for key, value in values.items():
         label = f"{where}{key}"
+        if label in NO_MORE:
+            continue
         if key not in known:
             raise ConfigError(
                 f"unknown option {label!r} in the config{did_you_mean(key, known)} Known: {', '.join(known)}"
@@ -197,6 +196,7 @@ def from_dict(config_class: type, values: dict[str, Any], *, base: Any = None, w
     return dataclasses.replace(base, **changes)
 
 
+NO_MORE = ("train.full_rate_steps",)  # options that old runs name, whose effect is in their other values
 WITHDRAWN = {"recolour": "light"}
 """What old runs may name -> what it means now: they open, and are refused to be trained further (see resume.py)."""
 

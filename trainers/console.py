@@ -74,8 +74,6 @@ def announce(job: Job, run_dir: Path | None, *, defaults_source: str) -> None:
     precision = "fp32" if train.amp == "off" else train.amp
     options += [f"augmentation {data.augment}", f"precision {precision}", f"seed {train.seed}"]
     rows.append(("", ", ".join(options)))
-    if job.total_steps < (train.full_rate_steps or 0):
-        rows.append(("", f"rate and warm-up are those of a short run: fewer than {train.full_rate_steps:,} steps"))
     rows += [("defaults", defaults_source), ("device", train.device)]
     if run_dir is not None:
         rows += [("run", str(run_dir)), ("watch", f"tensorboard --logdir {run_dir.parent}")]

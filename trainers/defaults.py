@@ -121,12 +121,7 @@ def resolve_length(config: RunConfig, *, train_images: int, steps_per_epoch: int
     if epochs is None:
         epochs = default_epochs(chosen.images_seen, chosen.max_epochs, train_images=train_images)
     log_every = max(1, min(50, round(epochs * steps_per_epoch) // 200))
-    train, share = config.train, 0.1
-    steps, full = epochs * steps_per_epoch, config.train.full_rate_steps
-    if full is not None and steps < full and train.warmup_epochs is None:  # else it was given, or resolved before
-        assert train.lr is not None
-        train, share = dataclasses.replace(train, lr=train.lr * (steps / full) ** 0.5), 1 / 3
-    train = _fill(train, epochs=epochs, warmup_epochs=share * epochs, log_every=log_every)
+    train = _fill(config.train, epochs=epochs, warmup_epochs=0.1 * epochs, log_every=log_every)
     if train.warmup_epochs >= epochs:
         raise ConfigError(f"warmup_epochs={train.warmup_epochs:g} leaves nothing of a run of epochs={epochs}")
     return dataclasses.replace(config, train=train)

@@ -81,9 +81,7 @@ def filled_in(config: RunConfig, options: dict[str, dict[str, Any]]) -> RunConfi
         for section, values in options.items()
     }
     filled: RunConfig = from_dict(RunConfig, open_values, base=config)
-    full = filled.train.full_rate_steps if config.train.lr is None else None  # of the rate of the options
-    train = dataclasses.replace(filled.train, epochs=config.train.epochs, full_rate_steps=full)
-    return dataclasses.replace(filled, train=train)
+    return dataclasses.replace(filled, train=dataclasses.replace(filled.train, epochs=config.train.epochs))
 
 
 def choose(candidates: Sequence[Candidate], epochs: Sequence[float]) -> Plan:
