@@ -1,7 +1,7 @@
 """From a set of images to the labels in it that are likely wrong, and what it is worth to train without them."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,8 +19,8 @@ from datasets.files import write_bytes
 from datasets.images import to_array
 from datasets.loaders import split_samples
 from datasets.suspects import DROP, KEEP, Suspect, picture_of
-from figures.results import UNKNOWN, WRONG
-from figures.sheets import DIM, Tile, png, sheet, tile_picture
+from figures.judged import Judged as Pictured
+from figures.sheets import judged_sheet, png
 from inference.label_issues import COPY, OUTLIER, WRONG_LABEL, issues_found, label_issues
 from trainers.config import RunConfig
 from trainers.console import say
@@ -166,17 +166,10 @@ def worth(judged: Judged, suspects: Sequence[Suspect]) -> PairedDifference | Non
 def write_figure(path: Path, samples: Samples, suspects: Sequence[Suspect]) -> None:
     """The first suspects as a sheet of pictures."""
     place = {name: row for row, name in enumerate(samples.paths)}
-    tiles = [
-        Tile(tile_picture(to_array(picture_of(samples, place[suspect.path]))), tuple(_caption(suspect)))
-        for suspect in suspects[:SHOWN]
-    ]
-    title = f"{samples.name}: {len(tiles)} of {len(suspects)} suspects, the likeliest first"
-    write_bytes(path, png(sheet(tiles, title=title, columns=6)))
-
-
-def _caption(suspect: Suspect) -> Iterator[tuple[str, str]]:
-    yield f"given {suspect.label}", UNKNOWN
-    if suspect.suggested:
-        yield f"rather {suspect.suggested} ({float(suspect.confidence):.0%})", WRONG
-    yield suspect.kind, DIM
-    yield suspect.path.rpartition("/")[2], DIM
+    shown = []
+    for suspect in suspects[:SHOWN]:
+        doubt = f"labelled {suspect.label}; {suspect.kind}, rather {suspect.suggested}".removesuffix(", rather ")
+        pixels = to_array(picture_of(samples, place[suspect.path]))
+        shown.append(Pictured(suspect.path, ((doubt, float(suspect.confidence)),), pixels=pixels))
+    title = f"{samples.name}: {len(shown)} of {len(suspects)} suspects, the likeliest first"
+    write_bytes(path, png(judged_sheet(shown, title=title, columns=6)))
