@@ -43,7 +43,6 @@ def main(options: Options) -> int:
     path = options.output or runs[0] / "export" / "average.safetensors"
     if path.suffix != ".safetensors":
         raise arguments.UsageError(f"output {path} must end in .safetensors")
-    for line in score_lines(average(runs, path, greedy=options.greedy)):
-        print(line)
+    print("\n".join(score_lines(average(runs, path, greedy=options.greedy))))
     print(f"\n{'written':>9}  {path}")
     return 0

@@ -49,16 +49,12 @@ def main(config: Options) -> int:
     columns = Columns(config.path_column, config.label_column)
     report = check_source(config.data, data_root=config.data_root, columns=columns, workers=workers)
     if report.findings or config.output or config.csv_path.exists():  # not one of an earlier check
-        write_findings(report, config.csv_path)
+        rows = ((finding.kind, finding.severity, *finding[1:]) for finding in report.findings)
+        # Bytes of a name that are no UTF-8 are written as \udcXX.
+        with arguments.output_file(config.csv_path, errors="backslashreplace") as file:
+            file.write(csv_text(CSV_COLUMNS, rows))
     print("\n".join(_table(config, report)))
     return report.exit_code
-
-
-def write_findings(report: CheckReport, path: Path) -> None:
-    """One row per finding, header first. Bytes of a name that are no UTF-8 are written as \\udcXX."""
-    rows = ((finding.kind, finding.severity, *finding[1:]) for finding in report.findings)
-    with arguments.output_file(path, errors="backslashreplace") as file:
-        file.write(csv_text(CSV_COLUMNS, rows))
 
 
 def _table(config: Options, report: CheckReport) -> list[str]:

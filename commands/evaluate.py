@@ -68,8 +68,7 @@ def main(options: Options) -> int:
         print(f"{heading}{evaluation.images:,} {split} images{VIEWS * options.tta}")
     else:
         evaluation = _evaluate_elsewhere(options)
-    for line in lines(evaluation):
-        print(line)
+    print("\n".join(lines(evaluation)))
     return 0
 
 

@@ -50,8 +50,7 @@ def main(options: Options) -> int:
     except ValueError as error:  # an option that this model does not have, or a size it cannot take
         raise arguments.UsageError(str(error)) from None
     summary = summarise(model, in_channels=options.model.in_channels, image_size=size)
-    for line in lines(options.model.name, summary):
-        print(line)
+    print("\n".join(lines(options.model.name, summary)))
     return 0
 
 
@@ -64,7 +63,9 @@ def lines(name: str, summary: Summary) -> Iterator[str]:
             label = (
                 "  " * layer.depth + (layer.name.rsplit(".", 1)[-1] or name) + (f"  (x{times})" if times > 1 else "")
             )
-            rows.append((label, layer.kind, _shape(layer.shape), f"{layer.parameters:,}", _gflops(layer.flops)))
+            digits = 3 if layer.flops >= 1e6 else 6  # so that no row with work shows a zero
+            gflops = f"{layer.flops / 1e9:.{digits}f}" if layer.flops else ""
+            rows.append((label, layer.kind, _shape(layer.shape), f"{layer.parameters:,}", gflops))
     yield from aligned(rows, left=(0, 1, 2))
     yield ""
     yield "what one image becomes:"
@@ -79,8 +80,3 @@ def lines(name: str, summary: Summary) -> Iterator[str]:
 
 def _shape(shape: tuple[int, ...] | None) -> str:
     return "-" if shape is None else "(" + ", ".join(map(str, shape)) + ")"
-
-
-def _gflops(flops: int) -> str:
-    """Six decimals for tiny models, so that no row with work shows a zero."""
-    return "" if not flops else f"{flops / 1e9:.3f}" if flops >= 1e6 else f"{flops / 1e9:.6f}"

@@ -84,7 +84,8 @@ def open_classifier(
     place = torch.device(resolve_device(device))
     path = Path(source).expanduser()
     if is_run_name(source):
-        classifier = _open_run(find_run(source, output_dir))
+        run_dir = find_run(source, output_dir)
+        classifier = Classifier(str(run_dir), *open_best(best_of(run_dir)), run_dir)
     elif source.startswith(HF_PREFIX):
         classifier = _open_huggingface(source)
     elif path.suffix in EXPORTS:
@@ -108,11 +109,6 @@ def read_class_names(path: Path, *, expected: int) -> tuple[str, ...]:
     if len(names) != expected:
         raise ConfigError(f"{path} names {counted(len(names), 'class')}; the model has {expected}")
     return names
-
-
-def _open_run(run_dir: Path) -> Classifier:
-    model, spec, names, config = open_best(best_of(run_dir))
-    return Classifier(str(run_dir), model, spec, names, config, run_dir)
 
 
 def _open_huggingface(source: str) -> Classifier:

@@ -1,5 +1,6 @@
 """What a Vision Transformer looked at: attention weights of one pass, rollout, relevance, distance."""
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,13 +72,10 @@ def _hooked(model: nn.Module, layers: list[nn.MultiheadAttention], images: Tenso
         taken.append(weights)
         return module.out_proj(out.transpose(1, 2).flatten(2)), weights
 
-    handles = [layer.register_forward_hook(attend) for layer in layers]
-    try:
-        logits = model(images)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return logits, taken
+    with ExitStack() as hooks:
+        for layer in layers:
+            hooks.enter_context(layer.register_forward_hook(attend))
+        return model(images), taken
 
 
 def select(attention: list[Tensor], *, layer: int, head: int | None = None) -> Tensor:

@@ -61,11 +61,8 @@ def count_parameters(module: nn.Module) -> tuple[int, int]:
 def inputs_of(module: nn.Module) -> Iterator[list[Tensor]]:
     """While entered, the list gets what each call of the module is given: of a head, the features."""
     inputs: list[Tensor] = []
-    handle = module.register_forward_pre_hook(lambda _, given: inputs.append(given[0]))
-    try:
+    with module.register_forward_pre_hook(lambda _, given: inputs.append(given[0])):
         yield inputs
-    finally:
-        handle.remove()
 
 
 def freeze(model: nn.Module, trainable: str) -> None:

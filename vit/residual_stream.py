@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -15,15 +15,11 @@ from vit.parts import parts
 def residual_stream(model: nn.Module) -> Iterator[list[Tensor]]:
     """While entered, the list gets the tokens of a pass: before the first block, then after each, (B, T, D)."""
     blocks, stream = parts(model).blocks, list[Tensor]()
-    handles = [blocks[0].register_forward_pre_hook(lambda _, given: stream.append(given[0]))]
-    handles += [
-        block.register_forward_hook(lambda _, given, output: stream.append(_tokens(output))) for block in blocks
-    ]
-    try:
+    with ExitStack() as hooks:
+        hooks.enter_context(blocks[0].register_forward_pre_hook(lambda _, given: stream.append(given[0])))
+        for block in blocks:
+            hooks.enter_context(block.register_forward_hook(lambda _, given, output: stream.append(_tokens(output))))
         yield stream
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def logit_lens(model: nn.Module, images: Tensor, stream: list[Tensor]) -> Tensor:
@@ -38,11 +34,8 @@ def logit_lens(model: nn.Module, images: Tensor, stream: list[Tensor]) -> Tensor
         tokens = torch.cat(stream)
         return (tokens, *output[1:]) if isinstance(output, tuple) else tokens
 
-    handle = parts(model).blocks[-1].register_forward_hook(hand_on)
-    try:
+    with parts(model).blocks[-1].register_forward_hook(hand_on):
         return model(images).unflatten(0, (len(stream), len(images)))
-    finally:
-        handle.remove()
 
 
 def position_embeddings(model: nn.Module) -> Tensor | None:

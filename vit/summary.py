@@ -6,6 +6,7 @@ activations and softmax: the convention of `torch.utils.flop_counter`, which doe
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -56,18 +57,15 @@ def summarise(model: nn.Module, *, in_channels: int, image_size: int) -> Summary
         if isinstance(first, Tensor):
             shapes[names[module]] = tuple(first.shape)
 
-    handles = [module.register_forward_hook(note) for module in names]
-    was_training = model.training
     counter = FlopCounterMode(display=False)
-    try:
+    with ExitStack() as hooks:
+        hooks.callback(model.train, model.training)
+        for module in names:
+            hooks.enter_context(module.register_forward_hook(note))
         # Gradients stay on: without them torchvision's encoder takes a fused kernel that no hook and no counter sees.
         # The counter does not know the fused attention of the CPU either; the plain products do the same work.
         with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), counter:
             model.eval()(images)
-    finally:
-        model.train(was_training)
-        for handle in handles:
-            handle.remove()
     counts = {name: sum(by_operator.values()) for name, by_operator in counter.get_flop_counts().items()}
     root = type(model).__name__
     layers = tuple(

@@ -144,10 +144,9 @@ def parts_of(model: Any) -> Parts:
     head, names = model.get_classifier(), list(children)
     after = [children[name] for name in names[names.index(own[-1]) + 1 :]]
     norms = [
-        module for child in after for module in child.modules() if module is not head and _holds_parameters(module)
+        module
+        for child in after
+        for module in child.modules()
+        if module is not head and next(module.parameters(recurse=False), None) is not None
     ]
     return Parts(list(children[listed]) if listed else [children[name] for name in own], norms, [head])
-
-
-def _holds_parameters(module: nn.Module) -> bool:
-    return next(module.parameters(recurse=False), None) is not None
