@@ -103,7 +103,7 @@ def split_table(bundle: DataBundle) -> tuple[SplitRow, ...]:
 def _columns(samples: Samples) -> tuple[Iterator[str], ...]:
     """The columns of split.csv, made as they are read: of a million images a list of each is half a gigabyte."""
     used = samples.splits >= 0
-    labels, splits = samples.labels[used], samples.splits[used]
+    labels, splits = samples.labels[used].tolist(), samples.splits[used].tolist()
     of_labels, of_splits = map(samples.class_names.__getitem__, labels), map(SPLITS.__getitem__, splits)
     digests = _digests(samples)
     hashes = (digests[start : start + 8].hex() for start in range(0, len(digests), 8))

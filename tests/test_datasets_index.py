@@ -117,6 +117,7 @@ def test_a_shard_or_the_names_of_its_classes_are_not_taken_for_others(source, tm
     [
         lambda content: content[: len(content) // 2],
         lambda content: content[:900] + bytes([content[900] ^ 1]) + content[901:],
+        lambda content: content.replace(b"PK\1\2-\3-\0\0\0\0", b"PK\1\2-\3-\0\0\0\x09"),  # packed in another way
         lambda _: b"",
         lambda _: b"something else\n" * 99,
     ],

@@ -4,10 +4,12 @@ import io
 import json
 import sys
 import tarfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from killed_runs import Crash, assert_same_content, crash_after, demanding_config, run_content
 from small_images import image_folder
 from small_run import call
 
@@ -19,7 +21,9 @@ from datasets.images import read_image, to_array
 from datasets.loaders import read_samples
 from datasets.sources.own_data import read_source
 from datasets.splits import content_digests
-from vit.config import ImageSpec
+from trainers.resume import resume
+from trainers.run import train
+from vit.config import ImageSpec, ModelConfig
 
 SPEC = ImageSpec(image_size=16)
 
@@ -93,6 +97,21 @@ def test_batches_from_shards_are_those_from_the_folder_to_the_bit(tmp_path, fold
     for (images, labels), (others, other_labels) in zip(*batches, strict=True):
         assert torch.equal(images, others)
         assert torch.equal(labels, other_labels)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_a_run_on_shards_killed_in_mid_epoch_ends_in_the_bits_of_the_run_on_the_folder(tmp_path, folder, workers):
+    def config(source, place):
+        data = DataConfig(source=str(source), batch_size=4, workers=workers, augment="standard")
+        model = ModelConfig(name="vit_micro_2", image_size=16, dropout=0.1)
+        return replace(demanding_config(place), data=data, model=model)
+
+    whole = run_content(train(config(folder, tmp_path / "folder")).run_dir)
+    shards = shards_of(folder, tmp_path / "shards")
+    with pytest.raises(Crash):
+        train(config(shards, tmp_path / "runs"), handlers=[crash_after(6)])  # an epoch has four
+    assert_same_content(whole, run_content(resume(tmp_path / "runs" / "shards" / "r").run_dir))
 
 
 def test_numbers_are_classes_in_the_order_of_numbers(tmp_path, folder):

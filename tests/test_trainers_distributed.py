@@ -7,10 +7,12 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from distributed_run import config
 from killed_runs import ROOT, TIMING_FIELDS, assert_same_content, run_content
+from slurm_node import lives
 from small_images import image_folder
 
 from trainers.checkpoint import checkpoints, read_checkpoint
@@ -195,3 +197,45 @@ def test_torchrun_trains_and_reports_once(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("best epoch") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.isdir("/proc"), reason="torchrun's processes end with their agent on Linux only")
+@pytest.mark.parametrize(("killed", "number"), [("agent", 0), ("node", 1)])
+def test_where_one_of_two_agents_or_machines_is_killed_all_ends_with_one_line(tmp_path, killed, number):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    arguments = map(str, main_arguments(uneven_folder(tmp_path / "pets"), tmp_path / "runs", "--epochs", 500)[1:])
+    words = ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"]
+    words += ["--local-addr=127.0.0.1", "main.py", *arguments]
+    agents = [
+        subprocess.Popen(
+            [sys.executable, "-m", "torch.distributed.run", f"--rdzv-conf=is_host={host}", *words],
+            cwd=ROOT, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        for host in ("true", "false")
+    ]  # fmt: skip
+    workers: list[int] = []
+    try:
+        wait_for(tmp_path / "runs" / "pets" / "r" / "metrics.csv", seconds=120)
+        workers = [int(Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text()) for agent in agents]
+        begin = time.monotonic()
+        for pid in [agents[number].pid, *([workers[number]] if killed == "node" else [])]:
+            os.kill(pid, signal.SIGKILL)
+        errors = [agent.communicate(timeout=60)[1] for agent in agents]
+        assert time.monotonic() - begin < 30
+    finally:
+        for agent in agents:
+            agent.kill()
+        left = [pid for pid in workers if lives(pid)]
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+    assert not left
+    assert agents[1 - number].returncode == 1  # torchrun's own
+    lines = [line for error in errors for line in error.splitlines() if line.startswith(("error: ", "[rank"))]
+    said = "another process of this run has ended" if killed == "node" else "interrupted by SIGTERM"
+    assert lines
+    assert all(said in line for line in lines), lines
+    if killed == "agent" or number == 1:
+        assert sum("resume with: python main.py resume" in line for line in lines) == 1
