@@ -84,15 +84,26 @@ def test_a_stem_equals_the_same_layers_written_out_and_leaves_as_many_tokens() -
     assert stem(images).shape == (4, 9, 24)
 
 
-def test_a_stem_with_batch_norms_is_one_without_where_they_change_nothing_and_else_the_layers_written_out() -> None:
-    plain, normed = (VisionTransformer(tiny(patch_embedding=name)).embedding.patches for name in ("stem", "stem_bn"))
-    convolutions = [layer for layer in plain.convolutions if isinstance(layer, nn.Conv2d)]
-    for own, layer in zip(convolutions, (normed.convolutions[0], normed.convolutions[4]), strict=True):
-        layer.load_state_dict(own.state_dict())
-    torch.testing.assert_close(normed.eval()(pictures()), plain(pictures()), atol=1e-4, rtol=1e-4)  # eps of the norms
-    x = F.max_pool2d(normed.convolutions[0](pictures()), 3, stride=2, padding=1)
-    x = (x - x.mean((0, 2, 3), keepdim=True)) / (x.var((0, 2, 3), correction=0, keepdim=True) + 1e-5).sqrt()
-    torch.testing.assert_close(normed.train().convolutions[:4](pictures()), x.clamp(min=0), atol=1e-5, rtol=1e-5)
+def test_a_stem_with_batch_norms_equals_its_layers_written_out_in_training_and_with_the_statistics_kept() -> None:
+    torch.manual_seed(0)
+    stem = VisionTransformer(tiny(patch_embedding="stem_bn")).embedding.patches.train()
+    convolutions = [layer for layer in stem.convolutions if isinstance(layer, nn.Conv2d)]
+    norms = [layer for layer in stem.convolutions if isinstance(layer, nn.BatchNorm2d)]
+    assert [tuple(layer.weight.shape[:2]) for layer in convolutions] == [(12, 3), (24, 12), (24, 24)]
+    for mode in (True, False):
+        stem.train(mode)
+        x = pictures()
+        for pooled, convolution, norm in zip((True, False, True), convolutions, norms, strict=True):
+            x = F.conv2d(x, convolution.weight, convolution.bias, padding=1)
+            x = F.max_pool2d(x, 3, stride=2, padding=1) if pooled else x
+            mean, variance = (x.mean((0, 2, 3)), x.var((0, 2, 3), correction=0)) if mode else norm_state(norm)
+            x = (x - mean[:, None, None]) / (variance[:, None, None] + 1e-5).sqrt()
+            x = x.clamp(min=0)
+        torch.testing.assert_close(stem(pictures()), x.flatten(2).transpose(1, 2), atol=1e-4, rtol=1e-4)
+
+
+def norm_state(norm: nn.BatchNorm2d) -> tuple[torch.Tensor, torch.Tensor]:
+    return norm.running_mean.clone(), norm.running_var.clone()  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(("patch_embedding", "seen"), [("conv", {4}), ("linear", {4}), ("stem", set(range(9)))])

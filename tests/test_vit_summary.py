@@ -30,7 +30,11 @@ def vit_flops(config: ViTConfig) -> int:
     stem = config.num_patches * config.in_channels * config.patch_size**2 * dim
     if config.patch_embedding.startswith("stem"):
         widths = enumerate(pairwise(config.stem_widths))
-        stem = sum((config.image_size >> halvings) ** 2 * 9 * width * doubled for halvings, (width, doubled) in widths)
+        twice = config.patch_embedding == "stem_bn"
+        stem = sum(
+            (config.image_size >> halvings) ** 2 * 9 * doubled * (width + doubled * (twice and halvings > 0))
+            for halvings, (width, doubled) in widths
+        )
     block = tokens * (4 * dim**2 + 2 * dim * hidden) + 2 * tokens**2 * dim
     width = config.representation_size or dim
     head = (dim * width if config.representation_size else 0) + width * config.num_classes
