@@ -10,7 +10,7 @@ from vit.attention_maps import head_map, maps_of, relevance
 from vit.parts import parts
 from vit.residual_stream import entering, position_embeddings
 
-MOST_WORK = 2e12  # multiply-adds, about a minute of two cores: within it each head is tried, or each block, or none
+MOST_WORK = 2e12  # multiply-adds of all passes: within it each head is tried alone, or else each block, or neither
 
 
 class Change(NamedTuple):
