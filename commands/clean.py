@@ -14,7 +14,7 @@ from commands.arguments import ImagesOptions
 from datasets.config import DataConfig
 from datasets.text import aligned, printable
 from trainers.config import OutputConfig, RunConfig, data_folder
-from vit.config import require_finite
+from vit.config import require, require_finite
 
 if TYPE_CHECKING:
     from datasets.bundle import Samples
@@ -47,12 +47,9 @@ class Options(ImagesOptions):
 
     def __post_init__(self) -> None:
         require_finite(self)
-        if self.folds < 2:
-            raise ValueError(f"folds={self.folds} must be at least 2")
-        if self.minutes is not None and self.minutes <= 0:
-            raise ValueError(f"minutes={self.minutes} must be greater than 0")
-        if not 0 <= self.port < 65_536:
-            raise ValueError(f"port={self.port} must lie in 0 to 65535")
+        require(self, "be at least 2", lambda count: count >= 2, "folds")
+        require(self, "be greater than 0", lambda time: time > 0, "minutes")
+        require(self, "lie in 0 to 65535", lambda port: 0 <= port < 65_536, "port")
 
     @property
     def of_run(self) -> bool:

@@ -11,7 +11,7 @@ import tyro
 from commands import arguments
 from commands.arguments import Jobs, UsageError, flags, require_jobs, sections
 from trainers.config import RunConfig, TrainConfig
-from vit.config import ModelConfig, require_counts, require_finite
+from vit.config import ModelConfig, require, require_counts, require_finite
 
 if TYPE_CHECKING:
     from comparison.plan import Request
@@ -81,12 +81,10 @@ class Options(RunConfig):
             raise ValueError("--margin and --max-seeds say when --until-sure may stop: add it")
         if not 0 < self.margin < 100 or self.max_seeds < 3:
             raise ValueError(f"margin={self.margin} must be greater than 0, and max_seeds={self.max_seeds} at least 3")
-        if min(self.images_seen, default=1) < 1:
-            raise ValueError(f"images_seen={self.images_seen} must be at least 1")
+        require(self, "be at least 1", lambda numbers: min(numbers, default=1) >= 1, "images_seen")
         if self.lr_grid is not None and (not self.lr_grid or min(self.lr_grid) <= 0):
             raise ValueError(f"lr_grid={self.lr_grid} must hold rates greater than 0")
-        if self.minutes is not None and not self.minutes > 0:
-            raise ValueError(f"minutes={self.minutes} must be greater than 0")
+        require(self, "be greater than 0", lambda time: time > 0, "minutes")
         if self.minutes is not None and (self.images_seen, self.train.epochs) != ((), None):
             raise ValueError("minutes sets the epochs: leave out --epochs and --images-seen, or --minutes")
         if self.slurm and self.on != "slurm":

@@ -12,7 +12,7 @@ import tyro
 from commands.compare import parse_arm
 from datasets.config import DataConfig
 from trainers.config import Device, OutputConfig, RunConfig, TrainConfig
-from vit.config import EMBEDDED_WEIGHTS, VIT_SHAPES, ModelConfig
+from vit.config import EMBEDDED_WEIGHTS, VIT_SHAPES, ModelConfig, require
 from vit.errors import WeightsError
 
 SHAPE = ("image_size", "pool", "patch_embedding", "representation_size")
@@ -47,8 +47,7 @@ class Options:
     data: Images = field(default_factory=Images)
 
     def __post_init__(self) -> None:
-        if min(self.shots, default=1) < 1:
-            raise ValueError(f"shots={self.shots} must be at least 1")
+        require(self, "be at least 1", lambda numbers: min(numbers, default=1) >= 1, "shots")
 
 
 def main(options: Options) -> int:

@@ -6,7 +6,7 @@ from typing import Annotated
 import tyro
 
 from commands.arguments import ModelOptions, RunName
-from vit.config import require_counts, require_finite
+from vit.config import require, require_counts, require_finite
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,8 @@ class Options:
 
     def __post_init__(self) -> None:
         require_finite(self)
-        if not 0 <= self.port < 65_536:
-            raise ValueError(f"port={self.port} must lie in 0 to 65535")
-        if self.max_megabytes <= 0:
-            raise ValueError(f"max_megabytes={self.max_megabytes} must be positive")
+        require(self, "lie in 0 to 65535", lambda port: 0 <= port < 65_536, "port")
+        require(self, "be positive", lambda size: size > 0, "max_megabytes")
         require_counts(self, "top")
 
 

@@ -14,7 +14,7 @@ import tyro
 from datasets.config import DataConfig, Name, data_name
 from datasets.text import did_you_mean
 from trainers.errors import ConfigError
-from vit.config import ModelConfig, require_finite
+from vit.config import ModelConfig, require, require_finite
 
 Device = Annotated[str, tyro.conf.arg(metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps.")]
 
@@ -103,10 +103,7 @@ class TrainConfig:
             (("layer_decay", "teacher_weight"), lambda value: 0 < value <= 1, "lie in (0, 1]"),
             (("ema_decay", "label_smoothing"), lambda value: 0 <= value < 1, "lie in [0, 1)"),
         ):
-            for name in names:
-                value = getattr(self, name)
-                if value is not None and not holds(value):
-                    raise ValueError(f"{name}={value} must {wanted}")
+            require(self, wanted, holds, *names)
 
 
 @dataclass(frozen=True)

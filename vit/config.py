@@ -5,6 +5,7 @@ import difflib
 import math
 import re
 import tomllib
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,14 +38,12 @@ class ImageSpec:
         require_finite(self)
         if not 1 <= self.image_size <= MAX_SIDE:
             raise ValueError(f"image_size={self.image_size} must be at least 1 pixel, at most {MAX_SIDE}")
-        if min(self.std, default=1) <= 0:
-            raise ValueError(f"std={self.std} must be positive")
+        require(self, "be positive", lambda deviations: min(deviations, default=1) > 0, "std")
         if not len(self.mean) == len(self.std) == self.in_channels:
             raise ValueError(
                 f"mean has {len(self.mean)} values, std {len(self.std)}; in_channels={self.in_channels} needs as many"
             )
-        if not 0 < self.crop_fraction <= 1:
-            raise ValueError(f"crop_fraction={self.crop_fraction} must lie in (0, 1]")
+        require(self, "lie in (0, 1]", lambda share: 0 < share <= 1, "crop_fraction")
 
 
 @dataclass(frozen=True)
@@ -195,10 +194,8 @@ class ModelConfig:
                 raise ValueError(
                     f"{field} has {len(values)} values; in_channels={self.in_channels} needs as many, or one"
                 )
-        if self.layer_norm_eps is not None and self.layer_norm_eps <= 0:
-            raise ValueError(f"layer_norm_eps={self.layer_norm_eps} must be positive")
-        if self.std is not None and min(self.std) <= 0:
-            raise ValueError(f"std={self.std} must be positive")
+        require(self, "be positive", lambda size: size > 0, "layer_norm_eps")
+        require(self, "be positive", lambda deviations: min(deviations) > 0, "std")
         _check_probabilities(self)
 
 
@@ -216,19 +213,22 @@ def require_finite(config: Any) -> None:
                 raise ValueError(f"{name}={number} must be finite")
 
 
+def require(config: Any, wanted: str, holds: Callable[[Any], bool], *fields: str) -> None:
+    """Refuse options that are given and do not hold; `wanted` says what they must, such as `be at least 1`."""
+    for field in fields:
+        value = getattr(config, field)
+        if value is not None and not holds(value):
+            raise ValueError(f"{field}={value} must {wanted}")
+
+
 def require_counts(config: Any, *fields: str) -> None:
     """Refuse options that count something and are below 1."""
-    for field in fields:
-        count = getattr(config, field)
-        if count is not None and count < 1:
-            raise ValueError(f"{field}={count} must be at least 1")
+    require(config, "be at least 1", lambda count: count >= 1, *fields)
 
 
 def _check_probabilities(config: ViTConfig | ModelConfig) -> None:
-    for field in ("dropout", "attention_dropout", "stochastic_depth"):
-        probability = getattr(config, field)
-        if not 0 <= probability < 1:
-            raise ValueError(f"{field}={probability} must lie in [0, 1)")
+    shares = ("dropout", "attention_dropout", "stochastic_depth")
+    require(config, "lie in [0, 1)", lambda share: 0 <= share < 1, *shares)
 
 
 def refuse_options(config: ModelConfig, options: tuple[str, ...]) -> None:
