@@ -43,7 +43,7 @@ def stop(trainer):
 trainers.run.reset_peak_memory = lambda device: None
 source, runs = sys.argv[1:]
 config = from_dict(RunConfig, {
-    "data": {"source": source, "workers": 0},
+    "data": {"source": source, "root": os.path.join(runs, "data"), "workers": 0},
     "model": {"name": "vit_tiny_16", "image_size": 32},
     "train": {"epochs": 1, "device": "cpu", "threads": 1},
     "output": {"output_dir": runs},
@@ -108,20 +108,19 @@ def make_tree(tree: Path, classes: int, images: int) -> None:
 
 def one_round(tree: Path, ten: Path, runs: Path) -> dict[str, Any]:
     """Seconds and MB of one start each; the first of ours knows nothing of the tree, the second what it left."""
-    places = {"XDG_CACHE_HOME": str(runs / "cache")}
     return {
         "timm_before": start(TIMM, tree),
-        "ten_images": start(OURS, ten, runs, env=places),
-        "first": start(OURS, tree, runs, env=places),
-        "second": start(OURS, tree, runs, env=places),
+        "ten_images": start(OURS, ten, runs),
+        "first": start(OURS, tree, runs),
+        "second": start(OURS, tree, runs),
         "timm_after": start(TIMM, tree),
     }
 
 
-def start(program: str, *argv: object, env: dict[str, str] | None = None) -> dict[str, float]:
+def start(program: str, *argv: object) -> dict[str, float]:
     words = [sys.executable, "-c", program, *map(str, argv)]
     begun, worked = time.perf_counter(), children_seconds()
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, env=os.environ | (env or {}))
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     seconds = time.perf_counter() - begun
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
