@@ -60,7 +60,8 @@ def left_open(options: TrainOptions) -> bool:
     config, default = options.run, TrainOptions()
     own = config.data.source not in DATASETS and config.data.folds is None and "WORLD_SIZE" not in os.environ
     train = replace(config.train, seed=0, device="auto", threads=None)
-    return own and options.seeds == 1 and (config.model, train) == (default.model, default.train)
+    model = replace(config.model, weights=None) if config.model.weights == "none" else config.model
+    return own and options.seeds == 1 and (model, train) == (default.model, default.train)
 
 
 def train_best(runs: Iterable[PlannedRun]) -> int:

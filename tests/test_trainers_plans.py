@@ -298,7 +298,8 @@ def test_threads_that_somebody_chose_are_kept_and_nothing_is_measured(monkeypatc
     [
         ("--data photos", True), ("--data photos --seed 3 --augment none --threads 1 --batch-size 8", True),
         ("--data digits", False), ("--data photos --epochs 3", False), ("--data photos --model vit_tiny_16", False),
-        ("--data photos --weights none", False), ("--data photos --folds 5", False), ("--data photos --lr 0.1", False),
+        ("--data photos --weights none", True), ("--data photos --folds 5", False), ("--data photos --lr 0.1", False),
+        ("--data photos --weights tiny_imagenet", False),
         ("--data photos --recipe scratch-small", False), ("--data photos --max-minutes 3", False),
     ],
 )  # fmt: skip

@@ -64,11 +64,11 @@ def planned(config: RunConfig, *, minutes: float, until: float) -> Iterator[Plan
     images, per_epoch = job.data.dataset_sizes["train"], job.steps_per_epoch
     console.say(f"{minutes:g} minutes, {images:,} training images", label="plan")
     candidates = [AS_GIVEN]
-    if config.model.name == "auto" and config.model.weights is None:
+    if config.model.name == "auto" and config.model.weights in (None, "none"):
         candidates = list(plans.from_scratch(float(np.median(native_sizes(job.data).min(axis=1)))))
     config = with_threads(config, partial(trial, config, candidates[0]))
     rows: list[Ranked] = []
-    if candidates != [AS_GIVEN]:
+    if candidates != [AS_GIVEN] and config.model.weights is None:
         rows = rank(config, seconds=LOOKING * (until - time.monotonic()))
         if rows:
             yield PlannedRun(named(probe_of(config, rows[0].options, per_epoch), "probe"))
