@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from datasets.suspects import Suspect
 
 SHOWN = 10
+SURE = 0.9
+"""Below this accuracy of the models half of the suspects are hard images and more (docs/clean.md)."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,8 @@ def look(options: Options, config: RunConfig) -> tuple[Samples, list[Suspect]]:
     if suspects:
         clean.write_figure(options.folder / "suspects.png", judged.samples, suspects)
     print(f"\n{judged.accuracy:.1%} of the labels are what models say that have not learnt from them")
+    if judged.accuracy < SURE:
+        print("models that are right so seldom take many hard images for wrong labels: decide one by one")
     if of_test:
         print(f"{len(of_test)} test labels are doubtful, too, and stay: {options.folder / 'test_suspects.csv'}")
     gained = clean.worth(judged, suspects)
