@@ -18,8 +18,8 @@ from commands.arguments import parse_train_options
 from trainers.console import quiet
 from trainers.run import train
 
-TRIED = (("2e-3", "0.8"), ("1e-3", "0.8"), ("5e-4", "0.8"), ("3e-4", "0.8"), ("5e-4", "2.5"))
-"""Rates, and epochs of warm-up of 8."""
+TRIED = (("3e-2", "0.8", "128"), ("3e-2", "2.5", "128"), ("1e-2", "0.8", "128"), ("3e-2", "0.8", "32"))
+"""Rates, epochs of warm-up of 8, and images in a batch; the first is the recipe."""
 
 
 def make_pictures(folder: Path, *, count: int = 1443) -> Path:
@@ -45,15 +45,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         data = make_pictures(Path(name) / "signs")
         for seed in range(seeds):
-            for lr, warmup in TRIED:
+            for lr, warmup, batch in TRIED:
                 words = ["--recipe", "scratch-small", "--lr", lr, "--warmup-epochs", warmup, "--seed", str(seed)]
+                words += ["--batch-size", batch]
                 words += ["--data", str(data), "--output-dir", f"{name}/runs", "--tb", "scalars", "--workers", "0"]
                 with quiet():
                     result = train(parse_train_options(words, prog="train").run)
                 assert result.test is not None
-                print(
-                    f"lr {lr}, warm-up {warmup} epochs, seed {seed}: {result.test['accuracy']:.1%} of the test images"
-                )
+                what = f"lr {lr}, warm-up {warmup} epochs, batches of {batch}, seed {seed}"
+                print(f"{what}: {result.test['accuracy']:.1%} of the test images", flush=True)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from commands.arguments import parse_train_options
 from commands.train import left_open
 from comparison.timing import fitted, parts
 from datasets.config import DataConfig
-from trainers import planning, threads
+from trainers import planning, plans, threads
 from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import OutputConfig, RunConfig, TrainConfig, from_dict, load_config, to_dict
 from trainers.errors import ConfigError
@@ -95,6 +95,14 @@ def test_a_candidate_fills_in_what_is_open_and_nothing_else(candidate):
 def test_an_input_is_not_much_larger_than_the_images():
     assert [candidate.name for candidate in from_scratch(8)] == ["vit_micro_2"]
     assert list(from_scratch(28)) == CANDIDATES[:2]
+
+
+@pytest.mark.parametrize(
+    ("side", "images", "best", "scratch"),
+    [(32, 4500, 0.7, True), (64, 4500, 0.7, False), (28, 3000, 0.7, False), (28, 60_000, 0.99, False)],
+)
+def test_many_tiny_images_are_learnt_from_scratch_rather_than_by_fine_tuning(side, images, best, scratch):
+    assert plans.scratch_does_better(side, images, best) == scratch
 
 
 def test_measuring_leaves_the_job_as_it_is():

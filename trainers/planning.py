@@ -65,7 +65,8 @@ def planned(config: RunConfig, *, minutes: float, until: float) -> Iterator[Plan
     console.say(f"{minutes:g} minutes, {images:,} training images", label="plan")
     candidates = [AS_GIVEN]
     if config.model.name == "auto" and config.model.weights in (None, "none"):
-        candidates = list(plans.from_scratch(float(np.median(native_sizes(job.data).min(axis=1)))))
+        side = float(np.median(native_sizes(job.data).min(axis=1)))
+        candidates = list(plans.from_scratch(side))
     config = with_threads(config, partial(trial, config, candidates[0]))
     rows: list[Ranked] = []
     if candidates != [AS_GIVEN] and config.model.weights is None:
@@ -74,7 +75,7 @@ def planned(config: RunConfig, *, minutes: float, until: float) -> Iterator[Plan
             yield PlannedRun(named(probe_of(config, rows[0].options, per_epoch), "probe"))
         if all(model.name not in PACKAGED_MODELS for model in at_hand()):
             console.say(HINT, label="note")
-        if rows:
+        if rows and not plans.scratch_does_better(side, images, rows[0].accuracy):
             candidates = fine_tuned(rows, images=images)
     if candidates:
         run = fitting(config, candidates, until)
