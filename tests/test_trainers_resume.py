@@ -40,6 +40,7 @@ from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import to_dict
 from trainers.errors import CheckpointError, ConfigError, Interrupted
 from trainers.job import NOTHING
+from trainers.recipes import recipe_config
 from trainers.resume import open_run, resume, train_or_resume, was_asked_for
 from trainers.run import train
 from trainers.run_directory import read_json, read_run_config, write_json
@@ -83,6 +84,21 @@ def crashed(crashed_once, tmp_path):
 @pytest.mark.parametrize("step", [3, 4, 12, *(pytest.param(step, marks=pytest.mark.slow) for step in (6, 10, 15))])
 def test_a_run_that_crashed_after_any_step_ends_like_the_whole_one(tmp_path, whole, step):
     assert_ends_like(whole, train_until(step, tmp_path))
+
+
+def test_momentum_of_matrices_and_statistics_of_batches_are_part_of_what_is_resumed(tmp_path):
+    recipe, contents = recipe_config("scratch-small"), []
+    for name, ends in (("whole", ()), ("crashed", [crash_after(4)])):
+        few = demanding_config(tmp_path / name)
+        config = replace(few, model=recipe.model, train=replace(recipe.train, epochs=2, save_every=2, device="cpu"))
+        if ends:
+            with pytest.raises(Crash):
+                train(config, handlers=ends)
+            resume(tmp_path / name / "digits" / "r")
+        else:
+            train(config)
+        contents.append(run_content(tmp_path / name / "digits" / "r"))
+    assert_same_content(*contents)
 
 
 def test_a_crash_in_validation_loses_nothing(tmp_path, whole):

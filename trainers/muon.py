@@ -46,8 +46,8 @@ class Muon(AdamW):
                 equals[len(parameter), parameter[0].numel()].append(parameter)
         for (rows, columns), parameters in equals.items():
             for parameter in parameters:
-                if not self.state[parameter]:
-                    self.state[parameter]["momentum"] = torch.zeros_like(parameter)
+                if not self.state[parameter]:  # AdamW looks for a step in whatever is loaded
+                    self.state[parameter] |= {"step": torch.zeros(()), "momentum": torch.zeros_like(parameter)}
             momenta = [self.state[parameter]["momentum"] for parameter in parameters]
             gradients: list[Any] = [parameter.grad for parameter in parameters]
             torch._foreach_lerp_(momenta, gradients, 1 - MOMENTUM)
