@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--arms", nargs="+", default=["recipe"], choices=[*ARMS, "all"])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epochs", type=float, default=9)
+    parser.add_argument("--epochs", type=float, default=5.1)
     parser.add_argument("--images-seen", type=int)
     options = parser.parse_args()
     path = RESULTS / "speedrun.json"
