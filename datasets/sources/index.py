@@ -16,11 +16,9 @@ import numpy as np
 from datasets.bundle import PathTable, Samples
 from datasets.errors import DataError
 from datasets.files import ONLY_READ, replacing, stamp
-from datasets.sampling import evenly
 from datasets.sources.problems import Problem
 from datasets.sources.reading import Reading
 from datasets.sources.shards import Members
-from datasets.splits import HASH_CONTENTS_UP_TO, content_digests, file_sizes
 
 LARGE = 50_000
 """Images; what has fewer is listed at every start."""
@@ -55,6 +53,9 @@ def indexed(read: Callable[[], Reading], data_root: Path, name: str, *key: objec
 
 def _keep(reading: Reading, place: Path, before: int) -> None:
     """Write the index, unless something changed just now; the samples then know their sizes."""
+    from datasets.sampling import evenly  # torch, which check does without
+    from datasets.splits import HASH_CONTENTS_UP_TO, content_digests, file_sizes
+
     samples, members = reading.samples, reading.samples.members
     if members is None:
         files = map(samples.file, evenly(len(samples), LOOKED_AT).tolist())
