@@ -106,6 +106,20 @@ def test_many_tiny_images_are_learnt_from_scratch_rather_than_by_fine_tuning(sid
     assert plans.scratch_does_better(side, images, best) == scratch
 
 
+@pytest.mark.parametrize(("many", "best", "favoured"), [(100, "a", True), (10_000, "a", True), (10_000, "b", False)])
+def test_a_second_run_is_favoured_from_scratch_where_that_does_better_and_with_the_weights_of_the_first(
+    monkeypatch, many, best, favoured
+):
+    rows = [Ranked(name, {"model": {"name": "vit_nano_8"}}, 0.8, 0.7, 0.9, 0.2, 1.0) for name in {best: 0, "a": 0}]
+    rows[0].options["model"]["name"] = "vit_nano_8" if best == "a" else "efficientnet_lite0"
+    monkeypatch.setattr(plans, "MANY", many)
+    monkeypatch.setattr(planning, "rank", lambda config, seconds: rows)
+    monkeypatch.setattr(planning, "probe_of", lambda config, options, per_epoch: config)
+    monkeypatch.setattr(planning, "fitting", lambda config, candidates, until: planning.PlannedRun(config))
+    probe, trained = planned(RunConfig(train=TrainConfig(threads=1, device="cpu")), minutes=5, until=0.0)
+    assert (probe.favoured, trained.favoured) == (False, favoured)
+
+
 def test_what_a_loader_imports_once_does_not_count_as_reading(monkeypatch):
     """A second for torchvision, taken for 64 images, became 95 s for 5,000: a plan of five minutes had one step."""
     clock = [0.0]

@@ -79,7 +79,7 @@ def planned(config: RunConfig, *, minutes: float, until: float) -> Iterator[Plan
             candidates = fine_tuned(rows, images=images)
     if candidates:
         run = fitting(config, candidates, until)
-        yield replace(run, favoured=bool(rows) and rows[0].name == candidates[0].weights)
+        yield replace(run, favoured=bool(rows) and candidates[0].weights in (None, rows[0].name))
 
 
 def named(config: RunConfig, kind: str) -> RunConfig:
