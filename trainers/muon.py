@@ -32,8 +32,10 @@ class Muon(AdamW):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         groups = self.param_groups
         self.param_groups = [group for group in groups if not group["matrices"]]
-        super().step()
-        self.param_groups = groups
+        try:
+            super().step()
+        finally:
+            self.param_groups = groups
         for group in groups:
             if group["matrices"]:
                 self.turn(group)
