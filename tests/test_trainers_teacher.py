@@ -14,6 +14,7 @@ from datasets.config import DataConfig
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.errors import ConfigError
 from trainers.job import prepare, trainer_of
+from trainers.pace import measure
 from trainers.result import load
 from trainers.resume import resume
 from trainers.run import train
@@ -95,6 +96,10 @@ def test_the_loss_of_a_step_is_shared_between_labels_and_teacher(tmp_path, teach
         _, whole = steps[1].losses(images, labels, beside)
     of_labels = F.cross_entropy(logits, labels, label_smoothing=jobs[0].config.train.label_smoothing)
     torch.testing.assert_close(quarter, 0.75 * of_labels + 0.25 * whole)
+
+
+def test_the_pace_of_a_student_is_measured_with_its_teacher(tmp_path, teacher):
+    assert measure(prepare(config_of(tmp_path, teacher)), seconds=0.01).step > 0
 
 
 def test_a_student_that_crashed_ends_like_the_one_that_did_not(tmp_path, teacher):

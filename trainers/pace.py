@@ -81,7 +81,7 @@ def measure(job: Job, *, seconds: float = 1.0) -> Pace:
     _, val_again = (seconds_of(lambda: evaluator.run(val)) for _ in range(2))
     stop_workers(few.dataloaders.values())
     sizes, reading = job.data.dataset_sizes, again / len(batches)
-    per_image = max(0.0, first - again) / sum(len(labels) for _, labels in batches)
+    per_image = max(0.0, first - again) / sum(len(batch[1]) for batch in batches)
     evaluation = val_again / len(batch_sampler(val).indices)
     if job.config.train.cache_features == "on":
         whole = (evaluation + per_image) * sum(sizes.values())
