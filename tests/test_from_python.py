@@ -157,12 +157,21 @@ def test_more_labels_than_the_dataset_has_names_are_refused(tmp_path):
         train(options(tmp_path), model=net(), dataloaders={"train": train_set, "val": tensors(6, 0)})
 
 
+def narrow(*, num_classes):
+    """Has batch norms as ResNet-18 has, and not its checkpoints of 135 MB."""
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, 2), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(8, num_classes),
+    )  # fmt: skip
+
+
 def test_the_page_runs_as_it_stands(tmp_path, monkeypatch, capsys):
     page = (Path(__file__).resolve().parent.parent / "docs" / "from_python.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
     assert len(blocks) == 6
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("trainers.pictures.draw_best", lambda *_, **__: None)  # which takes most of the time
+    monkeypatch.setattr("torchvision.models.resnet18", narrow)
     exec("\n".join(blocks), {"__name__": "page"})
     assert "4 steps seen" in capsys.readouterr().out
     assert {path.name for path in (tmp_path / "runs").glob("*/*")} == {"mine", "watched"}
