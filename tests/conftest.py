@@ -1,6 +1,7 @@
 """What all tests share: one thread (so bits and timings do not depend on neighbours), where real data lies, and the
 order in which files run."""
 
+import gc
 import os
 import tempfile
 from collections.abc import Iterator
@@ -13,18 +14,24 @@ import torch
 from vit.torch_files import convert
 
 torch.set_num_threads(1)
+gc.disable()  # until everything is imported: what lives to the end need not be looked through again and again
 
 # `make test` gives whole files to its processes: the long ones go first, so that none of them is left over at the end.
 LONGEST = (
     "test_trainers_resume",
-    "test_commands_compare",
     "test_trainers_pictures",
-    "test_commands_serve",
+    "test_trainers_interruption",
     "test_comparison_report",
-    "test_trainers_probe",
+    "test_commands_compare",
     "test_trainers_run",
+    "test_from_python",
+    "test_trainers_plans",
+    "test_trainers_probe",
+    "test_commands_serve",
+    "test_damaged_files",
+    "test_commands_export",
+    "test_readme",
     "test_tensorboard_server",
-    "test_trainers_recipes",
     "test_trainers_distributed",
     "test_vit_factory",
     "test_commands",
@@ -36,6 +43,11 @@ LONGEST = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
