@@ -46,7 +46,7 @@ def brute_force(thumbnails, nearest):
 
 
 @pytest.mark.parametrize("nearest", [2, 32])
-def test_the_pairs_to_look_at_are_those_of_brute_force_whatever_the_blocks(nearest, monkeypatch):
+def test_the_pairs_to_look_at_are_those_of_brute_force_whatever_the_blocks_and_groups(nearest, monkeypatch):
     originals = [photograph(k) for k in range(30)]
     edited = [change(image) for image in originals[:8] for change in EDITS.values()]
     thumbnails = np.stack([thumbnail(image) for image in originals + edited])
@@ -54,9 +54,9 @@ def test_the_pairs_to_look_at_are_those_of_brute_force_whatever_the_blocks(neare
     expected = brute_force(thumbnails, nearest)
     assert len(expected) >= nearest * 60 if nearest == 2 else len(expected) >= 200
     assert any(mirrored for _, _, mirrored in expected)
-    for rows, columns in ((16, 4096), (7, 5)):
-        monkeypatch.setattr("datasets.checking.near_duplicates._ROWS", rows)
-        monkeypatch.setattr("datasets.checking.near_duplicates._COLUMNS", columns)
+    for settings in ({}, {"_ROWS": 7, "_COLUMNS": 5}, {"_MANY": 0}, {"_MANY": 0, "_COLUMNS": 3, "_WAITING": 100}):
+        for name, value in settings.items():
+            monkeypatch.setattr(f"datasets.checking.near_duplicates.{name}", value)
         i, j, mirrored = candidates(thumbnails)
         assert len(i) == len(expected)
         assert set(zip(i.tolist(), j.tolist(), mirrored.tolist(), strict=True)) == expected

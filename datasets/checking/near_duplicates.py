@@ -1,12 +1,15 @@
-"""Near-duplicate pictures among a hundred thousand: 64-bit perceptual hashes, compared pair by pair, and a second look.
+"""Near-duplicate pictures among a million: 64-bit perceptual hashes, those that are close, and a second look.
 
 1. `perceptual_hashes`: the signs of the lowest 63 DCT coefficients of a 32 × 32 grey thumbnail (Zauner, "Implementation
    and benchmarking of perceptual image hash functions", 2010). Signs, not a comparison with the median: mirroring a
    picture then flips exactly the coefficients of odd horizontal frequency, so a mirrored copy costs one XOR.
-2. `candidates`: for every picture the earlier ones at a small Hamming distance, block by block in bounded memory.
+2. `candidates`: for every picture the earlier ones at a small Hamming distance, block by block in bounded memory. Many
+   are compared only where a sixth of their bits almost agrees (Norouzi et al., "Fast search in Hamming space", 2012).
 3. `registered_similarity`: lays one thumbnail over the other (a scale and a shift per axis) and correlates them. Hashes
    of different pictures collide; pictures that still agree after that are the same picture.
 """
+
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +34,10 @@ or more in 99 of 100 cases; the best pair of different photographs within the ha
 """
 
 _NEAREST = 32  # candidates looked at per picture: frames of a film have thousands
-_ROWS, _COLUMNS = 16, 4096  # of the distances computed at a time: what fits into a processor's cache
+_ROWS, _COLUMNS = 64, 2048  # of the distances computed at a time: what fits into a processor's cache
+_PARTS = [sum(1 << bit for bit in range(start, 63, 6)) for start in range(6)]  # of a hash; every sixth bit
+_MANY = 50_000  # hashes; fewer are compared each with each in less time
+_WAITING = 1_000_000  # close pairs that are kept, before those which are not of the nearest go
 _VERIFY_BLOCK = 1024  # candidate pairs registered at a time: 4 KiB each as float32
 
 
@@ -62,34 +68,52 @@ def near_duplicates(
 def candidates(thumbnails: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
     """Pairs i < j to look at, as they are or with j mirrored; for every j the few i with the nearest hashes."""
     hashes, cropped = perceptual_hashes(thumbnails), perceptual_hashes(thumbnails, margin=CROP_VIEW)
-    flipped = mirrored_hashes(hashes)
-    parts = [np.empty((3, 0), np.int64)]
-    for start in range(0, len(hashes), _ROWS):
-        rows = slice(start, start + _ROWS)
-        near = []
-        for first in range(0, min(start + _ROWS, len(hashes)), _COLUMNS):
-            columns = slice(first, first + _COLUMNS)
-            plain = np.minimum(_distances(hashes[rows], hashes[columns]), _distances(cropped[rows], hashes[columns]))
-            plain = np.minimum(plain, _distances(hashes[rows], cropped[columns]))
-            for mirrored, distances in enumerate((plain, _distances(flipped[rows], hashes[columns]))):
-                places = np.flatnonzero(distances <= RADIUS)
-                j, i = np.divmod(places, distances.shape[1])
-                near.append(np.stack([i + first, j + start, np.full_like(i, mirrored), distances.ravel()[places]]))
-        parts.append(_nearest(np.concatenate(near, axis=1)))
-    i, j, mirrored = np.concatenate(parts, axis=1)
+    lookups = (hashes, hashes, 0), (cropped, hashes, 0), (hashes, cropped, 0), (mirrored_hashes(hashes), hashes, 1)
+    parts, waiting = [np.empty((4, 0), np.int64)], 0
+    for words, earlier, mirrored in lookups:
+        for rows, columns in _blocks(words, earlier):
+            distances = np.bitwise_count(words[rows, None] ^ earlier[columns])
+            places = np.flatnonzero(distances <= RADIUS)
+            j, i = np.divmod(places, len(columns))
+            parts.append(np.stack([columns[i], rows[j], np.full_like(i, mirrored), distances.ravel()[places]]))
+            waiting += len(places)
+            if waiting > max(_WAITING, parts[0].shape[1]):
+                parts, waiting = [_nearest(np.concatenate(parts, axis=1))], 0
+    i, j, mirrored, _ = _nearest(np.concatenate(parts, axis=1))
     return i, j, mirrored.astype(bool)
 
 
-def _distances(left: NDArray[np.uint64], right: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    return np.bitwise_count(left[:, None] ^ right)
+def _blocks(
+    words: NDArray[np.uint64], earlier: NDArray[np.uint64]
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Places in `words`, and such places before them in `earlier` as may be within RADIUS of them; some pairs come
+    several times. Eleven different bits leave one of `_PARTS` with one at most, so only such groups are compared."""
+    for part in _PARTS if len(words) >= _MANY else (0,):
+        flips = [0] + [1 << bit for bit in range(64) if part >> bit & 1]
+        groups = _groups(earlier & np.uint64(part))
+        for value, members in _groups(words & np.uint64(part)).items():
+            columns = np.sort(np.concatenate([groups.get(value ^ flip, members[:0]) for flip in flips]))
+            for start in range(0, len(members), _ROWS):
+                rows = members[start : start + _ROWS]
+                for first in range(0, int(np.searchsorted(columns, rows[-1])), _COLUMNS):
+                    yield rows, columns[first : first + _COLUMNS]
+
+
+def _groups(words: NDArray[np.uint64]) -> dict[int, NDArray[np.int64]]:
+    """The places of each word, in their order."""
+    order = np.argsort(words, kind="stable")
+    values, starts = np.unique(words[order], return_index=True)
+    return dict(zip(values.tolist(), np.split(order, starts)[1:], strict=True))
 
 
 def _nearest(pairs: NDArray[np.int64]) -> NDArray[np.int64]:
     """Of (i, j, mirrored, distance) with i < j, for each j the `_NEAREST` with the smallest distance, lower i first."""
     pairs = pairs[:, pairs[0] < pairs[1]]
+    pairs = pairs[:, np.lexsort((pairs[3], pairs[2], pairs[0], pairs[1]))]
+    pairs = pairs[:, np.diff(pairs[:3], axis=1, prepend=-1).any(axis=0)]  # each once, as near as it comes
     pairs = pairs[:, np.lexsort((pairs[2], pairs[0], pairs[3], pairs[1]))]
     rank = np.arange(pairs.shape[1]) - np.searchsorted(pairs[1], pairs[1])
-    return pairs[:3, rank < _NEAREST]
+    return pairs[:, rank < _NEAREST]
 
 
 def perceptual_hashes(thumbnails: NDArray[np.uint8], *, margin: float = 0.0) -> NDArray[np.uint64]:
