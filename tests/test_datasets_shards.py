@@ -269,27 +269,39 @@ def test_pack_leaves_nothing_half_written(tmp_path, folder, capsys):
 
 
 def parquet(path, rows, names=None):
-    """As Hugging Face's `datasets` writes it; `rows`: (bytes, path, label)."""
+    """As Hugging Face's `datasets` writes it, as parquet or, by save_to_disk, Arrow; `rows`: (bytes, path, label)."""
     arrow, writer = pytest.importorskip("pyarrow", reason="pyarrow is an extra"), pytest.importorskip("pyarrow.parquet")
     kind = arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
     features = {"label": {"names": names, "_type": "ClassLabel"} if names else {"dtype": "string", "_type": "Value"}}
     metadata = {"huggingface": json.dumps({"info": {"features": {"image": {"_type": "Image"}} | features}})}
     columns = [arrow.array([{"bytes": data, "path": name} for data, name, _ in rows], kind), [row[2] for row in rows]]
     path.parent.mkdir(parents=True, exist_ok=True)
-    writer.write_table(arrow.table(columns, names=["image", "label"]).replace_schema_metadata(metadata), path)
+    table = arrow.table(columns, names=["image", "label"]).replace_schema_metadata(metadata)
+    if path.suffix == ".parquet":
+        writer.write_table(table, path)
+        return
+    with arrow.ipc.new_stream(path, table.schema) as stream:
+        stream.write_table(table, max_chunksize=3)
+    for name in ("dataset_info.json", "state.json", "../dataset_dict.json"):
+        (path.parent / name).write_text("{}")
 
 
-@pytest.mark.parametrize("names", [None, ["cat", "dog"]])
-def test_parquet_is_the_set_that_was_put_into_it(tmp_path, folder, names):
+@pytest.mark.parametrize(
+    ("names", "place"),
+    [
+        (None, "{}-00000-of-00001.parquet"),
+        (["cat", "dog"], "{}-00000-of-00001.parquet"),
+        (["cat", "dog"], "{}/data-00000-of-00001.arrow"),
+    ],
+)
+def test_parquet_and_arrow_are_the_set_that_was_put_into_them(tmp_path, folder, names, place):
     for split in ("train", "val"):
         rows = [(file.read_bytes(), file.name, file.parent.name) for file in sorted((folder / split).glob("*/*"))]
         rows = [(data, path, names.index(label) if names else label) for data, path, label in rows]
-        parquet(tmp_path / "data" / f"{split}-00000-of-00001.parquet", rows, names)
-    parquet(
-        tmp_path / "data" / "test-00000-of-00001.parquet", [(b"", None, -1)] if names else [(b"", None, None)], names
-    )
+        parquet(tmp_path / "data" / place.format(split), rows, names)
+    parquet(tmp_path / "data" / place.format("test"), [(b"", None, -1)] if names else [(b"", None, None)], names)
     files = read_source(str(folder), tmp_path).usable()
-    for source in (tmp_path / "data", tmp_path / "data" / "*.parquet"):
+    for source in (tmp_path / "data", tmp_path / "data" / place.format("*")):
         samples = read_source(str(source), tmp_path).usable()
         assert samples.class_names == files.class_names
         assert samples.labels.tolist() == files.labels.tolist()
@@ -306,6 +318,9 @@ def test_what_is_no_parquet_of_pictures_is_refused_in_one_line(tmp_path, monkeyp
     with pytest.raises(DataError, match=r"cannot read .*broken.parquet: ") as caught:
         read_source(str(tmp_path / "broken.parquet"), tmp_path)
     assert "\n" not in str(caught.value)
+    (tmp_path / "broken.arrow").write_bytes(content)
+    with pytest.raises(DataError, match=r"cannot read .*broken.arrow: "):
+        read_source(str(tmp_path / "broken.arrow"), tmp_path)
     with pytest.raises(DataError, match=r"no column of pictures, {bytes, path}, and of labels in image, label"):
         read_source(str(tmp_path / "words.parquet"), tmp_path, columns=Columns(label="kind"))
     monkeypatch.setitem(sys.modules, "pyarrow", None)

@@ -15,7 +15,7 @@ from datasets.sources.csv_table import TABLE_SUFFIXES, is_sample_table, read_tab
 from datasets.sources.image_folder import innermost, list_folder, read_image_folder
 from datasets.sources.index import indexed
 from datasets.sources.reading import SPLIT_FOLDERS, Reading
-from datasets.sources.shards import read_shards, shards_at, shards_in
+from datasets.sources.shards import TABLES, read_shards, shards_at, shards_in
 from datasets.text import did_you_mean
 
 EXPECTED = (
@@ -81,8 +81,8 @@ def _has_class_folders(root: Path, folders: Sequence[str]) -> bool:
 
 
 def _read_shards(files: Sequence[Path], name: str, root: Path, columns: Columns) -> Reading:
-    """Tar shards where they lie; parquet, which gives pictures by the thousand only, once it is written as such."""
-    if files[0].suffix == ".parquet":
+    """Tar shards where they lie; parquet and Arrow, which give pictures by the thousand, once written as such."""
+    if files[0].suffix in TABLES:
         from datasets.sources.parquet import unpack_parquet
 
         unpacked = root / "unpacked" / f"{name}-{_mark(*files)}"

@@ -1,9 +1,12 @@
-"""Hugging Face data sets as local parquet: a column of pictures, {bytes, path}, and one of labels."""
+"""Hugging Face data sets as local parquet, or as `save_to_disk` leaves them, Arrow's streams: a column of pictures,
+{bytes, path}, and one of labels."""
 
 import json
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from datasets.config import Columns
 from datasets.errors import DataError
@@ -15,23 +18,20 @@ from datasets.sources.shards import CLASS_NAMES
 
 def unpack_parquet(files: Sequence[Path], folder: Path, columns: Columns) -> None:
     """Write the tables as the tar shards of a new folder, one for each; rows without a label, -1, are left out. Raises
-    DataError: pyarrow is missing, a file is no parquet, or it has no column of pictures or of labels."""
+    DataError: pyarrow is missing, a file is no parquet and no Arrow, or has no column of pictures or of labels."""
     require_told(folder)
     try:
         import pyarrow
-        from pyarrow import parquet
     except ImportError:
         raise DataError(f"{files[0]} needs pyarrow: pip install -r requirements-extras.txt") from None
     try:
         with folder_aside(folder) as aside:
             for file in files:
                 with (
-                    parquet.ParquetFile(file) as table,
+                    _opened(file, columns) as (picture, label, names, batches),
                     tarfile.open(aside / f"{file.stem}-{file.parent.name}.tar", "x") as tar,
                 ):
-                    picture, label, names = _columns(file, table.schema_arrow, columns)
                     used: set[str] = set()
-                    batches = table.iter_batches(64, columns=[picture, label])
                     for number, row in enumerate(row for batch in batches for row in batch.to_pylist()):
                         if row[label] not in (None, -1):
                             path = row[picture]["path"] or f"{number:08}.jpg"
@@ -41,6 +41,23 @@ def unpack_parquet(files: Sequence[Path], folder: Path, columns: Columns) -> Non
             aside.rename(folder)
     except (OSError, pyarrow.ArrowException) as error:
         raise DataError(f"cannot read {file}: {error}") from error
+
+
+@contextmanager
+def _opened(file: Path, columns: Columns) -> Iterator[tuple[str, str, list[str], Iterator[Any]]]:
+    """What `_columns` says of a table, and the batches of its rows."""
+    from pyarrow import ipc, memory_map, parquet
+
+    if file.suffix == ".arrow":
+        with memory_map(str(file)) as mapped, ipc.open_stream(mapped) as stream:
+            picture, label, names = _columns(file, stream.schema, columns)
+            checked = (batch.validate(full=True) or batch for batch in stream)  # a damaged one must not be walked
+            batches = (part.slice(at, 64) for part in checked for at in range(0, len(part), 64))
+            yield picture, label, names, (batch.select([picture, label]) for batch in batches)
+    else:
+        with parquet.ParquetFile(file) as table:
+            picture, label, names = _columns(file, table.schema_arrow, columns)
+            yield picture, label, names, table.iter_batches(64, columns=[picture, label])
 
 
 def _columns(file: Path, schema, columns: Columns) -> tuple[str, str, list[str]]:  # a pyarrow.Schema

@@ -32,6 +32,7 @@ from datasets.sources.problems import Problem
 from datasets.sources.reading import SPLIT_FOLDERS, Reading
 
 CLASS_NAMES = "classnames.txt"
+TABLES = (".parquet", ".arrow")
 
 
 class Member(NamedTuple):
@@ -91,16 +92,16 @@ _opened = lru_cache(maxsize=256)(_Opened)
 def shards_at(path: Path) -> list[Path]:
     """The files that a pattern means, or a tar that is a shard; none where it is some other data."""
     if path.is_file():
-        return [path] if path.suffix == ".parquet" or (path.suffix == ".tar" and _is_shard(path)) else []
+        return [path] if path.suffix in TABLES or (path.suffix == ".tar" and _is_shard(path)) else []
     return [Path(file) for file in sorted(glob.glob(str(path)))] if glob.has_magic(str(path)) else []
 
 
 def shards_in(folder: Path) -> list[Path]:
-    """Its tar or parquet files, or those of its folders train, val and test, where there is no other folder."""
+    """Its tar, parquet or Arrow files, or those of its folders train, val and test, where there is no other folder."""
     folders, files = list_folder(folder)
     if folders and all(name.lower() in SPLIT_FOLDERS for name in folders):
         return [shard for name in folders for shard in shards_in(folder / name)]
-    kinds = ([folder / file for file in files if file.endswith(suffix)] for suffix in (".tar", ".parquet"))
+    kinds = ([folder / file for file in files if file.endswith(suffix)] for suffix in (".tar", *TABLES))
     return [] if folders else next(filter(None, kinds), [])
 
 
