@@ -80,15 +80,21 @@ def stopped_in_validation(step: int, stop: Callable[[], object]) -> Iterator[Non
 
 
 def demanding_config(folder: Path, *, workers: int = 0, tb: str = "scalars") -> RunConfig:
-    """A short run with everything on that draws random numbers or carries state.
+    """A short run with everything on that draws random numbers or carries state: 3 epochs of 4 steps, the last of which
+    is shorter than the others.
 
     It starts from pretrained weights: random ones that a resumed run forgot would come back with the seed.
     """
     return RunConfig(
         model=ModelConfig(
-            name="vit_nano_8", weights="fashion_mnist", dropout=0.1, attention_dropout=0.1, stochastic_depth=0.1
+            name="vit_nano_8",
+            image_size=16,
+            weights="fashion_mnist",
+            dropout=0.1,
+            attention_dropout=0.1,
+            stochastic_depth=0.1,
         ),
-        data=DataConfig(**FEW, labels_per_class=14, augment="light", batch_size=24, workers=workers),
+        data=DataConfig(**FEW, labels_per_class=7, augment="light", batch_size=18, workers=workers),
         train=TrainConfig(
             epochs=3,
             mixup=0.2,

@@ -95,7 +95,8 @@ def signal_before(monkeypatch, name, signum=signal.SIGTERM):
 )
 def test_a_signal_in_any_phase_of_a_run_ends_it(tmp_path, capsys, monkeypatch, phase):
     steps = signal_before(monkeypatch, phase)
-    code = main.main(["train", "--data", "digits", *SMALL, *FEW_IMAGES, "--output-dir", str(tmp_path)])
+    pictures = () if "pictures" in phase else NO_PICTURES
+    code = main.main(["train", "--data", "digits", *SMALL, *FEW_IMAGES, *pictures, "--output-dir", str(tmp_path)])
     err = capsys.readouterr().err
     assert (code, len(steps) <= 1) == (143, True), err
     assert err.startswith("error: interrupted by SIGTERM")
@@ -114,7 +115,9 @@ def test_a_signal_in_any_phase_of_a_run_ends_it(tmp_path, capsys, monkeypatch, p
 )
 def test_a_signal_while_one_of_several_runs_concludes_ends_them_all(tmp_path, capsys, monkeypatch, words, phase, hint):
     steps = signal_before(monkeypatch, phase)
-    assert main.main([*words, "--data", "digits", *SMALL, *NO_PICTURES, "--output-dir", str(tmp_path)]) == 143
+    assert (
+        main.main([*words, "--data", "digits", *SMALL, *FEW_IMAGES, *NO_PICTURES, "--output-dir", str(tmp_path)]) == 143
+    )
     assert hint in capsys.readouterr().err
     assert not steps
 
@@ -168,7 +171,7 @@ def test_a_dry_run_leaves_no_loader_process(tmp_path):
 
 def test_a_run_stopped_in_its_validation_leaves_no_loader_process(tmp_path):
     earlier = set(multiprocessing.active_children())
-    with pytest.raises(Crash), stopped_in_validation(6, crash):
+    with pytest.raises(Crash), stopped_in_validation(4, crash):
         train(demanding_config(tmp_path, workers=2))
     assert not set(multiprocessing.active_children()) - earlier
 

@@ -72,7 +72,7 @@ def train_until(step, folder, **data_options):
 
 @pytest.fixture(scope="module")
 def crashed_once(tmp_path_factory):
-    return train_until(9, tmp_path_factory.mktemp("crashed"))
+    return train_until(7, tmp_path_factory.mktemp("crashed"))
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def crashed(crashed_once, tmp_path):
     return shutil.copytree(crashed_once, tmp_path / "digits" / "r")
 
 
-@pytest.mark.parametrize("step", [3, 4, 12, *(pytest.param(step, marks=pytest.mark.slow) for step in (6, 10, 15))])
+@pytest.mark.parametrize("step", [3, 6, 8, *(pytest.param(step, marks=pytest.mark.slow) for step in (4, 7, 11))])
 def test_a_run_that_crashed_after_any_step_ends_like_the_whole_one(tmp_path, whole, step):
     assert_ends_like(whole, train_until(step, tmp_path))
 
@@ -102,12 +102,12 @@ def test_momentum_of_matrices_and_statistics_of_batches_are_part_of_what_is_resu
 
 
 def test_a_crash_in_validation_loses_nothing(tmp_path, whole):
-    with pytest.raises(Crash), stopped_in_validation(12, crash):
+    with pytest.raises(Crash), stopped_in_validation(8, crash):
         train(demanding_config(tmp_path))
     assert_ends_like(whole, tmp_path / "digits" / "r")
 
 
-@pytest.mark.parametrize(("step", "in_validation"), [(3, False), (6, False), (12, True)])
+@pytest.mark.parametrize(("step", "in_validation"), [(3, False), (4, False), (8, True)])
 def test_a_signal_saves_after_the_step_and_the_rest_is_the_same(tmp_path, whole, step, in_validation):
     with pytest.raises(Interrupted, match="resume with: python main.py resume") as stop:
         if in_validation:
@@ -123,7 +123,7 @@ def test_a_signal_saves_after_the_step_and_the_rest_is_the_same(tmp_path, whole,
 
 
 def test_a_resumed_run_may_use_another_number_of_workers(tmp_path, whole):
-    run_dir = train_until(8, tmp_path, workers=2)
+    run_dir = train_until(6, tmp_path, workers=2)
     set_workers(run_dir, 0)
     assert_ends_like(whole, run_dir)
 
@@ -246,7 +246,7 @@ def test_fewer_epochs_than_done_are_refused(crashed):
 
 
 def test_auto_resume_takes_up_the_run_of_the_same_options_and_only_that(tmp_path, whole):
-    run_dir = train_until(9, tmp_path)
+    run_dir = train_until(3, tmp_path)
     config = demanding_config(tmp_path)
     config = replace(config, output=replace(config.output, auto_resume=True))
     other = replace(
@@ -386,7 +386,7 @@ def test_summary_of_a_running_run_says_so(tmp_path):
     with pytest.raises(Crash):
         train(
             demanding_config(tmp_path),
-            handlers=[lambda trainer: trainer.add_event_handler(Events.ITERATION_STARTED(once=9), look)],
+            handlers=[lambda trainer: trainer.add_event_handler(Events.ITERATION_STARTED(once=6), look)],
         )
     assert [(summary["status"], summary["epochs"]) for summary in summaries] == [("running", 1)]
 
@@ -406,7 +406,7 @@ def test_what_a_killed_process_had_begun_to_write_goes_when_its_run_is_taken_up(
 def test_a_run_that_ends_early_is_not_trained_further_when_it_stops_before_its_results(tmp_path):
     def impatient(folder):
         config = demanding_config(folder)
-        return replace(config, train=replace(config.train, epochs=6, patience=2, lr=1e-12))
+        return replace(config, train=replace(config.train, epochs=6, patience=1, lr=1e-50))
 
     whole = train(impatient(tmp_path / "whole"))
     last = whole.history[-1]["epoch"]
@@ -430,7 +430,7 @@ def test_a_resumed_run_has_the_time_that_its_first_life_left_over(tmp_path, monk
 
     expected = train(limited(tmp_path / "whole")).history[-1]["step"]
     assert expected == 6
-    for stop in (1, 3, 5):
+    for stop in (1, 5):
         folder = tmp_path / f"stopped_{stop}"
         with pytest.raises(Crash):
             train(limited(folder), handlers=[crash_after(stop)])
