@@ -2,9 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -210,18 +207,3 @@ def test_wrong_options_are_refused_in_the_config():
     ):
         with pytest.raises(ValueError, match=message):
             DataConfig(**options)
-
-
-def test_a_run_imports_what_its_data_set_needs_and_no_more(folder):
-    code = (
-        "import sys; from vit.config import ImageSpec; from datasets import DataConfig, build_dataloaders\n"
-        "for source in sys.argv[1:]:\n"
-        "    build_dataloaders(DataConfig(source=source), ImageSpec(image_size=8)); print(*sys.modules)"
-    )
-    command = [sys.executable, "-c", code, "digits", str(folder)]
-    answer = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parent.parent)
-    of_digits, of_folder = (set(line.split()) for line in answer.stdout.splitlines())
-    unused = {"pandas", "sklearn", "scipy", "matplotlib", "torchvision"}
-    assert "datasets.loaders" in of_digits
-    assert not (unused | {"datasets.sources.own_data"}) & of_digits
-    assert not unused & of_folder

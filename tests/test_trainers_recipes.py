@@ -93,6 +93,7 @@ def test_a_dry_run_trains_saves_loads_resumes_and_leaves_nothing(tmp_path, capsy
 
 def test_a_dry_run_from_the_command_line(tmp_path, capsys):
     arguments = ["train", "--dry-run", "--labels-per-class", "20", "--device", "cpu", "--output-dir", str(tmp_path)]
+    arguments += ["--val-fraction", "0.03", "--test-fraction", "0.03"]
     assert main.main(arguments) == 0
     assert "dry run passed" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())

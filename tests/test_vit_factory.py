@@ -86,19 +86,6 @@ def test_every_row_leads_to_a_module_that_offers_what_a_library_does(name: str) 
         assert list(inspect.signature(offered[member]).parameters) == [word for word in asked if word != "self"]
 
 
-def test_a_scratch_vit_is_built_without_the_libraries_of_others() -> None:
-    code = """
-import sys
-import vit
-model = vit.build_model("vit_micro_2", num_classes=2)
-vit.image_spec(vit.Blueprint(vit.ModelConfig(name="vit_nano_8", weights="fashion_mnist")).resolved)
-libraries = {"torchvision", "transformers", "timm", "onnxruntime", "scipy", "matplotlib", "sklearn"}
-print(sorted(libraries & sys.modules.keys()))
-"""
-    shown = subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True, text=True).stdout
-    assert shown == "[]\n"
-
-
 @EVERY_MODEL
 def test_parameter_counts_are_those_published(name: str) -> None:
     with torch.device("meta"):
