@@ -214,8 +214,9 @@ def split_by_head(folder):
     writer(saved | {"head_only": True}, f"{step.stem.rpartition('_')[0]}.pt")
 
 
-@pytest.mark.parametrize("by_head", [False, True], ids=["whole", "split_by_head"])
-@pytest.mark.parametrize("options", [{}, {"ema_decay": 0.9}], ids=["plain", "averaged"])
+@pytest.mark.parametrize(
+    ("by_head", "options"), [(False, {}), (True, {"ema_decay": 0.9})], ids=["whole", "averaged_split_by_head"]
+)
 def test_a_probe_stopped_before_it_has_a_best_epoch_saves_all_of_its_weights(tmp_path, by_head, options):
     with pytest.raises(Interrupted):
         train(probe_config(tmp_path, **options), handlers=[signal_in(2)])
