@@ -143,7 +143,7 @@ def test_raw_pictures_are_uint8_with_three_channels_and_the_description_counts_t
 
 
 @pytest.mark.parametrize("name", ["mnist", "oxford_pets"])
-@pytest.mark.parametrize("augment", ["light", "standard", "strong"])
+@pytest.mark.parametrize("augment", ["light", pytest.param("standard", marks=pytest.mark.slow), "strong"])
 def test_loader_processes_change_nothing(name, augment, build):
     alone, shared = build(name, augment=augment), build(name, augment=augment, workers=2)
     for split in ("train", "val", "train"):  # the second time: another epoch, from the cache

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from every_model import EVERY_MODEL
 from torch import Tensor, nn
 from torchvision.models import ResNet18_Weights, ViT_B_16_Weights, resnet18
 from torchvision.models.vision_transformer import VisionTransformer as TorchvisionViT
@@ -55,7 +56,6 @@ PARAMETERS = {
     "efficientnet_lite2": 6_092_072,
 }
 ROOT = Path(__file__).resolve().parent.parent
-EVERY_MODEL = pytest.mark.parametrize("name", MODELS)
 
 
 def count(module: nn.Module, *, trainable: bool = False) -> int:
@@ -86,7 +86,7 @@ def test_every_row_leads_to_a_module_that_offers_what_a_library_does(name: str) 
         assert list(inspect.signature(offered[member]).parameters) == [word for word in asked if word != "self"]
 
 
-@EVERY_MODEL
+@pytest.mark.parametrize("name", MODELS)
 def test_parameter_counts_are_those_published(name: str) -> None:
     with torch.device("meta"):
         assert count(build_model(name, num_classes=1000, weights="none")) == PARAMETERS[name]
@@ -111,7 +111,7 @@ def test_a_new_head_is_zero_so_the_first_loss_is_that_of_a_guess(name: str) -> N
     assert loss.item() == pytest.approx(math.log(7), abs=1e-6)
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
+@EVERY_MODEL
 def test_freezing_and_parameter_groups_agree_to_the_last_parameter(name: str) -> None:
     with torch.device("meta"):
         model = build_model(name, num_classes=2, weights="none")

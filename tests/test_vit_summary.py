@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from every_model import EVERY_MODEL
 from torch.utils.flop_counter import FlopCounterMode
 
 import main
-from vit.config import MODEL_NAMES, VIT_SHAPES, ViTConfig
+from vit.config import VIT_SHAPES, ViTConfig
 from vit.factory import build_model
 from vit.model import VisionTransformer
 from vit.summary import collapse, summarise
@@ -83,7 +84,7 @@ def test_published_flops_of_vit_b_16_and_resnet18() -> None:
     assert summarise(resnet, in_channels=3, image_size=224).flops == 3_628_146_688  # 1.814 G multiply-adds
 
 
-@pytest.mark.parametrize("name", MODEL_NAMES)
+@EVERY_MODEL
 def test_every_model_is_summarised_without_memory(name: str) -> None:
     with torch.device("meta"):
         model = build_model(name, num_classes=10, weights="none")
