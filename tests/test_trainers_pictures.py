@@ -54,7 +54,7 @@ def digits_run(folder: Path, *, tb: str = "standard", **train_options) -> RunCon
     return RunConfig(
         model=ModelConfig(name="vit_micro_2"),
         data=DataConfig(source="digits", labels_per_class=16, batch_size=40, workers=0),
-        train=TrainConfig(**{"epochs": 4, "device": "cpu", "log_every": 2} | train_options),
+        train=TrainConfig(**{"epochs": 3, "device": "cpu", "log_every": 2} | train_options),
         output=OutputConfig(output_dir=folder, run_name="r", tb=tb),
     )
 
@@ -94,10 +94,10 @@ def shown(run_dir: Path) -> dict[str, list[int]]:
 
 
 def test_a_run_shows_its_pictures_at_the_promised_steps(full):
-    last = 16  # 4 epochs of 4 steps
+    last = 12  # 3 epochs of 4 steps
     assert shown(full) == {
         "6_data/augmented_batch": [0],
-        **{key: [0, 4, 8, 12, last] for key in OFTEN},
+        **{key: [0, 4, 8, last] for key in OFTEN},
         **{key: [last] for key in ONCE | FULL},
     }
 
@@ -175,7 +175,7 @@ def test_a_model_without_mistakes_shows_what_it_is_least_certain_of(tmp_path):
 def test_attention_is_that_of_the_same_images_each_time_and_of_the_model_at_that_time(watched, tmp_path):
     run_dir, _, seen = watched
     paths = [[image.path for image in images] for images, _ in seen]
-    assert len(paths) == 5
+    assert len(paths) == 4
     assert len(set(paths[0])) == 8
     assert all(later == paths[0] for later in paths)
     assert len({image.label for image in seen[0][0]}) >= 4  # spread over the classes
@@ -248,10 +248,10 @@ def train_until(step, where, config):
 @pytest.mark.parametrize(
     ("step", "where"),
     [
-        pytest.param(9, "step", marks=pytest.mark.slow),
-        (12, "validation"),
-        pytest.param(16, "step", marks=pytest.mark.slow),
-        (16, "conclusion"),
+        pytest.param(5, "step", marks=pytest.mark.slow),
+        (8, "validation"),
+        pytest.param(12, "step", marks=pytest.mark.slow),
+        (12, "conclusion"),
     ],
 )
 def test_a_resumed_run_shows_what_an_uninterrupted_one_does(tmp_path, full, step, where):
@@ -264,7 +264,7 @@ def test_a_resumed_run_shows_what_an_uninterrupted_one_does(tmp_path, full, step
     for tag in wanted:
         pngs = [[event.encoded_image_string for event in events.Images(tag)] for events in (one, other)]
         assert pngs[0] == pngs[1], tag
-    assert [event.step for event in one.Scalars("hparam/test_accuracy")] == [16]
+    assert [event.step for event in one.Scalars("hparam/test_accuracy")] == [12]
     if tb == "full":
         assert one.Tags() == other.Tags()
         configs = [folder / "tb" / "val" / "projector_config.pbtxt" for folder in (run_dir, full)]
@@ -395,7 +395,7 @@ def test_the_recall_of_every_class_follows_its_epochs(full):
     expected = recall_score([row["label"] for row in rows], [row["predicted"] for row in rows], average=None)
     for digit, share in enumerate(expected):
         points = {event.step: event.value for event in events.Scalars(f"recall/{digit}")}
-        assert list(points) == [0, 4, 8, 12, 16]
+        assert list(points) == [0, 4, 8, 12]
         assert points[4 * best] == pytest.approx(share)
 
 
@@ -411,9 +411,9 @@ def test_of_many_classes_the_worst_tenth_is_followed_and_of_a_class_without_imag
 
 def test_the_page_to_start_from_says_the_result_what_was_asked_for_and_what_next(full):
     pages = [event.tensor_proto.string_val[0].decode() for event in val_events(full).Tensors("start here")]
-    assert [event.step for event in val_events(full).Tensors("start here")] == [0, 16]
+    assert [event.step for event in val_events(full).Tensors("start here")] == [0, 12]
     summary = json.loads((full / "summary.json").read_text())
-    assert "`vit_micro_2` is being trained for 4 epochs" in pages[0]
+    assert "`vit_micro_2` is being trained for 3 epochs" in pages[0]
     assert f"**`vit_micro_2` is right on {summary['test']['accuracy']:.1%} of the test images**" in pages[1]
     with open(full / "eval" / "test_predictions.csv", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -422,7 +422,7 @@ def test_the_page_to_start_from_says_the_result_what_was_asked_for_and_what_next
     weakest = str(np.argmin(recall))
     assert f"`{weakest}`: {recall.min():.0%} of {labels.count(weakest)} test images are right" in pages[1]
     for page in pages:
-        assert "| `--epochs` | `4` | `120` |" in page
+        assert "| `--epochs` | `3` | `120` |" in page
         assert "| `--labels-per-class` | `16` | `-` |" in page
         assert "--lr" not in page
     assert f"`python main.py resume {full}`" in pages[0]
