@@ -10,7 +10,7 @@ from headless_browser import Browser, find_browser
 from PIL import Image
 from sklearn.metrics import confusion_matrix
 from small_comparison import arm_of, comparison_of
-from small_run import CLASSES, labelled_photos, photo
+from small_run import CLASSES, few_digits, labelled_photos, photo
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from comparison.drawing import Picture, confusion
@@ -19,7 +19,6 @@ from comparison.report import write_report as write_analysed_report
 from comparison.results import analyse
 from comparison.runs import group_into_arms, read_run, require_same_data
 from comparison.table import rows
-from datasets.config import DataConfig
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.run import train
 from vit.config import ModelConfig
@@ -61,7 +60,7 @@ def report(tmp_path_factory):
             (
                 arm_of(folder / str(count), "scratch", wrong_about(0, 5, 9), LABELS, **options),
                 arm_of(folder / str(count), "pretrained <b>", wrong_about(2), LABELS, **options),
-                arm_of(folder / str(count), "resnet", wrong_about(3, 4), LABELS, name="resnet18", **options),
+                arm_of(folder / str(count), "nano", wrong_about(3, 4), LABELS, name="vit_nano_8", **options),
             ),
         )
         for count in (5, None)
@@ -253,7 +252,7 @@ def test_two_real_runs_are_compared_by_the_numbers_they_logged_themselves(tmp_pa
         result = train(
             RunConfig(
                 model=ModelConfig(name="vit_micro_2"),
-                data=DataConfig(source="digits", labels_per_class=4, workers=0),
+                data=few_digits(labels_per_class=4),
                 train=TrainConfig(epochs=1, lr=lr, device="cpu"),
                 output=OutputConfig(output_dir=tmp_path / "runs", run_name=f"lr{lr}", tb="scalars"),
             )
