@@ -15,6 +15,7 @@ from killed_runs import ROOT, TIMING_FIELDS, assert_same_content, run_content
 from slurm_node import lives
 from small_images import image_folder
 
+from inference.evaluate import evaluate_run
 from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.run import train
 from trainers.run_directory import read_json
@@ -114,6 +115,16 @@ def test_thirteen_validation_images_on_two_processes_score_as_on_one(tmp_path, b
     assert [code for code, *_ in finish([*pair, single])] == [0, 0, 0]
     assert history(tmp_path / "two" / "pets" / "r") == history(tmp_path / "one" / "pets" / "r")
     assert len({row["path"] for row in predictions(tmp_path / "two" / "pets" / "r", "val")}) == 13
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(strict=True, reason="each process validates with the running statistics of its own slices")
+def test_with_batch_norms_the_score_is_that_of_the_weights_that_are_saved(tmp_path):
+    data = uneven_folder(tmp_path / "pets")
+    results = finish(start(2, *main_arguments(data, tmp_path, "--patch-embedding", "stem_bn")), timeout=400)
+    assert [code for code, *_ in results] == [0, 0], results
+    evaluation = evaluate_run(tmp_path / "pets" / "r", split="val")
+    assert evaluation.metrics["loss"] == pytest.approx(evaluation.logged["loss"], rel=1e-5)
 
 
 @pytest.mark.slow
