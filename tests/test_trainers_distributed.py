@@ -118,10 +118,10 @@ def test_thirteen_validation_images_on_two_processes_score_as_on_one(tmp_path, b
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="each process validates with the running statistics of its own slices")
-def test_with_batch_norms_the_score_is_that_of_the_weights_that_are_saved(tmp_path):
+@pytest.mark.parametrize("more", [[], ["--ema-decay", "0.9"]])
+def test_with_batch_norms_the_score_is_that_of_the_weights_that_are_saved(tmp_path, more):
     data = uneven_folder(tmp_path / "pets")
-    results = finish(start(2, *main_arguments(data, tmp_path, "--patch-embedding", "stem_bn")), timeout=400)
+    results = finish(start(2, *main_arguments(data, tmp_path, "--patch-embedding", "stem_bn", *more)), timeout=400)
     assert [code for code, *_ in results] == [0, 0], results
     evaluation = evaluate_run(tmp_path / "pets" / "r", split="val")
     assert evaluation.metrics["loss"] == pytest.approx(evaluation.logged["loss"], rel=1e-5)

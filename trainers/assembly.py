@@ -95,6 +95,7 @@ def attach_handlers(run: Run) -> None:
         handlers.attach_progress(trainer)
     many = job.data.dataset_sizes["val"] > OF_MORE_THAN
     untrained = sample_of(run.val_loader, UNTRAINED_SEES) if many else run.val_loader
+    evaluator.add_event_handler(Events.STARTED, distributed.share_buffers, run.evaluated)
     handlers.attach_validation(trainer, evaluator, run.val_loader, untrained=untrained)
     handlers.attach_history(trainer, evaluator, job.optimizer, clock, job.device)
     attach_best_outputs(trainer, evaluator, select=options.select)

@@ -133,12 +133,15 @@ def main_process_decides(flag: bool) -> bool:
     return flag if world_size() == 1 else bool(idist.broadcast(float(flag), src=0))
 
 
+def share_buffers(model: nn.Module) -> None:
+    """Give all processes the running statistics of rank 0, which are saved: each has gathered those of its slices."""
+    for buffer in model.buffers() if world_size() > 1 else ():
+        torch.distributed.broadcast(buffer, src=0)
+
+
 def wrap(model: nn.Module, device: torch.device, *, may_skip_parameters: bool) -> nn.Module:
     """The model as each process trains it. Evaluation and checkpoints use the plain model, which shares its weights."""
     if world_size() == 1:
         return model
-    return DistributedDataParallel(
-        model,
-        device_ids=[device.index] if device.type == "cuda" else None,
-        find_unused_parameters=may_skip_parameters,
-    )
+    device_ids = [device.index] if device.type == "cuda" else None
+    return DistributedDataParallel(model, device_ids=device_ids, find_unused_parameters=may_skip_parameters)
