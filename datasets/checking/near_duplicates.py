@@ -48,7 +48,8 @@ def near_duplicates(
 
     Pictures of one colour match nothing here. Pairs come sorted by i, then j, each once.
     """
-    textured = np.flatnonzero(thumbnails.reshape(-1, THUMBNAIL_SIZE**2).std(axis=1) >= 2)
+    parts = np.array_split(thumbnails.reshape(-1, THUMBNAIL_SIZE**2), len(thumbnails) // 4096 + 1)  # float64 each
+    textured = np.flatnonzero(np.concatenate([part.std(axis=1) for part in parts]) >= 2)
     kept = thumbnails[textured]
     i, j, mirrored = candidates(kept)
     scores = np.empty((2, len(i)), np.float32)
