@@ -130,7 +130,7 @@ def test_what_torchvisions_class_cannot_hold_keeps_our_names_and_opens_again(cap
 
 
 def test_an_export_is_scored_and_trains_on_like_the_run_it_came_from(capsys, tmp_path):
-    run, data = make_run(tmp_path / "run"), labelled_photos(tmp_path / "photos")
+    run, data = make_run(tmp_path / "run", name="vit_micro_2"), labelled_photos(tmp_path / "photos")
     assert call(capsys, "export", run)[0] == 0
     file = run / "export" / "model.safetensors"
     outputs = [
