@@ -94,6 +94,7 @@ def main(options: Options) -> int:
         cleanlab_filter()  # where it is missing, that is said now
         samples, suspects = look(options, config)
     save(suspects)
+    write_cleaned(options.folder / "given.csv", samples, [])
     print("\n".join(lines(options, config.data, samples, suspects)))
     if options.review:
         with Review(samples, suspects, save, port=options.port) as server:
@@ -145,5 +146,6 @@ def lines(options: Options, data: DataConfig, samples: Samples, suspects: Sequen
     yield f"{'table':>9}  {options.folder}/cleaned.csv ({made})"
     recipe = "--recipe finetune-small --seeds 3" + " --mirror no" * (not data.may_mirror)
     if (samples.splits == 2).any():
-        yield f"{'compare':>9}  on the same test images: python main.py train --data {data.source} {recipe}"
-        yield f"{'':>9}  python main.py train --data {options.folder}/cleaned.csv {recipe}"
+        for name in ("given", "cleaned"):
+            yield f"{'train':>9}  python main.py train --data {options.folder}/{name}.csv {recipe}"
+        yield f"{'compare':>9}  python main.py compare runs/given/vit_mini_16_s? runs/cleaned/vit_mini_16_s?"

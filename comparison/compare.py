@@ -8,7 +8,7 @@ from pathlib import Path
 
 from comparison.plan import Plan, Request, find_folder
 from comparison.protocol import announce, certainty_text, known_problems, protocol
-from comparison.runs import Certainty, Comparison, Condition, group_into_arms, left_out, read_run, require_same_data
+from comparison.runs import Certainty, Comparison, Condition, cautions, group_into_arms, read_run, require_same_data
 from comparison.timing import settle_time
 from comparison.train_arms import train_arms
 from datasets.splits import write_split
@@ -79,21 +79,22 @@ def compare_runs(names: Sequence[str], output: OutputConfig, *, certainty: Certa
     for folder in folders:
         score_last_epoch(folder)
     runs = [read_run(folder) for folder in folders]
-    require_same_data(runs)
+    require_same_data(runs, splits=(runs[0].scored.partition("_")[0],))
     images = "validation images with the weights of the last epoch: there is no test split"
     if runs[0].scored == "test":
         images = "test images, once per run, with the weights of the best validation epoch"
     data, arms = runs[0].config["data"], group_into_arms(runs)
+    for arm in arms:
+        require_same_data(arm.runs)
     comparison = Comparison(
         data=data["source"],
         conditions=(Condition(data["labels_per_class"], arms),),
         protocol=(
             f"These runs were trained on their own; nothing was tuned here. Scored on the {images}.",
-            "They saw the same training, validation and test images; whether their budgets were equal, the table "
-            "tells.",
+            "They saw the same images but for what a warning says; whether their budgets were equal, the table tells.",
             *([certainty_text(certainty)] if certainty else []),
         ),
-        warnings=left_out(runs, arms),
+        warnings=tuple(cautions(runs, arms)),
         command=command(),
         certainty=certainty,
     )

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
+from datasets.config import data_name
+
 Config = Mapping[str, Mapping[str, Any]]
 """Resolved options of one run, as config.json holds them."""
 
@@ -29,8 +31,8 @@ _FASTER = ("attention", "cache_features", "checkpoint_activations", "compile")
 
 
 def settings(config: Config) -> dict[str, str]:
-    """Every option that can change a result, as text; equal names of two sections do not occur."""
-    return {
+    """Every option that can change a result, as text, by names that are all different."""
+    return {"data": data_name(config["data"]["source"])} | {
         "model" if (section, option) == ("model", "name") else option: _text(value)
         for section, irrelevant in _IRRELEVANT.items()
         for option, value in config[section].items()

@@ -77,7 +77,8 @@ class Plan:
         self.folder, self.continued = find_folder(request)
         self.arms = measure_arms(request.arms)
         self.train_images = [self._training_images(labels) for labels in request.labels]
-        settled = self._settled()
+        # A comparison goes on as it was begun: `--minutes` and another machine would find something else.
+        settled = (read_if_whole(self.folder / "compare.json") or {}) if self.continued else {}
         self.epochs = settled.get("epochs") or [*map(self._shared_epochs, range(len(request.labels)))]
         self.grid = self._rate_grid()
         self.device = defaults.resolve_device(request.base.train.device)
@@ -123,10 +124,6 @@ class Plan:
     def _training_images(self, labels: int | None) -> int:
         data = with_labels(self.request.base.data, labels)
         return len(subset_training(self.split.samples, data).indices("train"))
-
-    def _settled(self) -> dict[str, Any]:
-        """What a comparison that goes on was begun with: `--minutes` and another machine would find something else."""
-        return (read_if_whole(self.folder / "compare.json") or {}) if self.continued else {}
 
     def _sharing(self, jobs: int | None, settled: dict[str, Any]) -> Sharing:
         threads = self.request.base.train.threads

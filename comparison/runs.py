@@ -1,7 +1,7 @@
 """Finished runs as they lie on disk, and what makes them comparable: the same data, and arms with the same seeds."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,10 @@ import numpy as np
 
 from comparison.names import arm_names, settings
 from comparison.predictions import read_predictions
+from datasets.bundle import SPLITS
 from datasets.errors import DataError
 from datasets.splits import SplitRow, read_split
-from datasets.text import counted, some
+from datasets.text import counted, read_rows, some
 from trainers.checkpoint import best_of, read_file
 from trainers.config import to_dict
 from trainers.result import read_history
@@ -176,25 +177,25 @@ def read_run(run_dir: Path, *, split: str | None = None) -> Run:
     )
 
 
-def require_same_data(runs: Sequence[Run]) -> None:
-    """Refuse to compare runs that were given different images, classes or labels."""
+def require_same_data(runs: Sequence[Run], *, splits: Sequence[str] = SPLITS) -> None:
+    """Refuse to compare runs that were given different images, classes or labels in these splits."""
     first = runs[0]
     for other in runs[1:]:
-        reasons = differences(first, other)
+        reasons = differences(first, other, splits)
         if reasons:
             raise DataError(f"{first.run_dir} and {other.run_dir} cannot be compared: {'; '.join(reasons)}")
 
 
-def differences(first: Run, other: Run) -> list[str]:
-    """How the data of two runs differ, one phrase each, A being the first run and B the other."""
+def differences(first: Run, other: Run, splits: Sequence[str] = SPLITS) -> list[str]:
+    """How the data of two runs in these splits differ, one phrase each, A being the first run and B the other."""
     if first.class_names != other.class_names:
         unlike = _unlike("classes", set(first.class_names), set(other.class_names))
         return unlike or ["the same classes in another order"]
     reasons = []
     if first.scored != other.scored:
         reasons.append(f"A is scored on {SCORED[first.scored]} images, B on {SCORED[other.scored]} images")
-    ours, theirs = _split_table(first), _split_table(other)
-    for split in ("test", "val", "train"):
+    ours, theirs = _split_table(first, splits), _split_table(other, splits)
+    for split in reversed(splits):
         named = ({path for path, row in table.items() if row.split == split} for table in (ours, theirs))
         reasons += _unlike(f"{split} images", *named)
     for column, name in (("hash", "content"), ("label", "label")):
@@ -213,15 +214,15 @@ def _unlike(noun: str, ours: set[str], theirs: set[str]) -> list[str]:
     return [f"{len(ours):,} {noun} in A, {len(theirs):,} in B ({'; '.join(parts)})"] if parts else []
 
 
-def _split_table(run: Run) -> dict[str, SplitRow]:
-    """The images of split.csv by path, in the order of the paths."""
-    return {row.path: row for row in sorted(read_split(run.run_dir / "split.csv"))}
+def _split_table(run: Run, splits: Sequence[str]) -> dict[str, SplitRow]:
+    """The images of these splits in split.csv by path, in the order of the paths."""
+    return {row.path: row for row in sorted(read_split(run.run_dir / "split.csv")) if row.split in splits}
 
 
 def group_into_arms(runs: Sequence[Run]) -> tuple[Arm, ...]:
     """Runs of one configuration but for the seed are one arm, in the order of first appearance.
 
-    Only the seeds that all arms have are kept (`left_out` says which are not). A second run of the same configuration
+    Only the seeds that all arms have are kept (`cautions` says which are not). A second run of the same configuration
     and seed begins an arm of its own.
     """
     groups: dict[tuple[str, int], dict[int, Run]] = {}
@@ -250,15 +251,25 @@ def _numbered(names: Sequence[str]) -> list[str]:
     return [name if count == 1 else f"{name} ({count})" for name, count in zip(names, counts, strict=True)]
 
 
-def left_out(runs: Sequence[Run], arms: Sequence[Arm]) -> tuple[str, ...]:
-    """One line where runs were given that are in no arm, for want of the same seed in every arm."""
+def cautions(runs: Sequence[Run], arms: Sequence[Arm]) -> Iterator[str]:
+    """What to know of finished runs before their arms are judged, a line each: those left out, for want of the same
+    seed in every arm; the arms that learnt from other images than the first; and, where it learnt from a table of
+    `clean`, how often each is right but for the test labels doubted there."""
     kept = {id(run) for arm in arms for run in arm.runs}
-    gone = [run for run in runs if id(run) not in kept]
-    if not gone:
-        return ()
-    seeds = ", ".join(map(str, arms[0].seeds))
-    names = some([run.run_dir.name for run in gone], 5)
-    return (f"only seeds that every arm has are compared ({seeds}); left out: {names}",)
+    gone = some([run.run_dir.name for run in runs if id(run) not in kept], 5)
+    first = arms[0].runs[0]
+    if gone:
+        seeds = ", ".join(map(str, arms[0].seeds))
+        yield f"only seeds that every arm has are compared ({seeds}); left out: {gone}"
+    for arm in arms[1:]:
+        if reasons := differences(first, arm.runs[0]):
+            yield f"{arms[0].name} (A) and {arm.name} (B) learnt from different images: {'; '.join(reasons)}"
+    table = Path(first.config["data"]["source"]).with_name("test_suspects.csv")
+    if first.scored == "test" and table.is_file():
+        doubted = tuple(f"/{row['path']}{end}" for row in read_rows(table, ("path",)) for end in ("", ".png"))
+        sure = np.array([not f"/{path}".endswith(doubted) for path in first.paths])
+        shares = ", ".join(f"{arm.name} {arm.correct[:, sure].mean():.1%}" for arm in arms)
+        yield f"{(~sure).sum():,} of {len(sure):,} test labels are doubtful ({table}); right of the others: {shares}"
 
 
 def _predictions_file(run_dir: Path, split: str | None) -> tuple[str, Path]:

@@ -65,8 +65,11 @@ def write_cleaned(path: Path, samples: Samples, suspects: Sequence[Suspect]) -> 
     """The table of all images that are not dropped, for `--data`: path, label, split, and what was changed and why.
 
     Test images stay as they are. Pictures of a set without files are written beside the table, once."""
-    if not has_files(samples):
-        write_pictures(path.parent, samples)
+    for row in [] if has_files(samples) else np.flatnonzero(samples.splits >= 0).tolist():
+        file = path.parent / "images" / f"{samples.paths[row]}.png"
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            picture_of(samples, row).save(file)
     try:
         write_text(path, csv_text(("path", "label", "split", "change"), cleaned(samples, suspects)))
     except UnicodeEncodeError as error:
@@ -90,14 +93,6 @@ def cleaned(samples: Samples, suspects: Sequence[Suspect]) -> Iterator[tuple[str
 def has_files(samples: Samples) -> bool:
     """Whether each picture is a file of its own: not in memory, nor inside a shard."""
     return samples.pixels is None and samples.members is None
-
-
-def write_pictures(folder: Path, samples: Samples) -> None:
-    for row in np.flatnonzero(samples.splits >= 0).tolist():
-        file = folder / "images" / f"{samples.paths[row]}.png"
-        if not file.exists():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            picture_of(samples, row).save(file)
 
 
 def picture_of(samples: Samples, row: int) -> Image.Image:

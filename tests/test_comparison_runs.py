@@ -5,10 +5,12 @@ import pytest
 import torch
 from small_comparison import finished_run
 
+from comparison.compare import compare_runs
 from comparison.names import arm_names, settings_that_differ, slugs
 from comparison.results import judge
-from comparison.runs import Condition, group_into_arms, left_out, read_run, require_same_data
+from comparison.runs import Condition, cautions, group_into_arms, read_run, require_same_data
 from datasets.errors import DataError
+from trainers.config import OutputConfig
 from trainers.errors import CheckpointError
 from trainers.evaluation import Scores, write_predictions
 from trainers.outputs import outputs_of
@@ -131,6 +133,36 @@ def test_an_image_that_changed_its_content_or_label_is_named(tmp_path):
         require_same_data([first, read_run(folder)])
 
 
+def test_runs_on_given_and_cleaned_labels_are_compared_on_the_same_test_images_and_without_doubtful_ones(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "clean").mkdir()
+    (tmp_path / "clean" / "test_suspects.csv").write_text("path\ncat/0002.png\n")
+    names = []
+    for name, correct, count in (("given", RIGHT, 6), ("cleaned", [True, True, True, True, False, False], 5)):
+        table = str(tmp_path / "clean" / f"{name}.csv")
+        names.append(str(run_in(tmp_path / name, source=table, correct=correct, train_images=count)))
+    shown = []
+    monkeypatch.setattr("comparison.compare.show", lambda comparison, *folder, **watch: shown.append(comparison))
+    compare_runs(names, OutputConfig(output_dir=tmp_path / "runs"))
+    ours, theirs = (f"vit_micro_4 from scratch data={name}" for name in ("given", "cleaned"))
+    assert shown[0].conditions[0].names == [ours, theirs]
+    assert shown[0].warnings == (
+        f"{ours} (A) and {theirs} (B) learnt from different images: 6 train images in A, 5 in B (1 only in A, first"
+        " 'train/5.png')",
+        f"1 of 6 test labels are doubtful ({tmp_path}/clean/test_suspects.csv); right of the others: {ours} 60.0%,"
+        f" {theirs} 60.0%",
+    )
+    other = run_in(tmp_path / "other", source="c.csv", labels=LABELS[:5], correct=RIGHT[:5])
+    with pytest.raises(DataError, match="6 test images in A, 5 in B"):
+        compare_runs([*names, str(other)], OutputConfig(output_dir=tmp_path / "runs"))
+    for name, count in (("given", 5), ("cleaned", 5)):
+        table = str(tmp_path / "clean" / f"{name}.csv")
+        names.append(str(run_in(tmp_path / f"{name}_s1", source=table, train_images=count, seed=1)))
+    with pytest.raises(DataError, match="6 train images in A, 5 in B"):
+        compare_runs(names, OutputConfig(output_dir=tmp_path / "runs"))
+
+
 def test_runs_become_arms_by_their_configuration_and_seeds_by_their_order(tmp_path):
     runs = [
         read_run(
@@ -143,7 +175,7 @@ def test_runs_become_arms_by_their_configuration_and_seeds_by_their_order(tmp_pa
     assert [arm.name for arm in arms] == ["vit_micro_4 from scratch lr=0.1", "vit_micro_4 from scratch lr=0.2"]
     assert [arm.seeds for arm in arms] == [(0, 1, 2)] * 2
     assert arms[0].correct.shape == (3, 6)
-    assert left_out(runs, arms) == ()
+    assert list(cautions(runs, arms)) == []
 
 
 def test_seeds_that_an_arm_lacks_are_left_out_and_named(tmp_path):
@@ -153,7 +185,7 @@ def test_seeds_that_an_arm_lacks_are_left_out_and_named(tmp_path):
     ]
     arms = group_into_arms(runs)
     assert [arm.seeds for arm in arms] == [(1,), (1,)]
-    assert left_out(runs, arms) == ("only seeds that every arm has are compared (1); left out: '0.1_0', '0.2_2'",)
+    assert list(cautions(runs, arms)) == ["only seeds that every arm has are compared (1); left out: '0.1_0', '0.2_2'"]
     with pytest.raises(DataError, match=r"share no seed \(.*lr=0.1: \[0\]; .*lr=0.2: \[2\]\)"):
         group_into_arms([runs[0], runs[3]])
 
@@ -170,7 +202,7 @@ def test_one_configuration_is_no_comparison_but_the_same_run_twice_is(tmp_path):
 
 def config(name, *, lr=0.1, **model):
     base = {"name": name, "weights": "none", "trainable": "all", "image_size": 32}
-    return {"model": base | model, "data": {"batch_size": 8}, "train": {"lr": lr}}
+    return {"model": base | model, "data": {"source": "digits", "batch_size": 8}, "train": {"lr": lr}}
 
 
 def test_an_arm_is_named_after_its_model_its_start_and_what_else_tells_it_from_the_others():
