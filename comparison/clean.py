@@ -32,6 +32,8 @@ SHOWN = 24
 """Suspects on the figure."""
 SECONDS_PER_IMAGE, LEAST_SECONDS = 0.03, 60.0
 """What features may take where no time is given."""
+DROPPED_FROM = {WRONG_LABEL: 0.8, COPY: 0.0}
+"""To drop an image is proposed where a class has this probability; below it hard images are many (docs/clean.md)."""
 TEST = SPLITS.index("test")
 
 
@@ -113,15 +115,12 @@ def judge_folds(run_dir: Path, config: RunConfig) -> Judged:
     if parts[0].class_names != samples.class_names or (rows < 0).any() or (samples.labels[rows] != labels).any():
         raise DataError(f"the images of {config.data.source} changed since {run_dir}: train the folds anew")
     groups = groups_of_copies(samples, rows, workers=os.cpu_count() or 1)
-    _note_copies_across(groups, np.repeat(np.arange(len(parts)), [len(part.paths) for part in parts]))
-    return Judged(samples, rows, groups, np.concatenate([part.probabilities for part in parts]))
-
-
-def _note_copies_across(groups: NDArray[np.int64], parts: NDArray[np.int64]) -> None:
-    of_groups = np.unique(np.stack([groups, parts]), axis=1)[0]
+    fold = np.repeat(np.arange(len(parts)), [len(part.paths) for part in parts])
+    of_groups = np.unique(np.stack([groups, fold]), axis=1)[0]
     apart = np.isin(groups, np.flatnonzero(np.bincount(of_groups) > 1)).sum()
     if apart:
         say(f"{apart:,} images have a copy in another fold: their models learnt from the copy", label="note")
+    return Judged(samples, rows, groups, np.concatenate([part.probabilities for part in parts]))
 
 
 def suspects_of(judged: Judged, *, test: bool) -> list[Suspect]:
@@ -139,7 +138,7 @@ def suspects_of(judged: Judged, *, test: bool) -> list[Suspect]:
             confidence=f"{judged.probabilities[chosen[issue.image], issue.suggested]:.4f}",
             kind=issue.kind,
             other="" if issue.other is None else paths[judged.rows[chosen[issue.other]]],
-            decision=KEEP if test or issue.kind not in (WRONG_LABEL, COPY) else DROP,
+            decision=KEEP if test or parts[1][issue.image].max() < DROPPED_FROM.get(issue.kind, np.inf) else DROP,
             decided="",
         )
         for issue in label_issues(*parts)

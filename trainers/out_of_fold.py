@@ -34,26 +34,30 @@ Bools = NDArray[np.bool_]
 
 
 def features_of_set(config: RunConfig, *, images: int, seconds: float) -> tuple[Samples, Ints, NDArray[np.float32]]:
-    """A set, which of its samples are in use, and what a frozen backbone makes of these, standardised (N, D): of the
-    weights that suit the training images best, by one look at up to 3,000 with each that the time for all `images`
-    allows for. Raises ConfigError: it is too short for any."""
+    """A set, which of its samples are in use, and what frozen backbones make of these, side by side (N, D): of the two
+    weights that suit the training images best (of fewer images than features: of the best), by one look at up to 3,000
+    with each that the time for all `images` allows for. Raises ConfigError: it is too short for any."""
     looked_at = min(images, MOST_IMAGES)
     share = looked_at / (images + looked_at) if images > MOST_IMAGES else 1.0  # features of fewer are kept
     say(f"looking at {images:,} images with the weights at hand, for at most {duration(seconds)}", label="features")
     ranking = rank(config, seconds=seconds * share)
     if not ranking:
         raise ConfigError(f"{duration(seconds)} are too short for any of the weights at hand: give more --minutes")
-    wanted = ranking[0].seconds * images / looked_at
-    say(f"taking {ranking[0].name}, for about {duration(wanted)}", label="features")
-    if have_seen(ranking[0].options["model"]["weights"], config.data.source):
-        say(f"{PRETRAINED_ON[config.data.source]}: wrong labels that they know look right", label="note")
-    job = prepare(filled_in(config, ranking[0].options))
-    values = torch.cat([features_once(job, split).flatten(1).float() for split in job.data.dataloaders]).numpy()
-    values = StandardScaler().fit_transform(values)
-    if values.shape[1] > MOST_COMPONENTS:
-        values = PCA(MOST_COMPONENTS, svd_solver="randomized", random_state=0).fit_transform(values)
+    chosen, parts = ranking[: 2 if images > 2 * MOST_COMPONENTS else 1], []
+    wanted = duration(sum(ranked.seconds for ranked in chosen) * images / looked_at)
+    say(f"taking {' and '.join(ranked.name for ranked in chosen)}, for about {wanted}", label="features")
+    for ranked in chosen:
+        if have_seen(ranked.options["model"]["weights"], config.data.source):
+            say(f"{PRETRAINED_ON[config.data.source]}: wrong labels that they know look right", label="note")
+        job = prepare(filled_in(config, ranked.options))
+        features = torch.cat([features_once(job, split).flatten(1).float() for split in job.data.dataloaders]).numpy()
+        features = StandardScaler().fit_transform(features)
+        if features.shape[1] > MOST_COMPONENTS:
+            features = PCA(MOST_COMPONENTS, svd_solver="randomized", random_state=0).fit_transform(features)
+        parts.append(features)
     rows = np.concatenate([image_set(loader).indices for loader in job.data.dataloaders.values()])
     order = np.argsort(rows)
+    values = np.concatenate([part * (parts[0].std() / part.std()) for part in parts], axis=1)
     return samples_of(job.data), rows[order], values[order]
 
 
