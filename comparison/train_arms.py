@@ -120,7 +120,9 @@ class Training:
                 best.run_dir.rename(settled)
             self.rates[cell], self.folders[cell][seed] = best_lr, settled
             of_arm = {"labels_per_class": self.plan.request.labels[cell[0]], "arm": self.arm(cell).name}
-            self.tuning += [of_arm | _tuning_row(lr, result) | {"chosen": lr == best_lr} for lr, result in tried]
+            for lr, result in tried:
+                scores = {f"val_{name}": result.val[name] if result else None for name in ("accuracy", "loss")}
+                self.tuning.append({**of_arm, "lr": lr, **scores, "chosen": lr == best_lr})
 
     def add_seeds(self, cells: Sequence[Cell], seeds: Iterable[int]) -> None:
         """Train these arms at these seeds, but for those that are there."""
@@ -173,10 +175,6 @@ class Training:
 def _score(result: RunResult, select: str) -> tuple[float, float]:
     value = result.val[select]
     return (-value if select == "loss" else value), -result.val["loss"]
-
-
-def _tuning_row(lr: float | None, result: RunResult | None) -> dict[str, Any]:
-    return {"lr": lr} | {f"val_{name}": result.val[name] if result else None for name in ("accuracy", "loss")}
 
 
 class Progress:
