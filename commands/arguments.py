@@ -46,9 +46,31 @@ ELSEWHERE = {
 Jobs = Literal["auto"] | int
 
 
-def require_jobs(jobs: Jobs) -> None:
-    if jobs != "auto" and jobs < 1:
-        raise ValueError(f"jobs={jobs} must be at least 1, or auto")
+@dataclasses.dataclass(frozen=True)
+class SeveralRuns:
+    """Where the runs of one command train, and how many at a time."""
+
+    jobs: Jobs = "auto"
+    """Of several runs, so many train side by side, each in a process of its own. auto: as many as processors, or GPUs,
+    and memory carry. The results are the same, to the last bit."""
+    on: Literal["local", "slurm"] = "local"
+    """Where several runs are trained: on this machine, or as jobs of Slurm's queue, at most --jobs at once."""
+    slurm: Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE")] = ()
+    """With --on slurm: options of sbatch for each job, such as partition=gpu gres=gpu:1 time=4:00:00."""
+
+    def __post_init__(self) -> None:
+        if self.jobs != "auto" and self.jobs < 1:
+            raise ValueError(f"jobs={self.jobs} must be at least 1, or auto")
+        if self.slurm and self.on != "slurm":
+            raise ValueError("--slurm has options for jobs of its queue: add --on slurm")
+        if wrong := [word for word in self.slurm if not re.fullmatch(r"[a-z-]+=[^\n]+", word)]:
+            raise ValueError(f"slurm={wrong[0]!r} is not KEY=VALUE with a long option of sbatch, such as time=4:00:00")
+
+    @property
+    def placed(self) -> dict[str, Any]:
+        """As `train_all` and `compare_arms` take it."""
+        slurm = dict(word.split("=", 1) for word in self.slurm) if self.on == "slurm" else None
+        return {"jobs": None if self.jobs == "auto" else self.jobs, "slurm": slurm}
 
 
 def parse(options_class: type, argv: Sequence[str], *, prog: str, default: Any = None) -> Any:
@@ -142,7 +164,7 @@ class ModelOptions(WeightsOptions):
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainOptions(RunConfig):
+class TrainOptions(SeveralRuns, RunConfig):
     """Train one model: scratch or pretrained, on a built-in set or your own images."""
 
     config: Path | None = None
@@ -156,16 +178,14 @@ class TrainOptions(RunConfig):
     model and image size that were left open, are chosen."""
     seeds: int = 1
     """Train so many runs, with --seed and the numbers that follow it; give the mean and spread of their scores."""
-    jobs: Jobs = "auto"
-    """With --seeds or --folds: runs that train side by side. auto: as many as processors, or GPUs, and memory carry."""
     dry_run: bool = False
     """Two batches of everything (train, validate, save, load, resume), what a step costs, and nothing left behind."""
     find_lr: bool = False
     """Raise the learning rate from step to step until the loss diverges; draw the curve and suggest a rate."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_counts(self, "seeds")
-        require_jobs(self.jobs)
 
     @property
     def run(self) -> RunConfig:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from commands import arguments
-from commands.arguments import Jobs, UsageError, flags, require_jobs, sections
+from commands.arguments import SeveralRuns, UsageError, flags, sections
 from trainers.config import RunConfig, TrainConfig
 from vit.config import ModelConfig, require, require_counts, require_finite
 
@@ -29,7 +28,7 @@ STORY = (
 
 
 @dataclass(frozen=True)
-class Options(RunConfig):
+class Options(SeveralRuns, RunConfig):
     """Train several models on the same split, with the same budget, several seeds each, and say who wins, by how much,
     how sure that is and what it cost. Without --arms: one architecture from scratch and pretrained. With run
     directories instead: compare these, untrained and unchanged. A stopped comparison goes on when the command is
@@ -54,13 +53,6 @@ class Options(RunConfig):
     """Runs per arm that --until-sure may take."""
     labels: Annotated[tuple[str, ...], tyro.conf.arg(metavar="N|all")] = ()
     """Compare at each of these numbers of training labels per class; all: every training image."""
-    jobs: Jobs = "auto"
-    """Runs that train side by side, each in a process of its own. auto: as many as processors, or GPUs, and memory
-    carry. The results are the same, to the last bit."""
-    on: Literal["local", "slurm"] = "local"
-    """Where the runs are trained: on this machine, or as jobs of Slurm's queue, at most --jobs at once."""
-    slurm: Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE")] = ()
-    """With --on slurm: options of sbatch for each job, such as partition=gpu gres=gpu:1 time=4:00:00."""
     minutes: float | None = None
     """Time for all runs together, start and end included: the pace of each arm is measured, and sets the epochs."""
     images_seen: tuple[int, ...] = ()
@@ -72,8 +64,8 @@ class Options(RunConfig):
     """The learning rates of that grid. Default: three, by the size of the models."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_finite(self)
-        require_jobs(self.jobs)
         require_counts(self, "seeds")
         if self.until_sure and self.seeds != Options.seeds:
             raise ValueError("--until-sure adds seeds by itself: --max-seeds in place of --seeds says how many")
@@ -87,10 +79,6 @@ class Options(RunConfig):
         require(self, "be greater than 0", lambda time: time > 0, "minutes")
         if self.minutes is not None and (self.images_seen, self.train.epochs) != ((), None):
             raise ValueError("minutes sets the epochs: leave out --epochs and --images-seen, or --minutes")
-        if self.slurm and self.on != "slurm":
-            raise ValueError("--slurm has options for jobs of its queue: add --on slurm")
-        if wrong := [word for word in self.slurm if not re.fullmatch(r"[a-z-]+=[^\n]+", word)]:
-            raise ValueError(f"slurm={wrong[0]!r} is not KEY=VALUE with a long option of sbatch, such as time=4:00:00")
         if self.runs and self.arms:
             raise ValueError("runs and --arms: compare runs that are there, or train new ones, not both")
         if self.ladder and (self.runs or len(self.arms) > 1):
@@ -106,8 +94,7 @@ def main(options: Options) -> int:
     if options.runs:
         compare_runs(options.runs, options.output, certainty=certainty_of(options))
         return 0
-    slurm = dict(word.split("=", 1) for word in options.slurm) if options.on == "slurm" else None
-    compare_arms(request_of(options), jobs=None if options.jobs == "auto" else options.jobs, slurm=slurm)
+    compare_arms(request_of(options), **options.placed)
     if not options.arms and options.data.source in SMALL_IMAGES:
         print(f"{'next':>9}  python main.py compare --data FOLDER")
         print(

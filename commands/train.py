@@ -46,12 +46,11 @@ def main(options: TrainOptions) -> int:
         config = next(runs).config
     folds = config.data.folds is not None and config.data.fold is None and config.train.loop == "ignite"
     several = options.seeds > 1 or folds
-    if options.jobs != "auto" and not several:
-        raise UsageError(
-            f"--jobs {options.jobs}: one run is one process; of --seeds and --folds several train at a time"
-        )
+    if (options.jobs, options.on) != ("auto", "local") and not several:
+        given = f"--jobs {options.jobs}" if options.on == "local" else "--on slurm"
+        raise UsageError(f"{given}: one run is one process; of --seeds and --folds several train at a time")
     if several and not rehearsal:
-        return train_several(config, options.seeds, None if options.jobs == "auto" else options.jobs)
+        return train_several(config, options.seeds, **options.placed)
     return rehearse(config, find_lr=options.find_lr) if rehearsal else train(config)
 
 
@@ -125,14 +124,16 @@ def rehearse(config: RunConfig, *, find_lr: bool) -> int:
     return 0
 
 
-def train_several(config: RunConfig, seeds: int, jobs: int | None) -> int:
+def train_several(config: RunConfig, seeds: int, *, jobs: int | None, slurm: dict[str, str] | None) -> int:
     """Runs that differ in their fold, or in their seed alone, and the mean and spread of their scores."""
     from trainers import several
 
     if seeds > 1 and (config.data.folds is not None or config.train.loop == "plain"):
         raise UsageError("--seeds trains ordinary runs: leave out --folds and --loop plain")
+    if slurm is not None and (config.output.run_name is None or "WORLD_SIZE" in os.environ):
+        raise UsageError("--on slurm needs --run-name, by which the same command finds its jobs again, and no torchrun")
     configs = several.of_folds(config) if seeds == 1 else several.of_seeds(config, seeds)
-    results = several.train_all(configs, jobs=jobs)
+    results = several.train_all(configs, jobs=jobs, slurm=slurm)
     print(f"{len(results)} {'folds' if seeds == 1 else 'seeds'}: mean (standard deviation)")
     for split, score, mean, deviation in several.spread(results):
         print(f"{split:>9}  {score:<17}  {mean:.4f} ({deviation:.4f})")

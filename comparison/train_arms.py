@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,11 @@ from comparison.runs import Arm, Certainty, Condition, labels_text, read_run, re
 from trainers import console, process
 from trainers.config import RunConfig, data_folder
 from trainers.errors import Diverged, TrainingError
+from trainers.on_slurm import placed
 from trainers.result import RunResult
-from trainers.resume import read_summary, resume
+from trainers.resume import is_finished, resume
 from trainers.run import train
 from trainers.run_directory import read_json, read_run_config
-from trainers.side_by_side import side_by_side
 
 Cell = tuple[int, int]
 """Places of a condition and of an arm in the plan."""
@@ -66,7 +65,7 @@ def train_arms(plan: Plan, slurm: dict[str, str] | None = None) -> tuple[list[Co
     if any(arm.resolved.train.cache_features == "on" for arm in plan.arms):  # then all of an arm's runs look once
         base = plan.request.base
         (data_folder(base.output, base.data.source) / "features").mkdir(parents=True, exist_ok=True)
-    with placed(plan, slurm) as each:
+    with placed(plan.sharing, slurm, plan.folder / "jobs", run_dir=folder_of, read=of_job) as each:
         training = Training(plan, each)
         training.choose_rates()
         if plan.request.certainty is None:
@@ -74,16 +73,6 @@ def train_arms(plan: Plan, slurm: dict[str, str] | None = None) -> tuple[list[Co
         else:
             training.add_until_sure(plan.request.certainty)
     return [training.condition(place) for place in range(len(plan.request.labels))], training.tuning
-
-
-def placed(plan: Plan, slurm: dict[str, str] | None) -> AbstractContextManager[Any]:
-    """Where the runs are trained: by processes of this machine, or in a queue."""
-    if slurm is None:
-        return side_by_side(plan.sharing.jobs, plan.sharing.gpus)
-    from trainers.on_slurm import on_slurm
-
-    options = {"cpus-per-task": str(plan.sharing.threads or 1)} | slurm
-    return on_slurm(plan.folder / "jobs", plan.sharing.jobs, options, finished=is_finished, read=of_job)
 
 
 class Training:
@@ -212,20 +201,15 @@ def folder_of(task: Task) -> Path:
     return data_folder(task.config.output, task.config.data.source) / task.key
 
 
-def is_finished(task: Task) -> bool:
-    folder = folder_of(task)
-    return (folder / "config.json").is_file() and read_summary(folder)["status"] == "finished"
-
-
 def of_job(task: Task) -> Done:
     """What a job has left of a run; one that it has ended without a result has diverged."""
-    return replace(one_run(task), trained=True) if is_finished(task) else Done(None)
+    return replace(one_run(task), trained=True) if is_finished(folder_of(task)) else Done(None)
 
 
 def one_run(task: Task) -> Done:
     """Train one run, take it up where it stopped, or read its result."""
     folder = folder_of(task)
-    known, trained = (folder / "config.json").is_file(), not is_finished(task)
+    known, trained = (folder / "config.json").is_file(), not is_finished(folder)
     try:
         if trained:
             process.give_back_freed_memory()

@@ -31,9 +31,13 @@ def node():
         yield environment
 
 
-def start(environment, output, *more):
+FOLDS = ["train", "--data", "digits", "--folds", "2", "--labels-per-class", "10", "--model", "vit_micro_2"]
+FOLDS += ["--epochs", "2", "--device", "cpu", "--workers", "0", "--threads", "1", "--run-name", "cv"]
+
+
+def start(environment, output, *more, command=COMPARE):
     return subprocess.Popen(
-        [sys.executable, "main.py", *COMPARE, "--output-dir", str(output), *more],
+        [sys.executable, "main.py", *command, "--output-dir", str(output), *more],
         cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
@@ -105,6 +109,19 @@ def test_ctrl_c_leaves_the_jobs_and_the_same_command_takes_them_up(tmp_path, nod
     out, error = again.communicate(timeout=400)
     assert again.returncode == 0, error
     assert re.search(r"0 jobs submitted, [1-3] taken up", out)
+
+
+@pytest.mark.slow
+@needs_slurm
+def test_folds_are_jobs_too_and_the_same_command_reads_what_they_left(tmp_path, node):
+    tables = []
+    for folder, more in (("local", ["--jobs", "2"]), ("slurm", ["--on", "slurm"]), ("slurm", ["--on", "slurm"])):
+        out, error = (process := start(node, tmp_path / folder, *more, command=FOLDS)).communicate(timeout=400)
+        assert process.returncode == 0, error
+        tables.append((tmp_path / folder / "digits" / "cv_folds.csv").read_text())
+        assert "2 folds: mean (standard deviation)" in out
+        assert ("2 jobs submitted, 0 taken up" in out) == (len(tables) == 2)
+    assert tables == 3 * tables[:1]
 
 
 def test_a_machine_without_slurm_is_said_before_anything_is_trained(tmp_path, capsys, monkeypatch):

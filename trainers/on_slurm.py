@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,32 @@ from trainers.console import say
 from trainers.distributed import attempt, raise_elsewhere, told
 from trainers.errors import ConfigError, Interrupted, TrainingError
 from trainers.interruption import signals
+from trainers.resume import is_finished
 from trainers.run_directory import read_if_whole, write_json
+from trainers.side_by_side import side_by_side
+from trainers.threads import Sharing
 
 SECONDS_BETWEEN_LOOKS = 2.0
 LOOKS_UNTIL_LOST = 15
 """In which a job is neither in the queue nor has left a result: a network's disk may show a file late."""
 WARNED = ("SIGUSR1", "SIGUSR2")
 """What says that a job's time is almost over; SIGTERM comes where Slurm itself puts it back, or someone cancels it."""
+
+
+def placed(
+    sharing: Sharing,
+    slurm: dict[str, str] | None,
+    folder: Path,
+    *,
+    run_dir: Callable[[Any], Path],
+    read: Callable[[Any], Any],
+) -> AbstractContextManager[Callable[..., Iterator[tuple[Any, Any]]]]:
+    """Where runs are trained: by processes of this machine or, with these options of sbatch, jobs with files in
+    `folder`, from each of whose run directories `read` takes the result."""
+    if slurm is None:
+        return side_by_side(sharing.jobs, sharing.gpus)
+    options = {"cpus-per-task": str(sharing.threads or 1)} | slurm
+    return on_slurm(folder, sharing.jobs, options, finished=lambda item: is_finished(run_dir(item)), read=read)
 
 
 @contextmanager

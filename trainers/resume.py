@@ -113,6 +113,10 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
     return read_if_whole(run_dir / "summary.json", status=str, epochs=int) or {"status": "running", "epochs": epochs}
 
 
+def is_finished(run_dir: Path) -> bool:
+    return (run_dir / "config.json").is_file() and read_summary(run_dir)["status"] == "finished"
+
+
 @signals.heeded()
 def train_or_resume(
     config: RunConfig, *, before_steps: Callable[[Run], object] | None = None, **given: Any

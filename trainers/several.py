@@ -14,11 +14,11 @@ from trainers.config import RunConfig, data_folder
 from trainers.console import quiet, say
 from trainers.interruption import signals
 from trainers.job import prepare
+from trainers.on_slurm import placed
 from trainers.pace import operations
-from trainers.result import RunResult
+from trainers.result import RunResult, read_result
 from trainers.resume import train_or_resume, was_asked_for
 from trainers.run_directory import plan_run_directory
-from trainers.side_by_side import side_by_side
 from trainers.threads import Sharing, memory_of, sharing
 
 SCORES = ("accuracy", "balanced_accuracy", "loss", "macro_f1", "ece")
@@ -35,23 +35,30 @@ class Part:
     def __str__(self) -> str:
         return f"run {self.number} of {self.of}"
 
+    @property
+    def key(self) -> str:
+        return str(data_folder(self.config.output, self.config.data.source) / str(self.config.output.run_name))
+
 
 @signals.heeded()
-def train_all(configs: Sequence[RunConfig], *, jobs: int | None = None) -> list[RunResult]:
-    """Train all runs, so many at a time; None: as many as this machine carries. After an interruption `--auto-resume`
-    goes on."""
+def train_all(
+    configs: Sequence[RunConfig], *, jobs: int | None = None, slurm: dict[str, str] | None = None
+) -> list[RunResult]:
+    """Train all runs, so many at a time; None: as many as this machine carries, or all as jobs with the options `slurm`
+    of its queue. After an interruption `--auto-resume` goes on, and jobs do so by themselves."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # under torchrun each run has all processes
         shared = Sharing(1, configs[0].train.threads)
     else:
-        shared = shared_by(configs, jobs)
+        shared = shared_by(configs, jobs if slurm is None else jobs or len(configs))
     parts = []
     for number, config in enumerate(configs, 1):
         train = replace(config.train, threads=shared.threads)
-        parts.append(Part(number, len(configs), replace(config, train=train)))
-    results = {}
+        output = config.output if slurm is None else replace(config.output, auto_resume=True)
+        parts.append(Part(number, len(configs), replace(config, train=train, output=output)))
+    results, folder = {}, Path(f"{parts[0].key}_jobs")
     with (
         signals.hinting("the same command with --auto-resume goes on where this one stopped"),
-        side_by_side(shared.jobs, shared.gpus) as each,
+        placed(shared, slurm, folder, run_dir=lambda part: Path(part.key), read=of_job) as each,
     ):
         for part, result in each(partial(train_part, aloud=shared.jobs == 1), parts):
             results[part.number] = result
@@ -77,6 +84,10 @@ def train_part(part: Part, *, aloud: bool) -> RunResult:
     result = train_or_resume(part.config)
     say()
     return result
+
+
+def of_job(part: Part) -> RunResult:
+    return read_result(Path(part.key))
 
 
 def of_seeds(config: RunConfig, count: int) -> list[RunConfig]:
