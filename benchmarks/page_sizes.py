@@ -22,7 +22,7 @@ from trainers.pictures import KEPT
 from vit import ModelConfig, build_model, image_spec
 from vit.parts import count_parameters
 
-MODELS = ("vit_micro_2", "vit_nano_8", "vit_micro_4", "vit_mini_16", "vit_b_16")
+MODELS = ("vit_micro_2", "vit_nano_8", "vit_micro_4", "vit_stem_16", "vit_b_16")
 HOVER = """(() => {
   const times = [];
   for (let move = 0; move < 30; move++) {

@@ -148,4 +148,4 @@ def lines(options: Options, data: DataConfig, samples: Samples, suspects: Sequen
     if (samples.splits == 2).any():
         for name in ("given", "cleaned"):
             yield f"{'train':>9}  python main.py train --data {options.folder}/{name}.csv {recipe}"
-        yield f"{'compare':>9}  python main.py compare runs/given/vit_mini_16_s? runs/cleaned/vit_mini_16_s?"
+        yield f"{'compare':>9}  python main.py compare runs/given/vit_stem_16_s? runs/cleaned/vit_stem_16_s?"

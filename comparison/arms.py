@@ -44,7 +44,7 @@ def default_arms(source: str) -> tuple[str, ...]:
         return "vit_nano_8,weights=none", "vit_nano_8,weights=fashion_mnist"
     models = {model.name: model.weights for model in at_hand() if model.weights not in EMBEDDED_WEIGHTS}
     references = [f"{name},weights={weights},trainable=head" for name, weights in models.items()]
-    return "vit_mini_16,weights=none", "vit_mini_16,weights=tiny_imagenet", *references
+    return "vit_stem_16,weights=none", "vit_stem_16,weights=tiny_imagenet", *references
 
 
 def measure_arms(configs: Sequence[RunConfig]) -> tuple[PlannedArm, ...]:

@@ -123,7 +123,7 @@ def test_an_interval_covers_images_and_draws() -> None:
 
 
 def test_what_a_person_names_becomes_an_arm(tmp_path) -> None:
-    assert arm_of("tiny_imagenet") == "vit_mini_16,weights=tiny_imagenet"
+    assert arm_of("tiny_imagenet") == "vit_stem_16,weights=tiny_imagenet"
     assert arm_of("vit_b_16,image_size=96") == "vit_b_16,image_size=96"
     run = make_run(tmp_path / "r", image_size=16)
     assert arm_of(str(run)) == f"vit_micro_4,weights={run},image_size=16"

@@ -173,7 +173,7 @@ def ranked(name, weights, accuracy):
     [(0.95, 0.80, False), (0.75, 0.60, True), (None, 0.41, True), (0.99, 0.985, False), (None, 0.985, False)],
 )
 def test_the_small_vit_is_trained_where_it_may_beat_the_best_probe(imagenet, small, trained):
-    rows = [ranked("vit_mini_16", "tiny_imagenet", small)]
+    rows = [ranked("vit_stem_16", "tiny_imagenet", small)]
     if imagenet is not None:
         rows = [ranked("efficientnet_lite0", "imagenet", imagenet), *rows]
     candidates = fine_tuned(rows, images=95)
@@ -184,7 +184,7 @@ def test_the_small_vit_is_trained_where_it_may_beat_the_best_probe(imagenet, sma
 
 @pytest.mark.parametrize(("passes", "mixed"), [(9.0, False), (11.0, True)])
 def test_fine_tuning_mixes_many_images_that_it_sees_often(passes, mixed):
-    candidates = fine_tuned([ranked("vit_mini_16", "tiny_imagenet", 0.6)], images=4_500)
+    candidates = fine_tuned([ranked("vit_stem_16", "tiny_imagenet", 0.6)], images=4_500)
     plan = choose(candidates, [passes] * len(candidates))
     config = filled_in(RunConfig(), plan.candidate.options)
     assert (config.train.mixup, config.train.cutmix) == ((0.8, 1.0) if mixed else (None, None))

@@ -29,7 +29,7 @@ def config_of(folder: Path, **model) -> RunConfig:
     return RunConfig(
         model=ModelConfig(**{"weights": "auto"} | model),
         data=DataConfig(source="digits", labels_per_class=20, workers=0),
-        train=TrainConfig(epochs=2, device="cpu"),
+        train=TrainConfig(epochs=10, device="cpu"),
         output=OutputConfig(output_dir=folder, run_name="r", tb="scalars"),
     )
 
@@ -75,9 +75,9 @@ def test_auto_weights_become_the_probe_of_the_best_and_its_features_are_used_aga
     tmp_path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = with_weights(config_of(tmp_path))
-    assert (config.model.name, config.model.weights, config.model.trainable) == ("vit_mini_16", "tiny_imagenet", "head")
+    assert (config.model.name, config.model.weights, config.model.trainable) == ("vit_stem_16", "tiny_imagenet", "head")
     shown = capsys.readouterr().out
-    assert shown.index("vit_mini_16 (tiny_imagenet)") < shown.index("vit_nano_8 (fashion_mnist)")
+    assert shown.index("vit_stem_16 (tiny_imagenet)") < shown.index("vit_nano_8 (fashion_mnist)")
     assert "95 % interval" in shown
     folder, computed = tmp_path / "digits" / "features", []
     kept = list(folder.glob("*.safetensors"))

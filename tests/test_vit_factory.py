@@ -35,6 +35,7 @@ PARAMETERS = {
     "vit_micro_2": 267_048,
     "vit_nano_8": 949_352,
     "vit_micro_4": 1_333_608,
+    "vit_stem_16": 3_077_080,  # by hand: 5 blocks of 444_864, a stem of 655_920, 17 positions, norm, head
     "vit_mini_16": 3_084_760,  # by hand: 6 blocks of 444_864, a stem of 218_736, 17 positions, norm, head
     "vit_tiny_8": 5_719_720,
     "vit_tiny_16": 5_717_416,

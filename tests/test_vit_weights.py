@@ -89,8 +89,8 @@ def test_a_run_opens_the_file_once(weights, model, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("image_size", [32, 64, 96, 224])
 def test_the_embedded_vit_goes_to_any_size_stem_and_blocks_as_they_are(image_size):
-    weights = read_weights(weights_path(ModelConfig(name="vit_mini_16", weights="tiny_imagenet")))
-    model = build_model("vit_mini_16", num_classes=3, weights="tiny_imagenet", image_size=image_size)
+    weights = read_weights(weights_path(ModelConfig(name="vit_stem_16", weights="tiny_imagenet")))
+    model = build_model("vit_stem_16", num_classes=3, weights="tiny_imagenet", image_size=image_size)
     state, side = model.state_dict(), image_size // 16
     for name, tensor in weights.tensors.items():
         if name != "embedding.positions" and not name.startswith("head."):
@@ -109,19 +109,19 @@ def test_the_embedded_vit_goes_to_any_size_stem_and_blocks_as_they_are(image_siz
     ids=["cut", "foreign"],
 )
 def test_a_cut_or_foreign_file_in_its_place_gets_one_line(content, message, tmp_path, monkeypatch):
-    path = weights_path(ModelConfig(name="vit_mini_16", weights="tiny_imagenet"))
+    path = weights_path(ModelConfig(name="vit_stem_16", weights="tiny_imagenet"))
     (tmp_path / "weights").mkdir()
     (tmp_path / "weights" / path.name).write_bytes(content(path.read_bytes()))
     monkeypatch.setattr("vit.factory.__file__", str(tmp_path / "factory.py"))
     with pytest.raises(WeightsError, match=f"{message}.*take it from the application's repository again$"):
-        build_model("vit_mini_16", num_classes=3, weights="tiny_imagenet")
+        build_model("vit_stem_16", num_classes=3, weights="tiny_imagenet")
     (tmp_path / "weights" / path.name).unlink()
     with pytest.raises(FileNotFoundError, match="no such weights file"):
-        build_model("vit_mini_16", num_classes=3, weights="tiny_imagenet")
+        build_model("vit_stem_16", num_classes=3, weights="tiny_imagenet")
 
 
 def test_the_embedded_vit_has_its_own_stem_and_pooling_and_refuses_others():
-    with pytest.raises(ValueError, match="vit_mini_16 has no option patch_embedding"):
-        build_model("vit_mini_16", num_classes=3, patch_embedding="linear")
-    with pytest.raises(ValueError, match="vit_mini_16 has no option pool"):
-        build_model("vit_mini_16", num_classes=3, pool="mean_norm")
+    with pytest.raises(ValueError, match="vit_stem_16 has no option patch_embedding"):
+        build_model("vit_stem_16", num_classes=3, patch_embedding="linear")
+    with pytest.raises(ValueError, match="vit_stem_16 has no option pool"):
+        build_model("vit_stem_16", num_classes=3, pool="mean_norm")

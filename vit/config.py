@@ -120,11 +120,11 @@ WHAT_THEY_ARE: dict[str, str] = dict.fromkeys(
     " classes",
 )
 """What every report says of a model that is not what one expects here."""
-EMBEDDED_WEIGHTS: dict[str, str] = {"fashion_mnist": "vit_nano_8", "tiny_imagenet": "vit_mini_16"}
+EMBEDDED_WEIGHTS: dict[str, str] = {"fashion_mnist": "vit_nano_8", "tiny_imagenet": "vit_stem_16"}
 """Weights that come with the application, under vit/weights/: their name, and the model they belong to."""
 EMBEDDED_SHA256: dict[str, str] = {
     "fashion_mnist": "c5a31c75835b0792902b0837765e91e3e8581910dad7dec449fe393b9ce6b75b",
-    "tiny_imagenet": "499e65f22de741a6ec51223ea823b2b11f905b3bbdb21197d40d6ff476af6f91",
+    "tiny_imagenet": "e7f157b31d222fc196d2886c7a05092b2b200e0a717ece378669f872d00c5c43",
 }
 HF_PREFIX, TIMM_PREFIX = "hf:", "timm:"
 AT_HAND: ContextVar[bool] = ContextVar("at_hand", default=False)
@@ -140,7 +140,7 @@ class ModelConfig:
 
     name: Annotated[str, tyro.conf.arg(name="model", metavar="NAME", help=MODELS_IN_WORDS)] = "auto"
     weights: Annotated[str | None, tyro.conf.arg(metavar="NAME|PATH|RUN")] = None
-    """none, a file, a run, or a name: fashion_mnist (comes with vit_nano_8), tiny_imagenet (with vit_mini_16; from
+    """none, a file, a run, or a name: fashion_mnist (comes with vit_nano_8), tiny_imagenet (with vit_stem_16; from
     pictures for research and teaching), IMAGENET1K_V1 (the default of vit_b_16 and resnet18), imagenet (of the
     efficientnet ones, from a pip package). Others start from none. auto, for train: of those at hand the ones that suit
     the images best, after one look at each, as a linear probe."""
