@@ -18,7 +18,7 @@ from commands.train import left_open
 from comparison.timing import fitted, parts
 from datasets.config import DataConfig
 from datasets.transforms import Pipeline
-from trainers import pace, planning, plans, threads
+from trainers import pace, planning, threads
 from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import OutputConfig, RunConfig, TrainConfig, from_dict, load_config, to_dict
 from trainers.errors import ConfigError
@@ -98,21 +98,10 @@ def test_an_input_is_not_much_larger_than_the_images():
     assert list(from_scratch(28)) == CANDIDATES[:2]
 
 
-@pytest.mark.parametrize(
-    ("side", "images", "best", "scratch"),
-    [(32, 4500, 0.7, True), (64, 4500, 0.7, False), (28, 3000, 0.7, False), (28, 60_000, 0.99, False)],
-)
-def test_many_tiny_images_are_learnt_from_scratch_rather_than_by_fine_tuning(side, images, best, scratch):
-    assert plans.scratch_does_better(side, images, best) == scratch
-
-
-@pytest.mark.parametrize(("many", "best", "favoured"), [(100, "a", True), (10_000, "a", True), (10_000, "b", False)])
-def test_a_second_run_is_favoured_from_scratch_where_that_does_better_and_with_the_weights_of_the_first(
-    monkeypatch, many, best, favoured
-):
+@pytest.mark.parametrize(("best", "favoured"), [("a", True), ("b", False)])
+def test_a_second_run_is_favoured_with_the_weights_of_the_first(monkeypatch, best, favoured):
     rows = [Ranked(name, {"model": {"name": "vit_nano_8"}}, 0.8, 0.7, 0.9, 0.2, 1.0) for name in {best: 0, "a": 0}]
     rows[0].options["model"]["name"] = "vit_nano_8" if best == "a" else "efficientnet_lite0"
-    monkeypatch.setattr(plans, "MANY", many)
     monkeypatch.setattr(planning, "rank", lambda config, seconds: rows)
     monkeypatch.setattr(planning, "probe_of", lambda config, options, per_epoch: config)
     monkeypatch.setattr(planning, "fitting", lambda config, candidates, until: planning.PlannedRun(config))
@@ -180,6 +169,12 @@ def test_the_small_vit_is_trained_where_it_may_beat_the_best_probe(imagenet, sma
     assert [candidate.weights for candidate in candidates] == [rows[-1].name] * trained
     for candidate in candidates:
         assert choose([candidate], [1000]).epochs == candidate.most
+
+
+@pytest.mark.parametrize(("images", "trained"), [(200, "vit_nano_8"), (2_000, "vit_stem_16")])
+def test_of_many_images_the_larger_vit_learns_more(images, trained):
+    rows = [ranked("vit_nano_8", "fashion_mnist", 0.6), ranked("vit_stem_16", "tiny_imagenet", 0.55)]
+    assert {candidate.options["model"]["name"] for candidate in fine_tuned(rows, images=images)} == {trained}
 
 
 @pytest.mark.parametrize(("passes", "mixed"), [(9.0, False), (11.0, True)])

@@ -75,11 +75,11 @@ def planned(config: RunConfig, *, minutes: float, until: float) -> Iterator[Plan
             yield PlannedRun(named(probe_of(config, rows[0].options, per_epoch), "probe"))
         if all(model.name not in PACKAGED_MODELS for model in at_hand()):
             console.say(HINT, label="note")
-        if rows and not plans.scratch_does_better(side, images, rows[0].accuracy):
+        if rows:
             candidates = fine_tuned(rows, images=images)
     if candidates:
         run = fitting(config, candidates, until)
-        yield replace(run, favoured=bool(rows) and candidates[0].weights in (None, rows[0].name))
+        yield replace(run, favoured=bool(rows) and candidates[0].weights == rows[0].name)
 
 
 def named(config: RunConfig, kind: str) -> RunConfig:
@@ -95,12 +95,16 @@ def probe_of(config: RunConfig, options: dict[str, dict[str, Any]], per_epoch: i
 
 
 def fine_tuned(rows: Sequence[Ranked], *, images: int) -> list[Candidate]:
-    """All of the best small ViT of the ranking trained, where that may do better than the best linear probe: as its
-    recipe says, and mixing the images where there are many and time to see them often."""
+    """All of an embedded ViT trained, where that may do better than the best linear probe: as its recipe says, and
+    mixing the images where there are many and time to see them often. Of several, the best of the ranking; the larger
+    where images are many."""
     recipe = RECIPES["finetune-small"].options
+    if images >= plans.MIXED_IMAGES:
+        rows = sorted(rows, key=lambda row: row.options["model"]["name"] != recipe["model"]["name"])
+    best = max((row.accuracy for row in rows), default=0.0)
     for row in rows:
         model = row.options["model"]
-        if model["name"] in EMBEDDED_WEIGHTS.values() and plans.may_do_better(row.accuracy, rows[0].accuracy):
+        if model["name"] in EMBEDDED_WEIGHTS.values() and plans.may_do_better(row.accuracy, best):
             train = recipe["train"] | {"schedule": "cooldown"}
             options = recipe | {"model": model | {"trainable": "all"}, "train": train}
             alone = Candidate(f"{row.name}, all of it trained,", options, weights=row.name, most=plans.ENOUGH)
