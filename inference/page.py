@@ -43,7 +43,7 @@ SHOWN = 8  # pictures, where none are named
 MOST_CLASSES = 10  # of those a picture shows: its label, and the ones that the best weights find likeliest
 EVERY_HEAD = 2_500_000  # bytes of attention up to which each head's is kept; else the mean over heads, and what is read
 MOST = 5_500_000  # bytes of attention in all, before they are packed: more pictures are left out
-COMPUTED = 1_000_000  # parameters of the largest model that the page itself can run: 2.5 MB in it
+COMPUTED = 1_000_000  # parameters behind the patch embedding of the largest model that the page can run: 2.5 MB in it
 FILES = Path(__file__).with_name("page_files")
 
 
@@ -207,7 +207,7 @@ def changes_numbers(
 ) -> dict[str, Any]:
     """What tries a change: the weights of a small ViT of this project; else what a few changes do, as probabilities."""
     model, images = classifier.model, [normalised(classifier, picture.seen_by(classifier)) for picture in pictures]
-    if computes and isinstance(model, VisionTransformer) and shape["parameters"] <= COMPUTED:
+    if computes and isinstance(model, VisionTransformer) and behind_patches(model) <= COMPUTED:
         return {"weights": weights_of(model, images), "changes": None, "effects": None}
     changes, start = changes_of(model, images, shape), perf_counter()
     classifier.logits(images[0])
@@ -220,6 +220,11 @@ def changes_numbers(
     order = [[change.order.short().numpy() for change in own] for own in changes]
     described = [{"name": of.name, "positions": of.positions, "off": of.off} for of in changes[0]]
     return {"weights": None, "changes": described, "effects": pack({"order": np.array(order), "said": np.array(said)})}
+
+
+def behind_patches(model: VisionTransformer) -> int:
+    """Parameters without those of the patch embedding, which the page does not run."""
+    return sum(value.numel() for name, value in model.named_parameters() if "embedding.patches" not in name)
 
 
 def weights_of(model: VisionTransformer, images: Sequence[Tensor]) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def with_registers():
 
 MODELS = {
     "class token": lambda: VisionTransformer(TINY),
-    "mean": lambda: VisionTransformer(replace(TINY, pool="mean", patch_embedding="stem")),
+    "mean": lambda: VisionTransformer(replace(TINY, pool="mean", patch_embedding="stem_bn")),
     "mean_norm": lambda: VisionTransformer(replace(TINY, pool="mean_norm", representation_size=24, qkv_bias=False)),
     "torchvision": lambda: Torchvision(16, 4, num_layers=3, num_heads=4, hidden_dim=32, mlp_dim=64, num_classes=12),
     "registers": with_registers,
