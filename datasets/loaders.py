@@ -1,5 +1,6 @@
 """From a configuration to loaders: the one door to every data set."""
 
+import atexit
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
@@ -25,12 +26,7 @@ DEFAULT_BATCH_SIZE = 64
 
 
 class Loader(DataLoader):
-    """A DataLoader over an ImageSet, which makes whole batches, by a sampler of BatchKeys.
-
-    It knows its last pass: an engine that was stopped holds it, and its processes, for ever.
-    """
-
-    last_pass: weakref.ref[Any] | None = None
+    """A DataLoader over an ImageSet, which makes whole batches, by a sampler of BatchKeys."""
 
     def __init__(self, dataset: Any, sampler: Any, *, workers: int = 0, persistent: bool = False) -> None:
         super().__init__(
@@ -47,16 +43,22 @@ class Loader(DataLoader):
         if isinstance(self.dataset, ImageDataset):
             self.dataset.pipeline.get_ready()
         batches = super().__iter__()
-        self.last_pass = weakref.ref(batches)
+        if self.num_workers:
+            _PASSES.add(batches)
         return batches
 
 
-def stop_workers(loaders: Iterable[DataLoader]) -> None:
-    """End the loader processes now. As they ignore SIGTERM, any that is left would hang the interpreter at its exit."""
-    for loader in loaders:
-        last_pass = getattr(loader, "last_pass", None)
-        batches = None if last_pass is None else last_pass()
-        if batches is not None and hasattr(batches, "_shutdown_workers"):
+_PASSES: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Over images, by processes: an engine that was stopped holds its last one, and its processes, for ever."""
+
+
+@atexit.register
+def stop_workers(loaders: Iterable[DataLoader] | None = None) -> None:
+    """End the processes of these loaders now; of all at the interpreter's exit, which would wait for them for ever, as
+    they ignore SIGTERM."""
+    samplers = None if loaders is None else [loader.batch_sampler for loader in loaders]
+    for batches in list(_PASSES):
+        if samplers is None or batches._index_sampler in samplers:
             batches._shutdown_workers()
 
 

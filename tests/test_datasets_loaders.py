@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -207,3 +209,13 @@ def test_wrong_options_are_refused_in_the_config():
     ):
         with pytest.raises(ValueError, match=message):
             DataConfig(**options)
+
+
+def test_a_program_that_reads_images_with_loader_processes_comes_to_its_end(tmp_path):
+    """They ignore SIGTERM, and the interpreter waits at its exit for those it has sent one."""
+    program = (
+        "from datasets import DataConfig, build_dataloaders\nfrom vit import ImageSpec\n"
+        "loaders = build_dataloaders(DataConfig(source='digits', workers=1), ImageSpec(image_size=8)).dataloaders\n"
+        "batches = iter(loaders['train'])\nnext(batches)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
