@@ -165,7 +165,7 @@ def test_the_small_vit_is_trained_where_it_may_beat_the_best_probe(imagenet, sma
     rows = [ranked("vit_stem_16", "tiny_imagenet", small)]
     if imagenet is not None:
         rows = [ranked("efficientnet_lite0", "imagenet", imagenet), *rows]
-    candidates = fine_tuned(rows, images=95)
+    candidates = fine_tuned(rows, images=95, side=64)
     assert [candidate.weights for candidate in candidates] == [rows[-1].name] * trained
     for candidate in candidates:
         assert choose([candidate], [1000]).epochs == candidate.most
@@ -174,12 +174,22 @@ def test_the_small_vit_is_trained_where_it_may_beat_the_best_probe(imagenet, sma
 @pytest.mark.parametrize(("images", "trained"), [(200, "vit_nano_8"), (2_000, "vit_stem_16")])
 def test_of_many_images_the_larger_vit_learns_more(images, trained):
     rows = [ranked("vit_nano_8", "fashion_mnist", 0.6), ranked("vit_stem_16", "tiny_imagenet", 0.55)]
-    assert {candidate.options["model"]["name"] for candidate in fine_tuned(rows, images=images)} == {trained}
+    assert {candidate.options["model"]["name"] for candidate in fine_tuned(rows, images=images, side=64)} == {trained}
+
+
+@pytest.mark.parametrize(
+    ("images", "side", "passes", "size"),
+    [(95, 300, 30, 128), (95, 300, 15, None), (95, 64, 300, None), (4_500, 300, 300, None)],
+)
+def test_few_photographs_are_fine_tuned_larger_where_there_is_time(images, side, passes, size):
+    candidates = fine_tuned([ranked("vit_stem_16", "tiny_imagenet", 0.6)], images=images, side=side)
+    chosen = choose(candidates, [100, passes][: len(candidates)]).candidate
+    assert filled_in(RunConfig(), chosen.options).model.image_size == size
 
 
 @pytest.mark.parametrize(("passes", "mixed"), [(9.0, False), (11.0, True)])
 def test_fine_tuning_mixes_many_images_that_it_sees_often(passes, mixed):
-    candidates = fine_tuned([ranked("vit_stem_16", "tiny_imagenet", 0.6)], images=4_500)
+    candidates = fine_tuned([ranked("vit_stem_16", "tiny_imagenet", 0.6)], images=4_500, side=300)
     plan = choose(candidates, [passes] * len(candidates))
     config = filled_in(RunConfig(), plan.candidate.options)
     assert (config.train.mixup, config.train.cutmix) == ((0.8, 1.0) if mixed else (None, None))

@@ -76,7 +76,7 @@ def planned(config: RunConfig, *, minutes: float, until: float) -> Iterator[Plan
         if all(model.name not in PACKAGED_MODELS for model in at_hand()):
             console.say(HINT, label="note")
         if rows:
-            candidates = fine_tuned(rows, images=images)
+            candidates = fine_tuned(rows, images=images, side=side)
     if candidates:
         run = fitting(config, candidates, until)
         yield replace(run, favoured=bool(rows) and candidates[0].weights == rows[0].name)
@@ -94,10 +94,10 @@ def probe_of(config: RunConfig, options: dict[str, dict[str, Any]], per_epoch: i
     return replace(probe, train=replace(probe.train, epochs=min(100, max(20, -(-PROBE_STEPS // per_epoch)))))
 
 
-def fine_tuned(rows: Sequence[Ranked], *, images: int) -> list[Candidate]:
+def fine_tuned(rows: Sequence[Ranked], *, images: int, side: float) -> list[Candidate]:
     """All of an embedded ViT trained, where that may do better than the best linear probe: as its recipe says, and
-    mixing the images where there are many and time to see them often. Of several, the best of the ranking; the larger
-    where images are many."""
+    with time to see the images, of `side` pixels, often: many of them mixed, few of them larger. Of several models, the
+    best of the ranking; the larger where images are many."""
     recipe = RECIPES["finetune-small"].options
     if images >= plans.MIXED_IMAGES:
         rows = sorted(rows, key=lambda row: row.options["model"]["name"] != recipe["model"]["name"])
@@ -108,9 +108,13 @@ def fine_tuned(rows: Sequence[Ranked], *, images: int) -> list[Candidate]:
             train = recipe["train"] | {"schedule": "cooldown"}
             options = recipe | {"model": model | {"trainable": "all"}, "train": train}
             alone = Candidate(f"{row.name}, all of it trained,", options, weights=row.name, most=plans.ENOUGH)
-            mixed = replace(alone, options=options | {"train": train | plans.MIXED}, wants=plans.MIXED_PASSES)
-            mixed = replace(mixed, name=f"{alone.name} with MixUp and CutMix,")
-            return [alone, mixed] if images >= plans.MIXED_IMAGES else [alone]
+            many = images >= plans.MIXED_IMAGES
+            words, changed, wants = "with MixUp and CutMix", {"train": train | plans.MIXED}, plans.MIXED_PASSES
+            if not many:
+                larger = {"model": options["model"] | {"image_size": plans.LARGER}}
+                words, changed, wants = f"at {plans.LARGER} px", larger, plans.LARGER_PASSES
+            richer = replace(alone, name=f"{alone.name} {words},", options=options | changed, wants=wants)
+            return [alone, richer] if many or side >= plans.LARGER else [alone]
     return []
 
 
