@@ -264,7 +264,7 @@ def cautions(runs: Sequence[Run], arms: Sequence[Arm]) -> Iterator[str]:
     for arm in arms[1:]:
         if reasons := differences(first, arm.runs[0]):
             yield f"{arms[0].name} (A) and {arm.name} (B) learnt from different images: {'; '.join(reasons)}"
-    table = Path(first.config["data"]["source"]).with_name("test_suspects.csv")
+    table = Path(first.config["data"]["source"]).parent / "test_suspects.csv"
     if first.scored == "test" and table.is_file():
         doubted = tuple(f"/{row['path']}{end}" for row in read_rows(table, ("path",)) for end in ("", ".png"))
         sure = np.array([not f"/{path}".endswith(doubted) for path in first.paths])

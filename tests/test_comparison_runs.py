@@ -166,7 +166,11 @@ def test_runs_on_given_and_cleaned_labels_are_compared_on_the_same_test_images_a
 def test_runs_become_arms_by_their_configuration_and_seeds_by_their_order(tmp_path):
     runs = [
         read_run(
-            run_in(tmp_path / f"{lr}_{seed}", seed=seed, options={"lr": lr, "workers": seed, "device": f"x{seed}"})
+            run_in(
+                tmp_path / f"{lr}_{seed}",
+                seed=seed,
+                options={"lr": lr, "workers": seed, "device": f"x{seed}", "source": "."},
+            )
         )
         for lr in (0.1, 0.2)
         for seed in (2, 0, 1)
