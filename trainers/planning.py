@@ -99,7 +99,8 @@ def fine_tuned(rows: Sequence[Ranked], *, images: int, side: float) -> list[Cand
     with time to see the images, of `side` pixels, often: many of them mixed, few of them larger. Of several models, the
     best of the ranking; the larger where images are many."""
     recipe = RECIPES["finetune-small"].options
-    if images >= plans.MIXED_IMAGES:
+    many = images >= plans.MIXED_IMAGES
+    if many:
         rows = sorted(rows, key=lambda row: row.options["model"]["name"] != recipe["model"]["name"])
     best = max((row.accuracy for row in rows), default=0.0)
     for row in rows:
@@ -108,9 +109,9 @@ def fine_tuned(rows: Sequence[Ranked], *, images: int, side: float) -> list[Cand
             train = recipe["train"] | {"schedule": "cooldown"}
             options = recipe | {"model": model | {"trainable": "all"}, "train": train}
             alone = Candidate(f"{row.name}, all of it trained,", options, weights=row.name, most=plans.ENOUGH)
-            many = images >= plans.MIXED_IMAGES
-            words, changed, wants = "with MixUp and CutMix", {"train": train | plans.MIXED}, plans.MIXED_PASSES
-            if not many:
+            if many:
+                words, changed, wants = "with MixUp and CutMix", {"train": train | plans.MIXED}, plans.MIXED_PASSES
+            else:
                 larger = {"model": options["model"] | {"image_size": plans.LARGER}}
                 words, changed, wants = f"at {plans.LARGER} px", larger, plans.LARGER_PASSES
             richer = replace(alone, name=f"{alone.name} {words},", options=options | changed, wants=wants)
