@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from types import MethodType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,17 +26,11 @@ class Parts:
     block_name: str = "blocks"
 
 
-@runtime_checkable
-class HasParts(Protocol):
-    """A model that knows its own parts, as the adapter of vit/huggingface.py does."""
-
-    def find_parts(self) -> Parts: ...
-
-
 def parts(model: nn.Module) -> Parts:
     """The parts of a model that `build_model` made, told by its modules: naming classes would import all libraries."""
-    if isinstance(model, HasParts):
-        return model.find_parts()
+    own: Any = getattr(model, "find_parts", None)  # of the adapter of vit/huggingface.py
+    if own is not None:
+        return own()
     children: dict[str, Any] = dict(model.named_children())
     if {"embedding", "blocks", "norm", "head"} <= children.keys():  # the ViT of vit/model.py
         before = [children["pre_logits"], nn.Tanh()] if "pre_logits" in children else []
