@@ -111,12 +111,14 @@ class PathTable(Sequence[str]):
     counts are touched (pytorch issue 13246). Arrays cost the bytes of the paths, and no page is ever copied.
     """
 
-    def __init__(self, paths: Iterable[str]) -> None:
-        """The order is kept; paths that are made one by one are never held as strings all at once."""
+    def __init__(self, paths: Iterable[str] = ()) -> None:
         self.characters, self.ends = bytearray(), array("q", [0])
         for path in paths:
-            self.characters += path.encode("utf-8", "surrogateescape")
-            self.ends.append(len(self.characters))
+            self.append(path)
+
+    def append(self, path: str) -> None:
+        self.characters += path.encode("utf-8", "surrogateescape")
+        self.ends.append(len(self.characters))
 
     def __len__(self) -> int:
         return len(self.ends) - 1
@@ -153,7 +155,8 @@ class Samples:
     """uint8 (N, 8): `content_digests` of a set above 1 GB, where an index knows them."""
     pixels: np.ndarray | None = None
     """uint8 (N, H, W, C) when the set is held in memory; then there are no files."""
-    val_fraction: float = 0.15
+    val_fraction: float | None = None
+    """None: 0.1 of the training images where the set brings a test split, else 0.15 of all."""
     test_fraction: float = 0.15
     notes: tuple[str, ...] = ()
     """What a person should know about this set: one line each."""

@@ -44,10 +44,11 @@ def assign_splits(samples: Samples, config: DataConfig) -> Samples:
 
 def draw_splits(samples: Samples, config: DataConfig) -> Samples:
     """Hold out what the set does not: val and test of an unsplit set; val alone of one that has train (and test)."""
+    usual = samples.val_fraction or (0.1 if (samples.splits == TEST).any() else 0.15)
     samples = _hold_out_test(samples, config)
     if (samples.splits == VAL).any():
         return samples
-    fraction = samples.val_fraction if config.val_fraction is None else config.val_fraction
+    fraction = usual if config.val_fraction is None else config.val_fraction
     pool = (samples.splits != TEST) & (samples.splits != LEFT_OUT)
     # A share of all images of an unsplit set, of the training images of one that brings a test split.
     of = samples.splits != LEFT_OUT if (samples.splits == UNSPLIT).any() else pool

@@ -46,7 +46,6 @@ def read_oxford_pets(root: Path) -> Samples:
         labels=np.array(labels, np.int32) - 1,
         splits=np.repeat(np.array([0, 2], np.int8), [len(part) for part in lists]),  # train and test
         root=folder,
-        val_fraction=0.1,
     )
 
 

@@ -117,5 +117,4 @@ def _in_memory(name: str, class_names: tuple[str, ...], train: _Part, test: _Par
         labels=np.concatenate([train[1], test[1]]).astype(np.int32),
         splits=np.repeat(np.array([TRAIN, TEST], np.int8), [*counts.values()]),
         pixels=np.concatenate([train[0], test[0]]),
-        val_fraction=0.1,
     )

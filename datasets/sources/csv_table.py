@@ -7,15 +7,12 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
-from datasets.bundle import SPLITS, UNSPLIT, PathTable, Samples
+from datasets.bundle import SPLITS
 from datasets.config import USUAL_COLUMNS, Columns
 from datasets.errors import DataError
 from datasets.images import IMAGE_EXTENSIONS, is_image_name
 from datasets.sources.image_folder import list_folder
-from datasets.sources.problems import Problem
-from datasets.sources.reading import SPLIT_FOLDERS, Reading
+from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows
 from datasets.text import unguarded
 
 TABLE_SUFFIXES = (".csv", ".tsv")
@@ -39,33 +36,23 @@ def read_table(
     """
     header, lines, manner = _read(table)
     split_at = header.index("split") if "split" in header else None
-    rows = _Rows(table.parent, confined=confined, has_splits=any(_cell(cells, split_at) for _, cells in lines))
+    rows = _Lines(table.parent, confined=confined, has_splits=any(_cell(cells, split_at) for _, cells in lines))
     path_at = _path_column(header, columns, table, rows, lines)
     label_at = _columns(header, "label", columns, table)[0]
     for number, cells in lines:
         if len(cells) > len(header):
-            rows.add_problem("ragged_row", cells[path_at], detail=f"line {number}")
+            rows.problem("ragged_row", cells[path_at], detail=f"line {number}")
         else:
-            rows.add(number, _cell(cells, path_at), _cell(cells, label_at), _cell(cells, split_at))
-    if not rows.paths:
+            rows.add_line(number, _cell(cells, path_at), _cell(cells, label_at), _cell(cells, split_at))
+    if not len(rows.paths):
         first = f": {rows.problems[0]}" if rows.problems else ""
         raise DataError(f"{table} names no image that can be used{first}")
     if "train" not in rows.classes and "" not in rows.classes:
-        rows.add_problem("empty_split", "train", "train")
-    class_names = sorted(set().union(*rows.classes.values()))
-    number_of = {label: i for i, label in enumerate(class_names)}
+        rows.problem("empty_split", "train", "train")
     how = f"path from {header[path_at]!r}{rows.manner()}, label from {header[label_at]!r}{manner}"
     plain = how == "path from 'path', label from 'label'"
-    samples = Samples(
-        name=name or table.stem,
-        class_names=tuple(class_names),
-        paths=PathTable(rows.paths),
-        labels=np.fromiter(map(number_of.__getitem__, rows.labels), np.int32, len(rows.labels)),
-        splits=np.array([SPLITS.index(split) if split else UNSPLIT for split in rows.splits], np.int8),
-        root=table.parent,
-        val_fraction=0.1 if "test" in rows.classes else 0.15,
-        notes=() if plain else (f"{table.name} is read so: {how}",),
-    )
+    notes = () if plain else (f"{table.name} is read so: {how}",)
+    samples = rows.samples(name or table.stem, table.parent, notes=notes)
     return Reading(str(table), "table" if plain else f"table ({how})", samples, rows.classes, rows.problems)
 
 
@@ -121,7 +108,7 @@ def column_names(role: str, columns: Columns) -> tuple[str, ...]:
     return USUAL[role] if name is None else (name.strip().lower(),)
 
 
-def _path_column(header: Sequence[str], columns: Columns, table: Path, rows: "_Rows", lines: Lines) -> int:
+def _path_column(header: Sequence[str], columns: Columns, table: Path, rows: "_Lines", lines: Lines) -> int:
     """Where the path is: of several such columns the first whose first cell leads to a file."""
     places = _columns(header, "path", columns, table)
     cells = lines[0][1] if lines else []
@@ -139,58 +126,49 @@ def _columns(header: Sequence[str], role: str, columns: Columns, table: Path) ->
     raise DataError(f"{table} has no {role} column: found {listed}; name it with --{role}-column")
 
 
-class _Rows:
-    """Takes rows one by one, keeps the good ones and reports the others."""
+class _Lines(Rows):
+    """Takes line by line, keeps the good ones and reports the others."""
 
     def __init__(self, root: Path, *, confined: bool, has_splits: bool) -> None:
-        self.paths: list[str] = []
-        self.labels: list[str] = []
-        self.splits: list[str] = []
-        self.classes: dict[str, set[str]] = {}
-        self.problems: list[Problem] = []
+        super().__init__()
         self._root, self._confined, self._has_splits = str(root), confined, has_splits
-        self._seen: dict[str, tuple[int, int]] = {}  # file: (line, place among the good rows)
+        self._seen: dict[str, tuple[int, str, str]] = {}  # file: line, label and split
         beside = list_folder(root)[0]
         self._folders = ["", *(f"{name}/" for name in beside if SPLIT_FOLDERS.get(name.lower(), "train") == "train")]
         self._ways: set[tuple[str, str, str]] = set()  # how files were found: folder, extension added, \\ for /
 
-    def add_problem(self, kind: str, path: str, split: str = "", label: str = "", detail: str = "") -> None:
-        self.problems.append(Problem(kind, path, split, label, "", detail))
-
-    def add(self, line: int, path: str, label: str, split_name: str) -> None:
+    def add_line(self, line: int, path: str, label: str, split_name: str) -> None:
         where = f"line {line}"
         split = SPLIT_FOLDERS.get(split_name.strip().lower(), "")
         if not split and self._has_splits:
-            self.add_problem("unknown_split", path, "", label, f"{where}: {split_name!r}; known: {', '.join(SPLITS)}")
+            self.problem("unknown_split", path, "", label, f"{where}: {split_name!r}; known: {', '.join(SPLITS)}")
             return
         if not label:
-            self.add_problem("empty_label", path, split, detail=where)
+            self.problem("empty_label", path, split, detail=where)
             return
         self.classes.setdefault(split, set()).add(label)
         file = self.find(path)
         if file is None:
-            self.add_problem("missing_file", path, split, label, where)
+            self.problem("missing_file", path, split, label, where)
             return
         key = os.path.normpath(file)
         if os.path.isabs(key) or key.startswith(os.pardir + os.sep):
-            self.add_problem("outside_archive" if self._confined else "outside_root", file, split, label, where)
+            self.problem("outside_archive" if self._confined else "outside_root", file, split, label, where)
         if key in self._seen:
             self._repeated(file, split, label, where, *self._seen[key])
             return
-        self._seen[key] = line, len(self.paths)
-        self.paths.append(file)
-        self.labels.append(label)
-        self.splits.append(split)
+        self._seen[key] = line, label, split
+        self.add(file, label, split)
 
-    def _repeated(self, path: str, split: str, label: str, where: str, line: int, place: int) -> None:
+    def _repeated(self, path: str, split: str, label: str, where: str, line: int, label_there: str, there: str) -> None:
         kinds = []
-        if split != self.splits[place]:
+        if split != there:
             kinds.append("row_in_two_splits")
-        if label != self.labels[place]:
+        if label != label_there:
             kinds.append("row_with_two_labels")
-            where = f"{where}: {label!r}, {self.labels[place]!r}"
+            where = f"{where}: {label!r}, {label_there!r}"
         for kind in kinds or ["duplicate_row"]:
-            self.add_problem(kind, path, split, label, f"{where}, first in line {line}")
+            self.problem(kind, path, split, label, f"{where}, first in line {line}")
 
     def find(self, cell: str) -> str | None:
         """The file that a cell means, relative to the table: as written, without its extension, in a folder beside it,

@@ -1,17 +1,13 @@
 """A folder of images: `train/ val/ [test/]`, or one folder of class folders."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
-from datasets.bundle import SPLITS, UNSPLIT, PathTable, Samples
+from datasets.bundle import SPLITS
 from datasets.errors import DataError
 from datasets.files import stamp
 from datasets.images import is_image_name
-from datasets.sources.problems import Problem
-from datasets.sources.reading import SPLIT_FOLDERS, Reading
+from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows
 from datasets.text import some
 
 _SYSTEM_FILES = ("thumbs.db", "desktop.ini")
@@ -28,26 +24,15 @@ def read_image_folder(root: Path, name: str | None = None) -> Reading:
     try:
         root = innermost(root)
         tree = _Tree(root)
-        paths = PathTable(f"{folder}/{name}" for folder, names in tree.groups() for name in names)
+        tree.walk()
     except OSError as error:
         raise DataError(f"cannot list the folder {error.filename or root}: {error.strerror}") from error
-    if not len(paths):
+    if not len(tree.paths):
         raise DataError(
             f"{root} has no images in class folders; expected {root}/<class>/<image> or {root}/train/<class>/<image>"
             + "".join(f"; {note}" for note in tree.notes())
         )
-    class_names = sorted(set().union(*tree.classes.values()))
-    number = {label: index for index, label in enumerate(class_names)}
-    samples = Samples(
-        name=name,
-        class_names=tuple(class_names),
-        paths=paths,
-        labels=np.repeat(np.array([number[label] for label in tree.labels], np.int32), tree.counts),
-        splits=np.repeat(np.array(tree.codes, np.int8), tree.counts),
-        root=root,
-        val_fraction=0.1 if "test" in tree.classes else 0.15,
-        notes=tree.notes(),
-    )
+    samples = tree.samples(name, root, notes=tree.notes())
     form = "class folders" if "" in tree.classes else "split folders"
     return Reading(str(root), form, samples, tree.classes, tree.problems, tree.stamps)
 
@@ -68,43 +53,38 @@ def list_folder(folder: Path | str) -> tuple[list[str], list[str]]:
     return [entry.name for entry in entries if entry.is_dir()], [entry.name for entry in entries if not entry.is_dir()]
 
 
-class _Tree:
-    """Walks the class folders, one after the other as the table of paths asks for them."""
+class _Tree(Rows):
+    """Walks the class folders, split by split and class by class."""
 
     def __init__(self, root: Path) -> None:
+        super().__init__()
         self.root = root
-        self.classes: dict[str, set[str]] = {}
-        self.problems: list[Problem] = []
         self.stamps = {str(root): stamp(root)}
-        # One of each per class folder:
-        self.labels: list[str] = []
-        self.codes: list[int] = []
-        self.counts: list[int] = []
 
-    def groups(self) -> Iterator[tuple[str, list[str]]]:
-        """(folder, image names) for every folder with images, split by split and class by class."""
+    def walk(self) -> None:
         entries = _entries(self.root)
         folders_named_so = (entry for entry in entries if entry.name.lower() in SPLIT_FOLDERS and entry.is_dir())
         named = {entry.name: SPLIT_FOLDERS[entry.name.lower()] for entry in folders_named_so}
         if not named:
-            yield from self._split("", "")
+            self._split("", "")
             return
         folders: dict[str, str] = {}
         for entry in entries:
             split = named.get(entry.name)
             if split in folders:
-                self._add("two_split_folders", entry.name, split, detail=f"{folders[split]} is {split} too; keep one")
+                detail = f"{folders[split]} is {split} too; keep one"
+                self.problem("two_split_folders", entry.name, split, detail=detail)
             elif split:
                 folders[split] = entry.name
             elif not entry.is_dir():
                 self._loose_entry(entry, "", "")
             elif not self._hidden_folder(entry, "", ""):
-                self._add("stray_folder", entry.name, detail=f"beside {', '.join(named)}: left out")
+                self.problem("stray_folder", entry.name, detail=f"beside {', '.join(named)}: left out")
         if "train" not in folders:
-            self._add("empty_split", "train", "train", detail=f"beside {', '.join(named)}")
+            self.problem("empty_split", "train", "train", detail=f"beside {', '.join(named)}")
         for split in SPLITS:
             if split in folders:
-                yield from self._split(folders[split], split)
+                self._split(folders[split], split)
 
     def notes(self) -> tuple[str, ...]:
         """What a person who trains should know about the set."""
@@ -120,27 +100,20 @@ class _Tree:
                 notes.append(f"{what} left out: {some(files, 1)}{advice}")
         return tuple(notes)
 
-    def _split(self, folder: str, split: str) -> Iterator[tuple[str, list[str]]]:
+    def _split(self, folder: str, split: str) -> None:
         """The class folders in a split folder (or in the root, split ""); all else in there is out of place."""
         entries = self._list(folder, split, "")
         loose = [entry for entry in entries if not entry.is_dir()]
         labels = [entry.name for entry in entries if entry.is_dir() and not self._hidden_folder(entry, folder, split)]
         if not labels and split:
             detail = f"{sum(is_image_name(entry.name) for entry in loose):,} images, no class folders"
-            self._add("empty_split" if split == "train" else "split_without_classes", folder, split, detail=detail)
+            self.problem("empty_split" if split == "train" else "split_without_classes", folder, split, detail=detail)
             return
         self.classes[split] = set(labels)
         for label in labels:
             place = _join(folder, label)
-            within: dict[str, int] = {}
-            for path, images in self._class_folder(place, split, label):
-                within[path] = len(images)
-                yield path, images
-            count = sum(within.values())
-            self._say_if_above_the_classes(place, split, label, list(within))
-            self.labels.append(label)
-            self.codes.append(SPLITS.index(split) if split else UNSPLIT)
-            self.counts.append(count)
+            within = self._class_folder(place, split, label)
+            self._say_if_above_the_classes(place, split, label, within)
         for entry in loose:
             self._loose_entry(entry, folder, split)
 
@@ -149,9 +122,10 @@ class _Tree:
         names = sorted({path.removeprefix(f"{folder}/").partition("/")[0] for path in within})
         if len(names) > 1 and folder not in within:
             detail = f"{len(names)} folders of images ({some(names)}); if these are the classes: {self.root / folder}"
-            self._add("folder_of_folders", folder, split, label, detail)
+            self.problem("folder_of_folders", folder, split, label, detail)
 
-    def _class_folder(self, folder: str, split: str, label: str) -> Iterator[tuple[str, list[str]]]:
+    def _class_folder(self, folder: str, split: str, label: str) -> list[str]:
+        """Add its images and those below it; the folders that have some."""
         images, folders = [], []
         for entry in self._list(folder, split, label):
             name = entry.name.lower()
@@ -161,7 +135,7 @@ class _Tree:
             path = _join(folder, entry.name)
             if entry.is_dir():
                 if _leads_back(entry):
-                    self._add("broken_link", path, split, label, "leads back to a folder above it")
+                    self.problem("broken_link", path, split, label, "leads back to a folder above it")
                 elif not self._hidden_folder(entry, folder, split, label):
                     folders.append(path)
             elif name.startswith(".") or name in _SYSTEM_FILES:
@@ -169,31 +143,33 @@ class _Tree:
             elif is_image_name(name) and entry.is_symlink():
                 images.append(entry.name)  # a link that leads nowhere is an image that cannot be read
             elif _is_broken_link(entry):
-                self._add("broken_link", path, split, label, f"-> {os.readlink(entry.path)}")
+                self.problem("broken_link", path, split, label, f"-> {os.readlink(entry.path)}")
             else:
                 suffix = Path(name).suffix if entry.is_file() else "such"
-                self._add(
+                self.problem(
                     "unsupported_file", path, split, label, f"{suffix or 'no extension: such'} files are not read"
                 )
-        if images:
-            yield folder, images
+        for image in images:
+            self.add(f"{folder}/{image}", label, split)
+        within = [folder] if images else []
         for path in folders:
-            yield from self._class_folder(path, split, label)
+            within += self._class_folder(path, split, label)
+        return within
 
     def _loose_entry(self, entry: os.DirEntry[str], folder: str, split: str) -> None:
         """A file outside every class folder: notes and tables belong there, pictures do not."""
         path = _join(folder, entry.name)
         if _is_broken_link(entry):
-            self._add("broken_link", path, split, detail=f"-> {os.readlink(entry.path)}")
+            self.problem("broken_link", path, split, detail=f"-> {os.readlink(entry.path)}")
         elif entry.is_file() and (is_image_name(entry.name) or entry.name.lower().endswith(_UNREAD_PICTURES)):
-            self._add("stray_image", path, split, detail="outside every class folder: left out")
+            self.problem("stray_image", path, split, detail="outside every class folder: left out")
 
     def _hidden_folder(self, entry: os.DirEntry[str], folder: str, split: str, label: str = "") -> bool:
         if not _is_hidden(entry.name):
             return False
         if entry.name != ".git" and any(is_image_name(name) for _, _, files in os.walk(entry.path) for name in files):
             detail = "images in it are left out; other programs take it for a class"
-            self._add("hidden_folder", _join(folder, entry.name), split, label, detail)
+            self.problem("hidden_folder", _join(folder, entry.name), split, label, detail)
         return True
 
     def _list(self, path: str, split: str, label: str) -> list[os.DirEntry[str]]:
@@ -202,11 +178,8 @@ class _Tree:
         try:
             return _entries(self.root / path)
         except OSError as error:
-            self._add("unreadable_folder", path, split, label, error.strerror or str(error))
+            self.problem("unreadable_folder", path, split, label, error.strerror or str(error))
             return []
-
-    def _add(self, kind: str, path: str, split: str = "", label: str = "", detail: str = "") -> None:
-        self.problems.append(Problem(kind, path, split, label, "", detail))
 
 
 def _entries(folder: Path | str) -> list[os.DirEntry[str]]:

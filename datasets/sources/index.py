@@ -68,7 +68,7 @@ def _keep(reading: Reading, place: Path, before: int) -> None:
         digests = np.frombuffer(b"".join(content_digests(samples, rows)), np.uint8)
         samples = samples.replace(digests=digests.reshape(-1, 8))
     reading.samples = samples
-    facts = {name: getattr(samples, name) for name in ("name", "class_names", "val_fraction", "notes")}
+    facts = {name: getattr(samples, name) for name in ("name", "class_names", "notes")}
     facts |= {name: getattr(reading, name) for name in ("source", "form", "classes", "problems", "stamps")}
     facts |= {"root": str(samples.root), "shards": members and members.shards}
     columns = {name: getattr(samples, name) for name in ("labels", "splits", "sizes", "digests")}
@@ -84,14 +84,13 @@ def _opened(place: Path) -> Reading:
     with open(place, "rb") as opened, np.load(opened, allow_pickle=False) as file:
         columns = dict(file)
     facts = json.loads(columns.pop("facts").item())
-    root, paths, members = Path(facts["root"]), PathTable(()), None
+    root, paths, members = Path(facts["root"]), PathTable(), None
     paths.characters, paths.ends = bytearray(columns.pop("characters")), array("q", columns.pop("ends").tobytes())
     if facts["shards"]:
         places = (columns.pop("numbers"), columns.pop("offsets"), columns["sizes"])
         members = Members(root, paths, facts["shards"], *places)
     names, notes = tuple(facts["class_names"]), tuple(facts["notes"])
     samples = Samples(facts["name"], names, paths, **columns, root=root, members=members, notes=notes)
-    samples = samples.replace(val_fraction=facts["val_fraction"])
     classes = {split: set(named) for split, named in facts["classes"].items()}
     reading = Reading(facts["source"], facts["form"], samples, classes, stamps=facts["stamps"])
     reading.problems = [Problem(*problem) for problem in facts["problems"]]

@@ -1,16 +1,19 @@
-"""What a reader of folders and tables brings back: the images as a sample table, and all that is out of place.
+"""What readers of folders, tables and shards bring back: the images as a sample table, and all that is out of place.
 
 `check` lists every problem; training raises the first that is an error, so both read a set in the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from array import array
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from datasets.bundle import LEFT_OUT, SPLITS, UNSPLIT, Samples
+from datasets.bundle import LEFT_OUT, SPLITS, UNSPLIT, PathTable, Samples
 from datasets.errors import DataError
 from datasets.sources.classes import class_problems
 from datasets.sources.problems import Problem
@@ -63,8 +66,9 @@ class Reading:
 
     def counts(self, split: str) -> dict[str, int]:
         """Images per class of one split, 0 for the empty classes."""
-        samples, code = self.samples, SPLITS.index(split) if split else UNSPLIT
-        sizes = np.bincount(samples.labels[samples.splits == code], minlength=len(samples.class_names))
+        samples = self.samples
+        labels = samples.labels[samples.splits == split_code(split)]
+        sizes = np.bincount(labels, minlength=len(samples.class_names))
         named = self.classes.get(split, set())
         return {name: int(size) for name, size in zip(samples.class_names, sizes, strict=True) if name in named}
 
@@ -87,6 +91,37 @@ class Reading:
         )
 
 
+class Rows:
+    """Takes image after image, into arrays, and what is out of place."""
+
+    def __init__(self) -> None:
+        self.paths, self.labels, self.codes = PathTable(), array("i"), array("b")
+        self.numbers: dict[str, int] = {}
+        """Class name -> its number in `labels`: classes as they come."""
+        self.classes: dict[str, set[str]] = {}
+        self.problems: list[Problem] = []
+
+    def add(self, path: str, label: str, split: str) -> None:
+        self.paths.append(path)
+        self.labels.append(self.numbers.setdefault(label, len(self.numbers)))
+        self.codes.append(split_code(split))
+
+    def problem(self, kind: str, path: str, split: str = "", label: str = "", detail: str = "") -> None:
+        self.problems.append(Problem(kind, path, split, label, "", detail))
+
+    def samples(self, name: str, root: Path, *, class_names: Sequence[str] = (), **columns: Any) -> Samples:
+        """All that was added, its classes in this order, by default that of their names."""
+        class_names = class_names or sorted(set().union(*self.classes.values()))
+        number_of = {label: number for number, label in enumerate(class_names)}
+        numbers = np.array([number_of[label] for label in self.numbers], np.int32)
+        labels, splits = numbers[np.array(self.labels)], np.array(self.codes)
+        return Samples(name, tuple(class_names), self.paths, labels, splits, root, **columns)
+
+
 def split_name(code: int) -> str:
     """The name of a split code; empty where no split is given."""
     return SPLITS[code] if code >= 0 else ""
+
+
+def split_code(name: str) -> int:
+    return SPLITS.index(name) if name else UNSPLIT

@@ -21,15 +21,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from datasets.bundle import SPLITS, UNSPLIT, PathTable, Samples
+from datasets.bundle import SPLITS, PathTable
 from datasets.config import Columns
 from datasets.errors import DataError
 from datasets.files import stamp
 from datasets.images import IMAGE_EXTENSIONS, is_image_name
 from datasets.sources.csv_table import column_names
 from datasets.sources.image_folder import list_folder
-from datasets.sources.problems import Problem
-from datasets.sources.reading import SPLIT_FOLDERS, Reading
+from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows
 
 CLASS_NAMES = "classnames.txt"
 TABLES = (".parquet", ".arrow")
@@ -119,30 +118,16 @@ def read_shards(files: Sequence[Path], name: str, columns: Columns) -> Reading:
     split_of = {file: _split_of(file.relative_to(root)) for file in files}
     files = sorted(files, key=lambda file: (("", *SPLITS).index(split_of[file]), file))
     stamps = {str(path): stamp(path) for path in (*files, root / CLASS_NAMES)}
-    rows = _Rows(root, columns)
+    rows = _Pictures(root, columns)
     for number, file in enumerate(files):
         if not split_of[file] and any(split_of.values()):
-            known = ", ".join(SPLITS)
-            rows.problems.append(Problem("unknown_split", str(file.relative_to(root)), detail=f"known: {known}"))
-        rows.add(file, number, split_of[file])
+            rows.problem("unknown_split", str(file.relative_to(root)), detail=f"known: {', '.join(SPLITS)}")
+        rows.add_shard(file, number, split_of[file])
     if not rows.labels:
         raise DataError(f"{files[0]} holds no pictures; expected key.jpg beside key.cls, or class/key.jpg")
-    class_names = rows.in_order()
-    place = np.array([class_names.index(label) for label in rows.numbers], np.int32)
-    codes = np.array([SPLITS.index(split_of[file]) if split_of[file] else UNSPLIT for file in files], np.int8)
-    shard = np.array(rows.shards, np.int32)
-    paths, sizes = PathTable(rows.paths), np.array(rows.sizes)
-    samples = Samples(
-        name=name,
-        class_names=tuple(class_names),
-        paths=paths,
-        labels=place[np.array(rows.labels)],
-        splits=codes[shard],
-        root=root,
-        members=Members(root, paths, tuple(map(str, files)), shard, np.array(rows.offsets), sizes),
-        sizes=sizes,
-        val_fraction=0.1 if "test" in rows.classes else 0.15,
-    )
+    places = map(np.array, (rows.shards, rows.offsets, rows.sizes))
+    members = Members(root, rows.paths, tuple(map(str, files)), *places)
+    samples = rows.samples(name, root, class_names=rows.in_order(), members=members, sizes=members.sizes)
     return Reading(str(root), f"{len(files)} tar shards", samples, rows.classes, rows.problems, stamps)
 
 
@@ -175,23 +160,19 @@ def _key(member: Member) -> str:
     return f"{folder}/{name.partition('.')[0]}"
 
 
-class _Rows:
+class _Pictures(Rows):
     """Takes shard after shard and keeps, of every sample, where its picture lies and which label it has."""
 
     def __init__(self, root: Path, columns: Columns) -> None:
+        super().__init__()
         self.root, self.label_keys = root, column_names("label", columns)
-        self.paths: list[str] = []
-        self.labels, self.shards, self.offsets, self.sizes = array("i"), array("i"), array("q"), array("q")
-        self.numbers: dict[str, int] = {}
-        """Class name -> its number in `labels`."""
-        self.classes: dict[str, set[str]] = {}
-        self.problems: list[Problem] = []
+        self.shards, self.offsets, self.sizes = array("i"), array("q"), array("q")
         names = root / CLASS_NAMES
         lines = names.read_text("utf-8").split("\n") if names.is_file() else []
         times = Counter(lines)  # ImageNet has two classes called crane
         self.names = [name if times[name] == 1 else f"{name} ({place})" for place, name in enumerate(lines)]
 
-    def add(self, shard: Path, number: int, split: str) -> None:
+    def add_shard(self, shard: Path, number: int, split: str) -> None:
         seen: set[str] = set()
         inside = shard.relative_to(self.root)
         for key, members in groupby(_members(shard), _key):
@@ -205,11 +186,10 @@ class _Rows:
             label = self._label(key, parts)
             if not label:
                 detail = "no .cls, no .json with a label, no folder"
-                self.problems.append(Problem("empty_label", f"{inside}/{picture.name}", split, detail=detail))
+                self.problem("empty_label", f"{inside}/{picture.name}", split, detail=detail)
                 continue
             self.classes.setdefault(split, set()).add(label)
-            self.paths.append(f"{inside}/{picture.name}")
-            self.labels.append(self.numbers.setdefault(label, len(self.numbers)))
+            self.add(f"{inside}/{picture.name}", label, split)
             self.shards.append(number)
             self.offsets.append(picture.offset)
             self.sizes.append(picture.size)
