@@ -206,7 +206,7 @@ def parse_train_options(argv: Sequence[str], *, prog: str) -> TrainOptions:
     if options.config is not None:
         base = load_config(options.config, base=base)
     if options.minutes is not None:
-        base = dataclasses.replace(base, train=dataclasses.replace(base.train, epochs=None, warmup_epochs=None))
+        base = base.changed(train={"epochs": None, "warmup_epochs": None})
     return parse(TrainOptions, argv, prog=prog, default=TrainOptions(**sections(base)))
 
 

@@ -15,8 +15,8 @@ from trainers import features, saving
 from trainers.checkpoint import CheckpointWriter, checkpoints, read_checkpoint
 from trainers.config import OutputConfig, RunConfig, TrainConfig, data_folder
 from trainers.errors import ConfigError, Interrupted
-from trainers.job import prepare
-from trainers.probe import features_of, head_of
+from trainers.job import head_of, prepare
+from trainers.probe import features_of
 from trainers.result import load
 from trainers.resume import resume
 from trainers.run import train
@@ -135,7 +135,7 @@ def test_caching_what_cannot_be_cached_is_refused(options, message):
 
 
 def test_feature_rows_follow_the_table_and_labels_stay_with_them(tmp_path):
-    from trainers.job import with_cached_features
+    from trainers.features import with_cached_features
 
     job = prepare(probe_config(tmp_path))
     cached, _line = with_cached_features(job)

@@ -18,7 +18,7 @@ from trainers.pace import measure
 from trainers.result import load
 from trainers.resume import resume
 from trainers.run import train
-from trainers.student import TEMPERATURE, Student, soft_loss
+from trainers.teacher import TEMPERATURE, Student, soft_loss
 from vit.config import ModelConfig
 
 

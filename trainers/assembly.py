@@ -18,8 +18,7 @@ from trainers.config import RunConfig, to_dict
 from trainers.ema import ModelEMA
 from trainers.engines import create_evaluator
 from trainers.evaluation import attach_best_outputs
-from trainers.job import Job, schedule, trainer_of
-from trainers.probe import head_of
+from trainers.job import Job, head_of, schedule, trainer_of
 from trainers.record import Record
 from trainers.run_directory import write_metrics_csv
 from trainers.saving import BestCheckpoint, ResumeCheckpoint

@@ -7,7 +7,7 @@ import types
 import typing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import tyro
 
@@ -135,6 +135,11 @@ class RunConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
 
+    def changed(self, **sections: dict[str, Any]) -> Self:
+        """The same options with other values: `config.changed(train={"epochs": 3}, data={"workers": 0})`."""
+        changes = {name: dataclasses.replace(getattr(self, name), **values) for name, values in sections.items()}
+        return dataclasses.replace(self, **changes)
+
 
 def data_folder(output: OutputConfig, source: str) -> Path:
     """Where everything that was trained on a data set goes."""
@@ -152,15 +157,8 @@ def flag(config_class: type, name: str) -> str:
 
 def to_dict(config: Any) -> dict[str, Any]:
     """A config as plain JSON data: paths become strings, tuples lists."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: plain(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [plain(item) for item in value]
-        return str(value) if isinstance(value, Path) else value
-
-    return plain(dataclasses.asdict(config))
+    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config), default=str))
+    return plain
 
 
 def completed(options: dict[str, Any]) -> dict[str, Any]:

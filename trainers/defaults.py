@@ -4,7 +4,6 @@ They fill in what a user left open and nothing else. `resolve` turns every `auto
 values, `config.json` keeps them and a resumed run uses them again.
 """
 
-import dataclasses
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from datasets.augmentation import PRESETS
+from datasets.bundle import DataBundle, image_set
 from datasets.config import IMBALANCE
 from trainers.config import RunConfig
 from trainers.distributed import world_size
@@ -71,25 +71,25 @@ def resolve_model(config: RunConfig) -> RunConfig:
     weights = config.model.weights
     if weights is None and not name.startswith((HF_PREFIX, TIMM_PREFIX)):  # those bring their own
         weights = DEFAULT_WEIGHTS.get(name, "none")
-    return dataclasses.replace(config, model=dataclasses.replace(config.model, name=name, weights=weights))
+    return config.changed(model={"name": name, "weights": weights})
 
 
 def resolve(config: RunConfig) -> RunConfig:
-    """Fill in every value that does not depend on the images; `resolve_length` does the rest. Raises ConfigError: a
+    """Fill in every value that does not depend on the images; `resolve_for` does the rest. Raises ConfigError: a
     device that this machine does not have, or a precision that the device cannot compute in."""
     config = resolve_model(config)
-    chosen = lookup(config)
-    device = resolve_device(config.train.device)
-    data = _fill(config.data, batch_size=chosen.batch_size)
-    if data.augment == "auto":
-        data = dataclasses.replace(data, augment=chosen.augment)
-    mixup, cutmix = PRESETS[data.augment]
-    lr = MUON_LR if config.train.optimizer == "muon" else chosen.lr
+    chosen, train = lookup(config), config.train
+    device = resolve_device(train.device)
+    augment = chosen.augment if config.data.augment == "auto" else config.data.augment
+    mixup, cutmix = PRESETS[augment]
+    lr = MUON_LR if train.optimizer == "muon" else chosen.lr
     rates = {"lr": lr, "weight_decay": chosen.weight_decay, "label_smoothing": chosen.label_smoothing}
-    train = _fill(config.train, mixup=mixup, cutmix=cutmix, **rates)
-    train = dataclasses.replace(train, device=device, amp=resolve_amp(train.amp, device, config.model.name))
-    config = dataclasses.replace(config, data=data, train=train)
-    return dataclasses.replace(config, train=dataclasses.replace(train, cache_features=resolve_cache(config)))
+    config = config.changed(
+        data={"augment": augment} | left_open(config.data, batch_size=chosen.batch_size),
+        train={"device": device, "amp": resolve_amp(train.amp, device, config.model.name)}
+        | left_open(train, mixup=mixup, cutmix=cutmix, **rates),
+    )
+    return config.changed(train={"cache_features": resolve_cache(config)})
 
 
 def resolve_cache(config: RunConfig) -> Literal["on", "off"]:
@@ -114,17 +114,19 @@ def default_epochs(images_seen: int, max_epochs: int, *, train_images: int) -> i
     return min(max_epochs, max(3, round(images_seen / train_images)))
 
 
-def resolve_length(config: RunConfig, *, train_images: int, steps_per_epoch: int) -> RunConfig:
-    """Epochs, warm-up and logging interval, which depend on how many training images there are."""
-    chosen = lookup(config)
+def resolve_for(config: RunConfig, data: DataBundle) -> RunConfig:
+    """Epochs, warm-up, logging interval and the metric that selects, which depend on the images."""
+    chosen, train_loader = lookup(config), data.dataloaders["train"]
     epochs = config.train.epochs
     if epochs is None:
-        epochs = default_epochs(chosen.images_seen, chosen.max_epochs, train_images=train_images)
-    log_every = max(1, min(50, round(epochs * steps_per_epoch) // 200))
-    train = _fill(config.train, epochs=epochs, warmup_epochs=0.1 * epochs, log_every=log_every)
-    if train.warmup_epochs >= epochs:
-        raise ConfigError(f"warmup_epochs={train.warmup_epochs:g} leaves nothing of a run of epochs={epochs}")
-    return dataclasses.replace(config, train=train)
+        epochs = default_epochs(chosen.images_seen, chosen.max_epochs, train_images=data.dataset_sizes["train"])
+    log_every = max(1, min(50, round(epochs * len(train_loader)) // 200))
+    length = left_open(config.train, epochs=epochs, warmup_epochs=0.1 * epochs, log_every=log_every)
+    labels = np.concatenate([image_set(loader).labels for loader in (train_loader, data.dataloaders["val"])])
+    config = config.changed(train=length | {"select": resolve_select(config.train.select, labels)})
+    if (config.train.warmup_epochs or 0) >= epochs:
+        raise ConfigError(f"warmup_epochs={config.train.warmup_epochs:g} leaves nothing of a run of epochs={epochs}")
+    return config
 
 
 def resolve_select(select: str, labels: np.ndarray) -> Any:
@@ -172,7 +174,6 @@ def computes_in_bf16(device: str) -> bool:
     return False
 
 
-def _fill(config: Any, **values: Any) -> Any:
-    """Set the fields that are still None."""
-    open_fields = {name: value for name, value in values.items() if getattr(config, name) is None}
-    return dataclasses.replace(config, **open_fields)
+def left_open(options: Any, **values: Any) -> dict[str, Any]:
+    """The values of those options that are still None."""
+    return {name: value for name, value in values.items() if getattr(options, name) is None}

@@ -20,7 +20,7 @@ def dry_run(config: RunConfig) -> RunResult:
     console.show_model_log()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "run"
-        config = dataclasses.replace(config, output=dataclasses.replace(config.output, output_dir=Path(name)))
+        config = config.changed(output={"output_dir": Path(name)})
         job = prepare(config)
         console.announce(job, None, defaults_source=defaults.lookup(job.config).source)
         console.say_what_has_no_effect(job)
@@ -46,5 +46,5 @@ def dry_run(config: RunConfig) -> RunResult:
 
 def shortened(job: Job, *, epochs: int) -> Job:
     """The same job on a few batches of each split. A probe then sees images: features would take all of them."""
-    train = dataclasses.replace(job.config.train, epochs=epochs, warmup_epochs=0.0, log_every=1, cache_features="off")
-    return dataclasses.replace(job, config=dataclasses.replace(job.config, train=train), data=few_batches(job.data))
+    train = {"epochs": epochs, "warmup_epochs": 0.0, "log_every": 1, "cache_features": "off"}
+    return dataclasses.replace(job, config=job.config.changed(train=train), data=few_batches(job.data))

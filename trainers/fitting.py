@@ -1,6 +1,5 @@
 """`--minutes` while it runs: the end of a planned run, fitted once to the pace that the run itself has shown."""
 
-import dataclasses
 import math
 import time
 from collections.abc import Callable
@@ -83,8 +82,7 @@ class Fit:
         run, self.fitted = self.run, True
         whole, rest = divmod(total, self.per_epoch)
         epochs = whole + bool(rest) if whole >= 40 else total / self.per_epoch
-        train = dataclasses.replace(run.job.config.train, epochs=epochs)
-        run.lengthen(dataclasses.replace(run.job.config, train=train))
+        run.lengthen(run.job.config.changed(train={"epochs": epochs}))
         write_run_config(run.run_dir, run.job.config)
         if abs(total - self.planned) > 0.03 * self.planned:
             planned = f"{self.planned / self.per_epoch:.4g} were planned"

@@ -7,25 +7,22 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-import numpy as np
 import torch
 from ignite.engine import Engine
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
-from datasets.bundle import DataBundle, batch_sampler, image_set
+from datasets.bundle import DataBundle, batch_sampler
 from datasets.errors import DataError
-from datasets.loaders import build_dataloaders, class_weights, stop_workers
+from datasets.loaders import build_dataloaders, class_weights
 from datasets.mixing import BatchMix
 from trainers import defaults, distributed
-from trainers.config import RunConfig, data_folder, from_dict
+from trainers.config import RunConfig, from_dict
 from trainers.engines import Slices, StepOptions, create_trainer
 from trainers.errors import CheckpointError, ConfigError
 from trainers.optim import build_optimizer, learning_rate
-from trainers.probe import cached_features, head_of
 from trainers.seeding import seed_everything
-from trainers.student import Student
 from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, attention_path
 from vit.config import HF_PREFIX, OWN_PREFIX, VIT_SHAPES
 from vit.param_groups import param_groups
@@ -46,8 +43,8 @@ class Job:
     device: torch.device
     whole: nn.Module | None = None
     """Of a probe on cached features, whose `model` is a head: the model that the head is part of."""
-    student: Student | None = None
-    """With a teacher: the model with what it needs to learn from one."""
+    student: Any = None
+    """With a teacher: the model as a `trainers.teacher.Student`."""
 
     @property
     def on_features(self) -> bool:
@@ -113,11 +110,11 @@ def named_by(given: Given, config: RunConfig) -> RunConfig:
                 f"--trainable {config.model.trainable}: freeze a module of your own by requires_grad_(False)"
             )
         name = f"{OWN_PREFIX}{type(given.model).__name__}"
-        config = dataclasses.replace(config, model=dataclasses.replace(config.model, name=name, weights="none"))
+        config = config.changed(model={"name": name, "weights": "none"})
     if given.dataloaders is not None and not isinstance(given.dataloaders, DataBundle):
         split = given.dataloaders.get("train")
         source = type(split.dataset if isinstance(split, DataLoader) else split).__name__.lower()
-        config = dataclasses.replace(config, data=dataclasses.replace(config.data, source=source, augment="none"))
+        config = config.changed(data={"source": source, "augment": "none"})
     return config
 
 
@@ -149,13 +146,9 @@ def _prepare(config: RunConfig, checkpoint: dict[str, Any] | None, given: Given)
         blueprint = Blueprint(dataclasses.replace(config.model, weights="none", weights_source=None))
         spec = from_dict(ImageSpec, checkpoint["image_spec"])
     data = distributed.main_process_first(partial(read_data, config, spec, given))
-    config = defaults.resolve_length(
-        config, train_images=data.dataset_sizes["train"], steps_per_epoch=len(data.dataloaders["train"])
-    )
-    labels = np.concatenate([image_set(data.dataloaders[split]).labels for split in ("train", "val")])
-    select = defaults.resolve_select(config.train.select, labels)
-    config = dataclasses.replace(config, train=dataclasses.replace(config.train, select=select))
-    targets = distributed.main_process_first(partial(teacher_targets, config, data))
+    config = defaults.resolve_for(config, data)
+    teacher = import_module("trainers.teacher") if config.train.teacher else None
+    targets = teacher and distributed.main_process_first(partial(teacher.targets_of, config, data))
     device = distributed.own_device(config.train.device)
     seed_everything(config.train.seed)
     if blueprint is None:
@@ -172,20 +165,11 @@ def _prepare(config: RunConfig, checkpoint: dict[str, Any] | None, given: Given)
     if config.train.checkpoint_activations:
         recompute_activations(list(parts(model).blocks))
     config = dataclasses.replace(config, model=record_attention(config))
-    student = None
-    if targets is not None:
-        dataset: Any = data.dataloaders["train"].dataset
-        dataset.beside = targets
-        student = Student(model, targets, config.train.teacher_target, num_classes=len(data.class_names)).to(device)
+    student = teacher and teacher.student_of(model, config, data, targets).to(device)
     return Job(config, spec, data, model, optimizer_of(model, config, student), device, student=student)
 
 
-def teacher_targets(config: RunConfig, data: DataBundle) -> Any:
-    """What the teacher says of each training image, an array; None without a teacher, whose files are then not read."""
-    return None if config.train.teacher is None else import_module("trainers.teacher").targets_of(config, data)
-
-
-def optimizer_of(model: nn.Module, config: RunConfig, student: Student | None = None) -> Optimizer:
+def optimizer_of(model: nn.Module, config: RunConfig, student: Any = None) -> Optimizer:
     train = config.train
     assert train.lr is not None
     assert train.weight_decay is not None
@@ -227,16 +211,10 @@ def record_attention(config: RunConfig) -> ModelConfig:
     return dataclasses.replace(config.model, attention=path)
 
 
-def with_cached_features(job: Job) -> tuple[Job, str]:
-    """The job of training the head alone on what the frozen backbone, which sees each image once, makes of the images;
-    and one line about it. Where there is a folder for features they are left there, and taken from it."""
-    known = {}
-    if (data_folder(job.config.output, job.config.data.source) / "features").is_dir():
-        features_once = import_module("trainers.features").features_once
-        known = {split: features_once(job, split) for split in job.data.dataloaders}
-    data, line = cached_features(job.model, job.data, job.device, amp_dtype=job.amp_dtype, known=known)
-    stop_workers(job.data.dataloaders.values())
-    return dataclasses.replace(job, data=data, model=head_of(job.model), whole=job.model), line
+def head_of(model: nn.Module) -> nn.Module:
+    """Features -> logits: the trained end of a model, sharing its parameters."""
+    head = parts(model).head
+    return head[0] if len(head) == 1 else nn.Sequential(*head)
 
 
 def schedule(job: Job, *, shape: str | None = None) -> Callable[[int], float]:

@@ -85,13 +85,13 @@ def planned(config: RunConfig, *, minutes: float, until: float) -> Iterator[Plan
 def named(config: RunConfig, kind: str) -> RunConfig:
     """The options with a name of its own for the first of two runs, where a person gave one."""
     name = config.output.run_name
-    return config if name is None else replace(config, output=replace(config.output, run_name=f"{name}_{kind}"))
+    return config if name is None else config.changed(output={"run_name": f"{name}_{kind}"})
 
 
 def probe_of(config: RunConfig, options: dict[str, dict[str, Any]], per_epoch: int) -> RunConfig:
     """A linear probe with enough steps, each of which takes milliseconds."""
     probe = filled_in(config, options)
-    return replace(probe, train=replace(probe.train, epochs=min(100, max(20, -(-PROBE_STEPS // per_epoch)))))
+    return probe.changed(train={"epochs": min(100, max(20, -(-PROBE_STEPS // per_epoch)))})
 
 
 def fine_tuned(rows: Sequence[Ranked], *, images: int, side: float) -> list[Candidate]:
@@ -129,8 +129,7 @@ def fitting(config: RunConfig, candidates: Sequence[Candidate], until: float) ->
     with console.quiet():
         plan, pace = plan_for(config, candidates, until)
     console.say(f"{plan.epochs:g} epochs: {'; '.join(plan.reasons)}", label="plan")
-    chosen = filled_in(config, plan.candidate.options)
-    chosen = replace(chosen, train=replace(chosen.train, epochs=plan.epochs))
+    chosen = filled_in(config, plan.candidate.options).changed(train={"epochs": plan.epochs})
     return PlannedRun(chosen, partial(Fit, deadline=Deadline(until, pace, most=plan.candidate.most)))
 
 
@@ -156,8 +155,7 @@ def better(later: RunResult, earlier: RunResult, *, favoured: bool) -> bool:
 
 
 def trial(config: RunConfig, candidate: Candidate) -> Job:
-    filled = filled_in(config, candidate.options)
-    return prepare(replace(filled, train=replace(filled.train, epochs=1)))
+    return prepare(filled_in(config, candidate.options).changed(train={"epochs": 1}))
 
 
 def hits(run_dir: Path) -> list[int]:

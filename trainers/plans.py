@@ -3,7 +3,6 @@
 No torch here, and nothing is measured: `trainers/planning.py` does that.
 """
 
-import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -86,7 +85,7 @@ def filled_in(config: RunConfig, options: dict[str, dict[str, Any]]) -> RunConfi
         for section, values in options.items()
     }
     filled: RunConfig = from_dict(RunConfig, open_values, base=config)
-    return dataclasses.replace(filled, train=dataclasses.replace(filled.train, epochs=config.train.epochs))
+    return filled.changed(train={"epochs": config.train.epochs})
 
 
 def choose(candidates: Sequence[Candidate], epochs: Sequence[float]) -> Plan:

@@ -3,8 +3,7 @@
 Valid where the images stay the same in every epoch. Training then takes seconds, whatever the size of the backbone.
 """
 
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +13,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
-from datasets.bundle import DataBundle
 from datasets.cache import available_memory
 from datasets.loaders import Loader, stop_workers
 from datasets.sampling import BatchKey, OrderedBatchSampler
@@ -39,35 +37,6 @@ class FeatureDataset(Dataset):
 
     def path(self, index: int) -> str:
         return self.images.path(index)
-
-
-def head_of(model: nn.Module) -> nn.Module:
-    """Features -> logits: the trained end of a model, sharing its parameters."""
-    head = parts(model).head
-    return head[0] if len(head) == 1 else nn.Sequential(*head)
-
-
-def cached_features(
-    model: nn.Module,
-    data: DataBundle,
-    device: torch.device,
-    *,
-    amp_dtype: torch.dtype | None,
-    known: Mapping[str, Tensor],
-) -> tuple[DataBundle, str]:
-    """The same bundle with features for images, and one line about it. Order, batches and labels stay as they are.
-
-    `known` are the features of splits that were computed before. Raises ConfigError: they do not fit into memory.
-    """
-    start = time.perf_counter()
-    loaders: dict[str, DataLoader] = {}
-    for split, loader in data.dataloaders.items():
-        features = known[split] if split in known else features_of(model, loader, device, amp_dtype=amp_dtype)
-        loaders[split] = Loader(FeatureDataset(loader.dataset, features), loader.batch_sampler)
-    images, width = sum(data.dataset_sizes.values()), features[0].numel()
-    seconds = time.perf_counter() - start
-    line = f"cached: {width:,} features of each of {images:,} images, computed once in {seconds:.1f} s"
-    return DataBundle(loaders, data.class_names, data.dataset_sizes), line
 
 
 @torch.no_grad()

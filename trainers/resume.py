@@ -88,7 +88,7 @@ def open_run(
             f" --weights {run_dir} starts from the weights of its best epoch"
         )
     if epochs is not None:
-        config = dataclasses.replace(config, train=dataclasses.replace(config.train, epochs=epochs))
+        config = config.changed(train={"epochs": epochs})
     if meta is not None:
         refuse_another_number_of_processes(run_dir, meta)
     job = prepare(config, checkpoint=checkpoint, given=given)
@@ -212,9 +212,7 @@ def replan(job: Job, checkpoint: dict[str, Any], run_dir: Path) -> None:
         return
     if job.total_steps < done:
         raise ConfigError(f"epochs={epochs} is less than the {done / job.steps_per_epoch:.1f} epochs the run has done")
-    before = dataclasses.replace(
-        job, config=dataclasses.replace(job.config, train=dataclasses.replace(job.config.train, epochs=planned))
-    )
+    before = dataclasses.replace(job, config=job.config.changed(train={"epochs": planned}))
     then = schedule(before)(min(done, before.total_steps - 1))
     now = schedule(job)(min(done, job.total_steps - 1))
     say(f"{epochs} epochs instead of {planned}: the learning rate at step {done} jumps from {then:.3g} to {now:.3g}")

@@ -23,7 +23,7 @@ from trainers.errors import Interrupted, TrainingError
 from trainers.evaluation import Scores, score_split, scores_of, write_predictions
 from trainers.handlers import best_row, endless_batches, reset_peak_memory
 from trainers.interruption import signals
-from trainers.job import Given, Job, prepare, with_cached_features
+from trainers.job import Given, Job, prepare
 from trainers.record import recorded
 from trainers.result import RunResult
 from trainers.run_directory import read_json
@@ -97,7 +97,7 @@ def execute(
         if checkpoint is None and job.config.train.start_head == "probe":
             console.say(import_module("trainers.start_head").fit_head(job), label="head")
         if job.config.train.cache_features == "on":
-            job, line = with_cached_features(job)
+            job, line = import_module("trainers.features").with_cached_features(job)
             console.say(line)
         run = Run(job, run_dir, loggers=loggers, record=record)
         if before_steps is not None:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
@@ -52,9 +52,8 @@ def train_all(
         shared = shared_by(configs, jobs if slurm is None else jobs or len(configs))
     parts = []
     for number, config in enumerate(configs, 1):
-        train = replace(config.train, threads=shared.threads)
-        output = config.output if slurm is None else replace(config.output, auto_resume=True)
-        parts.append(Part(number, len(configs), replace(config, train=train, output=output)))
+        output = {} if slurm is None else {"auto_resume": True}
+        parts.append(Part(number, len(configs), config.changed(train={"threads": shared.threads}, output=output)))
     results, folder = {}, Path(f"{parts[0].key}_jobs")
     with (
         signals.hinting("the same command with --auto-resume goes on where this one stopped"),
@@ -95,8 +94,7 @@ def of_seeds(config: RunConfig, count: int) -> list[RunConfig]:
     configs = []
     for seed in range(config.train.seed, config.train.seed + count):
         name = config.output.run_name and f"{config.output.run_name}_s{seed}"
-        train, output = replace(config.train, seed=seed), replace(config.output, run_name=name)
-        configs.append(replace(config, train=train, output=output))
+        configs.append(config.changed(train={"seed": seed}, output={"run_name": name}))
     return configs
 
 
@@ -109,8 +107,7 @@ def of_folds(config: RunConfig) -> list[RunConfig]:
 
 
 def fold_config(config: RunConfig, fold: int, name: str) -> RunConfig:
-    output = replace(config.output, run_name=f"{name}_fold{fold}")
-    return replace(config, data=replace(config.data, fold=fold), output=output)
+    return config.changed(data={"fold": fold}, output={"run_name": f"{name}_fold{fold}"})
 
 
 def name_of_earlier_folds(config: RunConfig) -> str | None:

@@ -1,17 +1,20 @@
-"""A teacher: a trained network that a run learns from beside the labels (Hinton et al. 2015, arXiv:1503.02531).
+"""Teacher and student: a trained network that a run learns from beside the labels (Hinton et al. 2015,
+arXiv:1503.02531).
 
-It sees each training image once, as in evaluation, and what it says is kept in a file: K numbers for each of N images.
-What a model learns from them stands in trainers/student.py.
+The teacher sees each training image once, as in evaluation, and what it says is kept in a file: K numbers for each of N
+images. B is a batch of them.
 """
 
 import hashlib
 import json
+import math
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from datasets.bundle import DataBundle, image_set
 from datasets.files import replacing
@@ -27,7 +30,9 @@ from vit import Blueprint, ImageSpec, ModelConfig
 from vit.config import DEFAULT_WEIGHTS, MODEL_NAMES
 from vit.factory import weights_path
 from vit.onnx_module import OnnxModule, open_session
-from vit.parts import parts
+from vit.parts import inputs_of, parts
+
+TEMPERATURE = 3.0  # of soft predictions: Hinton et al. 2015 (section 3) found 2.5 to 4 best for small students
 
 
 class Teacher(NamedTuple):
@@ -133,3 +138,46 @@ def targets_file(config: RunConfig, teacher: Teacher, data: DataBundle) -> Path:
     facts = [fingerprint(data), to_dict(teacher.spec), config.train.teacher_target]
     digest.update(json.dumps(facts).encode())
     return config.data.root / "teacher_targets" / f"{digest.hexdigest()[:16]}.npy"
+
+
+class Student(nn.Module):
+    """A model in training, which answers each batch twice: (B, classes) logits, and the loss against its teacher."""
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, model: nn.Module, targets: np.ndarray, kind: str, *, num_classes: int) -> None:
+        """`targets` (N, K): what the teacher says of each training image."""
+        super().__init__()
+        self.model, self.kind, self.scale = model, kind, math.log(num_classes)
+        head: Any = next(module for module in parts(model).head[0].modules() if hasattr(module, "in_features"))
+        self.projection = nn.Linear(head.in_features, targets.shape[1]) if kind == "features" else nn.Identity()
+        for name, statistic in (("mean", np.mean), ("deviation", np.std)):
+            some = targets[:: max(1, len(targets) // 10_000)]
+            of_all = torch.from_numpy(statistic(some, axis=0, dtype=np.float32))
+            self.register_buffer(name, of_all.clamp(min=1e-4) if name == "deviation" else of_all, persistent=False)
+
+    def forward(self, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, C, S, S) and (B, K) -> (B, classes) and one number."""
+        with inputs_of(parts(self.model).head[0]) as features:
+            logits = self.model(images)
+        if self.kind == "logits":
+            return logits, soft_loss(logits.float(), targets.float())
+        # Each number in units of its spread over the images, else a few strong ones decide. The factor lets both parts
+        # of the loss begin at ln(classes), where a model that knows nothing is.
+        wanted = (targets.float() - self.mean) / self.deviation
+        similarity = F.cosine_similarity(self.projection(features[0]).float(), wanted)
+        return logits, self.scale * (1 - similarity).mean()
+
+
+def soft_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """KL divergence from the teacher's predictions at `TEMPERATURE`, in the scale of gradients at temperature 1."""
+    ours, theirs = F.log_softmax(logits / TEMPERATURE, dim=1), F.log_softmax(targets / TEMPERATURE, dim=1)
+    return F.kl_div(ours, theirs, reduction="batchmean", log_target=True) * TEMPERATURE**2
+
+
+def student_of(model: nn.Module, config: RunConfig, data: DataBundle, targets: np.ndarray) -> Student:
+    """The model as it learns from `targets` too, which come with the training images from now on."""
+    dataset: Any = data.dataloaders["train"].dataset
+    dataset.beside = targets
+    return Student(model, targets, config.train.teacher_target, num_classes=len(data.class_names))

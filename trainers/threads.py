@@ -7,7 +7,7 @@ PyTorch's threads wait for each other by spinning. Where another process holds o
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -107,7 +107,7 @@ def with_threads(config: RunConfig, trial: Callable[[], Job]) -> RunConfig:
     if threads is None:
         threads = quickest(trial()) if shared_machine() else torch.get_num_threads()
     torch.set_num_threads(threads)
-    return replace(config, train=replace(config.train, threads=threads))
+    return config.changed(train={"threads": threads})
 
 
 @torch.inference_mode()

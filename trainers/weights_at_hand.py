@@ -86,9 +86,7 @@ def with_best_weights(config: RunConfig) -> RunConfig:
     rows = rank(config)
     if not rows:
         raise MissingPackage(f"no pretrained weights at hand; {HINT}")
-    return filled_in(
-        dataclasses.replace(config, model=dataclasses.replace(config.model, weights=None)), rows[0].options
-    )
+    return filled_in(config.changed(model={"weights": None}), rows[0].options)
 
 
 def table(rows: list[Ranked]) -> list[str]:
@@ -112,8 +110,7 @@ def probes(config: RunConfig, models: Iterable[ModelConfig], *, labels: int = 1)
             job = _prepared(_probe(config, model), previous)
             if job.data.dataset_sizes["train"] > MOST_IMAGES:
                 most = max(labels, -(-MOST_IMAGES // len(job.data.class_names)))
-                data = dataclasses.replace(config.data, labels_per_class=most, fraction=None)
-                config = dataclasses.replace(config, data=data)
+                config = config.changed(data={"labels_per_class": most, "fraction": None})
                 job = _prepared(_probe(config, model), previous)
         except (WeightsError, MissingPackage, FileNotFoundError) as error:
             console.say(f"{name_of(model)}: left out; {error}", label="weights")
@@ -133,10 +130,9 @@ def _prepared(config: RunConfig, previous: Job | None) -> Job:
 
 
 def _probe(config: RunConfig, model: ModelConfig) -> RunConfig:
-    model = dataclasses.replace(model, trainable="head")
-    data = dataclasses.replace(config.data, augment="none")
-    train = dataclasses.replace(config.train, cache_features="on", mixup=0.0, cutmix=0.0)
-    return dataclasses.replace(config, model=model, data=data, train=train)
+    train = {"cache_features": "on", "mixup": 0.0, "cutmix": 0.0}
+    of_model = vars(model) | {"trainable": "head"}
+    return config.changed(model=of_model, data={"augment": "none"}, train=train)
 
 
 def name_of(model: ModelConfig) -> str:
