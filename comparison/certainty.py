@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,18 +36,12 @@ ASSUMED = Spread(images=0.05, runs=0.05, seeds=0.01**2)
 class Decision:
     """What is known after a look at the first seeds of two arms."""
 
-    verdict: Literal["better", "same", "undecided"]
+    verdict: str
+    """better, same or undecided."""
     estimate: Estimate
-    half: float
-    """Of an interval that holds at every look."""
-
-    @property
-    def low(self) -> float:
-        return self.estimate.centre - self.half
-
-    @property
-    def high(self) -> float:
-        return self.estimate.centre + self.half
+    low: float
+    high: float
+    """The ends of an interval that holds at every look."""
 
 
 @lru_cache
@@ -98,21 +92,22 @@ def look(differences: NDArray[np.int8], certainty: Certainty, *, pairs: int = 1)
     to_differ, to_equal = (
         levels(certainty.max_seeds, alpha / pairs, still)[found.seeds] for alpha in (LEVEL, 2 * LEVEL)
     )
-    half = found.half_width(to_differ)
+    half, verdict = found.half_width(to_differ), "undecided"
     if abs(found.centre) > half and sign_flip(differences) <= to_differ:
-        return Decision("better", found, half)
-    narrow = found.half_width(to_equal)
-    return Decision("same" if abs(found.centre) + narrow < certainty.margin else "undecided", found, half)
+        verdict = "better"
+    elif abs(found.centre) + found.half_width(to_equal) < certainty.margin:
+        verdict = "same"
+    return Decision(verdict, found, found.centre - half, found.centre + half)
 
 
 def decide(first: Bools, second: Bools, certainty: Certainty, *, pairs: int = 1) -> Decision:
     """The second of two arms (K, N) beside the first: look after each seed, up to the one that makes it certain."""
     differences = minus(second, first)
     seeds = range(FIRST_LOOK, min(len(differences), certainty.max_seeds) + 1)
-    looks = (look(differences[:number], certainty, pairs=pairs) for number in seeds)
-    decision = next(looks)
-    while decision.verdict == "undecided" and (following := next(looks, None)):
-        decision = following
+    for number in seeds:
+        decision = look(differences[:number], certainty, pairs=pairs)
+        if decision.verdict != "undecided":
+            break
     return decision
 
 
@@ -169,5 +164,5 @@ def power_line(images: int, seeds: int, spread: Spread = ASSUMED, *, scored: str
 
 def unsure(arms: Sequence[Bools], certainty: Certainty) -> bool:
     """Whether some pair of arms, each (K, N), is undecided."""
-    couples = [(first, second) for place, first in enumerate(arms) for second in arms[place + 1 :]]
+    couples = list(combinations(arms, 2))
     return any(decide(*couple, certainty, pairs=len(couples)).verdict == "undecided" for couple in couples)

@@ -55,28 +55,21 @@ def draw(results: Sequence[ConditionResult]) -> list[Picture]:
 
 
 def _differences(results: Sequence[ConditionResult]) -> Picture:
-    rows = [(result, row, row.against_first) for result in results for row in result.arms]
-    shown = [(result, row, pair.interval) for result, row, pair in rows if pair]
-    first, arms = results[0].condition.names[0], results[0].condition.names
-    figure = figures.differences(
-        [f"{row.arm.name}\n{result.condition.title}" for result, row, _ in shown],
-        100 * np.array([interval for _, _, interval in shown]),
-        [arms.index(row.arm.name) for _, row, _ in shown],
-        beside=first,
-    )
+    first, *others = results[0].condition.names
+    names = [f"{other}\n{result.condition.title}" for result in results for other in others]
+    intervals = [row.against_first.interval for result in results for row in result.arms if row.against_first]
+    places = [*range(1, 1 + len(others))] * len(results)
+    figure = figures.differences(names, 100 * np.array(intervals), places, beside=first)
     caption = "Mean over the seeds and its 95 % interval, which covers images and seeds; right of zero is better."
     return Picture("differences", None, caption, png(figure))
 
 
 def _accuracy_by_labels(results: Sequence[ConditionResult]) -> Picture:
     conditions = [result.condition for result in results]
-    figure = figures.accuracy_by_labels(
-        conditions[0].names,
-        [condition.labels for condition in conditions],
-        [[100 * arm.accuracies for arm in condition.arms] for condition in conditions],
-        100
-        * np.array([[(row.scores.wilson_low, row.scores.wilson_high) for row in result.arms] for result in results]),
-    )
+    accuracies = [[100 * arm.accuracies for arm in condition.arms] for condition in conditions]
+    ends = [[[row.scores[f"wilson_{end}"] for end in ("low", "high")] for row in result.arms] for result in results]
+    labels = [condition.labels for condition in conditions]
+    figure = figures.accuracy_by_labels(conditions[0].names, labels, accuracies, 100 * np.array(ends))
     caption = "Points are seeds, lines their mean, bars the Wilson 95 % interval from the lowest to the highest run."
     return Picture("accuracy_by_labels", None, caption, png(figure))
 
@@ -91,10 +84,9 @@ def _of_condition(result: ConditionResult, named: Condition | None) -> Iterator[
         added = f", {len(arms[0].runs)} seeds added up" if len(arms[0].runs) > 1 else ""
         figure = figures.confusion_matrices(names, list(map(confusion, arms)), class_names)
         yield Picture("confusion", named, f"Counts of scored images{added}. Rows are the true classes.", png(figure))
-    bins = [
-        np.sum([calibration_bins(run.probabilities, run.labels).numpy() for run in arm.runs], axis=0) for arm in arms
-    ]
-    figure = figures.reliability(names, bins, [row.scores.ece for row in result.arms])
+    of_runs = [[calibration_bins(run.probabilities, run.labels).numpy() for run in arm.runs] for arm in arms]
+    bins, errors = [np.sum(of_arm, axis=0) for of_arm in of_runs], [row.scores["ece"] for row in result.arms]
+    figure = figures.reliability(names, bins, errors)
     caption = "On the diagonal confidence is honest; below it the arm is too sure. ECE is the mean gap."
     yield Picture("reliability", named, caption, png(figure))
 

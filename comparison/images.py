@@ -22,9 +22,8 @@ THUMBNAIL = 160  # pixels; the longer side
 
 @dataclass(frozen=True)
 class Example:
-    """One image on which arms disagree: its row among the scored ones, and the usual predictions with their votes."""
+    """One image on which arms disagree, and the usual predictions with their votes."""
 
-    row: int
     path: str
     label: str
     first: tuple[str, int]
@@ -46,21 +45,21 @@ class Disagreement:
 def disagreement(result: ConditionResult) -> Disagreement:
     """The images that only the first arm, or only the most accurate of the others, gets right."""
     first = result.condition.arms[0]
-    second = max(result.arms[1:], key=lambda row: row.scores.accuracy).arm
+    second = max(result.arms[1:], key=lambda row: row.scores["accuracy"]).arm
     only_first, only_second = only_one_right(first, second)
-    rows = [*only_first, *only_second]
-    run, problem = first.runs[0], ""
-    thumbnails: list[str | None] = [None] * len(rows)
+    run, rows, problem = first.runs[0], [*only_first, *only_second], ""
+    pictures: dict[int, Image.Image] = {}
     try:
-        thumbnails = [thumbnail(image, THUMBNAIL) for image in open_images(run, rows)] if rows else []
+        pictures = dict(zip(rows, open_images(run, rows), strict=True)) if rows else {}
     except (DataError, OSError, ValueError) as error:
         problem = f"The images are not shown: {error}"
-    examples = []
-    for row, picture in zip(rows, thumbnails, strict=True):
+
+    def example(row: int) -> Example:
         predictions = usual_prediction(first, row), usual_prediction(second, row)
-        examples.append(Example(row, run.paths[row], run.class_names[run.labels[row]], *predictions, picture))
-    count = len(only_first)
-    return Disagreement(first, second, examples[:count], examples[count:], problem)
+        picture = thumbnail(pictures[row], THUMBNAIL) if pictures else None
+        return Example(run.paths[row], run.class_names[run.labels[row]], *predictions, picture)
+
+    return Disagreement(first, second, [*map(example, only_first)], [*map(example, only_second)], problem)
 
 
 def only_one_right(first: Arm, second: Arm) -> tuple[list[int], list[int]]:
@@ -69,21 +68,20 @@ def only_one_right(first: Arm, second: Arm) -> tuple[list[int], list[int]]:
     Of equally clear ones the classes take turns, each beginning where the winner is surer of the true class.
     """
     right, other = first.correct.mean(axis=0), second.correct.mean(axis=0)  # (N,)
-    sure = _true_class_probability(first) - _true_class_probability(second)
-    ours, theirs = (right > 0.5) & (other < 0.5), (right < 0.5) & (other > 0.5)
-    gap, labels = right - other, first.runs[0].labels
+    sure, labels = _true_class_probability(first) - _true_class_probability(second), first.runs[0].labels
+    ours, theirs = _clearest(right - other, sure, labels), _clearest(other - right, -sure, labels)
     return (
-        [row for row in _clearest(gap, sure, labels) if ours[row]][:EXAMPLES],
-        [row for row in _clearest(-gap, -sure, labels) if theirs[row]][:EXAMPLES],
+        ours[(right[ours] > 0.5) & (other[ours] < 0.5)][:EXAMPLES].tolist(),
+        theirs[(right[theirs] < 0.5) & (other[theirs] > 0.5)][:EXAMPLES].tolist(),
     )
 
 
-def _clearest(gap: np.ndarray, sure: np.ndarray, labels: np.ndarray) -> list[int]:
+def _clearest(gap: np.ndarray, sure: np.ndarray, labels: np.ndarray) -> np.ndarray:
     order = np.lexsort((-sure, labels, -gap))
     gap, sure, place = gap[order], sure[order], np.arange(len(order))
     begins = np.append(True, (np.diff(gap) != 0) | (np.diff(labels[order]) != 0))  # of one gap and label
     turn = place - np.maximum.accumulate(np.where(begins, place, 0))
-    return order[np.lexsort((-sure, turn, -gap))].tolist()
+    return order[np.lexsort((-sure, turn, -gap))]
 
 
 def _true_class_probability(arm: Arm) -> np.ndarray:

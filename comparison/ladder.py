@@ -22,15 +22,15 @@ def rungs(model: str) -> tuple[str, ...]:
 def sentence(result: ConditionResult) -> str:
     """Which rung pays at this number of labels; where none is surely better than the first, the quickest that is not
     surely worse."""
-    first, best = result.arms[0], max(result.arms, key=lambda row: row.scores.accuracy)
+    first, best = result.arms[0], max(result.arms, key=lambda row: row.scores["accuracy"])
     pair = best.against_first
     if pair is not None and pair.mark == "better":
         low, mean, high = (100 * value for value in pair.interval)
         text = f"{best.arm.name} pays: {mean:+.1f} points ({low:+.1f} to {high:+.1f}) over {first.arm.name}"
     else:
         like_it = [row for row in result.arms if row.against_first is None or row.against_first.mark != "worse"]
-        least = min(like_it, key=lambda row: row.costs.seconds)
+        least = min(like_it, key=lambda row: row.costs["seconds"])
         text = f"no rung is surely better than {first.arm.name}"
         if least is not first:
-            text += f"; not surely worse, and quicker: {least.arm.name} ({duration(least.costs.seconds)} a run)"
+            text += f"; not surely worse, and quicker: {least.arm.name} ({duration(least.costs['seconds'])} a run)"
     return f"ladder, {result.condition.title}: {text}"

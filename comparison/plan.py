@@ -76,7 +76,8 @@ class Plan:
         )
         self.folder, self.continued = find_folder(request)
         self.arms = measure_arms(request.arms)
-        self.train_images = [self._training_images(labels) for labels in request.labels]
+        subsets = [subset_training(samples, with_labels(request.base.data, labels)) for labels in request.labels]
+        self.train_images = [len(subset.indices("train")) for subset in subsets]
         # A comparison goes on as it was begun: `--minutes` and another machine would find something else.
         settled = (read_if_whole(self.folder / "compare.json") or {}) if self.continued else {}
         self.epochs = settled.get("epochs") or [*map(self._shared_epochs, range(len(request.labels)))]
@@ -120,10 +121,6 @@ class Plan:
     def all_work(self) -> float:
         conditions = range(len(self.request.labels))
         return sum(self.work(arm, i) * self.runs_of(arm) for i in conditions for arm in self.arms)
-
-    def _training_images(self, labels: int | None) -> int:
-        data = with_labels(self.request.base.data, labels)
-        return len(subset_training(self.split.samples, data).indices("train"))
 
     def _sharing(self, jobs: int | None, settled: dict[str, Any]) -> Sharing:
         threads = self.request.base.train.threads
@@ -174,17 +171,11 @@ class Plan:
         if len(self.rates(arm)) > 1 and seed == self.seeds[0]:
             name, output = f"{name}_lr{lr:g}", tuning(output)
         pictures = config.output.tb if seed == self.seeds[0] else "scalars"  # those of every seed say the same
+        budget = {"epochs": self.epochs[condition], "threads": self.sharing.threads}
         return replace(
             config,
             data=replace(with_labels(config.data, labels), split=self.split_file),
-            train=replace(
-                config.train,
-                seed=seed,
-                lr=lr,
-                epochs=self.epochs[condition],
-                select=self.select,
-                threads=self.sharing.threads,
-            ),
+            train=replace(config.train, seed=seed, lr=lr, select=self.select, **budget),
             output=replace(output, run_name=name, tb=pictures),
         )
 

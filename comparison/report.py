@@ -60,7 +60,7 @@ def write_report(comparison: Comparison, results: Sequence[ConditionResult], fol
 def write_inside(result: ConditionResult, path: Path) -> bool:
     """Of arms whose runs kept their weights on the way, as those of small ViTs do: the first seed of each, on four
     pictures. False where there are none, their images are gone, or a file is damaged: the report does without."""
-    arms = [row.arm for row in sorted(result.arms, key=lambda row: row.scores.accuracy, reverse=True)]
+    arms = [row.arm for row in sorted(result.arms, key=lambda row: row.scores["accuracy"], reverse=True)]
     leading = [arm for arm in arms if (arm.runs[0].run_dir / "moments").is_dir()][:2]
     if not leading:
         return False

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,52 +35,14 @@ from vit.summary import summarise
 
 
 @dataclass(frozen=True)
-class Scores:
-    """How good an arm is, over its runs: shares as fractions. The fields are columns of table.csv."""
-
-    images: int
-    seeds: int
-    accuracy: float
-    accuracy_sd: float | None
-    """Over seeds; None of one."""
-    wilson_low: float
-    """Of each run's Wilson interval the lowest end."""
-    wilson_high: float
-    macro_f1: float
-    ece: float
-    worst_class: str
-    worst_recall: float
-    """Mean over the seeds."""
-    worst_low: float
-    """Of Wilson's interval on the class's images, for one run of that recall."""
-    worst_high: float
-    rising: float | None
-    """By how much validation accuracy still rose at the end; None: no longer."""
-
-
-@dataclass(frozen=True)
-class Costs:
-    """What an arm takes: medians over its runs. The fields are columns of table.csv."""
-
-    parameters: int
-    trainable: int
-    gflops_per_image: float | None
-    images_seen: int
-    seconds: float
-    memory_mb: float | None
-    lr: float
-    best_epoch: str
-
-
-@dataclass(frozen=True)
 class Pair:
     """Two arms under one condition, the later minus the earlier."""
 
     difference: PairedDifference
     adjusted_p: float | None
     """Holm's, where there are more than two arms."""
-    mcnemar: tuple[float, ...]
-    """Exact p of every seed's two runs."""
+    significant_seeds: int
+    """At how many seeds McNemar's exact test tells the two runs apart."""
     sentence: str
     decision: Decision | None = None
     """Where the verdict is to be certain."""
@@ -90,10 +53,6 @@ class Pair:
         if self.decision is not None and self.decision.estimate.seeds == self.difference.seeds:
             return self.decision.low, self.difference.mean, self.decision.high
         return self.difference.low, self.difference.mean, self.difference.high
-
-    @property
-    def significant_seeds(self) -> int:
-        return sum(p <= LEVEL for p in self.mcnemar)
 
     @property
     def mark(self) -> str:
@@ -110,8 +69,9 @@ class Pair:
 @dataclass(frozen=True)
 class ArmResult:
     arm: Arm
-    scores: Scores
-    costs: Costs
+    scores: dict[str, Any]
+    """How good it is, and below what it takes: by the columns of table.csv."""
+    costs: dict[str, Any]
     against_first: Pair | None
     """None of the first arm itself."""
 
@@ -162,7 +122,7 @@ def judge(
             unequal = f"{second.name} saw {seen[0]:,} training images, {first.name} {seen[1]:,}"
             sentence = f"{sentence.removesuffix('.')}; but {unequal}."
         sentence += still_rising((first, second))
-        of_seeds = tuple(map(sign_flip, minus(second.correct, first.correct)[:, None]))
+        of_seeds = sum(sign_flip(row) <= LEVEL for row in minus(second.correct, first.correct)[:, None])
         pairs.append(Pair(difference, p, of_seeds, sentence, decision))
     return tuple(pairs)
 
@@ -177,7 +137,8 @@ def still_rising(arms: Sequence[Arm]) -> str:
     return f" Still rising in the last fifth of the learning: {names}; --images-seen {more} would tell."
 
 
-def score(arm: Arm) -> Scores:
+def score(arm: Arm) -> dict[str, Any]:
+    """How good an arm is, over its runs, as columns of table.csv: shares as fractions."""
     runs, accuracies = arm.runs, arm.accuracies
     lows, highs = zip(*(wilson(int(run.correct.sum()), len(run.labels)) for run in runs), strict=True)
     errors = [expected_calibration_error(calibration_bins(run.probabilities, run.labels)) for run in runs]
@@ -186,21 +147,21 @@ def score(arm: Arm) -> Scores:
     recalls = np.divide(confusion.diagonal(), sizes, out=np.full(len(sizes), np.inf), where=sizes > 0)
     worst = int(recalls.argmin())
     worst_low, worst_high = wilson(round(confusion[worst, worst]), int(sizes[worst]))
-    return Scores(
-        images=len(runs[0].labels),
-        seeds=len(runs),
-        accuracy=float(accuracies.mean()),
-        accuracy_sd=float(accuracies.std(ddof=1)) if len(runs) > 1 else None,
-        wilson_low=min(lows),
-        wilson_high=max(highs),
-        macro_f1=float(np.mean([macro_f1(torch.from_numpy(run.confusion)) for run in runs])),
-        ece=float(np.mean(errors)),
-        worst_class=runs[0].class_names[worst],
-        worst_recall=float(recalls[worst]),
-        worst_low=worst_low,
-        worst_high=worst_high,
-        rising=rise([run.history for run in runs]),
-    )
+    return {
+        "images": len(runs[0].labels),
+        "seeds": len(runs),
+        "accuracy": float(accuracies.mean()),
+        "accuracy_sd": float(accuracies.std(ddof=1)) if len(runs) > 1 else None,
+        "wilson_low": min(lows),  # of each run's interval the lowest end
+        "wilson_high": max(highs),
+        "macro_f1": float(np.mean([macro_f1(torch.from_numpy(run.confusion)) for run in runs])),
+        "ece": float(np.mean(errors)),
+        "worst_class": runs[0].class_names[worst],
+        "worst_recall": float(recalls[worst]),
+        "worst_low": worst_low,  # of the interval on the class's images, for one run of that recall
+        "worst_high": worst_high,
+        "rising": rise([run.history for run in runs]),
+    }
 
 
 def images_seen(arm: Arm) -> int:
@@ -208,29 +169,28 @@ def images_seen(arm: Arm) -> int:
     return int(np.median([run.summary["images_seen"] for run in arm.runs]))
 
 
-def costs(arm: Arm) -> Costs:
+def costs(arm: Arm) -> dict[str, Any]:
+    """What an arm takes, as columns of table.csv: medians over its runs."""
     summaries, first = [run.summary for run in arm.runs], arm.runs[0]
     memory = [value for run in arm.runs if (value := run.history[-1].get("memory_mb")) is not None]
     epochs = sorted(summary["best"]["epoch"] for summary in summaries)
-    return Costs(
-        parameters=first.summary["parameters"],
-        trainable=first.summary["trainable"],
-        gflops_per_image=gflops(first),
-        images_seen=images_seen(arm),
-        seconds=float(np.median([summary["seconds"] for summary in summaries])),
-        memory_mb=float(np.median(memory)) if memory else None,
-        lr=first.config["train"]["lr"],
-        best_epoch=f"{epochs[0]}" if epochs[0] == epochs[-1] else f"{epochs[0]}-{epochs[-1]}",
-    )
+    return {
+        "parameters": first.summary["parameters"],
+        "trainable": first.summary["trainable"],
+        "gflops_per_image": gflops(first),
+        "images_seen": images_seen(arm),
+        "seconds": float(np.median([summary["seconds"] for summary in summaries])),
+        "memory_mb": float(np.median(memory)) if memory else None,
+        "lr": first.config["train"]["lr"],
+        "best_epoch": f"{epochs[0]}" if epochs[0] == epochs[-1] else f"{epochs[0]}-{epochs[-1]}",
+    }
 
 
 def gflops(run: Run) -> float | None:
     """Of one image's forward pass: 2 per multiply-add (see vit/summary.py). None for a model of another version."""
+    bare = {"weights": "none", "weights_source": None, "trainable": "all"}
     try:
-        config = from_dict(
-            ModelConfig, run.config["model"] | {"weights": "none", "weights_source": None, "trainable": "all"}
-        )
-        return _flops(config, len(run.class_names)) / 1e9
+        return _flops(from_dict(ModelConfig, run.config["model"] | bare), len(run.class_names)) / 1e9
     except (ValueError, ImportError, OSError):
         return None
 

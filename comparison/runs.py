@@ -150,8 +150,7 @@ def read_run(run_dir: Path, *, split: str | None = None) -> Run:
     run_dir = find_run(str(run_dir))
     config = read_run_config(run_dir)
     summary, meta = read_json(run_dir / "summary.json"), read_json(run_dir / "meta.json")
-    status = summary.get("status")
-    if status != "finished":
+    if (status := summary.get("status")) != "finished":
         raise DataError(f"{run_dir} is {status}, not finished; finish it with: python main.py resume {run_dir}")
     best = read_json(run_dir / "summary.json", **SUMMARY)["best"]
     if not isinstance(best.get("epoch"), int):
@@ -160,21 +159,8 @@ def read_run(run_dir: Path, *, split: str | None = None) -> Run:
         raise DataError(f"{run_dir} has no metrics.csv: the run is not finished, or not whole")
     scored, predictions = _predictions_file(run_dir, split)
     names = tuple(read_file(best_of(run_dir))["class_names"])  # in the order of the model's outputs
-    paths, labels, predicted, probabilities = read_predictions(predictions, names)
-    return Run(
-        run_dir=run_dir,
-        seed=config.train.seed,
-        config=to_dict(config),
-        summary=summary,
-        meta=meta,
-        history=read_history(run_dir),
-        scored=scored,
-        paths=paths,
-        labels=labels,
-        predicted=predicted,
-        probabilities=probabilities,
-        class_names=names,
-    )
+    history, images = read_history(run_dir), read_predictions(predictions, names)
+    return Run(run_dir, config.train.seed, to_dict(config), summary, meta, history, scored, *images, names)
 
 
 def require_same_data(runs: Sequence[Run], *, splits: Sequence[str] = SPLITS) -> None:

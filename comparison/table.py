@@ -34,9 +34,9 @@ def rows(comparison: Comparison, results: Results) -> list[dict[str, Any]]:
             "labels_per_class": result.condition.labels_per_class,
             "arm": row.arm.name,
             "scored": comparison.scored_images,
-            **vars(row.scores),
+            **row.scores,
             **_difference(row.against_first),
-            **vars(row.costs),
+            **row.costs,
             "runs": " ".join(str(run.run_dir) for run in row.arm.runs),
         }
         for result in results
@@ -74,8 +74,8 @@ def table_of(results: Results, columns: Columns) -> Table:
 
 
 def _accuracy(row: ArmResult) -> str:
-    spread = "" if row.scores.accuracy_sd is None else f" ± {row.scores.accuracy_sd * 100:.1f}"
-    return f"{row.scores.accuracy * 100:.1f}{spread} (n={row.scores.seeds})"
+    spread = "" if row.scores["accuracy_sd"] is None else f" ± {row.scores['accuracy_sd'] * 100:.1f}"
+    return f"{row.scores['accuracy'] * 100:.1f}{spread} (n={row.scores['seeds']})"
 
 
 def _points(row: ArmResult) -> str:
@@ -92,19 +92,19 @@ def _optional(value: float | None, form: str) -> str:
 RESULTS: Columns = {
     "arm": lambda row: row.arm.name,
     "accuracy %": _accuracy,
-    "Wilson 95 %": lambda row: f"{row.scores.wilson_low * 100:.1f} to {row.scores.wilson_high * 100:.1f}",
-    "macro F1": lambda row: f"{row.scores.macro_f1:.3f}",
-    "ECE": lambda row: f"{row.scores.ece:.3f}",
+    "Wilson 95 %": lambda row: f"{row.scores['wilson_low'] * 100:.1f} to {row.scores['wilson_high'] * 100:.1f}",
+    "macro F1": lambda row: f"{row.scores['macro_f1']:.3f}",
+    "ECE": lambda row: f"{row.scores['ece']:.3f}",
     "vs first, points": _points,
-    "McNemar": lambda row: f"{pair.significant_seeds} of {row.scores.seeds}" if (pair := row.against_first) else "-",
+    "McNemar": lambda row: f"{pair.significant_seeds} of {row.scores['seeds']}" if (pair := row.against_first) else "-",
     "": lambda row: MARKS[row.against_first.mark] if row.against_first else "",
 }
 """How good the arms are."""
 
 
 def _worst(row: ArmResult) -> str:
-    interval = f"{row.scores.worst_low * 100:.0f} to {row.scores.worst_high * 100:.0f}"
-    return f"{row.scores.worst_class}: {row.scores.worst_recall * 100:.1f} ({interval})"
+    interval = f"{row.scores['worst_low'] * 100:.0f} to {row.scores['worst_high'] * 100:.0f}"
+    return f"{row.scores['worst_class']}: {row.scores['worst_recall'] * 100:.1f} ({interval})"
 
 
 WITH_WORST_CLASS: Columns = {"arm": RESULTS["arm"], "accuracy %": _accuracy, "worst class %": _worst, **RESULTS}
@@ -112,14 +112,14 @@ WITH_WORST_CLASS: Columns = {"arm": RESULTS["arm"], "accuracy %": _accuracy, "wo
 
 COSTS: Columns = {
     "arm": lambda row: row.arm.name,
-    "parameters": lambda row: f"{row.costs.parameters:,}",
-    "trainable": lambda row: f"{row.costs.trainable:,}",
-    "GFLOPs": lambda row: _optional(row.costs.gflops_per_image, ".3g"),
-    "images seen": lambda row: f"{row.costs.images_seen:,}{' ^' * (row.scores.rising is not None)}",
-    "time": lambda row: duration(row.costs.seconds),
-    "memory MB": lambda row: _optional(row.costs.memory_mb, ",.0f"),
-    "lr": lambda row: f"{row.costs.lr:.3g}",
-    "best epoch": lambda row: row.costs.best_epoch,
+    "parameters": lambda row: f"{row.costs['parameters']:,}",
+    "trainable": lambda row: f"{row.costs['trainable']:,}",
+    "GFLOPs": lambda row: _optional(row.costs["gflops_per_image"], ".3g"),
+    "images seen": lambda row: f"{row.costs['images_seen']:,}{' ^' * (row.scores['rising'] is not None)}",
+    "time": lambda row: duration(row.costs["seconds"]),
+    "memory MB": lambda row: _optional(row.costs["memory_mb"], ",.0f"),
+    "lr": lambda row: f"{row.costs['lr']:.3g}",
+    "best epoch": lambda row: row.costs["best_epoch"],
 }
 """What the arms cost. Seconds and memory are medians over seeds."""
 
@@ -133,7 +133,7 @@ def notes(comparison: Comparison, results: Results, *, marks: str = f"; {MARKS_E
         "accuracy: mean ± standard deviation over n seeds; Wilson: one run's interval, lowest to highest of the runs",
         f"McNemar: seeds at which the exact test of the two runs gives p <= 0.05{marks}",
     ]
-    if any(row.scores.rising is not None for result in results for row in result.arms):
+    if any(row.scores["rising"] is not None for result in results for row in result.arms):
         lines.append(f"^ its validation accuracy still rose: {RULE}")
     for result in results:
         first, second = (arm.correct for arm in result.condition.arms[:2])
