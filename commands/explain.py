@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from commands import arguments
-from commands.arguments import RunName, WeightsOptions
+from commands.arguments import UsageError, WeightsOptions
 from datasets.config import Name
 from datasets.text import counted, printable
 from trainers.config import Device
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(WeightsOptions):
     """Show what a Vision Transformer looked at. Per image: rollout and class relevance over the picture, and the
     attention of every layer and head; for all images: how far each head looks.
 
@@ -33,8 +33,6 @@ class Options:
     stand side by side; without images it shows a few of the run's own validation images.
     """
 
-    run: RunName
-    """A run directory, `latest`, a .safetensors export, a weights file (with --model), or hf:ID_OR_FOLDER."""
     images: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE")]
     """Files, folders or globs; with --page perhaps a second RUN before them, and none at all for validation images."""
     page: bool = False
@@ -50,7 +48,6 @@ class Options:
     output: Path | None = None
     """Folder for the pictures. Default: explain/ in the run directory."""
     device: Device = "auto"
-    opening: WeightsOptions = field(default_factory=WeightsOptions)
 
     def __post_init__(self) -> None:
         if self.page and (self.target, self.layer) != (None, None):
@@ -65,17 +62,18 @@ class Options:
 def main(options: Options) -> int:
     """0, or 3 when a file could not be read."""
     if options.run.endswith((".onnx", ".pt2")):
-        raise arguments.UsageError(
+        raise UsageError(
             f"{options.run} holds no attention weights to show; explain the run, or its .safetensors export"
         )
-    if options.page:
-        return _write_page(options)
-    return _draw_all(options)
+    try:
+        return _write_page(options) if options.page else _draw_all(options)
+    except ValueError as error:  # a model without attention, no such layer or class
+        if hasattr(error, "exit_code"):
+            raise
+        raise UsageError(str(error)) from None
 
 
 def _write_page(options: Options) -> int:
-    from itertools import islice
-
     from datasets.files import write_text
     from inference import page
     from inference.images import find_images
@@ -83,18 +81,15 @@ def _write_page(options: Options) -> int:
     second, images = options.images[:1], options.images[1:]
     if not (second and Path(second[0], "config.json").is_file()):
         second, images = (), options.images
-    classifiers = [options.opening.open(name, device=options.device) for name in (options.run, *second)]
+    classifiers = [options.open(name, device=options.device) for name in (options.run, *second)]
     if images:
         pictures = [*islice(page.named_pictures(find_images(images)), options.limit or page.SHOWN)]
     elif classifiers[0].run_dir is None:
-        raise arguments.UsageError(f"{options.run} is no run with validation images of its own: name some images")
+        raise UsageError(f"{options.run} is no run with validation images of its own: name some images")
     else:
         pictures = page.validation_pictures(classifiers[0])[: options.limit]
+    html = page.page_of(classifiers, pictures)
     path = (options.output or classifiers[0].folder / "explain") / "page.html"
-    try:
-        html = page.page_of(classifiers, pictures)
-    except ValueError as error:  # a model without attention
-        raise arguments.UsageError(str(error)) from None
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, html)
     print(f"{path}: {len(html) / 1e6:.1f} MB; open it in a browser, no network needed")
@@ -102,8 +97,6 @@ def _write_page(options: Options) -> int:
 
 
 def _draw_all(options: Options) -> int:
-    from itertools import islice
-
     import torch
 
     from figures.attention import distance_figure
@@ -111,32 +104,27 @@ def _draw_all(options: Options) -> int:
     from inference.explain import explain
     from inference.images import Unreadable, find_images
 
-    classifier = options.opening.open(options.run, device=options.device)
-    folder = options.output or classifier.folder / "explain"
-    explanations: list[Explanation] = []
-    unreadable = 0
+    classifier = options.open(device=options.device)
+    folder, distances, code = options.output or classifier.folder / "explain", [], 0
     for number, file in enumerate(islice(find_images(options.images), options.limit or 20)):
-        try:
-            explanation = explain(classifier, file, target=options.target)
-            if isinstance(explanation, Unreadable):
-                print(f"error: {printable(explanation.error)}", file=sys.stderr)
-                unreadable += 1
-                continue
-            explanations.append(explanation)
-            _draw(explanation, folder, number, options)
-        except ValueError as error:  # a model without attention, no such layer or class
-            raise arguments.UsageError(str(error)) from None
-    if explanations:
-        distance = torch.stack([explanation.distance for explanation in explanations]).mean(dim=0)
-        figure = distance_figure(distance, title=counted(len(explanations), "image"))
+        explanation = explain(classifier, file, target=options.target)
+        if isinstance(explanation, Unreadable):
+            print(f"error: {printable(explanation.error)}", file=sys.stderr)
+            code = 3
+            continue
+        distances.append(explanation.distance)
+        _draw(explanation, folder, number, options)
+    if distances:
+        figure = distance_figure(torch.stack(distances).mean(dim=0), title=counted(len(distances), "image"))
         print(f"how far heads look: {save(figure, folder / 'attention_distance.png')}")
-    return 3 if unreadable else 0
+    return code
 
 
 def _draw(explanation: Explanation, folder: Path, number: int, options: Options) -> None:
     """The pictures of one image, and a line that names them."""
-    from figures.attention import heads_figure, overview_figure
+    from figures.attention import heads_figure
     from figures.results import save
+    from figures.sheets import DPI, overview_sheet
 
     image, chosen = explanation.image, []
     if options.layer is not None:
@@ -144,8 +132,8 @@ def _draw(explanation: Explanation, folder: Path, number: int, options: Options)
         chosen = [(title, explanation.layer_map(layer=options.layer, head=options.head))]
     stem = re.sub(r"[^\w.-]+", "_", Path(image.path).stem)
     name = f"{number:03d}_{stem[:80]}"
-    overview = overview_figure(image, explanation.relevance, target=explanation.target, chosen=chosen)
-    save(overview, folder / f"{name}.png")
+    overview = overview_sheet(image, explanation.relevance, target=explanation.target, chosen=chosen)
+    save(overview, folder / f"{name}.png", dpi=DPI)
     save(heads_figure(explanation.heads, asking=explanation.asking), folder / f"{name}_heads.png")
     ranked = ", ".join(f"{label} {probability:.1%}" for label, probability in image.ranked)
     print(f"{printable(image.path)}: {ranked}; {folder / name}.png, {name}_heads.png")

@@ -1,6 +1,4 @@
-"""Explanations as pictures: overlays, every head of every layer, and how far attention reaches."""
-
-from collections.abc import Sequence
+"""Attention as pictures: over an image, of every head of every layer, and how far it reaches."""
 
 import numpy as np
 import torch
@@ -8,48 +6,16 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from figures.judged import Judged
-from figures.results import BLUE, GREY, escape, shorten, show, tidy
+from figures.results import BLUE, GREY, tidy
 
 
-def overview_figure(
-    image: Judged, relevance: Tensor, *, target: str, chosen: Sequence[tuple[str, Tensor]] = ()
-) -> Figure:
-    """The picture, its rollout, its relevance to the class `target`, and `chosen` maps (title, (G, G)) side by side."""
-    assert image.pixels is not None
-    panels: list[tuple[str, Tensor | None]] = [
-        (f"{shorten(image.predicted)} {image.probability:.0%}", None),
-        ("attention rollout", image.rollout),
-        (f"what spoke for {shorten(target)}", relevance),
-        *chosen,
-    ]
-    figure = Figure(figsize=(2.7 * len(panels), 3.1), layout="constrained")
-    for axis, (title, values) in zip(figure.subplots(1, len(panels)), panels, strict=True):
-        axis.set_axis_off()
-        if values is not None and not values.any():
-            title += ": nothing"
-        axis.set_title(escape(title), fontsize=10)
-        overlay(axis, image.pixels, values)
-    return figure
-
-
-def overlay(axis, pixels: np.ndarray, values: Tensor | None) -> None:
-    """The picture, and a map (G, G) over it: the more a patch weighs, the stronger its colour."""
-    if values is None or not values.any():
-        show(axis, pixels)
-        return
-    low, high = values.min(), values.max()
-    show(axis, blended(pixels, (values - low) / (high - low).clamp(min=1e-12)))
-
-
-def blended(pixels: np.ndarray, values: Tensor) -> np.ndarray:
-    """uint8 (C, S, S) under a map (G, G) of 0 to 1 -> uint8 (3, S, S): half grey, colour by the map."""
-    side = pixels.shape[-1]
-    smooth = torch.nn.functional.interpolate(values[None, None].float(), size=(side, side), mode="bilinear")[0, 0]
-    colour = colormaps["inferno"](smooth.numpy())[..., :3].transpose(2, 0, 1) * 255
-    alpha = 0.25 + 0.5 * smooth.numpy()
-    mixed = (1 - alpha) * (0.35 * pixels.astype(np.float32).mean(axis=0) + 0.65 * pixels) + alpha * colour
-    return mixed.clip(0, 255).astype(np.uint8)
+def blended(picture: np.ndarray, values: Tensor) -> np.ndarray:
+    """uint8 (S, S, 3) under a map (G, G) of 0 to 1: half grey, and the stronger in colour the more a patch weighs."""
+    smooth = torch.nn.functional.interpolate(values[None, None].float(), size=picture.shape[:2], mode="bilinear")[0, 0]
+    colour = colormaps["inferno"](smooth.numpy())[..., :3] * 255
+    alpha = 0.25 + 0.5 * smooth.numpy()[..., None]
+    mixed = (1 - alpha) * (0.35 * picture.astype(np.float32).mean(axis=2, keepdims=True) + 0.65 * picture)
+    return (mixed + alpha * colour).clip(0, 255).astype(np.uint8)
 
 
 def heads_figure(maps: Tensor, *, asking: str) -> Figure:

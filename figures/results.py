@@ -80,14 +80,6 @@ def tidy(*axes) -> None:
         axis.grid(alpha=0.25, linewidth=0.6)
 
 
-def show(axis, pixels: np.ndarray) -> None:
-    """uint8 (C, S, S) as a picture; pixels of small images stay squares."""
-    picture = pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)
-    axis.imshow(
-        picture, cmap="gray", vmin=0, vmax=255, interpolation="nearest" if len(picture) <= 96 else "antialiased"
-    )
-
-
 def png(figure: Figure, *, dpi: int = 120) -> bytes:
     """The figure as an RGB PNG, lightly compressed: 8 % more bytes in a third of the time."""
     figure.set_dpi(dpi)
@@ -97,10 +89,10 @@ def png(figure: Figure, *, dpi: int = 120) -> bytes:
     return content.getvalue()
 
 
-def save(figure: Figure, path: Path) -> Path:
+def save(figure: Figure, path: Path, *, dpi: int = 120) -> Path:
     """Write a PNG; folders are made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, png(figure))
+    write_bytes(path, png(figure, dpi=dpi))
     return path
 
 

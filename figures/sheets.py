@@ -19,10 +19,11 @@ from torch.nn import functional as F
 from figures import results
 from figures.attention import blended
 from figures.judged import Judged
-from figures.results import RIGHT, UNKNOWN, WRONG, escape, readable
+from figures.results import RIGHT, UNKNOWN, WRONG, escape, readable, shorten
 
 DPI = 100
 TILE = 168  # about so many pixels per side: two fit into a card of TensorBoard as they are
+LARGE = 300  # the same where an image stands alone
 GAP, LINE, TITLE = 14, 15, 36  # pixels between tiles, per line of a caption, above the tiles
 LETTER = 6.4  # pixels a letter of a caption takes on average
 DIM = "#57606a"
@@ -90,6 +91,22 @@ def judged_sheet(images: Sequence[Judged], *, title: str, columns: int = 2) -> F
     return sheet(tiles, title=title, columns=columns)
 
 
+def overview_sheet(
+    image: Judged, relevance: Tensor, *, target: str, chosen: Sequence[tuple[str, Tensor]] = ()
+) -> Figure:
+    """An image, its rollout, its relevance to the class `target`, and `chosen` maps (title, (G, G)) side by side."""
+    assert image.pixels is not None
+    assert image.rollout is not None
+    picture = tile_picture(image.pixels, LARGE)
+    tiles = [Tile(picture, ((f"{shorten(image.predicted, 30)} {image.probability:.0%}", UNKNOWN),))]
+    maps = ("attention rollout", image.rollout), (f"what spoke for {shorten(target, 30)}", relevance), *chosen
+    for title, values in maps:
+        low, high = values.min(), values.max()
+        over = blended(picture, (values - low) / (high - low).clamp(min=1e-12)) if values.any() else picture
+        tiles.append(Tile(over, ((title if values.any() else f"{title}: nothing", UNKNOWN),)))
+    return sheet(tiles, title=image.path.rpartition("/")[2], columns=len(tiles))
+
+
 def batch_sheet(images: Tensor, *, mean: Sequence[float], std: Sequence[float], title: str) -> Figure:
     """Normalised images (B, C, S, S) with their normalisation undone."""
     shape = (1, -1, 1, 1)
@@ -120,7 +137,7 @@ def over_and_under(picture: np.ndarray, rollout: Tensor) -> np.ndarray:
     """
     shares = rollout * rollout.numel()  # 1: the even share
     low, high = shares.min(), shares.max()
-    over = blended(picture.transpose(2, 0, 1), (shares - low) / (high - low).clamp(min=0.5)).transpose(1, 2, 0)
+    over = blended(picture, (shares - low) / (high - low).clamp(min=0.5))
     return np.concatenate([picture, np.full((4, picture.shape[1], 3), 255, np.uint8), over])
 
 

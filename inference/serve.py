@@ -87,11 +87,10 @@ def classify(classifier: Classifier, content: bytes, *, top: int = 5) -> dict[st
         explanation = explain(classifier, file)
     except ValueError as error:  # a model without attention weights
         return {**result, "note": str(error)}
-    from figures.attention import overview_figure  # matplotlib takes a second to import
-    from figures.results import png
+    from figures.sheets import overview_sheet, png  # matplotlib takes a second to import
 
     assert not isinstance(explanation, Unreadable)
-    figure = overview_figure(explanation.image, explanation.relevance, target=explanation.target)
+    figure = overview_sheet(explanation.image, explanation.relevance, target=explanation.target)
     return {**result, "attention": data_uri(png(figure), "png")}
 
 
