@@ -136,10 +136,12 @@ class ImagesOptions:
     """As for train: the column of a table that names the classes."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class WeightsOptions:
-    """What a run's name or a file does not say."""
+    """A trained model, and what its name or file does not say."""
 
+    run: RunName
+    """A run directory, `latest`, an export (.safetensors, .onnx, .pt2), a weights file (with --model), or hf:ID."""
     model: Name = None
     """Which model a weights file from elsewhere belongs to."""
     class_names: Path | None = None
@@ -147,20 +149,24 @@ class WeightsOptions:
     output_dir: Path = Path("runs")
     """Where `latest` is looked for."""
 
-    def open(self, source: str, **options: Any) -> "Classifier":
-        """Open a run, an export or weights; `options` go to `open_classifier`."""
+    def open(self, source: str | None = None, **options: Any) -> "Classifier":
+        """Open `run`, or another such name; `options` go to `open_classifier`."""
         from inference.classifier import open_classifier
 
-        return open_classifier(source, **vars(self), **options)
+        own = {name: vars(self)[name] for name in ("model", "class_names", "output_dir")}
+        return open_classifier(source or self.run, **own, **options)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelOptions(WeightsOptions):
-    """What a run's name or a file does not say, and where the model runs."""
+    """A trained model, what its name does not say, and where it runs."""
 
     device: Device = "auto"
     trust: bool = False
     """Open a .pt2 file, which can run code that is in it."""
+
+    def open(self, source: str | None = None, **options: Any) -> "Classifier":
+        return super().open(source, device=self.device, trust=self.trust, **options)
 
 
 @dataclasses.dataclass(frozen=True)

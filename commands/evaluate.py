@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from commands import arguments
-from commands.arguments import ModelOptions, RunName
+from commands.arguments import ModelOptions
 from commands.train import score_lines
 from datasets.config import Name
 from datasets.text import aligned
@@ -24,15 +24,13 @@ VIEWS = ", by the mean over views of each"
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(ModelOptions):
     """Score a run's best weights on one of its splits, and hold them against what training logged; or with --data a
     run, an export or a weights file on any labelled images. Tables and figures are written to the run's eval/.
 
     --device is for --data; a run's own splits are scored where it trained.
     """
 
-    run: RunName
-    """A run directory, `latest`, an export (.safetensors, .onnx, .pt2), a weights file (with --model), or hf:ID."""
     split: Literal["train", "val", "test"] | None = None
     """Which split to score. Default: val of the run's own data; every image of --data."""
     data: Annotated[str | None, tyro.conf.arg(metavar="NAME|PATH")] = None
@@ -48,7 +46,6 @@ class Options:
     tta: bool = False
     """Answer for ten views of each image, in ten times the time: the image, moved to its four corners by a sixteenth of
     its side, and the mirror image of each. Not where a mirror image means something else, as of digits."""
-    opening: ModelOptions = field(default_factory=ModelOptions)
 
     def __post_init__(self) -> None:
         if self.data is None and self.split == "train":
@@ -61,7 +58,7 @@ def main(options: Options) -> int:
     from trainers.run_directory import find_run
 
     if options.data is None and is_run_name(options.run):
-        run_dir = find_run(options.run, options.opening.output_dir)
+        run_dir = find_run(options.run, options.output_dir)
         split, root = options.split or "val", options.data_root
         evaluation = evaluate_run(run_dir, split=split, data_root=root, tta=options.tta)
         heading = f"{run_dir}: best weights (epoch {evaluation.epoch}) on "
@@ -79,7 +76,7 @@ def _evaluate_elsewhere(options: Options) -> Evaluation:
 
     if options.data is None:
         raise arguments.UsageError(f"{options.run} brings no images; name labelled ones with --data")
-    classifier = options.opening.open(options.run)
+    classifier = options.open()
     if options.tta:
         classifier = with_ten_views(classifier)
     root, path, label = options.data_root or Path("data"), options.path_column, options.label_column

@@ -1,30 +1,27 @@
 """`export RUN --format safetensors|onnx|pt2`: a file that other programs run, checked against the model."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
 from commands import arguments
-from commands.arguments import RunName, WeightsOptions
+from commands.arguments import WeightsOptions
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(WeightsOptions):
     """Write a model to a file for use elsewhere: any batch size, class names and preprocessing inside. The file is
     compared with the model on real images first; one that computes something else is not left behind.
     """
 
-    run: RunName
-    """A run directory, `latest`, a weights file (with --model), or hf:ID_OR_FOLDER."""
     format: Literal["safetensors", "onnx", "pt2"] = "safetensors"
     """safetensors: weights, in torchvision's names where its class fits. onnx, pt2: the whole computation."""
     output: Path | None = None
     """File to write. Default: export/model.<format> in the run directory."""
     images: Annotated[tuple[str, ...], tyro.conf.arg(metavar="IMAGE")] = ()
     """Images or folders to compare on. Default: the run's own val images."""
-    opening: WeightsOptions = field(default_factory=WeightsOptions)
 
 
 def main(options: Options) -> int:
@@ -33,7 +30,7 @@ def main(options: Options) -> int:
     suffix = f".{options.format}"
     if options.output is not None and options.output.suffix != suffix:
         raise arguments.UsageError(f"output {options.output} must end in {suffix} for --format {options.format}")
-    classifier = options.opening.open(options.run, device="cpu")
+    classifier = options.open(device="cpu")
     path = options.output or classifier.folder / "export" / f"model{suffix}"
     parity, note = export(classifier, options.format, path, images=options.images)
     spec = classifier.spec

@@ -8,14 +8,14 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
 import tyro
 
 from commands import arguments
-from commands.arguments import ModelOptions, RunName
+from commands.arguments import ModelOptions
 from datasets.files import write_bytes
 from datasets.text import guarded, printable
 from vit.config import require_counts
@@ -28,15 +28,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(ModelOptions):
     """Classify images: files, folders, globs, or `-` for their names on standard input, line by line.
 
     Unreadable files are named on standard error and skipped; the exit code is then 3. Where a file's folder has the
     name of a class, that is taken as its true label.
     """
 
-    run: RunName
-    """A run directory, `latest`, an export (.safetensors, .onnx, .pt2), a weights file (with --model), or hf:ID."""
     paths: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE")]
     """Images."""
     top: int = 1
@@ -54,7 +52,6 @@ class Options:
     its side, and the mirror image of each. Not where a mirror image means something else, as of digits."""
     batch_size: int = 32
     """Images per forward pass."""
-    opening: ModelOptions = field(default_factory=ModelOptions)
 
     def __post_init__(self) -> None:
         if not self.paths:
@@ -70,7 +67,7 @@ def main(options: Options) -> int:
     from inference.predict import predict
     from inference.ten_views import with_ten_views
 
-    classifier = options.opening.open(options.run)
+    classifier = options.open()
     if options.tta:
         classifier = with_ten_views(classifier)
     results = predict(

@@ -1,22 +1,20 @@
 """`serve RUN`: a page on this machine to drop images on."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated
 
 import tyro
 
-from commands.arguments import ModelOptions, RunName
+from commands.arguments import ModelOptions
 from vit.config import require, require_counts, require_finite
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(ModelOptions):
     """Serve a page to try a model on: drop an image, see classes, probabilities and where it looked. Only this machine
     can reach it, unless --host says otherwise; nothing is fetched from elsewhere, kept or logged.
     """
 
-    run: RunName
-    """A run directory, `latest`, an export (.safetensors, .onnx, .pt2), a weights file (with --model), or hf:ID."""
     port: int = 7860
     """TCP port; 0 takes a free one."""
     host: Annotated[str, tyro.conf.arg(metavar="ADDRESS")] = "127.0.0.1"
@@ -25,7 +23,6 @@ class Options:
     """Largest file that is accepted."""
     top: int = 5
     """How many classes are shown."""
-    opening: ModelOptions = field(default_factory=ModelOptions)
 
     def __post_init__(self) -> None:
         require_finite(self)
@@ -37,7 +34,7 @@ class Options:
 def main(options: Options) -> int:
     from inference.serve import Server
 
-    classifier = options.opening.open(options.run)
+    classifier = options.open()
     with Server(
         classifier, host=options.host, port=options.port, max_megabytes=options.max_megabytes, top=options.top
     ) as server:
