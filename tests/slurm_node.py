@@ -16,7 +16,7 @@ ClusterName=tests
 SlurmctldHost=localhost(127.0.0.1)
 AuthType=auth/munge
 CredType=cred/munge
-AuthInfo=socket={folder}/munge.socket
+AuthInfo=socket={folder}/munge.socket,cred_expire=20
 SlurmUser=root
 SlurmdUser=root
 MpiDefault=none
@@ -40,8 +40,11 @@ ReturnToService=2
 KillWait=30
 JobRequeue=1
 SchedulerParameters=batch_sched_delay=0,sched_interval=1
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 NodeName=localhost NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=1000 State=UNKNOWN
-PartitionName=tests Nodes=localhost Default=YES MaxTime=INFINITE State=UP
+PartitionName=tests Nodes=localhost Default=YES MaxTime=INFINITE State=UP PriorityTier=1
+PartitionName=urgent Nodes=localhost MaxTime=INFINITE State=UP PriorityTier=2
 """
 
 

@@ -93,6 +93,25 @@ def test_moved_warned_and_killed_jobs_end_in_the_table_of_the_local_runs(tmp_pat
 
 @pytest.mark.slow
 @needs_slurm
+def test_jobs_that_a_more_urgent_one_drives_out_come_back_and_end_in_the_local_table(tmp_path, node):
+    more = ["--epochs", "24", "--on", "slurm"]
+    distant = start(node, tmp_path / "slurm", *more, command=FOLDS)
+    runs = [tmp_path / "slurm" / "digits" / f"cv_fold{number}" for number in (1, 2)]
+    wait_until(lambda: all(epochs_done(run) >= 2 for run in runs))
+    urgent = ["sbatch", "--wait", "--partition=urgent", "--exclusive", f"--output={tmp_path}/urgent", "--wrap=date"]
+    subprocess.run(urgent, env=node, check=True, capture_output=True, timeout=200)  # the node has no room for both
+    jobs = subprocess.run(["scontrol", "show", "job"], env=node, capture_output=True, text=True).stdout
+    assert jobs.count("Restarts=1") == 2, jobs
+    _, error = distant.communicate(timeout=400)
+    assert distant.returncode == 0, error
+    local = start(node, tmp_path / "local", *more[:2], "--jobs", "2", command=FOLDS)
+    assert local.communicate(timeout=400)[0]
+    tables = [(tmp_path / place / "digits" / "cv_folds.csv").read_text() for place in ("local", "slurm")]
+    assert tables[0] == tables[1]
+
+
+@pytest.mark.slow
+@needs_slurm
 def test_ctrl_c_leaves_the_jobs_and_the_same_command_takes_them_up(tmp_path, node):
     first = start(node, tmp_path, "--on", "slurm", "--jobs", "2")
     folder = tmp_path / "digits" / "compare"
