@@ -1,10 +1,11 @@
-"""Pictures per second from a folder, a zip and tar shards, bytes alone and decoded; and how long each takes to list.
+"""Pictures per second from a folder, a zip, tar shards and Arrow, bytes alone and decoded; and what a start costs.
 
     python -m benchmarks.shards [--images 20000] [--rounds 5]
 
-Each round reads the same pictures in the same random order from all three, warm and then cold: their pages are dropped
+Each round reads the same pictures in the same random order from all four, warm and then cold: their pages are dropped
 by posix_fadvise, while what the system knows of folders stays. `loader` is the training loader without a cache, at 32
-px and one loader process, over the first 2,000 of them. The zip is read by `zipfile`: this program unpacks it.
+px and one loader process, over the first 2,000 of them. The zip is read by `zipfile` and Arrow, as save_to_disk writes
+it, by pyarrow: this program unpacks the one and writes the other as shards at the first start, which is their `list`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import shutil
 import tempfile
 import time
 import zipfile
@@ -21,6 +23,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+import pyarrow
 from PIL import Image
 
 from benchmarks.check_speed import blend, textures
@@ -42,6 +45,26 @@ def write_folder(root: Path, count: int) -> list[Path]:
     for number, path in enumerate(paths):
         Image.fromarray(pictures[number % len(pictures)]).save(path, quality=85)
     return paths
+
+
+def write_arrow(path: Path, pictures: list[Path]) -> None:
+    """A stream of batches of 1,000 rows, as Hugging Face's `datasets` saves it."""
+    kind = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
+    schema = pyarrow.schema([("image", kind), ("label", pyarrow.string())])
+    path.parent.mkdir()
+    with pyarrow.ipc.new_stream(path, schema) as stream:
+        for start in range(0, len(pictures), 1000):
+            some = pictures[start : start + 1000]
+            images = [{"bytes": picture.read_bytes(), "path": picture.name} for picture in some]
+            labels = [picture.parent.name for picture in some]
+            stream.write_table(pyarrow.table([images, labels], schema=schema))
+
+
+def arrow_reader(path: Path) -> Callable[[int], bytes]:
+    """The bytes of a row, from the file mapped into memory."""
+    with pyarrow.memory_map(str(path)) as mapped, pyarrow.ipc.open_stream(mapped) as stream:
+        images = stream.read_all()["image"]
+    return lambda row: images[row].as_py()["bytes"]
 
 
 def drop_pages(files: Iterable[Path]) -> None:
@@ -74,38 +97,42 @@ def main() -> None:
         with zipfile.ZipFile(root / "set.zip", "w") as archive:
             for path in paths:
                 archive.write(path, str(path.relative_to(root / "folder")))
+        write_arrow(root / "arrow" / "data-00000-of-00001.arrow", paths)
         packing = seconds_of(lambda: pack(read_source(str(root / "folder"), root).usable(), root / "shards"))
         os.sync()  # pages that are not on the disk yet cannot be dropped
         result = measure(root, options.rounds) | {"pack_images_per_s": round(options.images / packing)}
-    write_result("shards", {"images": options.images, "rounds": options.rounds} | result | describe("pillow"))
+    write_result(
+        "shards", {"images": options.images, "rounds": options.rounds} | result | describe("pillow", "pyarrow")
+    )
 
 
 def measure(root: Path, rounds: int) -> dict[str, Any]:
     """Medians over the rounds."""
-    files, members = (read_source(str(root / name), root).usable() for name in ("folder", "shards"))
-    opened = zipfile.ZipFile(root / "set.zip")
-    stored = {"folder": list((root / "folder").glob("*/*")), "zip": [root / "set.zip"]}
-    stored["shards"] = list((root / "shards").glob("*.tar"))
-    readers: dict[str, Callable[[int], bytes]] = {
-        "folder": lambda row: files.file(row).read_bytes(),
-        "zip": lambda row: opened.read(files.paths[row]),
-        "shards": lambda row: members.file(row).read_bytes(),
+    sources = {"folder": root / "folder", "zip": root / "set.zip", "shards": root / "shards", "arrow": root / "arrow"}
+    files, members = (read_source(str(sources[name]), root).usable() for name in ("folder", "shards"))
+    stored = {name: sorted(source.rglob("*.*")) or [source] for name, source in sources.items()}
+    opened = zipfile.ZipFile(sources["zip"])
+    readers: dict[str, Callable[[], Callable[[int], bytes]]] = {
+        "folder": lambda: lambda row: files.file(row).read_bytes(),
+        "zip": lambda: lambda row: opened.read(files.paths[row]),
+        "shards": lambda: lambda row: members.file(row).read_bytes(),
+        "arrow": lambda: arrow_reader(stored["arrow"][0]),  # anew: pages that are mapped cannot be dropped
     }
     order = random.Random(0).sample(range(len(files)), len(files))
     seen: dict[str, list[float]] = {}
-    for _ in range(rounds):
-        for name, read in readers.items():
+    for number in range(rounds):
+        for name, reader in readers.items():
             for state in ("warm", "cold"):
                 if state == "cold":
                     drop_pages(stored[name])
-                seen.setdefault(f"{name}_{state}", []).append(
-                    seconds_of(lambda read=read: [read(row) for row in order])
-                )
-        for name in ("folder", "shards"):
+                seen.setdefault(f"{name}_{state}", []).append(seconds_of(lambda reader=reader: [*map(reader(), order)]))
+            new = root / f"{name}_{number}"  # nothing is unpacked there yet
             seen.setdefault(f"{name}_list", []).append(
-                seconds_of(lambda name=name: read_source(str(root / name), root))
+                seconds_of(lambda name=name, new=new: read_source(str(sources[name]), new))
             )
-            seen.setdefault(f"{name}_loader", []).append(seconds_of(lambda name=name: one_epoch(root / name)))
+            shutil.rmtree(new, ignore_errors=True)
+        for name in ("folder", "shards"):
+            seen.setdefault(f"{name}_loader", []).append(seconds_of(lambda name=name: one_epoch(sources[name])))
     loaded = 2000  # labels_per_class=200 of ten
     return {
         f"{name}_per_s": {
