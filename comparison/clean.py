@@ -16,9 +16,9 @@ from datasets.checking.copies import groups_of_copies
 from datasets.config import DataConfig
 from datasets.errors import DataError
 from datasets.files import write_bytes
-from datasets.images import to_array
+from datasets.images import picture_of, to_array
 from datasets.loaders import split_samples
-from datasets.suspects import DROP, KEEP, Suspect, picture_of
+from datasets.suspects import DROP, KEEP, Suspect
 from figures.judged import Judged as Pictured
 from figures.sheets import judged_sheet, png
 from inference.label_issues import COPY, OUTLIER, WRONG_LABEL, issues_found, label_issues

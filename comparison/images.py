@@ -10,8 +10,8 @@ from comparison.results import ConditionResult
 from comparison.runs import Arm, Run
 from datasets.config import DataConfig
 from datasets.errors import DataError
+from datasets.images import picture_of
 from datasets.loaders import read_samples
-from datasets.suspects import picture_of
 from figures.thumbnails import thumbnail
 from trainers.config import from_dict
 from trainers.run_directory import as_data

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -39,52 +40,38 @@ class BatchKey(NamedTuple):
     draws: np.ndarray
 
 
-class ImageSet(Protocol):
-    """What the data set behind every loader offers: its rows are the images of one split, in table order."""
+class ImageSet(ABC):
+    """The data set behind every loader: its rows are the images of one split, in table order."""
 
-    samples: Samples
-    """The table of the whole set, all splits in it."""
-    indices: np.ndarray
-    """int64 (n,): which sample of `samples` each row is."""
-    labels: np.ndarray
-    """int64 (n,): the class of each row."""
+    def __init__(self, samples: Samples, split: str) -> None:
+        self.samples, self.split = samples, split  # the table has all splits in it
+        self.indices = samples.indices(split)
+        """int64 (n,): which sample of `samples` each row is."""
+        self.labels = samples.labels[self.indices].astype(np.int64)
+        """int64 (n,): the class of each row."""
 
-    def __len__(self) -> int: ...
-
-    def __getitems__(self, key: BatchKey) -> tuple[Tensor, Tensor]:
-        """One batch: what the model or its head takes, float32 (B, ...), and labels int64 (B,)."""
+    def __len__(self) -> int:
+        return len(self.indices)
 
     def path(self, index: int) -> str:
         """The stable relative id of a row, as in split.csv."""
+        return self.samples.paths[int(self.indices[index])]
 
+    @abstractmethod
+    def __getitems__(self, key: BatchKey) -> tuple[Tensor, ...]:
+        """One batch: what the model or its head takes, float32 (B, ...), and labels int64 (B,)."""
+
+    @abstractmethod
     def original(self, index: int) -> np.ndarray:
         """The picture as decoded, before resizing and augmentation: uint8 (C, H, W)."""
 
+    @abstractmethod
     def stored(self, rows: Sequence[int]) -> list[np.ndarray]:
         """The pictures as prepared for the pipeline: uint8 (C, h, w) each."""
 
+    @abstractmethod
     def native_size(self, index: int) -> tuple[int, int]:
         """(width, height) of a picture as it comes."""
-
-
-class BatchSampler(Protocol):
-    """What the `batch_sampler` of every loader offers."""
-
-    length: int
-    """Images of one epoch, over all processes."""
-    batch_size: int
-    """Images of one batch; in training over all processes."""
-
-    @property
-    def indices(self) -> np.ndarray:
-        """int64: the rows that this process takes in the whole of the coming epoch, in their order."""
-
-    def set_position(self, epoch: int, start_batch: int = 0) -> None:
-        """Let the next pass be epoch `epoch` (from 0) from batch `start_batch` on."""
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[BatchKey]: ...
 
 
 class ImageSpecLike(Protocol):
@@ -186,11 +173,6 @@ class Samples:
 def image_set(loader: DataLoader) -> ImageSet:
     """The data set of a loader as what it is here."""
     return cast("ImageSet", loader.dataset)
-
-
-def batch_sampler(loader: DataLoader) -> BatchSampler:
-    """The batch sampler of a loader as what it is here."""
-    return cast("BatchSampler", loader.batch_sampler)
 
 
 def samples_of(bundle: DataBundle) -> Samples:

@@ -8,17 +8,17 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 from PIL import Image
-from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data import get_worker_info
 from tqdm import tqdm
 
-from datasets.bundle import BatchKey, Samples
+from datasets.bundle import BatchKey, ImageSet, Samples
 from datasets.cache import ImageCache
 from datasets.errors import DataError
-from datasets.images import from_array, image_size, read_image, to_array
+from datasets.images import image_size, picture_of, read_image, to_array
 from datasets.transforms import Pipeline
 
 
-class ImageDataset(Dataset):
+class ImageDataset(ImageSet):
     """The images of one split, prepared by `pipeline`.
 
     A loader asks for a batch at once: `__getitems__(BatchKey)` is (images float32 (B, C, S, S), labels int64 (B,)), and
@@ -28,17 +28,13 @@ class ImageDataset(Dataset):
     def __init__(
         self, samples: Samples, split: str, pipeline: Pipeline, *, seed: int = 0, cache: ImageCache | None = None
     ) -> None:
-        self.samples, self.split, self.pipeline, self.seed, self.cache = samples, split, pipeline, seed, cache
-        self.indices = samples.indices(split)
-        self.labels = samples.labels[self.indices].astype(np.int64)
+        super().__init__(samples, split)
+        self.pipeline, self.seed, self.cache = pipeline, seed, cache
         self.beside: np.ndarray | None = None
         """(n, K): numbers to learn beside the label, of each row; a batch then ends with its own."""
         self._kept = self._pixels_as_stored()
         self.in_memory = self._kept is not None
         """Whether the set needs no cache: its pixels are at hand as they are stored."""
-
-    def __len__(self) -> int:
-        return len(self.indices)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         row = range(len(self))[index]
@@ -51,9 +47,6 @@ class ImageDataset(Dataset):
         images = self.pipeline(stored, seed=self.seed, epoch=key.epoch, draws=key.draws)
         labels = torch.from_numpy(self.labels[rows])
         return (images, labels) if self.beside is None else (images, labels, torch.from_numpy(self.beside[rows]))
-
-    def path(self, index: int) -> str:
-        return self.samples.paths[int(self.indices[index])]
 
     def native_size(self, index: int) -> tuple[int, int]:
         if self.samples.pixels is not None:
@@ -89,11 +82,8 @@ class ImageDataset(Dataset):
         return picture
 
     def _picture(self, row: int) -> Image.Image:
-        index = int(self.indices[row])
-        if self.samples.pixels is not None:
-            return from_array(self.samples.pixels[index], self.pipeline.channels)
         with saying_what_helps():
-            return read_image(self.samples.file(index), channels=self.pipeline.channels)
+            return picture_of(self.samples, int(self.indices[row]), channels=self.pipeline.channels)
 
     def _pixels_as_stored(self) -> np.ndarray | None:
         """A set held in memory at the very size that is stored needs no preparation: (n, C, h, w), one copy."""

@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from PIL import Image, ImageOps
 
+from datasets.bundle import Samples
 from datasets.errors import DataError
 
 # As torchvision's ImageFolder. A .gif in a class folder is mostly a web page's leftover: it is reported, and its first
@@ -22,11 +23,6 @@ BYTES_PER_PIXEL = {"WEBP": 16, "CMYK": 12, "RGBA": 12}
 """At the worst, of a format or a mode; of any other 10: a progressive JPEG's coefficients, and its pixels."""
 MAX_ASPECT = 256  # a longer picture has a million pixels once its shorter side is that of a model's input
 STRIP = 2**20  # pixels that are converted at once
-RESAMPLING = {
-    "nearest": Image.Resampling.NEAREST,
-    "bilinear": Image.Resampling.BILINEAR,
-    "bicubic": Image.Resampling.BICUBIC,
-}
 
 
 # Odd EXIF, palettes, sizes: what matters is raised. Once for all, as changing filters is not safe with threads.
@@ -109,7 +105,7 @@ def fit(
     if short != shorter_side:
         other = int(shorter_side * long / short)
         size = (shorter_side, other) if width <= height else (other, shorter_side)
-        image = image.resize(size, RESAMPLING[interpolation])
+        image = image.resize(size, Image.Resampling[interpolation.upper()])
     if crop is not None and image.size != (crop, crop):
         left, top = round((image.width - crop) / 2), round((image.height - crop) / 2)
         image = image.crop((left, top, left + crop, top + crop))
@@ -126,6 +122,13 @@ def from_array(pixels: np.ndarray, channels: int) -> Image.Image:
     """The PIL image of one uint8 (H, W, C) picture held in memory."""
     image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
     return to_mode(image, "L" if channels == 1 else "RGB")
+
+
+def picture_of(samples: Samples, index: int, *, channels: int | None = None) -> Image.Image:
+    """A picture of a set, of so many channels; by default RGB, or grey where a set held in memory is."""
+    if samples.pixels is not None:
+        return from_array(samples.pixels[index], channels or samples.pixels.shape[3])
+    return read_image(samples.file(index), channels=channels or 3)
 
 
 def is_image_name(name: str) -> bool:

@@ -17,7 +17,7 @@ from datasets.cache import SHARE_OF_FREE_MEMORY, ImageCache, available_memory
 from datasets.config import DATASETS, IMBALANCE, Columns, DataConfig
 from datasets.image_dataset import ImageDataset, cpu_count, unreadable
 from datasets.processes import leave_signals_to_parent
-from datasets.sampling import EpochBatchSampler, OrderedBatchSampler, evenly
+from datasets.sampling import BatchSampler, EpochBatchSampler, OrderedBatchSampler, evenly
 from datasets.splits import assign_splits, require_complete, subset_training
 from datasets.text import read_rows
 from datasets.transforms import Pipeline
@@ -156,27 +156,20 @@ def _leave_out_unreadable(samples: Samples, config: DataConfig) -> Samples:
     return samples.replace(skipped=reasons)
 
 
-def loader_of(dataset: Any, config: DataConfig, *, seed: int, rank: int, world_size: int) -> DataLoader:
+def loader_of(dataset: Any, config: DataConfig, *, seed: int = 0, **share: int) -> DataLoader:
     """The loader of one split, an ImageSet: shuffled batches for train, batches in table order for the others."""
     batch_size = config.batch_size or DEFAULT_BATCH_SIZE
+    sampler: BatchSampler = OrderedBatchSampler(len(dataset), batch_size, **share)
     if dataset.split == "train":
-        sampler: EpochBatchSampler | OrderedBatchSampler = EpochBatchSampler(
-            dataset.labels,
-            min(batch_size, len(dataset)),
-            seed=seed,
-            balanced=config.balance == "sampler",
-            rank=rank,
-            world_size=world_size,
-        )
-    else:
-        sampler = OrderedBatchSampler(len(dataset), batch_size, rank=rank, world_size=world_size)
+        size, balanced = min(batch_size, len(dataset)), config.balance == "sampler"
+        sampler = EpochBatchSampler(dataset.labels, size, seed=seed, balanced=balanced, **share)
     workers = _workers(dataset) if config.workers is None else config.workers
     return Loader(dataset, sampler, workers=workers, persistent=dataset.split == "train")
 
 
 def evaluation_loader(samples: Samples, split: str, spec: ImageSpecLike, config: DataConfig) -> DataLoader:
     """All images of a split for this process, as evaluation sees them."""
-    return loader_of(ImageDataset(samples, split, Pipeline(spec)), config, seed=0, rank=0, world_size=1)
+    return loader_of(ImageDataset(samples, split, Pipeline(spec)), config)
 
 
 def sample_of(loader: DataLoader, sample: int) -> DataLoader:

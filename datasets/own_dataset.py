@@ -13,23 +13,19 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from datasets.bundle import SPLITS, BatchKey, DataBundle, PathTable, Samples
+from datasets.bundle import SPLITS, BatchKey, DataBundle, ImageSet, PathTable, Samples
 from datasets.config import DataConfig
 from datasets.errors import DataError
 from datasets.loaders import loader_of
 from datasets.seeding import AUGMENT, mix
 
 
-class OwnDataset(Dataset):
+class OwnDataset(ImageSet):
     """One split: the Dataset's own images, float32 (C, H, W) as it prepares them, with their rows of the table."""
 
     def __init__(self, items: Any, samples: Samples, split: str, *, seed: int) -> None:
-        self.items, self.samples, self.split, self.seed = items, samples, split, seed
-        self.indices = samples.indices(split)
-        self.labels = samples.labels[self.indices].astype(np.int64)
-
-    def __len__(self) -> int:
-        return len(self.indices)
+        super().__init__(samples, split)
+        self.items, self.seed = items, seed
 
     def __getitems__(self, key: BatchKey) -> tuple[Tensor, Tensor]:
         images = [self._image(draw, key.epoch) for draw in key.draws]
@@ -41,10 +37,6 @@ class OwnDataset(Dataset):
         np.random.seed(seed)
         torch.manual_seed(seed)
         return torch.as_tensor(self.items[draw % len(self)][0], dtype=torch.float32)
-
-    def path(self, index: int) -> str:
-        """A made-up id: `train/0`, `train/1`, ..."""
-        return self.samples.paths[int(self.indices[index])]
 
     def stored(self, rows: Sequence[int]) -> list[np.ndarray]:
         """Each image over its own range, for nobody knows how it was normalised: uint8 (C, H, W)."""
@@ -61,7 +53,7 @@ class OwnDataset(Dataset):
 
 
 def own_dataloaders(
-    given: Mapping[str, Dataset | DataLoader], config: DataConfig, *, seed: int, rank: int = 0, world_size: int = 1
+    given: Mapping[str, Dataset | DataLoader], config: DataConfig, *, seed: int, **share: int
 ) -> DataBundle:
     """Loaders over `given`, one Dataset for `train` and `val` each, and for `test` if there is one.
 
@@ -90,9 +82,7 @@ def own_dataloaders(
         notes=("the program's own images: a resumed run is held to their number and labels, not to their contents",),
     )
     loaders = {
-        split: loader_of(
-            OwnDataset(dataset, samples, split, seed=seed), config, seed=seed, rank=rank, world_size=world_size
-        )
+        split: loader_of(OwnDataset(dataset, samples, split, seed=seed), config, seed=seed, **share)
         for split, dataset in items.items()
     }
     return DataBundle(loaders, samples.class_names, {split: len(part) for split, part in labels.items()})

@@ -13,8 +13,9 @@ from tqdm import tqdm
 from datasets.bundle import SPLITS, UNSPLIT, Samples
 from datasets.errors import DataError
 from datasets.files import flush, folder_aside
-from datasets.images import IMAGE_EXTENSIONS, from_array
+from datasets.images import IMAGE_EXTENSIONS, picture_of
 from datasets.sources.shards import CLASS_NAMES
+from datasets.splits import file_sizes
 
 SHARD_BYTES = 2**29  # pictures, about: few enough files to list, small enough to copy one
 
@@ -43,12 +44,9 @@ def pack(samples: Samples, folder: Path) -> list[Path]:
 def _shards(samples: Samples) -> Iterator[tuple[str, list[int]]]:
     """Name and samples of each shard, split by split."""
     for code, split in ((UNSPLIT, "all"), *enumerate(SPLITS)):
-        rows = np.flatnonzero(samples.splits == code).tolist()
-        sizes = [
-            samples.file(row).stat().st_size if samples.pixels is None else samples.pixels[row].nbytes for row in rows
-        ]
-        numbers = np.cumsum(sizes) // SHARD_BYTES
-        for number, part in groupby(zip(numbers.tolist(), rows, strict=True), lambda pair: pair[0]):
+        rows = np.flatnonzero(samples.splits == code)
+        numbers = np.cumsum(file_sizes(samples, rows)) // SHARD_BYTES
+        for number, part in groupby(zip(numbers.tolist(), rows.tolist(), strict=True), lambda pair: pair[0]):
             yield f"{split}-{number:06}.tar", [row for _, row in part]
 
 
@@ -58,7 +56,7 @@ def _content(samples: Samples, row: int) -> tuple[str, bytes]:
     if samples.pixels is None:
         return path, samples.file(row).read_bytes()
     file = io.BytesIO()
-    from_array(samples.pixels[row], samples.pixels.shape[3]).save(file, "PNG")
+    picture_of(samples, row).save(file, "PNG")
     return f"{path}.png", file.getvalue()
 
 

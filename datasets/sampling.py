@@ -1,40 +1,23 @@
 """Which samples make up which batch: a function of (seed, epoch) alone, so that any position is reached at once."""
 
 from collections.abc import Iterator
+from typing import cast
 
 import numpy as np
 import torch
-from torch.utils.data import Sampler
+from torch.utils.data import DataLoader, Sampler
 
 from datasets.bundle import BatchKey
 from datasets.seeding import ORDER, mix
 
 
-class EpochBatchSampler(Sampler[BatchKey]):
-    """Shuffled batches of the training split. The last one of an epoch may be smaller.
+class BatchSampler(Sampler[BatchKey]):
+    """The batches of one process, from any place on."""
 
-    With several processes each takes its contiguous slice of every global batch of the one permutation; `batch_size` is
-    the global one. A last batch with fewer images than processes is then left out: nobody may wait for an empty step.
-    """
-
-    def __init__(
-        self,
-        labels: np.ndarray,
-        batch_size: int,
-        *,
-        seed: int = 0,
-        balanced: bool = False,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> None:
-        self.labels, self.length, self.batch_size = labels, len(labels), batch_size
-        self.seed, self.balanced = seed, balanced
-        self.rank, self.world_size = rank, world_size
+    def __init__(self, length: int, batch_size: int, *, rank: int = 0, world_size: int = 1) -> None:
+        """`length`: images of one epoch, over all processes. `batch_size`: in training over all processes, too."""
+        self.length, self.batch_size, self.rank, self.world_size = length, batch_size, rank, world_size
         self._next = (0, 0)
-
-    def __len__(self) -> int:
-        full, rest = divmod(self.length, self.batch_size)
-        return full + (rest >= self.world_size)
 
     def set_position(self, epoch: int, start_batch: int = 0) -> None:
         """Let the next pass be epoch `epoch` (from 0) from batch `start_batch` on. Costs nothing: no batch is read."""
@@ -50,7 +33,37 @@ class EpochBatchSampler(Sampler[BatchKey]):
 
     @property
     def indices(self) -> np.ndarray:
+        """int64: the rows that this process takes in the whole of the coming epoch, in their order."""
         return np.concatenate([key.draws for key in self._batches(self._next[0], 0)]) % self.length
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def _batches(self, epoch: int, start: int) -> Iterator[BatchKey]:
+        raise NotImplementedError
+
+
+def batch_sampler(loader: DataLoader) -> BatchSampler:
+    """The batch sampler of a loader as what it is here."""
+    return cast("BatchSampler", loader.batch_sampler)
+
+
+class EpochBatchSampler(BatchSampler):
+    """Shuffled batches of the training split. The last one of an epoch may be smaller.
+
+    With several processes each takes its contiguous slice of every global batch of the one permutation; `batch_size` is
+    the global one. A last batch with fewer images than processes is then left out: nobody may wait for an empty step.
+    """
+
+    def __init__(
+        self, labels: np.ndarray, batch_size: int, *, seed: int = 0, balanced: bool = False, **share: int
+    ) -> None:
+        super().__init__(len(labels), batch_size, **share)
+        self.labels, self.seed, self.balanced = labels, seed, balanced
+
+    def __len__(self) -> int:
+        full, rest = divmod(self.length, self.batch_size)
+        return full + (rest >= self.world_size)
 
     def _batches(self, epoch: int, start: int) -> Iterator[BatchKey]:
         order = self.order(epoch)
@@ -68,35 +81,27 @@ class EpochBatchSampler(Sampler[BatchKey]):
         return torch.randperm(self.length, generator=generator).numpy()
 
 
-class OrderedBatchSampler(Sampler[BatchKey]):
-    """Batches in table order, each sample once. Process r of w takes batches r, r + w, ... as one process forms them,
-    for a model's outputs may depend, in the last bit, on the size of a batch. One that has none takes the first, too.
-    With `sample`, as many batches as so many images make, their rows spread over the table.
+class OrderedBatchSampler(BatchSampler):
+    """Batches in table order, each sample once, the same in every epoch. Process r of w takes batches r, r + w, ... as
+    one process forms them, for a model's outputs may depend, in the last bit, on the size of a batch. One that has none
+    takes the first, too. With `sample`, as many batches as so many images make, their rows spread over the table.
     """
 
-    def __init__(
-        self, length: int, batch_size: int, *, rank: int = 0, world_size: int = 1, sample: int | None = None
-    ) -> None:
-        self.length, self.batch_size, self.rank, self.world_size = length, batch_size, rank, world_size
+    def __init__(self, length: int, batch_size: int, *, sample: int | None = None, **share: int) -> None:
+        super().__init__(length, batch_size, **share)
         rows = np.arange(length)
-        step = batch_size * world_size  # every process has as many batches of a sample: signals are looked for together
+        # Every process has as many batches of a sample: signals are looked for together.
+        step = batch_size * self.world_size
         if sample is not None and step <= sample < length:
             rows = evenly(length, sample // step * step)
         batches = np.split(rows, range(batch_size, len(rows), batch_size))
-        self._batches = batches[rank::world_size] or batches[:1]
-        self.indices = np.concatenate(self._batches)
-        self._start = 0
+        self._rows = batches[self.rank :: self.world_size] or batches[:1]
 
     def __len__(self) -> int:
-        return len(self._batches)
+        return len(self._rows)
 
-    def set_position(self, epoch: int, start_batch: int = 0) -> None:
-        """Let the next pass begin at batch `start_batch`; the order is the same in every epoch."""
-        self._start = start_batch
-
-    def __iter__(self) -> Iterator[BatchKey]:
-        first, self._start = self._start, 0
-        for rows in self._batches[first:]:
+    def _batches(self, epoch: int, start: int) -> Iterator[BatchKey]:
+        for rows in self._rows[start:]:
             yield BatchKey(0, rows)
 
 

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image
 
 from datasets.bundle import SPLITS, Samples
 from datasets.errors import DataError
 from datasets.files import write_text
-from datasets.images import from_array, read_image
+from datasets.images import picture_of
 from datasets.text import csv_text, did_you_mean, read_rows
 
 KEEP, DROP, RELABEL = "keep", "drop", "relabel:"
@@ -93,10 +92,3 @@ def cleaned(samples: Samples, suspects: Sequence[Suspect]) -> Iterator[tuple[str
 def has_files(samples: Samples) -> bool:
     """Whether each picture is a file of its own: not in memory, nor inside a shard."""
     return samples.pixels is None and samples.members is None
-
-
-def picture_of(samples: Samples, row: int) -> Image.Image:
-    """RGB, or grey where the set is."""
-    if samples.pixels is not None:
-        return from_array(samples.pixels[row], samples.pixels.shape[3])
-    return read_image(samples.file(row))

@@ -9,7 +9,8 @@ from typing import Any
 
 from datasets.bundle import Samples
 from datasets.errors import DataError
-from datasets.suspects import Suspect, picture_of, require_decision
+from datasets.images import picture_of
+from datasets.suspects import Suspect, require_decision
 from figures.thumbnails import thumbnail
 from inference.local_server import LocalHandler, LocalServer
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from datasets.bundle import DataBundle, batch_sampler
+from datasets.bundle import DataBundle
 from datasets.files import replacing
 from datasets.loaders import Loader, stop_workers
+from datasets.sampling import batch_sampler
 from datasets.splits import fingerprint
 from trainers.config import data_folder, to_dict
 from trainers.job import Job, head_of

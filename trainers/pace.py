@@ -13,9 +13,9 @@ from typing import Any
 from ignite.engine import Engine, Events
 from torch.utils.data import DataLoader
 
-from datasets.bundle import DataBundle, batch_sampler
+from datasets.bundle import DataBundle
 from datasets.loaders import Loader, stop_workers
-from datasets.sampling import OrderedBatchSampler
+from datasets.sampling import OrderedBatchSampler, batch_sampler
 from trainers import console, distributed
 from trainers.engines import create_evaluator
 from trainers.job import Job, optimizer_of, trainer_of
