@@ -9,7 +9,7 @@ from PIL import Image
 from planted_faults import EDITS, as_jpeg, photograph
 
 from datasets.checking.check import check_source
-from datasets.checking.inspection import thumbnail_of
+from datasets.checking.inspection import inspect_pixels
 from datasets.checking.near_duplicates import (
     CROP_VIEW,
     RADIUS,
@@ -27,7 +27,8 @@ needs_photographs = pytest.mark.skipif(
 
 
 def thumbnail(image):
-    return thumbnail_of(np.asarray(image.convert("RGB")))
+    raw = inspect_pixels(np.asarray(image.convert("RGB"))).thumbnail
+    return np.frombuffer(raw, np.uint8).reshape(32, 32)
 
 
 def brute_force(thumbnails, nearest):

@@ -9,13 +9,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from datasets.bundle import LEFT_OUT, Samples
-from datasets.checking.copies import inspections, near_copies
-from datasets.checking.inspection import Inspection, wrong_extension
+from datasets.checking.copies import near_copies
+from datasets.checking.inspection import Inspection, inspections, wrong_extension
 from datasets.checking.near_duplicates import LEAST_SIDE
 from datasets.config import DATASETS, USUAL_COLUMNS, Columns, DataConfig
 from datasets.sources.archives import is_archive
@@ -28,23 +27,13 @@ SPLIT_ORDER = {"": 0, "train": 0, "val": 1, "test": 2}
 """Where two pictures are the same, the one in the later split is the one out of place."""
 
 
-class Picture(NamedTuple):
-    """One labelled image: `path` relative to the root, `/` between parts; `split` is "" where none is set."""
-
-    path: str
-    split: str
-    label: str
-
-    def problem(self, kind: str, detail: str = "", *, other: str = "") -> Problem:
-        return Problem(kind, *self, other, detail)
-
-
 @dataclass(frozen=True)
 class CheckReport:
     """What was checked and what was found, most severe and most frequent kinds first."""
 
     reading: Reading
-    pictures: tuple[Picture, ...]
+    pictures: list[Problem]
+    """What a fault of each would say, but for its kind."""
     findings: tuple[Problem, ...]
     too_small: int
     """Pictures that did not take part in the search for near duplicates."""
@@ -107,15 +96,15 @@ def check(reading: Reading, *, workers: int = 0) -> CheckReport:
     findings = reading.problems + _own_findings(pictures, seen)
     *near, too_small = near_copies(seen, _first_of_each(pictures, seen, findings))
     findings += _near_findings(pictures, *near)
-    return CheckReport(reading, tuple(pictures), _ordered(findings), too_small)
+    return CheckReport(reading, pictures, _ordered(findings), too_small)
 
 
-def _pictures(samples: Samples) -> tuple[list[int], list[Picture]]:
+def _pictures(samples: Samples) -> tuple[list[int], list[Problem]]:
     """The rows that are not left out, and their pictures, by split and path."""
-    pictures = {
-        row: Picture(samples.paths[row], split_name(samples.splits[row]), samples.class_names[samples.labels[row]])
-        for row in np.flatnonzero(samples.splits != LEFT_OUT).tolist()
-    }
+    pictures = {}
+    for row in np.flatnonzero(samples.splits != LEFT_OUT).tolist():
+        label = samples.class_names[samples.labels[row]]
+        pictures[row] = Problem("", samples.paths[row], split_name(samples.splits[row]), label)
     rows = sorted(pictures, key=lambda row: (SPLIT_ORDER[pictures[row].split], pictures[row].path))
     return rows, [pictures[row] for row in rows]
 
@@ -131,28 +120,28 @@ def _ordered(findings: list[Problem]) -> tuple[Problem, ...]:
     )
 
 
-def _own_findings(pictures: Sequence[Picture], inspected: Sequence[Inspection]) -> list[Problem]:
+def _own_findings(pictures: Sequence[Problem], inspected: Sequence[Inspection]) -> list[Problem]:
     """What is wrong with each picture by itself."""
     findings = []
     for picture, seen in zip(pictures, inspected, strict=True):
         if seen.fault:
-            findings.append(picture.problem(seen.fault, seen.detail))
+            findings.append(picture._replace(kind=seen.fault, detail=seen.detail))
             continue
         if seen.format and wrong_extension(picture.path, seen.format):
-            findings.append(picture.problem("wrong_extension", f"holds {seen.format}"))
+            findings.append(picture._replace(kind="wrong_extension", detail=f"holds {seen.format}"))
         if seen.thumbnail.count(seen.thumbnail[0]) == len(seen.thumbnail):
-            findings.append(picture.problem("blank_image", f"grey value {seen.thumbnail[0]}"))
+            findings.append(picture._replace(kind="blank_image", detail=f"grey value {seen.thumbnail[0]}"))
     return findings
 
 
-def _first_of_each(pictures: Sequence[Picture], inspected: Sequence[Inspection], findings: list[Problem]) -> list[int]:
+def _first_of_each(pictures: Sequence[Problem], inspected: Sequence[Inspection], findings: list[Problem]) -> list[int]:
     """Indices of the readable pictures, each content once; reports the copies to `findings`."""
     groups: dict[bytes, list[int]] = defaultdict(list)
     for index, seen in enumerate(inspected):
         if not seen.fault:
             groups[seen.digest].append(index)
     for group in groups.values():
-        earlier: dict[tuple[str, str], Picture] = {}  # the first of each split and label
+        earlier: dict[tuple[str, str], Problem] = {}  # the first of each split and label
         for index in group:
             picture = pictures[index]
             # One of each kind, of the earliest such picture.
@@ -163,7 +152,7 @@ def _first_of_each(pictures: Sequence[Picture], inspected: Sequence[Inspection],
 
 
 def _near_findings(
-    pictures: Sequence[Picture], pairs: np.ndarray, correlation: np.ndarray, mirrored: np.ndarray
+    pictures: Sequence[Problem], pairs: np.ndarray, correlation: np.ndarray, mirrored: np.ndarray
 ) -> list[Problem]:
     """One finding per picture and kind, with the most similar earlier picture as the other one."""
     left, right = pairs
@@ -176,7 +165,7 @@ def _near_findings(
     return list(best.values())
 
 
-def _copies(picture: Picture, other: Picture, near: str = "") -> Iterator[Problem]:
+def _copies(picture: Problem, other: Problem, near: str = "") -> Iterator[Problem]:
     """What is wrong with one picture being there as both; `near` says how alike they are, if they are not the same."""
     pairs = {
         "duplicate_across_splits": (picture.split, other.split),
@@ -185,7 +174,5 @@ def _copies(picture: Picture, other: Picture, near: str = "") -> Iterator[Proble
     apart = {kind: f"{this} and {that}" for kind, (this, that) in pairs.items() if this != that}
     where = ", ".join(apart.values()) or f"both {picture.label}"
     for kind in apart or ["duplicate"]:
-        if near:
-            yield picture.problem(f"near_{kind}", f"{where}; {near}", other=other.path)
-        else:
-            yield picture.problem(kind, where, other=other.path)
+        named, detail = (f"near_{kind}", f"{where}; {near}") if near else (kind, where)
+        yield picture._replace(kind=named, detail=detail, other=other.path)

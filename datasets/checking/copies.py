@@ -4,17 +4,10 @@ together."""
 from collections.abc import Collection, Sequence
 
 import numpy as np
-from tqdm import tqdm
 
 from datasets.bundle import Samples
-from datasets.checking.inspection import Inspection, inspect_all
+from datasets.checking.inspection import Inspection, inspections
 from datasets.checking.near_duplicates import LEAST_SIDE, THUMBNAIL_SIZE, near_duplicates
-
-
-def inspections(samples: Samples, rows: Sequence[int], *, workers: int) -> list[Inspection]:
-    """Of each of these rows of `samples`, behind a progress bar."""
-    seen = inspect_all(samples, rows, workers=workers)
-    return list(tqdm(seen, desc="check", total=len(rows), unit="image", disable=None, leave=False))
 
 
 def near_copies(seen: Sequence[Inspection], places: Collection[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
+from tqdm import tqdm
 
 from datasets.bundle import Samples
 from datasets.checking.near_duplicates import THUMBNAIL_SIZE
@@ -52,11 +53,13 @@ class Inspection:
     """32 x 32 grey values of the upright picture, row by row."""
 
 
-def inspect_all(samples: Samples, rows: Sequence[int], *, workers: int) -> Iterator[Inspection]:
-    """Yield one Inspection per chosen picture of a set, in order."""
-    if samples.pixels is not None:
-        return inspect_pixels(samples.pixels, rows)
-    return inspect_files([samples.file(row) for row in rows], workers=workers)
+def inspections(samples: Samples, rows: Sequence[int], *, workers: int) -> list[Inspection]:
+    """One for each of these rows of `samples`, behind a progress bar."""
+    if samples.pixels is None:
+        seen = inspect_files([samples.file(row) for row in rows], workers=workers)
+    else:
+        seen = (inspect_pixels(samples.pixels[row]) for row in rows)
+    return list(tqdm(seen, desc="check", total=len(rows), unit="image", disable=None, leave=False))
 
 
 def inspect_files(files: Sequence[Any], *, workers: int) -> Iterator[Inspection]:
@@ -95,12 +98,11 @@ def inspect_file(file: Any) -> Inspection:
         return Inspection(digest, "truncated" if "truncated" in detail.lower() else "unreadable", detail)
 
 
-def inspect_pixels(pixels: np.ndarray, rows: Sequence[int]) -> Iterator[Inspection]:
-    """Yield one Inspection per chosen picture of a set that is held in memory, uint8 (N, H, W, C)."""
-    height, width = pixels.shape[1:3]
-    for row in rows:
-        digest = blake2b(pixels[row].tobytes(), digest_size=16).digest()
-        yield Inspection(digest, None, "", "", width, height, thumbnail_of(pixels[row]).tobytes())
+def inspect_pixels(pixels: np.ndarray) -> Inspection:
+    """Of a picture that is held in memory, uint8 (H, W, C)."""
+    height, width, channels = pixels.shape
+    digest = blake2b(pixels.tobytes(), digest_size=16).digest()
+    return Inspection(digest, None, "", "", width, height, _thumbnail(from_array(pixels, channels)))
 
 
 def _decode(data: bytes, digest: bytes) -> Inspection:
@@ -113,21 +115,17 @@ def _decode(data: bytes, digest: bytes) -> Inspection:
         image.load()
         ImageOps.exif_transpose(image, in_place=True)
         small = _thumbnail(image)
-    return Inspection(digest, None, "", file_format, width, height, small.tobytes())
+    return Inspection(digest, None, "", file_format, width, height, small)
 
 
-def thumbnail_of(pixels: np.ndarray) -> np.ndarray:
-    """The 32 x 32 grey thumbnail, uint8, of an (H, W, C) uint8 array."""
-    return np.asarray(_thumbnail(from_array(pixels, pixels.shape[2])))
-
-
-def _thumbnail(image: Image.Image) -> Image.Image:
+def _thumbnail(image: Image.Image) -> bytes:
     factor = min(image.size) // (2 * THUMBNAIL_SIZE)
     if factor > 1 and image.mode in ("L", "RGB"):
         image = image.reduce(factor)
     grey = to_mode(image, "L")
     shrinks = min(grey.size) >= THUMBNAIL_SIZE
-    return grey.resize((THUMBNAIL_SIZE, THUMBNAIL_SIZE), Image.Resampling.BOX if shrinks else Image.Resampling.BILINEAR)
+    resampling = Image.Resampling.BOX if shrinks else Image.Resampling.BILINEAR
+    return grey.resize((THUMBNAIL_SIZE, THUMBNAIL_SIZE), resampling).tobytes()
 
 
 def _unidentified(data: bytes) -> tuple[str, str]:

@@ -1,8 +1,15 @@
-"""The kinds of faults that a set of images can have, a table in problems.toml; and one such fault."""
+"""The faults that a set of images can have, their kinds a table in problems.toml; and those of its classes: what cannot
+be trained, and what kind of problem it really is."""
 
 import tomllib
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
+
+from datasets.config import IMBALANCE
+from datasets.text import counted
 
 Severity = Literal["error", "warning"]
 
@@ -11,6 +18,15 @@ KINDS: dict[str, tuple[Severity, str]] = {
     for kind, (severity, meaning) in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8")).items()
 }
 """Every kind of finding: its severity and what it means."""
+
+FEW_IMAGES = 5
+"""A class with fewer training images is reported."""
+
+MOST_GRADES = 20
+"""More different decimal numbers than this are no classes, such as half stars, but measurements."""
+
+Counts = Mapping[str, Mapping[str, int]]
+"""Split, train or all there is first -> its classes -> their images, 0 for an empty folder."""
 
 
 class Problem(NamedTuple):
@@ -29,3 +45,83 @@ class Problem(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.path!r}: {KINDS[self.kind][1]}" + (f" ({self.detail})" if self.detail else "")
+
+
+def class_problems(counts: Counts) -> Iterator[Problem]:
+    """Classes that are never trained or never measured, tiny and unequal ones, labels that are no classes, and names
+    that look alike."""
+    home, *others = counts
+    filled = {label: count for label, count in counts[home].items() if count}
+    for label, count in counts[home].items():
+        if not count:
+            yield Problem("empty_class", label, home, label, detail="no image to learn it from: fill or remove it")
+        elif count < FEW_IMAGES:
+            detail = f"{count} images; {FEW_IMAGES} or more help, or a start from weights: --model vit_b_16"
+            yield Problem("few_images", label, home, label, detail=detail)
+    for split in others:
+        yield from _against_train(split, counts[split], counts[home])
+    if len(filled) == 1:
+        (label,) = filled
+        yield Problem("one_class", label, home, label, detail="nothing to tell it from")
+    if len(filled) > 1:
+        (least, small), *_, (most, large) = sorted((count, label) for label, count in filled.items())
+        if most > IMBALANCE * least:
+            detail = f"{most:,} images of {large}, {least:,} of {small}: {most / least:.0f} to 1; watch the balanced"
+            detail += " accuracy, which chooses the epoch then, and try --balance sampler"
+            yield Problem("imbalance", small, home, small, detail=detail)
+    labels = sorted(set().union(*counts.values()))
+    yield from _no_classes(labels, home)
+    yield from _similar_names(labels)
+
+
+def _against_train(split: str, counts: Mapping[str, int], trained: Mapping[str, int]) -> Iterator[Problem]:
+    for label, count in counts.items():
+        if label not in trained:
+            detail = f"{counted(count, 'image')} in {split}; train has {', '.join(list(trained)[:10])}"
+            yield Problem("class_not_in_train", label, split, label, detail=detail)
+    for label in trained:
+        if trained[label] and not counts.get(label):
+            detail = f"{'empty folder' if label in counts else 'no such class'}: it is never measured"
+            yield Problem("class_missing", label, split, label, detail=detail)
+
+
+def _no_classes(labels: list[str], home: str) -> Iterator[Problem]:
+    """Labels that are several in one (multi-label), or measurements (regression)."""
+    for sign in "|;,":
+        joined = [[part.strip() for part in label.split(sign)] for label in labels if sign in label]
+        parts = Counter(part for label in joined for part in label)
+        if sum(count > 1 for count in parts.values()) > len(parts) / 2:  # most occur in several labels
+            first = next(label for label in labels if sign in label)
+            detail = (
+                f"{sign!r} joins {len(parts)} labels into {len(joined)} combinations, such as {first!r}, and each is "
+                "trained as a class of its own; keep one label per image, or train one model for each kind of label"
+            )
+            yield Problem("multi_label", first, home, first, detail=detail)
+    try:
+        numbers = sorted(map(float, labels))
+    except ValueError:
+        return
+    if len(numbers) > MOST_GRADES and not all(number.is_integer() for number in numbers):
+        detail = (
+            f"{len(numbers)} different decimal numbers, {numbers[0]:g} to {numbers[-1]:g}; this application tells "
+            "classes apart: put a few ranges in their place, such as low, middle, high"
+        )
+        yield Problem("regression", labels[0], home, labels[0], detail=detail)
+
+
+def _similar_names(names: list[str]) -> Iterator[Problem]:
+    """Class names that a reader cannot tell apart, or that differ in case alone."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for label in names:
+        groups[_plain(label).casefold()].append(label)
+    for labels in groups.values():
+        for label in labels[1:]:
+            same_case = any(_plain(label) == _plain(other) for other in labels if other != label)
+            kind = "class_names_differ_in_spaces" if same_case else "class_names_differ_in_case"
+            yield Problem(kind, label, label=label, other=labels[0], detail=f"{label!r} and {labels[0]!r}")
+
+
+def _plain(name: str) -> str:
+    """Without Unicode variants of the same letters, invisible characters, and differences in spacing."""
+    text = unicodedata.normalize("NFKC", name)
+    return " ".join("".join(c for c in text if unicodedata.category(c) != "Cf").split())

@@ -15,8 +15,7 @@ import numpy as np
 
 from datasets.bundle import LEFT_OUT, SPLITS, UNSPLIT, PathTable, Samples
 from datasets.errors import DataError
-from datasets.sources.classes import class_problems
-from datasets.sources.problems import Problem
+from datasets.sources.problems import Problem, class_problems
 
 SPLIT_FOLDERS: dict[str, str] = {
     "train": "train",
