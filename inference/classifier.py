@@ -21,8 +21,8 @@ from trainers.result import open_best
 from trainers.run_directory import as_data, find_run
 from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, build_model, image_spec, load_weights
 from vit.config import HF_PREFIX, TORCHVISION_MODELS
+from vit.export import OnnxModule, open_session
 from vit.huggingface import class_names_of
-from vit.onnx_module import OnnxModule, open_session
 from vit.weight_files import READERS, WeightFile, read_weights
 
 EXPORTS = (".onnx", ".pt2")

@@ -28,8 +28,8 @@ from trainers.probe import features_of
 from trainers.result import load
 from vit import Blueprint, ImageSpec, ModelConfig
 from vit.config import DEFAULT_WEIGHTS, MODEL_NAMES
+from vit.export import OnnxModule, open_session
 from vit.factory import weights_path
-from vit.onnx_module import OnnxModule, open_session
 from vit.parts import inputs_of, parts
 
 TEMPERATURE = 3.0  # of soft predictions: Hinton et al. 2015 (section 3) found 2.5 to 4 best for small students

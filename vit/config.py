@@ -5,7 +5,7 @@ import difflib
 import math
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -231,7 +231,7 @@ def _check_probabilities(config: ViTConfig | ModelConfig) -> None:
     require(config, "lie in [0, 1)", lambda share: 0 <= share < 1, *shares)
 
 
-def refuse_options(config: ModelConfig, options: tuple[str, ...]) -> None:
+def refuse_options(config: ModelConfig, options: Iterable[str]) -> None:
     """Refuse what a model does not have, because an option without effect misleads."""
     given, defaults = dataclasses.asdict(config), dataclasses.asdict(ModelConfig())
     for option in options:

