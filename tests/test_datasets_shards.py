@@ -262,7 +262,7 @@ def test_pack_leaves_nothing_half_written(tmp_path, folder, capsys):
     broken = image_folder(tmp_path / "broken")
     (broken / "val" / "dog" / "9.jpg").symlink_to(tmp_path / "nowhere")
     code, _, error = call(capsys, "pack", broken, tmp_path / "out")
-    assert (code, error) == (3, f"error: cannot pack {broken}/val/dog/9.jpg: No such file or directory\n")
+    assert (code, error) == (3, f"error: cannot read image {broken}/val/dog/9.jpg: No such file or directory\n")
     code, _, error = call(capsys, "pack", folder, broken)
     assert (code, error) == (3, f"error: {broken} is there already: name a new folder\n")
     assert [path.name for path in tmp_path.iterdir()] == ["broken"]
