@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vit.config import grid_side
 from vit.fast import explicit_attention
 from vit.model import VisionTransformer
 
@@ -128,8 +129,8 @@ def _identity(weights: Tensor) -> Tensor:
 def class_map(weights: Tensor) -> Tensor:
     """Weights (B, T, T) -> what the class token sees of each patch, on the grid: (B, G, G), sums to 1 (or all 0)."""
     patches = weights[:, 0, 1:]  # row: the class token asks; column 0 would be the class token itself
-    side = round(patches.size(1) ** 0.5)
-    if side * side != patches.size(1):
+    side = grid_side(weights.size(1))
+    if not side:
         raise ValueError(f"{weights.size(1)} tokens are not one class token and a square grid of patches")
     total = patches.sum(dim=1, keepdim=True).clamp(min=torch.finfo(patches.dtype).tiny)
     return (patches / total).unflatten(1, (side, side))
@@ -167,7 +168,7 @@ def attention_distance(attention: list[Tensor], *, patch_size: int) -> Tensor:
 
     Figure 7 of Dosovitskiy et al. 2020: the receptive field of attention. Patches only: the class token has no place.
     """
-    side = round((attention[0].size(-1) - 1) ** 0.5)
+    side = grid_side(attention[0].size(-1))
     axis = torch.arange(side, dtype=torch.float32, device=attention[0].device) * patch_size
     places = torch.cartesian_prod(axis, axis)  # (N, 2)
     distances = torch.cdist(places, places)  # (N, N)

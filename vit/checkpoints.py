@@ -1,6 +1,5 @@
 """Weights from elsewhere into a model of this project: renamed, fitted, checked to the last key."""
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vit.config import grid_side
 from vit.errors import WeightsError
 from vit.key_maps import FAMILIES, PositionRule
 from vit.model import VisionTransformer
@@ -71,12 +71,11 @@ class _Layout:
 def _layout(model: nn.Module) -> _Layout:
     # state_dict() shares its tensors with the model: writing into them loads it.
     tensors = model.state_dict()
-    if isinstance(model, VisionTransformer):
-        first = "convolutions.0" if model.config.patch_embedding.startswith("stem") else "projection"
-        return _Layout(tensors, "embedding.positions", f"embedding.patches.{first}.weight", "head.")
     if "encoder.pos_embedding" in tensors:  # torchvision's ViT
         tensors = FAMILIES["torchvision"].to_ours(tensors)
-        return _Layout(tensors, "embedding.positions", "embedding.patches.projection.weight", "head.")
+    if "embedding.positions" in tensors:
+        stem = next(name for name in tensors if name.startswith("embedding.patches."))
+        return _Layout(tensors, "embedding.positions", stem, "head.")
     described: Any = getattr(model, "pretrained_cfg", None)  # timm's
     if described is not None:
         return _Layout(tensors, None, f"{described['first_conv']}.weight", f"{described['classifier']}.")
@@ -153,35 +152,28 @@ def _fit_positions(tensors: dict[str, Tensor], tokens: int, name: str, file: Wei
     old, rule = tensors[name].size(1), file.family.position_rule
     if old == tokens:
         return []
-    try:
-        tensors[name] = resize_positions(tensors[name], tokens, rule=rule)
-    except ValueError as error:
-        raise WeightsError(f"{file.path}: {error}") from None
-    before, after = _side(old), _side(tokens)
+    before, after = grid_side(old), grid_side(tokens)
+    if not before:
+        raise WeightsError(f"{file.path}: {old} positions are not one class token and a square grid of patches")
+    tensors[name] = resize_positions(tensors[name], after, rule=rule)
     return [f"positions: {before} x {before} interpolated to {after} x {after} ({rule})"]
 
 
-def resize_positions(positions: Tensor, tokens: int, *, rule: PositionRule = "bicubic") -> Tensor:
-    """(1, 1 + g*g, D) -> (1, tokens, D): the class token's own position is kept, the square grid is interpolated."""
-    old, new = _side(positions.size(1)), _side(tokens)
+def resize_positions(positions: Tensor, side: int, *, rule: PositionRule) -> Tensor:
+    """(1, 1 + g*g, D) -> (1, 1 + n*n, D), n = `side`: the class token's own position is kept, the square grid is
+    interpolated."""
+    old = grid_side(positions.size(1))
     class_position, grid = positions[:, :1], positions[:, 1:]
     grid = grid.float().unflatten(1, (old, old)).permute(0, 3, 1, 2)  # (1, g*g, D) -> (1, D, g, g)
     grid = F.interpolate(
         grid,
-        size=(new, new),
+        size=(side, side),
         mode="bilinear" if rule.startswith("bilinear") else "bicubic",
         align_corners=rule.endswith("corners"),
         antialias=rule.endswith("antialias"),
     )
     grid = grid.permute(0, 2, 3, 1).flatten(1, 2).to(positions.dtype)  # (1, D, n, n) -> (1, n*n, D)
     return torch.cat([class_position, grid], dim=1)
-
-
-def _side(tokens: int) -> int:
-    side = math.isqrt(max(tokens - 1, 0))
-    if side < 1 or side * side != tokens - 1:
-        raise ValueError(f"{tokens} positions are not one class token and a square grid of patches")
-    return side
 
 
 def _fit_head(
@@ -229,13 +221,11 @@ def _architecture(tensors: Mapping[str, Tensor]) -> str:
     """Width, depth, patch and MLP as one phrase: what most often differs, said before any key is."""
     projection, mlp = tensors.get("embedding.patches.projection.weight"), tensors.get("blocks.0.mlp.fc1.weight")
     depth = len({match[1] for name in tensors if (match := re.match(r"blocks\.(\d+)\.", name))})
-    convolutions = len(
-        [name for name in tensors if re.fullmatch(r"embedding\.patches\.convolutions\.\d+\.weight", name)]
-    )
+    convolutions = [name for name in tensors if "patches.convolutions." in name and tensors[name].dim() == 4]
     if mlp is None or (projection is None and not convolutions):
         return "network without transformer blocks"
     if projection is None:
-        patch = f"stem of {convolutions} convolutions"
+        patch = f"stem of {len(convolutions)} convolutions"
     else:
         patch = f"patch {projection.size(-1)}" if projection.dim() == 4 else f"{projection.size(1)} numbers per patch"
     return f"ViT of width {mlp.size(1)}, depth {depth}, {patch}, MLP {mlp.size(0)}"

@@ -205,6 +205,12 @@ def nearest_sizes(size: int, patch_size: int) -> str:
     return ", ".join(str(near) for near in (below, below + patch_size) if near > 0)
 
 
+def grid_side(tokens: int) -> int:
+    """Patches per side, where tokens are one class token and a square grid of patches; else 0."""
+    side = math.isqrt(max(tokens - 1, 0))
+    return side if side * side == tokens - 1 else 0
+
+
 def require_finite(config: Any) -> None:
     """Refuse options that are infinite or no number: NaN passes every check for too small or too large."""
     for name, value in vars(config).items():

@@ -5,7 +5,6 @@ transformers is imported inside the functions, so that one line says how to get 
 code that comes with a model is never run.
 """
 
-import dataclasses
 import inspect
 import json
 from collections.abc import Iterator
@@ -176,14 +175,14 @@ def image_spec(config: ModelConfig) -> ImageSpec:
     settings, cached_file = _settings(config), _transformers().utils.cached_file
     native, of_timm = native_size(config), getattr(settings, "pretrained_cfg", None)
     if of_timm:
-        spec = ImageSpec(config.image_size or native, tuple(of_timm["mean"]), tuple(of_timm["std"]))
-        return dataclasses.replace(spec, interpolation=of_timm["interpolation"], crop_fraction=of_timm["crop_pct"])
+        mean, std = tuple(of_timm["mean"]), tuple(of_timm["std"])
+        return ImageSpec(native, mean, std, of_timm["interpolation"], crop_fraction=of_timm["crop_pct"])
     with _refusals_of_the_hub(config):
         path = cached_file(_source(config), "preprocessor_config.json", _raise_exceptions_for_missing_entries=False)
     values = json.loads(Path(path).read_text()) if path else {}
     resized, cropped = _side(values.get("size")), _side(values.get("crop_size"))
     return ImageSpec(
-        image_size=config.image_size or native,
+        image_size=native,
         mean=tuple(values.get("image_mean", HALF)),
         std=tuple(values.get("image_std", HALF)),
         interpolation=_RESAMPLE.get(values.get("resample", 2), "bicubic"),
@@ -240,18 +239,16 @@ def _side(size: Any) -> int | None:
 
 
 def _replace_head(model: Any, num_classes: int) -> None:
-    head = dict(model.named_children()).get("classifier")
-    last = head[-1] if isinstance(head, nn.Sequential) else head
-    if not isinstance(last, nn.Linear):
+    head: Any = getattr(model, "classifier", None)
+    name = "classifier"
+    if isinstance(head, nn.Sequential):
+        head, name = head[-1], f"classifier.{len(head) - 1}"
+    if not isinstance(head, nn.Linear):
         raise ValueError(
             f"{type(model).__name__} does not end in a Linear named `classifier`: its head cannot be replaced"
         )
-    if last.out_features != num_classes:
-        new = _zero(nn.Linear(last.in_features, num_classes))
-        if isinstance(head, nn.Sequential):
-            head[-1] = new
-        else:
-            model.classifier = new
+    if head.out_features != num_classes:
+        model.set_submodule(name, _zero(nn.Linear(head.in_features, num_classes)))
         model.config.num_labels = model.num_labels = num_classes
 
 

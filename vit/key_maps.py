@@ -4,7 +4,6 @@ A family also carries what its files do not say: how images were prepared, the e
 by which it interpolates positions. All of it is announced on loading and can be overridden.
 """
 
-import math
 import re
 import tomllib
 from collections.abc import Callable, Mapping
@@ -15,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from vit.config import ImageSpec
+from vit.config import ImageSpec, grid_side
 
 Tensors = dict[str, Tensor]
 PositionRule = Literal["bicubic", "bicubic_antialias", "bicubic_corners", "bilinear_corners"]
@@ -63,7 +62,7 @@ def to_torchvision(tensors: Mapping[str, Tensor]) -> Tensors:
 def from_timm(tensors: Mapping[str, Tensor], layers: Mapping[str, str]) -> Tensors:
     ours = fold_layer_scale(rename(tensors, layers))
     positions, class_token = ours.get("embedding.positions"), ours.get("embedding.class_token")
-    if positions is not None and class_token is not None and math.isqrt(positions.size(1)) ** 2 == positions.size(1):
+    if positions is not None and class_token is not None and grid_side(1 + positions.size(1)):
         # `no_embed_class` models (DeiT III) give the class token no position: a zero one is the same function.
         ours["embedding.positions"] = torch.cat([torch.zeros_like(class_token), positions], dim=1)
     return ours

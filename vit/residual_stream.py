@@ -1,6 +1,5 @@
 """The residual stream of a ViT: its tokens before and after each block, and what the head would say of them there."""
 
-import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vit.config import grid_side
 from vit.parts import parts
 
 
@@ -42,10 +42,8 @@ def position_embeddings(model: nn.Module) -> Tensor | None:
     """The learnt positions (T, D) of one class token and a square grid of patches, the class token's first; None where
     a model has none."""
     for name, parameter in model.named_parameters():
-        if "pos" in name and parameter.dim() == 3 and parameter.size(0) == 1:
-            side = math.isqrt(max(parameter.size(1) - 1, 0))
-            if side > 0 and side * side == parameter.size(1) - 1:
-                return parameter.detach()[0]
+        if "pos" in name and parameter.dim() == 3 and parameter.size(0) == 1 and grid_side(parameter.size(1)):
+            return parameter.detach()[0]
     return None
 
 

@@ -78,7 +78,7 @@ def image_spec(config: ModelConfig) -> ImageSpec | None:
         return None
     settings, packaged = _settings(config), config.name in PACKAGES
     return ImageSpec(
-        image_size=config.image_size or native_size(config),
+        image_size=native_size(config),
         mean=(0.498,) * 3 if packaged else settings.mean,  # 127 / 255, and 128 / 255
         std=(0.502,) * 3 if packaged else settings.std,
         interpolation=settings.interpolation if settings.interpolation in ("nearest", "bilinear") else "bicubic",

@@ -64,7 +64,7 @@ def image_spec(config: ModelConfig) -> ImageSpec | None:
         return None
     preset = weights.transforms()
     return ImageSpec(
-        image_size=config.image_size or preset.crop_size[0],
+        image_size=preset.crop_size[0],
         mean=tuple(preset.mean),
         std=tuple(preset.std),
         interpolation=preset.interpolation.value,
