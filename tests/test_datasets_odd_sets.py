@@ -117,7 +117,7 @@ def test_usual_tables_are_read_and_how_is_said_the_same_in_check_and_train(tmp_p
     table = make(tmp_path / "set")
     report = check_source(str(table))
     assert how in report.reading.form
-    assert len(report.pictures) == 16
+    assert len(report.reading.samples) == 16
     assert how in train_says(table, tmp_path)
     assert how in train_says(table.parent, tmp_path)
 

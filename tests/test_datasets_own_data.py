@@ -284,8 +284,8 @@ def test_check_and_train_read_the_same_or_refuse_the_same(tmp_path, make, classe
         return
     bundle = build(source, tmp_path)
     assert len(bundle.class_names) == classes == len(set().union(*report.reading.classes.values()))
-    assert sum(bundle.dataset_sizes.values()) == images == len(report.pictures)
-    assert {row.path for row in split_table(bundle)} == {picture.path for picture in report.pictures}
+    assert sum(bundle.dataset_sizes.values()) == images == len(report.reading.samples)
+    assert {row.path for row in split_table(bundle)} == set(report.reading.samples.paths)
     for loader in bundle.dataloaders.values():
         assert sum(len(labels) for _, labels in loader) == len(loader.dataset)
 

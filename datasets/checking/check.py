@@ -32,8 +32,6 @@ class CheckReport:
     """What was checked and what was found, most severe and most frequent kinds first."""
 
     reading: Reading
-    pictures: list[Problem]
-    """What a fault of each would say, but for its kind."""
     findings: tuple[Problem, ...]
     too_small: int
     """Pictures that did not take part in the search for near duplicates."""
@@ -96,7 +94,7 @@ def check(reading: Reading, *, workers: int = 0) -> CheckReport:
     findings = reading.problems + _own_findings(pictures, seen)
     *near, too_small = near_copies(seen, _first_of_each(pictures, seen, findings))
     findings += _near_findings(pictures, *near)
-    return CheckReport(reading, pictures, _ordered(findings), too_small)
+    return CheckReport(reading, _ordered(findings), too_small)
 
 
 def _pictures(samples: Samples) -> tuple[list[int], list[Problem]]:
