@@ -81,7 +81,7 @@ def cifar10(data_root: Path) -> Any:
 
 
 def fashion_mnist(data_root: Path) -> Any:
-    from datasets.sources.builtin_pixels import read_fashion_mnist
+    from datasets.sources.builtin import read_fashion_mnist
 
     samples = read_fashion_mnist(data_root)
     assert samples.pixels is not None

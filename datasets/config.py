@@ -7,15 +7,15 @@ from typing import Annotated, Literal, NamedTuple
 import tyro
 
 DATASETS: dict[str, str] = {
-    "digits": "datasets.sources.builtin_pixels:read_digits",
-    "mnist": "datasets.sources.builtin_pixels:read_mnist",
-    "fashion_mnist": "datasets.sources.builtin_pixels:read_fashion_mnist",
-    "cifar10": "datasets.sources.builtin_pixels:read_cifar10",
-    "cifar100": "datasets.sources.builtin_pixels:read_cifar100",
-    "hymenoptera": "datasets.sources.builtin_photos:read_hymenoptera",
-    "dog_breed": "datasets.sources.builtin_photos:read_dog_breed",
-    "oxford_pets": "datasets.sources.builtin_photos:read_oxford_pets",
-    "flowers102": "datasets.sources.builtin_photos:read_flowers102",
+    "digits": "datasets.sources.builtin:read_digits",
+    "mnist": "datasets.sources.builtin:read_mnist",
+    "fashion_mnist": "datasets.sources.builtin:read_fashion_mnist",
+    "cifar10": "datasets.sources.builtin:read_cifar10",
+    "cifar100": "datasets.sources.builtin:read_cifar100",
+    "hymenoptera": "datasets.sources.builtin:read_hymenoptera",
+    "dog_breed": "datasets.sources.builtin:read_dog_breed",
+    "oxford_pets": "datasets.sources.builtin:read_oxford_pets",
+    "flowers102": "datasets.sources.builtin:read_flowers102",
 }
 """Name -> module:function, imported when a run asks for it. The function goes from the data root to Samples."""
 IMBALANCE = 10

@@ -7,8 +7,7 @@ from fake_sets import Spec, picture
 from PIL import Image
 from torchvision.transforms import v2
 
-from datasets.augmentation import PRESETS, CropFlip, SmallAffine, train_pipeline
-from datasets.mixing import BatchMix
+from datasets.augmentation import PRESETS, BatchMix, CropFlip, SmallAffine, train_pipeline
 from datasets.seeding import AUGMENT, mix, uniforms
 from datasets.transforms import Pipeline, preprocess
 

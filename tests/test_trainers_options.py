@@ -11,8 +11,8 @@ from killed_runs import Crash, assert_same_content, crash_after, run_content
 from small_run import few_digits
 from torch import nn
 
+from datasets.augmentation import BatchMix
 from datasets.config import DataConfig
-from datasets.mixing import BatchMix
 from inference.evaluate import evaluate_run
 from trainers.checkpoint import best_of, checkpoints, read_checkpoint
 from trainers.config import OutputConfig, RunConfig, TrainConfig

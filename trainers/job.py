@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
+from datasets.augmentation import BatchMix
 from datasets.bundle import DataBundle
 from datasets.errors import DataError
 from datasets.loaders import build_dataloaders, class_weights
-from datasets.mixing import BatchMix
 from datasets.sampling import batch_sampler
 from trainers import defaults, distributed
 from trainers.config import RunConfig, from_dict

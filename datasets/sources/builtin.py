@@ -1,26 +1,30 @@
-"""Built-in sets of small pictures, held in memory: digits, MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100."""
+"""The built-in sets: small pictures, held in memory, then photographs."""
 
 import gzip
 import zlib
-from importlib.util import find_spec
+from importlib.metadata import distribution
 from pathlib import Path
 
 import numpy as np
 
 from datasets.bundle import SPLITS, UNSPLIT, PathTable, Samples
 from datasets.errors import DataError
+from datasets.sources.archives import unpack
+from datasets.sources.csv_table import read_table
 from datasets.sources.fetch import RESOURCES, Resource, obtain, obtain_unpacked
+from datasets.sources.image_folder import innermost, read_image_folder
 
+DOG_BREED_FOLDERS = ("dog_breed", "dog-breed-identification", "dog_breed_tiny")
 TRAIN, TEST = SPLITS.index("train"), SPLITS.index("test")
 _Part = tuple[np.ndarray, np.ndarray]
 
 
 def read_digits(root: Path) -> Samples:
     """1,797 scans of handwritten digits, 8 x 8 grey pixels: ships with scikit-learn (Alpaydin & Kaynak 1998)."""
-    library = find_spec("sklearn")  # importing it would take a second
-    if library is None or library.origin is None:
-        raise DataError("digits ships with scikit-learn, which is not installed: pip install scikit-learn")
-    table = np.loadtxt(Path(library.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
+    file = distribution("scikit-learn").locate_file(
+        "sklearn/datasets/data/digits.csv.gz"
+    )  # importing it takes a second
+    table = np.loadtxt(str(file), delimiter=",")
     pixels = np.rint(table[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)  # levels 0 to 16 become 0 to 255
     return Samples(
         name="digits",
@@ -59,6 +63,61 @@ def read_cifar100(root: Path) -> Samples:
     names = _read_names(folder / "fine_label_names.txt")
     train, test = (_read_records(folder / f"{part}.bin", label_bytes=2) for part in ("train", "test"))
     return _in_memory("cifar100", names, train, test)
+
+
+def read_hymenoptera(root: Path) -> Samples:
+    """Ants and bees, 244 + 153 photographs: PyTorch's transfer-learning tutorial (Chilamkurthy 2017)."""
+    folder = obtain_unpacked("hymenoptera", root, "hymenoptera_data", RESOURCES["hymenoptera"])
+    return read_image_folder(folder, "hymenoptera").usable()
+
+
+def read_dog_breed(root: Path) -> Samples:
+    """Dogs of 120 breeds: Kaggle's dog-breed-identification (2017), `labels.csv` with id,breed and `train/<id>.jpg`.
+
+    Its own `test/` has no labels and is not used.
+    """
+    table = _dog_breed_folder(root) / "labels.csv"
+    if not table.is_file():
+        raise DataError(f"no file {table}; expected Kaggle's labels.csv (id,breed) beside train/")
+    return read_table(table, "dog_breed").usable()
+
+
+def read_oxford_pets(root: Path) -> Samples:
+    """Cats and dogs of 37 breeds, 3,680 + 3,669 photographs (Parkhi et al. 2012)."""
+    folder = root / "oxford-iiit-pet"
+    obtain_unpacked("oxford_pets", root, "oxford-iiit-pet/images", RESOURCES["pets_images"])
+    obtain_unpacked("oxford_pets", root, "oxford-iiit-pet/annotations", RESOURCES["pets_annotations"])
+    lists = [_read_pets_list(folder / "annotations" / f"{part}.txt") for part in ("trainval", "test")]
+    images, labels = zip(*lists[0], *lists[1], strict=True)
+    breeds = dict(sorted((label, image.rpartition("_")[0]) for image, label in zip(images, labels, strict=True)))
+    return Samples(
+        name="oxford_pets",
+        class_names=tuple(" ".join(part.title() for part in breed.split("_")) for breed in breeds.values()),
+        paths=PathTable([f"images/{image}.jpg" for image in images]),
+        labels=np.array(labels, np.int32) - 1,
+        splits=np.repeat(np.array([TRAIN, TEST], np.int8), [len(part) for part in lists]),
+        root=folder,
+    )
+
+
+def read_flowers102(root: Path) -> Samples:
+    """Flowers of 102 kinds, 1,020 + 1,020 + 6,149 photographs (Nilsback & Zisserman 2008)."""
+    from scipy.io import loadmat
+    from torchvision.datasets import Flowers102  # for the names alone
+
+    obtain_unpacked("flowers102", root, "flowers-102/jpg", RESOURCES["flowers_images"])
+    labels = loadmat(obtain(RESOURCES["flowers_labels"], root, name="flowers102"))["labels"].ravel()
+    ids = loadmat(obtain(RESOURCES["flowers_splits"], root, name="flowers102"))
+    numbers = [ids[key].ravel().astype(np.int64) for key in ("trnid", "valid", "tstid")]  # from 1
+    every = np.concatenate(numbers)
+    return Samples(
+        name="flowers102",
+        class_names=tuple(Flowers102.classes),
+        paths=PathTable([f"jpg/image_{number:05d}.jpg" for number in every]),
+        labels=labels[every - 1].astype(np.int32) - 1,
+        splits=np.repeat(np.arange(3, dtype=np.int8), [len(part) for part in numbers]),
+        root=root / "flowers-102",
+    )
 
 
 def read_idx(file: Path) -> np.ndarray:
@@ -117,4 +176,24 @@ def _in_memory(name: str, class_names: tuple[str, ...], train: _Part, test: _Par
         labels=np.concatenate([train[1], test[1]]).astype(np.int32),
         splits=np.repeat(np.array([TRAIN, TEST], np.int8), [*counts.values()]),
         pixels=np.concatenate([train[0], test[0]]),
+    )
+
+
+def _read_pets_list(file: Path) -> list[tuple[str, int]]:
+    """(image, label from 1) of each line `image label species breed`; others start with a #."""
+    if not file.is_file():
+        raise DataError(f"no file {file}; remove its folder to unpack it again")
+    lines = (line.partition("#")[0].split() for line in file.read_text(encoding="utf-8").splitlines())
+    return [(cells[0], int(cells[1])) for cells in lines if cells]
+
+
+def _dog_breed_folder(root: Path) -> Path:
+    for name in DOG_BREED_FOLDERS:
+        if (root / name).is_dir():
+            return innermost(root / name)
+        if (root / f"{name}.zip").is_file():
+            return innermost(unpack(root / f"{name}.zip", root / name, unwrap=True))
+    raise FileNotFoundError(
+        f"dog_breed is not in {root}/, and Kaggle wants a login: fetch dog-breed-identification.zip (691 MB) from "
+        f"https://www.kaggle.com/c/dog-breed-identification/data and put it at {root}/dog-breed-identification.zip"
     )
