@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from trainers.planning import PlannedRun
-    from trainers.result import RunResult
+    from trainers.record import RunResult
 
 
 parse = parse_train_options

@@ -25,9 +25,8 @@ from comparison.statistics import (
     verdict,
     wilson,
 )
-from trainers.calibration import expected_calibration_error
 from trainers.config import from_dict
-from trainers.metrics import macro_f1
+from trainers.metrics import expected_calibration_error, macro_f1
 from trainers.run_directory import as_data
 from vit.config import ModelConfig
 from vit.factory import build_model

@@ -14,7 +14,7 @@ from scipy.stats import binom, binomtest, t
 from torch import Tensor
 
 from datasets.text import counted
-from trainers.calibration import confidence_bins
+from trainers.metrics import confidence_bins
 
 LEVEL = 0.05
 Bools = NDArray[np.bool_]
@@ -184,7 +184,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def calibration_bins(probabilities: NDArray[np.float64], labels: NDArray[np.int64]) -> Tensor:
-    """The sums of `trainers.calibration.confidence_bins` (3, 15), of probabilities (N, C)."""
+    """The sums of `trainers.metrics.confidence_bins` (3, 15), of probabilities (N, C)."""
     right = probabilities.argmax(axis=1) == labels
     return confidence_bins(torch.from_numpy(probabilities.max(axis=1)), torch.from_numpy(right))
 

@@ -17,7 +17,7 @@ from trainers import console, process
 from trainers.config import RunConfig, data_folder
 from trainers.errors import Diverged, TrainingError
 from trainers.on_slurm import placed
-from trainers.result import RunResult
+from trainers.record import RunResult
 from trainers.resume import is_finished, resume
 from trainers.run import train
 from trainers.run_directory import read_json, read_run_config
@@ -46,6 +46,17 @@ class Task:
     def key(self) -> str:
         return str(self.config.output.run_name)
 
+    @property
+    def run_dir(self) -> Path:
+        """Where its run lies, or will lie."""
+        if (self.settled / "config.json").is_file() and read_run_config(self.settled).train.lr == self.lr:
+            return self.settled
+        return data_folder(self.config.output, self.config.data.source) / self.key
+
+    def result(self) -> Done:
+        """What a job has left of it; one that it has ended without a result has diverged."""
+        return replace(one_run(self), trained=True) if is_finished(self.run_dir) else Done(None)
+
 
 @dataclass(frozen=True)
 class Done:
@@ -65,7 +76,7 @@ def train_arms(plan: Plan, slurm: dict[str, str] | None = None) -> tuple[list[Co
     if any(arm.resolved.train.cache_features == "on" for arm in plan.arms):  # then all of an arm's runs look once
         base = plan.request.base
         (data_folder(base.output, base.data.source) / "features").mkdir(parents=True, exist_ok=True)
-    with placed(plan.sharing, slurm, plan.folder / "jobs", run_dir=folder_of, read=of_job) as each:
+    with placed(plan.sharing, slurm, plan.folder / "jobs") as each:
         training = Training(plan, each)
         training.choose_rates()
         if plan.request.certainty is None:
@@ -194,21 +205,9 @@ class Progress:
         console.say(f"{self.done:>3}/{self.runs}  {task}: {text}")
 
 
-def folder_of(task: Task) -> Path:
-    """Where its run lies, or will lie."""
-    if (task.settled / "config.json").is_file() and read_run_config(task.settled).train.lr == task.lr:
-        return task.settled
-    return data_folder(task.config.output, task.config.data.source) / task.key
-
-
-def of_job(task: Task) -> Done:
-    """What a job has left of a run; one that it has ended without a result has diverged."""
-    return replace(one_run(task), trained=True) if is_finished(folder_of(task)) else Done(None)
-
-
 def one_run(task: Task) -> Done:
     """Train one run, take it up where it stopped, or read its result."""
-    folder = folder_of(task)
+    folder = task.run_dir
     known, trained = (folder / "config.json").is_file(), not is_finished(folder)
     try:
         if trained:

@@ -18,13 +18,12 @@ from inference.evaluation_report import Evaluation, write_evaluation
 from inference.ten_views import TenViews
 from trainers.checkpoint import best_of, read_checkpoint
 from trainers.config import RunConfig
-from trainers.console import say
 from trainers.errors import CheckpointError
 from trainers.evaluation import score_split, write_predictions
 from trainers.job import AMP_DTYPES, prepare
 from trainers.result import load, read_history
+from trainers.resume import newest_checkpoint
 from trainers.run_directory import META, as_data, read_json, read_run_config
-from trainers.saving import newest_checkpoint
 from vit import ImageSpec
 from vit.config import WHAT_THEY_ARE
 
@@ -82,7 +81,7 @@ def score_last_epoch(run_dir: Path) -> None:
     folder = run_dir / "eval"
     if any(folder.glob("val_last_predictions.*")) or any(folder.glob("test_predictions.*")):
         return
-    checkpoint = newest_checkpoint(run_dir, warn=say)
+    checkpoint = newest_checkpoint(run_dir)
     if checkpoint is None:
         raise CheckpointError(f"{run_dir}/checkpoints has no step_*: without a test split its last epoch is needed")
     with as_data():

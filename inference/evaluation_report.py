@@ -1,19 +1,22 @@
-"""What an evaluation found, class by class, as files next to its predictions."""
+"""What an evaluation found, class by class, as files next to its predictions, and how far its confidence is right."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
+from torch.nn import functional as F
 
 from datasets.files import write_text
 from datasets.text import csv_text
-from trainers import calibration
 from trainers.evaluation import Scores, write_predictions
 from trainers.many_classes import most_confused
-from trainers.metrics import ClassRow, per_class
+from trainers.metrics import ClassRow, confidence_bins, expected_calibration_error, per_class
 from trainers.run_directory import read_json, write_json
+
+LIMITS = (0.05, 20.0)  # a model that is right on every val image would want a temperature of zero
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,9 @@ def write_evaluation(
     if fit and outputs.whole:
         save_temperature(folder, scores)
     temperature = read_temperature(folder) if outputs.whole else None
-    bins, scaled_bins, scaled = calibration.confidence_bins(outputs.confidence, outputs.correct), None, {}
+    bins, scaled_bins, scaled = confidence_bins(outputs.confidence, outputs.correct), None, {}
     if temperature is not None:
-        scaled_bins = calibration.reliability(outputs.logits, outputs.labels, temperature=temperature)
+        scaled_bins = reliability(outputs.logits, outputs.labels, temperature=temperature)
         scaled = _calibration(scores, temperature)
     classes = per_class(scores.confusion, class_names)
     predictions = write_predictions(folder, name, scores, dataset, class_names)
@@ -76,16 +79,41 @@ def confusion_text(confusion: Tensor, class_names: Sequence[str]) -> str:
 
 def _calibration(scores: Scores, temperature: float) -> dict[str, float]:
     logits, labels = scores.outputs.logits, scores.outputs.labels
-    bins = calibration.reliability(logits, labels, temperature=temperature)
+    bins = reliability(logits, labels, temperature=temperature)
     return {
-        "loss": calibration.negative_log_likelihood(logits, labels, temperature=temperature),
-        "ece": calibration.expected_calibration_error(bins),
+        "loss": negative_log_likelihood(logits, labels, temperature=temperature),
+        "ece": expected_calibration_error(bins),
     }
+
+
+def fit_temperature(logits: Tensor, labels: Tensor) -> float:
+    """The T in LIMITS with the least negative log-likelihood of `softmax(logits / T)` (Guo et al. 2017, section 4.2).
+
+    One number for all classes, so no prediction changes. The loss is convex in 1 / T: one minimum.
+    """
+    from scipy.optimize import minimize_scalar  # takes half a second to import; training needs only the bins
+
+    low, high = (math.log(limit) for limit in LIMITS)
+    minimum = minimize_scalar(
+        lambda log_temperature: negative_log_likelihood(logits, labels, temperature=math.exp(log_temperature)),
+        bounds=(low, high), method="bounded", options={"xatol": 1e-6},
+    )  # fmt: skip
+    return math.exp(minimum.x)
+
+
+def negative_log_likelihood(logits: Tensor, labels: Tensor, *, temperature: float) -> float:
+    return F.cross_entropy(logits.double() / temperature, labels).item()
+
+
+def reliability(logits: Tensor, labels: Tensor, *, temperature: float = 1.0) -> Tensor:
+    """The `confidence_bins` of predictions (N, classes), once the logits are divided by `temperature`."""
+    confidence, predicted = (logits.detach().float() / temperature).softmax(dim=1).max(dim=1)
+    return confidence_bins(confidence, predicted == labels)
 
 
 def save_temperature(folder: Path, scores: Scores) -> None:
     labels = scores.outputs.labels
-    temperature = calibration.fit_temperature(scores.outputs.logits, labels)
+    temperature = fit_temperature(scores.outputs.logits, labels)
     values = {"temperature": temperature, "fitted_on": "val", "images": len(labels)}
     for name, divisor in (("before", 1.0), ("after", temperature)):
         values |= {f"{metric}_{name}": value for metric, value in _calibration(scores, divisor).items()}

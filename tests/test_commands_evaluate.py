@@ -15,7 +15,7 @@ from small_run import CLASSES, call, labelled_photos, make_run, photo
 from torch.nn import functional as F
 
 import main
-from trainers.calibration import LIMITS, fit_temperature
+from inference.evaluation_report import LIMITS, fit_temperature
 from trainers.metrics import balanced_accuracy, per_class
 
 

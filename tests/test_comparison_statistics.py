@@ -15,8 +15,8 @@ from comparison.statistics import (
     verdict,
     wilson,
 )
-from trainers.calibration import expected_calibration_error, reliability
-from trainers.metrics import macro_f1
+from inference.evaluation_report import reliability
+from trainers.metrics import expected_calibration_error, macro_f1
 
 
 @pytest.mark.parametrize(("correct", "n"), [(0, 1), (1, 1), (0, 360), (153, 153), (147, 153), (9012, 10000)])

@@ -16,7 +16,7 @@ from datasets.config import DataConfig
 from inference.evaluate import evaluate_run
 from trainers.checkpoint import best_of, checkpoints, read_checkpoint
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.effects import without_effect
+from trainers.console import without_effect
 from trainers.ema import ModelEMA
 from trainers.engines import Slices, StepOptions, create_trainer
 from trainers.errors import ConfigError

@@ -25,8 +25,8 @@ from trainers.errors import ConfigError
 from trainers.fitting import Deadline, Fit
 from trainers.job import prepare
 from trainers.pace import Pace, forecast, measure
-from trainers.planning import better, fine_tuned, planned
-from trainers.plans import Candidate, choose, filled_in, from_scratch
+from trainers.planning import Candidate, better, choose, fine_tuned, from_scratch, planned
+from trainers.recipes import filled_in
 from trainers.run import train
 from trainers.run_directory import read_json
 from trainers.threads import chosen, with_threads

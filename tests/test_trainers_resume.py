@@ -39,12 +39,11 @@ from trainers import distributed, handlers, lock, run, saving
 from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import to_dict
 from trainers.errors import CheckpointError, ConfigError, Interrupted
-from trainers.job import NOTHING
+from trainers.job import Given
 from trainers.recipes import recipe_config
-from trainers.resume import open_run, resume, train_or_resume, was_asked_for
+from trainers.resume import open_run, resume, train_or_resume, upgraded, was_asked_for
 from trainers.run import train
 from trainers.run_directory import read_json, read_run_config, write_json
-from trainers.saving import upgraded
 from vit.tensor_files import from_bytes, to_bytes
 
 
@@ -229,7 +228,7 @@ def test_changed_images_are_refused(crashed):
 def test_another_thread_count_is_announced(crashed, capsys):
     meta = read_json(crashed / "meta.json")
     write_json(crashed / "meta.json", meta | {"threads": 64})
-    open_run(crashed, read_run_config(crashed), epochs=None, given=NOTHING)
+    open_run(crashed, read_run_config(crashed), epochs=None, given=Given())
     assert "note: threads 1 now, 64 when the run started; the last bits may differ" in capsys.readouterr().out
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from ignite.engine import Engine, Events
 
 from datasets.loaders import sample_of
-from trainers import console, distributed, handlers, heeding, tensorboard
+from trainers import console, distributed, handlers, tensorboard
 from trainers.config import RunConfig, to_dict
 from trainers.ema import ModelEMA
 from trainers.engines import create_evaluator
@@ -26,6 +26,9 @@ from trainers.saving import BestCheckpoint, ResumeCheckpoint
 UNTRAINED_SEES, OF_MORE_THAN = 1_000, 10_000
 """Validation images that the model sees before its first step, where there are more than so many: in a minute, at the
 speed of a large model on a small machine."""
+
+PAINTERS = {"standard": "trainers.pictures", "full": "trainers.full_pictures"}
+"""What draws beside curves; a run that shows none imports no matplotlib."""
 
 
 class Run:
@@ -47,8 +50,8 @@ class Run:
             self.evaluated = head_of(self.network) if job.on_features else self.network
         self.trainer = trainer_of(job)
         self.evaluator = create_evaluator(self.evaluated, job.device, amp_dtype=job.amp_dtype)
-        # What is shown beside curves; a run that shows none imports no matplotlib.
-        self.painter = None if job.config.output.tb == "scalars" else import_module("trainers.pictures")
+        painter = PAINTERS.get(job.config.output.tb)
+        self.painter = import_module(painter) if painter else None
         self.rate = schedule(job)
         self.best: BestCheckpoint
         self.saver: ResumeCheckpoint
@@ -118,7 +121,7 @@ def attach_handlers(run: Run) -> None:
     if writes:
         run.saver.attach(save_every=options.save_every, before_save=(run.loggers.flush, run.best.save))
     run.record.attach(trainer)
-    heeding.attach(trainer, evaluator, run.val_loader)
+    distributed.attach_signals(trainer, evaluator, run.val_loader)
 
 
 def end_within_epoch(trainer: Engine, run: Run) -> None:

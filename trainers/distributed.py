@@ -5,7 +5,9 @@ batch; gradients are averaged by DistributedDataParallel; rank 0 alone writes. E
 single process. What they tell each other are tensors and plain data, never pickled objects.
 """
 
+import math
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -13,16 +15,20 @@ from typing import Any, TypeVar
 
 import ignite.distributed as idist
 import torch
+from ignite.engine import Engine, Events
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
 
-from trainers.errors import ConfigError, FailedElsewhere, exit_code
+from trainers.errors import ConfigError, FailedElsewhere, Interrupted, exit_code
 from trainers.interruption import signals
 from vit.tensor_files import from_bytes, to_bytes
 
 T = TypeVar("T")
 MOST_WAITED = timedelta(minutes=10)
 """So long a process waits for one that stands still, such as on a machine that is gone; one that ends is noticed."""
+SECONDS_BETWEEN_LOOKS = 0.25
+"""For a signal that another process received."""
 
 
 @contextmanager
@@ -145,3 +151,44 @@ def wrap(model: nn.Module, device: torch.device, *, may_skip_parameters: bool) -
         return model
     device_ids = [device.index] if device.type == "cuda" else None
     return DistributedDataParallel(model, device_ids=device_ids, find_unused_parameters=may_skip_parameters)
+
+
+def attach_signals(trainer: Engine, evaluator: Engine, val_loader: DataLoader) -> None:
+    """Look for signals after each iteration of both engines and after all work of an epoch. Attach last."""
+    if world_size() == 1:
+        for engine in (trainer, evaluator):
+            engine.add_event_handler(Events.ITERATION_COMPLETED, signals.check)
+        trainer.add_event_handler(Events.EPOCH_COMPLETED, signals.check)
+        return
+    batches = min(all_gather(len(val_loader)))
+    trainer.add_event_handler(Events.ITERATION_COMPLETED, LookTogether())
+    evaluator.add_event_handler(Events.ITERATION_COMPLETED, LookTogether(batches))
+    trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda: check_together(0.0))
+
+
+def check_together(seconds: float) -> float:
+    """A signal that one process received is everybody's. The largest `seconds` of all processes."""
+    mine = torch.tensor([signals.received or 0, seconds], dtype=torch.float64, device=idist.device())
+    received, slowest = idist.all_reduce(mine, "MAX").tolist()
+    if received:
+        raise Interrupted(int(received))
+    return float(slowest)
+
+
+class LookTogether:
+    """Looks a few times a second, as it takes a message. All processes count the same iterations, and agree on how many
+    of them make up that time, so they look in the same ones."""
+
+    def __init__(self, iterations: float = math.inf) -> None:
+        """`iterations`: what all processes have in common of each pass."""
+        self.iterations, self.between, self.left = iterations, 1, 1
+        self.since = time.perf_counter()
+
+    def __call__(self, engine: Engine) -> None:
+        if engine.state.iteration > self.iterations:
+            return
+        self.left -= 1
+        if self.left == 0:
+            slowest = check_together(time.perf_counter() - self.since) / self.between
+            self.between = self.left = max(1, min(2 * self.between, int(SECONDS_BETWEEN_LOOKS / slowest)))
+            self.since = time.perf_counter()

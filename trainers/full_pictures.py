@@ -19,13 +19,13 @@ from datasets.files import replacing, write_text
 from datasets.sampling import evenly
 from datasets.text import csv_text, printable
 from figures.sheets import png, position_similarity_figure, tile_picture
+from trainers import pictures
 from trainers.engines import autocast
 from trainers.evaluation import Scores
 from trainers.job import Job
 from trainers.many_classes import spread
 from trainers.metrics import per_class
 from trainers.tensorboard import RunLoggers, tag_of
-from trainers.val_images import images_of, undisturbed
 from vit.parts import inputs_of, parts
 from vit.residual_stream import position_embeddings
 
@@ -74,7 +74,7 @@ def write_projector(job: Job, scores: Scores, loggers: RunLoggers, step: int) ->
     Own files, not torch's add_embedding: that one breaks at a tab in a file name, and a resumed run would list its
     embeddings twice.
     """
-    images, names = images_of(job), job.data.class_names
+    images, names = pictures.images_of(job), job.data.class_names
     outputs = scores.outputs
     rows = evenly(len(outputs.labels), PROJECTED).tolist()
     folder = loggers.folder / "projector"
@@ -124,7 +124,7 @@ def features_of_rows(job: Job, rows: Sequence[int]) -> Tensor:
         return dataset.features[torch.tensor(rows)].float()
     features: list[Tensor] = []
     head = parts(job.model).head[0]
-    with undisturbed(job.model), autocast(job.device, job.amp_dtype), inputs_of(head) as seen:
+    with pictures.undisturbed(job.model), autocast(job.device, job.amp_dtype), inputs_of(head) as seen:
         size = job.config.data.batch_size or 64
         for start in range(0, len(rows), size):
             images, *_ = dataset.__getitems__(BatchKey(0, np.array(rows[start : start + size])))
@@ -133,4 +133,12 @@ def features_of_rows(job: Job, rows: Sequence[int]) -> Tensor:
     return torch.cat(features)
 
 
-DRAWN = (draw_weights, draw_pr_curves, write_projector)
+attach = pictures.attach
+
+
+def draw_best(job: Job, scores: Scores, loggers: RunLoggers, *, epoch: int, step: int) -> None:
+    """What other runs draw when they end, and the rest."""
+    pictures.draw_best(job, scores, loggers, epoch=epoch, step=step)
+    for draw in (draw_weights, draw_pr_curves, write_projector):
+        with pictures.attempted():
+            draw(job, scores, loggers, step)

@@ -1,7 +1,4 @@
-"""What hangs on the engines: schedule, sums, validation, history, early stopping, progress.
-
-`trainers/run.py` attaches them in one stated order; Ignite fires handlers of an event in the order of attachment.
-"""
+"""What hangs on the engines: schedule, sums, validation, history, early stopping, progress."""
 
 import contextlib
 import logging

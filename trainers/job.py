@@ -86,10 +86,7 @@ class Given:
     spec: ImageSpec | None = None
 
 
-NOTHING = Given()
-
-
-def prepare(config: RunConfig, *, checkpoint: dict[str, Any] | None = None, given: Given = NOTHING) -> Job:
+def prepare(config: RunConfig, *, checkpoint: dict[str, Any] | None = None, given: Given = Given()) -> Job:
     """Resolve the options, read the data, build model and optimizer, but for what is `given`.
 
     With the checkpoint of a run, that run's weights and preprocessing are used, and no initial weights are looked for.
@@ -181,7 +178,7 @@ def optimizer_of(model: nn.Module, config: RunConfig, student: Any = None) -> Op
     return build_optimizer(groups, name=train.optimizer, lr=train.lr)
 
 
-def read_data(config: RunConfig, spec: ImageSpec, given: Given = NOTHING) -> DataBundle:
+def read_data(config: RunConfig, spec: ImageSpec, given: Given = Given()) -> DataBundle:
     """The loaders of this process, with its share of every batch and of every other split."""
     rank, processes = distributed.rank(), distributed.world_size()
     share: dict[str, int] = {"seed": config.train.seed, "rank": rank, "world_size": processes}

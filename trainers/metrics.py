@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn.functional import nll_loss
 
 from trainers import distributed
-from trainers.calibration import confidence_bins, expected_calibration_error
 from trainers.outputs import MOST_LOGITS, Outputs, Store, class_counts, confusion_of
 
 SCALARS = ("loss", "accuracy", "balanced_accuracy", "accuracy_top5", "macro_f1", "ece")
+NUM_BINS = 15
 
 
 class ClassRow(NamedTuple):
@@ -59,6 +59,20 @@ def macro_f1(confusion: Tensor) -> float:
     occurrences = images + predicted
     seen = occurrences > 0
     return float((2 * hits[seen] / occurrences[seen]).mean()) if seen.any() else 0.0
+
+
+def confidence_bins(confidence: Tensor, correct: Tensor) -> Tensor:
+    """Sums over the images in equal-width bins of confidence: (3, NUM_BINS) float64 of their number, their confidence,
+    and how many of them are right. A confidence (N,) on the edge of two bins belongs to the lower one."""
+    bins = (confidence * NUM_BINS).ceil().long().clamp(1, NUM_BINS) - 1
+    rows = (torch.ones_like(confidence), confidence, correct)
+    return torch.stack([torch.bincount(bins, row.double(), minlength=NUM_BINS) for row in rows])
+
+
+def expected_calibration_error(bins: Tensor) -> float:
+    """Mean gap between confidence and accuracy, weighted by images (Guo et al. 2017, eq. 3)."""
+    count, confidence, correct = bins
+    return float((confidence - correct).abs().sum() / count.sum().clamp(min=1))
 
 
 def attach_metrics(evaluator: Engine, device: torch.device) -> None:

@@ -33,28 +33,19 @@ WARNED = ("SIGUSR1", "SIGUSR2")
 
 
 def placed(
-    sharing: Sharing,
-    slurm: dict[str, str] | None,
-    folder: Path,
-    *,
-    run_dir: Callable[[Any], Path],
-    read: Callable[[Any], Any],
+    sharing: Sharing, slurm: dict[str, str] | None, folder: Path
 ) -> AbstractContextManager[Callable[..., Iterator[tuple[Any, Any]]]]:
-    """Where runs are trained: by processes of this machine or, with these options of sbatch, jobs with files in
-    `folder`, from each of whose run directories `read` takes the result."""
+    """Where runs are trained: by processes of this machine or, with these options of sbatch, as jobs with files in
+    `folder`. Each item has its `run_dir`, from which `result()` reads what the run found, and a `key` of its own."""
     if slurm is None:
         return side_by_side(sharing.jobs, sharing.gpus)
-    options = {"cpus-per-task": str(sharing.threads or 1)} | slurm
-    return on_slurm(folder, sharing.jobs, options, finished=lambda item: is_finished(run_dir(item)), read=read)
+    return on_slurm(folder, sharing.jobs, {"cpus-per-task": str(sharing.threads or 1)} | slurm)
 
 
 @contextmanager
-def on_slurm(
-    folder: Path, jobs: int, options: dict[str, str], *, finished: Callable[[Any], bool], read: Callable[[Any], Any]
-) -> Iterator[Callable[..., Iterator[tuple[Any, Any]]]]:
+def on_slurm(folder: Path, jobs: int, options: dict[str, str]) -> Iterator[Callable[..., Iterator[tuple[Any, Any]]]]:
     """Gives a function like `side_by_side.one_by_one` that does up to `jobs` items at a time as jobs, with these
-    options of sbatch; what is `finished` it only reads, and what a job has ended it takes from `read`. Raises
-    ConfigError: no submitit, or no Slurm."""
+    options of sbatch; what is finished it only reads. Raises ConfigError: no submitit, or no Slurm."""
     try:
         import submitit
 
@@ -67,22 +58,17 @@ def on_slurm(
     executor.update_parameters(job_name="vit", array_parallelism=jobs, additional_parameters=defaults | options)
     ours = os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH"))))
     os.environ["PYTHONPATH"] = ours  # of the jobs, which do not start at main.py
-    yield partial(as_jobs, executor, finished, read)
+    yield partial(as_jobs, executor)
 
 
-def as_jobs(
-    executor: Any,
-    finished: Callable[[Any], bool],
-    read: Callable[[Any], Any],
-    function: Callable[[Any], Any],
-    items: Sequence[Any],
-) -> Iterator[tuple[Any, Any]]:
+def as_jobs(executor: Any, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
     """Each item with its result, in the order in which they end. Jobs of an earlier command are taken up."""
     register = executor.folder / "jobs.json"
     known, queue = read_if_whole(register) or {}, in_queue() or set()
-    for item in filter(finished, items):
-        yield item, function(item)
-    todo = {item.key: item for item in items if not finished(item)}
+    for item in items:
+        if is_finished(item.run_dir):
+            yield item, function(item)
+    todo = {item.key: item for item in items if not is_finished(item.run_dir)}
     fresh = [key for key in todo if known.get(key) not in queue]
     if fresh:
         with signals.held_back():  # or nobody would know of these jobs
@@ -91,13 +77,11 @@ def as_jobs(
             write_json(register, known)
     waiting = {known[key]: item for key, item in todo.items()}
     if waiting:
-        say(
-            f"{len(fresh)} jobs submitted, {len(todo) - len(fresh)} taken up; their output: {executor.folder}",
-            label="slurm",
-        )
+        taken_up = len(todo) - len(fresh)
+        say(f"{len(fresh)} jobs submitted, {taken_up} taken up; their output: {executor.folder}", label="slurm")
     try:
         for item in as_they_end(executor, waiting):
-            yield item, read(item)
+            yield item, item.result()
     except Interrupted:
         say(f"{len(waiting)} jobs go on; scancel {' '.join(waiting)} ends them", label="slurm")
         raise

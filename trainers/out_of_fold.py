@@ -21,7 +21,7 @@ from trainers.console import duration, say
 from trainers.errors import ConfigError
 from trainers.features import features_once
 from trainers.job import prepare
-from trainers.plans import filled_in
+from trainers.recipes import filled_in
 from trainers.weights_at_hand import MOST_IMAGES, rank
 
 PENALTIES = (0.001, 0.01, 0.1, 1.0)

@@ -5,8 +5,9 @@ ends, with its best weights: its worst mistakes, its confusion matrix, its calib
 them, and the model is left in the mode it was in: a run takes the same steps with and without pictures.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +20,16 @@ from datasets.files import replacing
 from datasets.sampling import evenly
 from datasets.text import counted
 from figures.attention import distance_figure
-from figures.judged import Judged
+from figures.judged import Judged, rank
 from figures.results import confusion_figure, reliability_figure
 from figures.sheets import batch_sheet, judged_sheet, png
 from trainers import console
-from trainers.calibration import confidence_bins
 from trainers.evaluation import Scores
 from trainers.job import Job
 from trainers.many_classes import most_confused, spread
+from trainers.metrics import confidence_bins
 from trainers.outputs import Outputs
 from trainers.tensorboard import RunLoggers
-from trainers.val_images import judge, undisturbed
 from vit.attention_maps import maps_of
 from vit.low_rank import merged_state
 from vit.tensor_files import write_tree
@@ -132,12 +132,6 @@ def draw_best(job: Job, scores: Scores, loggers: RunLoggers, *, epoch: int, step
             draw_attention(job, job.model, loggers, step=step, when=when)
     with attempted():
         draw_scores(job, scores, loggers, step=step, when=when)
-    if job.config.output.tb == "full":
-        from trainers import full_pictures
-
-        for draw in full_pictures.DRAWN:
-            with attempted():
-                draw(job, scores, loggers, step)
 
 
 def draw_scores(job: Job, scores: Scores, loggers: RunLoggers, *, step: int, when: str) -> None:
@@ -170,6 +164,38 @@ def mistakes_title(scores: Scores) -> str:
         return f"no mistake on {images:,} validation images; those it was least sure of"
     shown = f"the {MISTAKES} surest of" if wrong > MISTAKES else "all"
     return f"{shown} {counted(wrong, 'mistake')} on {images:,} validation images"
+
+
+def images_of(job: Job) -> Any:
+    """The images behind the val split, also where the loaders give cached features."""
+    dataset: Any = job.data.dataloaders["val"].dataset
+    return getattr(dataset, "images", dataset)
+
+
+def judge(
+    job: Job, rows: Sequence[int], logits: Tensor, labels: Tensor, rollouts: Iterable[Tensor] | None = None
+) -> list[Judged]:
+    """The val images `rows` with the logits (N, classes) that a model gave them, and their labels (N,): their original
+    pictures, or with `rollouts` what the model saw, which these lie over."""
+    images, names = images_of(job), job.data.class_names
+    ranked = rank(logits.softmax(dim=1), names)
+    own_names = [names[label] for label in labels.tolist()]
+    pictures = images.stored(rows) if rollouts is not None else (images.original(row) for row in rows)
+    maps = repeat(None) if rollouts is None else rollouts
+    return [*map(Judged, map(images.path, rows), ranked, own_names, pictures, maps)]
+
+
+@contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients; afterwards every module is in the mode it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainers.config import RunConfig, from_dict
+from trainers.config import RunConfig, from_dict, to_dict
 from trainers.errors import ConfigError
 
 
@@ -38,6 +38,17 @@ def recipe_config(name: str) -> RunConfig:
         raise ConfigError(f"unknown recipe {name!r}; known: {', '.join(RECIPES)}")
     config: RunConfig = from_dict(RunConfig, RECIPES[name].options)
     return config
+
+
+def filled_in(config: RunConfig, options: dict[str, dict[str, Any]]) -> RunConfig:
+    """`config` with `options` where it still has the application's defaults, and its epochs left open."""
+    given, default = to_dict(config), to_dict(RunConfig())
+    open_values = {
+        section: {name: value for name, value in values.items() if given[section][name] == default[section][name]}
+        for section, values in options.items()
+    }
+    filled: RunConfig = from_dict(RunConfig, open_values, base=config)
+    return filled.changed(train={"epochs": config.train.epochs})
 
 
 def card(name: str) -> str:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from trainers import distributed, handlers
 from trainers.checkpoint import checkpoints
 from trainers.errors import Interrupted, TrainingError, first_line, out_of_memory
 from trainers.job import Job
-from trainers.result import RunResult
 from trainers.run_directory import read_if_whole, write_json
 from trainers.start import discard
 from vit.parts import count_parameters
@@ -23,6 +23,17 @@ WRITTEN_AT_START = {
 }  # fmt: skip
 """What a run may have written when its first checkpoint fails."""
 _PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "gloo", "NCCL")
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run found. Metrics are fractions; `val` is the best epoch's, `test` None where there is no such split."""
+
+    run_dir: Path
+    best_epoch: int
+    val: dict[str, float]
+    test: dict[str, float] | None
+    history: list[dict[str, Any]]
 
 
 class Record:

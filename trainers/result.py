@@ -1,7 +1,6 @@
 """What a run leaves to others: its best model, its scores and its history, read back from its files."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,19 +13,9 @@ from trainers.checkpoint import best_of, read_checkpoint
 from trainers.config import from_dict
 from trainers.errors import CheckpointError, fitting
 from trainers.metrics import SCALARS
+from trainers.record import RunResult
 from trainers.run_directory import as_data, read_json
 from vit import ImageSpec, ModelConfig, build_model
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """What a run found. Metrics are fractions; `val` is the best epoch's, `test` None where there is no such split."""
-
-    run_dir: Path
-    best_epoch: int
-    val: dict[str, float]
-    test: dict[str, float] | None
-    history: list[dict[str, Any]]
 
 
 def load(run: Path) -> tuple[nn.Module, ImageSpec, tuple[str, ...]]:

@@ -1,6 +1,7 @@
 """Take up a run where it stopped, and refuse or announce whatever is not as it was."""
 
 import dataclasses
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from importlib import metadata
@@ -16,13 +17,15 @@ from datasets.files import remove_leftovers
 from datasets.splits import fingerprint
 from trainers import distributed, lock
 from trainers.assembly import Run
-from trainers.checkpoint import checkpoints, has_best
+from trainers.checkpoint import best_of, checkpoints, has_best, named_like_checkpoints, read_checkpoint, require_whole
 from trainers.config import RunConfig, completed, data_folder, to_dict
 from trainers.console import announce, say
 from trainers.errors import CheckpointError, ConfigError
+from trainers.handlers import best_row
 from trainers.interruption import signals
 from trainers.job import Given, Job, prepare, schedule
-from trainers.result import RunResult, read_result
+from trainers.record import RunResult
+from trainers.result import read_result
 from trainers.run import Handler, execute, train
 from trainers.run_directory import (
     META,
@@ -33,7 +36,6 @@ from trainers.run_directory import (
     write_json,
     write_run_config,
 )
-from trainers.saving import newest_checkpoint
 from trainers.start import describe_start, write_inputs
 from vit import ImageSpec
 
@@ -79,7 +81,7 @@ def open_run(
 ) -> tuple[Job, dict[str, Any] | None]:
     """The job of a run as it goes on, and the checkpoint that it goes on from; None where it starts over."""
     summary, meta = read_summary(run_dir), read_if_whole(run_dir / "meta.json", **META)
-    checkpoint = distributed.broadcast(lambda: newest_checkpoint(run_dir, warn=say))
+    checkpoint = distributed.broadcast(lambda: newest_checkpoint(run_dir))
     if checkpoint is not None:
         refuse_an_edited_config(run_dir, config, checkpoint)
     elif summary["status"] == "finished" or (summary["epochs"] and config.train.cache_features != "on"):
@@ -105,6 +107,43 @@ def open_run(
         requested = (meta or {}).get("requested", to_dict(config))
         distributed.broadcast(lambda: write_inputs(run_dir, job, describe_start(job, requested)))
     return job, checkpoint
+
+
+def newest_checkpoint(run_dir: Path) -> dict[str, Any] | None:
+    """The newest whole resume checkpoint; each damaged one on the way is named. None when there is none at all. Raises
+    CheckpointError: there are files, and all are damaged."""
+    paths = named_like_checkpoints(run_dir / "checkpoints", "step")
+    for path in paths:
+        try:
+            checkpoint = upgraded(read_checkpoint(path))
+            require_best_weights(checkpoint, path)
+            return checkpoint
+        except CheckpointError as error:
+            fault = str(error)
+            say(f"{fault}; trying the one before it")
+    if paths:
+        raise CheckpointError(
+            f"no checkpoint in {run_dir / 'checkpoints'} is whole: {fault}; train anew, or restore it"
+        )
+    return None
+
+
+def require_best_weights(checkpoint: dict[str, Any], path: Path) -> None:
+    """Refuse a checkpoint of a run whose best epoch is over and whose weights are gone: it would end without a result.
+
+    Where that epoch is the one that the checkpoint ends, it holds them itself.
+    """
+    best = best_row(checkpoint["trainer"]["history"], checkpoint["config"]["train"]["select"])
+    if best is None or best["step"] == checkpoint["trainer"]["iteration"]:
+        return
+    require_whole(best_of(path.parent.parent))
+
+
+def upgraded(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """A checkpoint in today's form. For a while the history stood beside the trainer's state, as strings of JSON."""
+    beside = checkpoint.get("history", {})
+    history = {"history" if name == "rows" else name: json.loads(text) for name, text in beside.items()}
+    return checkpoint | {"trainer": {"recall": []} | checkpoint["trainer"] | history}
 
 
 def read_summary(run_dir: Path) -> dict[str, Any]:

@@ -24,8 +24,7 @@ from trainers.evaluation import Scores, score_split, scores_of, write_prediction
 from trainers.handlers import best_row, endless_batches, reset_peak_memory
 from trainers.interruption import signals
 from trainers.job import Given, Job, prepare
-from trainers.record import recorded
-from trainers.result import RunResult
+from trainers.record import RunResult, recorded
 from trainers.run_directory import read_json
 from trainers.start import new_run_directory
 from vit import ImageSpec

@@ -1,6 +1,5 @@
 """What a run saves while it goes on, and how it takes it up again."""
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -12,18 +11,8 @@ from ignite.engine import Engine, Events
 from ignite.handlers import Checkpoint
 from torch import nn
 
-from trainers.checkpoint import (
-    FORMAT_VERSION,
-    CheckpointWriter,
-    Fact,
-    best_of,
-    has_best,
-    named_like_checkpoints,
-    read_checkpoint,
-    require_whole,
-)
+from trainers.checkpoint import FORMAT_VERSION, CheckpointWriter, Fact, has_best
 from trainers.config import to_dict
-from trainers.errors import CheckpointError
 from trainers.handlers import best_row
 from trainers.job import Job
 from vit.parts import LOW_RANK
@@ -160,40 +149,3 @@ class ResumeCheckpoint:
         for name, part in self.parts.items():
             part.load_state_dict(checkpoint[name])
         self.saved_step = self.trainer.state.iteration
-
-
-def newest_checkpoint(run_dir: Path, warn: Callable[[str], None]) -> dict[str, Any] | None:
-    """The newest whole resume checkpoint; each damaged one on the way is named. None when there is none at all. Raises
-    CheckpointError: there are files, and all are damaged."""
-    paths = named_like_checkpoints(run_dir / "checkpoints", "step")
-    for path in paths:
-        try:
-            checkpoint = upgraded(read_checkpoint(path))
-            require_best_weights(checkpoint, path)
-            return checkpoint
-        except CheckpointError as error:
-            fault = str(error)
-            warn(f"{fault}; trying the one before it")
-    if paths:
-        raise CheckpointError(
-            f"no checkpoint in {run_dir / 'checkpoints'} is whole: {fault}; train anew, or restore it"
-        )
-    return None
-
-
-def require_best_weights(checkpoint: dict[str, Any], path: Path) -> None:
-    """Refuse a checkpoint of a run whose best epoch is over and whose weights are gone: it would end without a result.
-
-    Where that epoch is the one that the checkpoint ends, it holds them itself.
-    """
-    best = best_row(checkpoint["trainer"]["history"], checkpoint["config"]["train"]["select"])
-    if best is None or best["step"] == checkpoint["trainer"]["iteration"]:
-        return
-    require_whole(best_of(path.parent.parent))
-
-
-def upgraded(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """A checkpoint in today's form. For a while the history stood beside the trainer's state, as strings of JSON."""
-    beside = checkpoint.get("history", {})
-    history = {"history" if name == "rows" else name: json.loads(text) for name, text in beside.items()}
-    return checkpoint | {"trainer": {"recall": []} | checkpoint["trainer"] | history}

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,8 @@ from trainers.interruption import signals
 from trainers.job import prepare
 from trainers.on_slurm import placed
 from trainers.pace import operations
-from trainers.result import RunResult, read_result
+from trainers.record import RunResult
+from trainers.result import read_result
 from trainers.resume import train_or_resume, was_asked_for
 from trainers.run_directory import plan_run_directory
 from trainers.threads import Sharing, memory_of, sharing
@@ -36,8 +38,15 @@ class Part:
         return f"run {self.number} of {self.of}"
 
     @property
+    def run_dir(self) -> Path:
+        return data_folder(self.config.output, self.config.data.source) / str(self.config.output.run_name)
+
+    @property
     def key(self) -> str:
-        return str(data_folder(self.config.output, self.config.data.source) / str(self.config.output.run_name))
+        return str(self.run_dir)
+
+    def result(self) -> RunResult:
+        return read_result(self.run_dir)
 
 
 @signals.heeded()
@@ -57,7 +66,7 @@ def train_all(
     results, folder = {}, Path(f"{parts[0].key}_jobs")
     with (
         signals.hinting("the same command with --auto-resume goes on where this one stopped"),
-        placed(shared, slurm, folder, run_dir=lambda part: Path(part.key), read=of_job) as each,
+        placed(shared, slurm, folder) as each,
     ):
         for part, result in each(partial(train_part, aloud=shared.jobs == 1), parts):
             results[part.number] = result
@@ -76,26 +85,20 @@ def shared_by(configs: Sequence[RunConfig], jobs: int | None) -> Sharing:
 def train_part(part: Part, *, aloud: bool) -> RunResult:
     """One run; where several train side by side, none speaks."""
     process.give_back_freed_memory()
-    if not aloud:
-        with quiet():
-            return train_or_resume(part.config)
-    say(str(part))
-    result = train_or_resume(part.config)
-    say()
+    with nullcontext() if aloud else quiet():
+        say(str(part))
+        result = train_or_resume(part.config)
+        say()
     return result
-
-
-def of_job(part: Part) -> RunResult:
-    return read_result(Path(part.key))
 
 
 def of_seeds(config: RunConfig, count: int) -> list[RunConfig]:
     """The same run at its seed and at the numbers that follow it."""
-    configs = []
-    for seed in range(config.train.seed, config.train.seed + count):
-        name = config.output.run_name and f"{config.output.run_name}_s{seed}"
-        configs.append(config.changed(train={"seed": seed}, output={"run_name": name}))
-    return configs
+    first, name = config.train.seed, config.output.run_name
+    return [
+        config.changed(train={"seed": seed}, output={"run_name": name and f"{name}_s{seed}"})
+        for seed in range(first, first + count)
+    ]
 
 
 def of_folds(config: RunConfig) -> list[RunConfig]:

@@ -22,8 +22,8 @@ from trainers.config import RunConfig
 from trainers.engines import autocast
 from trainers.errors import ConfigError
 from trainers.features import features_once
-from trainers.job import NOTHING, Given, Job, prepare
-from trainers.plans import filled_in
+from trainers.job import Given, Job, prepare
+from trainers.recipes import filled_in
 from trainers.ridge import predictions
 from vit import ModelConfig
 from vit.at_hand import at_hand
@@ -90,15 +90,11 @@ def with_best_weights(config: RunConfig) -> RunConfig:
 
 
 def table(rows: list[Ranked]) -> list[str]:
-    cells = [
-        (
-            "", row.name, f"{row.accuracy:.1%}", f"{row.low:.1%} to {row.high:.1%}", f"{row.squared_error:.3f}",
-            f"{row.seconds:.1f}",
-        )
-        for row in rows
-    ]  # fmt: skip
-    header = ("  weights", "frozen, with a linear head", "accuracy", "95 % interval", "squared error", "seconds")
-    return list(aligned([header, *cells], left=(0, 1)))
+    cells = [("  weights", "frozen, with a linear head", "accuracy", "95 % interval", "squared error", "seconds")]
+    for row in rows:
+        interval, error = f"{row.low:.1%} to {row.high:.1%}", f"{row.squared_error:.3f}"
+        cells.append(("", row.name, f"{row.accuracy:.1%}", interval, error, f"{row.seconds:.1f}"))
+    return list(aligned(cells, left=(0, 1)))
 
 
 def probes(config: RunConfig, models: Iterable[ModelConfig], *, labels: int = 1) -> Iterator[tuple[ModelConfig, Job]]:
@@ -121,7 +117,7 @@ def probes(config: RunConfig, models: Iterable[ModelConfig], *, labels: int = 1)
 
 def _prepared(config: RunConfig, previous: Job | None) -> Job:
     """The job of these options, with the images of the previous one where they are prepared and batched alike."""
-    given = NOTHING
+    given = Given()
     with suppress(ValueError):  # `prepare` says what is wrong
         resolved = defaults.resolve(config)
         if previous and resolved.data == previous.config.data and image_spec(resolved.model) == previous.spec:
@@ -155,10 +151,8 @@ def _estimate(job: Job) -> float:
 
 def _judge(job: Job, model: ModelConfig) -> Ranked:
     start = time.perf_counter()
-    features, labels = (
-        features_once(job, "train").flatten(1).double().numpy(),
-        image_set(job.data.dataloaders["train"]).labels,
-    )
+    features = features_once(job, "train").flatten(1).double().numpy()
+    labels = image_set(job.data.dataloaders["train"]).labels
     targets = np.eye(len(job.data.class_names))[labels]
     said = predictions(features, targets, np.arange(len(labels)))
     correct = said.argmax(axis=1) == labels
