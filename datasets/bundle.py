@@ -21,6 +21,15 @@ SPLITS: tuple[str, ...] = ("train", "val", "test")
 UNSPLIT, LEFT_OUT = -1, -2  # split codes beside the indices of SPLITS
 
 
+def split_name(code: int) -> str:
+    """The name of a split code; empty where no split is given."""
+    return SPLITS[code] if code >= 0 else ""
+
+
+def split_code(name: str) -> int:
+    return SPLITS.index(name) if name else UNSPLIT
+
+
 class DataBundle(NamedTuple):
     """One loader per split (`train`, `val` and, where there is one, `test`), the class names, images per split."""
 
@@ -161,7 +170,11 @@ class Samples:
 
     def indices(self, split: str) -> np.ndarray:
         """int64: the samples of one split, in table order."""
-        return np.flatnonzero(self.splits == SPLITS.index(split))
+        return np.flatnonzero(self.splits == split_code(split))
+
+    def counts(self, split: str) -> np.ndarray:
+        """int64 (classes,): the images of each class in one split."""
+        return np.bincount(self.labels[self.indices(split)], minlength=len(self.class_names))
 
     def replace(self, **changes: object) -> Samples:
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]

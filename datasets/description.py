@@ -14,7 +14,7 @@ def describe(bundle: DataBundle) -> list[str]:
     samples = samples_of(bundle)
     names = bundle.class_names
     splits = ", ".join(f"{size:,} {split}" for split, size in bundle.dataset_sizes.items())
-    counts = np.bincount(samples.labels[samples.indices("train")], minlength=len(names))
+    counts = samples.counts("train")
     spread = f"{counts.min()} to {counts.max()}" if counts.min() < counts.max() else f"{counts.max()}"
     return [
         f"{samples.name}: {counted(len(names), 'class')} ({some(list(names), limit=5)})",
@@ -30,8 +30,7 @@ def data_report(bundle: DataBundle) -> str:
     names = ["class", *bundle.class_names, "all"]
     columns = []
     for split, size in bundle.dataset_sizes.items():
-        counts = np.bincount(samples.labels[samples.indices(split)], minlength=len(bundle.class_names))
-        columns.append([split, *(f"{count:,}" for count in counts), f"{size:,}"])
+        columns.append([split, *(f"{count:,}" for count in samples.counts(split)), f"{size:,}"])
     table = aligned(list(zip(names, *columns, strict=True)))
     left_out = ["", "left out because they cannot be read:", *samples.skipped] if samples.skipped else []
     return "\n".join([*describe(bundle), "", *table, *left_out]) + "\n"

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from datasets.augmentation import train_pipeline
-from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, ImageSpecLike, Samples, image_set
+from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, ImageSpecLike, Samples, image_set, samples_of
 from datasets.cache import SHARE_OF_FREE_MEMORY, ImageCache, available_memory
 from datasets.config import DATASETS, IMBALANCE, Columns, DataConfig
 from datasets.image_dataset import ImageDataset, cpu_count, unreadable
@@ -133,14 +133,9 @@ def split_samples(config: DataConfig) -> Samples:
 
 
 def class_weights(bundle: DataBundle) -> torch.Tensor:
-    """float32 (classes,): see `balancing_weights`."""
-    labels = image_set(bundle.dataloaders["train"]).labels
-    return balancing_weights(np.bincount(labels, minlength=len(bundle.class_names)))
-
-
-def balancing_weights(counts: np.ndarray) -> torch.Tensor:
     """float32 (classes,): proportional to 1 / images of the class, their mean over the images 1. None is more than ten
     times another: with 47 a model called everything the rare class."""
+    counts = samples_of(bundle).counts("train")
     bounded = np.maximum(counts, counts.max() / IMBALANCE)
     return torch.from_numpy(counts.sum() / ((counts / bounded).sum() * bounded)).float()
 

@@ -81,8 +81,7 @@ def subset_training(samples: Samples, config: DataConfig) -> Samples:
     if config.labels_per_class is None and config.fraction is None:
         return samples
     order, place = _shuffled_by_class(samples.labels, samples.indices("train"), mix(config.split_seed, SUBSET))
-    labels = samples.labels[order]
-    sizes = np.bincount(labels, minlength=len(samples.class_names))
+    labels, sizes = samples.labels[order], samples.counts("train")
     if config.fraction is not None:
         wanted = np.maximum(1, np.rint(sizes * config.fraction))
     else:
@@ -169,22 +168,18 @@ def reuse_split(samples: Samples, path: Path) -> Samples:
 
 def require_complete(samples: Samples) -> Samples:
     """Check that there is something to train on and to validate, and say which classes are too small to do both."""
-    counts = {
-        split: np.bincount(samples.labels[samples.indices(split)], minlength=len(samples.class_names))
-        for split in SPLITS
-    }
     if len(samples.class_names) < 2:
         raise DataError(f"{samples.name} has one class, {samples.class_names[0]!r}; to tell classes apart takes two")
     for split in ("train", "val"):
-        if not counts[split].sum():
+        if not len(samples.indices(split)):
             raise DataError(
                 f"{samples.name} has no {split} images, of {len(samples)} in all: more images help, a --split of your"
                 " own, or --val-fraction 0.5 --test-fraction 0"
             )
-    untrained = [samples.class_names[i] for i in np.flatnonzero(counts["train"] == 0)]
+    untrained = [samples.class_names[i] for i in np.flatnonzero(samples.counts("train") == 0)]
     if untrained:
         raise DataError(f"{samples.name}: no training image of class {some(untrained)}")
-    unseen = [samples.class_names[i] for i in np.flatnonzero(counts["val"] == 0)]
+    unseen = [samples.class_names[i] for i in np.flatnonzero(samples.counts("val") == 0)]
     if unseen:
         return samples.note(f"{len(unseen)} of {len(samples.class_names)} classes have no val image: {some(unseen)}")
     return samples

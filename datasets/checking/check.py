@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets.bundle import LEFT_OUT, Samples
+from datasets.bundle import LEFT_OUT, Samples, split_name
 from datasets.checking.copies import near_copies
 from datasets.checking.inspection import Inspection, inspections, wrong_extension
 from datasets.checking.near_duplicates import LEAST_SIDE
@@ -21,7 +21,7 @@ from datasets.sources.archives import is_archive
 from datasets.sources.image_folder import read_image_folder
 from datasets.sources.own_data import read_source
 from datasets.sources.problems import KINDS, Problem
-from datasets.sources.reading import Reading, split_name
+from datasets.sources.reading import Reading
 
 SPLIT_ORDER = {"": 0, "train": 0, "val": 1, "test": 2}
 """Where two pictures are the same, the one in the later split is the one out of place."""

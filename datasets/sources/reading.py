@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from datasets.bundle import LEFT_OUT, SPLITS, UNSPLIT, PathTable, Samples
+from datasets.bundle import LEFT_OUT, SPLITS, PathTable, Samples, split_code, split_name
 from datasets.errors import DataError
 from datasets.sources.problems import Problem, class_problems
 
@@ -65,11 +65,8 @@ class Reading:
 
     def counts(self, split: str) -> dict[str, int]:
         """Images per class of one split, 0 for the empty classes."""
-        samples = self.samples
-        labels = samples.labels[samples.splits == split_code(split)]
-        sizes = np.bincount(labels, minlength=len(samples.class_names))
-        named = self.classes.get(split, set())
-        return {name: int(size) for name, size in zip(samples.class_names, sizes, strict=True) if name in named}
+        named, sizes = self.classes.get(split, set()), self.samples.counts(split).tolist()
+        return {name: size for name, size in zip(self.samples.class_names, sizes, strict=True) if name in named}
 
     def usable(self, left_out: Collection[str] = frozenset()) -> Samples:
         """The samples, where nothing is in the way of training on them, with what is to be known before it as notes.
@@ -115,12 +112,3 @@ class Rows:
         numbers = np.array([number_of[label] for label in self.numbers], np.int32)
         labels, splits = numbers[np.array(self.labels)], np.array(self.codes)
         return Samples(name, tuple(class_names), self.paths, labels, splits, root, **columns)
-
-
-def split_name(code: int) -> str:
-    """The name of a split code; empty where no split is given."""
-    return SPLITS[code] if code >= 0 else ""
-
-
-def split_code(name: str) -> int:
-    return SPLITS.index(name) if name else UNSPLIT
