@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, starmap
 from pathlib import Path
@@ -175,6 +175,13 @@ class Samples:
     def counts(self, split: str) -> np.ndarray:
         """int64 (classes,): the images of each class in one split."""
         return np.bincount(self.labels[self.indices(split)], minlength=len(self.class_names))
+
+    def with_splits(self, parts: Mapping[int, Sequence[int] | np.ndarray]) -> Samples:
+        """Some of the samples in another split: split code -> which."""
+        splits = self.splits.copy()
+        for code, rows in parts.items():
+            splits[np.asarray(rows, np.int64)] = code
+        return self.replace(splits=splits)
 
     def replace(self, **changes: object) -> Samples:
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]

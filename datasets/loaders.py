@@ -2,7 +2,7 @@
 
 import atexit
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,7 @@ def read_samples(config: DataConfig) -> Samples:
         samples = read(config.source, config.root, columns=columns).usable(left_out)
     if left_out:
         rows = [row for row, path in enumerate(samples.paths) if path in left_out]
-        samples = leave_out(samples, rows, f"{len(rows)} images left out, as {config.exclude} asks")
+        samples = samples.with_splits({LEFT_OUT: rows}).note(f"{len(rows)} images left out, as {config.exclude} asks")
     return samples
 
 
@@ -118,13 +118,6 @@ def listed_images(table: Path) -> frozenset[str]:
     """The paths in a table; of one with a severity, such as that of `check`, those of its errors."""
     rows = read_rows(table, ("path",), what="list of images to exclude")
     return frozenset(row["path"] for row in rows if row.get("severity", "error") == "error")
-
-
-def leave_out(samples: Samples, rows: Sequence[int], note: str) -> Samples:
-    """The samples without some of their images, and a line that says so."""
-    splits = samples.splits.copy()
-    splits[list(rows)] = LEFT_OUT
-    return samples.replace(splits=splits).note(note)
 
 
 def split_samples(config: DataConfig) -> Samples:
@@ -147,8 +140,8 @@ def _leave_out_unreadable(samples: Samples, config: DataConfig) -> Samples:
     if not bad:
         return samples
     rows, reasons = zip(*bad, strict=True)
-    samples = leave_out(samples, rows, f"{len(bad)} unreadable images left out, first: {reasons[0]}")
-    return samples.replace(skipped=reasons)
+    note = f"{len(bad)} unreadable images left out, first: {reasons[0]}"
+    return samples.with_splits({LEFT_OUT: rows}).replace(skipped=reasons).note(note)
 
 
 def loader_of(dataset: Any, config: DataConfig, *, seed: int = 0, **share: int) -> DataLoader:

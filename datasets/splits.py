@@ -53,7 +53,7 @@ def draw_splits(samples: Samples, config: DataConfig) -> Samples:
     # A share of all images of an unsplit set, of the training images of one that brings a test split.
     of = samples.splits != LEFT_OUT if (samples.splits == UNSPLIT).any() else pool
     chosen = _stratified(samples.labels, pool, math.floor(fraction * of.sum()), config.split_seed, VAL)
-    return _with_splits(samples, {VAL: chosen, TRAIN: np.setdiff1d(np.flatnonzero(pool), chosen)})
+    return samples.with_splits({VAL: chosen, TRAIN: np.setdiff1d(np.flatnonzero(pool), chosen)})
 
 
 def draw_fold(samples: Samples, config: DataConfig) -> Samples:
@@ -67,13 +67,13 @@ def draw_fold(samples: Samples, config: DataConfig) -> Samples:
     # Dealt like cards, class after class: fold sizes, overall and per class, differ by at most one.
     order, _ = _shuffled_by_class(samples.labels, pool, mix(config.split_seed, SPLIT, VAL))
     chosen = order[config.fold - 1 :: config.folds]
-    return _with_splits(samples, {VAL: chosen, TRAIN: np.setdiff1d(pool, chosen)})
+    return samples.with_splits({VAL: chosen, TRAIN: np.setdiff1d(pool, chosen)})
 
 
 def hold_out_half_of_val(samples: Samples, seed: int) -> Samples:
     """Make a test split of half of the validation images, each class in proportion."""
     pool = samples.splits == VAL
-    return _with_splits(samples, {TEST: _stratified(samples.labels, pool, int(pool.sum()) // 2, seed, TEST)})
+    return samples.with_splits({TEST: _stratified(samples.labels, pool, int(pool.sum()) // 2, seed, TEST)})
 
 
 def subset_training(samples: Samples, config: DataConfig) -> Samples:
@@ -86,7 +86,7 @@ def subset_training(samples: Samples, config: DataConfig) -> Samples:
         wanted = np.maximum(1, np.rint(sizes * config.fraction))
     else:
         wanted = np.full(len(sizes), config.labels_per_class)
-    samples = _with_splits(samples, {LEFT_OUT: order[place >= wanted[labels]]})
+    samples = samples.with_splits({LEFT_OUT: order[place >= wanted[labels]]})
     short = int((sizes < wanted).sum())
     if short and config.fraction is None:
         return samples.note(
@@ -191,14 +191,7 @@ def _hold_out_test(samples: Samples, config: DataConfig) -> Samples:
     fraction = samples.test_fraction if config.test_fraction is None else config.test_fraction
     pool = samples.splits == UNSPLIT
     chosen = _stratified(samples.labels, pool, math.ceil(fraction * pool.sum()), config.split_seed, TEST)
-    return _with_splits(samples, {TEST: chosen})
-
-
-def _with_splits(samples: Samples, parts: dict[int, np.ndarray]) -> Samples:
-    splits = samples.splits.copy()
-    for code, indices in parts.items():
-        splits[indices] = code
-    return samples.replace(splits=splits)
+    return samples.with_splits({TEST: chosen})
 
 
 def _stratified(labels: np.ndarray, pool: np.ndarray, count: int, seed: int, stream: int) -> np.ndarray:
