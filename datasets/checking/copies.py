@@ -17,7 +17,7 @@ def near_copies(seen: Sequence[Inspection], places: Collection[int]) -> tuple[np
     raw = b"".join(seen[k].thumbnail for k in compared)
     thumbnails = np.frombuffer(raw, np.uint8).reshape(-1, THUMBNAIL_SIZE, THUMBNAIL_SIZE)
     pairs, correlation, mirrored = near_duplicates(thumbnails)
-    return compared[np.stack(pairs)], correlation, mirrored, len(places) - len(compared)
+    return compared[pairs], correlation, mirrored, len(places) - len(compared)
 
 
 def groups_of_copies(samples: Samples, rows: np.ndarray, *, workers: int) -> np.ndarray:

@@ -14,6 +14,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+Floats = NDArray[np.float32]
+Mask = NDArray[np.bool_]
+Words = NDArray[np.uint64]  # hashes
+Places = NDArray[np.int64]  # of pictures in their table
+
 THUMBNAIL_SIZE = 32
 """Side of the grey thumbnails, in pixels."""
 
@@ -41,10 +46,8 @@ _WAITING = 1_000_000  # close pairs that are kept, before those which are not of
 _VERIFY_BLOCK = 1024  # candidate pairs registered at a time: 4 KiB each as float32
 
 
-def near_duplicates(
-    thumbnails: NDArray[np.uint8],
-) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float32], NDArray[np.bool_]]:
-    """All pairs (i < j) of (n, 32, 32) thumbnails that show one picture; their correlation; whether j is mirrored.
+def near_duplicates(thumbnails: NDArray[np.uint8]) -> tuple[Places, Floats, Mask]:
+    """All pairs i < j (2, m) of (n, 32, 32) thumbnails that show one picture; their correlation; whether j is mirrored.
 
     Pictures of one colour match nothing here. Pairs come sorted by i, then j, each once.
     """
@@ -63,10 +66,10 @@ def near_duplicates(
     new = np.ones(len(same), bool)  # symmetric pictures match themselves mirrored too: keep the better
     new[1:] = (np.diff(i[same]) != 0) | (np.diff(j[same]) != 0)
     same = same[new]
-    return (textured[i[same]], textured[j[same]]), scores[0, same], mirrored[same]
+    return textured[np.stack([i[same], j[same]])], scores[0, same], mirrored[same]
 
 
-def candidates(thumbnails: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+def candidates(thumbnails: NDArray[np.uint8]) -> tuple[Places, Places, Mask]:
     """Pairs i < j to look at, as they are or with j mirrored; for every j the few i with the nearest hashes."""
     hashes, cropped = perceptual_hashes(thumbnails), perceptual_hashes(thumbnails, margin=CROP_VIEW)
     lookups = (hashes, hashes, 0), (cropped, hashes, 0), (hashes, cropped, 0), (mirrored_hashes(hashes), hashes, 1)
@@ -84,9 +87,7 @@ def candidates(thumbnails: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArra
     return i, j, mirrored.astype(bool)
 
 
-def _blocks(
-    words: NDArray[np.uint64], earlier: NDArray[np.uint64]
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+def _blocks(words: Words, earlier: Words) -> Iterator[tuple[Places, Places]]:
     """Places in `words`, and such places before them in `earlier` as may be within RADIUS of them; some pairs come
     several times. Eleven different bits leave one of `_PARTS` with one at most, so only such groups are compared."""
     for part in _PARTS if len(words) >= _MANY else (0,):
@@ -100,14 +101,14 @@ def _blocks(
                     yield rows, columns[first : first + _COLUMNS]
 
 
-def _groups(words: NDArray[np.uint64]) -> dict[int, NDArray[np.int64]]:
+def _groups(words: Words) -> dict[int, Places]:
     """The places of each word, in their order."""
     order = np.argsort(words, kind="stable")
     values, starts = np.unique(words[order], return_index=True)
     return dict(zip(values.tolist(), np.split(order, starts)[1:], strict=True))
 
 
-def _nearest(pairs: NDArray[np.int64]) -> NDArray[np.int64]:
+def _nearest(pairs: Places) -> Places:
     """Of (i, j, mirrored, distance) with i < j, for each j the `_NEAREST` with the smallest distance, lower i first."""
     pairs = pairs[:, pairs[0] < pairs[1]]
     pairs = pairs[:, np.lexsort((pairs[3], pairs[2], pairs[0], pairs[1]))]
@@ -117,7 +118,7 @@ def _nearest(pairs: NDArray[np.int64]) -> NDArray[np.int64]:
     return pairs[:, rank < _NEAREST]
 
 
-def perceptual_hashes(thumbnails: NDArray[np.uint8], *, margin: float = 0.0) -> NDArray[np.uint64]:
+def perceptual_hashes(thumbnails: NDArray[np.uint8], *, margin: float = 0.0) -> Words:
     """Hash (n, 32, 32) grey thumbnails to (n,) 64-bit words; `margin` is the share cut off each side first."""
     basis = np.cos(np.pi * np.arange(8)[:, None] * (np.arange(THUMBNAIL_SIZE) + 0.5) / THUMBNAIL_SIZE)
     basis = basis.astype(np.float32)  # (8, 32): frequency, position
@@ -134,12 +135,12 @@ def perceptual_hashes(thumbnails: NDArray[np.uint8], *, margin: float = 0.0) -> 
     return hashes
 
 
-def mirrored_hashes(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def mirrored_hashes(hashes: Words) -> Words:
     """The hashes of the same pictures, left and right exchanged."""
     return hashes ^ np.uint64(0x5555555555555555)  # the coefficients of odd horizontal frequency
 
 
-def registered_similarity(left: NDArray[np.uint8], right: NDArray[np.uint8]) -> NDArray[np.float32]:
+def registered_similarity(left: NDArray[np.uint8], right: NDArray[np.uint8]) -> Floats:
     """(2, m): correlation in [-1, 1] of (m, 32, 32) thumbnails, `left` laid over `right`; and of their fine detail.
 
     Gauss-Newton over a scale and a shift per axis (Lucas and Kanade, 1981; four unknowns), with brightness and contrast
@@ -153,13 +154,13 @@ def registered_similarity(left: NDArray[np.uint8], right: NDArray[np.uint8]) -> 
     return scores
 
 
-def _scores(left: NDArray[np.float32], right: NDArray[np.float32], inside: NDArray[np.bool_]) -> NDArray[np.float32]:
+def _scores(left: Floats, right: Floats, inside: Mask) -> Floats:
     """(2, m): correlation over the pixels inside, and correlation of what is left when smoothing is taken away."""
     detail = left - _blur(_blur(left)), right - _blur(_blur(right))
     return np.stack([_correlation(left, right, inside), _correlation(*detail, inside)])
 
 
-def _register(left: NDArray[np.float32], right: NDArray[np.float32], steps: int = 15) -> NDArray[np.float32]:
+def _register(left: Floats, right: Floats, steps: int = 15) -> Floats:
     """(2, m) scores after registration, -1 where it ended somewhere implausible."""
     m = len(left)
     smooth_left, smooth_right = _blur(left), _blur(right)
@@ -185,7 +186,7 @@ def _register(left: NDArray[np.float32], right: NDArray[np.float32], steps: int 
     return np.where(plausible, scores, -1).astype(np.float32)
 
 
-def _sample(images: NDArray[np.float32], params: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+def _sample(images: Floats, params: Floats) -> tuple[Floats, Mask]:
     """Images under (m, 4) scales and shifts, and which pixels came from inside: both (m, 32, 32)."""
     last = THUMBNAIL_SIZE - 1
     axis = np.arange(THUMBNAIL_SIZE, dtype=np.float32)
@@ -196,16 +197,14 @@ def _sample(images: NDArray[np.float32], params: NDArray[np.float32]) -> tuple[N
     return rows @ images @ columns.transpose(0, 2, 1), inside_y[:, :, None] & inside_x[:, None, :]
 
 
-def _blur(images: NDArray[np.float32]) -> NDArray[np.float32]:
+def _blur(images: Floats) -> Floats:
     """A [1 2 1] / 4 filter along both axes: widens the basin of the registration."""
     padded = np.pad(images, ((0, 0), (1, 1), (1, 1)), mode="edge")
     lines = padded[:, :-2] + 2 * padded[:, 1:-1] + padded[:, 2:]
     return (lines[:, :, :-2] + 2 * lines[:, :, 1:-1] + lines[:, :, 2:]) / 16
 
 
-def _standardise(
-    images: NDArray[np.float32], inside: NDArray[np.bool_]
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def _standardise(images: Floats, inside: Mask) -> tuple[Floats, Floats]:
     """Mean 0, deviation 1 over the pixels inside; and the deviation, (m, 1, 1)."""
     count = inside.sum(axis=(1, 2), keepdims=True).clip(1)
     centred = images - (images * inside).sum(axis=(1, 2), keepdims=True) / count
@@ -213,8 +212,6 @@ def _standardise(
     return (centred / spread).astype(np.float32), spread
 
 
-def _correlation(
-    left: NDArray[np.float32], right: NDArray[np.float32], inside: NDArray[np.bool_]
-) -> NDArray[np.float32]:
+def _correlation(left: Floats, right: Floats, inside: Mask) -> Floats:
     product = _standardise(left, inside)[0] * _standardise(right, inside)[0] * inside
     return product.sum(axis=(1, 2)) / inside.sum(axis=(1, 2)).clip(1)
