@@ -17,7 +17,8 @@ DATASETS: dict[str, str] = {
     "oxford_pets": "datasets.sources.builtin:read_oxford_pets",
     "flowers102": "datasets.sources.builtin:read_flowers102",
 }
-"""Name -> module:function, imported when a run asks for it. The function goes from the data root to Samples."""
+"""Name -> module:function, imported when a run asks for it. The function goes from the data root to Samples, or to a
+Reading, which knows their faults."""
 IMBALANCE = 10
 """So many times the images of the smallest class in the largest one are unequal classes."""
 

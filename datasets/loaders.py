@@ -2,7 +2,7 @@
 
 import atexit
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from datasets.augmentation import train_pipeline
 from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, ImageSpecLike, Samples, image_set, samples_of
 from datasets.cache import SHARE_OF_FREE_MEMORY, ImageCache, available_memory
-from datasets.config import DATASETS, IMBALANCE, Columns, DataConfig
+from datasets.config import IMBALANCE, Columns, DataConfig
 from datasets.image_dataset import ImageDataset, cpu_count, unreadable
 from datasets.processes import leave_signals_to_parent
 from datasets.sampling import BatchSampler, EpochBatchSampler, OrderedBatchSampler, evenly
@@ -23,6 +23,8 @@ from datasets.text import read_rows
 from datasets.transforms import Pipeline
 
 DEFAULT_BATCH_SIZE = 64
+# Reads any set, with its faults; imported by a run whose images are not a program's own.
+READER = "datasets.sources.reading"
 
 
 class Loader(DataLoader):
@@ -95,23 +97,13 @@ def build_dataloaders(
 def read_samples(config: DataConfig) -> Samples:
     """The sample table of a built-in set or of a person's own data, not yet split."""
     left_out = frozenset() if config.exclude is None else listed_images(config.exclude)
-    read = reader(config.source)
-    if config.source in DATASETS:
-        samples = read(config.root)
-    else:
-        columns = Columns(config.path_column, config.label_column)
-        samples = read(config.source, config.root, columns=columns).usable(left_out)
+    columns = Columns(config.path_column, config.label_column)
+    reading: Any = import_module(READER).read(config.source, config.root, columns=columns)
+    samples = reading.usable(left_out)
     if left_out:
         rows = [row for row, path in enumerate(samples.paths) if path in left_out]
         samples = samples.with_splits({LEFT_OUT: rows}).note(f"{len(rows)} images left out, as {config.exclude} asks")
     return samples
-
-
-def reader(source: str) -> Callable[..., Any]:
-    """The function of a row of DATASETS, which gives Samples; for any other name `read_source`, which reads a person's
-    own data."""
-    module, _, function = DATASETS.get(source, "datasets.sources.own_data:read_source").partition(":")
-    return getattr(import_module(module), function)
 
 
 def listed_images(table: Path) -> frozenset[str]:

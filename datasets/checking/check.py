@@ -16,12 +16,10 @@ from datasets.bundle import LEFT_OUT, Samples, split_name
 from datasets.checking.copies import near_copies
 from datasets.checking.inspection import Inspection, inspections, wrong_extension
 from datasets.checking.near_duplicates import LEAST_SIDE
-from datasets.config import DATASETS, USUAL_COLUMNS, Columns, DataConfig
+from datasets.config import USUAL_COLUMNS, Columns
 from datasets.sources.archives import is_archive
-from datasets.sources.image_folder import read_image_folder
-from datasets.sources.own_data import read_source
 from datasets.sources.problems import KINDS, Problem
-from datasets.sources.reading import Reading
+from datasets.sources.reading import Reading, read
 
 SPLIT_ORDER = {"": 0, "train": 0, "val": 1, "test": 2}
 """Where two pictures are the same, the one in the later split is the one out of place."""
@@ -68,22 +66,10 @@ def check_source(
 
     An archive is unpacked into a temporary folder.
     """
-    if source in DATASETS:
-        return check(_read_builtin(source, data_root), workers=workers)
     if not is_archive(Path(source)):
-        return check(read_source(source, data_root, columns=columns), workers=workers)
+        return check(read(source, data_root, columns=columns), workers=workers)
     with tempfile.TemporaryDirectory(prefix="check-") as temporary:
-        return check(read_source(source, Path(temporary), columns=columns), workers=workers)
-
-
-def _read_builtin(name: str, data_root: Path) -> Reading:
-    """A built-in set through its own reader; one kept in class folders is walked like any other folder."""
-    from datasets.loaders import read_samples  # imports torch
-
-    samples = read_samples(DataConfig(source=name, root=data_root))
-    if samples.root is not None and Path(samples.paths[0]).parent.name == samples.class_names[samples.labels[0]]:
-        return read_image_folder(samples.root)
-    return Reading.of(samples)
+        return check(read(source, Path(temporary), columns=columns), workers=workers)
 
 
 def check(reading: Reading, *, workers: int = 0) -> CheckReport:

@@ -13,6 +13,7 @@ from datasets.sources.archives import unpack
 from datasets.sources.csv_table import read_table
 from datasets.sources.fetch import RESOURCES, Resource, obtain, obtain_unpacked
 from datasets.sources.image_folder import innermost, read_image_folder
+from datasets.sources.reading import Reading
 
 DOG_BREED_FOLDERS = ("dog_breed", "dog-breed-identification", "dog_breed_tiny")
 TRAIN, TEST = SPLITS.index("train"), SPLITS.index("test")
@@ -65,13 +66,13 @@ def read_cifar100(root: Path) -> Samples:
     return _in_memory("cifar100", names, train, test)
 
 
-def read_hymenoptera(root: Path) -> Samples:
+def read_hymenoptera(root: Path) -> Reading:
     """Ants and bees, 244 + 153 photographs: PyTorch's transfer-learning tutorial (Chilamkurthy 2017)."""
     folder = obtain_unpacked("hymenoptera", root, "hymenoptera_data", RESOURCES["hymenoptera"])
-    return read_image_folder(folder, "hymenoptera").usable()
+    return read_image_folder(folder, "hymenoptera")
 
 
-def read_dog_breed(root: Path) -> Samples:
+def read_dog_breed(root: Path) -> Reading:
     """Dogs of 120 breeds: Kaggle's dog-breed-identification (2017), `labels.csv` with id,breed and `train/<id>.jpg`.
 
     Its own `test/` has no labels and is not used.
@@ -79,7 +80,7 @@ def read_dog_breed(root: Path) -> Samples:
     table = _dog_breed_folder(root) / "labels.csv"
     if not table.is_file():
         raise DataError(f"no file {table}; expected Kaggle's labels.csv (id,breed) beside train/")
-    return read_table(table, "dog_breed").usable()
+    return read_table(table, "dog_breed")
 
 
 def read_oxford_pets(root: Path) -> Samples:

@@ -8,12 +8,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from datasets.bundle import LEFT_OUT, SPLITS, PathTable, Samples, split_code, split_name
+from datasets.config import DATASETS, USUAL_COLUMNS, Columns
 from datasets.errors import DataError
 from datasets.sources.problems import Problem, class_problems
 
@@ -85,6 +87,15 @@ class Reading:
         return self.samples.note(
             *(f"{same[0]}" + f", and {len(same) - 1} more" * (len(same) > 1) for same in told if same)
         )
+
+
+def read(source: str, root: Path, *, columns: Columns = USUAL_COLUMNS) -> Reading:
+    """A built-in set, or a person's own data, with what is wrong with it."""
+    if source not in DATASETS:
+        return import_module("datasets.sources.own_data").read_source(source, root, columns=columns)
+    module, _, function = DATASETS[source].partition(":")
+    built_in = getattr(import_module(module), function)(root)
+    return built_in if isinstance(built_in, Reading) else Reading.of(built_in)
 
 
 class Rows:
