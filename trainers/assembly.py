@@ -5,7 +5,6 @@ pictures, best weights, files, early stopping and, after all that it must hold, 
 """
 
 import dataclasses
-import math
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from ignite.engine import Engine, Events
 
 from datasets.loaders import sample_of
+from datasets.text import counted
 from trainers import console, distributed, handlers, tensorboard
 from trainers.config import RunConfig, to_dict
 from trainers.ema import ModelEMA
@@ -74,11 +74,15 @@ class Run:
             saved.config.value = to_dict(config)
 
     @property
-    def ended_early(self) -> bool:
-        """Whether time or patience is over, in an earlier life perhaps."""
-        stopping = self.states.get("early_stopping")
-        impatient = stopping is not None and stopping.counter >= stopping.patience
-        return impatient or self.trainer.state.step_seconds >= 60 * (self.options.max_minutes or math.inf)
+    def over(self) -> str:
+        """Which of time and patience is over, in an earlier life perhaps; empty where none is."""
+        options, state, stopping = self.job.config.train, self.trainer.state, self.states.get("early_stopping")
+        if options.max_minutes is not None and state.step_seconds >= 60 * options.max_minutes:
+            epochs = f"{state.iteration / self.job.steps_per_epoch:.1f} of {options.epochs} epochs"
+            return f"{options.max_minutes:g} minutes of training steps are over, after {epochs}"
+        if stopping is not None and stopping.counter >= stopping.patience:
+            return f"no better validation {options.select} for {counted(options.patience, 'epoch')}: stopped early"
+        return ""
 
 
 def attach_handlers(run: Run) -> None:

@@ -15,7 +15,7 @@ from datasets.bundle import image_set
 from datasets.description import describe
 from datasets.text import counted
 from trainers import distributed
-from trainers.config import RunConfig, TrainConfig
+from trainers.config import RunConfig
 from trainers.job import Job
 from vit.config import WHAT_THEY_ARE
 from vit.parts import count_parameters
@@ -153,17 +153,6 @@ def without_effect(config: RunConfig, *, steps_per_epoch: int) -> list[str]:
         (data.split is not None and data.test_fraction is not None, "--test-fraction", drawn),
     ]
     return [f"{option} has no effect: {reason}" for holds, option, reason in rules if holds]
-
-
-def say_if_stopped_early(trainer: Engine, train: TrainConfig, total_steps: int) -> None:
-    state = trainer.state
-    if state.iteration == total_steps:
-        return
-    if train.max_minutes is not None and state.step_seconds >= 60 * train.max_minutes:
-        epochs = f"{state.iteration / state.epoch_length:.1f} of {train.epochs} epochs"
-        say(f"{train.max_minutes:g} minutes of training steps are over, after {epochs}")
-    elif train.patience:
-        say(f"no better validation {train.select} for {counted(train.patience, 'epoch')}: stopped early")
 
 
 def epoch_line(row: dict[str, Any], epochs: int) -> str:

@@ -112,7 +112,8 @@ def execute(
                 loggers.write_val(last, run.trainer.state.recall, job.data.class_names)
         with signals.held_back():
             fit(run, validate_first=reopened)
-        console.say_if_stopped_early(run.trainer, run.job.config.train, run.job.total_steps)
+        if run.over and run.trainer.state.iteration < run.job.total_steps:
+            console.say(run.over)
         try:
             return record.finish(conclude(run))
         finally:
@@ -135,7 +136,7 @@ def fit(run: Run, *, validate_first: bool) -> None:
         take_steps(run, validate_first=validate_first)
     except Interrupted:
         if distributed.is_main_process():
-            run.saver.save_interrupted()
+            run.saver.save_last()
         raise
     finally:
         stop_workers(run.job.data.dataloaders.values())
@@ -146,7 +147,7 @@ def fit(run: Run, *, validate_first: bool) -> None:
 def take_steps(run: Run, *, validate_first: bool) -> None:
     """All steps that are left. None when the run is done: Ignite would start it over (its issue #3622)."""
     job, trainer = run.job, run.trainer
-    trainer.should_terminate = run.ended_early
+    trainer.should_terminate = bool(run.over)
     if validate_first:
         trainer.fire_event(Events.EPOCH_COMPLETED)  # the validation that was interrupted, and what follows it
     if trainer.state.iteration < job.total_steps and not trainer.should_terminate:

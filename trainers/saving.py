@@ -35,8 +35,7 @@ def identity(job: Job) -> dict[str, Fact]:
 class BestCheckpoint:
     """Keep the weights of the best epoch. Ignite's own score comparison knows no ties and keeps a NaN for ever.
 
-    Epochs on cached features take less time than a file of the whole model: there the best head waits in memory until
-    the run itself is saved.
+    They wait until the run itself is saved: on cached features an epoch takes less time than a file of the whole model.
     """
 
     def __init__(self, trainer: Engine, job: Job, network: nn.Module, run_dir: Path) -> None:
@@ -61,8 +60,6 @@ class BestCheckpoint:
         if self.job.on_features:
             trains = {name for name, parameter in self.job.network.named_parameters() if parameter.requires_grad}
             self.weights.value |= {name: self.weights.value[name].clone() for name in trains}
-        else:
-            self.save()
 
     def save(self) -> None:
         """Write the best weights, if that has not been done."""
@@ -118,9 +115,12 @@ class ResumeCheckpoint:
             self.save(epoch_open=False)
 
     def save_last(self) -> None:
-        """Training is over: save what the last epoch left, where that has not been done."""
-        if self.saved_step != self.trainer.state.iteration:
-            self.save(epoch_open=False)
+        """Save where training has ended or was interrupted, perhaps while the epoch's validation was under way; nothing
+        where that has been done."""
+        state = self.trainer.state
+        if self.saved_step != state.iteration:
+            recorded = bool(state.history) and state.history[-1]["step"] == state.iteration
+            self.save(epoch_open=state.iteration % state.epoch_length == 0 and not recorded)
 
     def save(self, *, epoch_open: bool) -> None:
         for work in self.before_save:
@@ -128,18 +128,6 @@ class ResumeCheckpoint:
         self.epoch_open.value = epoch_open
         self._save(self.trainer)
         self.saved_at, self.saved_step = time.monotonic(), self.trainer.state.iteration
-
-    def save_interrupted(self) -> None:
-        """Save between two steps, or while the epoch's validation was under way."""
-        state = self.trainer.state
-        if state.iteration == 0:
-            return  # the untrained model's validation was interrupted: there is nothing to keep
-        at_end = state.iteration % state.epoch_length == 0
-        recorded = bool(state.history) and state.history[-1]["step"] == state.iteration
-        if at_end and recorded:
-            self.save_last()  # nothing, where the end of the epoch was saved
-        else:
-            self.save(epoch_open=at_end)
 
     def restore(self, checkpoint: dict[str, Any]) -> None:
         """Put every part where `checkpoint` has it."""
