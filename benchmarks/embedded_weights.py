@@ -31,9 +31,9 @@ from comparison.plan import SMALL_GRID
 from datasets.config import DataConfig
 from trainers import console
 from trainers.config import OutputConfig, RunConfig, TrainConfig, to_dict
-from trainers.result import load
+from trainers.result import load, read_run_config
 from trainers.run import train
-from trainers.run_directory import read_json, read_run_config
+from trainers.run_directory import read_json
 from vit.config import EMBEDDED_WEIGHTS, ModelConfig
 from vit.export import describe as describe_export
 from vit.export import export_safetensors

@@ -47,8 +47,8 @@ from inference.export import export
 from trainers.checkpoint import CheckpointWriter, checkpoints, read_checkpoint
 from trainers.config import ModelConfig, OutputConfig, RunConfig, load_config, to_dict
 from trainers.handlers import peak_memory_mb, reset_peak_memory
-from trainers.result import load, read_result
-from trainers.run_directory import META, read_json, read_run_config, write_json, write_run_config
+from trainers.result import load, read_result, read_run_config
+from trainers.run_directory import META, read_json, write_json, write_run_config
 from vit.factory import Blueprint, build_model
 from vit.torch_files import convert
 from vit.weight_files import read_weights

@@ -66,7 +66,7 @@ class Options(ImagesOptions):
     def config(self) -> RunConfig:
         """The set, as training reads it: of a run, as its fold did."""
         if self.of_run:
-            from trainers.run_directory import read_run_config
+            from trainers.result import read_run_config
 
             return read_run_config(Path(self.data))
         images = DataConfig(self.data, self.data_root, self.path_column, self.label_column)

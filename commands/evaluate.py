@@ -55,7 +55,7 @@ class Options(ModelOptions):
 def main(options: Options) -> int:
     from inference.classifier import is_run_name
     from inference.evaluate import evaluate_run
-    from trainers.run_directory import find_run
+    from trainers.result import find_run
 
     if options.data is None and is_run_name(options.run):
         run_dir = find_run(options.run, options.output_dir)

@@ -21,8 +21,8 @@ class Options:
 
 def main(options: Options) -> int:
     from trainers.distributed import is_main_process
+    from trainers.result import as_data, find_run
     from trainers.resume import resume
-    from trainers.run_directory import as_data, find_run
 
     with as_data():
         result = resume(find_run(options.run, options.output_dir), epochs=options.epochs)

@@ -26,7 +26,7 @@ from trainers.config import RunConfig
 from trainers.console import say
 from trainers.errors import ConfigError
 from trainers.out_of_fold import features_of_set, fitted, fold_of_each, out_of_fold
-from trainers.run_directory import as_data
+from trainers.result import as_data
 
 SHOWN = 24
 """Suspects on the figure."""

@@ -16,7 +16,8 @@ from inference.evaluate import score_last_epoch
 from trainers import console, lock
 from trainers.config import OutputConfig, to_dict
 from trainers.interruption import signals
-from trainers.run_directory import command_line, find_run, free_folder, write_json
+from trainers.result import find_run
+from trainers.run_directory import command_line, free_folder, write_json
 from trainers.start import made_whole
 
 

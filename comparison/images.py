@@ -14,7 +14,7 @@ from datasets.images import picture_of
 from datasets.loaders import read_samples
 from figures.thumbnails import thumbnail
 from trainers.config import from_dict
-from trainers.run_directory import as_data
+from trainers.result import as_data
 
 EXAMPLES = 8  # images per side that only one arm gets right
 THUMBNAIL = 160  # pixels; the longer side

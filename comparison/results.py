@@ -27,7 +27,7 @@ from comparison.statistics import (
 )
 from trainers.config import from_dict
 from trainers.metrics import expected_calibration_error, macro_f1
-from trainers.run_directory import as_data
+from trainers.result import as_data
 from vit.config import ModelConfig
 from vit.factory import build_model
 from vit.summary import summarise

@@ -16,8 +16,8 @@ from datasets.splits import SplitRow, read_split
 from datasets.text import counted, read_rows, some
 from trainers.checkpoint import best_of, read_file
 from trainers.config import to_dict
-from trainers.result import read_history
-from trainers.run_directory import SUMMARY, find_run, read_json, read_run_config
+from trainers.result import find_run, read_history, read_run_config
+from trainers.run_directory import SUMMARY, read_json
 
 SCORED = {"test": "test", "val_last": "validation (last epoch)", "val": "validation"}
 """Predictions that a run may have, the most telling first, and what a sentence calls their images."""

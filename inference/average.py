@@ -19,8 +19,8 @@ from trainers.config import RunConfig, to_dict
 from trainers.errors import ConfigError
 from trainers.evaluation import score_split
 from trainers.job import AMP_DTYPES, prepare
-from trainers.result import open_best
-from trainers.run_directory import META, as_data, read_json, read_run_config
+from trainers.result import as_data, open_best, read_run_config
+from trainers.run_directory import META, read_json
 from vit.low_rank import merged_state
 
 State = Mapping[str, Tensor]

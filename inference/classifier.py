@@ -17,8 +17,7 @@ from trainers.checkpoint import best_of
 from trainers.config import from_dict
 from trainers.defaults import resolve_device
 from trainers.errors import ConfigError, fitting
-from trainers.result import open_best
-from trainers.run_directory import as_data, find_run
+from trainers.result import as_data, find_run, open_best
 from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, build_model, image_spec, load_weights
 from vit.config import HF_PREFIX, TORCHVISION_MODELS
 from vit.export import OnnxModule, open_session

@@ -21,9 +21,9 @@ from trainers.config import RunConfig
 from trainers.errors import CheckpointError
 from trainers.evaluation import score_split, write_predictions
 from trainers.job import AMP_DTYPES, prepare
-from trainers.result import load, read_history
+from trainers.result import as_data, load, read_history, read_run_config
 from trainers.resume import newest_checkpoint
-from trainers.run_directory import META, as_data, read_json, read_run_config
+from trainers.run_directory import META, read_json
 from vit import ImageSpec
 from vit.config import WHAT_THEY_ARE
 

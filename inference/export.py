@@ -19,7 +19,7 @@ from inference.classifier import Classifier, open_classifier
 from inference.images import find_images, read_pixels
 from trainers.config import to_dict
 from trainers.errors import ConfigError
-from trainers.run_directory import as_data, read_run_config
+from trainers.result import as_data, read_run_config
 from vit import ImageSpec, WeightsError
 from vit.export import describe, export_onnx, export_pt2, export_safetensors
 

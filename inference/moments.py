@@ -11,8 +11,7 @@ from inference.classifier import Classifier
 from trainers.checkpoint import best_of, read_checkpoint
 from trainers.config import RunConfig
 from trainers.errors import fitting
-from trainers.result import open_best
-from trainers.run_directory import as_data, read_run_config
+from trainers.result import as_data, open_best, read_run_config
 from trainers.seeding import seed_everything
 from vit.at_hand import at_hand
 from vit.factory import Blueprint

@@ -32,7 +32,7 @@ from inference.classifier import Classifier
 from inference.images import ImageFile
 from inference.moments import Moment, moments_of
 from trainers.console import say
-from trainers.run_directory import as_data, read_run_config
+from trainers.result import as_data, read_run_config
 from vit.attention_maps import head_map, maps_of, pools_patches, relevance
 from vit.low_rank import merged_state
 from vit.model import VisionTransformer

@@ -11,8 +11,9 @@ from inference.classifier import open_classifier
 from trainers.checkpoint import best_of, read_checkpoint
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.errors import ConfigError
+from trainers.result import read_run_config
 from trainers.run import train
-from trainers.run_directory import read_run_config, write_json
+from trainers.run_directory import write_json
 from vit.config import ModelConfig
 
 

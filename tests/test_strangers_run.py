@@ -17,7 +17,8 @@ from small_run import labelled_photos, make_run
 import main
 from trainers.checkpoint import CheckpointWriter, read_checkpoint
 from trainers.config import ModelConfig, OutputConfig, data_folder, to_dict
-from trainers.run_directory import read_run_config, write_json, write_run_config
+from trainers.result import read_run_config
+from trainers.run_directory import write_json, write_run_config
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY = ["--labels-per-class", "5", "--model", "vit_micro_2", "--device", "cpu", "--workers", "0", "--tb", "scalars"]

@@ -41,9 +41,10 @@ from trainers.config import to_dict
 from trainers.errors import CheckpointError, ConfigError, Interrupted
 from trainers.job import Given
 from trainers.recipes import recipe_config
+from trainers.result import read_run_config
 from trainers.resume import open_run, resume, train_or_resume, upgraded, was_asked_for
 from trainers.run import train
-from trainers.run_directory import read_json, read_run_config, write_json
+from trainers.run_directory import read_json, write_json
 from vit.tensor_files import from_bytes, to_bytes
 
 

@@ -1,6 +1,8 @@
-"""What a run leaves to others: its best model, its scores and its history, read back from its files."""
+"""Find a run, and read back what it leaves to others: its best model, its scores and its history."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,14 +10,64 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from datasets.files import ONLY_READ
 from datasets.text import read_rows
 from trainers.checkpoint import best_of, read_checkpoint
-from trainers.config import from_dict
+from trainers.config import RunConfig, from_dict, load_config
 from trainers.errors import CheckpointError, fitting
 from trainers.metrics import SCALARS
 from trainers.record import RunResult
-from trainers.run_directory import as_data, read_json
+from trainers.run_directory import read_if_whole, read_json
 from vit import ImageSpec, ModelConfig, build_model
+from vit.config import AT_HAND
+
+
+def find_run(name: str, output_dir: Path = Path("runs")) -> Path:
+    """The run directory that a person named: a path, or `latest` below `output_dir`. Raises FileNotFoundError: no such
+    run. CheckpointError: a link in it leads elsewhere."""
+    if name == "latest":
+        configs = [*output_dir.glob("*/[!.]*/config.json"), *output_dir.glob("*/[!.]*/*/*/[!.]*/config.json")]
+        if not configs:
+            raise FileNotFoundError(f"no run in {output_dir}/: `python main.py train` makes one")
+        return max(configs, key=lambda path: path.stat().st_mtime_ns).parent
+    folder = Path(name)
+    if not (folder / "config.json").is_file():
+        what = "has no config.json" if folder.is_dir() else "does not exist"
+        raise FileNotFoundError(
+            f"{folder} is not a run directory: it {what}; name a folder below {output_dir}/, or latest"
+        )
+    refuse_links_out(folder)
+    return folder
+
+
+def refuse_links_out(run_dir: Path) -> None:
+    """Raise CheckpointError for a link that leads out of a run, which may be a stranger's: its files are read and
+    replaced."""
+    home = os.path.realpath(run_dir)
+    for folder, folders, files in os.walk(run_dir):
+        for path in (Path(folder, name) for name in (*folders, *files)):
+            if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(home):
+                raise CheckpointError(f"{path} is a link that leads out of the run: put what it names in its place")
+
+
+@contextmanager
+def as_data() -> Iterator[None]:
+    """Inside, what the files of a run name is read where it lies, as they may be a stranger's: nothing is unpacked or
+    downloaded, and no network is asked."""
+    tokens = [(limit, limit.set(True)) for limit in (ONLY_READ, AT_HAND)]
+    try:
+        yield
+    finally:
+        for limit, token in tokens:
+            limit.reset(token)
+
+
+def read_run_config(folder: Path) -> RunConfig:
+    """The options of a run. Raises CheckpointError where its config.json holds none, and else as `load_config` does."""
+    path = folder / "config.json"
+    if read_if_whole(path) is None:
+        raise CheckpointError(f"{path} is damaged: it holds no options; bring it back, or train anew")
+    return load_config(path)
 
 
 def load(run: Path) -> tuple[nn.Module, ImageSpec, tuple[str, ...]]:

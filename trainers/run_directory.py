@@ -1,20 +1,17 @@
 """A run's folder on disk: everything a later command, a person or a script needs, in plain files."""
 
 import json
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from datasets.files import ONLY_READ, write_text
+from datasets.files import write_text
 from datasets.text import csv_text
-from trainers.config import OutputConfig, RunConfig, data_folder, load_config, to_dict
+from trainers.config import OutputConfig, RunConfig, data_folder, to_dict
 from trainers.errors import CheckpointError, ConfigError
-from vit.config import AT_HAND
 
 
 def plan_run_directory(config: RunConfig) -> Path:
@@ -84,54 +81,6 @@ def read_if_whole(path: Path, **kinds: Any) -> dict[str, Any] | None:
 def write_metrics_csv(path: Path, history: list[dict[str, Any]]) -> None:
     """All rows of the history, each float in full precision."""
     write_text(path, csv_text(list(history[0]), ([row.get(name) for name in history[0]] for row in history)))
-
-
-def find_run(name: str, output_dir: Path = Path("runs")) -> Path:
-    """The run directory that a person named: a path, or `latest` below `output_dir`. Raises FileNotFoundError: no such
-    run. CheckpointError: a link in it leads elsewhere."""
-    if name == "latest":
-        configs = [*output_dir.glob("*/[!.]*/config.json"), *output_dir.glob("*/[!.]*/*/*/[!.]*/config.json")]
-        if not configs:
-            raise FileNotFoundError(f"no run in {output_dir}/: `python main.py train` makes one")
-        return max(configs, key=lambda path: path.stat().st_mtime_ns).parent
-    folder = Path(name)
-    if not (folder / "config.json").is_file():
-        what = "has no config.json" if folder.is_dir() else "does not exist"
-        raise FileNotFoundError(
-            f"{folder} is not a run directory: it {what}; name a folder below {output_dir}/, or latest"
-        )
-    refuse_links_out(folder)
-    return folder
-
-
-def refuse_links_out(run_dir: Path) -> None:
-    """Raise CheckpointError for a link that leads out of a run, which may be a stranger's: its files are read and
-    replaced."""
-    home = os.path.realpath(run_dir)
-    for folder, folders, files in os.walk(run_dir):
-        for path in (Path(folder, name) for name in (*folders, *files)):
-            if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(home):
-                raise CheckpointError(f"{path} is a link that leads out of the run: put what it names in its place")
-
-
-@contextmanager
-def as_data() -> Iterator[None]:
-    """Inside, what the files of a run name is read where it lies, as they may be a stranger's: nothing is unpacked or
-    downloaded, and no network is asked."""
-    tokens = [(limit, limit.set(True)) for limit in (ONLY_READ, AT_HAND)]
-    try:
-        yield
-    finally:
-        for limit, token in tokens:
-            limit.reset(token)
-
-
-def read_run_config(folder: Path) -> RunConfig:
-    """The options of a run. Raises CheckpointError where its config.json holds none, and else as `load_config` does."""
-    path = folder / "config.json"
-    if read_if_whole(path) is None:
-        raise CheckpointError(f"{path} is damaged: it holds no options; bring it back, or train anew")
-    return load_config(path)
 
 
 def write_run_config(folder: Path, config: RunConfig) -> None:
