@@ -152,10 +152,9 @@ def require_whole(path: Path, digest: str | None = None) -> None:
         raise CheckpointError(f"checkpoint {path} is damaged: its name says {match['hash']}, its bytes {digest[:8]}")
 
 
-def has_best(folder: Path) -> bool:
-    """Whether a folder has the weights of a best epoch, and they are whole."""
+def has_best(run_dir: Path) -> bool:
+    """Whether a run has the weights of a best epoch, and they are whole."""
     with suppress(CheckpointError):
-        for path in checkpoints(folder, "best")[:1]:
-            require_whole(path)
-            return True
+        require_whole(best_of(run_dir))
+        return True
     return False

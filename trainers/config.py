@@ -5,6 +5,8 @@ import json
 import tomllib
 import types
 import typing
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -135,7 +137,7 @@ class RunConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
 
-    def changed(self, **sections: dict[str, Any]) -> Self:
+    def changed(self, **sections: Mapping[str, Any]) -> Self:
         """The same options with other values: `config.changed(train={"epochs": 3}, data={"workers": 0})`."""
         changes = {name: dataclasses.replace(getattr(self, name), **values) for name, values in sections.items()}
         return dataclasses.replace(self, **changes)
@@ -202,10 +204,8 @@ def _coerce(value: Any, hint: Any, label: str) -> Any:
     small = not isinstance(value, int) or abs(value) < 2**63
     if origin in (typing.Union, types.UnionType):
         for option in arguments:
-            try:
+            with suppress(ConfigError):
                 return _coerce(value, option, label)
-            except ConfigError:
-                continue
     elif origin is Literal:
         value = WITHDRAWN.get(value, value) if isinstance(value, str) else value
         if value in arguments:

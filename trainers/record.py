@@ -71,9 +71,7 @@ class Record:
             "images_seen": self.images_seen(),
             "parameters": total,
             "trainable": trainable,
-            "best": {"epoch": best["epoch"], "accuracy": best["val_accuracy"], "loss": best["val_loss"]}
-            if best
-            else None,
+            "best": best and {"epoch": best["epoch"], "accuracy": best["val_accuracy"], "loss": best["val_loss"]},
             "test": result.test | {"n": job.data.dataset_sizes["test"]} if result and result.test else None,
         }
         if not self.history:  # taken up, and nothing new yet

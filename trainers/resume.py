@@ -54,7 +54,7 @@ def resume(
     refuse_links_out(run_dir)
     config = read_run_config(run_dir)
     with distributed.joined(config.train.device):
-        done = read_summary(run_dir)["status"] == "finished" and has_best(run_dir / "checkpoints")
+        done = read_summary(run_dir)["status"] == "finished" and has_best(run_dir)
         if done and epochs in (None, config.train.epochs):
             with suppress(ConfigError, OSError), lock.held(run_dir):
                 pass  # which takes away the file of a process that was killed at its very end

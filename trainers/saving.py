@@ -70,7 +70,7 @@ class BestCheckpoint:
     def save_if_lost(self) -> None:
         """Write the best weights again where they are gone or damaged, and are those that were just restored."""
         state = self.trainer.state
-        if not has_best(self.folder) and state.history[-1]["step"] == state.iteration:
+        if not has_best(self.folder.parent) and state.history[-1]["step"] == state.iteration:
             self.keep_if_best(self.trainer)
             self.save()
 

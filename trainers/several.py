@@ -59,10 +59,9 @@ def train_all(
         shared = Sharing(1, configs[0].train.threads)
     else:
         shared = shared_by(configs, jobs if slurm is None else jobs or len(configs))
-    parts = []
-    for number, config in enumerate(configs, 1):
-        output = {} if slurm is None else {"auto_resume": True}
-        parts.append(Part(number, len(configs), config.changed(train={"threads": shared.threads}, output=output)))
+    train, output = {"threads": shared.threads}, {} if slurm is None else {"auto_resume": True}
+    configs = [config.changed(train=train, output=output) for config in configs]
+    parts = [Part(number, len(configs), config) for number, config in enumerate(configs, 1)]
     results, folder = {}, Path(f"{parts[0].key}_jobs")
     with (
         signals.hinting("the same command with --auto-resume goes on where this one stopped"),
