@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from killed_runs import ROOT, TIMING_FIELDS
 from slurm_node import slurm_node, why_not
 from small_run import call
@@ -31,8 +33,9 @@ def node():
         yield environment
 
 
-FOLDS = ["train", "--data", "digits", "--folds", "2", "--labels-per-class", "10", "--model", "vit_micro_2"]
-FOLDS += ["--epochs", "2", "--device", "cpu", "--workers", "0", "--threads", "1", "--run-name", "cv"]
+TRAIN = ["train", "--data", "digits", "--labels-per-class", "10", "--model", "vit_micro_2", "--epochs", "2"]
+TRAIN += ["--device", "cpu", "--workers", "0", "--threads", "1"]
+FOLDS = [*TRAIN, "--folds", "2", "--run-name", "cv"]
 
 
 def start(environment, output, *more, command=COMPARE):
@@ -108,6 +111,34 @@ def test_jobs_that_a_more_urgent_one_drives_out_come_back_and_end_in_the_local_t
     assert local.communicate(timeout=400)[0]
     tables = [(tmp_path / place / "digits" / "cv_folds.csv").read_text() for place in ("local", "slurm")]
     assert tables[0] == tables[1]
+
+
+@pytest.mark.slow
+@needs_slurm
+@pytest.mark.xfail(strict=True, reason="Ignite takes Slurm's tasks for the processes of torchrun")
+def test_the_script_for_several_machines_saves_in_time_and_goes_on_to_the_bits_of_one_process(tmp_path, node):
+    words = [*TRAIN[1:], "--epochs", "24", "--batch-size", "48"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        options = {"PROCESSES": "1", "PORT": str(free.getsockname()[1])}
+    options["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{node['PATH']}"
+    script = ["--nodes=1", "--ntasks-per-node=2", "--cpus-per-task=1", "--gres=none", f"--output={tmp_path}/out"]
+    script += ["docs/examples/slurm_nodes.sh", *words, "--output-dir", str(tmp_path / "two")]
+    done = subprocess.run(
+        ["sbatch", "--parsable", *script], cwd=ROOT, env=node | options, check=True, capture_output=True, text=True
+    )
+    number = done.stdout.strip()
+    run = tmp_path / "two" / "digits" / f"job_{number}"
+    wait_until(lambda: epochs_done(run) >= 2)
+    subprocess.run(["scancel", "--batch", "--signal=USR1", number], env=node, check=True)
+    wait_until(lambda: not subprocess.run(["squeue", "-h"], env=node, capture_output=True).stdout, seconds=400)
+    said = (tmp_path / "out").read_text()
+    assert "resume with" in said
+    assert f"resuming {run}" in said
+    one = start(node, tmp_path / "one", "--accumulate", "2", "--run-name", "r", command=["train", *words])
+    assert one.communicate(timeout=400)[0]
+    weights = [read_checkpoint(best_of(folder))["model"] for folder in (run, tmp_path / "one" / "digits" / "r")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
 
 
 @pytest.mark.slow
