@@ -61,8 +61,12 @@ def predictions(run_dir, split):
         return list(csv.DictReader(file))
 
 
+IN_SLURM = {"JOB_ID": 7, "PROCID": 1, "LOCALID": 1, "NTASKS": 2, "JOB_NUM_NODES": 2, "JOB_NODELIST": "a,b"}
+"""As srun tells torchrun, whose processes are others: of two machines, or tasks, this is the second."""
+
+
 def test_two_processes_equal_one_with_two_micro_batches_bit_for_bit(tmp_path):
-    results = finish(start(2, tmp_path / "two"))
+    results = finish(start(2, tmp_path / "two", **{f"SLURM_{name}": str(value) for name, value in IN_SLURM.items()}))
     assert [code for code, *_ in results] == [0, 0], results
     two = tmp_path / "two" / "digits" / "r"
     one = train(config(tmp_path / "one", accumulate=2)).run_dir

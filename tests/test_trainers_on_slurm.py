@@ -115,7 +115,6 @@ def test_jobs_that_a_more_urgent_one_drives_out_come_back_and_end_in_the_local_t
 
 @pytest.mark.slow
 @needs_slurm
-@pytest.mark.xfail(strict=True, reason="Ignite takes Slurm's tasks for the processes of torchrun")
 def test_the_script_for_several_machines_saves_in_time_and_goes_on_to_the_bits_of_one_process(tmp_path, node):
     words = [*TRAIN[1:], "--epochs", "24", "--batch-size", "48"]
     with socket.socket() as free:

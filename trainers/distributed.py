@@ -43,6 +43,7 @@ def joined(device: str) -> Iterator[None]:
             f"{os.environ['LOCAL_WORLD_SIZE']} processes on {torch.cuda.device_count()} GPUs: start one for each GPU,"
             " or use --device cpu"
         )
+    os.environ.pop("SLURM_JOB_ID", None)  # or Ignite would take Slurm's tasks, torchrun itself, for these processes
     with signals.left_to_the_system():  # the others may never come
         idist.initialize("nccl" if on_gpus else "gloo", timeout=MOST_WAITED)
     yield

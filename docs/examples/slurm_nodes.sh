@@ -6,8 +6,8 @@ host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 srun python -m torch.distributed.run --nnodes "$SLURM_NTASKS" --nproc-per-node "${PROCESSES:-8}" \
     --rdzv-backend c10d --rdzv-endpoint "$host:${PORT:-29500}" --rdzv-id "$SLURM_JOB_ID" \
     main.py train --auto-resume --run-name "job_$SLURM_JOB_ID" "$@" &
-trap 'warned=yes; kill $!' USR1  # a minute before its time is over; srun tells torchrun, and that its processes to save
-wait $! || wait $!               # the first wait ends with the signal, the second with the training
+trap 'warned=yes; scancel --signal=TERM "$SLURM_JOB_ID"' USR1  # a minute before its time is over: all processes save
+wait $! || wait $!  # the first wait ends with the signal, the second with the training
 code=$?
 [ -z "$warned" ] || scontrol requeue "$SLURM_JOB_ID"  # saved, to be taken up
 exit $code
