@@ -117,7 +117,7 @@ def _odd_files(root: Path) -> Planted:
         ("wrong_extension", "train/bee/really_png.jpg"),
         ("blank_image", "train/bee/red.png"),
         ("blank_image", "train/bee/poster.png"),
-        ("unsupported_file", "train/bee/animation.gif"),
+        ("unread_picture", "train/bee/animation.gif"),
         ("unsupported_file", "train/bee/notes.txt"),
     }
 

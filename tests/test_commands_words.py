@@ -83,7 +83,7 @@ def test_pictures_of_a_kind_that_is_not_read_are_named_as_what_they_are(capsys, 
 
     (note,) = read_image_folder(root).usable().notes
     assert f"a/{name}" in note
-    assert "convert them to JPEG or PNG" in note
+    assert "convert it to JPEG or PNG" in note
 
 
 def test_the_example_of_a_config_is_read_and_its_keys_are_all_there(tmp_path):

@@ -126,7 +126,7 @@ def photographs(tmp_path_factory):
 def test_hymenoptera_has_one_stray_file_and_no_other_fault(photographs):
     report = check_source(str(photographs / "hymenoptera_data"))
     assert [(found.kind, found.path) for found in report.findings] == [
-        ("unsupported_file", "train/ants/imageNotFound.gif")
+        ("unread_picture", "train/ants/imageNotFound.gif")
     ]
     assert report.exit_code == 0
 

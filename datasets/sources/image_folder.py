@@ -7,7 +7,7 @@ from datasets.bundle import SPLITS
 from datasets.errors import DataError
 from datasets.files import stamp
 from datasets.images import is_image_name
-from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows
+from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows, told
 from datasets.text import some
 
 _SYSTEM_FILES = ("thumbs.db", "desktop.ini")
@@ -30,9 +30,9 @@ def read_image_folder(root: Path, name: str | None = None) -> Reading:
     if not len(tree.paths):
         raise DataError(
             f"{root} has no images in class folders; expected {root}/<class>/<image> or {root}/train/<class>/<image>"
-            + "".join(f"; {note}" for note in tree.notes())
+            + "".join(f"; {line}" for line in told(tree.problems))
         )
-    samples = tree.samples(name, root, notes=tree.notes())
+    samples = tree.samples(name, root)
     form = "class folders" if "" in tree.classes else "split folders"
     return Reading(str(root), form, samples, tree.classes, tree.problems, tree.stamps)
 
@@ -86,20 +86,6 @@ class _Tree(Rows):
             if split in folders:
                 self._split(folders[split], split)
 
-    def notes(self) -> tuple[str, ...]:
-        """What a person who trains should know about the set."""
-        unlabelled = [problem.path for problem in self.problems if problem.kind == "split_without_classes"]
-        notes = [f"{folder}/ has no class folders, so no labels: it is not used" for folder in unlabelled]
-        other = [problem.path for problem in self.problems if problem.kind == "unsupported_file"]
-        pictures = [path for path in other if path.lower().endswith(_UNREAD_PICTURES)]
-        for files, what, advice in (
-            (pictures, "pictures of a kind that is not read", "; convert them to JPEG or PNG"),
-            ([path for path in other if path not in pictures], "not images, by their names, and", ""),
-        ):
-            if files:
-                notes.append(f"{what} left out: {some(files, 1)}{advice}")
-        return tuple(notes)
-
     def _split(self, folder: str, split: str) -> None:
         """The class folders in a split folder (or in the root, split ""); all else in there is out of place."""
         entries = self._list(folder, split, "")
@@ -144,6 +130,8 @@ class _Tree(Rows):
                 images.append(entry.name)  # a link that leads nowhere is an image that cannot be read
             elif _is_broken_link(entry):
                 self.problem("broken_link", path, split, label, f"-> {os.readlink(entry.path)}")
+            elif name.endswith(_UNREAD_PICTURES):
+                self.problem("unread_picture", path, split, label)
             else:
                 suffix = Path(name).suffix if entry.is_file() else "such"
                 self.problem(

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -29,7 +29,10 @@ SPLIT_FOLDERS: dict[str, str] = {
     "testing": "test",
 }
 """What people call a split -> its name here."""
-TOLD = ("folder_of_folders", "multi_label", "few_images", "imbalance")
+TOLD = (
+    "split_without_classes", "unread_picture", "unsupported_file", "folder_of_folders", "multi_label", "few_images",
+    "imbalance",
+)  # fmt: skip
 """Kinds of warnings that a person hears before training, too."""
 
 
@@ -83,10 +86,15 @@ class Reading:
         if errors:
             more = f"; {len(errors) - 1} more are listed by: python main.py check {self.source}" * (len(errors) > 1)
             raise DataError(f"{self.source}: {errors[0]}{more}")
-        told = [[problem for problem in self.problems if problem.kind == kind] for kind in TOLD]
-        return self.samples.note(
-            *(f"{same[0]}" + f", and {len(same) - 1} more" * (len(same) > 1) for same in told if same)
-        )
+        return self.samples.note(*told(self.problems))
+
+
+def told(problems: Collection[Problem]) -> Iterator[str]:
+    """A line for each kind of TOLD that there is: the first problem, and how many more."""
+    for kind in TOLD:
+        same = [problem for problem in problems if problem.kind == kind]
+        if same:
+            yield f"{same[0]}" + f", and {len(same) - 1} more" * (len(same) > 1)
 
 
 def read(source: str, root: Path, *, columns: Columns = USUAL_COLUMNS) -> Reading:
