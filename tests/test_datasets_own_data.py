@@ -292,7 +292,7 @@ def test_check_and_train_read_the_same_or_refuse_the_same(tmp_path, make, classe
 
 def test_an_unlabelled_split_folder_is_a_note_and_an_unreadable_link_waits_for_on_bad_image(tmp_path):
     root = an_empty_val_folder(tmp_path / "set")
-    assert any("val/ has no class folders" in line for line in describe(build(root, tmp_path)))
+    assert any("'val': a split folder without class folders" in line for line in describe(build(root, tmp_path)))
     (root / "train" / "a" / "gone.png").symlink_to(tmp_path / "nowhere.png")
     assert sum(build(root, tmp_path, on_bad_image="skip").dataset_sizes.values()) == 17
     assert [finding.kind for finding in check_source(str(root)).findings if finding.severity == "error"] == [

@@ -92,7 +92,7 @@ class _Tree(Rows):
         loose = [entry for entry in entries if not entry.is_dir()]
         labels = [entry.name for entry in entries if entry.is_dir() and not self._hidden_folder(entry, folder, split)]
         if not labels and split:
-            detail = f"{sum(is_image_name(entry.name) for entry in loose):,} images, no class folders"
+            detail = f"{sum(is_image_name(entry.name) for entry in loose):,} images"
             self.problem("empty_split" if split == "train" else "split_without_classes", folder, split, detail=detail)
             return
         self.classes[split] = set(labels)
