@@ -34,40 +34,33 @@ class SplitRow(NamedTuple):
 
 
 def assign_splits(samples: Samples, config: DataConfig) -> Samples:
-    """Give every sample its split: from `config.split`, from the set itself, or drawn by `config.split_seed`."""
+    """Give every sample its split: from `config.split`, from the set itself, or drawn by `config.split_seed`, first the
+    test of a set without any split, then val: a share, or fold `config.fold` of `config.folds`."""
     if config.split is not None:
         return reuse_split(samples, config.split)
-    if config.folds is not None:
-        return draw_fold(samples, config)
-    return draw_splits(samples, config)
-
-
-def draw_splits(samples: Samples, config: DataConfig) -> Samples:
-    """Hold out what the set does not: val and test of an unsplit set; val alone of one that has train (and test)."""
     usual = samples.val_fraction or (0.1 if (samples.splits == TEST).any() else 0.15)
     samples = _hold_out_test(samples, config)
-    if (samples.splits == VAL).any():
+    if config.folds is None and (samples.splits == VAL).any():
         return samples
-    fraction = usual if config.val_fraction is None else config.val_fraction
     pool = (samples.splits != TEST) & (samples.splits != LEFT_OUT)
-    # A share of all images of an unsplit set, of the training images of one that brings a test split.
-    of = samples.splits != LEFT_OUT if (samples.splits == UNSPLIT).any() else pool
-    chosen = _stratified(samples.labels, pool, math.floor(fraction * of.sum()), config.split_seed, VAL)
+    if config.folds is None:
+        fraction = usual if config.val_fraction is None else config.val_fraction
+        # A share of all images of an unsplit set, of the training images of one that brings a test split.
+        of = samples.splits != LEFT_OUT if (samples.splits == UNSPLIT).any() else pool
+        chosen = _stratified(samples.labels, pool, math.floor(fraction * of.sum()), config.split_seed, VAL)
+    else:
+        chosen = _fold(samples, np.flatnonzero(pool), config)
     return samples.with_splits({VAL: chosen, TRAIN: np.setdiff1d(np.flatnonzero(pool), chosen)})
 
 
-def draw_fold(samples: Samples, config: DataConfig) -> Samples:
-    """Fold `config.fold` of `config.folds` is val; the other folds train; a test split stays out of all of them."""
+def _fold(samples: Samples, pool: np.ndarray, config: DataConfig) -> np.ndarray:
     if config.folds is None or config.fold is None:
         raise ValueError(f"folds={config.folds} needs fold, a number from 1 to {config.folds}")
-    samples = _hold_out_test(samples, config)
-    pool = np.flatnonzero((samples.splits != TEST) & (samples.splits != LEFT_OUT))
     if len(pool) < config.folds:
         raise DataError(f"{samples.name} has {len(pool)} images for {config.folds} folds; use fewer folds")
     # Dealt like cards, class after class: fold sizes, overall and per class, differ by at most one.
     order, _ = _shuffled_by_class(samples.labels, pool, mix(config.split_seed, SPLIT, VAL))
-    chosen = order[config.fold - 1 :: config.folds]
-    return samples.with_splits({VAL: chosen, TRAIN: np.setdiff1d(pool, chosen)})
+    return order[config.fold - 1 :: config.folds]
 
 
 def hold_out_half_of_val(samples: Samples, seed: int) -> Samples:
