@@ -217,17 +217,14 @@ def _settings(config: ModelConfig) -> Any:
 
 def _changes(config: ModelConfig, settings: dict[str, Any]) -> dict[str, Any]:
     """Our options under the names of transformers."""
-    changes: dict[str, Any] = {}
-    for option, name, value in (
-        ("dropout", "hidden_dropout_prob", config.dropout),
-        ("attention_dropout", "attention_probs_dropout_prob", config.attention_dropout),
-    ):
+    changes: dict[str, Any] = {} if config.layer_norm_eps is None else {"layer_norm_eps": config.layer_norm_eps}
+    names = {"dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob"}
+    for option, name in names.items():
+        value = getattr(config, option)
         if name in settings:
             changes[name] = value
         elif value:
             raise ValueError(f"{config.name} has no option {option}, got {value}")
-    if config.layer_norm_eps is not None:
-        changes["layer_norm_eps"] = config.layer_norm_eps
     return changes
 
 
