@@ -43,7 +43,7 @@ _ROWS, _COLUMNS = 64, 2048  # of the distances computed at a time: what fits int
 _PARTS = [sum(1 << bit for bit in range(start, 63, 6)) for start in range(6)]  # of a hash; every sixth bit
 _MANY = 50_000  # hashes; fewer are compared each with each in less time
 _WAITING = 1_000_000  # close pairs that are kept, before those which are not of the nearest go
-_VERIFY_BLOCK = 1024  # candidate pairs registered at a time: 4 KiB each as float32
+_VERIFY_BLOCK = 128  # candidate pairs registered at a time, 4 KiB each as float32: what fits into a processor's cache
 
 
 def near_duplicates(thumbnails: NDArray[np.uint8]) -> tuple[Places, Floats, Mask]:
@@ -147,14 +147,14 @@ def registered_similarity(left: NDArray[np.uint8], right: NDArray[np.uint8]) -> 
     removed in every step. A scale beyond ±20 % or a shift beyond 4 pixels counts as no match.
     """
     a, b = left.astype(np.float32), right.astype(np.float32)
-    scores = _scores(a, b, np.ones((1, THUMBNAIL_SIZE, THUMBNAIL_SIZE), bool))
+    scores = _scores(a, b, np.ones((1, THUMBNAIL_SIZE, THUMBNAIL_SIZE), np.float32))
     apart = (scores[0] < 0.98) | (scores[1] < 0.9)  # the others lie well enough as they are
     if apart.any():
         scores[:, apart] = _register(a[apart], b[apart])
     return scores
 
 
-def _scores(left: Floats, right: Floats, inside: Mask) -> Floats:
+def _scores(left: Floats, right: Floats, inside: Floats) -> Floats:
     """(2, m): correlation over the pixels inside, and correlation of what is left when smoothing is taken away."""
     detail = left - _blur(_blur(left)), right - _blur(_blur(right))
     return np.stack([_correlation(left, right, inside), _correlation(*detail, inside)])
@@ -172,12 +172,11 @@ def _register(left: Floats, right: Floats, steps: int = 15) -> Floats:
         moved, spread = _standardise(sampled, inside)
         target, _ = _standardise(smooth_right, inside)
         grad_x, grad_y = grad_x / spread, grad_y / spread
-        jacobian = np.stack([grad_x * axis, grad_x, grad_y * axis[:, None], grad_y], axis=-1)
-        jacobian = (jacobian * inside[..., None]).reshape(m, -1, 4)
-        residual = ((target - moved) * inside).reshape(m, -1, 1)
-        normal = jacobian.transpose(0, 2, 1) @ jacobian
+        grad_x, grad_y, residual = grad_x * inside, grad_y * inside, ((target - moved) * inside).reshape(m, -1, 1)
+        jacobian = np.stack([grad_x * axis, grad_x, grad_y * axis[:, None], grad_y], axis=1).reshape(m, 4, -1)
+        normal = jacobian @ jacobian.transpose(0, 2, 1)
         normal += (1e-3 * np.trace(normal, axis1=1, axis2=2)[:, None, None] + 1e-6) * np.eye(4, dtype=np.float32)
-        params += np.linalg.solve(normal, jacobian.transpose(0, 2, 1) @ residual)[..., 0].clip(-1, 1)
+        params += np.linalg.solve(normal, jacobian @ residual)[..., 0].clip(-1, 1)
         params[:, 0::2] = params[:, 0::2].clip(0.75, 1.3)
         params[:, 1::2] = params[:, 1::2].clip(-5, 5)
     sampled, inside = _sample(left, params)
@@ -186,15 +185,15 @@ def _register(left: Floats, right: Floats, steps: int = 15) -> Floats:
     return np.where(plausible, scores, -1).astype(np.float32)
 
 
-def _sample(images: Floats, params: Floats) -> tuple[Floats, Mask]:
-    """Images under (m, 4) scales and shifts, and which pixels came from inside: both (m, 32, 32)."""
+def _sample(images: Floats, params: Floats) -> tuple[Floats, Floats]:
+    """Images under (m, 4) scales and shifts, and 1 for a pixel from inside, else 0: both (m, 32, 32)."""
     last = THUMBNAIL_SIZE - 1
     axis = np.arange(THUMBNAIL_SIZE, dtype=np.float32)
     x, y = (params[:, k : k + 1] * (axis - last / 2) + params[:, k + 1 : k + 2] + last / 2 for k in (0, 2))  # (m, 32)
     # Linear interpolation as a product: row i of `rows` holds the weights of the pixels beside y[i].
     columns, rows = (np.maximum(0, 1 - np.abs(p.clip(0, last)[:, :, None] - axis)) for p in (x, y))  # (m, 32, 32)
     inside_x, inside_y = ((p >= -0.5) & (p <= last + 0.5) for p in (x, y))
-    return rows @ images @ columns.transpose(0, 2, 1), inside_y[:, :, None] & inside_x[:, None, :]
+    return rows @ images @ columns.transpose(0, 2, 1), (inside_y[:, :, None] & inside_x[:, None, :]).astype(np.float32)
 
 
 def _blur(images: Floats) -> Floats:
@@ -204,14 +203,14 @@ def _blur(images: Floats) -> Floats:
     return (lines[:, :, :-2] + 2 * lines[:, :, 1:-1] + lines[:, :, 2:]) / 16
 
 
-def _standardise(images: Floats, inside: Mask) -> tuple[Floats, Floats]:
+def _standardise(images: Floats, inside: Floats) -> tuple[Floats, Floats]:
     """Mean 0, deviation 1 over the pixels inside; and the deviation, (m, 1, 1)."""
     count = inside.sum(axis=(1, 2), keepdims=True).clip(1)
     centred = images - (images * inside).sum(axis=(1, 2), keepdims=True) / count
-    spread = (np.sqrt((centred**2 * inside).sum(axis=(1, 2), keepdims=True) / count) + 1e-3).astype(np.float32)
-    return (centred / spread).astype(np.float32), spread
+    spread = np.sqrt((centred**2 * inside).sum(axis=(1, 2), keepdims=True) / count) + np.float32(1e-3)
+    return centred / spread, spread
 
 
-def _correlation(left: Floats, right: Floats, inside: Mask) -> Floats:
+def _correlation(left: Floats, right: Floats, inside: Floats) -> Floats:
     product = _standardise(left, inside)[0] * _standardise(right, inside)[0] * inside
     return product.sum(axis=(1, 2)) / inside.sum(axis=(1, 2)).clip(1)
