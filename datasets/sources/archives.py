@@ -34,7 +34,9 @@ def unpack(archive: Path, target: Path, *, unwrap: bool = False) -> Path:
         with folder_aside(target) as aside:
             content = aside / "content"
             _extract(archive, content)
-            (_single_folder(content) if unwrap else content).rename(target)
+            entries = [entry for entry in content.iterdir() if entry.name != "__MACOSX"]
+            wrapped = unwrap and len(entries) == 1 and entries[0].is_dir()
+            (entries[0] if wrapped else content).rename(target)
     except BaseException:
         with suppress(OSError):  # until one of them holds something by now
             for folder in made:
@@ -45,11 +47,6 @@ def unpack(archive: Path, target: Path, *, unwrap: bool = False) -> Path:
 
 def is_archive(path: Path) -> bool:
     return path.name.lower().endswith((".zip", ".tar", ".tar.gz", ".tgz"))
-
-
-def _single_folder(content: Path) -> Path:
-    entries = [entry for entry in content.iterdir() if entry.name != "__MACOSX"]
-    return entries[0] if len(entries) == 1 and entries[0].is_dir() else content
 
 
 def _extract(archive: Path, content: Path) -> None:

@@ -117,6 +117,7 @@ class Rows:
         self.problems: list[Problem] = []
 
     def add(self, path: str, label: str, split: str) -> None:
+        self.classes.setdefault(split, set()).add(label)
         self.paths.append(path)
         self.labels.append(self.numbers.setdefault(label, len(self.numbers)))
         self.codes.append(split_code(split))

@@ -188,7 +188,6 @@ class _Pictures(Rows):
                 detail = "no .cls, no .json with a label, no folder"
                 self.problem("empty_label", f"{inside}/{picture.name}", split, detail=detail)
                 continue
-            self.classes.setdefault(split, set()).add(label)
             self.add(f"{inside}/{picture.name}", label, split)
             self.shards.append(number)
             self.offsets.append(picture.offset)
