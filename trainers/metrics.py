@@ -30,16 +30,10 @@ class ClassRow(NamedTuple):
 
 def per_class(confusion: Tensor, class_names: Sequence[str]) -> list[ClassRow]:
     """Precision, recall and F1 of each class from counts (classes, classes), rows true."""
-    hits, images, predicted = (counts.tolist() for counts in class_counts(confusion))
+    counts = (of_class.tolist() for of_class in class_counts(confusion))
     return [
-        ClassRow(
-            class_names[index],
-            precision=_share(hits[index], predicted[index]),
-            recall=_share(hits[index], images[index]),
-            f1=_share(2 * hits[index], images[index] + predicted[index]),
-            images=images[index],
-        )
-        for index in range(len(class_names))
+        ClassRow(name, _share(hits, predicted), _share(hits, images), _share(2 * hits, images + predicted), images)
+        for name, hits, images, predicted in zip(class_names, *counts, strict=True)
     ]
 
 
