@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from commands import arguments
-from commands.arguments import ModelOptions
+from commands.arguments import ModelOptions, UsageError
 from commands.train import score_lines
-from datasets.config import Name
+from datasets.config import DataConfig, Name
 from datasets.text import aligned
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from trainers.metrics import ClassRow
 
 SHOWN_CLASSES = 30
-VIEWS = ", by the mean over views of each"
 
 
 @dataclass(frozen=True)
@@ -54,37 +52,25 @@ class Options(ModelOptions):
 
 def main(options: Options) -> int:
     from inference.classifier import is_run_name
-    from inference.evaluate import evaluate_run
-    from trainers.result import find_run
+    from inference.evaluate import evaluate_on, evaluate_run
+    from inference.ten_views import with_ten_views
+    from trainers.run_directory import find_run
 
-    if options.data is None and is_run_name(options.run):
-        run_dir = find_run(options.run, options.output_dir)
-        split, root = options.split or "val", options.data_root
+    split, source, root = options.split, options.data, options.data_root
+    if source is not None:
+        classifier = with_ten_views(options.open()) if options.tta else options.open()
+        data = DataConfig(source, root or Path("data"), options.path_column, options.label_column)
+        evaluation = evaluate_on(classifier, data, split=split, folder=options.output)
+        what, images = classifier.source, f"{split or 'labelled'} images of {source}"
+    elif is_run_name(options.run):
+        run_dir, split = find_run(options.run, options.output_dir), split or "val"
         evaluation = evaluate_run(run_dir, split=split, data_root=root, tta=options.tta)
-        heading = f"{run_dir}: best weights (epoch {evaluation.epoch}) on "
-        print(f"{heading}{evaluation.images:,} {split} images{VIEWS * options.tta}")
+        what, images = f"{run_dir}: best weights (epoch {evaluation.epoch})", f"{split} images"
     else:
-        evaluation = _evaluate_elsewhere(options)
+        raise UsageError(f"{options.run} brings no images; name labelled ones with --data")
+    print(f"{what} on {evaluation.images:,} {images}{', by the mean over views of each' * options.tta}")
     print("\n".join(lines(evaluation)))
     return 0
-
-
-def _evaluate_elsewhere(options: Options) -> Evaluation:
-    from datasets.config import DataConfig
-    from inference.evaluate import evaluate_on
-    from inference.ten_views import with_ten_views
-
-    if options.data is None:
-        raise arguments.UsageError(f"{options.run} brings no images; name labelled ones with --data")
-    classifier = options.open()
-    if options.tta:
-        classifier = with_ten_views(classifier)
-    root, path, label = options.data_root or Path("data"), options.path_column, options.label_column
-    data = DataConfig(source=options.data, root=root, path_column=path, label_column=label)
-    evaluation = evaluate_on(classifier, data, split=options.split, folder=options.output)
-    images = f"{evaluation.images:,} {options.split or 'labelled'} images of {options.data}{VIEWS * options.tta}"
-    print(f"{classifier.source} on {images}")
-    return evaluation
 
 
 def lines(evaluation: Evaluation) -> Iterator[str]:

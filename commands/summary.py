@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from commands import arguments
+from commands.arguments import UsageError
 from datasets.text import aligned
 from vit.config import WHAT_THEY_ARE, ModelConfig
 
@@ -36,7 +36,6 @@ class Options:
 def main(options: Options) -> int:
     import torch
 
-    from vit.errors import WeightsError
     from vit.factory import Blueprint
     from vit.summary import summarise
 
@@ -45,10 +44,10 @@ def main(options: Options) -> int:
         with torch.device("meta"):  # shapes without numbers: ViT-H takes no longer than ViT-Ti
             model = blueprint.build(num_classes=options.num_classes)
         size = blueprint.image_spec.image_size
-    except WeightsError:
-        raise
     except ValueError as error:  # an option that this model does not have, or a size it cannot take
-        raise arguments.UsageError(str(error)) from None
+        if hasattr(error, "exit_code"):
+            raise
+        raise UsageError(str(error)) from None
     summary = summarise(model, in_channels=options.model.in_channels, image_size=size)
     print("\n".join(lines(options.model.name, summary)))
     return 0
