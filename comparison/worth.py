@@ -40,12 +40,12 @@ def sentences(conditions: Sequence[Condition]) -> list[str]:
 def sentence(labels: Floats, first: Sequence[Arm], second: Sequence[Arm]) -> str:
     """Of two arms with so many labels per class."""
     both = [[arm.correct for arm in rungs] for rungs in (first, second)]
-    worth = [as_text(found, labels) for found in matching(labels, *both)]
+    matching, (low, middle, high) = matching_and_meeting(labels, *both)
+    worth = [as_text(found, labels) for found in matching]
     alike = [[*group] for _, group in groupby(zip(labels, worth, strict=True), key=itemgetter(1))]
     equal = "; ".join(
         f"{group[0][0]:.0f}{f' to {group[-1][0]:.0f}' * (len(group) > 1)} worth {group[0][1]}" for group in alike
     )
-    low, middle, high = meeting(labels, *both)
     ends = f"they meet at {as_text((low, middle, high), labels)} labels"
     if np.isinf(middle):
         ends = f"they do not meet up to {labels[-1]:.0f} labels"
@@ -101,25 +101,16 @@ def curves(labels: Floats, draws: Floats, at: Floats, generator: np.random.Gener
     return lines - second[:, left] / 2 * share * (1 - share) * width**2
 
 
-def matching(labels: Floats, first: Sequence[Bools], second: Sequence[Bools]) -> list[Floats]:
-    """For each rung of the second arm the percentiles (3,) of the labels with which the first is as accurate: inf where
-    all there are do not suffice, 0 where the fewest do. Rungs are (K, N)."""
-    at, ours, _, rungs = drawn(labels, first, second)
-    return [percentiles(ours >= level[:, None], at) for level in rungs.T]
-
-
-def meeting(labels: Floats, first: Sequence[Bools], second: Sequence[Bools]) -> Floats:
-    """Percentiles (3,) of the labels from which on the first arm is as accurate as the second with the same labels."""
-    at, ours, theirs, _ = drawn(labels, first, second)
-    return percentiles(ours >= theirs, at)
-
-
-def drawn(labels: Floats, first: Sequence[Bools], second: Sequence[Bools]) -> tuple[Floats, Floats, Floats, Floats]:
-    """The labels (G,) looked at, the curves (D, G) of both arms there, and the second one's rungs (D, R)."""
-    generator = np.random.default_rng(0)
-    at = np.geomspace(labels[0], labels[-1], POINTS)
-    ours, theirs = np.split(drawn_accuracies([*first, *second], generator), 2, axis=1)
-    return at, curves(labels, ours, at, generator), curves(labels, theirs, at, generator), theirs
+def matching_and_meeting(
+    labels: Floats, first: Sequence[Bools], second: Sequence[Bools]
+) -> tuple[list[Floats], Floats]:
+    """Of arms with rungs (K, N): for each rung of the second arm the percentiles (3,) of the labels with which the
+    first is as accurate, and those from which on it is as accurate as the second with the same labels: inf where all
+    there are do not suffice, 0 where the fewest do."""
+    generator, at = np.random.default_rng(0), np.geomspace(labels[0], labels[-1], POINTS)
+    rungs = np.split(drawn_accuracies([*first, *second], generator), 2, axis=1)
+    ours, theirs = (curves(labels, draws, at, generator) for draws in rungs)  # (D, G)
+    return [percentiles(ours >= level[:, None], at) for level in rungs[1].T], percentiles(ours >= theirs, at)
 
 
 def percentiles(reached: NDArray[np.bool_], at: Floats) -> Floats:

@@ -6,7 +6,7 @@ from small_comparison import arm_of, comparison_of
 
 from comparison.results import analyse
 from comparison.table import notes
-from comparison.worth import as_text, curves, drawn_accuracies, matching, meeting
+from comparison.worth import as_text, curves, drawn_accuracies, matching_and_meeting
 
 LABELS = np.array([5.0, 10, 20, 40, 80])
 
@@ -23,18 +23,18 @@ def rungs(accuracies, *, seeds=3, images=4000, spread=0.0):
 def test_on_straight_ladders_labels_are_worth_what_the_lines_say():
     """Accuracy rises by 0.1 each time the labels double; the second arm is one and a half doublings ahead."""
     first, second = rungs(0.3 + 0.1 * np.arange(5)), rungs(0.45 + 0.1 * np.arange(5))
-    found = matching(LABELS, first, second)
+    found, meeting = matching_and_meeting(LABELS, first, second)
     for rung, (low, middle, high) in zip(LABELS[:3], found, strict=False):
         assert middle == pytest.approx(rung * 2**1.5, rel=0.02)
         assert low <= middle <= high < 1.1 * middle
     assert np.isinf(found[-1]).all()
-    assert np.isinf(meeting(LABELS, first, second)).all()
-    assert (meeting(LABELS, second, first) == 0).all()
+    assert np.isinf(meeting).all()
+    assert (matching_and_meeting(LABELS, second, first)[1] == 0).all()
 
 
 def test_curves_that_cross_meet_where_they_cross():
     first, second = rungs(0.2 + 0.15 * np.arange(5)), rungs(0.45 + 0.05 * np.arange(5))
-    assert meeting(LABELS, first, second)[1] == pytest.approx(5 * 2**2.5, rel=0.03)
+    assert matching_and_meeting(LABELS, first, second)[1][1] == pytest.approx(5 * 2**2.5, rel=0.03)
 
 
 def test_a_parabola_is_read_between_its_rungs_as_it_is():
@@ -49,7 +49,8 @@ def test_a_parabola_is_read_between_its_rungs_as_it_is():
 def test_seeds_that_spread_widen_the_interval():
     ladder = 0.3 + 0.1 * np.arange(5)
     calm, wild = (
-        matching(LABELS, rungs(ladder, spread=spread), rungs(ladder + 0.15, spread=spread))[1] for spread in (0, 0.03)
+        matching_and_meeting(LABELS, rungs(ladder, spread=spread), rungs(ladder + 0.15, spread=spread))[0][1]
+        for spread in (0, 0.03)
     )
     assert wild[2] - wild[0] > 1.5 * (calm[2] - calm[0])
     draws = drawn_accuracies(rungs(ladder), np.random.default_rng(0))
