@@ -137,19 +137,14 @@ def wanted(found: Estimate, margin: float = 0.0) -> str:
     sizes = (int(found.images * 1.25**n) for n in range(100))
     seeds = next((k for k in range(found.seeds, 101) if decides(k, found.images)), None)
     images = next((size for size in sizes if size <= 1_000_000 and decides(found.seeds, size)), None)
-    ways = [f"{seeds} seeds"] * (seeds is not None) + [f"{rounded(images or 0):,} images"] * (images is not None)
+    rounded = f"{float(f'{images or 0:.2g}'):,.0f} images"
+    ways = [f"{seeds} seeds"] * (seeds is not None) + [rounded] * (images is not None)
     return f"it would take about {' or '.join(ways)}" if ways else "100 seeds or a million images would not do either"
 
 
 def half_width(spread: Spread, seeds: int, images: int) -> float:
     level = float(quantile(LEVEL, spread.share(seeds, images), seeds, images))
     return level * spread.error(seeds, images)
-
-
-def rounded(number: int) -> int:
-    """To two digits."""
-    unit = 10 ** max(0, len(str(number)) - 2)
-    return round(number / unit) * unit
 
 
 def smallest_difference(spread: Spread, seeds: int, images: int) -> float:

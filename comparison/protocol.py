@@ -25,9 +25,12 @@ def announce(plan: Plan) -> None:
     tuned = "each arm tries every rate at its first seed" if plan.tuned else "rates are not tuned"
     most = "at most " if request.certainty else ""
     seen = power_line(split.size("test"), request.seeds)
+    beside = "one after the other" if plan.sharing.jobs == 1 else f"{plan.sharing.jobs} side by side"
+    threads = plan.sharing.threads
+    shared = f"{beside} on {plan.device}" + ("" if threads is None else f", {counted(threads, 'thread')} each")
     rows += [
         ("rates", f"{tuned} ({plan.why_tuned})"),
-        ("runs", f"{most}{plan.number_of_runs}, seeds {', '.join(map(str, plan.seeds))}, {how_shared(plan)}"),
+        ("runs", f"{most}{plan.number_of_runs}, seeds {', '.join(map(str, plan.seeds))}, {shared}"),
         ("power", f"{seen}, where runs disagree about a tenth of the images and seeds spread by a point"),
         ("folder", f"{plan.folder}{' (continued)' if plan.continued else ''}"),
         ("watch", f"tensorboard --logdir {plan.folder}"),
@@ -35,13 +38,6 @@ def announce(plan: Plan) -> None:
     for label, text in rows:
         console.say(text, label=label)
     console.say()
-
-
-def how_shared(plan: Plan) -> str:
-    jobs, threads = plan.sharing.jobs, plan.sharing.threads
-    beside = "one after the other" if jobs == 1 else f"{jobs} side by side"
-    of_each = "" if threads is None else f", {counted(threads, 'thread')} each"
-    return f"{beside} on {plan.device}{of_each}"
 
 
 def protocol(plan: Plan) -> Iterator[str]:

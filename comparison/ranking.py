@@ -16,7 +16,7 @@ import torch
 from scipy.stats import norm, sem
 from torch.nn.functional import normalize
 
-from comparison.statistics import PairedDifference, is_claim, paired_difference, wilson
+from comparison.statistics import is_claim, paired_difference, wilson
 from comparison.table import fitted
 from datasets.bundle import image_set
 from datasets.config import DataConfig
@@ -135,7 +135,8 @@ def likeness(features: torch.Tensor, images: int) -> np.ndarray:
 def table(rows: Sequence[Backbone]) -> Iterator[str]:
     """What was found, in at most 120 columns, and what follows from it."""
     labels = [name for classifier, name in rows[0].right if classifier == RIDGE]
-    others = {row.arm: behind(rows[0], row) for row in rows[1:]}
+    first, *others = (row.right[RIDGE, ALL].astype(bool) for row in rows)
+    behind = [paired_difference(first, other) for other in others]
     header = ["arm", *labels, NEAREST, "behind", "parameters", "MB", "seconds"]
     lines = [
         [
@@ -143,30 +144,25 @@ def table(rows: Sequence[Backbone]) -> Iterator[str]:
             *(_percent(row.accuracy(RIDGE, name), 0) for name in labels[:-1]),
             _percent(row.accuracy(RIDGE, ALL)),
             _percent(row.accuracy(NEAREST, ALL)),
-            _percent((other.low, other.mean, other.high)) if (other := others.get(row.arm)) else "-",
+            _percent((other.low, other.mean, other.high)) if other else "-",
             f"{row.parameters:,}",
             f"{row.memory / 1e6:,.0f}",
             f"{row.seconds:.1f}",
         ]
-        for row in rows
+        for row, other in zip(rows, (None, *behind), strict=True)
     ]
     yield from fitted(header, lines)
-    images = rows[0].right[RIDGE, ALL].shape[1]
-    yield f"accuracy, %, on {images:,} images of train and val; ± half of a 95 % interval: other images, other draws"
+    seen = f"on {first.shape[1]:,} images of train and val"
+    yield f"accuracy, %, {seen}; ± half of a 95 % interval: other images, other draws"
     yield f"1 to all: ridge regression on so many labels of each class, {DRAWS} draws; nearest: neighbour, all labels"
     yield "behind: points behind the first, with all labels; MB: what fine-tuning all of it holds, roughly"
-    level = [arm for arm, difference in others.items() if not is_claim(difference)]
+    level = [row.arm for row, other in zip(rows[1:], behind, strict=True) if not is_claim(other)]
     yield f"worth fine-tuning: {rows[0].arm}" + "".join(f", or {arm}" for arm in level)
 
 
 def _percent(interval: tuple[float, float, float], places: int = 1) -> str:
     low, mean, high = interval
     return f"{100 * mean:.{places}f} ±{50 * (high - low):.{places}f}"
-
-
-def behind(first: Backbone, row: Backbone) -> PairedDifference:
-    """How far a backbone is behind the first, with all labels, on the same images."""
-    return paired_difference(*(backbone.right[RIDGE, ALL].astype(bool) for backbone in (first, row)))
 
 
 def compare_command(data: DataConfig, arms: Sequence[str]) -> str:
