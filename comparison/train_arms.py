@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from trainers.run_directory import read_json
 
 Cell = tuple[int, int]
 """Places of a condition and of an arm in the plan."""
+Done = tuple[RunResult | None, bool]
+"""What became of a task, None where it diverged; and whether it was trained now, and not finished before."""
 
 
 @dataclass(frozen=True)
@@ -56,18 +58,7 @@ class Task:
 
     def result(self) -> Done:
         """What a job has left of it; one that it has ended without a result has diverged."""
-        return replace(one_run(self), trained=True) if is_finished(self.run_dir) else Done(None)
-
-
-@dataclass(frozen=True)
-class Done:
-    """What became of a task."""
-
-    result: RunResult | None
-    """None: it diverged."""
-    trained: bool = True
-    """False: it had been finished before."""
-    seconds: float = 0.0
+        return (one_run(self)[0] if is_finished(self.run_dir) else None), True
 
 
 def train_arms(plan: Plan, slurm: dict[str, str] | None = None) -> tuple[list[Condition], list[dict[str, Any]]]:
@@ -168,9 +159,9 @@ class Training:
 
     def run(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, RunResult | None]]:
         """Do all tasks, with a line for each when it is done."""
-        for task, done in self.each(one_run, tasks):
-            self.progress.line(task, done)
-            yield task, done.result
+        for task, (result, trained) in self.each(one_run, tasks):
+            self.progress.line(task, result, trained=trained)
+            yield task, result
 
 
 def _score(result: RunResult, select: str) -> tuple[float, float]:
@@ -183,22 +174,22 @@ class Progress:
     known how much there will be."""
 
     def __init__(self, runs: int, work: float, jobs: int) -> None:
-        self.runs, self.work, self.jobs = runs, work, jobs
+        self.runs, self.work, self.jobs, self.started = runs, work, jobs, time.perf_counter()
         self.done, self.work_done, self.work_trained = 0, 0.0, 0.0
-        self.started = time.perf_counter()
 
     @property
     def seconds(self) -> float:
         return time.perf_counter() - self.started
 
-    def line(self, task: Task, done: Done) -> None:
+    def line(self, task: Task, result: RunResult | None, *, trained: bool) -> None:
         self.done += 1
         self.work_done += task.work
-        self.work_trained += task.work if done.trained else 0
+        self.work_trained += task.work * trained
         text = "diverged"
-        if done.result is not None:
-            text = f"val {done.result.val['accuracy']:.1%}, epoch {done.result.best_epoch}, {done.seconds:.0f} s"
-        if not done.trained:
+        if result is not None:
+            seconds = read_json(result.run_dir / "summary.json")["seconds"]
+            text = f"val {result.val['accuracy']:.1%}, epoch {result.best_epoch}, {seconds:.0f} s"
+        if not trained:
             text += " (was finished)"
         elif self.jobs <= self.done < self.runs and self.work:
             pace = self.seconds / self.work_trained
@@ -214,9 +205,8 @@ def one_run(task: Task) -> Done:
         if trained:
             process.give_back_freed_memory()
         with console.quiet():
-            result = resume(folder) if known else train(task.config)
+            return (resume(folder) if known else train(task.config)), trained
     except TrainingError as error:
         if not isinstance(error.__cause__, Diverged):
             raise
-        return Done(None)
-    return Done(result, trained, read_json(folder / "summary.json")["seconds"])
+        return None, True
