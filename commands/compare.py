@@ -74,6 +74,8 @@ class Options(SeveralRuns, RunConfig):
         if not 0 < self.margin < 100 or self.max_seeds < 3:
             raise ValueError(f"margin={self.margin} must be greater than 0, and max_seeds={self.max_seeds} at least 3")
         require(self, "be at least 1", lambda numbers: min(numbers, default=1) >= 1, "images_seen")
+        wanted = "be numbers of training labels per class, or all"
+        require(self, wanted, lambda words: all(w == "all" or (w.isdecimal() and int(w)) for w in words), "labels")
         if self.lr_grid is not None and (not self.lr_grid or min(self.lr_grid) <= 0):
             raise ValueError(f"lr_grid={self.lr_grid} must hold rates greater than 0")
         require(self, "be greater than 0", lambda time: time > 0, "minutes")
@@ -98,16 +100,15 @@ def main(options: Options) -> int:
     if not options.arms and options.data.source in SMALL_IMAGES:
         print(f"{'next':>9}  python main.py compare --data FOLDER")
         print(
-            f"{'':>9}  your own photographs, a folder for each class: a small ViT from scratch, and as it learnt from"
+            "           your own photographs, a folder for each class: a small ViT from scratch, and as it learnt from"
         )
-        print(f"{'':>9}  Tiny ImageNet; nothing is downloaded")
+        print("           Tiny ImageNet; nothing is downloaded")
     return 0
 
 
 def request_of(options: Options) -> Request:
-    from comparison.arms import default_arms
-    from comparison.ladder import rungs
-    from comparison.plan import Request, labels_of
+    from comparison.arms import default_arms, rungs
+    from comparison.plan import Request
 
     base, certainty = RunConfig(**sections(options)), certainty_of(options)
     if certainty is not None:
@@ -117,13 +118,14 @@ def request_of(options: Options) -> Request:
     texts = options.arms or default_arms(base.data.source)
     if options.ladder:
         texts = rungs(texts[-1] if options.arms else texts[1])
+    labels = (None if word == "all" else int(word) for word in options.labels)
     return Request(
         base=base,
         arms=tuple(parse_arm(text, base) for text in texts),
         ladder=options.ladder,
         seeds=certainty.max_seeds if certainty else options.seeds,
         certainty=certainty,
-        labels=labels_of(options.labels) or (base.data.labels_per_class,),
+        labels=tuple(dict.fromkeys(labels)) or (base.data.labels_per_class,),
         images_seen=options.images_seen,
         tune_lr=options.tune_lr,
         lr_grid=options.lr_grid,

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from comparison.arms import PlannedArm, measure_arms
+from comparison.names import arm_names, slugs
 from comparison.runs import Certainty
 from datasets.config import DataConfig
 from datasets.shared_split import shared_split
@@ -19,8 +19,10 @@ from trainers.config import RunConfig, completed, data_folder, to_dict
 from trainers.console import say
 from trainers.distributed import world_size
 from trainers.errors import ConfigError
+from trainers.job import prepare
 from trainers.run_directory import free_folder, read_if_whole, tuning
-from trainers.threads import Sharing, sharing
+from trainers.threads import memory_of, sharing
+from vit.summary import summarise
 
 SMALL_GRID = (3e-4, 1e-3, 3e-3)
 """Peak rates every arm tries where all models are small; spaced by about 3, around what they usually take."""
@@ -47,18 +49,28 @@ class Request:
     minutes: float | None = None
     """Time for all runs together, which sets their epochs."""
     ladder: bool = False
-    """Whether the arms are those of comparison/ladder.py."""
+    """Whether the arms are rungs, each to be judged against the first."""
     certainty: Certainty | None = None
     """`seeds` are then the most; fewer may do."""
 
 
-def labels_of(words: Sequence[str]) -> tuple[int | None, ...]:
-    """The numbers of labels per class that a person named; None stands for `all`. Raises ConfigError: a word that is
-    neither."""
-    for word in words:
-        if word != "all" and not (word.isdecimal() and int(word)):
-            raise ConfigError(f"--labels {word}: give a number of training labels per class, or all")
-    return tuple(dict.fromkeys(None if word == "all" else int(word) for word in words))
+@dataclass(frozen=True)
+class PlannedArm:
+    """One contestant: all of its options but seed, budget and tuned rate."""
+
+    name: str
+    slug: str
+    """The name as a part of a folder's name."""
+    config: RunConfig
+    """As it was asked for."""
+    resolved: RunConfig
+    """With every default filled in, as a run by itself would have it."""
+    flops: float
+    """Of one image's forward pass."""
+    parameters: int
+    trainable: int
+    memory: int
+    """Bytes that a run holds, roughly."""
 
 
 class Plan:
@@ -68,6 +80,7 @@ class Plan:
         """`jobs`: runs side by side; None: as many as this machine carries."""
         refuse_what_cannot_be_shared(request)
         self.request = request
+        self.seeds = range(request.base.train.seed, request.base.train.seed + request.seeds)
         all_labels = replace(request.base.data, labels_per_class=None, fraction=None)
         self.split = shared_split(all_labels)
         samples = self.split.samples
@@ -81,19 +94,19 @@ class Plan:
         # A comparison goes on as it was begun: `--minutes` and another machine would find something else.
         settled = (read_if_whole(self.folder / "compare.json") or {}) if self.continued else {}
         self.epochs = settled.get("epochs") or [*map(self._shared_epochs, range(len(request.labels)))]
-        self.grid = self._rate_grid()
+        # The rates every arm tries are the same for all of them.
+        large = any(defaults.model_family(arm.resolved.model.name) == "vit" for arm in self.arms)
+        self.grid = tuple(sorted(set(request.lr_grid or (LARGE_GRID if large else SMALL_GRID))))
         self.device = defaults.resolve_device(request.base.train.device)
         self.tuned, self.why_tuned = self._tunes()
-        self.sharing = self._sharing(jobs, settled)
+        threads, need = request.base.train.threads, max(arm.memory for arm in self.arms)
+        if self.continued:
+            threads = threads or settled.get("threads", torch.get_num_threads())
+        self.sharing = sharing(self.device, need, self.number_of_runs, self.all_work, jobs=jobs, threads=threads)
 
     @property
     def split_file(self) -> Path:
         return self.folder / "split.csv"
-
-    @property
-    def seeds(self) -> range:
-        first = self.request.base.train.seed
-        return range(first, first + self.request.seeds)
 
     def rates(self, arm: PlannedArm) -> tuple[float | None, ...]:
         """The rates an arm tries; None: its default. A rate that a person gave is not looked for."""
@@ -122,13 +135,6 @@ class Plan:
         conditions = range(len(self.request.labels))
         return sum(self.work(arm, i) * self.runs_of(arm) for i in conditions for arm in self.arms)
 
-    def _sharing(self, jobs: int | None, settled: dict[str, Any]) -> Sharing:
-        threads = self.request.base.train.threads
-        if self.continued:
-            threads = threads or settled.get("threads", torch.get_num_threads())
-        need = max(arm.memory for arm in self.arms)
-        return sharing(self.device, need, self.number_of_runs, self.all_work, jobs=jobs, threads=threads)
-
     def _shared_epochs(self, condition: int) -> int | float:
         """Epochs every arm gets: `--epochs`, or those in which it sees `--images-seen`, by default as many as the arm
         that asks for most."""
@@ -140,13 +146,6 @@ class Plan:
         rows = [defaults.lookup(arm.resolved) for arm in self.arms]
         images_seen, max_epochs = max(row.images_seen for row in rows), max(row.max_epochs for row in rows)
         return defaults.default_epochs(images_seen, max_epochs, train_images=train_images)
-
-    def _rate_grid(self) -> tuple[float, ...]:
-        """The rates every arm tries: the same for all of them."""
-        if self.request.lr_grid is not None:
-            return tuple(sorted(set(self.request.lr_grid)))
-        families = {defaults.model_family(arm.resolved.model.name) for arm in self.arms}
-        return LARGE_GRID if "vit" in families else SMALL_GRID
 
     def _tunes(self) -> tuple[bool, str]:
         """Whether each arm's rate is looked for, and why.
@@ -178,6 +177,21 @@ class Plan:
             train=replace(config.train, seed=seed, lr=lr, select=self.select, **budget),
             output=replace(output, run_name=name, tb=pictures),
         )
+
+
+def measure_arms(configs: Sequence[RunConfig]) -> tuple[PlannedArm, ...]:
+    """Build every arm once, so that whatever is wrong with one shows before any of them trains."""
+    jobs = [prepare(config) for config in configs]
+    names = arm_names([to_dict(job.config) for job in jobs])
+    twins = sorted(name for name in names if names.count(name) > 1)
+    if twins:
+        raise ConfigError(f"two arms are the same: {twins[0]}; each --arms must differ from the others")
+    arms = []
+    for config, job, name, slug in zip(configs, jobs, names, slugs(names), strict=True):
+        summary = summarise(job.model, in_channels=job.spec.in_channels, image_size=job.spec.image_size)
+        size = (float(summary.flops), summary.parameters, summary.trainable, memory_of(job))
+        arms.append(PlannedArm(name, slug, config, job.config, *size))
+    return tuple(arms)
 
 
 def refuse_what_cannot_be_shared(request: Request) -> None:

@@ -81,7 +81,7 @@ def certainty_text(certainty: Certainty) -> str:
 def known_problems(plan: Plan) -> Iterator[str]:
     """Yield what a reader of the result must know about the data."""
     source = plan.request.base.data.source
-    if source in PRETRAINED_ON and any(arm.pretrained for arm in plan.arms):
+    if source in PRETRAINED_ON and any(arm.resolved.model.weights != "none" for arm in plan.arms):
         yield f"{PRETRAINED_ON[source]}: a pretrained arm may have seen the test images"
     if not plan.tuned:
         yield "learning rates were not tuned: the verdict is one on these rates, too; --tune-lr on looks for others"

@@ -5,7 +5,6 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from comparison import ladder
 from comparison.certainty import power_line
 from comparison.results import ArmResult, ConditionResult, Pair
 from comparison.rising import RULE
@@ -154,9 +153,26 @@ def notes(comparison: Comparison, results: Results, *, marks: str = f"; {MARKS_E
     return lines
 
 
+def which_pays(result: ConditionResult) -> str:
+    """Which rung of the ladder pays at this number of labels; where none is surely better than the first, the quickest
+    that is not surely worse."""
+    first, best = result.arms[0], max(result.arms, key=lambda row: row.scores["accuracy"])
+    pair = best.against_first
+    if pair is not None and pair.mark == "better":
+        low, mean, high = (100 * value for value in pair.interval)
+        text = f"{best.arm.name} pays: {mean:+.1f} points ({low:+.1f} to {high:+.1f}) over {first.arm.name}"
+    else:
+        like_it = [row for row in result.arms if row.against_first is None or row.against_first.mark != "worse"]
+        least = min(like_it, key=lambda row: row.costs["seconds"])
+        text = f"no rung is surely better than {first.arm.name}"
+        if least is not first:
+            text += f"; not surely worse, and quicker: {least.arm.name} ({duration(least.costs['seconds'])} a run)"
+    return f"ladder, {result.condition.title}: {text}"
+
+
 def verdicts(comparison: Comparison, results: Results) -> list[str]:
     """The sentences, each with its condition in front where there are several; first what pays of one model's rungs."""
-    return [ladder.sentence(result) for result in results if comparison.ladder] + [
+    return [which_pays(result) for result in results if comparison.ladder] + [
         f"{result.condition.title}: {pair.sentence}" if len(results) > 1 else pair.sentence
         for result in results
         for pair in result.pairs

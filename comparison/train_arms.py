@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from comparison.arms import PlannedArm
-from comparison.plan import Plan
+from comparison.plan import Plan, PlannedArm
 from comparison.protocol import rates_text
 from comparison.runs import Arm, Certainty, Condition, labels_text, read_run, require_same_data
 from trainers import console, process
@@ -96,7 +95,8 @@ class Training:
     def choose_rates(self) -> None:
         """Try all rates at the first seed, where there are several; the best run there serves as that of the seed."""
         searched = [cell for cell in self.cells if cell not in self.rates]
-        seed, results = self.plan.seeds[0], {}
+        seed, select, results = self.plan.seeds[0], self.plan.select, {}
+        sign = -1 if select == "loss" else 1
         for task, result in self.run([self.task(c, seed, lr) for c in searched for lr in self.plan.grid]):
             results[task.cell, task.lr] = result
         for cell in searched:
@@ -105,7 +105,7 @@ class Training:
             if not usable:
                 rates = rates_text(self.plan.grid)
                 raise TrainingError(f"{self.arm(cell).name} diverged at every learning rate of {rates}")
-            best_lr, best = max(usable, key=lambda pair: _score(pair[1], self.plan.select))
+            best_lr, best = max(usable, key=lambda pair: (sign * pair[1].val[select], -pair[1].val["loss"]))
             settled = self.task(cell, seed, best_lr).settled
             if best.run_dir != settled:
                 settled.parent.mkdir(parents=True, exist_ok=True)
@@ -162,11 +162,6 @@ class Training:
         for task, (result, trained) in self.each(one_run, tasks):
             self.progress.line(task, result, trained=trained)
             yield task, result
-
-
-def _score(result: RunResult, select: str) -> tuple[float, float]:
-    value = result.val[select]
-    return (-value if select == "loss" else value), -result.val["loss"]
 
 
 class Progress:

@@ -22,8 +22,8 @@ import main
 from commands.arguments import parse
 from commands.compare import STORY, Options, parse_arm
 from comparison import arms
-from comparison.arms import default_arms, measure_arms
-from comparison.plan import Plan
+from comparison.arms import default_arms
+from comparison.plan import Plan, measure_arms
 from comparison.protocol import known_problems
 from datasets.config import DataConfig
 from datasets.shared_split import shared_split
@@ -210,7 +210,7 @@ def test_a_stopped_comparison_goes_on_where_it_stopped(tmp_path):
         (["--patience", "3"], 2, "leave out --patience"),
         (["--arms", "vit_nano_8", "vit_nano_8,select=loss"], 2, "'select=loss' is not option=value"),
         (["--seeds", "0"], 2, "seeds=0 must be at least 1"),
-        (["--labels", "ten"], 2, "--labels ten: give a number"),
+        (["--labels", "ten"], 2, "labels=('ten',) must be numbers of training labels per class, or all"),
         (["--folds", "3"], 2, "leave out --folds"),
         (["--labels", "5", "--fraction", "0.1"], 2, "--fraction and --labels"),
         (["--lr-grid", "0"], 2, "rates greater than 0"),

@@ -10,8 +10,9 @@ from small_comparison import arm_of, comparison_of
 from small_run import call
 
 from commands.compare import Options, parse_arm, request_of
-from comparison.ladder import RUNGS, sentence
+from comparison.arms import RUNGS
 from comparison.results import analyse
+from comparison.table import which_pays
 from trainers.config import RunConfig
 from vit.config import ModelConfig
 
@@ -28,7 +29,7 @@ def judged(tmp_path, **shares):
         arms.append(arm_of(tmp_path / str(number), trainable, correct, LABELS, trainable=trainable, summary=summary))
     (result,) = analyse(comparison_of((10, tuple(arms)), ladder=True))
     assert len(result.pairs) == len(arms) - 1
-    return sentence(result)
+    return which_pays(result)
 
 
 @pytest.mark.parametrize(
