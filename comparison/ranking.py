@@ -16,13 +16,13 @@ import torch
 from scipy.stats import norm, sem
 from torch.nn.functional import normalize
 
+from comparison.drawing import accuracy_by_labels
 from comparison.statistics import is_claim, paired_difference, wilson
 from comparison.table import fitted
 from datasets.bundle import image_set
 from datasets.config import DataConfig
 from datasets.files import write_bytes, write_text
 from datasets.text import csv_text
-from figures.comparison import accuracy_by_labels
 from figures.results import png
 from trainers import defaults
 from trainers.config import RunConfig, data_folder, flag
@@ -67,10 +67,6 @@ class Backbone:
             low, high = np.clip(mean + error * norm.ppf([0.025, 0.975]), 0, 1).tolist()
         return low, mean, high
 
-    @property
-    def score(self) -> float:
-        return self.accuracy(RIDGE, ALL)[1]
-
 
 def rank(arms: Mapping[str, RunConfig], shots: Sequence[int]) -> list[Backbone]:
     """Judge all that can be had, with so many labels of each class (default: those of SHOTS that there are), the best
@@ -84,7 +80,7 @@ def rank(arms: Mapping[str, RunConfig], shots: Sequence[int]) -> list[Backbone]:
         parameters = sum(parameter.numel() for parameter in job.model.requires_grad_(True).parameters())
         memory = memory_of(replace(job, config=defaults.resolve(arms[names[model]])))
         rows.append(Backbone(names[model], parameters, memory, seconds, right))
-    return sorted(rows, key=lambda row: -row.score)
+    return sorted(rows, key=lambda row: -row.accuracy(RIDGE, ALL)[1])
 
 
 def fitting_shots(job: Job, shots: Sequence[int]) -> list[int]:
@@ -103,7 +99,9 @@ def judge(job: Job, shots: Sequence[int]) -> dict[tuple[str, str], np.ndarray]:
     labels = np.concatenate([image_set(job.data.dataloaders[split]).labels for split in splits])
     images = job.data.dataset_sizes["train"]
     numbers, targets = features.double().numpy(), np.eye(len(job.data.class_names))[labels]
-    alike = likeness(features, images)
+    unit = normalize(features)
+    alike = (unit @ unit[:images].T).numpy()  # (n, images): the cosines of the angles
+    np.fill_diagonal(alike, -np.inf)  # between an image and itself
     right = {}
     for name, drawn in [(str(shot), [*draws(labels[:images], shot)]) for shot in shots] + [(ALL, [np.arange(images)])]:
         said = {
@@ -122,14 +120,6 @@ def draws(labels: np.ndarray, shots: int) -> Iterator[np.ndarray]:
     for number in range(DRAWS):
         order = np.random.default_rng((shots, number)).permutation(len(labels))
         yield np.concatenate([order[labels[order] == label][:shots] for label in np.unique(labels)])
-
-
-def likeness(features: torch.Tensor, images: int) -> np.ndarray:
-    """(n, images): the cosine of the angle between each row and the first `images`; -inf between one and itself."""
-    unit = normalize(features)
-    alike = (unit @ unit[:images].T).numpy()
-    np.fill_diagonal(alike, -np.inf)
-    return alike
 
 
 def table(rows: Sequence[Backbone]) -> Iterator[str]:

@@ -12,17 +12,15 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from comparison import ladder
-from comparison.drawing import TITLES, Picture, confusion, draw
+from comparison.drawing import MOST_CLASSES, TITLES, Picture, colour, confusion, draw
 from comparison.events import write_events
-from comparison.images import Disagreement, disagreement
+from comparison.images import disagreement
 from comparison.names import settings_that_differ
 from comparison.results import ConditionResult
 from comparison.runs import Comparison
-from comparison.table import COSTS, WITH_WORST_CLASS, Table, notes, table_csv, table_md, table_of
+from comparison.table import COSTS, WITH_WORST_CLASS, Table, notes, table_csv, table_md, table_of, which_pays
 from datasets.files import folder_aside, write_bytes, write_text
 from datasets.text import printable
-from figures.comparison import MOST_CLASSES, colour
 from figures.thumbnails import data_uri
 from inference.classifier import open_classifier
 from inference.page import page_of, validation_pictures
@@ -39,13 +37,12 @@ def write_report(comparison: Comparison, results: Sequence[ConditionResult], fol
     Images come from the runs' data set; where they are gone, the report says so.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    disagreements = [disagreement(result) for result in results]
-    pictures = draw(results)
+    pictures = list(draw(results))
     inside = INSIDE if write_inside(results[-1], folder / INSIDE) else None
     texts = {
         "table.csv": table_csv(comparison, results),
         "table.md": table_md(comparison, results),
-        "report.html": page(comparison, results, pictures, disagreements, inside),
+        "report.html": page(comparison, results, pictures, inside),
     }
     for name, text in texts.items():
         write_text(folder / name, text)
@@ -84,11 +81,7 @@ def replacing(folder: Path) -> Iterator[Path]:
 
 
 def page(
-    comparison: Comparison,
-    results: Sequence[ConditionResult],
-    pictures: Sequence[Picture],
-    disagreements: Sequence[Disagreement],
-    inside: str | None,
+    comparison: Comparison, results: Sequence[ConditionResult], pictures: Sequence[Picture], inside: str | None
 ) -> str:
     """The whole document. The template escapes every name, path and line from outside. `inside`: the page about the
     models, where there is one."""
@@ -104,8 +97,8 @@ def page(
     return environment.get_template("report.html.jinja").render(
         comparison=comparison,
         results=results,
-        which_pays=ladder.sentence,
-        disagreements=disagreements,
+        which_pays=which_pays,
+        disagreements=[disagreement(result) for result in results],
         inside=inside,
         pictures={kind: [picture for picture in pictures if picture.kind == kind] for kind in TITLES},
         titles=TITLES,
@@ -128,17 +121,14 @@ def confused_classes(results: Sequence[ConditionResult]) -> list[tuple[str, Tabl
     if len(names) <= MOST_CLASSES:
         return []
     tables = []
-    for result in results:
-        for arm in result.condition.arms:
-            matrix = confusion(arm)
-            np.fill_diagonal(matrix, 0)
-            worst = np.argsort(-matrix, axis=None, kind="stable")[:LISTED_PAIRS]
-            cells = [divmod(int(cell), len(names)) for cell in worst]
-            lines = [
-                [names[row], names[column], str(matrix[row, column])] for row, column in cells if matrix[row, column]
-            ]
-            where = f" ({result.condition.title})" if len(results) > 1 else ""
-            tables.append((f"{arm.name}{where}", (["true", "predicted", "times"], lines)))
+    for condition, arm in ((result.condition, arm) for result in results for arm in result.condition.arms):
+        matrix = confusion(arm)
+        np.fill_diagonal(matrix, 0)
+        worst = np.argsort(-matrix, axis=None, kind="stable")[:LISTED_PAIRS]
+        cells = [divmod(int(cell), len(names)) for cell in worst]
+        lines = [[names[row], names[column], str(matrix[row, column])] for row, column in cells if matrix[row, column]]
+        where = f" ({condition.title})" if len(results) > 1 else ""
+        tables.append((f"{arm.name}{where}", (["true", "predicted", "times"], lines)))
     return tables
 
 

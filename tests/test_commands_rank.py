@@ -164,4 +164,4 @@ def test_the_features_are_those_of_the_library(door, tmp_path) -> None:
     torch.testing.assert_close(features_once(job, "val"), expected, atol=1e-5, rtol=1e-5)
     (row,) = ranking.rank(arms, [1])
     assert row.parameters == sum(parameter.numel() for parameter in model.parameters())
-    assert 0 <= row.score <= 1
+    assert 0 <= row.accuracy(RIDGE, ALL)[1] <= 1
