@@ -5,6 +5,7 @@ Custom Scalars tab draws them with their band (margin charts).
 """
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,6 @@ from comparison.statistics import LEVEL
 from trainers.tensorboard import add_png, add_text, failures_kept
 
 METRICS = ("accuracy", "loss")
-ENDS = ("low", "high")
 
 
 def write_events(folder: Path, verdict: str, pictures: Sequence[Picture], results: Sequence[ConditionResult]) -> None:
@@ -30,7 +30,7 @@ def write_events(folder: Path, verdict: str, pictures: Sequence[Picture], result
         for picture in pictures:
             add_png(writer, f"comparison/{Path(picture.file).stem}", picture.png, 0)
         charts = {
-            f"val {metric}, {condition.title}": ["Margin", [mean_tag(metric, condition), *end_tags(metric, condition)]]
+            f"val {metric}, {condition.title}": ["Margin", tags_of(metric, condition)]
             for metric in reversed(METRICS)
             for condition in reversed(conditions)  # TensorBoard shows the last chart first
         }
@@ -38,16 +38,11 @@ def write_events(folder: Path, verdict: str, pictures: Sequence[Picture], result
     for place, slug in enumerate(slugs(conditions[0].names)):
         seeds = "-".join(map(str, sorted({len(condition.arms[place].runs) for condition in conditions})))
         with failures_kept(), SummaryWriter(log_dir=str(folder / f"{slug}_n{seeds}")) as writer:
-            for condition in conditions:
-                write_means(writer, condition.arms[place], condition)
-
-
-def write_means(writer: SummaryWriter, arm: Arm, condition: Condition) -> None:
-    for metric in METRICS:
-        steps, *curves = over_seeds(arm, metric)
-        for tag, values in zip((mean_tag(metric, condition), *end_tags(metric, condition)), curves, strict=True):
-            for step, value in zip(steps, values, strict=True):
-                writer.add_scalar(tag, value, step)
+            for condition, metric in product(conditions, METRICS):
+                steps, *curves = over_seeds(condition.arms[place], metric)
+                for tag, values in zip(tags_of(metric, condition), curves, strict=True):
+                    for step, value in zip(steps, values, strict=True):
+                        writer.add_scalar(tag, value, step)
 
 
 def over_seeds(arm: Arm, metric: str) -> tuple[list[int], np.ndarray, np.ndarray, np.ndarray]:
@@ -60,10 +55,7 @@ def over_seeds(arm: Arm, metric: str) -> tuple[list[int], np.ndarray, np.ndarray
     return [int(rows[0]["step"]) for rows in epochs], mean, mean - half, mean + half
 
 
-def mean_tag(metric: str, condition: Condition) -> str:
-    """In the first section that TensorBoard opens."""
-    return f"0_mean/{metric}_{condition.labels}_labels"
-
-
-def end_tags(metric: str, condition: Condition) -> list[str]:
-    return [f"interval/{metric}_{condition.labels}_labels_{end}" for end in ENDS]
+def tags_of(metric: str, condition: Condition) -> list[str]:
+    """Of the mean, in the first section that TensorBoard opens, and of the ends of its interval."""
+    name = f"{metric}_{condition.labels}_labels"
+    return [f"0_mean/{name}", f"interval/{name}_low", f"interval/{name}_high"]

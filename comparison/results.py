@@ -102,9 +102,7 @@ def judge(
     if against_first:
         couples = couples[: len(condition.arms) - 1]
     differences = [paired_difference(second.correct, first.correct) for first, second in couples]
-    adjusted: list[float | None] = [None]
-    if len(couples) > 1:
-        adjusted = [*holm([difference.p for difference in differences])]
+    adjusted = holm([difference.p for difference in differences]) if len(couples) > 1 else [None]
     pairs = []
     for (first, second), difference, p in zip(couples, differences, adjusted, strict=True):
         names, accuracies = (second.name, first.name), (second.accuracies.mean(), first.accuracies.mean())

@@ -143,15 +143,8 @@ def paired_difference(correct_a: Bools, correct_b: Bools) -> PairedDifference:
     low, high = max(-1.0, found.centre - half), min(1.0, found.centre + half)
     if p > LEVEL:
         low, high = min(low, 0.0), max(high, 0.0)
-    return PairedDifference(
-        mean=mean,
-        low=min(low, mean),
-        high=max(high, mean),
-        p=p,
-        seeds=found.seeds,
-        images=found.images,
-        identical=bool((correct_a == correct_b).all()),
-    )
+    low, high, identical = min(low, mean), max(high, mean), bool((correct_a == correct_b).all())
+    return PairedDifference(mean, low, high, p, found.seeds, found.images, identical)
 
 
 def sign_flip(differences: NDArray[np.int8]) -> float:

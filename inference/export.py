@@ -63,21 +63,16 @@ def export(classifier: Classifier, kind: str, path: Path, *, images: Sequence[st
     metadata = describe(classifier.spec, classifier.class_names, {"model": to_dict(classifier.config)})
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as aside:
-        note = _write(classifier, kind, aside, metadata)
+        if kind == "safetensors":
+            note = f"parameter names: {export_safetensors(classifier.model.cpu(), aside, metadata=metadata)}"
+        else:
+            write, note = export_onnx if kind == "onnx" else export_pt2, ""
+            write(classifier.model.cpu(), classifier.spec, aside, metadata=metadata)
         # Our own bytes, written a moment ago: they can be trusted.
         parity = compare(classifier, open_classifier(str(aside), device="cpu", trust=True).logits, batch, origin)
         if not parity.good:
             raise WeightsError(f"{kind} export refused: {parity}; nothing was written")
     return parity, note
-
-
-def _write(classifier: Classifier, kind: str, path: Path, metadata: dict[str, str]) -> str:
-    """Write the file; what a person should know about it."""
-    model = classifier.model.cpu()
-    if kind == "safetensors":
-        return f"parameter names: {export_safetensors(model, path, metadata=metadata)}"
-    (export_onnx if kind == "onnx" else export_pt2)(model, classifier.spec, path, metadata=metadata)
-    return ""
 
 
 def compare(classifier: Classifier, logits: Callable[[Tensor], Tensor], images: Tensor, origin: str) -> Parity:

@@ -207,7 +207,8 @@ def changes_numbers(
 ) -> dict[str, Any]:
     """What tries a change: the weights of a small ViT of this project; else what a few changes do, as probabilities."""
     model, images = classifier.model, [normalised(classifier, picture.seen_by(classifier)) for picture in pictures]
-    if computes and isinstance(model, VisionTransformer) and behind_patches(model) <= COMPUTED:
+    behind = sum(value.numel() for name, value in model.named_parameters() if "embedding.patches" not in name)
+    if computes and isinstance(model, VisionTransformer) and behind <= COMPUTED:
         return {"weights": weights_of(model, images), "changes": None, "effects": None}
     changes, start = changes_of(model, images, shape), perf_counter()
     classifier.logits(images[0])
@@ -220,11 +221,6 @@ def changes_numbers(
     order = [[change.order.short().numpy() for change in own] for own in changes]
     described = [{"name": of.name, "positions": of.positions, "off": of.off} for of in changes[0]]
     return {"weights": None, "changes": described, "effects": pack({"order": np.array(order), "said": np.array(said)})}
-
-
-def behind_patches(model: VisionTransformer) -> int:
-    """Parameters without those of the patch embedding, which the page does not run."""
-    return sum(value.numel() for name, value in model.named_parameters() if "embedding.patches" not in name)
 
 
 def weights_of(model: VisionTransformer, images: Sequence[Tensor]) -> dict[str, Any]:
