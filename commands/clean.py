@@ -1,28 +1,16 @@
 """`clean DATA`: which labels are likely wrong, by models that have not learnt from them; and a table without them."""
 
-from __future__ import annotations
-
-from collections import Counter
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import tyro
 
 from commands.arguments import ImagesOptions
 from datasets.config import DataConfig
-from datasets.text import aligned, printable
 from trainers.config import OutputConfig, RunConfig, data_folder
 from vit.config import require, require_finite
-
-if TYPE_CHECKING:
-    from datasets.bundle import Samples
-    from datasets.suspects import Suspect
-
-SHOWN = 10
-SURE = 0.9
-"""Below this accuracy of the models half of the suspects are hard images and more (docs/clean.md)."""
 
 
 @dataclass(frozen=True)
@@ -75,77 +63,28 @@ class Options(ImagesOptions):
 
 def main(options: Options) -> int:
     """Look for suspects where no list of them is there, write the table that their decisions make, and review them."""
-    from comparison.clean import samples_of
-    from datasets.suspects import read_suspects, write_cleaned, write_suspects
+    from comparison import clean
+    from datasets.suspects import read_suspects, write_cleaned
     from inference.label_issues import cleanlab_filter
     from inference.review import Review
 
-    table, config = options.folder / "suspects.csv", options.config()
-
-    def save(decided: list[Suspect]) -> None:
-        write_suspects(table, decided)
-        write_cleaned(options.folder / "cleaned.csv", samples, decided)
-
-    if table.is_file():
-        print(f"{table} is there: its decisions count; remove it to look anew")
-        samples = samples_of(config.data)
-        suspects = read_suspects(table, samples)
+    folder, config = options.folder, options.config()
+    if (folder / "suspects.csv").is_file():
+        print(f"{folder / 'suspects.csv'} is there: its decisions count; remove it to look anew")
+        samples = clean.samples_of(config.data)
+        suspects = read_suspects(folder / "suspects.csv", samples)
     else:
         cleanlab_filter()  # where it is missing, that is said now
-        samples, suspects = look(options, config)
+        if options.of_run:
+            judged = clean.judge_folds(Path(options.data), config)
+        else:
+            judged = clean.judge_set(config, folds=options.folds, minutes=options.minutes)
+        samples, suspects = judged.samples, clean.look(judged, folder)
+    save = partial(clean.save, folder, samples)
     save(suspects)
-    write_cleaned(options.folder / "given.csv", samples, [])
-    print("\n".join(lines(options, config.data, samples, suspects)))
+    write_cleaned(folder / "given.csv", samples, [])
+    print("\n".join(clean.lines(folder, options.data, samples, suspects, may_mirror=config.data.may_mirror)))
     if options.review:
         with Review(samples, suspects, save, port=options.port) as server:
             server.serve_until_interrupted(f"{'review':>9}  on {server.url}  (Ctrl-C ends it)")
     return 0
-
-
-def look(options: Options, config: RunConfig) -> tuple[Samples, list[Suspect]]:
-    """Judge all images, and say how good the judges are and what is doubtful among the test images."""
-    from comparison import clean
-    from datasets.suspects import write_suspects
-
-    if options.of_run:
-        judged = clean.judge_folds(Path(options.data), config)
-    else:
-        judged = clean.judge_set(config, folds=options.folds, minutes=options.minutes)
-    suspects, of_test = (clean.suspects_of(judged, test=test) for test in (False, True))
-    options.folder.mkdir(parents=True, exist_ok=True)
-    write_suspects(options.folder / "test_suspects.csv", of_test)
-    if suspects:
-        clean.write_figure(options.folder / "suspects.png", judged.samples, suspects)
-    print(f"\n{judged.accuracy:.1%} of the labels are what models say that have not learnt from them")
-    if judged.accuracy < SURE:
-        print("models that are right so seldom take many hard images for wrong labels: decide one by one")
-    if of_test:
-        print(f"{len(of_test)} test labels are doubtful, too, and stay: {options.folder / 'test_suspects.csv'}")
-    gained = clean.worth(judged, suspects)
-    if gained is not None:
-        by = f"{100 * gained.mean:+.1f} points ({100 * gained.low:.1f} to {100 * gained.high:.1f})"
-        print(f"learning without what is to be dropped changes the accuracy on {gained.images:,} test images by {by}")
-    return judged.samples, suspects
-
-
-def lines(options: Options, data: DataConfig, samples: Samples, suspects: Sequence[Suspect]) -> Iterator[str]:
-    """The first suspects, how many there are of each kind, and what to do next."""
-    header = ("given", "suggested", "", "kind", "decision", "image")
-    rows = [
-        (s.label, s.suggested, f"{float(s.confidence):.0%}", s.kind, s.decision, printable(s.path))
-        for s in suspects[:SHOWN]
-    ]
-    if rows:
-        yield from ("", *aligned([header, *rows], left=(0, 1, 3, 4, 5)))
-    kinds = ", ".join(f"{count:,} {kind}" for kind, count in Counter(s.kind for s in suspects).items())
-    decisions = Counter(s.decision.partition(":")[0] for s in suspects)
-    share = len(suspects) / sum(len(samples.indices(split)) for split in ("train", "val"))
-    yield f"\n{len(suspects):,} suspects ({share:.1%} of train and val){': ' * bool(kinds)}{kinds}"
-    yield f"{'decide':>9}  in {options.folder}/suspects.csv, or: python main.py clean {options.data} --review"
-    made = ", ".join(f"{count:,} {decision}" for decision, count in decisions.items()) or "nothing to decide"
-    yield f"{'table':>9}  {options.folder}/cleaned.csv ({made})"
-    recipe = "--recipe finetune-small --seeds 3" + " --mirror no" * (not data.may_mirror)
-    if (samples.splits == 2).any():
-        for name in ("given", "cleaned"):
-            yield f"{'train':>9}  python main.py train --data {options.folder}/{name}.csv {recipe}"
-        yield f"{'compare':>9}  python main.py compare runs/given/vit_stem_16_s? runs/cleaned/vit_stem_16_s?"

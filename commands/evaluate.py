@@ -1,24 +1,14 @@
 """`evaluate RUN`: score a run's best weights again, or any model on any labelled images."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import tyro
 
 from commands.arguments import ModelOptions, UsageError
 from commands.train import score_lines
 from datasets.config import DataConfig, Name
-from datasets.text import aligned
-
-if TYPE_CHECKING:
-    from inference.evaluation_report import Evaluation
-    from trainers.metrics import ClassRow
-
-SHOWN_CLASSES = 30
 
 
 @dataclass(frozen=True)
@@ -53,6 +43,7 @@ class Options(ModelOptions):
 def main(options: Options) -> int:
     from inference.classifier import is_run_name
     from inference.evaluate import evaluate_on, evaluate_run
+    from inference.evaluation_report import lines
     from inference.ten_views import with_ten_views
     from trainers.run_directory import find_run
 
@@ -69,38 +60,6 @@ def main(options: Options) -> int:
     else:
         raise UsageError(f"{options.run} brings no images; name labelled ones with --data")
     print(f"{what} on {evaluation.images:,} {images}{', by the mean over views of each' * options.tta}")
-    print("\n".join(lines(evaluation)))
+    scored = score_lines([("scored", evaluation.metrics, f"{evaluation.images:,} images")])
+    print("\n".join([*scored, "", *lines(evaluation)]))
     return 0
-
-
-def lines(evaluation: Evaluation) -> Iterator[str]:
-    """The metrics in full precision, then the classes, then the files."""
-    yield from score_lines([("scored", evaluation.metrics, f"{evaluation.images:,} images")])
-    yield ""
-    yield from (f"note: {note}" for note in evaluation.notes)
-    for name, value in evaluation.metrics.items():
-        logged = evaluation.logged.get(name)
-        remark = "" if logged is None else ("  as logged" if logged == value else f"  logged: {logged!r}")
-        yield f"{name:>17}  {value!r}{remark}"
-    if evaluation.temperature is not None:
-        yield (
-            f"{'temperature':>17}  {evaluation.temperature:.4f} fitted on val: loss {evaluation.scaled['loss']:.4f}, "
-            f"ece {evaluation.scaled['ece']:.4f} when logits are divided by it"
-        )
-    yield ""
-    yield from _class_table(evaluation.classes)
-    yield ""
-    yield f"{'files':>17}  {evaluation.files[0].parent}/: {', '.join(path.name for path in evaluation.files)}"
-
-
-def _class_table(classes: Sequence[ClassRow]) -> Iterator[str]:
-    """All classes, or of many the ones with the lowest F1."""
-    rows = classes
-    if len(rows) > SHOWN_CLASSES:
-        rows = sorted(rows, key=lambda row: 1.0 if row.f1 is None else row.f1)[:SHOWN_CLASSES]
-        yield f"the {SHOWN_CLASSES} classes with the lowest F1; all {len(classes)} are in the per-class file"
-    table = [["class", "precision", "recall", "F1", "images"]]
-    for row in rows:
-        shares = ("-" if value is None else f"{value:.2%}" for value in (row.precision, row.recall, row.f1))
-        table.append([row.name, *shares, f"{row.images:,}"])
-    yield from aligned(table)

@@ -1,13 +1,10 @@
 """`explain RUN IMAGE...`: what the model looked at, as pictures; or one page of the model as it learned."""
 
-from __future__ import annotations
-
-import re
 import sys
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 
@@ -16,9 +13,6 @@ from datasets.config import Name
 from datasets.text import counted, printable
 from trainers.config import Device
 from vit.config import require_counts
-
-if TYPE_CHECKING:
-    from inference.explain import Explanation
 
 
 @dataclass(frozen=True)
@@ -101,7 +95,7 @@ def _draw_all(options: Options) -> int:
 
     from figures.attention import distance_figure
     from figures.results import save
-    from inference.explain import explain
+    from inference.explain import explain, write_pictures
     from inference.images import Unreadable, find_images
 
     classifier = options.open(device=options.device)
@@ -113,27 +107,8 @@ def _draw_all(options: Options) -> int:
             code = 3
             continue
         distances.append(explanation.distance)
-        _draw(explanation, folder, number, options)
+        print(write_pictures(explanation, folder, number, layer=options.layer, head=options.head))
     if distances:
         figure = distance_figure(torch.stack(distances).mean(dim=0), title=counted(len(distances), "image"))
         print(f"how far heads look: {save(figure, folder / 'attention_distance.png')}")
     return code
-
-
-def _draw(explanation: Explanation, folder: Path, number: int, options: Options) -> None:
-    """The pictures of one image, and a line that names them."""
-    from figures.attention import heads_figure
-    from figures.results import save
-    from figures.sheets import DPI, overview_sheet
-
-    image, chosen = explanation.image, []
-    if options.layer is not None:
-        title = f"layer {options.layer}" + ("" if options.head is None else f", head {options.head}")
-        chosen = [(title, explanation.layer_map(layer=options.layer, head=options.head))]
-    stem = re.sub(r"[^\w.-]+", "_", Path(image.path).stem)
-    name = f"{number:03d}_{stem[:80]}"
-    overview = overview_sheet(image, explanation.relevance, target=explanation.target, chosen=chosen)
-    save(overview, folder / f"{name}.png", dpi=DPI)
-    save(heads_figure(explanation.heads, asking=explanation.asking), folder / f"{name}_heads.png")
-    ranked = ", ".join(f"{label} {probability:.1%}" for label, probability in image.ranked)
-    print(f"{printable(image.path)}: {ranked}; {folder / name}.png, {name}_heads.png")

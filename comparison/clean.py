@@ -1,7 +1,8 @@
 """From a set of images to the labels in it that are likely wrong, and what it is worth to train without them."""
 
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,8 @@ from datasets.errors import DataError
 from datasets.files import write_bytes
 from datasets.images import picture_of, to_array
 from datasets.loaders import split_samples
-from datasets.suspects import DROP, KEEP, Suspect
+from datasets.suspects import DROP, KEEP, Suspect, write_cleaned, write_suspects
+from datasets.text import aligned, printable
 from figures.judged import Judged as Pictured
 from figures.sheets import judged_sheet, png
 from inference.label_issues import COPY, OUTLIER, WRONG_LABEL, issues_found, label_issues
@@ -28,8 +30,10 @@ from trainers.errors import ConfigError
 from trainers.out_of_fold import features_of_set, fitted, fold_of_each, out_of_fold
 from trainers.result import as_data
 
-SHOWN = 24
-"""Suspects on the figure."""
+SHOWN, LISTED = 24, 10
+"""Suspects on the figure, and on the terminal."""
+SURE = 0.9
+"""Below this accuracy of the models half of the suspects are hard images and more (docs/clean.md)."""
 SECONDS_PER_IMAGE, LEAST_SECONDS = 0.03, 60.0
 """What features may take where no time is given."""
 DROPPED_FROM = {WRONG_LABEL: 0.8, COPY: 0.0}
@@ -123,6 +127,26 @@ def judge_folds(run_dir: Path, config: RunConfig) -> Judged:
     return Judged(samples, rows, groups, np.concatenate([part.probabilities for part in parts]))
 
 
+def look(judged: Judged, folder: Path) -> list[Suspect]:
+    """Say how good the judges are, and write what is doubtful among the test images and a picture of the rest, which
+    is returned."""
+    suspects, of_test = (suspects_of(judged, test=test) for test in (False, True))
+    folder.mkdir(parents=True, exist_ok=True)
+    write_suspects(folder / "test_suspects.csv", of_test)
+    if suspects:
+        write_figure(folder / "suspects.png", judged.samples, suspects)
+    print(f"\n{judged.accuracy:.1%} of the labels are what models say that have not learnt from them")
+    if judged.accuracy < SURE:
+        print("models that are right so seldom take many hard images for wrong labels: decide one by one")
+    if of_test:
+        print(f"{len(of_test)} test labels are doubtful, too, and stay: {folder / 'test_suspects.csv'}")
+    gained = worth(judged, suspects)
+    if gained is not None:
+        by = f"{100 * gained.mean:+.1f} points ({100 * gained.low:.1f} to {100 * gained.high:.1f})"
+        print(f"learning without what is to be dropped changes the accuracy on {gained.images:,} test images by {by}")
+    return suspects
+
+
 def suspects_of(judged: Judged, *, test: bool) -> list[Suspect]:
     """The doubtful labels of the test images, or of all others; each with what is proposed."""
     # Few test images tell little of how sure models are of a class, so they are looked at among all.
@@ -172,3 +196,34 @@ def write_figure(path: Path, samples: Samples, suspects: Sequence[Suspect]) -> N
         shown.append(Pictured(suspect.path, ((doubt, float(suspect.confidence)),), pixels=pixels))
     title = f"{samples.name}: {len(shown)} of {len(suspects)} suspects, the likeliest first"
     write_bytes(path, png(judged_sheet(shown, title=title, columns=6)))
+
+
+def save(folder: Path, samples: Samples, suspects: Sequence[Suspect]) -> None:
+    """Write the suspects, and the table to train on that their decisions make."""
+    write_suspects(folder / "suspects.csv", suspects)
+    write_cleaned(folder / "cleaned.csv", samples, suspects)
+
+
+def lines(
+    folder: Path, named: str, samples: Samples, suspects: Sequence[Suspect], *, may_mirror: bool
+) -> Iterator[str]:
+    """The first suspects, how many there are of each kind, and what to do next."""
+    header = ("given", "suggested", "", "kind", "decision", "image")
+    rows = [
+        (s.label, s.suggested, f"{float(s.confidence):.0%}", s.kind, s.decision, printable(s.path))
+        for s in suspects[:LISTED]
+    ]
+    if rows:
+        yield from ("", *aligned([header, *rows], left=(0, 1, 3, 4, 5)))
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in Counter(s.kind for s in suspects).items())
+    decisions = Counter(s.decision.partition(":")[0] for s in suspects)
+    share = len(suspects) / sum(len(samples.indices(split)) for split in ("train", "val"))
+    yield f"\n{len(suspects):,} suspects ({share:.1%} of train and val){': ' * bool(kinds)}{kinds}"
+    yield f"{'decide':>9}  in {folder}/suspects.csv, or: python main.py clean {named} --review"
+    made = ", ".join(f"{count:,} {decision}" for decision, count in decisions.items()) or "nothing to decide"
+    yield f"{'table':>9}  {folder}/cleaned.csv ({made})"
+    recipe = "--recipe finetune-small --seeds 3" + " --mirror no" * (not may_mirror)
+    if (samples.splits == TEST).any():
+        for name in ("given", "cleaned"):
+            yield f"{'train':>9}  python main.py train --data {folder}/{name}.csv {recipe}"
+        yield f"{'compare':>9}  python main.py compare runs/given/vit_stem_16_s? runs/cleaned/vit_stem_16_s?"

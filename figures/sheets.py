@@ -36,7 +36,7 @@ class Tile(NamedTuple):
     caption: tuple[tuple[str, str], ...]
 
 
-png = partial(results.png, dpi=DPI)
+png, save = partial(results.png, dpi=DPI), partial(results.save, dpi=DPI)
 
 
 def tile_picture(pixels: np.ndarray, side: int = TILE) -> np.ndarray:

@@ -1,7 +1,7 @@
 """What an evaluation found, class by class, as files next to its predictions, and how far its confidence is right."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from datasets.files import write_text
-from datasets.text import csv_text
+from datasets.text import aligned, csv_text
 from trainers.evaluation import Scores, write_predictions
-from trainers.many_classes import most_confused
+from trainers.many_classes import SHOWN_CLASSES, most_confused
 from trainers.metrics import ClassRow, confidence_bins, expected_calibration_error, per_class
 from trainers.run_directory import read_json, write_json
 
@@ -124,3 +124,34 @@ def read_temperature(folder: Path) -> float | None:
     """The temperature that was fitted on val; None where none was."""
     path = folder / "temperature.json"
     return float(read_json(path, temperature=(int, float))["temperature"]) if path.is_file() else None
+
+
+def lines(evaluation: Evaluation) -> Iterator[str]:
+    """The metrics in full precision, then the classes, then the files."""
+    yield from (f"note: {note}" for note in evaluation.notes)
+    for name, value in evaluation.metrics.items():
+        logged = evaluation.logged.get(name)
+        remark = "" if logged is None else ("  as logged" if logged == value else f"  logged: {logged!r}")
+        yield f"{name:>17}  {value!r}{remark}"
+    if evaluation.temperature is not None:
+        yield (
+            f"{'temperature':>17}  {evaluation.temperature:.4f} fitted on val: loss {evaluation.scaled['loss']:.4f}, "
+            f"ece {evaluation.scaled['ece']:.4f} when logits are divided by it"
+        )
+    yield ""
+    yield from _class_table(evaluation.classes)
+    yield ""
+    yield f"{'files':>17}  {evaluation.files[0].parent}/: {', '.join(path.name for path in evaluation.files)}"
+
+
+def _class_table(classes: Sequence[ClassRow]) -> Iterator[str]:
+    """All classes, or of many the ones with the lowest F1."""
+    rows = classes
+    if len(rows) > SHOWN_CLASSES:
+        rows = sorted(rows, key=lambda row: 1.0 if row.f1 is None else row.f1)[:SHOWN_CLASSES]
+        yield f"the {SHOWN_CLASSES} classes with the lowest F1; all {len(classes)} are in the per-class file"
+    table = [["class", "precision", "recall", "F1", "images"]]
+    for row in rows:
+        shares = ("-" if value is None else f"{value:.2%}" for value in (row.precision, row.recall, row.f1))
+        table.append([row.name, *shares, f"{row.images:,}"])
+    yield from aligned(table)

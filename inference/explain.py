@@ -1,12 +1,15 @@
 """What a Vision Transformer looked at when it classified one image, as maps over its patches."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from datasets.text import printable
 from datasets.transforms import Pipeline
 from figures.judged import Judged, rank
 from inference.classifier import Classifier
@@ -67,3 +70,22 @@ def explain(classifier: Classifier, file: ImageFile, *, target: str | None = Non
         map_of=partial(head_map, classifier.model),
         distance=maps.distance[0].cpu(),
     )
+
+
+def write_pictures(explanation: Explanation, folder: Path, number: int, *, layer: int | None, head: int | None) -> str:
+    """The pictures of one image, whose number begins their names; a line that says what it was taken for."""
+    from figures.attention import heads_figure  # matplotlib takes a second to import
+    from figures.results import save
+    from figures.sheets import DPI, overview_sheet
+
+    image, chosen = explanation.image, []
+    if layer is not None:
+        title = f"layer {layer}" + ("" if head is None else f", head {head}")
+        chosen = [(title, explanation.layer_map(layer=layer, head=head))]
+    stem = re.sub(r"[^\w.-]+", "_", Path(image.path).stem)
+    name = f"{number:03d}_{stem[:80]}"
+    overview = overview_sheet(image, explanation.relevance, target=explanation.target, chosen=chosen)
+    save(overview, folder / f"{name}.png", dpi=DPI)
+    save(heads_figure(explanation.heads, asking=explanation.asking), folder / f"{name}_heads.png")
+    ranked = ", ".join(f"{label} {probability:.1%}" for label, probability in image.ranked)
+    return f"{printable(image.path)}: {ranked}; {folder / name}.png, {name}_heads.png"

@@ -1,15 +1,19 @@
 """Classify any number of image files in constant memory: files are found, decoded and scored as a stream."""
 
 import os
-from collections import defaultdict, deque
+import sys
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice, zip_longest
+from typing import TextIO
 
 import numpy as np
 import torch
+from tqdm import tqdm
 
 from datasets.image_dataset import cpu_count
+from datasets.text import csv_lines, printable
 from datasets.transforms import Pipeline
 from figures.judged import Judged, rank
 from inference.classifier import Classifier
@@ -68,6 +72,33 @@ def _decoded(
                 yield batch, list(chain.from_iterable(decoded))
         for batch, decoded in begun:
             yield batch, list(chain.from_iterable(decoded))
+
+
+def write_rows(
+    results: Iterable[Judged | Unreadable], file: TextIO, *, top: int, spread: "Spread | None"
+) -> Counter[str]:
+    """Write a row per image, name on standard error what is none, and add pictures to `spread`; how many there were."""
+    counts = Counter[str]()
+
+    def rows() -> Iterator[list[str]]:
+        # disable=None: silent where standard error is not a terminal
+        for image in tqdm(results, desc="predict", unit="image", file=sys.stderr, disable=None, leave=False):
+            counts["files"] += 1
+            if isinstance(image, Unreadable):
+                counts["unreadable"] += 1
+                tqdm.write(f"error: {printable(image.error)}", file=sys.stderr)
+                continue
+            counts["labelled"] += image.label is not None
+            counts["right"] += image.label == image.predicted
+            if spread is not None:
+                spread.add(image)
+            ranked = (text for name, probability in image.ranked for text in (printable(name), f"{probability:.7g}"))
+            yield [printable(image.path), printable(image.label or ""), *ranked]
+
+    ranks = ["", *(f"_{rank}" for rank in range(2, top + 1))]
+    header = ["path", "label", *(f"{name}{rank}" for rank in ranks for name in ("predicted", "probability"))]
+    file.writelines(csv_lines(header, rows()))
+    return counts
 
 
 class Spread:
