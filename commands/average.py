@@ -1,7 +1,5 @@
 """`average RUN...`: one model from several runs, or from the start and the end of one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

@@ -45,7 +45,7 @@ def main(options: Options) -> int:
     from inference.evaluate import evaluate_on, evaluate_run
     from inference.evaluation_report import lines
     from inference.ten_views import with_ten_views
-    from trainers.run_directory import find_run
+    from trainers.result import find_run
 
     split, source, root = options.split, options.data, options.data_root
     if source is not None:

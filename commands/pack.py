@@ -1,7 +1,5 @@
 """`python main.py pack DATA FOLDER`: a set of images as few large files, which are quick to copy and to read."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`rank DATA --models A B C`: which backbone is worth fine-tuning on these images, after one look at each of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -6,8 +6,6 @@ the images' part stands still: the larger that part, the more the looks agree, a
 (Jennison and Turnbull 2000, chapters 7 and 8). The bounds are levels of the Student quantiles of `estimate`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

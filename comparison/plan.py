@@ -1,7 +1,5 @@
 """A comparison before its first step: what was asked, and everything that follows from it. Nothing is trained here."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Train every arm of a plan. Each run is an ordinary run; what was stopped goes on, what was finished is read."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
