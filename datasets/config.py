@@ -48,7 +48,7 @@ class DataConfig:
 
     source: Annotated[str, tyro.conf.arg(name="data", metavar="NAME|PATH")] = "digits"
     """A built-in set, or the path of your own: a folder, a CSV table (path,label[,split]), a zip of either, or tar
-    shards, 'FOLDER/*.tar'."""
+    shards, 'FOLDER/*.tar'; or hf:ORG/NAME, a set of Hugging Face's hub."""
     root: Annotated[Path, tyro.conf.arg(name="data-root")] = Path("data")
     """Where built-in sets are found, or downloaded to."""
     path_column: Name = None

@@ -12,6 +12,7 @@ from datasets.errors import DataError, UnknownDataSet
 from datasets.images import is_image_name
 from datasets.sources.archives import is_archive, unpack
 from datasets.sources.csv_table import TABLE_SUFFIXES, is_sample_table, read_table
+from datasets.sources.hub import PREFIX, obtain_from_hub
 from datasets.sources.image_folder import innermost, list_folder, read_image_folder
 from datasets.sources.index import indexed
 from datasets.sources.reading import SPLIT_FOLDERS, Reading
@@ -25,8 +26,9 @@ EXPECTED = (
 
 
 def read_source(source: str, root: Path, *, columns: Columns = USUAL_COLUMNS) -> Reading:
-    """Read a folder, a table, shards or an archive, with its faults; archives are unpacked below `root`/unpacked."""
-    path = Path(source).expanduser()
+    """Read a folder, a table, shards, an archive or a set of the hub, with its faults; archives are unpacked below
+    `root`/unpacked."""
+    path = obtain_from_hub(source, root) if source.startswith(PREFIX) else Path(source).expanduser()
     if path.is_dir():
         return _read_folder(path, path.resolve().name, root, columns)
     if path.is_file() and path.suffix.lower() in TABLE_SUFFIXES:

@@ -34,8 +34,9 @@ def unpack_parquet(files: Sequence[Path], folder: Path, columns: Columns) -> Non
                     used: set[str] = set()
                     for number, row in enumerate(row for batch in batches for row in batch.to_pylist()):
                         if row[label] not in (None, -1):
-                            path = row[picture]["path"] or f"{number:08}.jpg"
-                            add(tar, number, path, row[picture]["bytes"] or b"", row[label], used)
+                            content = row[picture]["bytes"] or b""
+                            path = row[picture]["path"] or f"{number:08}{'.png' if content[1:4] == b'PNG' else '.jpg'}"
+                            add(tar, number, path, content, row[label], used)
             if names:
                 (aside / CLASS_NAMES).write_text("\n".join(names), encoding="utf-8")
             aside.rename(folder)

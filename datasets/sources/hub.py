@@ -1,0 +1,56 @@
+"""A set of images on Hugging Face's hub, by its name: the parquet that the hub keeps of every set."""
+
+import logging
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from datasets.errors import DataError
+from datasets.files import require_told
+from datasets.text import some
+
+PREFIX = "hf:"
+REVISION = "refs/convert/parquet"
+"""Where the hub itself writes each set anew: a folder for each subset, in it one for each split."""
+
+
+def obtain_from_hub(source: str, root: Path) -> Path:
+    """The folder of `hf:ORG/NAME`, or of one subset, `hf:ORG/NAME/SUBSET`, below `root`/hub, downloaded if it is not
+    there; one that broke off goes on. Raises DataError: no such name, several subsets, or huggingface_hub is missing.
+    FileNotFoundError: it cannot be had; one line says what to fetch."""
+    if not (match := re.fullmatch(r"hf:(\w[\w.-]*/\w[\w.-]*)(?:/(\w[\w.-]*))?", source)):
+        raise DataError(f"{source!r} names no set of the hub; expected hf:ORG/NAME or hf:ORG/NAME/SUBSET")
+    name, subset = match.groups()
+    folder = root / "hub" / source.removeprefix(PREFIX).replace("/", "--")
+    if folder.is_dir():
+        return folder
+    require_told(folder)
+    try:
+        from huggingface_hub import list_repo_files, snapshot_download
+    except ImportError:
+        raise DataError(f"{source} needs huggingface_hub: pip install huggingface_hub") from None
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells of every try where there is no network
+    aside = folder.with_name(f"{folder.name}.part")
+    where: dict[str, Any] = {"repo_id": name, "repo_type": "dataset", "revision": REVISION}
+    try:
+        files = [file for file in list_repo_files(**where) if re.fullmatch(r"\w[\w.-]*/.+\.parquet", file)]
+        subsets = sorted({file.partition("/")[0] for file in files})
+        chosen = [subset] if subset else subsets
+        if len(chosen) != 1 or chosen[0] not in subsets:
+            raise DataError(f"{source}: name one of its subsets, hf:{name}/SUBSET; it has {some(subsets) or 'none'}")
+        wanted = [file for file in files if file.startswith(f"{chosen[0]}/")]
+        snapshot_download(**where, allow_patterns=wanted, local_dir=aside)
+        if not all((aside / file).is_file() for file in wanted):  # the library gives back what it has
+            raise ConnectionError("the connection broke")
+    except DataError:
+        raise
+    except Exception as error:  # of the hub's library, of its HTTP client, of the system
+        page = f"https://huggingface.co/datasets/{name}/tree/{REVISION.replace('/', '%2F')}"
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise FileNotFoundError(
+            f"{source} cannot be downloaded ({reason}): fetch the folder of a subset from {page} and put it at {folder}"
+        ) from error
+    (aside / chosen[0]).rename(folder)
+    shutil.rmtree(aside)
+    return folder

@@ -1,0 +1,111 @@
+"""Sets of Hugging Face's hub by name, against a hub on this machine."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from datasets.errors import DataError
+from datasets.files import ONLY_READ
+from datasets.sources.own_data import read_source
+from tests.test_datasets_shards import folder, parquet  # noqa: F401 - a fixture
+
+COMMIT = "a" * 40
+
+
+class Hub(BaseHTTPRequestHandler):
+    """Of each set its tree and its files, as the hub's HTTP interface gives them."""
+
+    root = Path()
+    broken = ""
+    """Part of the names of files that cannot be had."""
+
+    def do_GET(self, body=True):
+        kind, name = unquote(self.path.partition("?")[0]).lstrip("/").split("datasets/org/photos/", 1)
+        if kind == "api/" and name.startswith("revision/"):
+            answer = json.dumps({"id": "org/photos", "sha": COMMIT}).encode()
+        elif kind == "api/":
+            files = self.root.glob("*/*/*.parquet")
+            named = [(path.relative_to(self.root).as_posix(), path.stat().st_size) for path in files]
+            answer = json.dumps([{"type": "file", "path": p, "size": n, "oid": COMMIT} for p, n in named]).encode()
+        else:
+            file = self.root / name.removeprefix(f"resolve/{COMMIT}/")
+            if Hub.broken and Hub.broken in name:
+                self.send_error(404)
+                return
+            answer = file.read_bytes()
+        self.send_response(200)
+        headers = {"Content-Length": len(answer), "Content-Type": "application/json", "X-Repo-Commit": COMMIT}
+        for key, value in (headers | {"ETag": f'"{hash(answer) % 2**64:040x}"'}).items():
+            self.send_header(key, str(value))
+        self.end_headers()
+        self.wfile.write(answer if body else b"")
+
+    def do_HEAD(self):
+        self.do_GET(body=False)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    api = pytest.importorskip("huggingface_hub.hf_api", reason="huggingface_hub comes with transformers, an extra")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
+    template = f"{url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+    monkeypatch.setattr(api.api, "endpoint", url)
+    Hub.root, Hub.broken = tmp_path / "hub", ""
+    yield Hub.root
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def fill(root, folder, subset):  # noqa: F811
+    for split in ("train", "val"):
+        rows = [(file.read_bytes(), file.name, file.parent.name) for file in sorted((folder / split).glob("*/*"))]
+        parquet(root / subset / {"val": "validation"}.get(split, split) / "0000.parquet", rows)
+
+
+def test_a_set_of_the_hub_is_the_set_that_was_put_there_and_is_fetched_once(tmp_path, folder, hub):  # noqa: F811
+    fill(hub, folder, "default")
+    Hub.broken = "validation"
+    with pytest.raises(FileNotFoundError, match=r"hf:org/photos cannot be downloaded .* and put it at .*org--photos$"):
+        read_source("hf:org/photos", tmp_path)
+    Hub.broken = ""
+    samples, files = read_source("hf:org/photos", tmp_path).usable(), read_source(str(folder), tmp_path).usable()
+    assert samples.class_names == files.class_names
+    assert samples.splits.tolist() == files.splits.tolist()
+    assert [samples.file(i).read_bytes() for i in range(len(files))] == [
+        files.file(i).read_bytes() for i in range(len(files))
+    ]
+    assert [path.name for path in (tmp_path / "hub").glob("org--*")] == ["org--photos"]
+    Hub.broken = "parquet"
+    assert len(read_source("hf:org/photos", tmp_path).samples) == len(files)
+
+
+def test_what_the_hub_does_not_have_is_said_in_one_line(tmp_path, folder, hub):  # noqa: F811
+    for subset in ("large", "small"):
+        fill(hub, folder, subset)
+    for source in ("hf:org/photos", "hf:org/photos/tiny"):
+        with pytest.raises(DataError, match=r"name one of its subsets, hf:org/photos/SUBSET; it has 'large', 'small'$"):
+            read_source(source, tmp_path)
+    assert len(read_source("hf:org/photos/small", tmp_path).samples) == len(read_source(str(folder), tmp_path).samples)
+    with pytest.raises(DataError, match="expected hf:ORG/NAME"):
+        read_source("hf:../..", tmp_path)
+    ONLY_READ.set(True)
+    try:
+        with pytest.raises(DataError, match="only the files of a run say to put it there"):
+            read_source("hf:org/photos/large", tmp_path)
+    finally:
+        ONLY_READ.set(False)
