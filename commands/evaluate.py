@@ -31,6 +31,9 @@ class Options(ModelOptions):
     """Where built-in sets are found. Default: where the run found them; else data."""
     output: Path | None = None
     """Folder for the files about --data. Default: eval/ of the run."""
+    csv: bool = False
+    """Write a table of predictions too where so many images times classes were scored that they are kept as .npz: the
+    likeliest classes of each image."""
     tta: bool = False
     """Answer for ten views of each image, in ten times the time: the image, moved to its four corners by a sixteenth of
     its side, and the mirror image of each. Not where a mirror image means something else, as of digits."""
@@ -43,7 +46,7 @@ class Options(ModelOptions):
 def main(options: Options) -> int:
     from inference.classifier import is_run_name
     from inference.evaluate import evaluate_on, evaluate_run
-    from inference.evaluation_report import lines
+    from inference.evaluation_report import as_table, lines
     from inference.ten_views import with_ten_views
     from trainers.result import find_run
 
@@ -59,6 +62,8 @@ def main(options: Options) -> int:
         what, images = f"{run_dir}: best weights (epoch {evaluation.epoch})", f"{split} images"
     else:
         raise UsageError(f"{options.run} brings no images; name labelled ones with --data")
+    if options.csv and evaluation.files[0].suffix == ".npz":
+        evaluation.files.append(as_table(evaluation.files[0]))
     print(f"{what} on {evaluation.images:,} {images}{', by the mean over views of each' * options.tta}")
     scored = score_lines([("scored", evaluation.metrics, f"{evaluation.images:,} images")])
     print("\n".join([*scored, "", *lines(evaluation)]))

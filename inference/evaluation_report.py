@@ -6,16 +6,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 from torch.nn import functional as F
 
-from datasets.files import write_text
+from datasets.files import text_file, write_text
 from datasets.text import aligned, csv_text
+from figures.judged import Judged
+from inference.predict import write_rows
 from trainers.evaluation import Scores, write_predictions
 from trainers.many_classes import SHOWN_CLASSES, most_confused
 from trainers.metrics import ClassRow, confidence_bins, expected_calibration_error, per_class
 from trainers.run_directory import read_json, write_json
 
+LIKELIEST = ("paths", "class_names", "labels", "classes", "probabilities")
 LIMITS = (0.05, 20.0)  # a model that is right on every val image would want a temperature of zero
 
 
@@ -66,6 +70,18 @@ def write_evaluation(
     diagram = reliability_figure(bins, ece=scores.metrics["ece"], title=name, scaled=scaled_bins)
     pictures = [save(confusion, folder / f"{name}_confusion.png"), save(diagram, folder / f"{name}_reliability.png")]
     return Evaluation(scores.metrics, len(outputs.labels), classes, [*tables, *pictures], temperature, scaled)
+
+
+def as_table(predictions: Path) -> Path:
+    """Write what `<name>_predictions.npz` holds as `<name>_likeliest.csv`, with the columns of `predict --top K`."""
+    with np.load(predictions, allow_pickle=False) as file:
+        paths, names, labels, classes, shares = (file[name] for name in LIKELIEST)
+    rows = zip(paths.tolist(), names[labels].tolist(), names[classes].tolist(), shares.tolist(), strict=True)
+    judged = (Judged(path, tuple(zip(*ranked, strict=True)), label) for path, label, *ranked in rows)
+    table = predictions.with_name(predictions.name.replace("_predictions.npz", "_likeliest.csv"))
+    with text_file(table) as file:
+        write_rows(judged, file, top=classes.shape[1], spread=None)
+    return table
 
 
 def confusion_text(confusion: Tensor, class_names: Sequence[str]) -> str:

@@ -10,6 +10,8 @@ from comparison.names import arm_names, settings_that_differ, slugs
 from comparison.results import judge
 from comparison.runs import Condition, cautions, group_into_arms, read_run, require_same_data
 from datasets.errors import DataError
+from datasets.text import read_rows
+from inference.evaluation_report import as_table
 from trainers.config import OutputConfig
 from trainers.errors import CheckpointError
 from trainers.evaluation import Scores, write_predictions
@@ -81,6 +83,14 @@ def test_predictions_of_a_large_split_are_read_as_those_of_a_small_one(tmp_path)
     assert np.array_equal(large.labels, small.labels)
     assert np.array_equal(large.predicted, small.predicted)
     assert np.allclose(large.probabilities, small.probabilities, atol=1e-6)
+    ranks = ("probability", "probability_2", "probability_3")
+    table = read_rows(as_table(folder / "eval" / "test_predictions.npz"), ("path", "label", "predicted", *ranks))
+    assert [row["path"] for row in table] == list(small.paths)
+    assert [row["label"] for row in table] == [small.class_names[label] for label in small.labels]
+    assert [row["predicted"] for row in table] == [small.class_names[label] for label in small.predicted]
+    found = [[float(row[rank]) for rank in ranks] for row in table]
+    assert np.allclose(found, -np.sort(-small.probabilities, axis=1), atol=1e-6)
+    assert read_run(folder).paths == small.paths
     for content, message in ((b"no zip", "is damaged"), (b"", "is damaged")):
         (folder / "eval" / "test_predictions.npz").write_bytes(content)
         with pytest.raises(DataError, match=message):
