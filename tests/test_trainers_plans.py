@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import math
 import sys
 from types import SimpleNamespace
 
@@ -227,7 +228,7 @@ def test_minutes_and_epochs_contradict_each_other(monkeypatch):
         next(planned(dataclasses.replace(config, train=TrainConfig()), minutes=5, until=0.0))
 
 
-def run_with_deadline(folder, schedule, seconds_of):
+def run_with_deadline(folder, schedule, seconds_of, most=math.inf):
     """A run planned for 6 epochs of 4 steps and 24 seconds, on a clock by which step i takes `seconds_of(i)`."""
     config = RunConfig(
         model=ModelConfig(name="vit_micro_2"),
@@ -237,7 +238,7 @@ def run_with_deadline(folder, schedule, seconds_of):
     )
     clock = [0.0]
     pace = Pace(step=1.0, steps_per_epoch=4, validation=0.0, decoding=0.0, conclusion=0.0)
-    deadline = Deadline(24.0 + seconds_of(1) * pace.ending, pace, clock=lambda: clock[0])
+    deadline = Deadline(24.0 + seconds_of(1) * pace.ending, pace, clock=lambda: clock[0], most=most)
 
     def tick(trainer):
         @trainer.on(Events.ITERATION_STARTED)
@@ -260,6 +261,11 @@ def test_a_planned_run_ends_in_time_whatever_the_pace_and_repeats_from_its_confi
     again = train(dataclasses.replace(written, output=output))
     assert read_metrics(again.run_dir) == read_metrics(result.run_dir)
     assert read_checkpoint(checkpoints(result.run_dir / "checkpoints", "best")[0])["config"] == to_dict(written)
+
+
+def test_a_run_that_turns_out_quicker_than_planned_takes_no_more_than_the_epochs_that_help(tmp_path):
+    result, _ = run_with_deadline(tmp_path, "cooldown", lambda step: 0.6, most=7)
+    assert load_config(result.run_dir / "config.json").train.epochs == 7.25  # the fall begins at a whole step
 
 
 def test_a_run_on_a_machine_that_becomes_slower_after_the_fit_stops_in_time_and_says_so(tmp_path, capsys):

@@ -76,7 +76,7 @@ class Fit:
         self.slowness = (now - began) / expected
         left = (self.deadline.until - now) / self.slowness - unread - pace.ending
         total = step + int(max(0.0, left) / pace.epoch * self.per_epoch)
-        return min(total, self.planned) if self.planned >= self.deadline.most * self.per_epoch else total
+        return int(min(total, self.deadline.most * self.per_epoch))
 
     def fix(self, total: int) -> None:
         run, self.fitted = self.run, True
