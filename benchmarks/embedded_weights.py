@@ -64,7 +64,7 @@ def judge(weights: str, *, labels: int, seeds: int, folder: Path) -> dict[str, A
 COMMANDS = {
     "fashion_mnist": "--data fashion_mnist --model vit_nano_8 --batch-size 128 --augment light --epochs 16 --lr 2e-3",
     "tiny_imagenet": "--exclude benchmarks/bees_of_hymenoptera.csv --model vit_stem_16 --batch-size 128 --augment light"
-    " --epochs 9 --optimizer muon --lr 0.02 --weight-decay 0.1 --schedule cooldown --warmup-epochs 0.1"
+    " --epochs 19 --optimizer muon --lr 0.02 --weight-decay 0.1 --schedule cooldown --warmup-epochs 0.1"
     " --label-smoothing 0 --val-fraction 0.04 --test-fraction 0 --teacher-size 160 --save-every 150 --cache on",
 }
 """What `train` is told for each file of weights, beside the places of data and teacher."""

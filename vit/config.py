@@ -124,7 +124,7 @@ EMBEDDED_WEIGHTS: dict[str, str] = {"fashion_mnist": "vit_nano_8", "tiny_imagene
 """Weights that come with the application, under vit/weights/: their name, and the model they belong to."""
 EMBEDDED_SHA256: dict[str, str] = {
     "fashion_mnist": "c5a31c75835b0792902b0837765e91e3e8581910dad7dec449fe393b9ce6b75b",
-    "tiny_imagenet": "e7f157b31d222fc196d2886c7a05092b2b200e0a717ece378669f872d00c5c43",
+    "tiny_imagenet": "07c7539f6c505f8836439b7efbbe8e8137c5ad8c42d331ee4573c50ba611981d",
 }
 HF_PREFIX, TIMM_PREFIX = "hf:", "timm:"
 AT_HAND: ContextVar[bool] = ContextVar("at_hand", default=False)
