@@ -21,7 +21,7 @@ import torch
 from PIL import Image
 
 from benchmarks.environment import describe, write_result
-from datasets.checking.inspection import thumbnail_of
+from datasets.checking.inspection import inspect_pixels
 from datasets.checking.near_duplicates import THUMBNAIL_SIZE, near_duplicates
 from datasets.images import read_image
 from datasets.sources.own_data import read_source
@@ -30,6 +30,11 @@ from trainers.handlers import peak_memory_mb, reset_peak_memory
 
 TURNS = 4  # of 90 degrees
 SHOWN = 48
+
+
+def thumbnail_of(pixels: np.ndarray) -> np.ndarray:
+    """The 32 x 32 grey thumbnail, uint8, of an (H, W, C) uint8 array."""
+    return np.frombuffer(inspect_pixels(pixels).thumbnail, np.uint8).reshape(THUMBNAIL_SIZE, THUMBNAIL_SIZE)
 
 
 def views(picture: Image.Image) -> list[np.ndarray]:
