@@ -29,7 +29,7 @@ def obtain_from_hub(source: str, root: Path) -> Path:
     try:
         from huggingface_hub import list_repo_files, snapshot_download
     except ImportError:
-        raise DataError(f"{source} needs huggingface_hub: pip install huggingface_hub") from None
+        raise DataError(f"{source} needs huggingface_hub: pip install -r requirements-extras.txt") from None
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells of every try where there is no network
     aside = folder.with_name(f"{folder.name}.part")
     where: dict[str, Any] = {"repo_id": name, "repo_type": "dataset", "revision": REVISION}
