@@ -6,9 +6,10 @@ import io
 import re
 import typing
 from collections.abc import Iterator, Sequence
+from itertools import dropwhile, takewhile
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, cast
 
 import tyro
 
@@ -78,6 +79,8 @@ def parse(options_class: type, argv: Sequence[str], *, prog: str, default: Any =
     Raises UsageError: one line that names the option, the value and what would work. SystemExit: `--help` was asked for
     and answered."""
     known = list(flags(options_class))
+    if "--data" in flags(options_class, by_place=True):
+        argv = images_first(argv)
     for word in argv:
         name = word.split("=")[0]
         if name.startswith("--") and name not in {"--help", *known}:
@@ -100,6 +103,13 @@ def parse(options_class: type, argv: Sequence[str], *, prog: str, default: Any =
         raise UsageError(one_line(complaint.getvalue())) from None
     except ValueError as error:  # a value that an options class refuses
         raise UsageError(str(error)) from error
+
+
+def images_first(argv: Sequence[str]) -> Sequence[str]:
+    """Like `check FOLDER` what one may say as to `train`: `check --data FOLDER`."""
+    words = [part for word in argv for part in (("--data", word[7:]) if word.startswith("--data=") else (word,))]
+    at = words.index("--data") if "--data" in words else len(words)
+    return [*words[at + 1 : at + 2], *words[:at], *words[at + 2 :]]
 
 
 def options_of(command: ModuleType, argv: Sequence[str], *, prog: str) -> Any:
@@ -221,24 +231,38 @@ def sections(config: RunConfig) -> dict[str, Any]:
     return {field.name: getattr(config, field.name) for field in dataclasses.fields(RunConfig)}
 
 
-def flags(options_class: type) -> Iterator[str]:
-    """Every `--option` of a dataclass tree."""
-    hints = typing.get_type_hints(options_class)
+def flags(options_class: type, *, by_place: bool = False) -> Iterator[str]:
+    """Every `--option` of a dataclass tree, or the names of those that are given by their place, without a name."""
+    hints = typing.get_type_hints(options_class, include_extras=True)
     for field in dataclasses.fields(options_class):
-        if dataclasses.is_dataclass(hints[field.name]):
-            yield from flags(hints[field.name])
-        else:
+        hint = hints[field.name]
+        if dataclasses.is_dataclass(hint):
+            yield from flags(cast(type, hint), by_place=by_place)
+        elif not by_place or tyro.conf.Positional in getattr(hint, "__metadata__", ()):
             yield f"--{flag(options_class, field.name)}"
+
+
+WORDING = (
+    (r"^Missing from (.*?): (\S+) (.*?) \(required\)$", r"\1 needs \2: \3"),
+    (r"^Missing value for argument '(.*?)'\..*$", r"\1 needs a value"),
+    (r"^Unrecognized options: (.*)$", r"\1: one word too many"),
+    (r"^Error parsing (--\S+): invalid literal for int\(\) with base 10: (.*)$", r"\1 \2 is not a whole number"),
+    (r"^Error parsing (--\S+): no type matching .*FLOAT.* from \[(.*)\]\.?$", r"\1 \2: not a number"),
+    (r"^Error parsing (?!-)[\w.]+: ", ""),
+)
+"""tyro's complaints, and ours."""
 
 
 def one_line(box: str) -> str:
     """The message in one of tyro's framed complaints, without the frame and the hints below its rule."""
     lines = [line.strip("│ ").strip() for line in box.splitlines()[1:-1]]
-    message = []
-    for line in lines:
-        if not line or set(line) <= {"─"}:
-            break
-        message.append(line)
-    text = re.sub(r"\s+", " ", " ".join(message))
-    text = re.sub(r"^Missing from (.*?): (\S+) (.*?) \(required\)$", r"\1 needs \2: \3", text)
-    return re.sub(r"^Error parsing (?!-)[\w.]+: ", "", text) or "the command line could not be understood"
+    lines = [*dropwhile(is_rule, lines)]
+    text = re.sub(r"\s+", " ", " ".join(takewhile(lambda line: not is_rule(line), lines)))
+    for theirs, ours in WORDING:
+        text = re.sub(theirs, ours, text)
+    return text or "the command line could not be understood"
+
+
+def is_rule(line: str) -> bool:
+    """Whether a line only divides: with a terminal that knows no other signs, by hyphens."""
+    return set(line) <= set("─-")

@@ -21,7 +21,7 @@ SHAPE = ("image_size", "pool", "patch_embedding", "representation_size")
 class Images(DataConfig):
     """A labelled set of images."""
 
-    source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME|PATH")] = "digits"
+    source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(name="data", metavar="NAME|PATH")] = "digits"
     """A built-in set, or the path of your own: a folder, a CSV table, or a zip of either."""
 
 

@@ -234,7 +234,7 @@ def test_unknown_model_lists_known_ones_and_the_door_to_hugging_face() -> None:
 
 
 def test_a_name_like_no_other_gets_no_hint() -> None:
-    with pytest.raises(ValueError, match=r"^unknown model 'xyz' Known: vit_micro_2, "):
+    with pytest.raises(ValueError, match=r"^unknown model 'xyz'\. Known: vit_micro_2, "):
         ModelConfig(name="xyz")
 
 

@@ -181,7 +181,7 @@ class ModelConfig:
         by_prefix = re.fullmatch(f"({HF_PREFIX}|{TIMM_PREFIX}|{OWN_PREFIX}).+", self.name)
         if self.name != "auto" and self.name not in MODEL_NAMES and not by_prefix:
             nearest = difflib.get_close_matches(self.name, MODEL_NAMES, n=1, cutoff=0.5)
-            hint = f"; did you mean {nearest[0]}?" if nearest else ""
+            hint = f"; did you mean {nearest[0]}?" if nearest else "."
             known = ", ".join((*MODEL_NAMES, f"{HF_PREFIX}ID_OR_FOLDER", f"{TIMM_PREFIX}NAME"))
             raise ValueError(f"unknown model {self.name!r}{hint} Known: {known}")
         if not re.fullmatch(r"all|head|norms|(last|lora):[1-9]\d{0,3}", self.trainable):
