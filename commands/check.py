@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commands import arguments
-from datasets.config import Columns
+from datasets.config import Columns, DataConfig
 from datasets.text import aligned, counted, csv_text, printable
-from trainers.config import OutputConfig, data_folder
+from trainers.config import OutputConfig, data_folder, words
 
 if TYPE_CHECKING:
     from datasets.checking.check import CheckReport
@@ -64,15 +65,22 @@ def _table(config: Options, report: CheckReport) -> list[str]:
     lines = [f"{printable(config.data)}: {reading.form}, {counted(classes, 'class')}, {sizes}"]
     lines += [f"note: {note}" for note in report.notes()]
     if not report.findings:
-        return [*lines, "no fault found"]
+        return [*lines, "no fault found", f"next: {train_command(config)}"]
     rows = [(first.kind, first.severity, f"{count:,}", _example(first)) for count, first in report.kinds()]
     lines += ["", *aligned([("kind", "severity", "count", "for example"), *rows], left=(0, 1, 3))]
     verdict = "training would be wrong" if report.errors else "nothing that makes training wrong"
     counts = f"{counted(report.errors, 'error')}, {counted(len(report.findings) - report.errors, 'warning')}"
     lines += ["", f"{counts}: {verdict}; all of them: {config.csv_path}"]
-    if any(finding.severity == "error" and finding.path != finding.label for finding in report.findings):
-        lines.append(f"to train without the images of the errors: --exclude {config.csv_path}")
+    if not report.errors:
+        lines.append(f"next: {train_command(config)}")
+    elif any(finding.severity == "error" and finding.path != finding.label for finding in report.findings):
+        lines.append(f"to train without the images of the errors: {train_command(config, config.csv_path)}")
     return lines
+
+
+def train_command(config: Options, exclude: Path | None = None) -> str:
+    data = DataConfig(config.data, config.data_root, config.path_column, config.label_column, exclude)
+    return shlex.join(["python", "main.py", "train", *words(data), "--minutes", "5"])
 
 
 def _example(finding: Problem) -> str:

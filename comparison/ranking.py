@@ -8,7 +8,7 @@ val. `all` takes every training image, and judges each of them by the others. Th
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,7 @@ from datasets.files import write_bytes, write_text
 from datasets.text import csv_text
 from figures.results import png
 from trainers import defaults
-from trainers.config import RunConfig, data_folder, flag
+from trainers.config import RunConfig, data_folder, words
 from trainers.errors import ConfigError
 from trainers.features import features_once
 from trainers.job import Job
@@ -157,10 +157,7 @@ def _percent(interval: tuple[float, float, float], places: int = 1) -> str:
 
 def compare_command(data: DataConfig, arms: Sequence[str]) -> str:
     """What is to be typed to have these arms compared on the same images."""
-    chosen = [(field.name, getattr(data, field.name)) for field in fields(DataConfig)]
-    given = [(name, value) for name, value in chosen if value != getattr(DataConfig(), name) or name == "source"]
-    words = [word for name, value in given for word in (f"--{flag(DataConfig, name)}", str(value))]
-    return shlex.join(["python", "main.py", "compare", *words, "--arms", *arms])
+    return shlex.join(["python", "main.py", "compare", *words(data), "--arms", *arms])
 
 
 def write(rows: Sequence[Backbone], config: RunConfig) -> Path:

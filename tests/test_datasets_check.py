@@ -182,13 +182,14 @@ def test_the_table_names_each_kind_once_with_an_example_and_a_verdict(faulty, tm
         assert KINDS[kind][0] in line
         assert any(path in line for k, path in planted if k == kind)
     assert "training would be wrong" in lines[-2]
-    assert lines[-1].endswith(f"--exclude {tmp_path}/list.csv")
-    assert str(tmp_path / "list.csv") in lines[-1]
+    command = f"python main.py train --data {root} --exclude {tmp_path}/list.csv --minutes 5"
+    assert lines[-1] == f"to train without the images of the errors: {command}"
 
 
 def test_a_clean_folder_says_so_and_exits_0(clean, tmp_path, capsys):
     assert main(Options(str(clean), output=tmp_path / "list.csv")) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "no fault found"
+    said = ["no fault found", f"next: python main.py train --data {clean} --minutes 5"]
+    assert capsys.readouterr().out.splitlines()[-2:] == said
     assert (tmp_path / "list.csv").read_text().strip() == ",".join(CSV_COLUMNS)
 
 

@@ -151,16 +151,20 @@ def data_folder(output: OutputConfig, source: str) -> Path:
 def flag(config_class: type, name: str) -> str:
     """The command-line name of a field: its tyro name where it has one, else the field's own."""
     hint = typing.get_type_hints(config_class, include_extras=True)[name]
-    for extra in getattr(hint, "__metadata__", ()):
-        if getattr(extra, "name", None):
-            return str(extra.name)
-    return name.replace("_", "-")
+    named = (extra.name for extra in getattr(hint, "__metadata__", ()) if getattr(extra, "name", None))
+    return next(named, name.replace("_", "-"))
+
+
+def words(data: DataConfig) -> list[str]:
+    """The options on the command line that name these images: the set, and what differs from the defaults."""
+    chosen = {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
+    given = [name for name, value in chosen.items() if name == "source" or value != getattr(DataConfig(), name)]
+    return [word for name in given for word in (f"--{flag(DataConfig, name)}", str(chosen[name]))]
 
 
 def to_dict(config: Any) -> dict[str, Any]:
     """A config as plain JSON data: paths become strings, tuples lists."""
-    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(config), default=str))
-    return plain
+    return dict(json.loads(json.dumps(dataclasses.asdict(config), default=str)))
 
 
 def completed(options: dict[str, Any]) -> dict[str, Any]:
@@ -181,9 +185,8 @@ def from_dict(config_class: type, values: dict[str, Any], *, base: Any = None, w
         if label in NO_MORE:
             continue
         if key not in known:
-            raise ConfigError(
-                f"unknown option {label!r} in the config{did_you_mean(key, known)} Known: {', '.join(known)}"
-            )
+            hint = f"{did_you_mean(key, known)} Known: {', '.join(known)}"
+            raise ConfigError(f"unknown option {label!r} in the config{hint}")
         if dataclasses.is_dataclass(hints[key]):
             if not isinstance(value, dict):
                 raise ConfigError(f"{label} must be a table of options, not {value!r}")
