@@ -32,8 +32,14 @@ class Options(arguments.ImagesOptions):
     the runs on these images, runs/<data>."""
     workers: int | None = None
     """Processes that read the files. Default: one per processor core."""
+    sample: int | None = None
+    """Read so many images, spread over the set, in place of all: for a first look at a million."""
+    no_near: bool = False
+    """Leave out the search for pictures that are nearly the same: minutes among a million."""
 
     def __post_init__(self) -> None:
+        if self.sample is not None and self.sample < 1:
+            raise ValueError(f"sample={self.sample} must be 1 or more")
         if self.workers is not None and self.workers < 0:
             raise ValueError(f"workers={self.workers} must be 0 or more")
 
@@ -48,7 +54,8 @@ def main(config: Options) -> int:
 
     workers = config.workers if config.workers is not None else os.cpu_count() or 1
     columns = Columns(config.path_column, config.label_column)
-    report = check_source(config.data, data_root=config.data_root, columns=columns, workers=workers)
+    chosen = {"workers": workers, "sample": config.sample, "near": not config.no_near}
+    report = check_source(config.data, data_root=config.data_root, columns=columns, **chosen)
     if report.findings or config.output or config.csv_path.exists():  # not one of an earlier check
         rows = ((finding.kind, finding.severity, *finding[1:]) for finding in report.findings)
         # Bytes of a name that are no UTF-8 are written as \udcXX.

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import zipfile
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,24 @@ def test_every_planted_fault_of_a_folder_is_found_and_nothing_else(faulty):
 def test_every_planted_fault_of_a_table_is_found_and_nothing_else(tmp_path):
     table, planted = planted_faults.faulty_table(tmp_path / "set")
     assert found_in(table) == planted
+
+
+def test_of_a_sample_and_without_near_duplicates_the_report_says_what_is_not_known(faulty, clean):
+    whole, planted = faulty
+    assert found_in(whole, near=False) == {(kind, path) for kind, path in planted if not kind.startswith("near_")}
+    report = check_source(str(clean), sample=6, near=False)
+    assert report.notes() == [
+        f"14 pictures were not read: their faults and their copies are not known",
+        "near duplicates were not looked for",
+    ]
+    assert check_source(str(clean), sample=10**6).notes() == check_source(str(clean)).notes()
+
+
+def test_the_options_of_a_large_set_reach_the_check(clean, tmp_path, capsys):
+    options = parse(Options, [str(clean), "--sample", "6", "--no-near"], prog="check")
+    assert main(replace(options, output=tmp_path / "list.csv")) == 0
+    assert "were not read" in (said := capsys.readouterr().out)
+    assert "near duplicates were not looked for" in said
 
 
 def test_nothing_is_found_in_a_clean_folder(clean):

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +34,10 @@ class CheckReport:
     findings: tuple[Problem, ...]
     too_small: int
     """Pictures that did not take part in the search for near duplicates."""
+    unread: int = 0
+    """Pictures that were left out, as a sample was asked for."""
+    near: bool = True
+    """Whether near duplicates were looked for."""
 
     @property
     def errors(self) -> int:
@@ -50,6 +55,10 @@ class CheckReport:
             notes.append("no split is given: a random one may put a picture into train and its copy into val")
         if self.too_small:
             notes.append(f"{self.too_small:,} pictures are under {LEAST_SIDE} px: only exact copies of them are found")
+        if self.unread:
+            notes.append(f"{self.unread:,} pictures were not read: their faults and their copies are not known")
+        if not self.near:
+            notes.append("near duplicates were not looked for")
         return notes
 
     def kinds(self) -> list[tuple[int, Problem]]:
@@ -60,33 +69,38 @@ class CheckReport:
 
 
 def check_source(
-    source: str, *, data_root: Path = Path("data"), columns: Columns = USUAL_COLUMNS, workers: int = 0
+    source: str, *, data_root: Path = Path("data"), columns: Columns = USUAL_COLUMNS, **options: Any
 ) -> CheckReport:
-    """Read a folder, a table, an archive or a built-in set as training does, and check it.
+    """Read a folder, a table, an archive or a built-in set as training does, and `check` it with these options.
 
     An archive is unpacked into a temporary folder.
     """
     if not is_archive(Path(source)):
-        return check(read(source, data_root, columns=columns), workers=workers)
+        return check(read(source, data_root, columns=columns), **options)
     with tempfile.TemporaryDirectory(prefix="check-") as temporary:
-        return check(read(source, Path(temporary), columns=columns), workers=workers)
+        return check(read(source, Path(temporary), columns=columns), **options)
 
 
-def check(reading: Reading, *, workers: int = 0) -> CheckReport:
-    """Inspect every picture that is not left out, and compare them all."""
+def check(reading: Reading, *, workers: int = 0, sample: int | None = None, near: bool = True) -> CheckReport:
+    """Inspect every picture that is not left out, or so many, spread over the set; and compare them all, those that are
+    not the same only if `near`."""
     samples = reading.samples
-    rows, pictures = _pictures(samples)
+    used = np.flatnonzero(samples.splits != LEFT_OUT)
+    read = used[np.linspace(0, len(used) - 1, min(sample or len(used), len(used))).astype(int)]
+    rows, pictures = _pictures(samples, read)
     seen = inspections(samples, rows, workers=workers)
     findings = reading.problems + _own_findings(pictures, seen)
-    *near, too_small = near_copies(seen, _first_of_each(pictures, seen, findings))
-    findings += _near_findings(pictures, *near)
-    return CheckReport(reading, _ordered(findings), too_small)
+    first, too_small = _first_of_each(pictures, seen, findings), 0
+    if near:
+        *found, too_small = near_copies(seen, first)
+        findings += _near_findings(pictures, *found)
+    return CheckReport(reading, _ordered(findings), too_small, len(used) - len(read), near)
 
 
-def _pictures(samples: Samples) -> tuple[list[int], list[Problem]]:
-    """The rows that are not left out, and their pictures, by split and path."""
+def _pictures(samples: Samples, read: np.ndarray) -> tuple[list[int], list[Problem]]:
+    """These rows, and their pictures, by split and path."""
     pictures = {}
-    for row in np.flatnonzero(samples.splits != LEFT_OUT).tolist():
+    for row in read.tolist():
         label = samples.class_names[samples.labels[row]]
         pictures[row] = Problem("", samples.paths[row], split_name(samples.splits[row]), label)
     rows = sorted(pictures, key=lambda row: (SPLIT_ORDER[pictures[row].split], pictures[row].path))

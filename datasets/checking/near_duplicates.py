@@ -10,9 +10,11 @@
 """
 
 from collections.abc import Iterator
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
+from tqdm import tqdm
 
 Floats = NDArray[np.float32]
 Mask = NDArray[np.bool_]
@@ -44,6 +46,7 @@ _PARTS = [sum(1 << bit for bit in range(start, 63, 6)) for start in range(6)]  #
 _MANY = 50_000  # hashes; fewer are compared each with each in less time
 _WAITING = 1_000_000  # close pairs that are kept, before those which are not of the nearest go
 _VERIFY_BLOCK = 128  # candidate pairs registered at a time, 4 KiB each as float32: what fits into a processor's cache
+_BAR = {"disable": None, "leave": False}  # silent unless a terminal watches
 
 
 def near_duplicates(thumbnails: NDArray[np.uint8]) -> tuple[Places, Floats, Mask]:
@@ -56,7 +59,7 @@ def near_duplicates(thumbnails: NDArray[np.uint8]) -> tuple[Places, Floats, Mask
     kept = thumbnails[textured]
     i, j, mirrored = candidates(kept)
     scores = np.empty((2, len(i)), np.float32)
-    for start in range(0, len(i), _VERIFY_BLOCK):
+    for start in tqdm(range(0, len(i), _VERIFY_BLOCK), desc="near duplicates, second look", **_BAR):
         block = slice(start, start + _VERIFY_BLOCK)
         right = kept[j[block]]
         right = np.where(mirrored[block, None, None], right[:, :, ::-1], right)
@@ -74,8 +77,9 @@ def candidates(thumbnails: NDArray[np.uint8]) -> tuple[Places, Places, Mask]:
     hashes, cropped = perceptual_hashes(thumbnails), perceptual_hashes(thumbnails, margin=CROP_VIEW)
     lookups = (hashes, hashes, 0), (cropped, hashes, 0), (hashes, cropped, 0), (mirrored_hashes(hashes), hashes, 1)
     parts, waiting = [np.empty((4, 0), np.int64)], 0
-    for words, earlier, mirrored in lookups:
-        for rows, columns in _blocks(words, earlier):
+    steps = [*product(lookups, _PARTS if len(hashes) >= _MANY else (0,))]
+    for (words, earlier, mirrored), part in tqdm(steps, desc="near duplicates, hashes", **_BAR):
+        for rows, columns in _blocks(words, earlier, part):
             distances = np.bitwise_count(words[rows, None] ^ earlier[columns])
             places = np.flatnonzero(distances <= RADIUS)
             j, i = np.divmod(places, len(columns))
@@ -87,18 +91,17 @@ def candidates(thumbnails: NDArray[np.uint8]) -> tuple[Places, Places, Mask]:
     return i, j, mirrored.astype(bool)
 
 
-def _blocks(words: Words, earlier: Words) -> Iterator[tuple[Places, Places]]:
-    """Places in `words`, and such places before them in `earlier` as may be within RADIUS of them; some pairs come
-    several times. Eleven different bits leave one of `_PARTS` with one at most, so only such groups are compared."""
-    for part in _PARTS if len(words) >= _MANY else (0,):
-        flips = [0] + [1 << bit for bit in range(64) if part >> bit & 1]
-        groups = _groups(earlier & np.uint64(part))
-        for value, members in _groups(words & np.uint64(part)).items():
-            columns = np.sort(np.concatenate([groups.get(value ^ flip, members[:0]) for flip in flips]))
-            for start in range(0, len(members), _ROWS):
-                rows = members[start : start + _ROWS]
-                for first in range(0, int(np.searchsorted(columns, rows[-1])), _COLUMNS):
-                    yield rows, columns[first : first + _COLUMNS]
+def _blocks(words: Words, earlier: Words, part: int) -> Iterator[tuple[Places, Places]]:
+    """Places in `words`, and such places before them in `earlier` as may be within RADIUS of them by this part of their
+    bits. Eleven different bits leave one of `_PARTS` with one at most, so only such groups are compared."""
+    flips = [0] + [1 << bit for bit in range(64) if part >> bit & 1]
+    groups = _groups(earlier & np.uint64(part))
+    for value, members in _groups(words & np.uint64(part)).items():
+        columns = np.sort(np.concatenate([groups.get(value ^ flip, members[:0]) for flip in flips]))
+        for start in range(0, len(members), _ROWS):
+            rows = members[start : start + _ROWS]
+            for first in range(0, int(np.searchsorted(columns, rows[-1])), _COLUMNS):
+                yield rows, columns[first : first + _COLUMNS]
 
 
 def _groups(words: Words) -> dict[int, Places]:
