@@ -56,7 +56,7 @@ def test_of_a_sample_and_without_near_duplicates_the_report_says_what_is_not_kno
     assert found_in(whole, near=False) == {(kind, path) for kind, path in planted if not kind.startswith("near_")}
     report = check_source(str(clean), sample=6, near=False)
     assert report.notes() == [
-        f"14 pictures were not read: their faults and their copies are not known",
+        "14 pictures were not read: their faults and their copies are not known",
         "near duplicates were not looked for",
     ]
     assert check_source(str(clean), sample=10**6).notes() == check_source(str(clean)).notes()

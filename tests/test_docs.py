@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import importlib
 import importlib.util
 import re
 from pathlib import Path
@@ -11,8 +12,13 @@ import matplotlib
 import pytest
 import torch
 
+from commands.arguments import TrainOptions, flags
+from main import COMMANDS
+
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 WALKTHROUGH = DOCS / "walkthrough.md"
+OF_OTHERS = "logdir index-url out nproc-per-node nnodes node-rank master-addr master-port nodes require-hashes no-deps"
+"""Options of other programs, without their hyphens."""
 
 
 def snippets(text: str) -> str:
@@ -66,6 +72,22 @@ def test_every_link_and_figure_leads_to_a_file() -> None:
     assert len(targets) > 5
     for page, target in targets:
         assert (page.parent / target).is_file(), f"{page.name}: {target}"
+
+
+def test_every_option_that_is_named_exists() -> None:
+    classes = [importlib.import_module(f"commands.{name}").Options for name in COMMANDS if name != "train"]
+    known = {"--help", "--version", "--debug", *(f"--{word}" for word in OF_OTHERS.split())}.union(
+        *map(flags, [TrainOptions, *classes])
+    )
+    option = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+    known.update(
+        word for file in (DOCS.parent / "benchmarks").glob("*.py") for word in option.findall(file.read_text())
+    )
+    pages = [*DOCS.glob("*.md"), *DOCS.parent.glob("*.md"), *(DOCS.parent / "vit").rglob("*.md")]
+    unknown = {
+        f"{page.name}: {word}" for page in pages for word in option.findall(page.read_text()) if word not in known
+    }
+    assert not unknown
 
 
 def test_what_contributing_names_stands_in_the_file_that_it_names() -> None:
