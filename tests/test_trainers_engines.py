@@ -171,3 +171,39 @@ def test_bf16_changes_the_precision_and_little_else():
     rounded = create_evaluator(small_model(), CPU, amp_dtype=torch.bfloat16).run(data).metrics["loss"]
     assert rounded != exact
     assert rounded == pytest.approx(exact, rel=2e-2)
+
+
+def test_fp16_takes_the_step_of_torchs_recipe_and_leaves_out_one_whose_gradient_overflows():
+    model = small_model()
+    model[3].p = 0.0
+    twin = copy.deepcopy(model)
+    trainer, _ = trainer_for(model, amp_dtype=torch.float16, clip_norm=0.1)
+    trainer.scaler.load_state_dict(trainer.scaler.state_dict() | {"scale": 2.0**20})  # overflows at the first steps
+    trainer.run(batches(), max_epochs=1)
+
+    oracle = torch.optim.AdamW(twin.parameters(), lr=0.01, weight_decay=0.01, fused=True)
+    scaler, skipped = torch.amp.GradScaler("cpu", init_scale=2.0**20), 0
+    for images, labels in batches():
+        oracle.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            logits = twin(images)
+        scaler.scale(nn.functional.cross_entropy(logits.float(), labels)).backward()
+        scaler.unscale_(oracle)
+        skipped += not nn.utils.clip_grad_norm_(twin.parameters(), 0.1).isfinite()
+        scaler.step(oracle)
+        scaler.update()
+    assert 0 < skipped < 6
+    assert trainer.scaler.state_dict() == scaler.state_dict()
+    for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_fp16_stops_where_the_gradient_overflows_without_a_scale():
+    model = small_model()
+    before = copy.deepcopy(model.state_dict())
+    trainer, _ = trainer_for(model, amp_dtype=torch.float16)
+    trainer.scaler.load_state_dict(trainer.scaler.state_dict() | {"scale": 1.0})
+    model[4].weight.register_hook(lambda gradient: gradient * math.inf)
+    with pytest.raises(TrainingError, match=r"gradient norm is (nan|inf) at step 1 .*--amp off"):
+        trainer.run(batches(), max_epochs=1)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
