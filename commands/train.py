@@ -160,3 +160,4 @@ def report(result: RunResult) -> None:
     print()
     print("\n".join(score_lines(rows)))
     print(f"\n{'run':>9}  {result.run_dir}\n{'watch':>9}  tensorboard --logdir {result.run_dir.parent}")
+    print(f"{'use':>9}  python main.py predict {result.run_dir} path/to/images")

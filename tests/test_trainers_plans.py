@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import math
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -105,7 +106,7 @@ def test_a_second_run_is_favoured_with_the_weights_of_the_first(monkeypatch, bes
     rows[0].options["model"]["name"] = "vit_nano_8" if best == "a" else "efficientnet_lite0"
     monkeypatch.setattr(planning, "rank", lambda config, seconds: rows)
     monkeypatch.setattr(planning, "probe_of", lambda config, options, per_epoch: config)
-    monkeypatch.setattr(planning, "fitting", lambda config, candidates, until: planning.PlannedRun(config))
+    monkeypatch.setattr(planning, "fitting", lambda *options, least: [planning.PlannedRun(options[0])])
     probe, trained = planned(RunConfig(train=TrainConfig(threads=1, device="cpu")), minutes=5, until=0.0)
     assert (probe.favoured, trained.favoured) == (False, favoured)
 
@@ -217,6 +218,18 @@ def test_the_run_is_kept_that_is_right_more_often_than_chance_explains(
         (tmp_path / name / "eval" / "val_predictions.csv").write_text(f"path,label,predicted,probabilities\n{rows}")
         runs.append(SimpleNamespace(run_dir=tmp_path / name))
     assert [better(*runs, favoured=favoured) for favoured in (False, True)] == [kept, kept_if_favoured]
+
+
+@pytest.mark.parametrize(("seconds", "runs"), [(0.5, 0), (60.0, 1), (0.0, 0)])
+def test_after_a_probe_nothing_is_trained_in_no_time(monkeypatch, capsys, seconds, runs):
+    config = RunConfig(data=DataConfig(labels_per_class=20), train=TrainConfig(threads=1, device="cpu"))
+    paced = Pace(step=0.1, steps_per_epoch=100, validation=0.0, decoding=0.0, conclusion=0.0)
+    monkeypatch.setattr(planning, "measure", lambda job: paced)
+    until = time.monotonic() + seconds
+    found = [*planning.fitting(config, CANDIDATES[:1], until, least=planning.LEAST_STEPS)]
+    assert len(found) == runs
+    assert ("no time is left to train more" in capsys.readouterr().out) == (not runs)
+    assert len([*planning.fitting(config, CANDIDATES[:1], until)]) == 1  # without a probe there must be a model
 
 
 def test_minutes_and_epochs_contradict_each_other(monkeypatch):

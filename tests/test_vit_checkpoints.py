@@ -57,7 +57,7 @@ def test_every_kind_of_file_gives_the_same_model(tmp_path: Path) -> None:
     np.savez(tmp_path / "arrays.npz", **{name: tensor.numpy() for name, tensor in state.items()})
     for file in ("zip.pth", "legacy.pt", "flat.safetensors", "arrays.npz"):
         target = fresh()
-        assert ": ours weights;" in load_weights(target, tmp_path / file)
+        assert ": this application's weights;" in load_weights(target, tmp_path / file)
         torch.testing.assert_close(target(pictures()), source(pictures()), atol=0, rtol=0)
 
 
@@ -96,7 +96,7 @@ def test_a_checkpoint_of_ours_brings_its_preprocessing(tmp_path: Path) -> None:
 
 def test_files_with_the_arguments_of_a_script_are_read(tmp_path: Path) -> None:
     torch.save({"model": model().state_dict(), "args": argparse.Namespace(lr=0.1), "epoch": 3}, tmp_path / "w.pth")
-    assert ": ours weights;" in load_weights(fresh(), tmp_path / "w.pth")
+    assert ": this application's weights;" in load_weights(fresh(), tmp_path / "w.pth")
 
 
 # --- adapting

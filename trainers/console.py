@@ -129,7 +129,7 @@ def without_effect(config: RunConfig, *, steps_per_epoch: int) -> list[str]:
     """One line for every option of a resolved configuration that has no effect, with the reason."""
     model, data, train = config.model, config.data, config.train
     epochs = train.epochs or 0
-    steps = epochs * steps_per_epoch
+    steps = max(1, round(epochs * steps_per_epoch))
     frozen = model.trainable == "head"
     only_head = "only the head trains, and it has one layer"
     eval_mode = "the frozen backbone stays in evaluation mode"

@@ -120,6 +120,8 @@ AS_GIVEN = Candidate("the model as given", {})
 LOOKING = 0.3
 """Share of the time that may be spent on looking at the images with weights at hand."""
 PROBE_STEPS = 1500
+LEAST_STEPS = 100
+"""Of the run after a probe, unless they are more than a pass: in fewer it would not come near the probe."""
 
 
 @dataclass(frozen=True)
@@ -164,8 +166,7 @@ def planned(config: RunConfig, *, minutes: float, until: float) -> Iterator[Plan
             console.say(HINT, label="note")
         if rows:
             candidates = fine_tuned(rows, images=images, side=side)
-    if candidates:
-        run = fitting(config, candidates, until)
+    for run in fitting(config, candidates, until, least=LEAST_STEPS if rows else 0):
         yield replace(run, favoured=bool(rows) and candidates[0].weights == rows[0].name)
 
 
@@ -206,18 +207,27 @@ def fine_tuned(rows: Sequence[Ranked], *, images: int, side: float) -> list[Cand
     return []
 
 
-def fitting(config: RunConfig, candidates: Sequence[Candidate], until: float) -> PlannedRun:
-    """The run of the best of the candidates, and what fits its end to the time; one that was stopped has its plan."""
+def fitting(
+    config: RunConfig, candidates: Sequence[Candidate], until: float, *, least: int = 0
+) -> Iterator[PlannedRun]:
+    """The run of the best of the candidates, and what fits its end to the time; one that was stopped has its plan.
+    None where there is time for neither one pass over the images nor so many steps."""
     for candidate in candidates:
         stopped = find_same_options(filled_in(config, candidate.options), planned=True)
         if stopped is not None:
             requested = from_dict(RunConfig, read_json(stopped / "meta.json")["requested"])
-            return PlannedRun(replace(requested, output=config.output))
+            yield PlannedRun(replace(requested, output=config.output))
+            return
+    if not candidates:
+        return
     with console.quiet():
         plan, pace = plan_for(config, candidates, until)
+    if plan.epochs < min(1, least / pace.steps_per_epoch):
+        console.say(f"no time is left to train more: {plan.reasons[0]}", label="plan")
+        return
     console.say(f"{plan.epochs:g} epochs: {'; '.join(plan.reasons)}", label="plan")
     chosen = filled_in(config, plan.candidate.options).changed(train={"epochs": plan.epochs})
-    return PlannedRun(chosen, partial(Fit, deadline=Deadline(until, pace, most=plan.candidate.most)))
+    yield PlannedRun(chosen, partial(Fit, deadline=Deadline(until, pace, most=plan.candidate.most)))
 
 
 def plan_for(config: RunConfig, candidates: Sequence[Candidate], until: float) -> tuple[Plan, Pace]:

@@ -53,7 +53,8 @@ def load_weights(
             layout.tensors[name].copy_(tensor)
     eps = layer_norm_eps or (file.layer_norm_eps if layout.positions else None)  # timm's models bring their own
     set_layer_norm_eps(model, eps)
-    spec, line = file.image_spec, f"{file.path}: {file.source} weights; images as "
+    whose = "this application's" if file.source == "ours" else file.source
+    spec, line = file.image_spec, f"{file.path}: {whose} weights; images as "
     line += f"mean {_short(spec.mean)}, std {_short(spec.std)}, {spec.interpolation}, crop {spec.crop_fraction:.3g}"
     return "\n  ".join([line + (f"; LayerNorm eps {eps:g}" if eps else ""), *notes])
 
