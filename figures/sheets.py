@@ -107,12 +107,15 @@ def overview_sheet(
     return sheet(tiles, title=image.path.rpartition("/")[2], columns=len(tiles))
 
 
-def batch_sheet(images: Tensor, *, mean: Sequence[float], std: Sequence[float], title: str) -> Figure:
-    """Normalised images (B, C, S, S) with their normalisation undone."""
+def batch_sheet(
+    originals: Sequence[np.ndarray], images: Tensor, *, mean: Sequence[float], std: Sequence[float], title: str
+) -> Figure:
+    """Pictures, uint8 (C, h, w) each, and right of each its normalised image (B, C, S, S), normalisation undone."""
     shape = (1, -1, 1, 1)
     images = images.detach().cpu().float() * torch.tensor(std).view(shape) + torch.tensor(mean).view(shape)
     pixels = (255 * images.clamp(0, 1)).round().byte().numpy()
-    return sheet([Tile(tile_picture(picture, 80), ()) for picture in pixels], title=title, columns=4)
+    pairs = (picture for pair in zip(originals, pixels, strict=True) for picture in pair)
+    return sheet([Tile(tile_picture(picture, 80), ()) for picture in pairs], title=title, columns=4)
 
 
 def caption(image: Judged) -> tuple[tuple[str, str], ...]:

@@ -512,13 +512,31 @@ def test_names_that_a_font_lacks_are_written_as_their_codes():
     assert printable("a\tb\nc\udcff 猫") == "a\\tb\\nc\\udcff 猫"
 
 
-@pytest.mark.parametrize(("channels", "side", "count"), [(3, 80, 5), (1, 8, 32), (3, 40, 11), (1, 20, 2)])
-def test_the_first_batch_is_shown_with_its_normalisation_undone(channels, side, count):
-    images = torch.randint(256, (count, channels, side, side), generator=torch.Generator().manual_seed(0)) / 255
-    figure = batch_sheet(2 * images - 1, mean=[0.5] * channels, std=[0.5] * channels, title="t")
+@pytest.mark.parametrize(("channels", "side", "count"), [(3, 80, 5), (1, 8, 16), (3, 40, 11), (1, 20, 1)])
+def test_the_first_batch_is_shown_with_its_normalisation_undone_each_beside_its_original(channels, side, count):
+    generator = torch.Generator().manual_seed(0)
+    originals = torch.randint(256, (count, channels, side, side), generator=generator, dtype=torch.uint8)
+    images = torch.randint(256, originals.shape, generator=generator) / 255
+    figure = batch_sheet([*originals.numpy()], 2 * images - 1, mean=[0.5] * channels, std=[0.5] * channels, title="t")
     with Image.open(io.BytesIO(png(figure))) as image:
         pixels = np.asarray(image)
-    large = (255 * images).round().byte().expand(-1, 3, -1, -1).repeat_interleave(80 // side, 2)
+    pairs = torch.stack([originals, (255 * images).round().byte()], 1).flatten(0, 1)
+    large = pairs.expand(-1, 3, -1, -1).repeat_interleave(80 // side, 2)
     for number, expected in enumerate(large.repeat_interleave(80 // side, 3).permute(0, 2, 3, 1).numpy()):
         y, x = 36 + number // 4 * 94, 14 + number % 4 * 94
         assert np.array_equal(pixels[y : y + 80, x : x + 80], expected)
+
+
+@pytest.mark.parametrize("balance", ["none", "sampler"])
+def test_what_stands_beside_an_augmented_picture_is_its_own_original(tmp_path, monkeypatch, balance):
+    drawn = {}
+    monkeypatch.setattr(
+        pictures, "batch_sheet", lambda *sides, **words: drawn.update(sides=sides) or batch_sheet(*sides, **words)
+    )
+    config = digits_run(tmp_path, epochs=1).changed(data={"augment": "none", "balance": balance})
+    run_dir = train(config).run_dir
+    originals, images = drawn["sides"]  # not augmented, one is the other
+    assert len(originals) == len(images) == 16
+    for original, image in zip(originals, images, strict=True):
+        assert np.array_equal(original, (127.5 * (image + 1)).round().byte().numpy())
+    assert (run_dir / "figures" / "data_augmented_batch_step_0.png").exists()

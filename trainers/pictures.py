@@ -1,23 +1,25 @@
 """What a run shows beside its curves: drawn a few times in a run, put into TensorBoard and `figures/` alike.
 
-While it trains: its first batch as the model sees it, and the attention of the same eight validation images. When it
-ends, with its best weights: its worst mistakes, its confusion matrix, its calibration. Nothing is drawn at random for
-them, and the model is left in the mode it was in: a run takes the same steps with and without pictures.
+While it trains: pictures of its first batch beside what the model sees of them, and the attention of the same eight
+validation images. When it ends, with its best weights: its worst mistakes, its confusion matrix, its calibration.
+Nothing is drawn at random for them, and the model is left in the mode it was in: a run takes the same steps with and
+without pictures.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from ignite.engine import Engine, Events
 from torch import Tensor, nn
 
-from datasets.bundle import BatchKey
+from datasets.bundle import BatchKey, ImageSet
 from datasets.files import replacing
-from datasets.sampling import evenly
+from datasets.sampling import batch_sampler, evenly
 from datasets.text import counted
 from figures.attention import distance_figure
 from figures.judged import Judged, rank
@@ -37,11 +39,11 @@ from vit.tensor_files import write_tree
 KEPT = 3_000_000  # parameters of the largest model whose weights are kept for `explain --page`: 6 MB at each moment
 SHOWN = 8  # validation images whose attention is followed
 MISTAKES = 16
-READ_BATCH = "the first batch, as the model sees it"
+READ_BATCH = "from the first batch: each picture, and beside it what the model sees of it"
 READ_MISTAKES = "Coloured: what the model said, and how sure it was. A wrong label, or a class that looks like another?"
 READ_CONFUSION = "Each row is a true class; what lies off the diagonal was taken for another."
 READ_ROLLOUT = "Below each image: the brighter a patch, the more of it reaches the head."
-BATCH = 32  # images of the first training batch
+BATCH = 16  # images of the first training batch
 
 
 def attach(trainer: Engine, job: Job, evaluated: nn.Module, loggers: RunLoggers) -> None:
@@ -51,10 +53,14 @@ def attach(trainer: Engine, job: Job, evaluated: nn.Module, loggers: RunLoggers)
 
     @trainer.on(Events.ITERATION_STARTED(once=1))
     def draw_batch(engine: Engine) -> None:
-        """The first training batch as the model sees it, normalisation undone: a glance finds a wrong augmentation."""
+        """Training pictures beside what the model sees, normalisation undone: a glance finds a wrong augmentation."""
         with attempted():
-            images = engine.state.batch[0][:BATCH]
-            picture = batch_sheet(images, mean=job.spec.mean, std=job.spec.std, title=READ_BATCH)
+            images, loader = engine.state.batch[0][:BATCH], job.data.dataloaders["train"]
+            sampler, dataset = copy(batch_sampler(loader)), cast("ImageSet", loader.dataset)
+            sampler.set_position(0)  # that of the run has gone on
+            rows = next(iter(sampler)).draws[: len(images)] % len(dataset)
+            originals = [dataset.original(row) for row in rows.tolist()]
+            picture = batch_sheet(originals, images, mean=job.spec.mean, std=job.spec.std, title=READ_BATCH)
             loggers.add_picture("data/augmented_batch", png(picture), 0)
 
     attach_attention(trainer, job, evaluated, loggers)
