@@ -25,12 +25,13 @@ class Hub(BaseHTTPRequestHandler):
 
     def do_GET(self, body=True):
         kind, name = unquote(self.path.partition("?")[0]).lstrip("/").split("datasets/org/photos/", 1)
+        files = [path.relative_to(self.root).as_posix() for path in self.root.glob("*/*/*.parquet")]
         if kind == "api/" and name.startswith("revision/"):
-            answer = json.dumps({"id": "org/photos", "sha": COMMIT}).encode()
+            told = {"id": "org/photos", "sha": COMMIT, "siblings": [{"rfilename": file} for file in files]}
+            answer = json.dumps(told).encode()
         elif kind == "api/":
-            files = self.root.glob("*/*/*.parquet")
-            named = [(path.relative_to(self.root).as_posix(), path.stat().st_size) for path in files]
-            answer = json.dumps([{"type": "file", "path": p, "size": n, "oid": COMMIT} for p, n in named]).encode()
+            tree = [{"type": "file", "path": file, "size": 1, "oid": COMMIT} for file in files]
+            answer = json.dumps(tree).encode()
         else:
             file = self.root / name.removeprefix(f"resolve/{COMMIT}/")
             if Hub.broken and Hub.broken in name:
@@ -92,6 +93,13 @@ def test_a_set_of_the_hub_is_the_set_that_was_put_there_and_is_fetched_once(tmp_
     assert [path.name for path in (tmp_path / "hub").glob("org--*")] == ["org--photos"]
     Hub.broken = "parquet"
     assert len(read_source("hf:org/photos", tmp_path).samples) == len(files)
+
+
+def test_a_hub_out_of_reach_is_asked_once(tmp_path, hub, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.hf_api.api.endpoint", "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("the library waits to try again: 24 s in all"))
+    with pytest.raises(FileNotFoundError, match=r"^hf:org/photos cannot be downloaded \(.*refused\): fetch the folder"):
+        read_source("hf:org/photos", tmp_path)
 
 
 def test_what_the_hub_does_not_have_is_said_in_one_line(tmp_path, folder, hub):  # noqa: F811

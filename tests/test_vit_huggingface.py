@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from vit.attention_maps import attention_weights, maps_of
 from vit.config import HALF, IMAGENET_MEAN, IMAGENET_STD, ImageSpec, ModelConfig
 from vit.errors import WeightsError
 from vit.factory import build_model, image_spec
+from vit.hub import answers
 from vit.param_groups import param_groups
 from vit.parts import inputs_of, parts
 
@@ -188,6 +191,24 @@ def test_a_missing_model_and_options_without_effect_are_told_in_one_line(folder:
         build_model(f"hf:{folder}", num_classes=5, in_channels=1)
     with pytest.raises(ValueError, match="brings its own weights"):
         build_model(f"hf:{folder}", num_classes=5, weights="w.pth")
+
+
+@pytest.mark.parametrize("name", ["hf:org/model", "timm:vit_tiny_patch16_224"])
+def test_a_hub_out_of_reach_is_asked_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("timm")
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("the library waits to try again"))
+    with pytest.raises(WeightsError, match="neither in the cache nor to be had from https://huggingface.co/"):
+        build_model(name, num_classes=2)
+
+
+def test_a_hub_within_reach_is_used() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:  # it answers: 501
+        thread = Thread(target=server.handle_request)
+        thread.start()
+        assert answers(f"http://127.0.0.1:{server.server_port}")
+        thread.join()
 
 
 def test_without_transformers_one_line_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

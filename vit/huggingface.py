@@ -9,15 +9,15 @@ import inspect
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from vit.config import AT_HAND, HALF, HF_PREFIX, ImageSpec, ModelConfig, refuse_options
+from vit.config import HALF, HF_PREFIX, ImageSpec, ModelConfig, refuse_options
 from vit.errors import WeightsError, imported
+from vit.hub import asked_once
 from vit.parts import Parts
 
 _LACKS = ("stochastic_depth", "pool", "patch_embedding", "representation_size", "attention", "weights_source")
@@ -261,12 +261,10 @@ def _transformers() -> Any:
 
 @contextmanager
 def _refusals_of_the_hub(config: ModelConfig) -> Iterator[None]:
-    """Turn what transformers says in many lines into one; keep it from the network where nobody asked for that."""
-    hub: Any = import_module("huggingface_hub.constants")
-    usual = hub.HF_HUB_OFFLINE
-    hub.HF_HUB_OFFLINE = usual or AT_HAND.get()
+    """Turn what transformers says in many lines into one."""
     try:
-        yield
+        with asked_once(wanted=not Path(_source(config)).is_dir()):
+            yield
     except (OSError, ValueError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = lines[0] if lines else type(error).__name__
@@ -274,5 +272,3 @@ def _refusals_of_the_hub(config: ModelConfig) -> Iterator[None]:
             page = f"https://huggingface.co/{_source(config)}"
             reason = f"neither in the cache nor to be had from {page}; fetch its files and name their folder: hf:FOLDER"
         raise WeightsError(f"{config.name}: {reason}") from None
-    finally:
-        hub.HF_HUB_OFFLINE = usual

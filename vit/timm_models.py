@@ -14,6 +14,7 @@ from torch import nn
 
 from vit.config import TIMM_PREFIX, ImageSpec, ModelConfig, refuse_options
 from vit.errors import MissingPackage, WeightsError, imported
+from vit.hub import asked_once
 from vit.parts import Parts, set_layer_norm_eps
 from vit.weight_files import require_digest
 
@@ -39,18 +40,13 @@ def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
     WeightsError: the hub cannot be reached."""
     refuse_options(config, _LACKS)
     timm, pretrained = _timm(config), config.name.startswith(TIMM_PREFIX) and config.weights is None
-    settings, options = _settings(config), {}
+    settings = _settings(config)
+    options: dict[str, Any] = {"num_classes": num_classes, "in_chans": config.in_channels, "drop_rate": config.dropout}
     if config.image_size is not None and settings.fixed_input_size:
         options["img_size"] = config.image_size
     try:
-        model = timm.create_model(
-            _timm_name(config),
-            pretrained=pretrained,
-            num_classes=num_classes,
-            in_chans=config.in_channels,
-            drop_rate=config.dropout,
-            **options,
-        )
+        with asked_once(wanted=pretrained):
+            model = timm.create_model(_timm_name(config), pretrained=pretrained, **options)
     except OSError:
         page = f"https://huggingface.co/{settings.hf_hub_id}"
         raise WeightsError(

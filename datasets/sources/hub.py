@@ -4,7 +4,6 @@ import logging
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 from datasets.errors import DataError
 from datasets.files import require_told
@@ -27,20 +26,21 @@ def obtain_from_hub(source: str, root: Path) -> Path:
         return folder
     require_told(folder)
     try:
-        from huggingface_hub import list_repo_files, snapshot_download
+        from huggingface_hub import dataset_info, snapshot_download
     except ImportError:
         raise DataError(f"{source} needs huggingface_hub: pip install -r requirements-extras.txt") from None
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells of every try where there is no network
     aside = folder.with_name(f"{folder.name}.part")
-    where: dict[str, Any] = {"repo_id": name, "repo_type": "dataset", "revision": REVISION}
     try:
-        files = [file for file in list_repo_files(**where) if re.fullmatch(r"\w[\w.-]*/.+\.parquet", file)]
+        told = dataset_info(name, revision=REVISION, timeout=20)  # asked once; downloads and lists are tried for 24 s
+        names = [file.rfilename for file in told.siblings or ()]
+        files = [file for file in names if re.fullmatch(r"\w[\w.-]*/.+\.parquet", file)]
         subsets = sorted({file.partition("/")[0] for file in files})
         chosen = [subset] if subset else subsets
         if len(chosen) != 1 or chosen[0] not in subsets:
             raise DataError(f"{source}: name one of its subsets, hf:{name}/SUBSET; it has {some(subsets) or 'none'}")
         wanted = [file for file in files if file.startswith(f"{chosen[0]}/")]
-        snapshot_download(**where, allow_patterns=wanted, local_dir=aside)
+        snapshot_download(name, repo_type="dataset", revision=REVISION, allow_patterns=wanted, local_dir=aside)
         if not all((aside / file).is_file() for file in wanted):  # the library gives back what it has
             raise ConnectionError("the connection broke")
     except DataError:

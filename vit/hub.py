@@ -1,0 +1,31 @@
+"""Hugging Face's hub, asked once whether it is there: its library would ask five times for each file, half a minute."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from vit.config import AT_HAND
+
+
+@contextmanager
+def asked_once(*, wanted: bool) -> Iterator[None]:
+    """While entered, the hub's library stays off the network where the hub does not answer, and where it is not wanted;
+    files then come from its cache."""
+    hub: Any = import_module("huggingface_hub.constants")
+    usual = hub.HF_HUB_OFFLINE
+    hub.HF_HUB_OFFLINE = usual or AT_HAND.get() or not (wanted and answers(hub.ENDPOINT))
+    try:
+        yield
+    finally:
+        hub.HF_HUB_OFFLINE = usual
+
+
+@cache
+def answers(url: str) -> bool:
+    try:
+        import_module("huggingface_hub.utils").get_session().head(url, timeout=10)
+    except Exception:  # of its HTTP client, whichever that is
+        return False
+    return True
