@@ -27,6 +27,8 @@ class Options(WeightsOptions):
 def main(options: Options) -> int:
     from inference.export import export
 
+    if options.run.endswith((".onnx", ".pt2")):
+        raise arguments.UsageError(f"{options.run} is an export itself; export the run or the weights it came from")
     suffix = f".{options.format}"
     if options.output is not None and options.output.suffix != suffix:
         raise arguments.UsageError(f"output {options.output} must end in {suffix} for --format {options.format}")

@@ -8,6 +8,7 @@ import tyro
 
 from commands.arguments import ImagesOptions
 from datasets.config import DataConfig
+from datasets.text import counted
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ def main(options: Options) -> int:
     samples = read_samples(DataConfig(options.data, options.data_root, options.path_column, options.label_column))
     shards = pack(samples, options.folder)
     size = sum(shard.stat().st_size for shard in shards) / 1e6
-    print(f"{'written':>9}  {options.folder}: {len(samples):,} images in {len(shards)} shards, {size:,.1f} MB")
+    what = f"{counted(len(samples), 'image')} in {counted(len(shards), 'shard')}, {size:,.1f} MB"
+    print(f"{'written':>9}  {options.folder}: {what}")
     print(f"{'next':>9}  python main.py train --data {options.folder}")
     return 0

@@ -78,7 +78,7 @@ class DataConfig:
     balance: Literal["none", "sampler", "loss"] = "none"
     """Against unequal classes: draw every class equally often, or weight the loss by 1 / class size."""
     augment: Literal["auto", "none", "light", "standard", "strong"] = "auto"
-    """Augmentation preset of the training images. `auto` is light."""
+    """Augmentation preset of the training images. `auto`: by model and start, from trainers/defaults.toml."""
     mirror: Literal["auto", "yes", "no"] = "auto"
     """Whether a mirrored image keeps its label. `auto`: no for digits and mnist, yes for all others."""
     on_bad_image: Literal["fail", "skip"] = "fail"

@@ -184,6 +184,15 @@ def test_a_pt2_file_is_opened_only_when_it_is_trusted(capsys, tmp_path):
     assert "opening a .pt2 file can run code that is in it; --trust opens it all the same" in err
 
 
+@pytest.mark.parametrize("suffix", [".pt2", ".onnx"])
+def test_an_export_is_not_exported_again_and_not_opened_to_say_so(capsys, tmp_path, suffix):
+    file = tmp_path / f"model{suffix}"
+    file.write_bytes(b"anything")
+    code, _out, err = call(capsys, "export", file)
+    assert code == 2
+    assert "is an export itself; export the run or the weights it came from" in err
+
+
 @pytest.mark.parametrize("suffix", [".pt2", ".safetensors", ".pth", ".onnx"])
 def test_damaged_files_are_refused_in_one_line(capsys, tmp_path, suffix):
     if suffix == ".onnx":

@@ -29,6 +29,7 @@ from datasets.images import IMAGE_EXTENSIONS, is_image_name
 from datasets.sources.csv_table import column_names
 from datasets.sources.image_folder import list_folder
 from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows
+from datasets.text import counted
 
 CLASS_NAMES = "classnames.txt"
 TABLES = (".parquet", ".arrow")
@@ -128,7 +129,7 @@ def read_shards(files: Sequence[Path], name: str, columns: Columns) -> Reading:
     places = map(np.array, (rows.shards, rows.offsets, rows.sizes))
     members = Members(root, rows.paths, tuple(map(str, files)), *places)
     samples = rows.samples(name, root, class_names=rows.in_order(), members=members, sizes=members.sizes)
-    return Reading(str(root), f"{len(files)} tar shards", samples, rows.classes, rows.problems, stamps)
+    return Reading(str(root), counted(len(files), "tar shard"), samples, rows.classes, rows.problems, stamps)
 
 
 def _split_of(shard: Path) -> str:
