@@ -1,18 +1,21 @@
 """Loaders: damaged images, balance, the cache, several processes."""
 
+import gc
 import os
 import signal
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
 import torch
-from fake_sets import Spec, class_folders
+from fake_sets import Spec, class_folders, write_table
 
 from datasets import DataConfig, DataError, build_dataloaders, class_weights, describe, fingerprint
 from datasets.bundle import samples_of
 from datasets.cache import ImageCache, available_memory
+from datasets.packing import pack
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +86,34 @@ def test_the_second_epoch_reads_no_file(folder, tmp_path):
     shutil.rmtree(tmp_path / "copy")
     assert len(batches(bundle)) == 3
     assert len(batches(bundle, "val")) == 2
+
+
+def reachable(root) -> int:
+    """Python objects behind `root`, but for code: a loader process that counts one more reference copies its page."""
+    code = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+    seen, todo = {id(root): root}, [root]
+    while todo:
+        new = {id(thing): thing for thing in gc.get_referents(todo.pop()) if not isinstance(thing, code)}
+        todo += [thing for key, thing in new.items() if key not in seen]
+        seen |= new
+    return len(seen)
+
+
+@pytest.mark.parametrize("form", ["folder", "table", "shards"])
+def test_memory_of_loader_processes_cannot_grow_with_the_files_they_have_read(tmp_path, form):
+    def loader(count):
+        source = class_folders(tmp_path / str(count), {"a": count, "b": count})
+        if form == "table":
+            files = sorted(source.glob("*/*"))
+            source = write_table(source / "t.csv", [(str(file), file.parent.name) for file in files])
+        if form == "shards":
+            pack(samples_of(build(source)), tmp_path / f"{count} packed")
+            source = tmp_path / f"{count} packed"
+        return build(source, cache="off", workers=1).dataloaders["train"]
+
+    few, many = loader(5), loader(50)
+    assert len(many.dataset) == 10 * len(few.dataset)
+    assert reachable(many) < reachable(few) + 9  # of 90 more files, rows of arrays: pytorch #13246
 
 
 def test_loader_processes_fill_one_shared_cache(folder):
