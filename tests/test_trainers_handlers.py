@@ -1,11 +1,21 @@
+import io
 import math
+import sys
 
 import pytest
 import torch
 from ignite.engine import Engine, Events
 from torch.utils.data import DataLoader
 
-from trainers.handlers import StepClock, Sums, attach_early_stopping, attach_validation, best_row, endless_batches
+from trainers.handlers import (
+    StepClock,
+    Sums,
+    attach_early_stopping,
+    attach_progress,
+    attach_validation,
+    best_row,
+    endless_batches,
+)
 
 
 class Positions:
@@ -134,3 +144,14 @@ def test_clock_counts_images_and_the_share_of_waiting():
     assert clock.epoch[2] == 8
     assert rates["images_per_s"] == pytest.approx(8 / rates["seconds"])
     assert 0 <= rates["data_wait"] <= 1
+
+
+def test_the_steps_of_an_epoch_are_a_bar_on_a_terminal_and_nothing_in_a_file(monkeypatch):
+    for terminal in (True, False):
+        monkeypatch.setattr(sys, "stderr", io.StringIO())
+        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
+        trainer = Engine(lambda *_: None)
+        attach_progress(trainer)
+        trainer.run(range(10), max_epochs=2)
+        shown = sys.stderr.getvalue()
+        assert ("\repoch [1/2]: [5/10]" in shown, shown == "") == (terminal, not terminal)
