@@ -197,6 +197,17 @@ def test_the_grid_takes_any_number_of_pictures(run, tmp_path, capsys, count):
         assert image.width > 150
 
 
+def test_the_grid_holds_as_many_pictures_as_are_asked_for(run, tmp_path, capsys):
+    widths = []
+    for count, asked in (2, 25), (7, 2), (7, 25):
+        paths = [photo(tmp_path / f"{number}.png", seed=number) for number in range(count)]
+        grid = tmp_path / "grid" / f"{count}_{asked}.png"
+        assert call(capsys, "predict", run, *paths, "--grid", grid, "--grid-images", asked)[0] == 0
+        with Image.open(grid) as image:
+            widths.append(image.width)
+    assert widths[0] == widths[1] < widths[2]
+
+
 def test_captions_of_the_grid_are_green_when_right_red_when_wrong_and_dark_when_unknown():
     from figures.results import RIGHT, UNKNOWN, WRONG
     from figures.sheets import caption

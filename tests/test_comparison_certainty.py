@@ -7,6 +7,8 @@ import pytest
 from scipy.stats import norm, t
 from small_comparison import arm_of
 
+from commands.arguments import UsageError, parse
+from commands.compare import Options, request_of
 from comparison.certainty import (
     decide,
     half_width,
@@ -113,6 +115,25 @@ def test_the_line_before_the_first_step_says_what_can_be_seen():
     assert smallest_difference(Spread(0.05, 0.05, 1e-4), 3, 10_000) < smallest_difference(
         Spread(0.05, 0.05, 1e-4), 3, 360
     )
+
+
+def test_the_command_line_says_when_to_stop():
+    asked = parse(
+        Options, ["--until-sure", "--margin", "0.5", "--max-seeds", "20", "--max-minutes", "60"], prog="compare"
+    )
+    request = request_of(asked)
+    assert request.certainty == Certainty(margin=0.005, max_seeds=20, minutes=60)
+    assert request.seeds == 20
+    assert request.base.train.max_minutes is None  # the time of all runs, not of each
+    assert request_of(parse(Options, ["--until-sure"], prog="compare")).certainty == Certainty()
+    assert request_of(parse(Options, [], prog="compare")).certainty is None
+    for words, message in (
+        (["--until-sure", "--seeds", "5"], "--max-seeds in place of --seeds"),
+        (["--margin", "2"], "say when --until-sure may stop"),
+        (["--until-sure", "--max-seeds", "2"], "max_seeds=2 at least 3"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            parse(Options, words, prog="compare")
 
 
 class Pretended(Training):
