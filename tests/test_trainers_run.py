@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from ignite.engine import Events
 from killed_runs import TIMING_FIELDS
 from small_run import few_digits
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from inference.evaluate import evaluate_run
+from trainers import assembly, handlers
 from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import OutputConfig, RunConfig, TrainConfig, load_config
 from trainers.errors import ConfigError, TrainingError
@@ -132,6 +134,25 @@ def test_a_run_loads_from_its_directory_alone(finished):
     scores = score_split(model, data.dataloaders["val"], torch.device("cpu"), None)
     assert scores.metrics["accuracy"] == finished.val["accuracy"]
     assert spec.image_size == 8
+
+
+@pytest.mark.parametrize(("limit", "first"), [(52, 32), (53, 53)])
+def test_before_the_first_step_a_sample_of_a_very_large_validation_split_is_enough(tmp_path, monkeypatch, limit, first):
+    assert (assembly.UNTRAINED_SEES, assembly.OF_MORE_THAN) == (1_000, 10_000)
+    monkeypatch.setattr(assembly, "UNTRAINED_SEES", 32)
+    monkeypatch.setattr(assembly, "OF_MORE_THAN", limit)
+    seen, attach = [], handlers.attach_validation
+
+    def counting(trainer, evaluator, *loaders, **words):
+        evaluator.add_event_handler(Events.STARTED, lambda: seen.append(0))
+        evaluator.add_event_handler(
+            Events.ITERATION_COMPLETED, lambda engine: seen.append(seen.pop() + len(engine.state.batch[1]))
+        )
+        attach(trainer, evaluator, *loaders, **words)
+
+    monkeypatch.setattr(handlers, "attach_validation", counting)
+    train(short_run(tmp_path, epochs=1))
+    assert seen == [first, 53]
 
 
 def test_predictions_name_each_image_once_and_agree_with_the_accuracy(finished):
