@@ -20,7 +20,7 @@ from headless_browser import Browser, find_browser
 from PIL import Image
 from small_run import call
 
-from comparison.clean import judge_features
+from comparison.clean import Judged, judge_features, look
 from datasets import DataConfig
 from datasets.bundle import SPLITS, PathTable, Samples
 from datasets.errors import DataError
@@ -194,6 +194,17 @@ def test_planted_wrong_labels_are_found_and_the_images_stay_as_they_are(cats_and
     assert "its decisions count" in out
     assert "relabel" in out
     assert len(split_samples(DataConfig("runs/pets/clean/cleaned.csv"))) == len(samples) + 1
+
+
+@pytest.mark.parametrize(("sure", "warned"), [(0.9, False), (0.4, True)])
+def test_models_that_are_right_too_seldom_are_not_to_be_followed(tmp_path, capsys, sure, warned):
+    samples = small_samples([f"{number}" for number in range(12)])
+    rows = np.arange(12)
+    probabilities = np.full((12, 2), 0.1)
+    labels = samples.labels.astype(int)
+    probabilities[rows, np.where(rows < 12 * sure, labels, 1 - labels)] = 0.9
+    look(Judged(samples, rows, rows, probabilities), tmp_path)
+    assert ("right so seldom" in capsys.readouterr().out) == warned
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@ import io
 import re
 import shutil
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from comparison.drawing import Picture, confusion
 from comparison.images import only_one_right, open_images, usual_prediction
+from comparison.report import write_inside
 from comparison.report import write_report as write_analysed_report
 from comparison.results import analyse
 from comparison.runs import group_into_arms, read_run, require_same_data
@@ -117,6 +119,17 @@ def test_every_file_is_written_and_named(report):
     for path in written:
         if path.suffix == ".png":
             assert np.asarray(Image.open(path).convert("L")).std() > 5
+
+
+@pytest.mark.parametrize("damaged", [None, "checkpoints/best_*", "config.json"])
+def test_a_damaged_file_of_a_run_costs_the_report_its_page_alone(report, tmp_path, damaged):
+    arm = report[0].conditions[-1].arms[0]
+    run_dir = shutil.copytree(arm.runs[0].run_dir, tmp_path / "run")
+    for path in run_dir.glob(damaged or "none"):
+        path.write_bytes(path.read_bytes()[:200])
+    leading = SimpleNamespace(name=arm.name, runs=[SimpleNamespace(run_dir=run_dir)])
+    result = SimpleNamespace(arms=[SimpleNamespace(arm=leading, scores={"accuracy": 1.0})])
+    assert write_inside(result, tmp_path / "page.html") == (damaged is None) == (tmp_path / "page.html").exists()
 
 
 def test_the_page_is_one_file_in_the_promised_order(report):
