@@ -114,9 +114,12 @@ def train(config: RunConfig) -> int:
 def rehearse(config: RunConfig, *, find_lr: bool) -> int:
     """What `--find-lr` and `--dry-run` do instead of a run."""
     from trainers import distributed, dry_run, lr_finder
+    from trainers.job import prepare
+    from trainers.threads import with_threads
 
     if not distributed.is_main_process():  # one process is enough
         return 0
+    config = with_threads(config, partial(prepare, config))
     if find_lr:
         lr_finder.find_lr(config)
     else:

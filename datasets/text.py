@@ -56,7 +56,7 @@ def read_rows(path: Path, needed: Sequence[str], *, what: str = "table") -> list
     """The rows of a table of ours, by the names of its columns; those that are `needed` are there. Raises
     FileNotFoundError: no such file. DataError: it is no table, or lacks a column."""
     if not path.is_file():
-        raise FileNotFoundError(f"no {what} {path}; expected a CSV with the columns {','.join(needed)}")
+        raise FileNotFoundError(f"no {what} {path}; expected a CSV with {' and '.join(needed)} among its columns")
     with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
         try:
             header, *rows = csv.reader(file)

@@ -16,7 +16,7 @@ from killed_runs import TIMING_FIELDS, Crash, crash
 import main
 import trainers.run
 from commands.arguments import parse_train_options
-from commands.train import left_open
+from commands.train import left_open, rehearse
 from comparison.timing import fitted, parts
 from datasets.config import DataConfig
 from datasets.transforms import Pipeline
@@ -335,6 +335,14 @@ def test_fewer_threads_are_taken_only_where_they_are_much_faster(capsys):
     assert chosen({1: 0.063, 2: 1.167}) == 1
     assert "1, for others compute here: a forward pass takes 63 ms, 1167 with 2" in capsys.readouterr().out
     assert chosen({1: 4.0, 2: 2.1, 4: 1.2, 8: 3.0}) == 4
+
+
+def test_a_rehearsal_computes_with_the_threads_of_the_run(monkeypatch):
+    rehearsed = []
+    monkeypatch.setattr(threads, "with_threads", lambda config, job: config.changed(train={"threads": 1}))
+    monkeypatch.setattr("trainers.dry_run.dry_run", rehearsed.append)
+    rehearse(RunConfig(), find_lr=False)
+    assert [config.train.threads for config in rehearsed] == [1]
 
 
 def test_threads_that_somebody_chose_are_kept_and_nothing_is_measured(monkeypatch):

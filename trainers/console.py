@@ -166,5 +166,5 @@ def epoch_line(row: dict[str, Any], epochs: int) -> str:
 
 def duration(seconds: float) -> str:
     if seconds < 90:
-        return f"{seconds:.0f} s"
+        return f"{max(1, seconds):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -4,6 +4,7 @@ import dataclasses
 import tempfile
 from pathlib import Path
 
+from datasets.text import counted
 from trainers import console, defaults
 from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import RunConfig, to_dict
@@ -39,7 +40,7 @@ def dry_run(config: RunConfig) -> RunResult:
             raise ConfigError(f"dry run: the resumed run recorded steps {recorded}, not {[0, steps, 2 * steps]}")
     console.say(
         f"dry run passed: trained, validated, saved, loaded and resumed. A step takes about {pace.step:.3g} s, so an"
-        f" epoch {console.duration(pace.epoch)} with its validation, and the {epochs:g} epochs with their pictures"
+        f" epoch {console.duration(pace.epoch)} with its validation, and {counted(epochs, 'epoch')} with their pictures"
         f" {console.duration(pace.seconds(epochs))}. Nothing is left behind"
     )
     return result
