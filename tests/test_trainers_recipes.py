@@ -88,7 +88,7 @@ def test_a_dry_run_trains_saves_loads_resumes_and_leaves_nothing(tmp_path, capsy
     assert not list(tmp_path.iterdir())
     out = capsys.readouterr().out
     assert "dry run passed: trained, validated, saved, loaded and resumed" in out
-    assert "the 50 epochs" in out
+    assert "and 50 epochs with their pictures" in out
 
 
 def test_a_dry_run_from_the_command_line(tmp_path, capsys):
