@@ -223,6 +223,19 @@ def test_frozen_parameters_stay_bit_identical_and_out_of_the_optimizer(tmp_path,
     assert {name for name in before if not torch.equal(before[name], after[name])} == set(before) - frozen
 
 
+@pytest.mark.parametrize("trainable", ["last:1", "norms"])
+def test_what_is_frozen_stays_frozen_in_a_resumed_run_and_the_rest_goes_on_exactly(tmp_path, trainable):
+    options = {"model": {"trainable": trainable}, "data": {"labels_per_class": 7}}
+    whole = train(run_config(tmp_path / "whole", **options))
+    with pytest.raises(Crash):
+        train(run_config(tmp_path / "stopped", **options), handlers=[crash_after(4)])
+    resumed = resume(next((tmp_path / "stopped").glob("*/*")))
+    assert_same_content(run_content(whole.run_dir), run_content(resumed.run_dir))
+    start, end = prepare(run_config(tmp_path, **options)).model, read_checkpoint(best_of(resumed.run_dir))["model"]
+    moved = {name for name, parameter in start.named_parameters() if not torch.equal(parameter, end[name])}
+    assert moved == {name for name, parameter in start.named_parameters() if parameter.requires_grad}
+
+
 def test_a_run_with_low_rank_changes_goes_on_exactly_and_leaves_an_ordinary_model(tmp_path):
     options = {"model": {"trainable": "lora:2"}, "data": {"labels_per_class": 7}, "ema_decay": 0.9}
     whole = train(run_config(tmp_path / "whole", **options))
