@@ -153,6 +153,11 @@ def test_only_strong_erases():
     kinds = {name: [type(step).__name__ for step in steps] for name, steps in presets.items()}
     assert kinds["standard"] == ["RandomResizedCrop", "RandomHorizontalFlip", "RandAugment"]
     assert kinds["strong"] == [*kinds["standard"], "RandomErasing"]
+    # The strengths of their sources: torchvision's reference for vit_b_16, and DeiT's table 9.
+    for name, magnitude in ("standard", 9), ("strong", 27):
+        crop, _, rand_augment, *_ = presets[name]
+        assert (crop.scale, rand_augment.num_ops, rand_augment.magnitude) == ((0.08, 1.0), 2, magnitude)
+    assert presets["strong"][-1].p == 0.25
 
 
 def test_a_grey_picture_fills_three_channels_and_one_channel_stays_one():

@@ -42,6 +42,17 @@ def test_muon_has_a_rate_of_its_own_where_none_is_given():
         assert defaults.resolve(parse("--data", "digits", *words).run).train.lr == lr
 
 
+@pytest.mark.parametrize(
+    ("preset", "mixup", "cutmix"),
+    [("none", 0, 0), ("light", 0, 0), ("standard", 0.2, 1), ("strong", 0.8, 1)],
+)
+def test_a_preset_of_augmentation_brings_its_mixing_where_none_is_given(preset, mixup, cutmix):
+    resolved = defaults.resolve(parse("--augment", preset).run).train
+    assert (resolved.mixup, resolved.cutmix) == (mixup, cutmix)
+    resolved = defaults.resolve(parse("--augment", preset, "--mixup", "0.5").run).train
+    assert (resolved.mixup, resolved.cutmix) == (0.5, cutmix)
+
+
 def test_every_recipe_can_be_named_on_the_command_line():
     for name in RECIPES:
         assert parse("--recipe", name).recipe == name
