@@ -112,7 +112,7 @@ class DataConfig:
             raise ValueError(f"fold={self.fold} needs folds, the number of all folds")
         if self.fold is not None and not 1 <= self.fold <= (self.folds or 0):
             raise ValueError(f"fold={self.fold} must lie in 1 to {self.folds}")
-        if self.fold is not None and self.split is not None:
+        if self.folds is not None and self.split is not None:
             raise ValueError("folds draw their own split; leave out split")
 
     @property
