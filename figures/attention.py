@@ -11,7 +11,8 @@ from figures.results import BLUE, GREY, tidy
 
 def blended(picture: np.ndarray, values: Tensor) -> np.ndarray:
     """uint8 (S, S, 3) under a map (G, G) of 0 to 1: half grey, and the stronger in colour the more a patch weighs."""
-    smooth = torch.nn.functional.interpolate(values[None, None].float(), size=picture.shape[:2], mode="bilinear")[0, 0]
+    values = values.float().nan_to_num()[None, None]  # of weights that diverged
+    smooth = torch.nn.functional.interpolate(values, size=picture.shape[:2], mode="bilinear")[0, 0]
     colour = colormaps["inferno"](smooth.numpy())[..., :3] * 255
     alpha = 0.25 + 0.5 * smooth.numpy()[..., None]
     mixed = (1 - alpha) * (0.35 * picture.astype(np.float32).mean(axis=2, keepdims=True) + 0.65 * picture)

@@ -22,10 +22,12 @@ from torchvision.models import resnet18
 
 from datasets.config import DataConfig
 from datasets.text import printable
+from figures.attention import blended
 from figures.results import confusion_figure, escape, readable
 from figures.sheets import (
     Tile,
     batch_sheet,
+    over_and_under,
     png,
     position_similarity_figure,
     sheet,
@@ -503,6 +505,13 @@ def test_a_sheet_holds_each_tile_unchanged():
     for number, colour in enumerate(colours):
         y, x = 36 + number // 2 * (20 + 15 + 14), 14 + number % 2 * (20 + 14)
         assert (pixels[y : y + 20, x : x + 20] == colour).all(), number
+
+
+def test_maps_of_weights_that_have_diverged_are_drawn_as_nothing_and_without_a_warning():
+    picture = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    assert np.array_equal(
+        over_and_under(picture, torch.full((2, 2), torch.nan))[-8:], blended(picture, torch.zeros(2, 2))
+    )
 
 
 def test_names_that_a_font_lacks_are_written_as_their_codes():
