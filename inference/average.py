@@ -14,6 +14,7 @@ from torch import Tensor
 from inference.classifier import Classifier
 from inference.evaluate import images_of
 from inference.export import export
+from trainers import console
 from trainers.checkpoint import best_of, read_checkpoint
 from trainers.config import RunConfig, to_dict
 from trainers.errors import ConfigError
@@ -60,6 +61,10 @@ def average(run_dirs: Sequence[Path], path: Path, *, greedy: bool) -> list[Row]:
         if greedy:
             chosen, what = greedy_soup(parts, scores, score)
         else:
+            if any(config.train.start_head == "plain" for config in configs):
+                console.say(
+                    "each of these runs found a head of its own; --greedy guards against a bad mix", label="note"
+                )
             chosen, what = mean(states), "average"
             score(chosen, what)
     if "test" in data.dataloaders:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from small_run import call, few_digits, make_run
 
+import inference.average
 from inference.average import LINE, average, greedy_soup, mean, refuse_what_cannot_be_averaged
 from inference.classifier import open_classifier
 from trainers.checkpoint import best_of, read_checkpoint
@@ -39,6 +40,7 @@ def test_a_soup_is_the_mean_of_the_weights_and_opens_as_an_ordinary_model(result
     assert code == 0, err
     assert f"{rows[2][1]['accuracy']:.2%}" in out
     assert str(path) in out
+    assert "a head of its own" not in out  # both began with the same probe
     assert [row[0] for row in rows] == ["val", "val", "val", "test"]
     assert [row[1] for row in rows[:2]] == [{name: result.val[name] for name in rows[0][1]} for result in results]
     expected = mean([read_checkpoint(best_of(run))["model"] for run in runs])
@@ -47,6 +49,15 @@ def test_a_soup_is_the_mean_of_the_weights_and_opens_as_an_ordinary_model(result
         torch.testing.assert_close(tensor, expected[name], atol=0, rtol=0)
     code, out, _ = call(capsys, "evaluate", path, "--data", "digits", "--output", tmp_path, "--device", "cpu")
     assert (code, "labelled images of digits" in out) == (0, True)
+
+
+def test_a_soup_of_runs_whose_heads_began_at_zero_says_what_helps(results, tmp_path, capsys, monkeypatch):
+    of_run = inference.average.read_run_config
+    monkeypatch.setattr(
+        inference.average, "read_run_config", lambda run: of_run(run).changed(train={"start_head": "plain"})
+    )
+    average([result.run_dir for result in results], tmp_path / "soup.safetensors", greedy=False)
+    assert "found a head of its own; --greedy guards" in capsys.readouterr().out
 
 
 def test_the_line_begins_at_the_start_and_ends_at_the_best_weights(results, tmp_path):
