@@ -13,6 +13,7 @@ import threading
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -29,7 +30,9 @@ from datasets.suspects import Suspect, cleaned, read_suspects, write_cleaned, wr
 from datasets.text import read_rows
 from inference.label_issues import COPY, OUTLIER, label_issues
 from inference.review import Review
-from trainers.out_of_fold import fold_of_each, out_of_fold
+from trainers.config import RunConfig
+from trainers.out_of_fold import features_of_set, fold_of_each, out_of_fold
+from trainers.weights_at_hand import Ranked
 from vit.at_hand import at_hand
 
 pytest.importorskip("cleanlab", reason="requirements-extras.txt is not installed")
@@ -71,6 +74,20 @@ def test_wrong_labels_are_those_that_cleanlab_finds_in_its_order_in_a_second_rou
     assert ours == find_label_issues(labels, probabilities, **order).tolist()
     assert set(range(15)) <= set(ours)
     assert [issue.suggested for issue in issues] == probabilities[ours].argmax(axis=1).tolist()
+
+
+def test_two_networks_judge_not_two_sizes_of_one(monkeypatch, capsys):
+    def ranked(name, size):
+        model = {"name": name, "image_size": size, "weights": None}
+        return Ranked(f"{name} at {size} px", {"model": model}, 0.9, 0.8, 1.0, 0.1, 1.0)
+
+    rows = [ranked("efficientnet_lite0", 224), ranked("efficientnet_lite0", 128), ranked("vit_stem_16", 64)]
+    monkeypatch.setattr("trainers.out_of_fold.rank", lambda config, seconds: rows)
+    monkeypatch.setattr("trainers.out_of_fold.prepare", Mock(side_effect=InterruptedError))
+    for images, taken in ((512, "at 224 px, for"), (513, "at 224 px and vit_stem_16 at 64 px, for")):
+        with pytest.raises(InterruptedError):
+            features_of_set(RunConfig(), images=images, seconds=60.0)
+        assert f"taking efficientnet_lite0 {taken}" in capsys.readouterr().out
 
 
 def test_each_image_is_left_out_once_with_all_its_copies_and_each_class_is_spread():
@@ -316,7 +333,6 @@ def test_fifty_decisions_by_keys_with_two_kills_in_between_lose_none(tmp_path):
 def test_the_predictions_of_folds_are_judged_as_they_are_and_those_of_the_test_by_their_mean(tmp_path, monkeypatch):
     from comparison import clean
     from comparison.runs import Run
-    from trainers.config import RunConfig
 
     data = DataConfig("digits", folds=2, fold=1)
     samples = clean.samples_of(data)

@@ -35,7 +35,7 @@ Bools = NDArray[np.bool_]
 
 def features_of_set(config: RunConfig, *, images: int, seconds: float) -> tuple[Samples, Ints, NDArray[np.float32]]:
     """A set, which of its samples are in use, and what frozen backbones make of these, side by side (N, D): of the two
-    weights that suit the training images best (of fewer images than features: of the best), by one look at up to 3,000
+    networks that suit the training images best (of fewer images than features: of the best), by one look at up to 3,000
     with each that the time for all `images` allows for. Raises ConfigError: it is too short for any."""
     looked_at = min(images, MOST_IMAGES)
     share = looked_at / (images + looked_at) if images > MOST_IMAGES else 1.0  # features of fewer are kept
@@ -43,7 +43,9 @@ def features_of_set(config: RunConfig, *, images: int, seconds: float) -> tuple[
     ranking = rank(config, seconds=seconds * share)
     if not ranking:
         raise ConfigError(f"{duration(seconds)} are too short for any of the weights at hand: give more --minutes")
-    chosen, parts = ranking[: 2 if images > 2 * MOST_COMPONENTS else 1], []
+    networks = dict.fromkeys(ranked.options["model"]["name"] for ranked in ranking)
+    best = [next(ranked for ranked in ranking if ranked.options["model"]["name"] == name) for name in networks]
+    chosen, parts = best[: 2 if images > 2 * MOST_COMPONENTS else 1], []
     wanted = duration(sum(ranked.seconds for ranked in chosen) * images / looked_at)
     say(f"taking {' and '.join(ranked.name for ranked in chosen)}, for about {wanted}", label="features")
     for ranked in chosen:
