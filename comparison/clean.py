@@ -20,7 +20,7 @@ from datasets.files import write_bytes
 from datasets.images import picture_of, to_array
 from datasets.loaders import split_samples
 from datasets.suspects import DROP, KEEP, Suspect, write_cleaned, write_suspects
-from datasets.text import aligned, printable
+from datasets.text import aligned, counted, printable
 from figures.judged import Judged as Pictured
 from figures.sheets import judged_sheet, png
 from inference.label_issues import COPY, OUTLIER, WRONG_LABEL, issues_found, label_issues
@@ -139,7 +139,7 @@ def look(judged: Judged, folder: Path) -> list[Suspect]:
     if judged.accuracy < SURE:
         print("models that are right so seldom take many hard images for wrong labels: decide one by one")
     if of_test:
-        print(f"{len(of_test)} test labels are doubtful, too, and stay: {folder / 'test_suspects.csv'}")
+        print(f"doubtful, too, and left as they are: {counted(len(of_test), 'test label')}, {folder / 'test_suspects.csv'}")
     gained = worth(judged, suspects)
     if gained is not None:
         by = f"{100 * gained.mean:+.1f} points ({100 * gained.low:.1f} to {100 * gained.high:.1f})"

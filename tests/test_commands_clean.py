@@ -200,7 +200,7 @@ def test_planted_wrong_labels_are_found_and_the_images_stay_as_they_are(cats_and
     found = read_rows(table, ("path", "kind", "decision"))
     assert {row["path"] for row in found if row["kind"] == "wrong label"} == set(WRONG[:2])
     assert [row["path"] for row in read_rows(table.with_name("test_suspects.csv"), ("path",))] == [WRONG[2]]
-    assert "1 test labels are doubtful, too, and stay" in out
+    assert "doubtful, too, and left as they are: 1 test label, " in out
     samples = split_samples(DataConfig("runs/pets/clean/cleaned.csv"))
     assert len(samples) == 52 - sum(row["decision"] == "drop" for row in found)
     assert any(path.endswith(WRONG[2]) for path in samples.paths)
