@@ -139,7 +139,8 @@ def look(judged: Judged, folder: Path) -> list[Suspect]:
     if judged.accuracy < SURE:
         print("models that are right so seldom take many hard images for wrong labels: decide one by one")
     if of_test:
-        print(f"doubtful, too, and left as they are: {counted(len(of_test), 'test label')}, {folder / 'test_suspects.csv'}")
+        doubtful = counted(len(of_test), "test label")
+        print(f"doubtful, too, and left as they are: {doubtful}, {folder / 'test_suspects.csv'}")
     gained = worth(judged, suspects)
     if gained is not None:
         by = f"{100 * gained.mean:+.1f} points ({100 * gained.low:.1f} to {100 * gained.high:.1f})"
