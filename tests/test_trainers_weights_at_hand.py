@@ -116,6 +116,13 @@ def test_damaged_weights_are_named_and_left_out(tmp_path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.usefixtures("embedded_alone")
+@pytest.mark.parametrize(("most", "sample", "looked_at"), [(3_000, 20, 200), (40, 20, 20)])
+def test_of_many_images_a_sample_is_looked_at(tmp_path, monkeypatch, most, sample, looked_at) -> None:
+    monkeypatch.setattr(weights_at_hand, "MOST_IMAGES", most)
+    rows = weights_at_hand.rank(config_of(tmp_path), sample=sample)
+    assert {row.images for row in rows} == {looked_at}
+
+
 def test_weights_that_take_longer_than_there_is_time_are_left_out(tmp_path, capsys) -> None:
     assert weights_at_hand.rank(config_of(tmp_path), seconds=0) == []
     assert "vit_nano_8 (fashion_mnist): left out" in capsys.readouterr().out

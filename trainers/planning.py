@@ -3,7 +3,7 @@
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from trainers.record import RunResult
 from trainers.resume import find_same_options
 from trainers.run_directory import read_json
 from trainers.threads import with_threads
-from trainers.weights_at_hand import HINT, Ranked, rank
+from trainers.weights_at_hand import HINT, SAMPLE, Ranked, rank
 from vit.at_hand import at_hand
 from vit.config import EMBEDDED_WEIGHTS, PACKAGED_MODELS
 
@@ -119,6 +119,8 @@ def times(epochs: float) -> str:
 AS_GIVEN = Candidate("the model as given", {})
 LOOKING = 0.3
 """Share of the time that may be spent on looking at the images with weights at hand."""
+PROBING = 0.12
+"""Share of what is left then that a linear probe on all images may take, where a model is to be trained after it."""
 PROBE_STEPS = 1500
 LEAST_STEPS = 100
 """Of the run after a probe, unless they are more than a pass: in fewer it would not come near the probe."""
@@ -138,8 +140,8 @@ def planned(config: RunConfig, *, minutes: float, until: float) -> Iterator[Plan
     """The runs that make the most of the time until `until` (of `time.monotonic`), each planned when it is asked for;
     the best of them is to be kept.
 
-    Where the model was left open and there are weights at hand, their linear probe comes first. It takes a moment, and
-    a model that is trained follows where it may do better. Raises ConfigError: epochs are given too, or there are
+    Where the model was left open and there are weights at hand, their linear probe comes first if it takes a moment,
+    and a model that is trained follows where it may do better. Raises ConfigError: epochs are given too, or there are
     several runs or processes; and whatever `trainers.job.prepare` raises.
     """
     if config.train.epochs is not None:
@@ -158,16 +160,38 @@ def planned(config: RunConfig, *, minutes: float, until: float) -> Iterator[Plan
         candidates = list(from_scratch(side))
     config = with_threads(config, partial(trial, config, candidates[0]))
     rows: list[Ranked] = []
+    probe: Ranked | None = None
     if candidates != [AS_GIVEN] and config.model.weights is None:
-        rows = rank(config, seconds=LOOKING * (until - time.monotonic()))
-        if rows:
-            yield PlannedRun(named(probe_of(config, rows[0].options, per_epoch), "probe"))
+        rows = rank(config, seconds=LOOKING * (until - time.monotonic()), sample=SAMPLE)
         if all(model.name not in PACKAGED_MODELS for model in at_hand()):
             console.say(HINT, label="note")
-        if rows:
-            candidates = fine_tuned(rows, images=images, side=side)
-    for run in fitting(config, candidates, until, least=LEAST_STEPS if rows else 0):
-        yield replace(run, favoured=bool(rows) and candidates[0].weights == rows[0].name)
+    if rows:
+        candidates = fine_tuned(rows, images=images, side=side)
+        probe = probe_first(rows, candidates, job.data.dataset_sizes, until - time.monotonic())
+    if probe:
+        yield PlannedRun(named(probe_of(config, probe.options, per_epoch), "probe"))
+    for run in fitting(config, candidates, until, least=LEAST_STEPS if probe else 0):
+        yield replace(run, favoured=probe is not None and candidates[0].weights == probe.name)
+
+
+def probe_first(
+    rows: Sequence[Ranked], candidates: Sequence[Candidate], sizes: Mapping[str, int], seconds: float
+) -> Ranked | None:
+    """The best weights of which a linear probe fits the time, of which training takes most where there is something to
+    train: then None where even the probe of what is to be trained takes too long, else the quickest."""
+
+    def takes(row: Ranked) -> float:
+        looked_at = row.images if row.images == sizes["train"] else 0  # features of a part are not used again
+        return row.seconds / row.images * (sum(sizes.values()) - looked_at)
+
+    if not candidates:
+        return next((row for row in rows if takes(row) <= seconds), min(rows, key=takes))
+    names: list[str | None] = [row.name for row in rows]
+    for row in rows[: 1 + names.index(candidates[0].weights)]:
+        if takes(row) <= PROBING * seconds:
+            return row
+        console.say(f"no probe of {row.name}: all images would take it {takes(row):.0f} s", label="plan")
+    return None
 
 
 def named(config: RunConfig, kind: str) -> RunConfig:
@@ -242,13 +266,17 @@ def plan_for(config: RunConfig, candidates: Sequence[Candidate], until: float) -
     return plan, paces[candidates.index(plan.candidate)]
 
 
+DECISIVE = 200
+"""Validation images from which the run is kept that is right on more of them, by however few."""
+
+
 def better(later: RunResult, earlier: RunResult, *, favoured: bool) -> bool:
     """Whether the later of two runs is the one to keep: where it leads, by the validation images that one alone has
-    right, by more than one standard error (McNemar 1947), or if `favoured` where it is no more than one image behind.
-    """
+    right; of fewer than `DECISIVE` by more than one standard error (McNemar 1947), or if `favoured` where it is no more
+    than one image behind."""
     gains = [now - before for now, before in zip(hits(later.run_dir), hits(earlier.run_dir), strict=True)]
     lead, error = sum(gains), sum(map(abs, gains)) ** 0.5
-    return lead > error or (favoured and lead >= -1)
+    return lead > (0 if len(gains) >= DECISIVE else error) or (favoured and lead >= -1)
 
 
 def trial(config: RunConfig, candidate: Candidate) -> Job:

