@@ -139,6 +139,20 @@ def test_measuring_leaves_the_job_as_it_is():
     assert min(pace.step, pace.validation, pace.conclusion) > 0 <= pace.decoding
 
 
+@pytest.mark.parametrize(("operations", "forward", "measured"), [(1e12, 60, 0), (1e13, 10, 0), (1e13, 20, 1)])
+def test_the_pace_of_a_run_that_is_soon_over_is_not_measured(monkeypatch, operations, forward, measured):
+    """Two epochs of hymenoptera, 45 s in all, began with 4 s of processor time for it, and said nothing then."""
+    job = prepare(
+        RunConfig(ModelConfig(name="vit_micro_2"), DataConfig(workers=0), TrainConfig(epochs=1, device="cpu"))
+    )
+    paces = []
+    monkeypatch.setattr(pace, "operations", lambda job: operations)
+    monkeypatch.setattr(pace, "seconds_of_forward", lambda job, images: forward)
+    monkeypatch.setattr(pace, "measure", lambda job: paces.append(job) or PACES[0])
+    pace.say_forecast(job)
+    assert len(paces) == measured
+
+
 @pytest.mark.parametrize(
     ("step", "epochs", "device", "said"),
     [

@@ -10,6 +10,7 @@ from itertools import cycle, pairwise
 from statistics import median
 from typing import Any
 
+import torch
 from ignite.engine import Engine, Events
 from torch.utils.data import DataLoader
 
@@ -17,7 +18,7 @@ from datasets.bundle import DataBundle
 from datasets.loaders import Loader, stop_workers
 from datasets.sampling import OrderedBatchSampler, batch_sampler
 from trainers import console, distributed
-from trainers.engines import create_evaluator
+from trainers.engines import autocast, create_evaluator
 from trainers.job import Job, optimizer_of, trainer_of
 
 BATCHES = 2
@@ -145,9 +146,23 @@ def few_batches(data: DataBundle) -> DataBundle:
 
 def say_forecast(job: Job) -> None:
     """Measure the pace of a run before its first step and say how long it takes; nothing where that is a moment."""
-    if distributed.world_size() == 1 and not job.on_features and operations(job) > SOON_OVER:
+    if distributed.world_size() > 1 or job.on_features or operations(job) < SOON_OVER:
+        return
+    if 3 * seconds_of_forward(job, job.total_steps * (job.config.data.batch_size or 1)) > SHORT / 2:
         for line in forecast(measure(job), job.total_steps / job.steps_per_epoch, device=job.device.type):
             console.say(line)
+
+
+@torch.inference_mode()
+def seconds_of_forward(job: Job, images: int) -> float:
+    """Of one pass over so many images, from a batch of 8, itself passed twice: the first time is slower."""
+    batch = torch.zeros(8, job.spec.in_channels, job.spec.image_size, job.spec.image_size, device=job.device)
+    was_training = job.model.training
+    job.model.eval()
+    with autocast(job.device, job.amp_dtype):
+        seconds = [seconds_of(lambda: job.model(batch)) for _ in range(2)]
+    job.model.train(was_training)
+    return seconds[-1] / len(batch) * images
 
 
 def operations(job: Job) -> float:

@@ -12,17 +12,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from scipy.stats import binomtest
 
 from datasets.bundle import image_set
 from datasets.text import aligned
 from trainers import console, defaults
 from trainers.config import RunConfig
-from trainers.engines import autocast
 from trainers.errors import ConfigError
 from trainers.features import features_once
 from trainers.job import Given, Job, prepare
+from trainers.pace import seconds_of_forward
 from trainers.recipes import filled_in
 from trainers.ridge import predictions
 from vit import ModelConfig
@@ -70,7 +69,7 @@ def rank(config: RunConfig, *, seconds: float | None = None, sample: int = MOST_
     rows, start = [], time.perf_counter()
     models = (dataclasses.replace(model, in_channels=config.model.in_channels) for model in at_hand())
     for model, job in probes(config, models, sample=sample):
-        wanted = 0.0 if seconds is None else _estimate(job)
+        wanted = 0.0 if seconds is None else seconds_of_forward(job, job.data.dataset_sizes["train"])
         if seconds is not None and wanted > seconds - (time.perf_counter() - start):
             console.say(f"{name_of(model)}: left out, it would take about {wanted:.0f} s", label="weights")
             continue
@@ -141,19 +140,6 @@ def _probe(config: RunConfig, model: ModelConfig) -> RunConfig:
 def name_of(model: ModelConfig) -> str:
     size = f" at {model.image_size} px" if model.image_size else ""
     return f"{model.name} ({model.weights}){size}"
-
-
-@torch.inference_mode()
-def _estimate(job: Job) -> float:
-    """Seconds for all training images, from a batch of 8."""
-    images = torch.zeros(8, job.spec.in_channels, job.spec.image_size, job.spec.image_size, device=job.device)
-    job.model.eval()
-    for _ in range(2):  # the first is slower
-        start = time.perf_counter()
-        with autocast(job.device, job.amp_dtype):
-            job.model(images)
-        seconds = time.perf_counter() - start
-    return seconds / len(images) * job.data.dataset_sizes["train"]
 
 
 def _judge(job: Job, model: ModelConfig) -> Ranked:
