@@ -65,8 +65,7 @@ class DataConfig:
     """Share of the images held out for validation, where the set brings none. Default: 0.1 for digits and
     of the training images of sets that bring a test split, else 0.15."""
     test_fraction: float | None = None
-    """Share of the images held out for the test, where the set brings no split at all. Default: 0.2 for digits,
-    else 0.15."""
+    """Share of the images held out for the test, where the set brings no split. Default: 0.2 for digits, else 0.15."""
     folds: int | None = None
     """Cross-validation: cut all images but the test split into this many folds, and train on each in turn."""
     fold: int | None = None
@@ -78,7 +77,8 @@ class DataConfig:
     balance: Literal["none", "sampler", "loss"] = "none"
     """Against unequal classes: draw every class equally often, or weight the loss by 1 / class size."""
     augment: Literal["auto", "none", "light", "standard", "strong"] = "auto"
-    """Augmentation preset of the training images. `auto`: by model and start, from trainers/defaults.toml."""
+    """What training images go through. light: shift or crop, mirror. standard: RandAugment, MixUp and CutMix, too.
+    strong: more of it, and erasing. `auto`: by model and start, from trainers/defaults.toml."""
     mirror: Literal["auto", "yes", "no"] = "auto"
     """Whether a mirrored image keeps its label. `auto`: no for digits and mnist, yes for all others."""
     on_bad_image: Literal["fail", "skip"] = "fail"
