@@ -148,7 +148,7 @@ def command(arm: str, folder: Path, out: Path, *, minutes: float, seed: int) -> 
         return [sys.executable, "-m", "benchmarks.five_minutes", "--resnet18", str(folder), "--minutes", str(minutes),
                 "--seeds", str(seed), "--sets", str(out)]  # fmt: skip
     words = ["train", "--data", str(folder), "--minutes", str(minutes), "--seed", str(seed)]
-    words += ["--output-dir", str(out.parent), "--run-name", out.name]
+    words += ["--output-dir", str(out), "--run-name", arm]  # its own: features that another run left would save time
     if arm == "scratch-small":
         words += ["--recipe", "scratch-small", "--image-size", "64"]
     return [sys.executable, *(["-c", WITHOUT_TIMM] if arm == "plain" else ["main.py"]), *words]

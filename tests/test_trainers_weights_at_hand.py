@@ -123,6 +123,15 @@ def test_of_many_images_a_sample_is_looked_at(tmp_path, monkeypatch, most, sampl
     assert {row.images for row in rows} == {looked_at}
 
 
+@pytest.mark.usefixtures("embedded_alone")
+def test_features_of_an_earlier_look_do_not_make_weights_seem_quick(tmp_path, monkeypatch) -> None:
+    """A second plan of two minutes took 0.4 s for the price of a probe that then took 83."""
+    monkeypatch.setattr(weights_at_hand, "seconds_of_forward", lambda job, images: 50.0)
+    for _ in range(2):
+        assert [row.seconds for row in weights_at_hand.rank(config_of(tmp_path), seconds=1000)] == [50.0, 50.0]
+    assert max(row.seconds for row in weights_at_hand.rank(config_of(tmp_path))) < 50
+
+
 def test_weights_that_take_longer_than_there_is_time_are_left_out(tmp_path, capsys) -> None:
     assert weights_at_hand.rank(config_of(tmp_path), seconds=0) == []
     assert "vit_nano_8 (fashion_mnist): left out" in capsys.readouterr().out

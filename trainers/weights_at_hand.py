@@ -53,6 +53,7 @@ class Ranked:
     squared_error: float
     """Of such predictions, which tells apart what the same number of right images does not."""
     seconds: float
+    """As measured; where the features had been left by an earlier look and time is short, at least as estimated."""
     images: int = 0
     """Looked at."""
 
@@ -73,7 +74,8 @@ def rank(config: RunConfig, *, seconds: float | None = None, sample: int = MOST_
         if seconds is not None and wanted > seconds - (time.perf_counter() - start):
             console.say(f"{name_of(model)}: left out, it would take about {wanted:.0f} s", label="weights")
             continue
-        rows.append(_judge(job, model))
+        row = _judge(job, model)
+        rows.append(dataclasses.replace(row, seconds=max(row.seconds, wanted)))
     rows.sort(key=lambda row: -row.accuracy)
     ties = [row for row in rows if row.accuracy >= rows[0].low]
     rows = sorted(ties, key=lambda row: row.squared_error) + rows[len(ties) :]
