@@ -9,6 +9,7 @@ import pytest
 from commands import compare, serve
 from commands.arguments import TrainOptions, UsageError, flags, parse_train_options
 from datasets.config import DataConfig
+from trainers import defaults
 from trainers.config import RunConfig, TrainConfig, from_dict, load_config, to_dict
 from trainers.errors import ConfigError
 from vit.config import ImageSpec, ModelConfig, ViTConfig
@@ -121,6 +122,23 @@ def test_a_wrong_command_line_gets_one_line(argv, message):
     with pytest.raises((UsageError, ValueError), match=message) as error:
         parse(*argv)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "trainable", "device", "amp"),
+    [
+        ("vit_tiny_16", "all", "cpu", "bf16"),
+        ("vit_micro_2", "all", "cpu", "off"),
+        ("efficientnet_lite0", "all", "cpu", "off"),
+        ("efficientnet_lite0", "head", "cpu", "bf16"),
+        ("efficientnet_lite0", "all", "cuda", "bf16"),
+    ],
+)
+def test_auto_precision_is_bf16_where_that_is_faster(monkeypatch, model, trainable, device, amp):
+    monkeypatch.setattr(defaults, "computes_in_bf16", lambda device: True)
+    config = RunConfig(ModelConfig(name=model, trainable=trainable))
+    assert defaults.resolve_amp(config, device) == amp
+    assert defaults.resolve_amp(config.changed(train={"amp": "bf16"}), device) == "bf16"
 
 
 def test_every_config_is_frozen():
