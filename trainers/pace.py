@@ -160,7 +160,7 @@ def seconds_of_forward(job: Job, images: int) -> float:
     was_training = job.model.training
     job.model.eval()
     with autocast(job.device, job.amp_dtype):
-        seconds = [seconds_of(lambda: job.model(batch)) for _ in range(2)]
+        seconds = [seconds_of(lambda: job.model(batch).cpu()) for _ in range(2)]  # a GPU's work is awaited
     job.model.train(was_training)
     return seconds[-1] / len(batch) * images
 

@@ -184,8 +184,8 @@ def probe_first(
         looked_at = row.images if row.images == sizes["train"] else 0  # features of a part are not used again
         return row.seconds / row.images * (sum(sizes.values()) - looked_at)
 
-    if not candidates:
-        return next((row for row in rows if takes(row) <= seconds), min(rows, key=takes))
+    if not candidates:  # the head and its pictures take time, too
+        return next((row for row in rows if takes(row) <= 0.8 * seconds), min(rows, key=takes))
     names: list[str | None] = [row.name for row in rows]
     for row in rows[: 1 + names.index(candidates[0].weights)]:
         if takes(row) <= PROBING * seconds:
