@@ -397,7 +397,21 @@ def test_threads_that_somebody_chose_are_kept_and_nothing_is_measured(monkeypatc
     monkeypatch.setattr(threads, "cpu_count", lambda: 2)
     assert not threads.shared_machine()  # one of two: somebody chose it
     monkeypatch.setattr(threads, "cpu_count", lambda: 1)
+    monkeypatch.setattr(threads, "processors_at_work", lambda: 1.0)
     assert threads.shared_machine()
+
+
+@pytest.mark.parametrize(("idle", "working"), [(40, 0.0), (20, 1.0), (0, 2.0)])
+def test_a_command_that_has_ended_does_not_make_a_machine_shared(monkeypatch, idle, working):
+    """The load of the minute before had the threads measured, four seconds of each of two commands in a row."""
+    counts = iter([(100, 1000), (100 + idle, 1040)])
+    monkeypatch.setattr(threads, "ticks", lambda: next(counts))
+    monkeypatch.setattr(threads.os, "cpu_count", lambda: 2)
+    assert threads.processors_at_work(seconds=0) == working
+    monkeypatch.undo()
+    if sys.platform == "linux":
+        assert 0 <= threads.ticks()[0] <= threads.ticks()[1]
+        assert 0 <= threads.processors_at_work(seconds=0.05) < math.inf
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ PyTorch's threads wait for each other by spinning. Where another process holds o
 
 import math
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -97,7 +98,26 @@ def kept_for_backward(job: Job, images: int) -> int:
 def shared_machine() -> bool:
     """Whether the number of threads is worth a measurement: others compute here, and nobody has chosen it."""
     chosen = "OMP_NUM_THREADS" in os.environ or torch.get_num_threads() < cpu_count()
-    return not chosen and hasattr(os, "getloadavg") and os.getloadavg()[0] > BUSY
+    return not chosen and hasattr(os, "getloadavg") and os.getloadavg()[0] > BUSY and processors_at_work() > BUSY / 2
+
+
+def processors_at_work(seconds: float = 0.2) -> float:
+    """How many work while this process waits: the average of a minute still counts a command that has ended. Infinite
+    where the system does not say (it is not Linux)."""
+    try:
+        before = ticks()
+        time.sleep(seconds)
+        idle, total = (now - then for now, then in zip(ticks(), before, strict=True))
+    except (OSError, ValueError):
+        return math.inf
+    return (os.cpu_count() or 1) * (1 - idle / max(1, total))
+
+
+def ticks() -> tuple[int, int]:
+    """Of all processors since the start of the machine: idle, and in all (proc_stat(5))."""
+    with open("/proc/stat", encoding="ascii") as file:
+        counts = [int(count) for count in file.readline().split()[1:9]]
+    return counts[3] + counts[4], sum(counts)
 
 
 def with_threads(config: RunConfig, trial: Callable[[], Job]) -> RunConfig:
