@@ -80,8 +80,8 @@ def resolve(config: RunConfig) -> RunConfig:
     chosen, train = lookup(config), config.train
     device = resolve_device(train.device)
     augment = chosen.augment if config.data.augment == "auto" else config.data.augment
-    rates = dict(zip(("mixup", "cutmix"), PRESETS[augment], strict=True))
-    rates |= {"lr": MUON_LR if train.optimizer == "muon" else chosen.lr}
+    mixup, cutmix = PRESETS[augment]
+    rates = {"lr": MUON_LR if train.optimizer == "muon" else chosen.lr, "mixup": mixup, "cutmix": cutmix}
     rates |= {"weight_decay": chosen.weight_decay, "label_smoothing": chosen.label_smoothing}
     config = config.changed(
         data={"augment": augment} | left_open(config.data, batch_size=chosen.batch_size),

@@ -23,7 +23,8 @@ from trainers.job import Job
 from trainers.pace import few_batches, read, seconds_of
 
 BUSY = 0.7
-"""Processes waiting for a processor, on the average of a minute, from which a machine counts as shared."""
+"""Processes waiting for a processor, on the average of a minute, from which a machine counts as shared, where half as
+many processors work at the moment."""
 GIVEN_UP = 4.0
 """A number of threads that is so much slower at its first pass is not tried again."""
 GAIN = 1.3
