@@ -154,7 +154,7 @@ def resolve_device(name: str) -> str:
 
 def resolve_amp(config: RunConfig, device: str) -> str:
     """`auto` is bf16 where the device multiplies in it natively. The narrowest model would lose more in casts, and on a
-    processor EfficientNet, many of whose convolutions see one channel each, trains in 1.4 to 1.8 times the time."""
+    processor EfficientNet, many of whose convolutions see one channel each, trains in up to three times the time."""
     amp, model = config.train.amp, config.model
     if amp == "fp16" and device == "cpu":
         raise ConfigError("--amp fp16 needs a GPU; on this device use bf16 or off")
