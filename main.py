@@ -5,6 +5,7 @@ import importlib
 import os
 import sys
 import traceback
+from importlib.util import find_spec
 
 from datasets.text import printable
 from trainers import process
@@ -48,6 +49,8 @@ def main(argv: list[str]) -> int:
     if argv[:1] in (["--help"], ["-h"]):
         print(USAGE.format(commands="\n".join(f"  {name:<10} {text}" for name, text in COMMANDS.items())))
         return 0
+    if find_spec("torch") is None:
+        return complain(f"{sys.executable} has no torch; try .venv/bin/python main.py, which `make run` sets up", 2)
     if argv == ["--version"]:
         from importlib.metadata import version
 

@@ -1,6 +1,8 @@
 """Small words that people type: --version, meta variables, YAML, several seeds, a dry run that names no gone folder."""
 
 import re
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -31,6 +33,15 @@ def help_of(name, capsys):
 def test_version_names_the_application_and_what_it_stands_on(capsys):
     assert main.main(["--version"]) == 0
     assert "torch 2." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [[], ["train"], ["--version"]], ids=["bare", "train", "version"])
+def test_a_python_without_the_libraries_is_told_which_one_has_them(words):
+    bare = [sys.executable, "-S", str(ROOT / "main.py"), *words]  # -S: no site-packages
+    process = subprocess.run(bare, capture_output=True, text=True, check=False)
+    assert process.returncode == 2
+    (line,) = process.stderr.splitlines()
+    assert line.endswith("has no torch; try .venv/bin/python main.py, which `make run` sets up")
 
 
 def test_help_says_what_to_put_in_place_of_a_word_and_lists_the_models(capsys):

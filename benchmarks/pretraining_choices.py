@@ -1,0 +1,110 @@
+"""What each choice of the embedded ViT's pretraining brings: short pretrainings, judged by fine-tuning on four sets.
+
+    python -m benchmarks.pretraining_choices --data FOLDER --teacher FILE.onnx --sets SETS --output DIR [--only NAME ...]
+
+FOLDER and the teacher are those of `benchmarks.embedded_weights --make tiny_imagenet`, whose command each try repeats for
+`--epochs` epochs (1), but for the words in TRIES; a try at another size gets so many epochs that it costs the same time.
+SETS are the folders that `benchmarks.five_minutes` cuts. With each try's weights, with the shipped ones and with none,
+`finetune-small` runs 20 passes over 20 labels a class (dogs: all it has), three seeds; what counts is the accuracy on
+validation images, those of the best epoch: no test image chooses anything. What is finished in --output is not run
+again, so that parts of the list may run side by side, each with OMP_NUM_THREADS=1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from benchmarks.embedded_weights import COMMANDS
+from benchmarks.environment import describe, write_result
+
+NO_TEACHER = "labels alone, no teacher"
+TRIES = {
+    "as shipped": "",
+    NO_TEACHER: "",
+    "0.8 of the loss from the teacher": "--teacher-weight 0.8",
+    "AdamW": "--optimizer adamw --lr 1.5e-3 --weight-decay 0.05",
+    "no augmentation": "--augment none",
+    "standard augmentation, without MixUp": "--augment standard --mixup 0 --cutmix 0",
+    "48 px": "--image-size 48",
+    "96 px": "--image-size 96",
+    "simple stem, AdamW": "--model vit_mini_16 --optimizer adamw --lr 1.5e-3 --weight-decay 0.05",
+}
+PASSES_AT_THE_SAME_COST = {"48 px": 1.75, "96 px": 0.45}
+SHIPPED, SCRATCH = "the shipped weights", "from scratch"
+SETS = {
+    "hymenoptera": "--val-fraction 0.5 --labels-per-class 20",
+    "dogs": "--val-fraction 0.3",
+    "cifar10": "--val-fraction 0.1 --labels-per-class 20",
+    "fashion_mnist": "--val-fraction 0.1 --labels-per-class 20",
+}
+
+
+def run(words: list[str], folder: Path, name: str) -> None:
+    """Start `train`, unless it has been here to its end."""
+    done = folder / f"{name}.done"
+    if not done.exists():
+        command = [sys.executable, "main.py", "train", *words, "--output-dir", str(folder), "--run-name", name]
+        subprocess.run(command, check=True)
+        done.touch()
+
+
+def summaries(folder: Path, name: str) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted(folder.glob(f"*/{name}*/summary.json"))]
+
+
+def pretrain(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """One try: its run, and what it reached."""
+    words = [*COMMANDS["tiny_imagenet"].split(), *TRIES[name].split(), "--data", str(options.data), "--seed", "0"]
+    words += ["--epochs", str(options.epochs * PASSES_AT_THE_SAME_COST.get(name, 1)), "--auto-resume"]
+    if name != NO_TEACHER:
+        words += ["--teacher", str(options.teacher)]
+    folder = options.output / re.sub(r"\W+", "_", name)
+    run(words, folder, "pretrained")
+    (summary,) = summaries(folder, "pretrained")
+    return {"val_accuracy": round(100 * summary["best"]["accuracy"], 1), "seconds": round(summary["seconds"])}
+
+
+def judge(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Validation accuracy after fine-tuning on each set: mean and standard deviation of the seeds, in percent."""
+    folder, rows = options.output / re.sub(r"\W+", "_", name), {}
+    start = {SHIPPED: ["--weights", "tiny_imagenet"], SCRATCH: ["--weights", "none"]}.get(name)
+    for data, part in SETS.items():
+        words = ["--data", str(options.sets / data), *part.split(), "--recipe", "finetune-small", "--epochs", "20"]
+        if start is None:
+            (weights,) = folder.glob("*/pretrained*/")
+            words += ["--weights", str(weights), "--seeds", "3"]
+            tried = TRIES[name].split()
+            for option, value in zip(tried[::2], tried[1::2], strict=True):
+                words += [option, value] if option in ("--model", "--image-size") else []
+        else:
+            words += [*start, "--seeds", "3"]
+        run(words, folder, data)
+        scores = [100 * summary["best"]["accuracy"] for summary in summaries(folder, data)]
+        rows[data] = {"mean": round(mean(scores), 1), "sd": round(stdev(scores), 1), "n": len(scores)}
+        print(f"{name} on {data}: {rows[data]}", flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for place in ("data", "teacher", "sets", "output"):
+        parser.add_argument(f"--{place}", type=Path, required=True)
+    parser.add_argument("--only", nargs="+", choices=[*TRIES, SHIPPED, SCRATCH], default=[*TRIES, SHIPPED, SCRATCH])
+    parser.add_argument("--epochs", type=float, default=1)
+    options = parser.parse_args()
+    result: dict[str, Any] = {"epochs": options.epochs, "rows": {}, **describe()}
+    for name in options.only:
+        row = pretrain(name, options) if name in TRIES else {}
+        result["rows"][name] = row | judge(name, options)
+    write_result("pretraining_choices", result)
+
+
+if __name__ == "__main__":
+    main()
