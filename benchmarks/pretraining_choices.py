@@ -1,9 +1,10 @@
 """What each choice of the embedded ViT's pretraining brings: short pretrainings, judged by fine-tuning on four sets.
 
-    python -m benchmarks.pretraining_choices --data FOLDER --teacher FILE.onnx --sets SETS --output DIR [--only NAME ...]
+    python -m benchmarks.pretraining_choices --data FOLDER --teacher FILE.onnx --sets SETS --output DIR
+        [--only NAME ...] [--runs RUN ...] [--epochs 1]
 
-FOLDER and the teacher are those of `benchmarks.embedded_weights --make tiny_imagenet`, whose command each try repeats for
-`--epochs` epochs (1), but for the words in TRIES; a try at another size gets so many epochs that it costs the same time.
+FOLDER and the teacher are those of `benchmarks.embedded_weights --make tiny_imagenet`, whose command each try repeats
+for `--epochs` epochs (1), but for the words in TRIES; a try at another size gets so many that it costs the same time.
 SETS are the folders that `benchmarks.five_minutes` cuts. With each try's weights, with the shipped ones and with none,
 `finetune-small` runs 20 passes over 20 labels a class (dogs: all it has), three seeds; what counts is the accuracy on
 validation images, those of the best epoch: no test image chooses anything. What is finished in --output is not run
@@ -37,7 +38,7 @@ TRIES = {
     "simple stem, AdamW": "--model vit_mini_16 --optimizer adamw --lr 1.5e-3 --weight-decay 0.05",
 }
 PASSES_AT_THE_SAME_COST = {"48 px": 1.75, "96 px": 0.45}
-SHIPPED, SCRATCH = "the shipped weights", "from scratch"
+STARTS = {"the shipped weights": ["--weights", "tiny_imagenet"], "from scratch": ["--weights", "none"]}
 SETS = {
     "hymenoptera": "--val-fraction 0.5 --labels-per-class 20",
     "dogs": "--val-fraction 0.3",
@@ -59,51 +60,55 @@ def summaries(folder: Path, name: str) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in sorted(folder.glob(f"*/{name}*/summary.json"))]
 
 
-def pretrain(name: str, options: argparse.Namespace) -> dict[str, Any]:
+def pretrain(name: str, options: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
     """One try: its run, and what it reached."""
     words = [*COMMANDS["tiny_imagenet"].split(), *TRIES[name].split(), "--data", str(options.data), "--seed", "0"]
     words += ["--epochs", str(options.epochs * PASSES_AT_THE_SAME_COST.get(name, 1)), "--auto-resume"]
     if name != NO_TEACHER:
         words += ["--teacher", str(options.teacher)]
-    folder = options.output / re.sub(r"\W+", "_", name)
+    folder = options.output / file_name(name)
     run(words, folder, "pretrained")
     (summary,) = summaries(folder, "pretrained")
-    return {"val_accuracy": round(100 * summary["best"]["accuracy"], 1), "seconds": round(summary["seconds"])}
+    reached = {"val_accuracy": round(100 * summary["best"]["accuracy"], 1), "seconds": round(summary["seconds"])}
+    return next(folder.glob("*/pretrained")), reached
 
 
-def judge(name: str, options: argparse.Namespace) -> dict[str, Any]:
+def judge(name: str, start: list[str], options: argparse.Namespace) -> dict[str, Any]:
     """Validation accuracy after fine-tuning on each set: mean and standard deviation of the seeds, in percent."""
-    folder, rows = options.output / re.sub(r"\W+", "_", name), {}
-    start = {SHIPPED: ["--weights", "tiny_imagenet"], SCRATCH: ["--weights", "none"]}.get(name)
+    folder, rows = options.output / file_name(name), {}
     for data, part in SETS.items():
-        words = ["--data", str(options.sets / data), *part.split(), "--recipe", "finetune-small", "--epochs", "20"]
-        if start is None:
-            (weights,) = folder.glob("*/pretrained*/")
-            words += ["--weights", str(weights), "--seeds", "3"]
-            tried = TRIES[name].split()
-            for option, value in zip(tried[::2], tried[1::2], strict=True):
-                words += [option, value] if option in ("--model", "--image-size") else []
-        else:
-            words += [*start, "--seeds", "3"]
-        run(words, folder, data)
+        words = ["--data", str(options.sets / data), *part.split(), "--recipe", "finetune-small", *start]
+        run([*words, "--epochs", "20", "--seeds", "3"], folder, data)
         scores = [100 * summary["best"]["accuracy"] for summary in summaries(folder, data)]
         rows[data] = {"mean": round(mean(scores), 1), "sd": round(stdev(scores), 1), "n": len(scores)}
         print(f"{name} on {data}: {rows[data]}", flush=True)
     return rows
 
 
+def file_name(name: str) -> str:
+    return re.sub(r"\W+", "_", name)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for place in ("data", "teacher", "sets", "output"):
         parser.add_argument(f"--{place}", type=Path, required=True)
-    parser.add_argument("--only", nargs="+", choices=[*TRIES, SHIPPED, SCRATCH], default=[*TRIES, SHIPPED, SCRATCH])
+    parser.add_argument("--only", nargs="*", choices=[*TRIES, *STARTS], default=[*TRIES, *STARTS])
+    parser.add_argument("--runs", nargs="*", type=Path, default=[], help="judge the weights of these runs too")
     parser.add_argument("--epochs", type=float, default=1)
     options = parser.parse_args()
-    result: dict[str, Any] = {"epochs": options.epochs, "rows": {}, **describe()}
+    rows: dict[str, Any] = {}
     for name in options.only:
-        row = pretrain(name, options) if name in TRIES else {}
-        result["rows"][name] = row | judge(name, options)
-    write_result("pretraining_choices", result)
+        if name in STARTS:
+            rows[name] = judge(name, STARTS[name], options)
+            continue
+        tried, (weights, reached) = TRIES[name].split(), pretrain(name, options)
+        shape = [pair for pair in zip(tried[::2], tried[1::2], strict=True) if pair[0] in ("--model", "--image-size")]
+        start = ["--weights", str(weights), *(word for pair in shape for word in pair)]
+        rows[name] = reached | judge(name, start, options)
+    for weights in options.runs:
+        rows[str(weights)] = judge(f"run {weights.name}", ["--weights", str(weights)], options)
+    write_result("pretraining_choices", {"epochs": options.epochs, "rows": rows, **describe()})
 
 
 if __name__ == "__main__":
