@@ -1,10 +1,10 @@
 """What each choice of the embedded ViT's pretraining brings: short pretrainings, judged by fine-tuning on four sets.
 
     python -m benchmarks.pretraining_choices --data FOLDER --teacher FILE.onnx --sets SETS --output DIR
-        [--only NAME ...] [--runs RUN ...] [--epochs 1]
+        [--only NAME ...] [--runs RUN ...] [--epochs 0.5]
 
 FOLDER and the teacher are those of `benchmarks.embedded_weights --make tiny_imagenet`, whose command each try repeats
-for `--epochs` epochs (1), but for the words in TRIES; a try at another size gets so many that it costs the same time.
+for `--epochs` epochs (0.5), but for the words in TRIES; a try at another size gets so many that it costs the same time.
 SETS are the folders that `benchmarks.five_minutes` cuts. With each try's weights, with the shipped ones and with none,
 `finetune-small` runs 20 passes over 20 labels a class (dogs: all it has), three seeds; what counts is the accuracy on
 validation images, those of the best epoch: no test image chooses anything. What is finished in --output is not run
@@ -35,15 +35,14 @@ TRIES = {
     "standard augmentation, without MixUp": "--augment standard --mixup 0 --cutmix 0",
     "48 px": "--image-size 48",
     "96 px": "--image-size 96",
-    "simple stem, AdamW": "--model vit_mini_16 --optimizer adamw --lr 1.5e-3 --weight-decay 0.05",
 }
 PASSES_AT_THE_SAME_COST = {"48 px": 1.75, "96 px": 0.45}
 STARTS = {"the shipped weights": ["--weights", "tiny_imagenet"], "from scratch": ["--weights", "none"]}
 SETS = {
     "hymenoptera": "--val-fraction 0.5 --labels-per-class 20",
     "dogs": "--val-fraction 0.3",
-    "cifar10": "--val-fraction 0.1 --labels-per-class 20",
-    "fashion_mnist": "--val-fraction 0.1 --labels-per-class 20",
+    "cifar10": "--val-fraction 0.06 --labels-per-class 20",
+    "fashion_mnist": "--val-fraction 0.06 --labels-per-class 20",
 }
 
 
@@ -95,7 +94,7 @@ def main() -> None:
         parser.add_argument(f"--{place}", type=Path, required=True)
     parser.add_argument("--only", nargs="*", choices=[*TRIES, *STARTS], default=[*TRIES, *STARTS])
     parser.add_argument("--runs", nargs="*", type=Path, default=[], help="judge the weights of these runs too")
-    parser.add_argument("--epochs", type=float, default=1)
+    parser.add_argument("--epochs", type=float, default=0.5)
     options = parser.parse_args()
     rows: dict[str, Any] = {}
     for name in options.only:
