@@ -47,7 +47,5 @@ def _sizes(bundle: DataBundle) -> str:
     low, middle, high = sizes.min(axis=0), np.median(sizes, axis=0).astype(int), sizes.max(axis=0)
     if (low == high).all():
         return f"{low[0]} x {low[1]} px"
-    return (
-        f"median {middle[0]} x {middle[1]} px, width {low[0]} to {high[0]}, height {low[1]} to {high[1]} "
-        f"({len(sizes)} looked at)"
-    )
+    spread = f"width {low[0]} to {high[0]}, height {low[1]} to {high[1]} ({len(sizes)} looked at)"
+    return f"median {middle[0]} x {middle[1]} px, {spread}"

@@ -81,6 +81,8 @@ def build_dataloaders(
     """
     samples = require_complete(subset_training(split_samples(config), config))
     preset = "light" if config.augment == "auto" else config.augment
+    if config.mirror == "auto" and config.may_mirror and all(len(name) == 1 for name in samples.class_names):
+        samples = samples.note("classes are letters or digits: where a mirrored one is another, add --mirror no")
     augmentation = train_pipeline(preset, spec, mirror=config.may_mirror)
     loaders: dict[str, DataLoader] = {}
     for split in SPLITS:

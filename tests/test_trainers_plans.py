@@ -21,13 +21,14 @@ from comparison.timing import fitted, parts
 from datasets.config import DataConfig
 from datasets.transforms import Pipeline
 from trainers import pace, planning, threads
+from trainers.candidates import Candidate, fine_tuned, from_scratch
 from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import OutputConfig, RunConfig, TrainConfig, from_dict, load_config, to_dict
 from trainers.errors import ConfigError
 from trainers.fitting import Deadline, Fit
 from trainers.job import prepare
 from trainers.pace import Pace, forecast, measure
-from trainers.planning import Candidate, better, choose, fine_tuned, from_scratch, planned
+from trainers.planning import better, choose, planned
 from trainers.recipes import filled_in
 from trainers.run import train
 from trainers.run_directory import read_json

@@ -1,6 +1,5 @@
-"""`--minutes M`: a table of measured ways to train, and the plan of a run or two, by the pace on this machine."""
+"""`--minutes M`: the plan of a run or two out of the candidates, by the pace on this machine."""
 
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,33 +14,20 @@ from datasets.description import native_sizes
 from datasets.text import read_rows
 from trainers import console
 from trainers.assembly import Run
+from trainers.candidates import AS_GIVEN, Candidate, fine_tuned, from_scratch
 from trainers.config import RunConfig, from_dict
 from trainers.errors import ConfigError
 from trainers.fitting import Deadline, Fit
 from trainers.job import Job, prepare
 from trainers.pace import Pace, measure
-from trainers.recipes import RECIPES, filled_in
+from trainers.recipes import filled_in
 from trainers.record import RunResult
 from trainers.resume import find_same_options
 from trainers.run_directory import read_json
 from trainers.threads import with_threads
 from trainers.weights_at_hand import HINT, SAMPLE, Ranked, rank
 from vit.at_hand import at_hand
-from vit.config import EMBEDDED_WEIGHTS, PACKAGED_MODELS
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A way to train that a plan may choose: options as in a recipe, which fill in what a person left open."""
-
-    name: str
-    options: dict[str, dict[str, Any]]
-    wants: float = 0.0
-    """Passes over the training images from which it does better than the candidate before it."""
-    weights: str | None = None
-    """Those that it starts from, as the ranking names them."""
-    most: float = math.inf
-    """Passes after which it gains no more."""
+from vit.config import PACKAGED_MODELS
 
 
 @dataclass(frozen=True)
@@ -51,48 +37,6 @@ class Plan:
     candidate: Candidate
     epochs: int | float
     reasons: tuple[str, ...]
-
-
-STEM_SIDES = ((32, 0.0), (64, 15.0), (96, 60.0))
-"""Input side of the small ViT on a stem of convolutions; passes from which it does better than the side before it."""
-
-ENLARGED = 2.5
-"""Up to this much larger than the images an input still shows the model more: as many more patches."""
-
-
-def from_scratch(side: float) -> Iterator[Candidate]:
-    """Candidates without weights for images of this shorter side in pixels, cheapest first."""
-    recipe = RECIPES["scratch-small"].options
-    if ENLARGED * side < STEM_SIDES[0][0]:
-        yield Candidate("vit_micro_2", {"model": {"name": "vit_micro_2"}})
-        return
-    for size, wants in STEM_SIDES:
-        if size <= ENLARGED * side:
-            options = recipe | {"model": recipe["model"] | {"image_size": size}}
-            options |= {"train": recipe["train"] | {"schedule": "cooldown"}}
-            yield Candidate(f"vit_nano_8 with a stem at {size} px", options, wants)
-
-
-GOOD = 0.97
-"""Accuracy of a linear probe above which training the whole model has little to gain."""
-ENOUGH = 100.0
-"""Passes over the training images that fine-tuning takes: with 95 of dogs 68 % came after 40, 71 % after 100."""
-MIXED, MIXED_PASSES, MIXED_IMAGES = {"mixup": 0.8, "cutmix": 1.0}, 10.0, 1_000
-"""What keeps fine-tuning from learning its images by heart, and the passes and images from which it helps: with 4,500
-of CIFAR-10 it was worth 67.0 % of the test images after 12 passes and 69.2 % after 20, without it 64.6 % after 11 (98 %
-of the training images were right by then); with 95 of dogs 61.0 %, without it 58.5 and 70.7 %. Of the weights that came
-later it was worth 78.8 % of 5,000 other images after 9 passes, without it 79.1 %."""
-LARGER, LARGER_PASSES = 128, 20.0
-"""Side in pixels at which few photographs, themselves as large, are better fine-tuned where each is seen so often:
-after 30 passes 68.3 and 68.3 % of ten dog breeds (at 64 px 61.0 and 63.4 %), 35.7 and 50.0 % of twenty others (36.9 and
-39.3 %), 86.9 % of hymenoptera (80.4 %); test images, seeds 0 and 1, of hymenoptera 0, with the weights of 9 epochs."""
-CUT = 0.4
-"""Share of a linear probe's errors that training its whole model may leave."""
-
-
-def may_do_better(probe: float, best: float) -> bool:
-    """Whether all of a model trained may beat the best linear probe, where its own probe is this accurate."""
-    return best < GOOD and CUT * (1 - probe) <= 1 - best
 
 
 def choose(candidates: Sequence[Candidate], epochs: Sequence[float]) -> Plan:
@@ -116,7 +60,6 @@ def times(epochs: float) -> str:
     return f"{epochs:.0f} times" if epochs >= 10 else f"{epochs:.1f} times"
 
 
-AS_GIVEN = Candidate("the model as given", {})
 LOOKING = 0.3
 """Share of the time that may be spent on looking at the images with weights at hand."""
 PROBING = 0.12
@@ -204,31 +147,6 @@ def probe_of(config: RunConfig, options: dict[str, dict[str, Any]], per_epoch: i
     """A linear probe with enough steps, each of which takes milliseconds."""
     probe = filled_in(config, options)
     return probe.changed(train={"epochs": min(100, max(20, -(-PROBE_STEPS // per_epoch)))})
-
-
-def fine_tuned(rows: Sequence[Ranked], *, images: int, side: float) -> list[Candidate]:
-    """All of an embedded ViT trained, where that may do better than the best linear probe: as its recipe says, and
-    with time to see the images, of `side` pixels, often: many of them mixed, few of them larger. Of several models, the
-    best of the ranking; the larger where images are many."""
-    recipe = RECIPES["finetune-small"].options
-    many = images >= MIXED_IMAGES
-    if many:
-        rows = sorted(rows, key=lambda row: row.options["model"]["name"] != recipe["model"]["name"])
-    best = max((row.accuracy for row in rows), default=0.0)
-    for row in rows:
-        model = row.options["model"]
-        if model["name"] in EMBEDDED_WEIGHTS.values() and may_do_better(row.accuracy, best):
-            train = recipe["train"] | {"schedule": "cooldown"}
-            options = recipe | {"model": model | {"trainable": "all"}, "train": train}
-            alone = Candidate(f"{row.name}, all of it trained,", options, weights=row.name, most=ENOUGH)
-            if many:
-                words, changed, wants = "with MixUp and CutMix", {"train": train | MIXED}, MIXED_PASSES
-            else:
-                larger = {"model": options["model"] | {"image_size": LARGER}}
-                words, changed, wants = f"at {LARGER} px", larger, LARGER_PASSES
-            richer = replace(alone, name=f"{alone.name} {words},", options=options | changed, wants=wants)
-            return [alone, richer] if many or side >= LARGER else [alone]
-    return []
 
 
 def fitting(
