@@ -182,7 +182,9 @@ def odd_row(name, root):
         f"**{first.severity}** {first.kind}" + f" ({count} times)" * (count > 1) for count, first in report.kinds()
     ]
     try:
-        bundle = build_dataloaders(DataConfig(source=str(source), root=root / "data", cache="off", workers=0), Spec())
+        bundle = build_dataloaders(
+            DataConfig(source=str(source), root=root / "data", cache="off", workers=0, mirror="yes"), Spec()
+        )
         said = [line for line in describe(bundle) if line.startswith("note")]
         for loader in bundle.dataloaders.values():
             list(loader)
