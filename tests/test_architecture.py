@@ -15,7 +15,6 @@ ROOT = Path(__file__).resolve().parent.parent
 # The house: a file imports its own room, or rooms on lower floors.
 FLOORS = {"commands": 5, "comparison": 4, "inference": 3, "trainers": 2, "figures": 1, "datasets": 0, "vit": 0}
 PACKAGES = tuple(FLOORS)
-CORE_LINES = 6_300
 TORCH_FREE = (
     "main.py",
     "vit/config.py",
@@ -96,19 +95,6 @@ def test_every_file_imports_its_own_room_or_one_below():
 def test_no_files_import_each_other_in_a_circle():
     graph = {name: {other for other in ARROWS[name] if other not in FLOORS} for name in SOURCES}
     tuple(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError, which names the circle
-
-
-def test_the_core_can_be_read_in_a_day():
-    """All that one training run can reach, but for what a registry or an option names: its data set, library of models,
-    what it begins with, a teacher, and what it draws beside its curves."""
-    reached, todo = set(), ["trainers.run"]
-    while todo:
-        module = todo.pop()
-        if module not in reached:
-            reached.add(module)
-            todo += ARROWS[module]
-    lines = sum(len(SOURCES[module].read_text(encoding="utf-8").splitlines()) for module in reached)
-    assert lines <= CORE_LINES, f"{lines} lines in {len(reached)} files"
 
 
 FILES = {"datasets.files", "vit.tensor_files", "vit.errors"}
