@@ -10,14 +10,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import bisect
 from scipy.stats import chi2, norm
 
-from comparison.runs import Certainty
+from comparison.runs import Certainty, couples
 from comparison.statistics import LEVEL, Bools, Estimate, Spread, estimate, minus, quantile, sign_flip
 from datasets.text import counted
 
@@ -82,13 +81,13 @@ def still_part(found: Estimate) -> float:
     return 2.0 ** math.floor(math.log2(ratio)) if ratio > 2**-5 else 0.0
 
 
-def look(differences: NDArray[np.int8], certainty: Certainty, *, pairs: int = 1) -> Decision:
-    """Judge differences (K, N) between two arms, of `pairs` that are judged together: at most 5 % of equal arms are
+def look(differences: NDArray[np.int8], certainty: Certainty, *, claims: int = 1) -> Decision:
+    """Judge differences (K, N) between two arms, one of `claims` that share the level: at most 5 % of equal arms are
     called better at any look, and at most 5 % of those that differ by the margin the same (two one-sided tests)."""
     found = estimate(differences)
     still = still_part(found)
     to_differ, to_equal = (
-        levels(certainty.max_seeds, alpha / pairs, still)[found.seeds] for alpha in (LEVEL, 2 * LEVEL)
+        levels(certainty.max_seeds, alpha / claims, still)[found.seeds] for alpha in (LEVEL, 2 * LEVEL)
     )
     half, verdict = found.half_width(to_differ), "undecided"
     if abs(found.centre) > half and sign_flip(differences) <= to_differ:
@@ -98,19 +97,21 @@ def look(differences: NDArray[np.int8], certainty: Certainty, *, pairs: int = 1)
     return Decision(verdict, found, found.centre - half, found.centre + half)
 
 
-def decide(first: Bools, second: Bools, certainty: Certainty, *, pairs: int = 1) -> Decision:
+def decide(first: Bools, second: Bools, certainty: Certainty, *, claims: int = 1) -> Decision:
     """The second of two arms (K, N) beside the first: look after each seed, up to the one that makes it certain."""
     differences = minus(second, first)
     seeds = range(FIRST_LOOK, min(len(differences), certainty.max_seeds) + 1)
     for number in seeds:
-        decision = look(differences[:number], certainty, pairs=pairs)
+        decision = look(differences[:number], certainty, claims=claims)
         if decision.verdict != "undecided":
             break
     return decision
 
 
-def sentence_of(decision: Decision, names: tuple[str, str], certainty: Certainty, *, scored: str) -> str:
-    """One plain sentence on the second of two arms beside the first."""
+def sentence_of(
+    decision: Decision, names: tuple[str, str], certainty: Certainty, *, scored: str, claims: int = 1
+) -> str:
+    """One plain sentence on the second of two arms beside the first, as one of `claims` of a report."""
     found, margin = decision.estimate, f"{100 * certainty.margin:g} point{'s' * (certainty.margin != 0.01)}"
     sign = -1 if found.centre < 0 else 1
     low, high = sorted((100 * sign * decision.low, 100 * sign * decision.high))
@@ -121,16 +122,16 @@ def sentence_of(decision: Decision, names: tuple[str, str], certainty: Certainty
         return f"{best} is better than {other} by {by}; certain after {data}."
     if decision.verdict == "same":
         return f"{best} and {other} are the same within {margin}: they differ by {by}; certain after {data}."
-    return (
-        f"Undecided between {best} and {other}, which differ by {by} after {data}; {wanted(found, certainty.margin)}."
-    )
+    needed = wanted(found, certainty.margin, claims=claims)
+    return f"Undecided between {best} and {other}, which differ by {by} after {data}; {needed}."
 
 
-def wanted(found: Estimate, margin: float = 0.0) -> str:
-    """How many seeds, or images, would decide a difference like this one."""
+def wanted(found: Estimate, margin: float = 0.0, *, claims: int = 1) -> str:
+    """How many seeds, or images, would decide a difference like this one, as one of `claims` that share the level."""
 
     def decides(seeds: int, images: int) -> bool:
-        return max(abs(found.centre), margin - abs(found.centre)) > half_width(found.spread, seeds, images)
+        half = half_width(found.spread, seeds, images, claims=claims)
+        return max(abs(found.centre), margin - abs(found.centre)) > half
 
     sizes = (int(found.images * 1.25**n) for n in range(100))
     seeds = next((k for k in range(found.seeds, 101) if decides(k, found.images)), None)
@@ -140,22 +141,26 @@ def wanted(found: Estimate, margin: float = 0.0) -> str:
     return f"it would take about {' or '.join(ways)}" if ways else "100 seeds or a million images would not do either"
 
 
-def half_width(spread: Spread, seeds: int, images: int) -> float:
-    level = float(quantile(LEVEL, spread.share(seeds, images), seeds, images))
+def half_width(spread: Spread, seeds: int, images: int, *, claims: int = 1) -> float:
+    """Of the interval at this pair's share of the level (Bonferroni's, which Holm's is never below)."""
+    level = float(quantile(LEVEL / claims, spread.share(seeds, images), seeds, images))
     return level * spread.error(seeds, images)
 
 
-def smallest_difference(spread: Spread, seeds: int, images: int) -> float:
+def smallest_difference(spread: Spread, seeds: int, images: int, *, claims: int = 1) -> float:
     """The true difference that is told in 8 of 10 cases."""
-    return half_width(spread, seeds, images) + float(norm.ppf(POWER)) * spread.error(seeds, images)
+    return half_width(spread, seeds, images, claims=claims) + float(norm.ppf(POWER)) * spread.error(seeds, images)
 
 
-def power_line(images: int, seeds: int, spread: Spread = ASSUMED, *, scored: str = "test") -> str:
+def power_line(images: int, seeds: int, spread: Spread = ASSUMED, *, scored: str = "test", claims: int = 1) -> str:
     seen = f"{counted(images, f'{scored} image')} and {counted(seeds, 'seed')} see differences of about"
-    return f"{seen} {100 * smallest_difference(spread, seeds, images):.1f} points or more, 8 times in 10"
+    points = 100 * smallest_difference(spread, seeds, images, claims=claims)
+    together = f", as one of {claims} comparisons" * (claims > 1)
+    return f"{seen} {points:.1f} points or more, 8 times in 10{together}"
 
 
-def unsure(arms: Sequence[Bools], certainty: Certainty) -> bool:
-    """Whether some pair of arms, each (K, N), is undecided."""
-    couples = list(combinations(arms, 2))
-    return any(decide(*couple, certainty, pairs=len(couples)).verdict == "undecided" for couple in couples)
+def unsure(arms: Sequence[Bools], certainty: Certainty, *, conditions: int = 1, against_first: bool = False) -> bool:
+    """Whether some pair of arms, each (K, N), is undecided, under one of so many conditions that share the level."""
+    pairs = couples(arms, against_first=against_first)
+    claims = len(pairs) * conditions
+    return any(decide(*pair, certainty, claims=claims).verdict == "undecided" for pair in pairs)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from comparison.plan import Plan
-from comparison.runs import Certainty, labels_text
+from comparison.runs import Certainty, couples, labels_text
 from datasets.shared_split import PRETRAINED_ON, copies_of_training_images
 from datasets.text import counted
 from trainers import console
@@ -24,7 +24,8 @@ def announce(plan: Plan) -> None:
         rows.append(("budget", f"{labels_text(labels)}: {budget}"))
     tuned = "each arm tries every rate at its first seed" if plan.tuned else "rates are not tuned"
     most = "at most " if request.certainty else ""
-    seen = power_line(split.size("test"), request.seeds)
+    claims = len(couples(plan.arms, against_first=request.ladder)) * len(request.labels)
+    seen = power_line(split.size("test"), request.seeds, claims=claims)
     beside = "one after the other" if plan.sharing.jobs == 1 else f"{plan.sharing.jobs} side by side"
     threads = plan.sharing.threads
     shared = f"{beside} on {plan.device}" + ("" if threads is None else f", {counted(threads, 'thread')} each")
@@ -74,7 +75,7 @@ def certainty_text(certainty: Certainty) -> str:
     return (
         f"Seeds were added, {certainty.max_seeds} at most, until each pair of arms was judged with certainty: one is "
         f"better, or they are the same within {100 * certainty.margin:g} points. All looks together have one level of "
-        "5 %, of which each spends its share."
+        "5 %, of which each spends its share; all comparisons of the report divide it among them."
     )
 
 

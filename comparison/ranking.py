@@ -17,7 +17,7 @@ from scipy.stats import norm, sem
 from torch.nn.functional import normalize
 
 from comparison.drawing import accuracy_by_labels
-from comparison.statistics import is_claim, paired_difference, wilson
+from comparison.statistics import holm, is_claim, paired_difference, wilson
 from comparison.table import fitted
 from datasets.bundle import image_set
 from datasets.config import DataConfig
@@ -146,7 +146,8 @@ def table(rows: Sequence[Backbone]) -> Iterator[str]:
     yield f"accuracy, %, {seen}; ± half of a 95 % interval: other images, other draws"
     yield f"1 to all: ridge regression on so many labels of each class, {DRAWS} draws; nearest: neighbour, all labels"
     yield "behind: points behind the first, with all labels; MB: what fine-tuning all of it holds, roughly"
-    level = [row.arm for row, other in zip(rows[1:], behind, strict=True) if not is_claim(other)]
+    adjusted = holm([other.p for other in behind])
+    level = [row.arm for row, other, p in zip(rows[1:], behind, adjusted, strict=True) if not is_claim(other, p)]
     yield f"worth fine-tuning: {rows[0].arm}" + "".join(f", or {arm}" for arm in level)
 
 

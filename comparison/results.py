@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 
 from comparison.certainty import FIRST_LOOK, Decision, decide, sentence_of, wanted
 from comparison.rising import rise
-from comparison.runs import Arm, Certainty, Comparison, Condition, Run
+from comparison.runs import Arm, Certainty, Comparison, Condition, Run, couples
 from comparison.statistics import (
     LEVEL,
     PairedDifference,
@@ -39,7 +38,7 @@ class Pair:
 
     difference: PairedDifference
     adjusted_p: float | None
-    """Holm's, where there are more than two arms."""
+    """Holm's, where the report judges several pairs, under one condition or under several."""
     significant_seeds: int
     """At how many seeds McNemar's exact test tells the two runs apart."""
     sentence: str
@@ -83,11 +82,11 @@ class ConditionResult:
 
 
 def analyse(comparison: Comparison) -> tuple[ConditionResult, ...]:
-    """Score every arm and judge every pair of arms, each condition by itself."""
+    """Score every arm under each condition, and judge every pair of arms together."""
+    scored, certainty = comparison.scored_images, comparison.certainty
+    judged = judge(comparison.conditions, scored=scored, certainty=certainty, against_first=comparison.ladder)
     results = []
-    for condition in comparison.conditions:
-        scored, certainty = comparison.scored_images, comparison.certainty
-        pairs = judge(condition, scored=scored, certainty=certainty, against_first=comparison.ladder)
+    for condition, pairs in zip(comparison.conditions, judged, strict=True):
         against_first = (None, *pairs)  # the pairs with the first arm come first
         arms = [ArmResult(arm, score(arm), costs(arm), pair) for arm, pair in zip(condition.arms, against_first)]  # noqa: B905
         results.append(ConditionResult(condition, tuple(arms), pairs))
@@ -95,33 +94,54 @@ def analyse(comparison: Comparison) -> tuple[ConditionResult, ...]:
 
 
 def judge(
-    condition: Condition, *, scored: str, certainty: Certainty | None = None, against_first: bool = False
-) -> tuple[Pair, ...]:
-    """All pairs of arms, those with the first arm first, or these alone; of several pairs with Holm's correction."""
-    couples = list(combinations(condition.arms, 2))
-    if against_first:
-        couples = couples[: len(condition.arms) - 1]
-    differences = [paired_difference(second.correct, first.correct) for first, second in couples]
-    adjusted = holm([difference.p for difference in differences]) if len(couples) > 1 else [None]
-    pairs = []
-    for (first, second), difference, p in zip(couples, differences, adjusted, strict=True):
-        names, accuracies = (second.name, first.name), (second.accuracies.mean(), first.accuracies.mean())
-        sentence = verdict(difference, names, accuracies, scored=scored, adjusted_p=p, pairs=len(couples))
-        decision = None
-        if certainty is not None and len(first.runs) >= FIRST_LOOK:
-            decision = decide(first.correct, second.correct, certainty, pairs=len(couples))
-            sentence = sentence_of(decision, (first.name, second.name), certainty, scored=scored)
-        elif difference.p > LEVEL and difference.mean and difference.seeds > 1:
-            needed = wanted(estimate(minus(second.correct, first.correct)))
-            sentence = f"{sentence.removesuffix('.')}; {needed}."
-        seen = [images_seen(arm) for arm in (second, first)]
-        if seen[0] != seen[1]:
-            unequal = f"{second.name} saw {seen[0]:,} training images, {first.name} {seen[1]:,}"
-            sentence = f"{sentence.removesuffix('.')}; but {unequal}."
-        sentence += still_rising((first, second))
-        of_seeds = sum(sign_flip(row) <= LEVEL for row in minus(second.correct, first.correct)[:, None])
-        pairs.append(Pair(difference, p, of_seeds, sentence, decision))
-    return tuple(pairs)
+    conditions: Sequence[Condition], *, scored: str, certainty: Certainty | None = None, against_first: bool = False
+) -> list[tuple[Pair, ...]]:
+    """Judge the pairs of arms of each condition, those with the first arm first, or these alone.
+
+    All pairs of a report, under all its conditions, share one level of 5 % by Holm's correction: a reader takes any
+    winner for one, and judged alone, six conditions of equal arms name one in an eighth of the reports.
+    """
+    pairs = [couples(condition.arms, against_first=against_first) for condition in conditions]
+    differences = [paired_difference(second.correct, first.correct) for of_one in pairs for first, second in of_one]
+    several = len(differences) > 1
+    adjusted = holm([difference.p for difference in differences]) if several else [None] * len(differences)
+    found = zip(differences, adjusted, strict=True)
+    return [
+        tuple(
+            judge_pair(pair, *next(found), claims=len(differences), scored=scored, certainty=certainty)
+            for pair in of_one
+        )
+        for of_one in pairs
+    ]
+
+
+def judge_pair(
+    pair: tuple[Arm, Arm],
+    difference: PairedDifference,
+    adjusted_p: float | None,
+    *,
+    claims: int,
+    scored: str,
+    certainty: Certainty | None,
+) -> Pair:
+    """The verdict on two arms, as one of so many `claims` of a report."""
+    first, second = pair
+    names, accuracies = (second.name, first.name), (second.accuracies.mean(), first.accuracies.mean())
+    sentence = verdict(difference, names, accuracies, scored=scored, adjusted_p=adjusted_p, claims=claims)
+    decision = None
+    if certainty is not None and len(first.runs) >= FIRST_LOOK:
+        decision = decide(first.correct, second.correct, certainty, claims=claims)
+        sentence = sentence_of(decision, (first.name, second.name), certainty, scored=scored, claims=claims)
+    elif not is_claim(difference, adjusted_p) and difference.mean and difference.seeds > 1:
+        needed = wanted(estimate(minus(second.correct, first.correct)), claims=claims)
+        sentence = f"{sentence.removesuffix('.')}; {needed}."
+    seen = [images_seen(arm) for arm in (second, first)]
+    if seen[0] != seen[1]:
+        unequal = f"{second.name} saw {seen[0]:,} training images, {first.name} {seen[1]:,}"
+        sentence = f"{sentence.removesuffix('.')}; but {unequal}."
+    sentence += still_rising((first, second))
+    of_seeds = sum(sign_flip(row) <= LEVEL for row in minus(second.correct, first.correct)[:, None])
+    return Pair(difference, adjusted_p, of_seeds, sentence, decision)
 
 
 def still_rising(arms: Sequence[Arm]) -> str:

@@ -3,8 +3,9 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from trainers.config import to_dict
 from trainers.result import find_run, read_history, read_run_config
 from trainers.run_directory import SUMMARY, read_json
 
+Item = TypeVar("Item")
 SCORED = {"test": "test", "val_last": "validation (last epoch)", "val": "validation"}
 """Predictions that a run may have, the most telling first, and what a sentence calls their images."""
 
@@ -103,6 +105,13 @@ class Condition:
     @property
     def class_names(self) -> tuple[str, ...]:
         return self.arms[0].runs[0].class_names
+
+
+def couples(arms: Sequence[Item], *, against_first: bool = False) -> list[tuple[Item, Item]]:
+    """The pairs of arms that are judged under one condition: all of them, those with the first arm first, or only
+    these."""
+    pairs = list(combinations(arms, 2))
+    return pairs[: len(arms) - 1] if against_first else pairs
 
 
 def labels_text(count: int | None, *, every: str = "all labels") -> str:

@@ -189,10 +189,10 @@ def verdict(
     *,
     scored: str = "test",
     adjusted_p: float | None = None,
-    pairs: int = 1,
+    claims: int = 1,
 ) -> str:
     """One plain sentence on two arms (two on one seed). Accuracies and differences are fractions; `scored` says what
-    the images are, such as "test"; `adjusted_p` is Holm's, where `pairs` > 1 pairs of arms are judged together."""
+    the images are, such as "test"; `adjusted_p` is Holm's, where the report makes several `claims` of this kind."""
     images, seeds = counted(difference.images, f"{scored} image"), counted(difference.seeds, "seed")
     if difference.identical:
         return f"No difference: {names[0]} and {names[1]} are right about the same of {images} ({seeds})."
@@ -214,7 +214,7 @@ def verdict(
     )
     after = ""
     if difference.p <= LEVEL and adjusted_p is not None:
-        after = f" once {pairs} pairs of arms are judged together (Holm's p = {adjusted_p:.2g})"
+        after = f" once the {claims} comparisons of this report are judged together (Holm's p = {adjusted_p:.2g})"
     return f"{images} and {seeds} cannot separate {lower} from {higher}{after}: difference {points}, {interval}."
 
 

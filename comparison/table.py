@@ -134,23 +134,35 @@ def notes(comparison: Comparison, results: Results, *, marks: str = f"; {MARKS_E
     ]
     if any(row.scores["rising"] is not None for result in results for row in result.arms):
         lines.append(f"^ its validation accuracy still rose: {RULE}")
+    claims = sum(len(result.pairs) for result in results)
     for result in results:
         first, second = (arm.correct for arm in result.condition.arms[:2])
-        seen = power_line(
-            second.shape[1], len(second), estimate(minus(second, first)).spread, scored=comparison.scored_images
-        )
+        spread, scored = estimate(minus(second, first)).spread, comparison.scored_images
+        seen = power_line(second.shape[1], len(second), spread, scored=scored, claims=claims)
         lines.append(f"{result.condition.title}: {seen}, as the first two arms vary")
-    lines += sentences(comparison.conditions)
+    worth = sentences(comparison.conditions)
+    lines += worth
     models = {run.config["model"]["name"] for arm in comparison.conditions[0].arms for run in arm.runs}
     lines += [f"{model}: {WHAT_THEY_ARE[model]}" for model in sorted(models & WHAT_THEY_ARE.keys())]
     if runs[0].scored == "val":
         lines.append("the scored images also chose the epoch of every run: all accuracies are a little too high")
-    if any(len(result.pairs) > 1 for result in results):
-        judged = "the rungs, each beside the first" if comparison.ladder else "all pairs of arms"
-        lines.append(f"verdicts are Holm-corrected over {judged}; intervals are of one pair alone")
+    if claims > 1:
+        lines += judged_together(claims, interim=comparison.certainty is not None, worth=bool(worth))
     if len(results) > 1:
-        lines.append("labels: training images per class; each line of the table is judged within its number of labels")
+        lines.append("labels: training images per class")
     return lines
+
+
+def judged_together(claims: int, *, interim: bool, worth: bool) -> list[str]:
+    """What it means that all verdicts of a report share one level, and which of its numbers do not."""
+    how = "each has its part of the 5 %" if interim else "Holm's correction"
+    alone = [*["the 95 % intervals"] * (not interim), "McNemar's counts", *["what labels are worth"] * worth]
+    contrary = "" if interim else ": an interval may leave out 0 where the verdict is that nothing can be told"
+    return [
+        f"the {claims} comparisons of this report are judged together ({how}): where no arm is better than another, at "
+        "most 5 % of such reports name a winner",
+        f"not corrected, each for one comparison alone: {', '.join(alone)}{contrary}",
+    ]
 
 
 def which_pays(result: ConditionResult) -> str:

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -126,11 +127,15 @@ class Training:
         """Train seed by seed, where the arms are not judged with certainty yet."""
         from comparison.certainty import FIRST_LOOK, unsure  # scipy would count as memory of the runs before
 
+        request = self.plan.request
+        still_unsure = partial(
+            unsure, certainty=certainty, conditions=len(request.labels), against_first=request.ladder
+        )
         self.add_seeds(self.cells, self.plan.seeds[:FIRST_LOOK])
         for number, seed in enumerate(self.plan.seeds[FIRST_LOOK:], FIRST_LOOK):
             conditions = [self.condition(place) for place in range(len(self.plan.request.labels))]
             arms = [[arm.correct[:number] for arm in condition.arms] for condition in conditions]
-            places = [place for place, correct in enumerate(arms) if unsure(correct, certainty)]
+            places = [place for place, correct in enumerate(arms) if still_unsure(correct)]
             if not places or self.progress.seconds > 60 * (certainty.minutes or math.inf):
                 return
             names = ", ".join(conditions[place].title for place in places)

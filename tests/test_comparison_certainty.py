@@ -86,10 +86,10 @@ def test_a_comparison_of_finished_runs_is_looked_at_seed_by_seed(tmp_path):
     weak, strong = runs(0.4, 0.95, images=60, seeds=4)
     labels = np.arange(60) % 2
     arms = arm_of(tmp_path, "weak", weak, labels), arm_of(tmp_path, "strong", strong, labels)
-    (pair,) = judge(Condition(None, arms), scored="test", certainty=CERTAINTY)
+    ((pair,),) = judge([Condition(None, arms)], scored="test", certainty=CERTAINTY)
     assert pair.mark == "better"
     assert "certain after" in pair.sentence
-    (pair,) = judge(Condition(None, (arms[0], arms[0])), scored="test", certainty=Certainty(margin=0.2))
+    ((pair,),) = judge([Condition(None, (arms[0], arms[0]))], scored="test", certainty=Certainty(margin=0.2))
     assert (pair.mark, "the same within 20 points" in pair.sentence) == ("same", True)
 
 
@@ -141,7 +141,8 @@ class Pretended(Training):
 
     def __init__(self, *conditions, seconds=0.0):
         labels = tuple(range(len(conditions)))
-        self.plan = SimpleNamespace(request=SimpleNamespace(labels=labels), arms=("a", "b"), seeds=range(6))
+        request = SimpleNamespace(labels=labels, ladder=False)
+        self.plan = SimpleNamespace(request=request, arms=("a", "b"), seeds=range(6))
         self.cells = [(place, arm) for place in labels for arm in (0, 1)]
         self.progress = SimpleNamespace(seconds=seconds)
         self.conditions, self.added = conditions, []

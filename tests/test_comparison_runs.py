@@ -325,5 +325,5 @@ def test_finished_runs_are_named_by_all_that_differs_and_unequal_training_is_in_
     arms = group_into_arms([read_run(short), read_run(long)])
     assert arms[0].name == "vit_nano_8 from scratch patch_embedding=stem pool=mean epochs=1"
     assert arms[1].name == "vit_micro_4 from scratch patch_embedding=conv pool=cls epochs=2"
-    (pair,) = judge(Condition(None, arms), scored="test")
+    ((pair,),) = judge([Condition(None, arms)], scored="test")
     assert f"; but {arms[1].name} saw 4,020 training images, {arms[0].name} 12." in pair.sentence

@@ -175,9 +175,9 @@ def test_a_difference_that_holms_correction_takes_away_is_not_claimed():
     difference = paired_difference(a, b)
     assert is_claim(difference)
     assert not is_claim(difference, 0.08)
-    sentence = verdict(difference, ("a", "b"), (a.mean(), b.mean()), adjusted_p=0.08, pairs=3)
+    sentence = verdict(difference, ("a", "b"), (a.mean(), b.mean()), adjusted_p=0.08, claims=3)
     assert "cannot separate b" in sentence
-    assert "once 3 pairs of arms are judged together (Holm's p = 0.08)" in sentence
+    assert "once the 3 comparisons of this report are judged together (Holm's p = 0.08)" in sentence
 
 
 CENTRES = {0.85: 3.1288, 0.90: 3.8793}  # logits whose images are right that often on average

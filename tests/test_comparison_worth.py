@@ -76,10 +76,10 @@ def test_a_comparison_of_three_numbers_of_labels_says_what_they_are_worth(tmp_pa
         for rung, count in enumerate((5, 10, 20))
     ]
     several = comparison_of(*conditions)
-    (line,) = [line for line in notes(several, analyse(several)) if "worth" in line]
+    (line,) = [line for line in notes(several, analyse(several)) if "labels per class of" in line]
     assert line.startswith(
         "labels per class of pretrained, in those of scratch (90 % interval): 5 worth 10; 10 worth 20 ("
     )
     assert "; 20 worth more than 20; they do not meet up to 20 labels" in line
     two = comparison_of(*conditions[:2])
-    assert not [line for line in notes(two, analyse(two)) if "worth" in line]
+    assert not [line for line in notes(two, analyse(two)) if "labels per class of" in line]

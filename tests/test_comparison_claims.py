@@ -1,0 +1,120 @@
+"""All verdicts of a report are judged together, over its numbers of labels as over its arms."""
+
+import re
+
+import numpy as np
+import pytest
+from small_comparison import arm_of, comparison_of
+
+from comparison.certainty import decide, power_line, unsure
+from comparison.results import analyse, judge
+from comparison.runs import Arm, Certainty, Condition, Run
+from comparison.statistics import LEVEL, holm, paired_difference
+from comparison.table import notes
+
+CONDITIONS, LABELS = 6, [row % 3 for row in range(60)]
+
+
+def arm(name, correct):
+    """An arm in memory, whose runs are right where `correct` (K, N) says so."""
+    labels = np.zeros(correct.shape[1], np.int64)
+    common = {"run_dir": None, "config": {}, "summary": {"images_seen": 1}, "meta": {}, "history": [], "paths": ()}
+    probabilities = np.zeros((len(labels), 2))
+    return Arm(
+        name,
+        tuple(
+            Run(seed=seed, scored="test", labels=labels, predicted=(~row).astype(np.int64),
+                probabilities=probabilities, class_names=("a", "b"), **common)
+            for seed, row in enumerate(correct)
+        ),
+    )  # fmt: skip
+
+
+def equal_arms(generator, *, seeds=3, images=300, of_run=0.2):
+    """Two arms bool (K, N) of one accuracy: images differ in difficulty, each arm finds other ones hard, and the
+    runs of one arm mostly agree, as those of a fine-tuned model do."""
+    difficulty = 1.5 + 2 * generator.standard_normal(images)
+    own = generator.standard_normal((2, 1, images)) + of_run * generator.standard_normal((2, seeds, images))
+    return difficulty + own > 0
+
+
+def names_a_winner(generator):
+    conditions = [Condition(labels, tuple(map(arm, "ab", equal_arms(generator)))) for labels in range(CONDITIONS)]
+    return any(pair.mark in {"better", "worse"} for (pair,) in judge(conditions, scored="test"))
+
+
+@pytest.mark.slow
+def test_of_500_reports_on_six_numbers_of_labels_with_equal_arms_at_most_5_percent_name_a_winner():
+    generator = np.random.default_rng(0)
+    assert np.mean([names_a_winner(generator) for _ in range(500)]) <= LEVEL  # 12.8 % with each pair judged alone
+
+
+def borderline(conditions=CONDITIONS):
+    """Arms of which one pair alone would be told apart, and the rest are equal."""
+    right = np.ones((3, 60), bool)
+    worse = right.copy()
+    worse[:, :7] = False
+    assert LEVEL / conditions < paired_difference(right, worse).p <= LEVEL
+    return [(right, worse)] + [(right, right)] * (conditions - 1)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("six")
+    conditions = [
+        (
+            5 * (number + 1),
+            tuple(arm_of(folder / str(number), *named, LABELS) for named in zip("ab", arms, strict=True)),
+        )
+        for number, arms in enumerate(borderline())
+    ]
+    return comparison_of(*conditions)
+
+
+def test_a_winner_at_one_of_six_numbers_of_labels_has_to_stand_beside_the_other_five(report):
+    results = analyse(report)
+    pairs = [pair for result in results for pair in result.pairs]
+    assert [pair.adjusted_p for pair in pairs] == holm([pair.difference.p for pair in pairs])
+    assert pairs[0].mark == "unclear"
+    assert "cannot separate" in pairs[0].sentence
+    assert "once the 6 comparisons of this report are judged together (Holm's p = " in pairs[0].sentence
+    alone = judge([report.conditions[0]], scored="test")[0][0]
+    assert (alone.mark, alone.adjusted_p) == ("worse", None)
+
+
+def test_the_report_says_what_is_judged_together_and_what_is_not(report):
+    text = " ".join(notes(report, analyse(report)))
+    assert "the 6 comparisons of this report are judged together (Holm's correction)" in text
+    assert "at most 5 % of such reports name a winner" in text
+    assert "not corrected, each for one comparison alone: the 95 % intervals, McNemar's counts, what labels" in text
+    assert "8 times in 10, as one of 6 comparisons" in text
+    (one,) = [comparison_of((None, report.conditions[0].arms))]
+    assert "together" not in " ".join(notes(one, analyse(one)))
+
+
+def test_seeds_are_added_until_a_pair_is_certain_beside_those_of_the_other_numbers_of_labels():
+    first, second = np.ones((2, 3, 60), bool)
+    second[:, :5] = False
+    noisy = second ^ (np.random.default_rng(1).random(second.shape) < 0.02)
+    certainty = Certainty(margin=0.001, max_seeds=3)
+    assert decide(first, noisy, certainty).verdict == "better"
+    assert decide(first, noisy, certainty, claims=CONDITIONS).verdict == "undecided"
+    assert not unsure([first, noisy], certainty)
+    assert unsure([first, noisy], certainty, conditions=CONDITIONS)
+    conditions = [Condition(labels, (arm("a", first), arm("b", noisy))) for labels in range(CONDITIONS)]
+    assert {pair.mark for (pair,) in judge(conditions, scored="test", certainty=certainty)} == {"unclear"}
+    assert {pair.mark for (pair,) in judge(conditions[:1], scored="test", certainty=certainty)} == {"worse"}
+
+
+def test_the_rungs_of_a_ladder_are_certain_when_each_is_beside_the_first():
+    certainty = Certainty(max_seeds=3)
+    right, wrong = np.ones((3, 200), bool), np.zeros((3, 200), bool)
+    between = np.random.default_rng(0).random((2, 3, 200)) < 0.5
+    arms = [right, wrong, *between]
+    assert unsure(arms, certainty)
+    assert not unsure(arms, certainty, against_first=True)
+
+
+def test_more_comparisons_see_less_each():
+    points = [float(re.search(r"about ([\d.]+) points", power_line(360, 3, claims=claims))[1]) for claims in (1, 6)]
+    assert points[0] < points[1]
