@@ -18,14 +18,13 @@ from datasets.loaders import stop_workers
 from trainers import console, defaults, distributed, start_here, tensorboard
 from trainers.assembly import Run
 from trainers.checkpoint import best_of, checkpoints, read_checkpoint
-from trainers.config import RunConfig
+from trainers.config import RunConfig, data_folder
 from trainers.errors import Interrupted, TrainingError
 from trainers.evaluation import Scores, score_split, scores_of, write_predictions
 from trainers.handlers import best_row, endless_batches, reset_peak_memory
 from trainers.interruption import signals
 from trainers.job import Given, Job, prepare
 from trainers.record import RunResult, recorded
-from trainers.run_directory import read_json
 from trainers.start import new_run_directory
 from vit import ImageSpec
 from vit.parts import LOW_RANK
@@ -125,7 +124,7 @@ def write_start(job: Job, run_dir: Path, loggers: tensorboard.RunLoggers) -> Non
     report = data_report(job.data)
     write_text(run_dir / "data_report.txt", report)
     tensorboard.write_start(loggers, page=start_here.before(job, run_dir), data=report)
-    name = f"{run_dir.name} · {run_dir.parent.name} · {read_json(run_dir / 'meta.json')['started']}"
+    name = tensorboard.row_name(run_dir, data_folder(job.config.output, job.config.data.source))
     asked = {option[2:].replace("-", "_"): value for option, value, _ in start_here.differences(job, run_dir)}
     tensorboard.start_hparams(loggers, asked | hparam_values(job.config), name=name)
 

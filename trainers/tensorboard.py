@@ -7,8 +7,8 @@ TensorBoard (2.21.0, pinned) does not do by itself.
 - Its sidebar holds about 30 letters a row: run folders have no date in their names, and it is started on their parent.
 - It shows what a resumed run logged twice: a purge step in every event file hides what the first life wrote too much.
 - It reads event files in the order of the seconds in their names: see `keep_in_order`.
-- Its HPARAMS tab takes its columns from the first run, writes the number 64 as 64.000, and cuts a row's name after 15
-  letters: see `start_hparams`.
+- Its HPARAMS tab takes its columns from the first run, writes the number 64 as 64.000, and shows the mean of all runs
+  whose rows have one name: see `start_hparams` and `row_name`.
 - Its PROJECTOR always starts without colours: the thumbnails have a frame in their class's, see `full_pictures.py`.
 
 The step is the optimizer step everywhere. What is drawn is in `trainers/pictures.py`.
@@ -199,8 +199,20 @@ def write_start(loggers: RunLoggers, *, page: str, data: str) -> None:
     add_text(loggers.val.writer, "the data", f"<pre>{html.escape(data)}</pre>", 0)
 
 
+def row_name(run_dir: Path, folder: Path) -> str:
+    """A run's name in the HPARAMS tab: its path below the folder that TensorBoard is started on, which begins with the
+    arm of a comparison, and then that folder. So no two runs share it, wherever TensorBoard is started: it would show
+    them as repeats of one run, with the mean of their metrics.
+
+    `folder`: of all runs on the same images; in it a comparison has a folder, and other runs lie side by side.
+    """
+    parts = run_dir.relative_to(folder).parts if run_dir.is_relative_to(folder) else (run_dir.name,)
+    below = parts[1:] or parts
+    return f"{'/'.join(below)} · {run_dir.parents[len(below) - 1]}"
+
+
 def start_hparams(loggers: RunLoggers, values: dict[str, Any], *, name: str) -> None:
-    """Open this run's row in the HPARAMS tab, under a name that no other run in the log folder has.
+    """Open this run's row in the HPARAMS tab; `name` as by `row_name`.
 
     Only the session's start is written, not the experiment summary: TensorBoard takes its columns from the first
     summary it meets, and those of other runs would vanish. torch's add_hparams writes both, into a nested run.
