@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from fake_sets import class_folders
 from ignite.engine import Events
 from killed_runs import Crash, assert_same_content, crash_after, run_content
 from small_run import few_digits
 from torch import nn
 
+import main
 from datasets.augmentation import BatchMix
 from datasets.config import DataConfig
 from inference.evaluate import evaluate_run
@@ -303,3 +305,13 @@ def test_an_option_without_effect_is_named(tmp_path, changes, message):
 def test_more_parts_than_images_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="batch_size=2 images cannot be cut into 3 parts"):
         prepare(run_config(tmp_path, data={"batch_size": 2}, accumulate=3))
+
+
+def test_a_warm_up_that_would_take_every_step_leaves_one_and_says_so(tmp_path, capsys):
+    """Of 2 steps an epoch, 0.67 epochs and a warm-up of 0.6 are both one step: a traceback, and exit code 1."""
+    words = f"--data {class_folders(tmp_path / 'set', {'a': 12, 'b': 12})} --batch-size 10 --val-fraction 0.2"
+    words += f" --model vit_micro_2 --device cpu --workers 0 --tb scalars --output-dir {tmp_path / 'runs'}"
+    assert main.main(["train", *words.split(), "--epochs", "0.67", "--warmup-epochs", "0.6"]) == 0
+    assert "note  the warm-up of 0.6 epochs is shortened to 0 steps: the run has 1 step" in capsys.readouterr().out
+    assert main.main(["train", *words.split(), "--epochs", "2", "--warmup-epochs", "0.5"]) == 0
+    assert "the warm-up of" not in capsys.readouterr().out

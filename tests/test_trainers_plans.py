@@ -442,3 +442,11 @@ def test_all_runs_of_a_comparison_take_the_time_together_each_condition_in_its_p
         assert plan.epochs[0] == pytest.approx(4 * plan.epochs[1], rel=0.1)
         assert sum(parts(plan, paces)) == pytest.approx(seconds, rel=0.02)
     assert min(plan.epochs) > 0
+
+
+def test_a_planned_run_on_a_machine_too_slow_for_its_warm_up_ends_in_time(tmp_path):
+    """It ended in a traceback: a warm-up of 2 steps leaves nothing of a run of 2 steps."""
+    result, _ = run_with_deadline(tmp_path, "cooldown", lambda step: 20.0)
+    assert result.history[-1]["step"] == 2
+    written = load_config(result.run_dir / "config.json")
+    assert written.train.epochs == 0.75  # a step more than the warm-up, whose rates are then those of the plan

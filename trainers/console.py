@@ -123,6 +123,10 @@ def attach_learning_note(trainer: Engine, job: Job) -> None:
 def say_what_has_no_effect(job: Job) -> None:
     for line in without_effect(job.config, steps_per_epoch=job.steps_per_epoch):
         say(line, label="note")
+    wanted = job.config.train.warmup_epochs or 0
+    if job.warmup_steps < round(wanted * job.steps_per_epoch):
+        left = f"{counted(job.warmup_steps, 'step')}: the run has {counted(job.total_steps, 'step')}"
+        say(f"the warm-up of {wanted:g} epochs is shortened to {left}", label="note")
 
 
 def without_effect(config: RunConfig, *, steps_per_epoch: int) -> list[str]:

@@ -39,7 +39,7 @@ class Fit:
     def __init__(self, run: Run, deadline: Deadline) -> None:
         self.run, self.deadline, self.pace = run, deadline, deadline.pace
         self.planned, self.per_epoch = run.job.total_steps, run.job.steps_per_epoch
-        self.warmup_steps = round((run.job.config.train.warmup_epochs or 0) * self.per_epoch)
+        self.warmup_steps = run.job.warmup_steps
         self.cooldown = run.job.config.train.schedule == "cooldown"
         self.fitted, self.slowness = False, 1.0
         self.since: tuple[float, int] | None = None
@@ -61,7 +61,7 @@ class Fit:
             return
         total = self.steps_in_time(step, now)
         if self.cooldown and step >= (1 - COOLDOWN) * min(total, 1.4 * self.planned):
-            self.fix(max(total, math.ceil(step / (1 - COOLDOWN))))
+            self.fix(max(total, math.ceil(step / (1 - COOLDOWN)), self.warmup_steps + 1))
         elif not self.cooldown and step == self.warmup_steps:
             self.fix(max(total, step + 1))
 

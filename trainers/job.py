@@ -72,6 +72,12 @@ class Job:
         return -(-self.total_steps // self.steps_per_epoch)
 
     @property
+    def warmup_steps(self) -> int:
+        """Steps in which the learning rate climbs; at least one step of the run follows them."""
+        assert self.config.train.warmup_epochs is not None
+        return min(round(self.config.train.warmup_epochs * self.steps_per_epoch), self.total_steps - 1)
+
+    @property
     def amp_dtype(self) -> torch.dtype | None:
         return AMP_DTYPES[self.config.train.amp]
 
@@ -219,12 +225,11 @@ def schedule(job: Job, *, shape: str | None = None) -> Callable[[int], float]:
     """The learning rate as a function of the step; of the run's own shape unless told otherwise."""
     config = job.config.train
     assert config.lr is not None
-    assert config.warmup_epochs is not None
     return learning_rate(
         peak=config.lr,
         schedule=shape or config.schedule,
         total_steps=job.total_steps,
-        warmup_steps=round(config.warmup_epochs * job.steps_per_epoch),
+        warmup_steps=job.warmup_steps,
         steps_per_epoch=job.steps_per_epoch,
     )
 
