@@ -65,6 +65,7 @@ def left_open(options: TrainOptions) -> bool:
 
 def train_best(runs: Iterable[PlannedRun]) -> int:
     """Train one run after the other and report the one to keep; there is at least one."""
+    from trainers.outcome import record_outcome
     from trainers.planning import better
     from trainers.resume import train_or_resume
 
@@ -77,6 +78,7 @@ def train_best(runs: Iterable[PlannedRun]) -> int:
         kept, other = (result, kept) if better(result, kept, favoured=run.favoured) else (kept, result)
         of_val = f"{kept.val['accuracy']:.2%} of the validation images against {other.val['accuracy']:.2%}"
         print(f"\n{'kept':>9}  {kept.run_dir.name}: {of_val} of {other.run_dir.name}, which stays beside it")
+        record_outcome(kept.run_dir, [other.run_dir])
     assert kept is not None
     report(kept)
     return 0
@@ -130,6 +132,8 @@ def rehearse(config: RunConfig, *, find_lr: bool) -> int:
 def train_several(config: RunConfig, seeds: int, *, jobs: int | None, slurm: dict[str, str] | None) -> int:
     """Runs that differ in their fold, or in their seed alone, and the mean and spread of their scores."""
     from trainers import several
+    from trainers.distributed import is_main_process
+    from trainers.outcome import record_outcome
 
     if seeds > 1 and (config.data.folds is not None or config.train.loop == "plain"):
         raise UsageError("--seeds trains ordinary runs: leave out --folds and --loop plain")
@@ -137,11 +141,16 @@ def train_several(config: RunConfig, seeds: int, *, jobs: int | None, slurm: dic
         raise UsageError("--on slurm needs --run-name, by which the same command finds its jobs again, and no torchrun")
     configs = several.of_folds(config) if seeds == 1 else several.of_seeds(config, seeds)
     results = several.train_all(configs, jobs=jobs, slurm=slurm)
+    if not is_main_process():
+        return 0
     print(f"{len(results)} {'folds' if seeds == 1 else 'seeds'}: mean (standard deviation)")
     for split, score, mean, deviation in several.spread(results):
         print(f"{split:>9}  {score:<17}  {mean:.4f} ({deviation:.4f})")
     if seeds == 1:
         print(f"{'table':>9}  {several.write_folds(results)}")
+    kept, why = several.kept_of(results)
+    record_outcome(kept.run_dir, [result.run_dir for result in results])
+    print(f"{'latest':>9}  {kept.run_dir}: {why}")
     return 0
 
 

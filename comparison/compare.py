@@ -1,10 +1,12 @@
 """From a request, or from runs that are there, to the verdict: on the terminal, and in a report."""
 
+import math
 import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from statistics import mean
 
 from comparison.plan import Plan, Request, find_folder
 from comparison.protocol import announce, certainty_text, known_problems, protocol
@@ -16,7 +18,8 @@ from inference.evaluate import score_last_epoch
 from trainers import console, lock
 from trainers.config import OutputConfig, to_dict
 from trainers.interruption import signals
-from trainers.result import find_run
+from trainers.outcome import best_of_several, record_outcome
+from trainers.result import find_run, read_result
 from trainers.run_directory import command_line, free_folder, write_json
 from trainers.start import made_whole
 
@@ -35,7 +38,11 @@ def compare_arms(request: Request, *, jobs: int | None = None, slurm: dict[str, 
     with ExitStack() as holding, signals.hinting("the same compare command goes on where this one stopped"):
         take_folder(plan, holding)
         announce(plan)
-        show(run_plan(plan, slurm), plan.folder, watch=plan.folder)
+        comparison = run_plan(plan, slurm)
+        kept = keep_the_best(comparison.conditions, select=plan.select)
+        show(comparison, plan.folder, watch=plan.folder)
+        score = f"validation {plan.select.replace('_', ' ')}"
+        print(f"{'latest':>9}  {kept}: the best seed of the arm with the best {score}")
         # The report is there: from now on the same command starts another comparison.
         write_json(plan.folder / "compare.json", {"status": "finished", "requested": to_dict(request)})
 
@@ -70,6 +77,18 @@ def run_plan(plan: Plan, slurm: dict[str, str] | None = None) -> Comparison:
         ladder=plan.request.ladder,
         scored="held-out validation" if plan.split.halved else "",
     )
+
+
+def keep_the_best(conditions: Sequence[Condition], *, select: str) -> Path:
+    """Make one run the result of a comparison, and give its directory: with the most labels, of the arm whose mean
+    validation score is best, the best seed. The test images judge the arms; they choose no run."""
+    richest = max(conditions, key=lambda condition: condition.labels_per_class or math.inf)
+    arms = [[read_result(run.run_dir) for run in arm.runs] for arm in richest.arms]
+    sign = -1 if select == "loss" else 1
+    best = max(arms, key=lambda runs: (sign * mean(r.val[select] for r in runs), -mean(r.val["loss"] for r in runs)))
+    kept = best_of_several(best, select=select).run_dir
+    record_outcome(kept, [run.run_dir for condition in conditions for arm in condition.arms for run in arm.runs])
+    return kept
 
 
 def compare_runs(names: Sequence[str], output: OutputConfig, *, certainty: Certainty | None = None) -> None:

@@ -16,6 +16,7 @@ from trainers.checkpoint import best_of, read_checkpoint
 from trainers.config import RunConfig, from_dict, load_config
 from trainers.errors import CheckpointError, fitting
 from trainers.metrics import SCALARS
+from trainers.outcome import kept_instead
 from trainers.record import RunResult
 from trainers.run_directory import read_if_whole, read_json
 from vit import ImageSpec, ModelConfig, build_model
@@ -23,13 +24,14 @@ from vit.config import AT_HAND
 
 
 def find_run(name: str, output_dir: Path = Path("runs")) -> Path:
-    """The run directory that a person named: a path, or `latest` below `output_dir`. Raises FileNotFoundError: no such
-    run. CheckpointError: a link in it leads elsewhere."""
+    """The run directory that a person named: a path, or `latest` below `output_dir`, which is the run that was started
+    last; where its command trained several and kept another one, that one. Raises FileNotFoundError: no such run.
+    CheckpointError: a link in it leads elsewhere."""
     if name == "latest":
         configs = [*output_dir.glob("*/[!.]*/config.json"), *output_dir.glob("*/[!.]*/*/*/[!.]*/config.json")]
         if not configs:
             raise FileNotFoundError(f"no run in {output_dir}/: `python main.py train` makes one")
-        return max(configs, key=lambda path: path.stat().st_mtime_ns).parent
+        return kept_instead(max(configs, key=lambda path: path.stat().st_mtime_ns).parent)
     folder = Path(name)
     if not (folder / "config.json").is_file():
         what = "has no config.json" if folder.is_dir() else "does not exist"

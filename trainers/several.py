@@ -16,9 +16,10 @@ from trainers.console import quiet, say
 from trainers.interruption import signals
 from trainers.job import prepare
 from trainers.on_slurm import placed
+from trainers.outcome import best_of_several
 from trainers.pace import operations
 from trainers.record import RunResult
-from trainers.result import read_result
+from trainers.result import read_result, read_run_config
 from trainers.resume import train_or_resume, was_asked_for
 from trainers.run_directory import plan_run_directory
 from trainers.threads import Sharing, memory_of, sharing
@@ -120,6 +121,16 @@ def name_of_earlier_folds(config: RunConfig) -> str | None:
         if was_asked_for(fold_config(config, 1, name), path.parent):
             return name
     return None
+
+
+def kept_of(results: Sequence[RunResult]) -> tuple[RunResult, str]:
+    """The one of several runs that is the result of their command, and why. Folds have no validation images in common
+    by which one could be the best."""
+    config = read_run_config(results[0].run_dir)
+    if config.data.fold is not None:
+        return results[0], "the first fold; validation scores of different images choose none"
+    select = config.train.select
+    return best_of_several(results, select=select), f"the best seed by validation {select.replace('_', ' ')}"
 
 
 def write_folds(results: Sequence[RunResult]) -> Path:

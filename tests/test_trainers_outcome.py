@@ -1,0 +1,128 @@
+"""`latest`: the result of the command that trained last, also where it trained several runs."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from fake_sets import class_folders
+from small_run import call
+
+from trainers import planning
+from trainers.outcome import best_of_several, record_outcome
+from trainers.planning import PlannedRun
+from trainers.result import find_run, read_result
+from trainers.run_directory import read_json, write_json
+
+OPTIONS = "--epochs 1 --device cpu --workers 0 --tb scalars"
+SMALL = ["--model", "vit_micro_2", "--image-size", "8", *OPTIONS.split()]
+
+
+@pytest.fixture
+def pets(tmp_path):
+    return class_folders(tmp_path / "pets", {"a": 12, "b": 12})
+
+
+def summaries(folder: Path) -> dict[str, dict]:
+    return {path.parent.name: read_json(path) for path in folder.rglob("summary.json")}
+
+
+def result(val: float, loss: float) -> SimpleNamespace:
+    return SimpleNamespace(val={"accuracy": val, "loss": loss})
+
+
+def empty_run(folder: Path, *, started: int) -> Path:
+    folder.mkdir(parents=True)
+    for name in ("config.json", "summary.json"):
+        write_json(folder / name, {})
+    os.utime(folder / "config.json", ns=(started, started))
+    return folder
+
+
+def test_ties_go_to_the_lower_loss_and_then_to_the_first():
+    runs = [result(0.5, 0.9), result(0.7, 0.8), result(0.7, 0.6), result(0.7, 0.6)]
+    assert best_of_several(runs, select="accuracy") is runs[2]
+    assert best_of_several(runs, select="loss") is runs[2]
+
+
+def test_latest_is_the_run_that_its_command_kept_though_another_was_started_later(tmp_path):
+    first, second = (empty_run(tmp_path / "pets" / name, started=at) for name, at in (("probe", 1), ("all", 2)))
+    assert find_run("latest", tmp_path) == second
+    record_outcome(first, [first, second])
+    assert find_run("latest", tmp_path) == first
+    assert read_json(first / "summary.json") == {"beside": ["../all"]}
+    assert read_json(second / "summary.json") == {"kept": "../probe"}
+    record_outcome(second, [first])
+    assert find_run("latest", tmp_path) == second
+    assert read_json(second / "summary.json") == {"beside": ["../probe"]}
+
+
+def test_latest_is_a_run_that_is_there_though_the_one_kept_was_removed(tmp_path):
+    kept, other = (empty_run(tmp_path / "pets" / name, started=at) for name, at in (("kept", 1), ("other", 2)))
+    record_outcome(kept, [other])
+    (kept / "config.json").unlink()
+    assert find_run("latest", tmp_path) == other
+
+
+@pytest.mark.parametrize("favoured", [False, True])
+def test_a_plan_keeps_what_latest_opens_also_where_two_runs_are_equal(tmp_path, capsys, monkeypatch, pets, favoured):
+    """`kept A ... 50.00% against 50.00% of B`, and evaluate, export and resume opened B."""
+
+    def same_scores_twice(config, **words):
+        for name in ("probe", "all"):
+            yield PlannedRun(config.changed(train={"epochs": 1}, output={"run_name": name}), favoured=favoured)
+
+    monkeypatch.setattr(planning, "planned", same_scores_twice)
+    words = ["train", "--data", pets, *(word for word in SMALL if word not in ("--epochs", "1"))]
+    code, out, err = call(capsys, *words, "--minutes", 1, "--output-dir", tmp_path / "runs")
+    assert code == 0, err
+    kept, other = ("all", "probe") if favoured else ("probe", "all")
+    assert f"kept  {kept}: " in out
+    assert find_run("latest", tmp_path / "runs") == tmp_path / "runs" / "pets" / kept
+    of = summaries(tmp_path / "runs")
+    assert (of[kept]["beside"], of[other]["kept"]) == ([f"../{other}"], f"../{kept}")
+    assert "kept" not in of[kept]
+    code, out, err = call(capsys, "evaluate", "latest", "--output-dir", tmp_path / "runs")
+    assert code == 0, err
+    assert out.startswith(f"{tmp_path / 'runs' / 'pets' / kept}: best weights")
+
+
+def test_of_several_seeds_latest_is_the_best_on_the_validation_images(tmp_path, capsys, pets):
+    words = ["train", "--data", pets, *SMALL, "--val-fraction", 0.5, "--seeds", 3]
+    code, out, err = call(capsys, *words, "--output-dir", tmp_path / "runs")
+    assert code == 0, err
+    results = [read_result(tmp_path / "runs" / "pets" / f"vit_micro_2_s{seed}") for seed in range(3)]
+    best = best_of_several(results, select="accuracy").run_dir
+    assert find_run("latest", tmp_path / "runs") == best
+    assert f"latest  {best}: the best seed by validation accuracy" in out
+
+
+def test_of_folds_which_share_no_validation_images_latest_is_the_first(tmp_path, capsys, pets):
+    words = ["train", "--data", pets, *SMALL, "--folds", 3]
+    code, out, err = call(capsys, *words, "--output-dir", tmp_path / "runs")
+    assert code == 0, err
+    latest = find_run("latest", tmp_path / "runs")
+    assert latest.name.endswith("_fold1")
+    assert f"latest  {latest}: the first fold" in out
+    assert [Path(path).name[-5:] for path in read_json(latest / "summary.json")["beside"]] == ["fold2", "fold3"]
+
+
+def test_of_a_comparison_latest_is_the_best_seed_of_the_best_arm_on_validation(tmp_path, capsys):
+    data = class_folders(tmp_path / "pets", {f"{split}/{name}": 8 for split in ("train", "val") for name in "ab"})
+    words = ["compare", "--data", data, "--arms", "vit_nano_8", "vit_nano_8,pool=mean", "--labels", 4, "all"]
+    words += ["--seeds", 2, "--tune-lr", "off", "--image-size", 16, *OPTIONS.split()]
+    code, out, err = call(capsys, *words, "--output-dir", tmp_path / "runs")
+    assert code == 0, err
+    folder = tmp_path / "runs" / "pets" / "compare"
+    latest = find_run("latest", tmp_path / "runs")
+    assert f"latest  {latest}: the best seed of the arm with the best validation accuracy" in out
+    arms = [[read_result(folder / arm / "all" / f"s{seed}") for seed in (0, 1)] for arm in ("pool_cls", "pool_mean")]
+    scores = [[(run.val["accuracy"], -run.val["loss"], run.run_dir) for run in runs] for runs in arms]
+    means = [tuple(sum(column) / 2 for column in list(zip(*rows, strict=True))[:2]) for rows in scores]
+    assert latest == max(scores[means.index(max(means))])[2]
+    others = [run for run in folder.rglob("summary.json") if run.parent != latest]
+    assert len(read_json(latest / "summary.json")["beside"]) == len(others) == 7
+    assert {(run.parent / json.loads(run.read_text())["kept"]).resolve() for run in others} == {latest.resolve()}
