@@ -85,6 +85,6 @@ def main(options: Options) -> int:
     write_cleaned(folder / "given.csv", samples, [])
     print("\n".join(clean.lines(folder, options.data, samples, suspects, may_mirror=config.data.may_mirror)))
     if options.review:
-        with Review(samples, suspects, save, port=options.port) as server:
+        with Review(samples, folder / "suspects.csv", save, port=options.port) as server:
             server.serve_until_interrupted(f"{'review':>9}  on {server.url}  (Ctrl-C ends it)")
     return 0

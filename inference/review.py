@@ -10,7 +10,7 @@ from typing import Any
 from datasets.bundle import Samples
 from datasets.errors import DataError
 from datasets.images import picture_of
-from datasets.suspects import Suspect, require_decision
+from datasets.suspects import Suspect, read_suspects, require_decision
 from figures.thumbnails import thumbnail
 from inference.local_server import LocalHandler, LocalServer
 
@@ -21,14 +21,20 @@ SIDE = 400
 """Pixels of a picture, at most."""
 
 
+class ChangedElsewhere(Exception):
+    """The row to decide on is another one in the table by now."""
+
+
 class Review(LocalServer):
     """Answers GET / with the page, /suspects with all of them, /picture?N with a sample, and POST /decide."""
 
-    def __init__(
-        self, samples: Samples, suspects: list[Suspect], save: Callable[[list[Suspect]], None], *, port: int
-    ) -> None:
-        """`save` is called with all suspects after each decision. Raises ConfigError: the port is taken."""
-        self.samples, self.suspects, self.save = samples, suspects, save
+    def __init__(self, samples: Samples, table: Path, save: Callable[[list[Suspect]], None], *, port: int) -> None:
+        """`save` writes all suspects into `table` after each decision. Raises ConfigError: the port is taken.
+        DataError: as `read_suspects`."""
+        self.samples, self.table, self.save = samples, table, save
+        self.suspects: list[Suspect] = []
+        self.known = b""
+        self.take_changes()
         self.row_of = {path: row for row, path in enumerate(samples.paths)}
         self.one_at_a_time = threading.Lock()
         super().__init__("127.0.0.1", port, Handler)
@@ -41,15 +47,34 @@ class Review(LocalServer):
         ]
         return {"name": self.samples.name, "class_names": self.samples.class_names, "suspects": rows}
 
-    def decide(self, place: int, decision: str, decided: str) -> None:
-        """Raises DataError: no such decision. IndexError: no such suspect."""
+    def take_changes(self) -> int:
+        """Take over what the table says by now, where it is not what was last read or written here: how many rows are
+        new, gone or decided otherwise. Raises DataError, OSError: it cannot be read."""
+        content = self.table.read_bytes()
+        if content == self.known:
+            return 0
+        before, self.suspects = self.suspects, read_suspects(self.table, self.samples)
+        self.known = content
+        return max(len({*self.suspects} - {*before}), len({*before} - {*self.suspects}))
+
+    def decide(self, place: int, decision: str, decided: str) -> int:
+        """Save a decision beside those that were made in the table meanwhile: how many these are.
+
+        Raises DataError: no such decision, or the table is not one any more. IndexError: no such suspect. OSError: the
+        table is gone. ChangedElsewhere: this very row was decided there, or is gone; nothing is saved.
+        """
         if place < 0:
             raise IndexError("a place below 0")
         with self.one_at_a_time:
-            suspect = self.suspects[place]._replace(decision=decision, decided=decided)
+            shown = self.suspects[place]
+            changed = self.take_changes()
+            if shown not in self.suspects:
+                raise ChangedElsewhere(f"{shown.path!r} was changed in {self.table.name} meanwhile: decide again")
+            suspect, place = shown._replace(decision=decision, decided=decided), self.suspects.index(shown)
             require_decision(suspect, self.samples.class_names)
             self.save([*self.suspects[:place], suspect, *self.suspects[place + 1 :]])
-            self.suspects[place] = suspect
+            self.suspects[place], self.known = suspect, self.table.read_bytes()
+            return changed
 
 
 class Handler(LocalHandler):
@@ -68,11 +93,16 @@ class Handler(LocalHandler):
 
     def do_POST(self) -> None:
         if (length := self._length(MOST_BYTES)) is None:
-            return
+            return None
         try:
             asked = json.loads(b"".join(self._parts(length)))
-            self.server.decide(int(asked["place"]), str(asked["decision"]), "person" * bool(asked["decided"]))
-        except (DataError, ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
-            self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, f"no decision: {error}")
-        else:
-            self._answer({})
+            place, decision, decided = int(asked["place"]), str(asked["decision"]), "person" * bool(asked["decided"])
+        except (ArithmeticError, ValueError, KeyError, TypeError, RecursionError) as error:
+            return self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, f"no decision: {error}")
+        try:
+            changed = self.server.decide(place, decision, decided)
+        except (DataError, IndexError, FileNotFoundError) as error:
+            return self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, f"no decision: {error}")
+        except ChangedElsewhere as error:
+            return self._answer({"error": str(error), **self.server.listed()}, HTTPStatus.CONFLICT)
+        return self._answer({"changed": changed, **(self.server.listed() if changed else {})})

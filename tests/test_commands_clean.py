@@ -230,7 +230,9 @@ def review(tmp_path):
     names = [f"<img src=x onerror=alert({number})>" for number in range(60)]
     samples = small_samples(names, ("<b>a", "</script><i>b"))
     suspects = [suspect_of(samples, row, "drop", suggested="</script><i>b") for row in range(60)]
-    with Review(samples, suspects, partial(write_suspects, tmp_path / "suspects.csv"), port=0) as server:
+    table = tmp_path / "suspects.csv"
+    write_suspects(table, suspects)
+    with Review(samples, table, partial(write_suspects, table), port=0) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield server
@@ -271,19 +273,105 @@ def test_each_decision_is_on_the_disk_when_the_page_hears_of_it(review, tmp_path
         ({"place": 60, "decision": "keep", "decided": True}, {}, 422, "no decision"),
         ({"place": -1, "decision": "keep", "decided": True}, {}, 422, "no decision"),
         ([], {}, 422, "no decision"),
+        ({"place": float("inf"), "decision": "keep", "decided": True}, {}, 422, "no decision"),  # 1e400 in JSON
+        ({"place": float("nan"), "decision": "keep", "decided": True}, {}, 422, "no decision"),
         ({"place": 0, "decision": "k" * 20_000, "decided": True}, {}, 413, "larger"),
         ({"place": 0, "decision": "keep", "decided": True}, {"Origin": "http://elsewhere.example"}, 403, "other sites"),
         ({"place": 0, "decision": "keep", "decided": True}, {"Host": "elsewhere.example:80"}, 403, "other sites"),
     ],
 )
 def test_what_is_no_decision_or_from_elsewhere_changes_nothing(review, tmp_path, values, headers, status, message):
-    before = list(review.suspects)
+    before, table = list(review.suspects), (tmp_path / "suspects.csv").read_bytes()
     actual, answer = ask(review, "POST", "/decide", values, **headers)
     assert actual == status
     assert message in json.loads(answer)["error"]
     assert review.suspects == before
-    assert not (tmp_path / "suspects.csv").exists()
+    assert (tmp_path / "suspects.csv").read_bytes() == table
     assert ask(review, "GET", "/picture?60")[0] == 404
+
+
+def edit(table, samples, **decisions):
+    """Decide in the table, as an editor does while the page is open: `row5="keep"`."""
+    rows = read_suspects(table, samples)
+    for name, decision in decisions.items():
+        place = int(name.removeprefix("row"))
+        rows[place] = rows[place]._replace(decision=decision)
+    write_suspects(table, rows)
+
+
+def test_a_decision_made_in_the_table_while_the_page_is_open_is_kept_and_the_page_says_so(review, tmp_path):
+    table = tmp_path / "suspects.csv"
+    edit(table, review.samples, row5="relabel:<b>a", row9="keep")
+    status, answer = ask(review, "POST", "/decide", {"place": 2, "decision": "keep", "decided": True})
+    written = read_suspects(table, review.samples)
+    assert [written[place].decision for place in (2, 5, 9)] == ["keep", "relabel:<b>a", "keep"]
+    assert (status, json.loads(answer)["changed"]) == (200, 2)
+    assert [row["decision"] for row in json.loads(answer)["suspects"][5:10:4]] == ["relabel:<b>a", "keep"]
+    status, answer = ask(review, "POST", "/decide", {"place": 3, "decision": "keep", "decided": True})
+    assert (status, json.loads(answer)) == (200, {"changed": 0})
+
+
+def test_a_row_that_was_decided_in_the_table_meanwhile_is_shown_anew_before_the_page_decides_on_it(review, tmp_path):
+    table = tmp_path / "suspects.csv"
+    edit(table, review.samples, row5="relabel:<b>a")
+    status, answer = ask(review, "POST", "/decide", {"place": 5, "decision": "keep", "decided": True})
+    assert (status, "was changed in suspects.csv meanwhile" in json.loads(answer)["error"]) == (409, True)
+    assert json.loads(answer)["suspects"][5]["decision"] == "relabel:<b>a"
+    assert read_suspects(table, review.samples)[5].decision == "relabel:<b>a"
+    assert ask(review, "POST", "/decide", {"place": 5, "decision": "keep", "decided": True})[0] == 200
+    assert read_suspects(table, review.samples)[5].decision == "keep"
+
+
+def test_rows_that_left_the_table_meanwhile_stay_out_of_it(review, tmp_path):
+    table = tmp_path / "suspects.csv"
+    write_suspects(table, read_suspects(table, review.samples)[10:])
+    status, answer = ask(review, "POST", "/decide", {"place": 20, "decision": "keep", "decided": True})
+    assert (status, len(json.loads(answer)["suspects"])) == (200, 50)
+    written = read_suspects(table, review.samples)
+    assert (len(written), [place for place, row in enumerate(written) if row.decided]) == (50, [10])
+
+
+@pytest.mark.parametrize(("damage", "message"), [("gone", "No such file"), ("broken", "is not keep, drop or")])
+def test_a_table_that_cannot_be_read_meanwhile_is_left_as_it_is(review, tmp_path, damage, message):
+    table = tmp_path / "suspects.csv"
+    if damage == "gone":
+        table.unlink()
+    else:
+        table.write_text(table.read_text(encoding="utf-8").replace("drop", "dorp", 1), encoding="utf-8")
+    before = table.exists() and table.read_bytes()
+    status, answer = ask(review, "POST", "/decide", {"place": 20, "decision": "keep", "decided": True})
+    assert (status, message in json.loads(answer)["error"]) == (422, True)
+    assert (table.exists() and table.read_bytes()) == before
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_browser() is None, reason="no Chromium on this machine")
+def test_in_a_browser_what_was_decided_in_the_table_meanwhile_is_shown_and_kept(review, tmp_path):
+    table, browser = tmp_path / "suspects.csv", Browser(tmp_path / "profile")
+    try:
+        browser.call("Page.navigate", url=review.url)
+        browser.wait_for("document.getElementById('count').textContent == '1 of 60; 0 decided'")
+        edit(table, review.samples, row3="keep")
+        press(browser, "k")
+        browser.wait_for("document.getElementById('status').textContent.endsWith('meanwhile, and kept: 1')")
+        browser.wait_for("document.getElementById('count').textContent == '2 of 60; 1 decided'")
+        edit(table, review.samples, row1="keep")
+        press(browser, "r")
+        browser.wait_for("document.getElementById('status').textContent.endsWith('meanwhile: decide again')")
+        assert browser.evaluate("document.getElementById('decision').textContent") == "keep (proposed)"
+        assert [row.decision for row in read_suspects(table, review.samples)[:4]] == ["keep", "keep", "drop", "keep"]
+        write_suspects(table, read_suspects(table, review.samples)[1:])
+        press(browser, "r")
+        browser.wait_for("document.getElementById('count').textContent == '2 of 59; 1 decided'")
+        assert read_suspects(table, review.samples)[0].decision == "relabel:</script><i>b"
+        assert browser.log == []
+    finally:
+        browser.close()
+
+
+def press(browser, key):
+    browser.call("Input.dispatchKeyEvent", type="keyDown", key=key, text=key)
+    browser.call("Input.dispatchKeyEvent", type="keyUp", key=key)
 
 
 @pytest.mark.slow
@@ -314,8 +402,7 @@ def test_fifty_decisions_by_keys_with_two_kills_in_between_lose_none(tmp_path):
                 assert browser.evaluate("document.getElementById('file').textContent") == suspects[place].path
                 key = "krd"[place % 3]
                 expected.append(("keep", f"relabel:{other[suspects[place].label]}", "drop")[place % 3])
-                browser.call("Input.dispatchKeyEvent", type="keyDown", key=key, text=key)
-                browser.call("Input.dispatchKeyEvent", type="keyUp", key=key)
+                press(browser, key)
             browser.wait_for(f"document.getElementById('count').textContent.endsWith('; {end} decided')")
             assert browser.evaluate("document.querySelectorAll('b, i, img[src=x]').length") == 0
             server.kill()
