@@ -1,7 +1,9 @@
 """What every page on this machine shares: who may ask, how much at once, and how a server is started and ended."""
 
+import io
 import json
 import signal
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -9,10 +11,13 @@ from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainers.errors import ConfigError, Interrupted
 from trainers.interruption import signals
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 HEADERS = {
@@ -61,12 +66,37 @@ class LocalServer(ThreadingHTTPServer):
         return f"http://{host!s}:{port}/"
 
 
+class Timely(io.RawIOBase):
+    """What a client sends, up to a moment by which all of it has to be here: a byte now and then keeps no thread."""
+
+    def __init__(self, connection: socket.socket, seconds: float) -> None:
+        self.connection, self.patience = connection, seconds
+        self.deadline = time.monotonic() + seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        """Raises TimeoutError: the time of the request is over, or the client was silent for too long."""
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the request took too long")
+        self.connection.settimeout(min(left, self.patience))
+        return self.connection.recv_into(buffer)
+
+
 class LocalHandler(BaseHTTPRequestHandler):
     """Answers requests of this machine's own pages."""
 
     server: LocalServer
-    timeout = 30  # seconds: a client that sends nothing does not keep a thread
+    timeout = 30  # seconds in which a request has to be here, first line, headers and body together
     server_version, sys_version = "try-a-model", ""
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self.sent = Timely(self.connection, self.timeout)
+        self.rfile = io.BufferedReader(self.sent)
 
     def _length(self, most: int) -> int | None:
         """Bytes of the request's body; None: it does not say, or there are too many, and it is refused."""
@@ -80,11 +110,8 @@ class LocalHandler(BaseHTTPRequestHandler):
         return None
 
     def _parts(self, length: int) -> Iterator[bytes]:
-        """The body, as it comes. Raises TimeoutError: all of it takes longer than one part of it may."""
-        deadline = time.monotonic() + self.timeout
+        """The body, as it comes. Raises TimeoutError: the whole request takes longer than it may."""
         while length > 0 and (part := self.rfile.read1(min(65_536, length))):
-            if time.monotonic() > deadline:
-                raise TimeoutError
             length -= len(part)
             yield part
 
@@ -103,7 +130,7 @@ class LocalHandler(BaseHTTPRequestHandler):
     def _refuse(self, status: HTTPStatus, reason: str) -> None:
         self.close_connection = True
         self._answer({"error": reason}, status)
-        self.connection.settimeout(1)
+        self.sent.patience = 1
         with suppress(OSError):
             for _ in self._parts(2**31):  # else a client that is still sending meets a reset
                 pass
@@ -112,6 +139,7 @@ class LocalHandler(BaseHTTPRequestHandler):
         self._reply(status, json.dumps(values).encode(), "application/json")
 
     def _reply(self, status: HTTPStatus, body: bytes, kind: str) -> None:
+        self.connection.settimeout(self.timeout)  # what was left to read it says nothing about the answer
         self.send_response(status)
         for name, value in {**HEADERS, "Content-Type": kind, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)

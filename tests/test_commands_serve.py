@@ -137,11 +137,13 @@ def test_a_client_that_leaves_prints_nothing_and_a_fault_of_ours_does(server, ca
         assert ("Traceback" in capsys.readouterr().err) is printed
 
 
-def test_a_client_that_sends_a_byte_now_and_then_does_not_keep_its_place(server, monkeypatch):
+@pytest.mark.parametrize("part", ["first line", "headers", "body"])
+def test_a_client_that_sends_a_byte_now_and_then_does_not_keep_its_thread(server, monkeypatch, part):
     monkeypatch.setattr("inference.serve.Handler.timeout", 0.6)
     with socket.create_connection(server.server_address[:2], timeout=10) as client:
         host = f"127.0.0.1:{server.server_address[1]}"
-        client.sendall(f"POST /classify HTTP/1.0\r\nHost: {host}\r\nContent-Length: 100\r\n\r\n".encode())
+        whole = f"POST /classify HTTP/1.0\r\nHost: {host}\r\nContent-Length: 100\r\n\r\n"
+        client.sendall(whole[: {"first line": 4, "headers": -8, "body": None}[part]].encode())
         with pytest.raises(OSError, match="closed|reset|Broken pipe"):
             for _ in range(16):
                 client.sendall(b"x")
