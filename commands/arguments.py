@@ -78,8 +78,9 @@ def parse(options_class: type, argv: Sequence[str], *, prog: str, default: Any =
     """Fill `options_class` from argv; all options have short flat names, whatever the nesting of the dataclasses.
     Raises UsageError: one line that names the option, the value and what would work. SystemExit: `--help` was asked for
     and answered."""
-    known = list(flags(options_class))
-    if "--data" in flags(options_class, by_place=True):
+    by_place = {*flags(options_class, by_place=True)}
+    known = [name for name in flags(options_class) if name not in by_place or name == "--data"]
+    if "--data" in by_place:
         argv = images_first(argv)
     for word in argv:
         name = word.split("=")[0]
@@ -183,6 +184,8 @@ class ModelOptions(WeightsOptions):
 class TrainOptions(SeveralRuns, RunConfig):
     """Train one model: scratch or pretrained, on a built-in set or your own images."""
 
+    images: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="NAME|PATH")] = None
+    """The images, as by --data."""
     config: Path | None = None
     """JSON or TOML file of options, such as a run's config.json; the command line overrides it."""
     recipe: Literal["scratch-small", "finetune-small", "finetune-sgd", "finetune-adamw-llrd", "linear-probe"] | None = (
@@ -212,18 +215,27 @@ class TrainOptions(SeveralRuns, RunConfig):
 def parse_train_options(argv: Sequence[str], *, prog: str) -> TrainOptions:
     """Everything `train` is told: defaults < `--recipe NAME` < `--config FILE` < command line."""
     options: TrainOptions = parse(TrainOptions, argv, prog=prog)
+    if options.images is not None and any(word.split("=")[0] == "--data" for word in argv):
+        raise UsageError(f"{options.images} and --data {options.data.source}: one set of images a run")
     if options.minutes is not None and not options.minutes > 0:
         raise UsageError(f"--minutes {options.minutes:g} must be greater than 0")
     if options.minutes is not None and options.seeds > 1:
         raise UsageError("--minutes plans one run; with --seeds give --epochs")
     if options.config is None and options.recipe is None:
-        return options
+        return of_images(options)
     base = RunConfig() if options.recipe is None else recipe_config(options.recipe)
     if options.config is not None:
         base = load_config(options.config, base=base)
     if options.minutes is not None:
         base = base.changed(train={"epochs": None, "warmup_epochs": None})
-    return parse(TrainOptions, argv, prog=prog, default=TrainOptions(**sections(base)))
+    return of_images(parse(TrainOptions, argv, prog=prog, default=TrainOptions(**sections(base))))
+
+
+def of_images(options: TrainOptions) -> TrainOptions:
+    """The options with the images that were named without `--data`."""
+    if options.images is None:
+        return options
+    return dataclasses.replace(options, data=dataclasses.replace(options.data, source=options.images), images=None)
 
 
 def sections(config: RunConfig) -> dict[str, Any]:

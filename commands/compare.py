@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from commands import arguments
 from commands.arguments import SeveralRuns, UsageError, flags, sections
+from datasets.config import DATASETS
 from trainers.config import RunConfig, TrainConfig
 from vit.config import ModelConfig, require, require_counts, require_finite
 
@@ -85,8 +87,17 @@ class Options(SeveralRuns, RunConfig):
             raise ValueError("runs and --arms: compare runs that are there, or train new ones, not both")
         if self.ladder and (self.runs or len(self.arms) > 1):
             raise ValueError("--ladder makes its own arms of one model: name that with --arms, or leave it out")
+        if images := next(filter(names_images, self.runs), None):
+            raise ValueError(f"{images} is not a run directory; to train models on images: compare --data {images}")
         if len(self.runs) == 1:
             raise ValueError(f"one run, {self.runs[0]}: there is nothing to compare it with")
+
+
+def names_images(word: str) -> bool:
+    """Whether a word in the place of a run names a built-in set, or is a path to something that holds no runs."""
+    path = Path(word)
+    holds_runs = path.is_dir() and any(next(path.glob(below), None) for below in ("config.json", "*/config.json"))
+    return word in DATASETS or (path.exists() and not holds_runs)
 
 
 def main(options: Options) -> int:

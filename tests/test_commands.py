@@ -53,6 +53,10 @@ def test_train_then_evaluate_a_folder_of_images(capsys, tmp_path):
         (["tain"], 2, "unknown command 'tain'; did you mean train?"),
         (["train", "--model", "vit_tinny_16"], 2, "did you mean vit_tiny_16?"),
         (["train", "--data", "digit"], 2, "did you mean digits?"),
+        (["train", "digit"], 2, "did you mean digits?"),
+        (["train", "digits", "--data", "fashion_mnist"], 2, "digits and --data fashion_mnist: one set of images a run"),
+        (["train", "digits", "fashion_mnist"], 2, "fashion_mnist: one word too many"),
+        (["train", "--images", "digits"], 2, "unknown option --images"),
         (["check", "digit"], 2, "did you mean digits?"),
         (["check", "--data", "digit"], 2, "did you mean digits?"),
         (["pack", "out", "--data=digit"], 2, "did you mean digits?"),
@@ -73,6 +77,8 @@ def test_train_then_evaluate_a_folder_of_images(capsys, tmp_path):
         (["train", "--minutes", "5", "--folds", "3"], 2, "with --folds give --epochs, or one --fold"),
         (["train", "--minutes", "5", "--seeds", "2"], 2, "with --seeds give --epochs"),
         (["train", "--mean", "0.5", "0.5"], 2, "mean has 2 values; in_channels=3 needs as many, or one"),
+        (["compare", "digits"], 2, "digits is not a run directory; to train models on images: compare --data digits"),
+        (["compare", "."], 2, ". is not a run directory; to train models on images: compare --data ."),
         (["explain", "latest", "a.png", "--head", "1"], 2, "head=1 needs --layer"),
         (["evaluate", "latest", "again"], 2, "again: one word too many"),
         (["train", "--warmup-epochs", "5", "--epochs", "2"], 2, "warmup_epochs=5 leaves nothing of a run of epochs=2"),
@@ -92,6 +98,15 @@ def test_a_mistake_gets_one_line_and_leaves_nothing(capsys, tmp_path, monkeypatc
     assert err.startswith("error: ")
     assert err.count("\n") == 1
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_train_takes_its_images_by_their_place_as_check_does(capsys, tmp_path):
+    data = image_folder(tmp_path / "pets")
+    words = f"--output-dir {tmp_path / 'runs'} --model vit_micro_2 --image-size 8 --epochs 1 --device cpu --workers 0"
+    code, out, err = call(capsys, "train", data, *words.split(), "--tb", "scalars")
+    assert code == 0, err
+    assert (tmp_path / "runs" / "pets" / "vit_micro_2_s0" / "summary.json").is_file()
+    assert "12 train, 12 val" in out
 
 
 @pytest.mark.parametrize(

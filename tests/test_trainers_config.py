@@ -115,7 +115,7 @@ def test_a_broken_config_file_is_named(tmp_path, text):
         (["--epochs"], r"--epochs needs a value"),
         (["--trainable", "last:0"], r"trainable='last:0' must be all, head, norms, last:K or lora:R"),
         (["--run-name", "a/../b"], r"run_name='a/../b' must be a plain folder name"),
-        (["extra"], r"extra"),
+        (["digits", "extra"], r"extra: one word too many"),
     ],
 )
 def test_a_wrong_command_line_gets_one_line(argv, message):
