@@ -41,7 +41,9 @@ def main(options: TrainOptions) -> int:
         from trainers.planning import planned
 
         runs = planned(config, minutes=minutes, until=until)
-        if not rehearsal and config.train.loop == "ignite":
+        if rehearsal:  # all are planned before the first, as if it had not taken its time
+            return rehearse([run.config for run in runs], find_lr=options.find_lr)
+        if config.train.loop == "ignite":
             return train_best(runs)
         config = next(runs).config
     folds = config.data.folds is not None and config.data.fold is None and config.train.loop == "ignite"
@@ -51,7 +53,7 @@ def main(options: TrainOptions) -> int:
         raise UsageError(f"{given}: one run is one process; of --seeds and --folds several train at a time")
     if several and not rehearsal:
         return train_several(config, options.seeds, **options.placed)
-    return rehearse(config, find_lr=options.find_lr) if rehearsal else train(config)
+    return rehearse([config], find_lr=options.find_lr) if rehearsal else train(config)
 
 
 def left_open(options: TrainOptions) -> bool:
@@ -113,19 +115,23 @@ def train(config: RunConfig) -> int:
     return 0
 
 
-def rehearse(config: RunConfig, *, find_lr: bool) -> int:
-    """What `--find-lr` and `--dry-run` do instead of a run."""
-    from trainers import distributed, dry_run, lr_finder
+def rehearse(configs: Sequence[RunConfig], *, find_lr: bool) -> int:
+    """Do what `--find-lr` and `--dry-run` do instead of a run, for each run that would be started."""
+    from trainers import console, distributed, dry_run, lr_finder
     from trainers.job import prepare
     from trainers.threads import with_threads
 
     if not distributed.is_main_process():  # one process is enough
         return 0
-    config = with_threads(config, partial(prepare, config))
-    if find_lr:
-        lr_finder.find_lr(config)
-    else:
-        dry_run.dry_run(config)
+    for number, config in enumerate(configs, 1):
+        if len(configs) > 1:
+            what = f"{config.model.name}, {config.model.trainable} trained"
+            console.say(f"\nrun {number} of the {len(configs)} that the plan starts: {what}")
+        config = with_threads(config, partial(prepare, config))
+        if find_lr:
+            lr_finder.find_lr(config, number=number)
+        else:
+            dry_run.dry_run(config)
     return 0
 
 

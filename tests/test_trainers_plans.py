@@ -382,7 +382,7 @@ def test_a_rehearsal_computes_with_the_threads_of_the_run(monkeypatch):
     rehearsed = []
     monkeypatch.setattr(threads, "with_threads", lambda config, job: config.changed(train={"threads": 1}))
     monkeypatch.setattr("trainers.dry_run.dry_run", rehearsed.append)
-    rehearse(RunConfig(), find_lr=False)
+    rehearse([RunConfig()], find_lr=False)
     assert [config.train.threads for config in rehearsed] == [1]
 
 

@@ -20,11 +20,13 @@ SMOOTHING = 0.9
 DIVERGED = 3.0  # times the best smoothed loss
 
 
-def find_lr(config: RunConfig) -> Path:
-    """Raise the rate from step to step on a fresh model until the loss diverges; the figure that shows it."""
+def find_lr(config: RunConfig, *, number: int = 1) -> Path:
+    """Raise the rate from step to step on a fresh model until the loss diverges; the figure that shows it. Of several
+    runs of one command each has a `number`, and from the second on it is in the figure's name."""
     rates, losses = range_test(config)
     suggestion = suggest(rates, losses)
-    path = data_folder(config.output, config.data.source) / "lr_finder.png"
+    name = "lr_finder.png" if number == 1 else f"lr_finder_{number}.png"
+    path = data_folder(config.output, config.data.source) / name
     draw(rates, losses, suggestion, path)
     console.say(f"steepest fall of the loss at --lr {suggestion:.2g}, of {len(rates)} rates tried")
     console.say(f"curve: {path}")
