@@ -13,7 +13,7 @@ from comparison.protocol import announce, certainty_text, known_problems, protoc
 from comparison.runs import Certainty, Comparison, Condition, cautions, group_into_arms, read_run, require_same_data
 from comparison.timing import settle_time
 from comparison.train_arms import train_arms
-from datasets.splits import write_split
+from datasets.split_file import write_split
 from inference.evaluate import score_last_epoch
 from trainers import console, lock
 from trainers.config import OutputConfig, to_dict

@@ -9,9 +9,10 @@ import torch
 
 from comparison.names import arm_names, slugs
 from comparison.runs import Certainty
+from datasets.bundle import TRAIN, VAL
 from datasets.config import DataConfig
 from datasets.shared_split import shared_split
-from datasets.splits import TRAIN, VAL, subset_training
+from datasets.splits import subset_training
 from trainers import defaults
 from trainers.config import RunConfig, completed, data_folder, to_dict
 from trainers.console import say

@@ -13,7 +13,7 @@ from comparison.names import arm_names, settings
 from comparison.predictions import read_predictions
 from datasets.bundle import SPLITS
 from datasets.errors import DataError
-from datasets.splits import SplitRow, read_split
+from datasets.split_file import SplitRow, read_split
 from datasets.text import counted, read_rows, some
 from trainers.checkpoint import best_of, read_file
 from trainers.config import to_dict

@@ -9,7 +9,7 @@ _EXPORTS = {
     "config": ("DATASETS", "DataConfig"),
     "loaders": ("build_dataloaders", "class_weights"),
     "description": ("data_report", "describe"),
-    "splits": ("fingerprint", "split_table", "write_split"),
+    "split_file": ("fingerprint", "split_table", "write_split"),
 }
 __all__ = [name for names in _EXPORTS.values() for name in names]
 

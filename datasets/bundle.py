@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 SPLITS: tuple[str, ...] = ("train", "val", "test")
-UNSPLIT, LEFT_OUT = -1, -2  # split codes beside the indices of SPLITS
+TRAIN, VAL, TEST = range(3)  # split codes: the indices of SPLITS
+UNSPLIT, LEFT_OUT = -1, -2  # and beside them
 
 
 def split_name(code: int) -> str:
@@ -148,7 +149,13 @@ class Samples:
     sizes: np.ndarray | None = None
     """int64 (N,): bytes of each image, where they are known without asking the disk."""
     digests: np.ndarray | None = None
-    """uint8 (N, 8): `content_digests` of a set above 1 GB, where an index knows them."""
+    """uint8 (N, 8): a hash of each image that is not left out (`datasets.identity`); None before they are computed."""
+    hash_kind: str = ""
+    """What `digests` are of: `content_hash` or `path_hash`."""
+    groups: np.ndarray | None = None
+    """int32 (N,): the group of each image, which no split may tear; -1 where it stands alone. None: no groups."""
+    group_names: Sequence[str] = ()
+    """What split.csv calls the groups, by their number."""
     pixels: np.ndarray | None = None
     """uint8 (N, H, W, C) when the set is held in memory; then there are no files."""
     val_fraction: float | None = None
@@ -175,6 +182,11 @@ class Samples:
     def counts(self, split: str) -> np.ndarray:
         """int64 (classes,): the images of each class in one split."""
         return np.bincount(self.labels[self.indices(split)], minlength=len(self.class_names))
+
+    def group_of(self, row: int) -> str:
+        """The name of an image's group; empty where it stands alone."""
+        number = -1 if self.groups is None else int(self.groups[row])
+        return self.group_names[number] if number >= 0 else ""
 
     def with_splits(self, parts: Mapping[int, Sequence[int] | np.ndarray]) -> Samples:
         """Some of the samples in another split: split code -> which."""

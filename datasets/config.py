@@ -59,6 +59,9 @@ class DataConfig:
     """Leave out the images that a table has under `path`, such as the errors in the table that `check` writes."""
     split: Path | None = None
     """Reuse the split of a `split.csv` (of an earlier run, or your own) instead of drawing one."""
+    grow: bool = False
+    """With --split: images that the table does not have join, in the split of their group or where too few are. Without
+    it they are left out."""
     split_seed: int = 0
     """Seed of the split, where the set brings none; independent of --seed."""
     val_fraction: float | None = None
@@ -112,6 +115,8 @@ class DataConfig:
             raise ValueError(f"fold={self.fold} needs folds, the number of all folds")
         if self.fold is not None and not 1 <= self.fold <= (self.folds or 0):
             raise ValueError(f"fold={self.fold} must lie in 1 to {self.folds}")
+        if self.grow and self.split is None:
+            raise ValueError("grow adds new images to a split; name its table with split")
         if self.folds is not None and self.split is not None:
             raise ValueError("folds draw their own split; leave out split")
 

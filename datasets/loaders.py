@@ -15,12 +15,14 @@ from datasets.augmentation import train_pipeline
 from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, ImageSpecLike, Samples, image_set, samples_of
 from datasets.cache import SHARE_OF_FREE_MEMORY, ImageCache, available_memory
 from datasets.config import IMBALANCE, Columns, DataConfig
+from datasets.identity import identified
 from datasets.image_dataset import ImageDataset, cpu_count, unreadable
 from datasets.processes import leave_signals_to_parent
 from datasets.sampling import BatchSampler, EpochBatchSampler, OrderedBatchSampler, evenly
 from datasets.splits import assign_splits, require_complete, subset_training
 from datasets.text import read_rows
 from datasets.transforms import Pipeline
+from datasets.units import with_copies
 
 DEFAULT_BATCH_SIZE = 64
 # Reads any set, with its faults; imported by a run whose images are not a program's own.
@@ -116,7 +118,8 @@ def listed_images(table: Path) -> frozenset[str]:
 
 def split_samples(config: DataConfig) -> Samples:
     """The sample table with a split for every image, before any training image is taken out to learn from fewer."""
-    return assign_splits(_leave_out_unreadable(read_samples(config), config), config)
+    samples = identified(_leave_out_unreadable(read_samples(config), config), config.root)
+    return assign_splits(with_copies(samples, config.root), config)
 
 
 def class_weights(bundle: DataBundle) -> torch.Tensor:

@@ -13,9 +13,9 @@ from tqdm import tqdm
 from datasets.bundle import SPLITS, UNSPLIT, Samples
 from datasets.errors import DataError
 from datasets.files import flush, folder_aside
+from datasets.identity import file_sizes
 from datasets.images import IMAGE_EXTENSIONS, picture_of
 from datasets.sources.shards import CLASS_NAMES
-from datasets.splits import file_sizes
 
 SHARD_BYTES = 2**29  # pictures, about: few enough files to list, small enough to copy one
 

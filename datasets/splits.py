@@ -1,79 +1,67 @@
-"""Who trains, validates and tests: drawn stratified and seeded, written to split.csv, read back, cut into folds."""
+"""Who trains, validates and tests: drawn stratified and seeded from what each image is, reused, or cut into folds.
+
+The images of a class are put in an order that a hash of (seed, contents) gives; the first ones are the test, the next
+ones validate, the rest trains. An image that is added, removed or renamed therefore leaves the others where they are,
+but for the few that stand at a border; and none goes from training into the test without having been validation first.
+What belongs together, copies and groups (`datasets.units`), moves as one.
+"""
 
 import hashlib
 import math
-import os
-from collections.abc import Iterable, Iterator
-from functools import lru_cache
-from itertools import chain, compress, islice
+import unicodedata
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from datasets.bundle import LEFT_OUT, SPLITS, UNSPLIT, DataBundle, Samples, samples_of
+from datasets.balance import MOST_CELLS, balanced, shares_note
+from datasets.bundle import LEFT_OUT, SPLITS, TEST, TRAIN, UNSPLIT, VAL, Samples
 from datasets.config import DataConfig
 from datasets.errors import DataError
-from datasets.files import text_file
+from datasets.identity import identified, keys_of
 from datasets.seeding import SPLIT, SUBSET, hashes, mix
-from datasets.text import csv_lines, read_rows, some
-
-HASH_CONTENTS_UP_TO = 2**30  # bytes in all; larger sets are told apart by path and size
-TRAIN, VAL, TEST = range(3)
-
-
-class SplitRow(NamedTuple):
-    """One line of split.csv."""
-
-    path: str
-    label: str
-    """The name of its class."""
-    split: str
-    hash: str | None
-    """16 hex digits of its contents; None where a table of a person's own has no such column."""
+from datasets.split_file import Reused, reuse_split
+from datasets.text import counted, some
+from datasets.units import COPIES
 
 
 def assign_splits(samples: Samples, config: DataConfig) -> Samples:
     """Give every sample its split: from `config.split`, from the set itself, or drawn by `config.split_seed`, first the
     test of a set without any split, then val: a share, or fold `config.fold` of `config.folds`."""
     if config.split is not None:
-        return reuse_split(samples, config.split)
+        return _from_table(samples, config.split, grow=config.grow, seed=config.split_seed)
+    samples = identified(samples, config.root)
     usual = samples.val_fraction or (0.1 if (samples.splits == TEST).any() else 0.15)
-    samples = _hold_out_test(samples, config)
+    drawn = _test_count(samples, config)
+    if drawn:
+        samples = samples.with_splits(
+            {TEST: _take(samples, samples.splits == UNSPLIT, drawn, config.split_seed, spare=2)}
+        )
     if config.folds is None and (samples.splits == VAL).any():
         return samples
     pool = (samples.splits != TEST) & (samples.splits != LEFT_OUT)
-    if config.folds is None:
-        fraction = usual if config.val_fraction is None else config.val_fraction
-        # A share of all images of an unsplit set, of the training images of one that brings a test split.
-        of = samples.splits != LEFT_OUT if (samples.splits == UNSPLIT).any() else pool
-        chosen = _stratified(samples.labels, pool, math.floor(fraction * of.sum()), config.split_seed, VAL)
-    else:
-        chosen = _fold(samples, np.flatnonzero(pool), config)
-    return samples.with_splits({VAL: chosen, TRAIN: np.setdiff1d(np.flatnonzero(pool), chosen)})
-
-
-def _fold(samples: Samples, pool: np.ndarray, config: DataConfig) -> np.ndarray:
-    if config.folds is None or config.fold is None:
-        raise ValueError(f"folds={config.folds} needs fold, a number from 1 to {config.folds}")
-    if len(pool) < config.folds:
-        raise DataError(f"{samples.name} has {len(pool)} images for {config.folds} folds; use fewer folds")
-    # Dealt like cards, class after class: fold sizes, overall and per class, differ by at most one.
-    order, _ = _shuffled_by_class(samples.labels, pool, mix(config.split_seed, SPLIT, VAL))
-    return order[config.fold - 1 :: config.folds]
+    if config.folds is not None:
+        chosen = _fold(samples, pool, config)
+        return samples.with_splits({VAL: chosen, TRAIN: np.setdiff1d(np.flatnonzero(pool), chosen)})
+    fraction = usual if config.val_fraction is None else config.val_fraction
+    # A share of all images of an unsplit set, of the training images of one that brings a test split.
+    of = samples.splits != LEFT_OUT if (samples.splits == UNSPLIT).any() else pool
+    count = math.floor(fraction * of.sum())
+    chosen = _take(samples, pool, count, config.split_seed)
+    samples = samples.with_splits({VAL: chosen, TRAIN: np.setdiff1d(np.flatnonzero(pool), chosen)})
+    return _evened(samples, [TRAIN, VAL] + [TEST] * (drawn > 0), {VAL: count, TEST: drawn}, config.split_seed)
 
 
 def hold_out_half_of_val(samples: Samples, seed: int) -> Samples:
     """Make a test split of half of the validation images, each class in proportion."""
     pool = samples.splits == VAL
-    return samples.with_splits({TEST: _stratified(samples.labels, pool, int(pool.sum()) // 2, seed, TEST)})
+    return samples.with_splits({TEST: _take(identified(samples), pool, int(pool.sum()) // 2, seed)})
 
 
 def subset_training(samples: Samples, config: DataConfig) -> Samples:
     """Keep `labels_per_class` images, or the share `fraction`, of each training class; val and test stay whole."""
     if config.labels_per_class is None and config.fraction is None:
         return samples
-    order, place = _shuffled_by_class(samples.labels, samples.indices("train"), mix(config.split_seed, SUBSET))
+    order, place = _by_class(identified(samples), samples.indices("train"), mix(config.split_seed, SUBSET))
     labels, sizes = samples.labels[order], samples.counts("train")
     if config.fraction is not None:
         wanted = np.maximum(1, np.rint(sizes * config.fraction))
@@ -86,77 +74,6 @@ def subset_training(samples: Samples, config: DataConfig) -> Samples:
             f"{short} of {len(sizes)} classes have fewer than {config.labels_per_class} training images"
         )
     return samples
-
-
-def split_table(bundle: DataBundle) -> tuple[SplitRow, ...]:
-    """One row per image in use, in the order of the set."""
-    return tuple(map(SplitRow._make, zip(*_columns(samples_of(bundle)), strict=True)))
-
-
-def _columns(samples: Samples) -> tuple[Iterator[str], ...]:
-    """The columns of split.csv, made as they are read: of a million images a list of each is half a gigabyte."""
-    used = samples.splits >= 0
-    labels, splits = samples.labels[used].tolist(), samples.splits[used].tolist()
-    of_labels, of_splits = map(samples.class_names.__getitem__, labels), map(SPLITS.__getitem__, splits)
-    digests = _digests(samples)
-    hashes = (digests[start : start + 8].hex() for start in range(0, len(digests), 8))
-    return compress(samples.paths, used), of_labels, of_splits, hashes
-
-
-@lru_cache(maxsize=2)  # Samples are compared by identity; a run asks for the table two or three times
-def _digests(samples: Samples) -> bytes:
-    return bytes(chain.from_iterable(content_digests(samples, np.flatnonzero(samples.splits >= 0))))
-
-
-def write_split(path: str | Path, data: DataBundle | Samples) -> None:
-    """Write split.csv, which `config.split` reads back."""
-    rows = zip(*_columns(data if isinstance(data, Samples) else samples_of(data)), strict=True)
-    with text_file(Path(path), errors="surrogateescape") as file:
-        file.writelines(csv_lines(SplitRow._fields, rows))
-
-
-def fingerprint(bundle: DataBundle) -> str:
-    """16 hex digits over paths, labels, splits and contents: equal exactly when two runs saw the same data."""
-    return _digest(samples_of(bundle))
-
-
-@lru_cache(maxsize=2)
-def _digest(samples: Samples) -> str:
-    digest = hashlib.blake2b(digest_size=8)
-    for column in _columns(samples):
-        between = ""
-        while cells := list(islice(column, 65_536)):
-            digest.update((between + "\0".join(cells)).encode("utf-8", "surrogateescape"))
-            between = "\0"
-        digest.update(b"\1")
-    return digest.hexdigest()
-
-
-def reuse_split(samples: Samples, path: Path) -> Samples:
-    """Take the split of a table with the columns path, label, split (and hash, then contents are compared)."""
-    table = read_split(path)
-    position = {name: i for i, name in enumerate(samples.paths)}
-    absent = [row.path for row in table if row.path not in position]
-    if absent:
-        raise DataError(f"{path}: {len(absent)} of {len(table)} images are not in {samples.name}, first {absent[0]!r}")
-    rows = np.array([position[row.path] for row in table], np.int64)
-    for row, label in zip(table, samples.labels[rows], strict=True):
-        name = samples.class_names[label]
-        if row.label != name:
-            raise DataError(f"{path}: {row.path!r} has label {row.label!r} there and {name!r} in {samples.name}")
-    now = content_digests(samples, rows) if table and table[0].hash is not None else []
-    changed = [row.path for row, digest in zip(table, now, strict=False) if row.hash != digest.hex()]
-    if changed:
-        raise DataError(
-            f"{path}: {len(changed)} images changed since that split was made, first {changed[0]!r}; "
-            "remove the hash column to use it all the same"
-        )
-    splits = np.full(len(samples), LEFT_OUT, np.int8)
-    splits[rows] = [SPLITS.index(row.split) for row in table]
-    splits[samples.splits == LEFT_OUT] = LEFT_OUT
-    samples = samples.replace(splits=splits)
-    unused = len(samples) - len(rows)
-    return samples.note(f"split from {path}" + (f"; {unused} images are not in it and are left out" if unused else ""))
 
 
 def require_complete(samples: Samples) -> Samples:
@@ -178,78 +95,187 @@ def require_complete(samples: Samples) -> Samples:
     return samples
 
 
-def _hold_out_test(samples: Samples, config: DataConfig) -> Samples:
-    if (samples.splits >= 0).any():
-        return samples  # a set that brings some split decides about the test itself
+def _test_count(samples: Samples, config: DataConfig) -> int:
+    """How many test images to draw: none of a set that brings some split, and so decides about the test itself."""
     fraction = samples.test_fraction if config.test_fraction is None else config.test_fraction
-    pool = samples.splits == UNSPLIT
-    chosen = _stratified(samples.labels, pool, math.ceil(fraction * pool.sum()), config.split_seed, TEST)
-    return samples.with_splits({TEST: chosen})
+    return 0 if (samples.splits >= 0).any() else math.ceil(fraction * (samples.splits == UNSPLIT).sum())
 
 
-def _stratified(labels: np.ndarray, pool: np.ndarray, count: int, seed: int, stream: int) -> np.ndarray:
-    """Choose `count` samples of the pool, each class in proportion (largest remainders), never a class's last image."""
-    sizes = np.bincount(labels[pool])
+def _take(samples: Samples, pool: np.ndarray, count: int, seed: int, *, spare: int = 1) -> np.ndarray:
+    """Choose about `count` images of the pool, each class in proportion (largest remainders), never all of a class.
+
+    Units are not cut: a class gives the number of units that comes nearest to its quota, and one at least where it has
+    that many and `spare` more.
+    """
+    sizes = np.bincount(samples.labels[pool], minlength=len(samples.class_names))
     exact = sizes * (count / max(1, int(pool.sum())))
     quota = np.floor(exact).astype(np.int64)
-    by_remainder = np.lexsort((hashes(mix(seed, SPLIT, stream, 1), np.arange(len(sizes))), quota - exact))
+    by_remainder = np.lexsort((_class_keys(samples, seed), quota - exact))
     quota[by_remainder[: count - quota.sum()]] += 1
-    quota = np.minimum(quota, np.maximum(sizes - 1, 0))
-    order, place = _shuffled_by_class(labels, np.flatnonzero(pool), mix(seed, SPLIT, stream))
-    return np.sort(order[place < quota[labels[order]]])
+    return _take_quota(samples, pool, np.minimum(quota, np.maximum(sizes - 1, 0)), seed, spare=spare)
 
 
-def _shuffled_by_class(labels: np.ndarray, members: np.ndarray, key: int) -> tuple[np.ndarray, np.ndarray]:
-    """The members class after class, within one by a hash of (key, position in the set); and their ranks within it."""
-    order = members[np.lexsort((hashes(key, members), labels[members]))]
-    return order, np.arange(len(order)) - np.searchsorted(labels[order], labels[order])
+def _take_quota(samples: Samples, pool: np.ndarray, quota: np.ndarray, seed: int, *, spare: int) -> np.ndarray:
+    """The first units of each class, up to the unit in whose middle its quota (classes,) is reached."""
+    units = _Units(samples, np.flatnonzero(pool), mix(seed, SPLIT))
+    middle = units.ends - units.sizes / 2
+    chosen = (middle < quota[units.labels]) & (units.places < units.siblings - 1)
+    chosen |= (units.places == 0) & (quota[units.labels] >= 1) & (units.siblings > spare)
+    return np.sort(units.images_of(chosen))
 
 
-def content_digests(samples: Samples, indices: np.ndarray) -> Iterator[bytes]:
-    """8 bytes per image: of its pixels or file contents; of path and size for sets above 1 GB."""
-    contents: Iterable[bytes]
-    if samples.pixels is not None:
-        contents = (samples.pixels[i].tobytes() for i in indices)
-    elif samples.root is None:  # a program's own: their contents are not ours to read
-        contents = (samples.paths[i].encode() for i in indices)
-    else:
-        sizes = file_sizes(samples, indices)
-        contents = (samples.file(i).read_bytes() for i in indices)
-        if sizes.sum() > HASH_CONTENTS_UP_TO:
-            if samples.digests is not None:
-                return map(bytes, samples.digests[indices])
-            keys = (f"{samples.paths[i]}\0{size}" for i, size in zip(indices.tolist(), sizes.tolist(), strict=True))
-            contents = (key.encode("utf-8", "surrogateescape") for key in keys)
-    return (hashlib.blake2b(content, digest_size=8).digest() for content in contents)
+def _fold(samples: Samples, pool: np.ndarray, config: DataConfig) -> np.ndarray:
+    """The images of one fold. Fold sizes, overall and per class, differ by at most one if units are single images."""
+    if config.folds is None or config.fold is None:
+        raise ValueError(f"folds={config.folds} needs fold, a number from 1 to {config.folds}")
+    units = _Units(samples, np.flatnonzero(pool), mix(config.split_seed, SPLIT))
+    if len(units.sizes) < config.folds:
+        what = "images" if (units.sizes == 1).all() else "units of images that belong together"
+        raise DataError(f"{samples.name} has {len(units.sizes)} {what} for {config.folds} folds; use fewer folds")
+    # As many of each class as if its images were dealt like cards, class after class; which ones, their order says.
+    sizes = np.bincount(units.labels, units.sizes, minlength=len(samples.class_names)).astype(np.int64)
+    starts = np.concatenate([[0], sizes.cumsum()])
+    dealt = [(starts[1:] - 1 - k) // config.folds - (starts[:-1] - 1 - k) // config.folds for k in range(config.folds)]
+    ends = np.cumsum(dealt, axis=0)  # (folds, classes)
+    middle = units.ends - units.sizes / 2
+    folds = (middle >= ends[:-1, units.labels]).sum(axis=0)
+    if (units.sizes > 1).any() and len(units.sizes) * units.classes <= MOST_CELLS:
+        folds = balanced(units.counts(), folds, np.array(dealt, float))
+    return np.sort(units.images_of(folds == config.fold - 1))
 
 
-def file_sizes(samples: Samples, indices: np.ndarray) -> np.ndarray:
-    """int64 (n,): bytes. Raises DataError: a file that is gone."""
-    if samples.pixels is not None:
-        return np.full(len(indices), samples.pixels[0].nbytes)
-    if samples.sizes is not None:
-        return samples.sizes[indices]
-    files = (os.path.join(samples.root or "", samples.paths[i]) for i in indices)  # a table may name absolute ones
-    return np.fromiter(map(_size, files), np.int64, len(indices))
+def _evened(samples: Samples, parts: list[int], drawn: dict[int, int], seed: int) -> Samples:
+    """Even out what was drawn where whole units keep classes from their shares, and say where they still do.
+
+    `drawn`: how many images val and test should have.
+    """
+    if samples.groups is None:
+        return samples
+    pool = np.flatnonzero(np.isin(samples.splits, parts))
+    units = _Units(samples, pool, mix(seed, SPLIT))
+    if len(units.sizes) * units.classes > MOST_CELLS:
+        return samples
+    counts, now = units.counts(), samples.splits[units.first].astype(np.int64)
+    shares = {TRAIN: len(pool) - sum(drawn.values()), **drawn}
+    targets = np.stack([counts.sum(axis=0) * (shares[part] / max(1, len(pool))) for part in parts])
+    now = balanced(counts, now, targets)
+    samples = samples.with_splits({part: units.images_of(now == part) for part in parts})
+    note = shares_note(counts, now, targets, samples.class_names)
+    return samples.note(note) if note else samples
 
 
-def _size(file: str) -> int:
-    try:
-        return os.stat(file).st_size
-    except OSError as error:
-        raise DataError(f"cannot read image {file}: {error.strerror}") from error
+def _from_table(samples: Samples, path: Path, *, grow: bool, seed: int) -> Samples:
+    reused = reuse_split(samples, path)
+    notes = [f"split from {path}"]
+    if reused.missing:
+        notes.append(f"{counted(len(reused.missing), 'image')} of it are gone, first {reused.missing[0]!r}")
+    samples = reused.samples
+    if len(reused.new) and grow:
+        samples = _grown(reused, seed)
+        joined = ", ".join(f"{(samples.splits[reused.new] == code).sum():,} {SPLITS[code]}" for code in range(3))
+        notes.append(f"{counted(len(reused.new), 'new image')} join it: {joined}")
+    elif len(reused.new):
+        notes.append(f"{len(reused.new)} images are not in it and are left out; --grow lets them join")
+    return samples.note("; ".join(notes))
 
 
-def read_split(path: Path) -> list[SplitRow]:
-    """The rows of a split.csv, each image once. Raises FileNotFoundError: no such file. DataError: a column is missing,
-    a split is unknown, or an image comes twice."""
-    rows = read_rows(path, ("path", "label", "split"), what="split")
-    table = [SplitRow(row["path"], row["label"], row["split"], row.get("hash")) for row in rows]
-    seen: set[str] = set()
-    for row in table:
-        if row.split not in SPLITS:
-            raise DataError(f"{path}: split {row.split!r} is not one of {', '.join(SPLITS)}")
-        if row.path in seen:
-            raise DataError(f"{path}: {row.path!r} appears more than once; a sample belongs to one split")
-        seen.add(row.path)
-    return table
+def _grown(reused: Reused, seed: int) -> Samples:
+    """New images in the split of their unit, or where their class has too few; the others stay where they are."""
+    samples, new = reused.samples, reused.new
+    old = samples.splits >= 0
+    if samples.groups is not None:
+        of_group = np.full(len(samples.group_names), LEFT_OUT, np.int8)
+        for code in (TEST, VAL, TRAIN):  # where an earlier version has torn a group, new members train
+            of_group[samples.groups[(samples.splits == code) & (samples.groups >= 0)]] = code
+        known = new[samples.groups[new] >= 0]
+        known = known[of_group[samples.groups[known]] != LEFT_OUT]
+        samples = samples.with_splits({c: known[of_group[samples.groups[known]] == c] for c in (TRAIN, VAL, TEST)})
+    count = len(samples.class_names)
+    of_all = np.bincount(samples.labels[old], minlength=count) + np.bincount(samples.labels[new], minlength=count)
+    for code in (TEST, VAL):
+        share = (samples.splits[old] == code).sum() / old.sum()
+        pool = np.zeros(len(samples), bool)
+        pool[new] = samples.splits[new] == LEFT_OUT
+        missing = np.rint(share * of_all).astype(np.int64) - samples.counts(SPLITS[code])
+        chosen = _take_quota(samples, pool, np.maximum(missing, 0), seed, spare=0) if share else new[:0]
+        samples = samples.with_splits({code: chosen})
+    return samples.with_splits({TRAIN: new[samples.splits[new] == LEFT_OUT]})
+
+
+class _Units:
+    """Units of some images in the order of the draw: class after class, within one by a hash of (seed, what they are).
+
+    A unit of images of several classes stands with the class that most of them have. U units.
+    """
+
+    def __init__(self, samples: Samples, rows: np.ndarray, seed: int) -> None:
+        labels, keys = samples.labels[rows].astype(np.int64), _keys(samples, rows)
+        groups = np.full(len(rows), -1, np.int64) if samples.groups is None else samples.groups[rows].astype(np.int64)
+        numbers = np.where(groups >= 0, groups, len(samples.group_names) + np.arange(len(rows)))
+        _, first, unit = np.unique(numbers, return_index=True, return_inverse=True)
+        count = len(samples.class_names)
+        if len(first) == len(rows):
+            of_unit, sizes = labels[first], np.ones(len(first), np.int64)
+        else:
+            pairs, members = np.unique(unit * count + labels, return_counts=True)
+            most = np.lexsort((-pairs, members, pairs // count))  # the last of each unit: its most frequent class
+            last = np.flatnonzero(np.diff(pairs[most] // count, append=-1))
+            of_unit, sizes = pairs[most][last] % count, np.bincount(unit)
+        order = np.lexsort((rows[first], hashes(seed, keys[first]), of_unit))
+        rank = np.empty(len(order), np.int64)
+        rank[order] = np.arange(len(order))
+        self.rows, self.unit_of_row, self.classes, self.row_labels = rows, rank[unit], count, labels
+        self.labels, self.sizes, self.first = of_unit[order], sizes[order], rows[first[order]]
+        starts = np.searchsorted(self.labels, np.arange(count + 1))
+        self.places = np.arange(len(order)) - starts[self.labels]
+        self.siblings = np.diff(starts)[self.labels]
+        """Units of its class, itself among them."""
+        whole = np.concatenate([[0], self.sizes.cumsum()])
+        self.ends = whole[1:] - whole[starts[self.labels]]
+        """Images of its class up to its own last."""
+
+    def images_of(self, chosen: np.ndarray) -> np.ndarray:
+        return self.rows[chosen[self.unit_of_row]]
+
+    def counts(self) -> np.ndarray:
+        """int64 (U, classes): images of each class in each unit."""
+        cells = np.bincount(self.unit_of_row * self.classes + self.row_labels, minlength=len(self.sizes) * self.classes)
+        return cells.reshape(-1, self.classes)
+
+
+def _by_class(samples: Samples, rows: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The rows class after class, within one in the order of their units; and their ranks within their class."""
+    labels = samples.labels[rows]
+    order = rows[np.lexsort((hashes(seed + 1, _own_keys(samples, rows)), hashes(seed, _keys(samples, rows)), labels))]
+    return order, np.arange(len(order)) - np.searchsorted(samples.labels[order], samples.labels[order])
+
+
+def _keys(samples: Samples, rows: np.ndarray) -> np.ndarray:
+    """uint64 (n,): what each image's unit is: the hash of its group's name, or of itself where it stands alone."""
+    keys = _own_keys(samples, rows)
+    if samples.groups is None:
+        return keys
+    of_groups = np.array([_group_key(name) for name in samples.group_names], np.uint64)
+    groups = samples.groups[rows]
+    return np.where(groups >= 0, of_groups[groups], keys)
+
+
+def _group_key(name: str) -> int:
+    """A number for a group's name; for copies the hash of the first of them, so that a new copy moves nothing."""
+    return int(name.removeprefix(COPIES), 16) if name.startswith(COPIES) else _name_key(name)
+
+
+def _own_keys(samples: Samples, rows: np.ndarray) -> np.ndarray:
+    assert samples.digests is not None
+    return keys_of(samples.digests[rows])
+
+
+def _class_keys(samples: Samples, seed: int) -> np.ndarray:
+    """uint64 (classes,): an order of the classes that their numbers have no part in."""
+    keys = np.array([_name_key(name) for name in samples.class_names], np.uint64)
+    return hashes(mix(seed, SPLIT, 1), keys)
+
+
+def _name_key(name: str) -> int:
+    name = unicodedata.normalize("NFC", name)
+    return int.from_bytes(hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest(), "big")

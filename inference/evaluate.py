@@ -11,7 +11,7 @@ from datasets.config import DataConfig
 from datasets.errors import DataError
 from datasets.labelled import labelled_loader
 from datasets.loaders import build_dataloaders
-from datasets.splits import fingerprint
+from datasets.split_file import fingerprint
 from datasets.text import some
 from inference.classifier import Classifier
 from inference.evaluation_report import Evaluation, write_evaluation

@@ -12,7 +12,7 @@ from small_run import CLASSES, labelled_photos, make_run
 import main
 from benchmarks import environment, fuzz
 from datasets.errors import DataError
-from datasets.splits import read_split
+from datasets.split_file import read_split
 from datasets.text import csv_text, read_rows
 from inference.classifier import open_classifier
 from inference.export import export

@@ -92,7 +92,7 @@ def test_training_has_every_class_and_no_sample_is_in_two_splits(name, build):
     bundle = build(name)
     assert set(bundle.dataloaders["train"].dataset.labels) == set(range(len(bundle.class_names)))
     table = pd.DataFrame(split_table(bundle))
-    assert list(table.columns) == ["path", "label", "split", "hash"]
+    assert list(table.columns) == ["path", "label", "split", "hash", "kind", "group"]
     assert not table["path"].duplicated().any()
     for split, loader in bundle.dataloaders.items():
         rows = table[table["split"] == split]

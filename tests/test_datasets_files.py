@@ -20,7 +20,7 @@ from comparison.runs import Arm, Condition
 from datasets import build_dataloaders
 from datasets.config import DataConfig
 from datasets.files import aside_of, write_bytes, write_text
-from datasets.splits import write_split
+from datasets.split_file import write_split
 from figures.results import save
 from trainers.full_pictures import write_sprite, write_tsv
 from trainers.lr_finder import draw

@@ -6,12 +6,12 @@ import time
 import pytest
 from small_images import image_folder
 
-from datasets import DataConfig, splits
+from datasets import DataConfig, identity
 from datasets.loaders import split_samples
 from datasets.packing import pack
 from datasets.sources import index, own_data
 from datasets.sources.own_data import read_source
-from datasets.splits import _digest
+from datasets.split_file import _fingerprint
 
 
 @pytest.fixture(params=["folder", "shards"])
@@ -41,17 +41,17 @@ def read(source, root):
 
 @pytest.mark.parametrize("limit", [0, 2**30])
 def test_a_later_start_finds_the_same_and_lists_nothing(source, tmp_path, monkeypatch, limit):
-    monkeypatch.setattr(splits, "HASH_CONTENTS_UP_TO", limit)
+    monkeypatch.setattr(identity, "READ_UP_TO_BYTES", limit)
     config = DataConfig(source=str(source), root=tmp_path)
     with monkeypatch.context() as without:
         without.setattr(index, "LARGE", 1000)
-        expected, fingerprint = read(source, tmp_path), _digest(split_samples(config))
+        expected, fingerprint = read(source, tmp_path), _fingerprint(split_samples(config))
     assert not (tmp_path / "index").exists()
     assert read(source, tmp_path) == expected
     for reader in ("read_image_folder", "read_shards"):
         monkeypatch.setattr(own_data, reader, lambda *_: pytest.fail("listed again"))
     assert read(source, tmp_path) == expected
-    assert _digest(split_samples(config)) == fingerprint
+    assert _fingerprint(split_samples(config)) == fingerprint
 
 
 def add(folder, file):

@@ -6,7 +6,7 @@ from fake_sets import class_folders
 
 from datasets import DataConfig
 from datasets.shared_split import copies_of_training_images, have_seen, shared_split
-from datasets.splits import reuse_split, write_split
+from datasets.split_file import reuse_split, write_split
 
 
 def test_a_set_with_test_images_keeps_its_split():
@@ -30,7 +30,7 @@ def test_the_written_split_is_read_back_as_it_was(tmp_path):
     split = shared_split(DataConfig(source=str(data)))
     write_split(tmp_path / "split.csv", split.samples)
     again = reuse_split(split.samples, tmp_path / "split.csv")
-    assert np.array_equal(again.splits, split.samples.splits)
+    assert np.array_equal(again.samples.splits, split.samples.splits)
 
 
 @pytest.mark.parametrize("twin", ["train", "val"])

@@ -14,7 +14,7 @@ from datasets.bundle import DataBundle
 from datasets.files import replacing
 from datasets.loaders import Loader, stop_workers
 from datasets.sampling import batch_sampler
-from datasets.splits import fingerprint
+from datasets.split_file import fingerprint
 from trainers.config import data_folder, to_dict
 from trainers.job import Job, head_of
 from trainers.probe import FeatureDataset, features_of

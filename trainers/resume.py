@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from datasets import DataBundle, DataError
 from datasets.files import remove_leftovers
-from datasets.splits import fingerprint
+from datasets.split_file import fingerprint
 from trainers import distributed, lock
 from trainers.assembly import Run
 from trainers.checkpoint import best_of, checkpoints, has_best, named_like_checkpoints, read_checkpoint, require_whole

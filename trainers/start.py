@@ -14,7 +14,7 @@ import torch
 
 from datasets.bundle import samples_of
 from datasets.files import folder_aside
-from datasets.splits import fingerprint, write_split
+from datasets.split_file import fingerprint, write_split
 from trainers import distributed, lock
 from trainers.config import RunConfig, to_dict
 from trainers.job import Job

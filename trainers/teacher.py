@@ -20,7 +20,7 @@ from datasets.bundle import DataBundle, image_set
 from datasets.files import replacing
 from datasets.image_dataset import ImageDataset
 from datasets.loaders import evaluation_loader
-from datasets.splits import fingerprint
+from datasets.split_file import fingerprint
 from trainers.checkpoint import best_of
 from trainers.config import RunConfig, from_dict, to_dict
 from trainers.errors import ConfigError

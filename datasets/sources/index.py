@@ -30,7 +30,7 @@ SETTLED = 2e9
 
 def indexed(read: Callable[[], Reading], data_root: Path, name: str, *key: object) -> Reading:
     """What `read()` gives, which `key` names; of a large set what it gave at an earlier start, if that still holds."""
-    mark = hashlib.blake2b(repr(("1", *key)).encode(), digest_size=8).hexdigest()
+    mark = hashlib.blake2b(repr(("2", *key)).encode(), digest_size=8).hexdigest()
     place, notes = data_root / "index" / f"{name}-{mark}.npz", []
     try:
         reading = _opened(place)
@@ -53,8 +53,8 @@ def indexed(read: Callable[[], Reading], data_root: Path, name: str, *key: objec
 
 def _keep(reading: Reading, place: Path, before: int) -> None:
     """Write the index, unless something changed just now; the samples then know their sizes."""
+    from datasets.identity import PATH_HASH, file_sizes, identified, kind_of
     from datasets.sampling import evenly  # torch, which check does without
-    from datasets.splits import HASH_CONTENTS_UP_TO, content_digests, file_sizes
 
     samples, members = reading.samples, reading.samples.members
     if members is None:
@@ -64,13 +64,12 @@ def _keep(reading: Reading, place: Path, before: int) -> None:
         return
     rows = np.arange(len(samples))
     samples = samples.replace(sizes=(sizes := file_sizes(samples, rows)))
-    if sizes.sum() > HASH_CONTENTS_UP_TO:
-        digests = np.frombuffer(b"".join(content_digests(samples, rows)), np.uint8)
-        samples = samples.replace(digests=digests.reshape(-1, 8))
+    if kind_of(samples, sizes) == PATH_HASH:
+        samples = identified(samples)
     reading.samples = samples
     facts = {name: getattr(samples, name) for name in ("name", "class_names", "notes")}
     facts |= {name: getattr(reading, name) for name in ("source", "form", "classes", "problems", "stamps")}
-    facts |= {"root": str(samples.root), "shards": members and members.shards}
+    facts |= {"root": str(samples.root), "shards": members and members.shards, "hash_kind": samples.hash_kind}
     columns = {name: getattr(samples, name) for name in ("labels", "splits", "sizes", "digests")}
     columns = {name: column for name, column in columns.items() if column is not None}
     columns |= {name: getattr(members, name) for name in ("numbers", "offsets") if members is not None}
@@ -89,8 +88,8 @@ def _opened(place: Path) -> Reading:
     if facts["shards"]:
         places = (columns.pop("numbers"), columns.pop("offsets"), columns["sizes"])
         members = Members(root, paths, facts["shards"], *places)
-    names, notes = tuple(facts["class_names"]), tuple(facts["notes"])
-    samples = Samples(facts["name"], names, paths, **columns, root=root, members=members, notes=notes)
+    names, notes, kind = tuple(facts["class_names"]), tuple(facts["notes"]), facts["hash_kind"]
+    samples = Samples(facts["name"], names, paths, **columns, root=root, members=members, notes=notes, hash_kind=kind)
     classes = {split: set(named) for split, named in facts["classes"].items()}
     reading = Reading(facts["source"], facts["form"], samples, classes, stamps=facts["stamps"])
     reading.problems = [Problem(*problem) for problem in facts["problems"]]

@@ -1,0 +1,215 @@
+"""split.csv: which image is in which split, what it is (a hash) and to which group it belongs; written, read back, and
+applied to a set that may have grown since."""
+
+import hashlib
+import unicodedata
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import compress, islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, Samples, samples_of
+from datasets.errors import DataError
+from datasets.files import text_file
+from datasets.identity import CONTENT_HASH, PATH_HASH, identified
+from datasets.text import counted, csv_lines, read_rows
+from datasets.units import joined
+
+KINDS = (CONTENT_HASH, PATH_HASH, "hash")
+"""The names of the column of hashes; `hash` is that of earlier versions, which did not say of what it was."""
+
+
+class SplitRow(NamedTuple):
+    """One line of split.csv."""
+
+    path: str
+    label: str
+    """The name of its class."""
+    split: str
+    hash: str | None = None
+    """16 hex digits; None where a table of a person's own has no such column."""
+    kind: str = ""
+    """What the hash is of: `content_hash`, `path_hash`, or `hash` where the table does not say."""
+    group: str = ""
+    """The name of its group; empty where it stands alone."""
+
+
+def split_table(bundle: DataBundle) -> tuple[SplitRow, ...]:
+    """One row per image in use, in the order of the set."""
+    samples = identified(samples_of(bundle))
+    columns = _columns(samples)
+    return tuple(
+        SplitRow(path, label, split, digest, samples.hash_kind, group)
+        for path, label, split, digest, group in zip(*columns, strict=True)
+    )
+
+
+def _columns(samples: Samples) -> tuple[Iterator[str], ...]:
+    """The columns of split.csv, made as they are read: of a million images a list of each is half a gigabyte."""
+    used = samples.splits >= 0
+    rows = np.flatnonzero(used)
+    labels, splits = samples.labels[used].tolist(), samples.splits[used].tolist()
+    of_labels, of_splits = map(samples.class_names.__getitem__, labels), map(SPLITS.__getitem__, splits)
+    digests = _digests(samples)
+    hashes = (digests[start : start + 8].hex() for start in range(0, len(digests), 8))
+    groups = map(samples.group_of, rows.tolist())
+    return compress(samples.paths, used), of_labels, of_splits, hashes, groups
+
+
+@lru_cache(maxsize=2)  # Samples are compared by identity; a run asks for the table two or three times
+def _digests(samples: Samples) -> bytes:
+    digests = identified(samples).digests
+    assert digests is not None
+    return digests[samples.splits >= 0].tobytes()
+
+
+def write_split(path: str | Path, data: DataBundle | Samples) -> None:
+    """Write split.csv, which `--split` reads back."""
+    samples = identified(data if isinstance(data, Samples) else samples_of(data))
+    header = ("path", "label", "split", samples.hash_kind, "group")
+    with text_file(Path(path), errors="surrogateescape") as file:
+        file.writelines(csv_lines(header, zip(*_columns(samples), strict=True)))
+
+
+def fingerprint(bundle: DataBundle) -> str:
+    """16 hex digits over paths, labels, splits and hashes: equal exactly when two runs saw the same data."""
+    return _fingerprint(samples_of(bundle))
+
+
+@lru_cache(maxsize=2)
+def _fingerprint(samples: Samples) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for column in _columns(samples)[:4]:
+        between = ""
+        while cells := list(islice(column, 65_536)):
+            digest.update((between + "\0".join(cells)).encode("utf-8", "surrogateescape"))
+            between = "\0"
+        digest.update(b"\1")
+    return digest.hexdigest()
+
+
+def read_split(path: Path) -> list[SplitRow]:
+    """The rows of a split.csv, each image once. Raises FileNotFoundError: no such file. DataError: a column is missing,
+    a split is unknown, or an image comes twice."""
+    rows = read_rows(path, ("path", "label", "split"), what="split")
+    column = next((kind for kind in KINDS if rows and kind in rows[0]), "")
+    table = [
+        SplitRow(
+            row["path"],
+            row["label"],
+            row["split"],
+            row[column] if column else None,
+            row.get("kind", column),
+            row.get("group", ""),
+        )
+        for row in rows
+    ]
+    seen: set[str] = set()
+    for row in table:
+        if row.split not in SPLITS:
+            raise DataError(f"{path}: split {row.split!r} is not one of {', '.join(SPLITS)}")
+        if row.path in seen:
+            raise DataError(f"{path}: {row.path!r} appears more than once; a sample belongs to one split")
+        seen.add(row.path)
+    return table
+
+
+class Reused(NamedTuple):
+    """A split.csv laid over a set."""
+
+    samples: Samples
+    """Each image of the table in its split, all others LEFT_OUT; groups as the table and the set have them."""
+    new: np.ndarray
+    """int64: images of the set that the table does not have."""
+    missing: tuple[str, ...]
+    """Paths in the table that the set has no image for."""
+
+
+def reuse_split(samples: Samples, path: Path) -> Reused:
+    """Lay the split of a table with the columns path, label, split (and a hash, a group) over these samples.
+
+    An image is found by its path or, where that is gone, by its contents: a renamed one keeps its split. Raises
+    DataError: labels differ, contents changed, or the set has none of the images.
+    """
+    table, samples = read_split(path), identified(samples)
+    found = _find(table, samples)
+    there = found >= 0
+    missing = tuple(row.path for row, present in zip(table, there.tolist(), strict=True) if not present)
+    if not there.any():
+        raise DataError(
+            f"{path}: none of its {counted(len(table), 'image')} is in {samples.name}, first {table[0].path!r}"
+            if table
+            else f"{path} has no rows"
+        )
+    used = [row for row, present in zip(table, there.tolist(), strict=True) if present]
+    rows = found[there]
+    _require_same(used, samples, rows, path)
+    splits = np.full(len(samples), LEFT_OUT, np.int8)
+    splits[rows] = [SPLITS.index(row.split) for row in used]
+    splits[samples.splits == LEFT_OUT] = LEFT_OUT
+    known = np.zeros(len(samples), bool)
+    known[rows] = True
+    new = np.flatnonzero(~known & (samples.splits != LEFT_OUT))
+    names = [""] * len(samples)
+    for place, row in zip(rows.tolist(), used, strict=True):
+        names[place] = row.group
+    return Reused(joined(samples.replace(splits=splits), names), new, missing)
+
+
+def _find(table: Sequence[SplitRow], samples: Samples) -> np.ndarray:
+    """int64: the image of each row of the table, -1 where there is none; each image at most once."""
+    position = {name: place for place, name in enumerate(samples.paths)}
+    found = np.array([position.get(row.path, -1) for row in table], np.int64)
+    if (found >= 0).all():
+        return found
+    plain = {_plain(name): place for name, place in position.items()}
+    taken = set(found[found >= 0].tolist())
+    by_content: dict[str, list[int]] = {}
+    if samples.hash_kind == CONTENT_HASH and samples.digests is not None:
+        for place in np.flatnonzero(samples.splits != LEFT_OUT).tolist():
+            if place not in taken:
+                by_content.setdefault(samples.digests[place].tobytes().hex(), []).append(place)
+    for number in np.flatnonzero(found < 0).tolist():
+        row = table[number]
+        place = plain.get(_plain(row.path), -1)
+        if place in taken:
+            place = -1
+        if place < 0 and row.hash and row.kind != PATH_HASH:
+            same = [at for at in by_content.get(row.hash, []) if at not in taken]
+            place = same[0] if same else -1
+        if place >= 0:
+            taken.add(place)
+            found[number] = place
+    return found
+
+
+def _plain(path: str) -> str:
+    """A path as NFC with forward slashes, whatever system wrote it."""
+    return unicodedata.normalize("NFC", path).replace("\\", "/")
+
+
+def _require_same(table: Sequence[SplitRow], samples: Samples, rows: np.ndarray, path: Path) -> None:
+    """Raise DataError where an image has another label than in the table, or other contents than when it was made."""
+    then = [_plain(row.label) for row in table]
+    now = [_plain(samples.class_names[label]) for label in samples.labels[rows]]
+    pairs, gone = set(zip(then, now, strict=True)), set(then) - set(map(_plain, samples.class_names))
+    # A class all of whose images have another name now was renamed.
+    renamed = len(pairs) == len(set(then)) == len(set(now)) and all(old in gone for old, new in pairs if old != new)
+    if not renamed:
+        for row, old, new in zip(table, then, now, strict=True):
+            if old != new:
+                raise DataError(f"{path}: {row.path!r} has label {old!r} there and {new!r} in {samples.name}")
+    if table[0].kind not in (CONTENT_HASH, "hash") or samples.hash_kind != CONTENT_HASH or samples.digests is None:
+        return
+    hashes = (digest.tobytes().hex() for digest in samples.digests[rows])
+    changed = [row.path for row, digest in zip(table, hashes, strict=True) if row.hash != digest]
+    if len(changed) == len(table) and table[0].kind == "hash":
+        return  # an earlier version hashed the paths of sets above 1 GB, and did not say so
+    if changed:
+        raise DataError(
+            f"{path}: {counted(len(changed), 'image')} changed since that split was made, first {changed[0]!r}; "
+            f"remove its column {table[0].kind} to use it all the same"
+        )
