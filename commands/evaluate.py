@@ -9,6 +9,7 @@ import tyro
 from commands.arguments import ModelOptions, UsageError
 from commands.train import score_lines
 from datasets.config import DataConfig, Name
+from datasets.text import counted
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ def main(options: Options) -> int:
     if options.csv and evaluation.files[0].suffix == ".npz":
         evaluation.files.append(as_table(evaluation.files[0]))
     print(f"{what} on {evaluation.images:,} {images}{', by the mean over views of each' * options.tta}")
-    scored = score_lines([("scored", evaluation.metrics, f"{evaluation.images:,} images")])
+    remark = counted(evaluation.images, "image")
+    scored = score_lines([("scored", evaluation.metrics, remark, evaluation.images)])
     print("\n".join([*scored, "", *lines(evaluation)]))
     return 0

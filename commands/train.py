@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from commands.arguments import TrainOptions, UsageError, parse_train_options
 from datasets.config import DATASETS
+from datasets.text import counted
 from trainers.config import RunConfig
 from trainers.recipes import card
 
@@ -78,12 +79,21 @@ def train_best(runs: Iterable[PlannedRun]) -> int:
             kept = result
             continue
         kept, other = (result, kept) if better(result, kept, favoured=run.favoured) else (kept, result)
-        of_val = f"{kept.val['accuracy']:.2%} of the validation images against {other.val['accuracy']:.2%}"
-        print(f"\n{'kept':>9}  {kept.run_dir.name}: {of_val} of {other.run_dir.name}, which stays beside it")
+        print(f"\n{'kept':>9}  {side_by_side(kept, other)}")
         record_outcome(kept.run_dir, [other.run_dir])
     assert kept is not None
     report(kept)
     return 0
+
+
+def side_by_side(kept: RunResult, other: RunResult) -> str:
+    """What the run that is kept has on the validation images, and the one beside it."""
+    from trainers.few_images import FEW
+
+    images, shares = kept.images["val"], [result.val["accuracy"] for result in (kept, other)]
+    ours, theirs = (f"{share:.2%}" if images >= FEW else f"{round(share * images)}" for share in shares)
+    of = "of the validation images" if images >= FEW else f"of {counted(images, 'validation image')}"
+    return f"{kept.run_dir.name}: right on {ours} {of}, {other.run_dir.name}, which stays beside it, on {theirs}"
 
 
 def with_weights(config: RunConfig) -> RunConfig:
@@ -160,21 +170,29 @@ def train_several(config: RunConfig, seeds: int, *, jobs: int | None, slurm: dic
     return 0
 
 
-def score_lines(rows: Sequence[tuple[str, Mapping[str, float], str]]) -> Iterator[str]:
-    """Scores of some splits, each with a remark, as a table; balanced: the mean of the classes' recalls."""
+def score_lines(rows: Sequence[tuple[str, Mapping[str, float], str, int | None]]) -> Iterator[str]:
+    """Scores of some splits as a table, each with a remark; balanced: the mean of the classes' recalls. Those of few
+    images, where their number is known, have fewer digits, and the interval of their accuracy."""
+    from trainers.few_images import FEW, wilson
+
     yield f"{'split':>9}  {'accuracy':>8}  {'balanced':>8}  {'loss':>7}  {'macro F1':>8}  {'ECE':>6}"
-    for split, metrics, remark in rows:
-        balanced = f"{metrics['balanced_accuracy']:.2%}" if "balanced_accuracy" in metrics else "-"
+    for split, metrics, remark, images in rows:
+        few, shares, scores = bool(images and images < FEW), ".2%", ".4f"
+        if images and few:
+            low, high = wilson(metrics["accuracy"], images)
+            shares, scores = ".0%", ".2f"
+            remark += f"; 95 % interval of {counted(images, 'image')}: {100 * low:.0f} to {high:.0%}"
+        balanced = f"{metrics['balanced_accuracy']:{shares}}" if "balanced_accuracy" in metrics else "-"
         yield (
-            f"{split:>9}  {metrics['accuracy']:>8.2%}  {balanced:>8}  {metrics['loss']:>7.4f}"
-            f"  {metrics['macro_f1']:>8.4f}  {metrics['ece']:>6.4f}  ({remark})"
+            f"{split:>9}  {metrics['accuracy']:>8{shares}}  {balanced:>8}  {metrics['loss']:>7{scores}}"
+            f"  {metrics['macro_f1']:>8{scores}}  {metrics['ece']:>6{scores}}  ({remark})"
         )
 
 
 def report(result: RunResult) -> None:
-    rows = [("val", result.val, f"best epoch {result.best_epoch}")]
+    rows = [("val", result.val, f"best epoch {result.best_epoch}", result.images.get("val"))]
     if result.test is not None:
-        rows.append(("test", result.test, "same weights, scored once"))
+        rows.append(("test", result.test, "same weights, scored once", result.images.get("test")))
     print()
     print("\n".join(score_lines(rows)))
     print(f"\n{'run':>9}  {result.run_dir}\n{'watch':>9}  tensorboard --logdir {result.run_dir.parent}")

@@ -27,8 +27,8 @@ from vit.low_rank import merged_state
 State = Mapping[str, Tensor]
 Score = tuple[float, float]
 """What the choice is by, and the loss with a minus: the larger the better."""
-Row = tuple[str, dict[str, float], str]
-"""A split, the metrics on it, and of which weights."""
+Row = tuple[str, Mapping[str, float], str, int | None]
+"""A split, the metrics on it, of which weights, and of how many images."""
 LINE = tuple(share / 10 for share in range(10, -1, -1))
 """Shares of the trained weights that are tried, the whole first: it is kept where others are only as good."""
 TRAINING_ONLY = ("weights_source", "trainable", "dropout", "attention_dropout", "stochastic_depth", "attention")
@@ -42,12 +42,13 @@ def average(run_dirs: Sequence[Path], path: Path, *, greedy: bool) -> list[Row]:
     states = [read_checkpoint(best_of(run_dir))["model"] for run_dir in run_dirs]
     model, spec, class_names, config = open_best(best_of(run_dirs[0]))
     data, train = images_of(run_dirs[0], configs[0], spec, class_names), configs[0].train
-    device, rows = torch.device(train.device), []
+    device = torch.device(train.device)
+    rows: list[Row] = []
 
     def score(state: State, remark: str, split: str = "val") -> Score:
         model.load_state_dict(state)
         metrics = score_split(model.to(device), data.dataloaders[split], device, AMP_DTYPES[train.amp]).metrics
-        rows.append((split, metrics, remark))
+        rows.append((split, metrics, remark, data.dataset_sizes[split]))
         chosen = metrics[train.select]
         return (-chosen if train.select == "loss" else chosen), -metrics["loss"]
 

@@ -38,7 +38,7 @@ def test_a_soup_is_the_mean_of_the_weights_and_opens_as_an_ordinary_model(result
     rows = average(runs, path, greedy=False)
     code, out, err = call(capsys, "average", *runs, "--output", path)
     assert code == 0, err
-    assert f"{rows[2][1]['accuracy']:.2%}" in out
+    assert f"{rows[2][1]['accuracy']:.0%}" in out  # of 53 images
     assert str(path) in out
     assert "a head of its own" not in out  # both began with the same probe
     assert [row[0] for row in rows] == ["val", "val", "val", "test"]

@@ -112,7 +112,7 @@ def attach_handlers(run: Run) -> None:
         run.best = BestCheckpoint(trainer, job, run.network, run.run_dir)
         metrics = run.run_dir / "metrics.csv"
         trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda: write_metrics_csv(metrics, trainer.state.history))
-        console.attach_epoch_lines(trainer, epochs=job.last_epoch)
+        console.attach_epoch_lines(trainer, epochs=job.last_epoch, val_images=job.data.dataset_sizes["val"])
         console.attach_learning_note(trainer, job)
     if options.patience:
         run.states["early_stopping"] = handlers.attach_early_stopping(

@@ -16,6 +16,7 @@ from datasets.description import describe
 from datasets.text import counted
 from trainers import distributed
 from trainers.config import RunConfig
+from trainers.few_images import FEW, cannot_tell
 from trainers.job import Job
 from vit.config import WHAT_THEY_ARE
 from vit.parts import count_parameters
@@ -74,6 +75,9 @@ def announce(job: Job, run_dir: Path | None, *, defaults_source: str) -> None:
     options += [f"augmentation {data.augment}", f"precision {precision}", f"seed {train.seed}"]
     rows.append(("", ", ".join(options)))
     rows += [("defaults", defaults_source), ("device", train.device)]
+    unknown = cannot_tell(image_set(job.data.dataloaders["val"]).labels, job.data.class_names)
+    every = "; --folds 5 validates on every image" if data.folds is None and data.split is None else ""
+    rows.append(("note", unknown and unknown + every))
     if run_dir is not None:
         rows += [("run", str(run_dir)), ("watch", f"tensorboard --logdir {run_dir.parent}")]
     for label, text in rows:
@@ -82,7 +86,7 @@ def announce(job: Job, run_dir: Path | None, *, defaults_source: str) -> None:
     say()
 
 
-def attach_epoch_lines(trainer: Engine, *, epochs: int, lines: int = 25) -> None:
+def attach_epoch_lines(trainer: Engine, *, epochs: int, val_images: int, lines: int = 25) -> None:
     """A line for every epoch of a short run, for about `lines` of a long one, and always for the last."""
     every = -(-epochs // lines)
 
@@ -90,15 +94,17 @@ def attach_epoch_lines(trainer: Engine, *, epochs: int, lines: int = 25) -> None
     def line(engine: Engine) -> None:
         epoch = engine.state.epoch
         if epoch % every == 0 or epoch in (1, epochs):
-            say(epoch_line(engine.state.history[-1], engine.state.max_epochs or epochs))
+            say(epoch_line(engine.state.history[-1], engine.state.max_epochs or epochs, val_images=val_images))
 
 
 def attach_learning_note(trainer: Engine, job: Job) -> None:
     """After a fifth of three epochs or more, and the warm-up: whether validation is no better than the commonest class,
-    within a standard error, by the score that chooses the epoch, and what to type then."""
-    if (job.config.train.epochs or 0) < 3:
+    within a standard error, by the score that chooses the epoch, and what to type then. Nothing where the validation
+    images are too few to tell."""
+    labels = image_set(job.data.dataloaders["val"]).labels
+    if (job.config.train.epochs or 0) < 3 or cannot_tell(labels, job.data.class_names):
         return
-    train, sizes = job.config.train, np.bincount(image_set(job.data.dataloaders["val"]).labels)
+    train, sizes = job.config.train, np.bincount(labels)
     balanced, commonest = train.select == "balanced_accuracy", job.data.class_names[int(sizes.argmax())]
     score, share = ("balanced_accuracy", 1 / (sizes > 0).sum()) if balanced else ("accuracy", sizes.max() / sizes.sum())
     margin = (share * (1 - share) / sizes.sum()) ** 0.5
@@ -114,7 +120,9 @@ def attach_learning_note(trainer: Engine, job: Job) -> None:
         elif row["train_accuracy"] < share + 0.1:
             hint = f"a smaller rate may learn: --lr {(train.lr or 0) / 4:.2g}"
         else:
-            hint = "it learns its training images alone: more images, --augment strong, or --model vit_b_16 help"
+            from_scratch = job.config.model.weights in (None, "none")
+            ways = ["more images", "--augment strong", *["--model vit_b_16"] * from_scratch]
+            hint = f"it learns its training images alone: {', '.join(ways[:-1])} or {ways[-1]} help"
         reached = f"validation {score.replace('_', ' ')} {row[f'val_{score}']:.1%}"
         always = f"always {commonest!r} would have {share:.1%}"
         say(f"not learning after {when} of {train.epochs:g} epochs: {reached}, {always}; {hint}", label="note")
@@ -159,11 +167,14 @@ def without_effect(config: RunConfig, *, steps_per_epoch: int) -> list[str]:
     return [f"{option} has no effect: {reason}" for holds, option, reason in rules if holds]
 
 
-def epoch_line(row: dict[str, Any], epochs: int) -> str:
+def epoch_line(row: dict[str, Any], epochs: int, *, val_images: int) -> str:
+    right = f"{row['val_accuracy']:6.1%}"
+    if val_images < FEW:
+        right = f"{round(row['val_accuracy'] * val_images):>{len(str(val_images))}} of {val_images}"
     return (
         f"epoch {row['epoch']:>{len(str(epochs))}}/{epochs}  "
         f"train loss {row['train_loss']:.4f} acc {row['train_accuracy']:6.1%}  "
-        f"val loss {row['val_loss']:.4f} acc {row['val_accuracy']:6.1%}  "
+        f"val loss {row['val_loss']:.4f} acc {right}  "
         f"lr {row['lr']:.2e}  {row['seconds']:.1f} s"
     )
 

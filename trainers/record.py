@@ -1,9 +1,9 @@
 """summary.json: how far a run is, and how it ended, whatever ends it."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,15 @@ _PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken p
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run found. Metrics are fractions; `val` is the best epoch's, `test` None where there is no such split."""
+    """What a run found. Metrics are fractions; `val` is the best epoch's, `test` None where there is no such split.
+    `images`: how many each split has."""
 
     run_dir: Path
     best_epoch: int
     val: dict[str, float]
     test: dict[str, float] | None
     history: list[dict[str, Any]]
+    images: Mapping[str, int] = field(default_factory=dict)
 
 
 class Record:
@@ -68,6 +70,7 @@ class Record:
             "status": status,
             "epochs": epochs,
             "seconds": round(self.earlier.get("seconds", 0.0) + time.perf_counter() - self.started, 3),
+            "images": dict(job.data.dataset_sizes),
             "images_seen": self.images_seen(),
             "parameters": total,
             "trainable": trainable,

@@ -120,7 +120,7 @@ def read_result(run_dir: Path) -> RunResult:
             )
         test = summary["test"] and {name: value for name, value in summary["test"].items() if name != "n"}
         val = {name: history[best][f"val_{name}"] for name in SCALARS if f"val_{name}" in history[best]}
-        return RunResult(run_dir, best, val, test, history)
+        return RunResult(run_dir, best, val, test, history, summary.get("images", {}))
 
 
 def read_history(run_dir: Path) -> list[dict[str, Any]]:

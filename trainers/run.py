@@ -171,7 +171,7 @@ def conclude(run: Run) -> RunResult:
     if distributed.is_main_process():
         write_results(run, best, scores)
     test = scores["test"].metrics if "test" in scores else None
-    return RunResult(run.run_dir, best["epoch"], scores["val"].metrics, test, history)
+    return RunResult(run.run_dir, best["epoch"], scores["val"].metrics, test, history, job.data.dataset_sizes)
 
 
 def load_best_weights(run: Run, epoch: int) -> None:
