@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, cast
 
 import tyro
 
-from datasets.config import Name
+from datasets.config import DataConfig, Group, Name
 from datasets.files import text_file
 from datasets.text import did_you_mean
 from trainers.config import Device, RunConfig, flag, load_config
@@ -145,6 +145,14 @@ class ImagesOptions:
     """As for train: the column of a table that names the images."""
     label_column: Name = None
     """As for train: the column of a table that names the classes."""
+    group: Group = None
+    """As for train: images that belong together, by a COLUMN of a table, by `folder` or by a REGEX for the path."""
+
+    @property
+    def images(self) -> DataConfig:
+        """These images as training takes them."""
+        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(ImagesOptions)}
+        return DataConfig(own.pop("data"), own.pop("data_root"), **own)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commands import arguments
-from datasets.config import Columns, DataConfig
+from datasets.config import Columns
 from datasets.text import aligned, counted, csv_text, printable
 from trainers.config import OutputConfig, data_folder, words
 
@@ -53,7 +53,7 @@ def main(config: Options) -> int:
     from datasets.checking.check import check_source
 
     workers = config.workers if config.workers is not None else os.cpu_count() or 1
-    columns = Columns(config.path_column, config.label_column)
+    columns = Columns(config.path_column, config.label_column, config.group)
     chosen = {"workers": workers, "sample": config.sample, "near": not config.no_near}
     report = check_source(config.data, data_root=config.data_root, columns=columns, **chosen)
     if report.findings or config.output or config.csv_path.exists():  # not one of an earlier check
@@ -70,6 +70,8 @@ def _table(config: Options, report: CheckReport) -> list[str]:
     sizes = ", ".join(f"{sum(reading.counts(split).values()):,} {split or 'images'}" for split in reading.splits)
     classes = len(set().union(*reading.classes.values()))
     lines = [f"{printable(config.data)}: {reading.form}, {counted(classes, 'class')}, {sizes}"]
+    if groups := report.groups:
+        lines.append(groups)
     lines += [f"note: {note}" for note in report.notes()]
     if not report.findings:
         return [*lines, "no fault found", f"next: {train_command(config)}"]
@@ -86,7 +88,7 @@ def _table(config: Options, report: CheckReport) -> list[str]:
 
 
 def train_command(config: Options, exclude: Path | None = None) -> str:
-    data = DataConfig(config.data, config.data_root, config.path_column, config.label_column, exclude)
+    data = replace(config.images, exclude=exclude)
     return shlex.join(["python", "main.py", "train", *words(data), "--minutes", "5"])
 
 

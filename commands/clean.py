@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 import tyro
 
 from commands.arguments import ImagesOptions
-from datasets.config import DataConfig
 from trainers.config import OutputConfig, RunConfig, data_folder
 from vit.config import require, require_finite
 
@@ -57,8 +56,7 @@ class Options(ImagesOptions):
             from trainers.result import read_run_config
 
             return read_run_config(Path(self.data))
-        images = DataConfig(self.data, self.data_root, self.path_column, self.label_column)
-        return RunConfig(data=replace(images, on_bad_image=self.on_bad_image))
+        return RunConfig(data=replace(self.images, on_bad_image=self.on_bad_image))
 
 
 def main(options: Options) -> int:

@@ -7,7 +7,6 @@ from typing import Annotated
 import tyro
 
 from commands.arguments import ImagesOptions
-from datasets.config import DataConfig
 from datasets.text import counted
 
 
@@ -25,10 +24,11 @@ def main(options: Options) -> int:
     from datasets.loaders import read_samples
     from datasets.packing import pack
 
-    samples = read_samples(DataConfig(options.data, options.data_root, options.path_column, options.label_column))
+    samples = read_samples(options.images)
     shards = pack(samples, options.folder)
     size = sum(shard.stat().st_size for shard in shards) / 1e6
-    what = f"{counted(len(samples), 'image')} in {counted(len(shards), 'shard')}, {size:,.1f} MB"
+    groups = f" of {counted(len(samples.group_names), 'group')}" if samples.groups is not None else ""
+    what = f"{counted(len(samples), 'image')}{groups} in {counted(len(shards), 'shard')}, {size:,.1f} MB"
     print(f"{'written':>9}  {options.folder}: {what}")
     print(f"{'next':>9}  python main.py train --data {options.folder}")
     return 0

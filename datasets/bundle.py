@@ -156,6 +156,8 @@ class Samples:
     """int32 (N,): the group of each image, which no split may tear; -1 where it stands alone. None: no groups."""
     group_names: Sequence[str] = ()
     """What split.csv calls the groups, by their number."""
+    grouped_by: str = ""
+    """How the groups were made, in words: `by the folder below the class`."""
     pixels: np.ndarray | None = None
     """uint8 (N, H, W, C) when the set is held in memory; then there are no files."""
     val_fraction: float | None = None

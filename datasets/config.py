@@ -28,11 +28,15 @@ class Columns(NamedTuple):
 
     path: str | None = None
     label: str | None = None
+    group: str | None = None
+    """What --group says, which may be something else than a column."""
 
 
 USUAL_COLUMNS = Columns()
 Name = Annotated[str | None, tyro.conf.arg(metavar="NAME")]
 """The type of an option that names something; `--help` shows the word."""
+Group = Annotated[str | None, tyro.conf.arg(metavar="COLUMN|folder|REGEX")]
+"""The type of the option that says which images belong together."""
 
 
 def data_name(source: str) -> str:
@@ -55,6 +59,10 @@ class DataConfig:
     """Column of a table that names the images. Default: the usual ones, such as path, id, image or filename."""
     label_column: Name = None
     """Column of a table that names the classes. Default: the usual ones, such as label, class, breed or category."""
+    group: Group = None
+    """Keep images that belong together, such as those of one patient, animal or video, in one part or fold. COLUMN of
+    a table; `folder`: the one below the class, or above it; or a REGEX that finds the group's name in the path, such
+    as '(p[0-9]+)_': its first parenthesis, else all that it matches."""
     exclude: Path | None = None
     """Leave out the images that a table has under `path`, such as the errors in the table that `check` writes."""
     split: Path | None = None

@@ -3,6 +3,7 @@
 import numpy as np
 
 from datasets.bundle import SPLITS, DataBundle, image_set, samples_of
+from datasets.grouping.parts import line
 from datasets.sampling import evenly
 from datasets.text import aligned, counted, some
 
@@ -20,6 +21,7 @@ def describe(bundle: DataBundle) -> list[str]:
         f"{samples.name}: {counted(len(names), 'class')} ({some(list(names), limit=5)})",
         f"images: {splits}; {spread} training images per class",
         f"image sizes: {_sizes(bundle)}",
+        *filter(None, (line(samples),)),
         *(f"note: {line}" for line in samples.notes),
     ]
 

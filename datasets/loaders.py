@@ -15,6 +15,8 @@ from datasets.augmentation import train_pipeline
 from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, ImageSpecLike, Samples, image_set, samples_of
 from datasets.cache import SHARE_OF_FREE_MEMORY, ImageCache, available_memory
 from datasets.config import IMBALANCE, Columns, DataConfig
+from datasets.grouping.option import with_groups
+from datasets.grouping.parts import split_by_groups
 from datasets.identity import identified
 from datasets.image_dataset import ImageDataset, cpu_count, unreadable
 from datasets.processes import leave_signals_to_parent
@@ -101,13 +103,13 @@ def build_dataloaders(
 def read_samples(config: DataConfig) -> Samples:
     """The sample table of a built-in set or of a person's own data, not yet split."""
     left_out = frozenset() if config.exclude is None else listed_images(config.exclude)
-    columns = Columns(config.path_column, config.label_column)
+    columns = Columns(config.path_column, config.label_column, config.group)
     reading: Any = import_module(READER).read(config.source, config.root, columns=columns)
     samples = reading.usable(left_out)
     if left_out:
         rows = [row for row, path in enumerate(samples.paths) if path in left_out]
         samples = samples.with_splits({LEFT_OUT: rows}).note(f"{len(rows)} images left out, as {config.exclude} asks")
-    return samples
+    return with_groups(samples, config.group)
 
 
 def listed_images(table: Path) -> frozenset[str]:
@@ -119,7 +121,7 @@ def listed_images(table: Path) -> frozenset[str]:
 def split_samples(config: DataConfig) -> Samples:
     """The sample table with a split for every image, before any training image is taken out to learn from fewer."""
     samples = identified(_leave_out_unreadable(read_samples(config), config), config.root)
-    return assign_splits(with_copies(samples, config.root), config)
+    return split_by_groups(with_copies(samples, config.root), config, assign_splits)
 
 
 def class_weights(bundle: DataBundle) -> torch.Tensor:

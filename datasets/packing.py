@@ -15,7 +15,7 @@ from datasets.errors import DataError
 from datasets.files import flush, folder_aside
 from datasets.identity import file_sizes
 from datasets.images import IMAGE_EXTENSIONS, picture_of
-from datasets.sources.shards import CLASS_NAMES
+from datasets.sources.shards import CLASS_NAMES, GROUP
 
 SHARD_BYTES = 2**29  # pictures, about: few enough files to list, small enough to copy one
 
@@ -32,7 +32,7 @@ def pack(samples: Samples, folder: Path) -> list[Path]:
             for shard, rows in _shards(samples):
                 with tarfile.open(aside / shard, "x") as tar:
                     for row in rows:
-                        add(tar, row, *_content(samples, row), samples.labels[row], used)
+                        add(tar, row, *_content(samples, row), samples.labels[row], used, samples.group_of(row))
                         progress.update()
                 flush(aside / shard, os.O_RDWR)
             aside.rename(folder)
@@ -60,14 +60,20 @@ def _content(samples: Samples, row: int) -> tuple[str, bytes]:
     return f"{path}.png", file.getvalue()
 
 
-def add(tar: tarfile.TarFile, row: int, path: str, content: bytes, label: object, used: set[str]) -> None:
-    """Write picture and label. Their key is the picture's path without dots, which end a key, and twice in none."""
+def add(
+    tar: tarfile.TarFile, row: int, path: str, content: bytes, label: object, used: set[str], group: str = ""
+) -> None:
+    """Write picture, label and, where there is one, group. Their key is the picture's path without dots, which end a
+    key, and twice in none."""
     stem, suffix = os.path.splitext(path)
     key = stem.replace(".", "_").lstrip("/")
     key = f"{key}-{row}" if key in used else key
     used.add(key)
     suffix = suffix.lower() if suffix.lower() in (*IMAGE_EXTENSIONS, ".gif") else ".jpg"  # the decoder looks inside
-    for name, data in ((f"{key}{suffix}", content), (f"{key}.cls", str(label).encode())):
+    members = {f"{key}{suffix}": content, f"{key}.cls": str(label).encode()}
+    if group:
+        members[f"{key}.{GROUP}"] = group.encode()
+    for name, data in members.items():
         info = tarfile.TarInfo(name)  # no time, no owner
         info.size = len(data)
         tar.addfile(info, io.BytesIO(data))

@@ -18,6 +18,8 @@ from datasets.checking.copies import near_copies
 from datasets.checking.inspection import Inspection, inspections, wrong_extension
 from datasets.checking.near_duplicates import LEAST_SIDE
 from datasets.config import USUAL_COLUMNS, Columns
+from datasets.grouping.option import with_groups
+from datasets.grouping.parts import line, torn
 from datasets.sources.archives import is_archive
 from datasets.sources.problems import KINDS, Problem
 from datasets.sources.reading import Reading, read
@@ -48,6 +50,11 @@ class CheckReport:
         """3 when training would be wrong, else 0."""
         return 3 if self.errors else 0
 
+    @property
+    def groups(self) -> str:
+        """How many groups there are, in one line; empty where there are none."""
+        return line(self.reading.samples)
+
     def notes(self) -> list[str]:
         """What limits the result, one line each."""
         notes = []
@@ -75,10 +82,16 @@ def check_source(
 
     An archive is unpacked into a temporary folder.
     """
+
+    def checked(root: Path) -> CheckReport:
+        reading = read(source, root, columns=columns)
+        reading.samples = with_groups(reading.samples, columns.group)
+        return check(reading, **options)
+
     if not is_archive(Path(source)):
-        return check(read(source, data_root, columns=columns), **options)
+        return checked(data_root)
     with tempfile.TemporaryDirectory(prefix="check-") as temporary:
-        return check(read(source, Path(temporary), columns=columns), **options)
+        return checked(Path(temporary))
 
 
 def check(reading: Reading, *, workers: int = 0, sample: int | None = None, near: bool = True) -> CheckReport:
@@ -89,7 +102,7 @@ def check(reading: Reading, *, workers: int = 0, sample: int | None = None, near
     read = used[np.linspace(0, len(used) - 1, min(sample or len(used), len(used))).astype(int)]
     rows, pictures = _pictures(samples, read)
     seen = inspections(samples, rows, workers=workers)
-    findings = reading.problems + _own_findings(pictures, seen)
+    findings = reading.problems + torn(samples) + _own_findings(pictures, seen)
     first, too_small = _first_of_each(pictures, seen, findings), 0
     if near:
         *found, too_small = near_copies(seen, first)

@@ -10,6 +10,7 @@ from pathlib import Path
 from datasets.bundle import SPLITS
 from datasets.config import USUAL_COLUMNS, Columns
 from datasets.errors import DataError
+from datasets.grouping.option import by_column, column_of, normal
 from datasets.images import IMAGE_EXTENSIONS, is_image_name
 from datasets.sources.image_folder import list_folder
 from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows
@@ -39,11 +40,13 @@ def read_table(
     rows = _Lines(table.parent, confined=confined, has_splits=any(_cell(cells, split_at) for _, cells in lines))
     path_at = _path_column(header, columns, table, rows, lines)
     label_at = _columns(header, "label", columns, table)[0]
+    group_at = _group_column(header, columns, table)
     for number, cells in lines:
         if len(cells) > len(header):
             rows.problem("ragged_row", cells[path_at], detail=f"line {number}")
         else:
-            rows.add_line(number, _cell(cells, path_at), _cell(cells, label_at), _cell(cells, split_at))
+            path, label, split, group = (_cell(cells, at) for at in (path_at, label_at, split_at, group_at))
+            rows.add_line(number, path, label, split, group)
     if not len(rows.paths):
         first = f": {rows.problems[0]}" if rows.problems else ""
         raise DataError(f"{table} names no image that can be used{first}")
@@ -52,7 +55,8 @@ def read_table(
     how = f"path from {header[path_at]!r}{rows.manner()}, label from {header[label_at]!r}{manner}"
     plain = how == "path from 'path', label from 'label'"
     notes = () if plain else (f"{table.name} is read so: {how}",)
-    samples = rows.samples(name or table.stem, table.parent, notes=notes)
+    grouped = {"grouped_by": by_column(header[group_at])} if group_at is not None else {}
+    samples = rows.samples(name or table.stem, table.parent, notes=notes, **grouped)
     return Reading(str(table), "table" if plain else f"table ({how})", samples, rows.classes, rows.problems)
 
 
@@ -126,6 +130,16 @@ def _columns(header: Sequence[str], role: str, columns: Columns, table: Path) ->
     raise DataError(f"{table} has no {role} column: found {listed}; name it with --{role}-column")
 
 
+def _group_column(header: Sequence[str], columns: Columns, table: Path) -> int | None:
+    """Where the column is that --group names; None where it says something else, such as a pattern for the path."""
+    name = (columns.group or "").strip().lower()
+    if name in header:
+        return header.index(name)
+    if column_of(columns.group):
+        raise DataError(f"{table} has no column {name!r}: found {', '.join(header)}")
+    return None
+
+
 class _Lines(Rows):
     """Takes line by line, keeps the good ones and reports the others."""
 
@@ -137,7 +151,7 @@ class _Lines(Rows):
         self._folders = ["", *(f"{name}/" for name in beside if SPLIT_FOLDERS.get(name.lower(), "train") == "train")]
         self._ways: set[tuple[str, str, str]] = set()  # how files were found: folder, extension added, \\ for /
 
-    def add_line(self, line: int, path: str, label: str, split_name: str) -> None:
+    def add_line(self, line: int, path: str, label: str, split_name: str, group: str = "") -> None:
         where = f"line {line}"
         split = SPLIT_FOLDERS.get(split_name.strip().lower(), "")
         if not split and self._has_splits:
@@ -158,7 +172,7 @@ class _Lines(Rows):
             self._repeated(file, split, label, where, *self._seen[key])
             return
         self._seen[key] = line, label, split
-        self.add(file, label, split)
+        self.add(file, label, split, normal(group))
 
     def _repeated(self, path: str, split: str, label: str, where: str, line: int, label_there: str, there: str) -> None:
         kinds = []

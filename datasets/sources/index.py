@@ -30,7 +30,7 @@ SETTLED = 2e9
 
 def indexed(read: Callable[[], Reading], data_root: Path, name: str, *key: object) -> Reading:
     """What `read()` gives, which `key` names; of a large set what it gave at an earlier start, if that still holds."""
-    mark = hashlib.blake2b(repr(("2", *key)).encode(), digest_size=8).hexdigest()
+    mark = hashlib.blake2b(repr(("3", *key)).encode(), digest_size=8).hexdigest()
     place, notes = data_root / "index" / f"{name}-{mark}.npz", []
     try:
         reading = _opened(place)
@@ -67,10 +67,10 @@ def _keep(reading: Reading, place: Path, before: int) -> None:
     if kind_of(samples, sizes) == PATH_HASH:
         samples = identified(samples)
     reading.samples = samples
-    facts = {name: getattr(samples, name) for name in ("name", "class_names", "notes")}
+    facts = {name: getattr(samples, name) for name in ("name", "class_names", "notes", "group_names", "grouped_by")}
     facts |= {name: getattr(reading, name) for name in ("source", "form", "classes", "problems", "stamps")}
     facts |= {"root": str(samples.root), "shards": members and members.shards, "hash_kind": samples.hash_kind}
-    columns = {name: getattr(samples, name) for name in ("labels", "splits", "sizes", "digests")}
+    columns = {name: getattr(samples, name) for name in ("labels", "splits", "sizes", "digests", "groups")}
     columns = {name: column for name, column in columns.items() if column is not None}
     columns |= {name: getattr(members, name) for name in ("numbers", "offsets") if members is not None}
     columns |= {name: np.array(getattr(samples.paths, name)) for name in ("characters", "ends")}
@@ -89,7 +89,8 @@ def _opened(place: Path) -> Reading:
         places = (columns.pop("numbers"), columns.pop("offsets"), columns["sizes"])
         members = Members(root, paths, facts["shards"], *places)
     names, notes, kind = tuple(facts["class_names"]), tuple(facts["notes"]), facts["hash_kind"]
-    samples = Samples(facts["name"], names, paths, **columns, root=root, members=members, notes=notes, hash_kind=kind)
+    more = {"hash_kind": kind, "group_names": tuple(facts["group_names"]), "grouped_by": facts["grouped_by"]}
+    samples = Samples(facts["name"], names, paths, **columns, root=root, members=members, notes=notes, **more)
     classes = {split: set(named) for split, named in facts["classes"].items()}
     reading = Reading(facts["source"], facts["form"], samples, classes, stamps=facts["stamps"])
     reading.problems = [Problem(*problem) for problem in facts["problems"]]

@@ -58,14 +58,14 @@ def _read_folder(folder: Path, name: str, root: Path, columns: Columns, *, confi
             return _read_shards(shards, name, root, columns)
         folders, files = list_folder(inner)
         tables = [inner / file for file in files if file.lower().endswith(TABLE_SUFFIXES)]
-        sure = any(columns) or not tables or _has_class_folders(inner, folders)
+        sure = any(columns[:2]) or not tables or _has_class_folders(inner, folders)
     except OSError as error:
         raise DataError(f"cannot list the folder {error.filename or folder}: {error.strerror}") from error
     for certainly in (True, False)[: 1 if sure else 2]:
         indexes = [table for table in tables if is_sample_table(table, columns, sure=certainly)]
         if len(indexes) == 1:
             return read_table(indexes[0], name, columns=columns, confined=confined)
-    if any(columns):
+    if any(columns[:2]):
         raise DataError(f"{inner} has {len(indexes)} tables with these columns; name the table itself as --data")
     return indexed(partial(read_image_folder, inner, name), root, name, inner, inner.absolute())
 

@@ -110,17 +110,20 @@ class Rows:
     """Takes image after image, into arrays, and what is out of place."""
 
     def __init__(self) -> None:
-        self.paths, self.labels, self.codes = PathTable(), array("i"), array("b")
+        self.paths, self.labels, self.codes, self.groups = PathTable(), array("i"), array("b"), array("i")
         self.numbers: dict[str, int] = {}
         """Class name -> its number in `labels`: classes as they come."""
         self.classes: dict[str, set[str]] = {}
+        self.group_numbers: dict[str, int] = {}
+        """Group name -> its number in `groups`: groups as they come."""
         self.problems: list[Problem] = []
 
-    def add(self, path: str, label: str, split: str) -> None:
+    def add(self, path: str, label: str, split: str, group: str = "") -> None:
         self.classes.setdefault(split, set()).add(label)
         self.paths.append(path)
         self.labels.append(self.numbers.setdefault(label, len(self.numbers)))
         self.codes.append(split_code(split))
+        self.groups.append(self.group_numbers.setdefault(group, len(self.group_numbers)) if group else -1)
 
     def problem(self, kind: str, path: str, split: str = "", label: str = "", detail: str = "") -> None:
         self.problems.append(Problem(kind, path, split, label, "", detail))
@@ -131,4 +134,8 @@ class Rows:
         number_of = {label: number for number, label in enumerate(class_names)}
         numbers = np.array([number_of[label] for label in self.numbers], np.int32)
         labels, splits = numbers[np.array(self.labels)], np.array(self.codes)
+        if not self.group_numbers:
+            columns["grouped_by"] = ""
+        else:
+            columns |= {"groups": np.array(self.groups, np.int32), "group_names": tuple(self.group_numbers)}
         return Samples(name, tuple(class_names), self.paths, labels, splits, root, **columns)

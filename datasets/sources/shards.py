@@ -2,6 +2,7 @@
 
 The files of a sample lie side by side and share their name up to its first dot, the key: `0001.jpg`, and `0001.cls` or
 `0001.json` with its label; else its folder is its class. `classnames.txt` beside the shards names classes 0, 1, ...
+`0001.group` names its group; so does the field of `0001.json` that --group asks for.
 """
 
 import glob
@@ -25,6 +26,7 @@ from datasets.bundle import SPLITS, PathTable
 from datasets.config import Columns
 from datasets.errors import DataError
 from datasets.files import stamp
+from datasets.grouping.option import by_column, column_of, normal
 from datasets.images import IMAGE_EXTENSIONS, is_image_name
 from datasets.sources.csv_table import column_names
 from datasets.sources.image_folder import list_folder
@@ -32,6 +34,8 @@ from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows
 from datasets.text import counted
 
 CLASS_NAMES = "classnames.txt"
+GROUP = "group"
+"""The extension of the member beside a picture that names its group."""
 TABLES = (".parquet", ".arrow")
 
 
@@ -128,7 +132,8 @@ def read_shards(files: Sequence[Path], name: str, columns: Columns) -> Reading:
         raise DataError(f"{files[0]} holds no pictures; expected key.jpg beside key.cls, or class/key.jpg")
     places = map(np.array, (rows.shards, rows.offsets, rows.sizes))
     members = Members(root, rows.paths, tuple(map(str, files)), *places)
-    samples = rows.samples(name, root, class_names=rows.in_order(), members=members, sizes=members.sizes)
+    known = {"class_names": rows.in_order(), "grouped_by": rows.grouped_by}
+    samples = rows.samples(name, root, members=members, sizes=members.sizes, **known)
     return Reading(str(root), counted(len(files), "tar shard"), samples, rows.classes, rows.problems, stamps)
 
 
@@ -167,6 +172,7 @@ class _Pictures(Rows):
     def __init__(self, root: Path, columns: Columns) -> None:
         super().__init__()
         self.root, self.label_keys = root, column_names("label", columns)
+        self.group_key, self.grouped_by = column_of(columns.group), "of the shards"
         self.shards, self.offsets, self.sizes = array("i"), array("q"), array("q")
         names = root / CLASS_NAMES
         lines = names.read_text("utf-8").split("\n") if names.is_file() else []
@@ -189,7 +195,7 @@ class _Pictures(Rows):
                 detail = "no .cls, no .json with a label, no folder"
                 self.problem("empty_label", f"{inside}/{picture.name}", split, detail=detail)
                 continue
-            self.add(f"{inside}/{picture.name}", label, split)
+            self.add(f"{inside}/{picture.name}", label, split, self._group(parts))
             self.shards.append(number)
             self.offsets.append(picture.offset)
             self.sizes.append(picture.size)
@@ -208,6 +214,19 @@ class _Pictures(Rows):
             return self.names[int(value)] if self.names and value.isdecimal() else value
         except (ValueError, IndexError, TypeError) as error:
             raise DataError(f"{os.fspath(member)} holds no label: {error}") from error
+
+    def _group(self, parts: dict[str, Member]) -> str:
+        """The name of a sample's group; empty where it has none."""
+        if self.group_key is None or "json" not in parts:
+            return normal(parts[GROUP].read_bytes().decode("utf-8", "replace")) if GROUP in parts else ""
+        try:
+            value = json.loads(parts["json"].read_bytes()).get(self.group_key)
+        except (ValueError, AttributeError, RecursionError):  # no JSON, or no table of fields
+            return ""
+        if value is None:
+            return ""
+        self.grouped_by = by_column(self.group_key)
+        return normal(str(value))
 
     def in_order(self) -> list[str]:
         """The classes: as classnames.txt has them, else by number or by name."""

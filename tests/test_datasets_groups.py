@@ -1,0 +1,267 @@
+"""Images that belong together are read from a column, a folder or a pattern, and no part is given half of a group."""
+
+import unicodedata
+
+import numpy as np
+import pytest
+from fake_sets import Spec, save, write_table
+
+from commands import check, pack
+from commands.arguments import parse
+from datasets import DataConfig, DataError, build_dataloaders, describe
+from datasets.bundle import samples_of
+from datasets.checking.check import check_source
+from datasets.config import Columns
+from datasets.loaders import read_samples, split_samples
+
+CLASSES = ("ill", "well")
+
+
+def patients(root, *, of_class=6, images=4, name="{label}/p{patient:02}_{image}.png", seed=0):
+    """A folder with patients 1 to 12, of whom the first six are ill."""
+    for number, label in enumerate(CLASSES):
+        for patient in range(1 + number * of_class, 1 + (number + 1) * of_class):
+            for image in range(images):
+                seed += 1
+                save(root / name.format(label=label, patient=patient, image=image), seed=seed)
+    return root
+
+
+def config(source, root, **options):
+    return DataConfig(source=str(source), root=root / "data", workers=0, **options)
+
+
+def grouped(samples):
+    """Path -> the name of its group."""
+    return dict(zip(samples.paths, map(samples.group_of, range(len(samples))), strict=True))
+
+
+def parts_of_groups(samples):
+    """Group -> the parts that its images lie in."""
+    parts = {}
+    for row in np.flatnonzero(samples.splits >= 0):
+        parts.setdefault(samples.group_of(row), set()).add(int(samples.splits[row]))
+    return parts
+
+
+def said(source, root, **options):
+    try:
+        return "\n".join(describe(build_dataloaders(config(source, root, **options), Spec())))
+    except DataError as error:
+        return f"refused: {error}"
+
+
+def test_a_pattern_names_the_group_by_its_first_parenthesis_or_by_all_that_it_matches(tmp_path):
+    source = patients(tmp_path / "set")
+    by_parenthesis = read_samples(config(source, tmp_path, group=r"/(p\d+)_"))
+    by_all = read_samples(config(source, tmp_path, group=r"p\d+"))
+    assert grouped(by_parenthesis) == grouped(by_all)
+    assert grouped(by_all)["ill/p03_2.png"] == "p03"
+    assert len(by_all.group_names) == 12
+    assert by_all.groups.dtype == np.int32
+
+
+def test_the_screen_says_how_many_groups_there_are_and_how_large(tmp_path):
+    source = patients(tmp_path / "set")
+    save(source / "ill" / "p01_9.png", seed=500)
+    save(source / "ill" / "stray.png", seed=501)
+    words = said(source, tmp_path, group=r"p\d+")
+    assert (
+        r"groups: 12 by the pattern 'p\d+', 4 to 5 images each; each stays in one part; 1 image stands alone" in words
+    )
+
+
+def test_a_folder_below_the_class_is_the_group(tmp_path):
+    source = patients(tmp_path / "set", name="{label}/patient {patient}/{image}.png")
+    samples = read_samples(config(source, tmp_path, group="folder"))
+    assert grouped(samples)["ill/patient 3/2.png"] == "patient 3"
+    assert "groups: 12 by the folder below the class, 4 images each" in said(source, tmp_path, group="folder")
+
+
+def test_a_folder_above_the_class_is_the_group_where_there_is_none_below(tmp_path):
+    source = patients(tmp_path / "set", name="patient {patient}/{label}/{image}.png")
+    files = sorted(source.rglob("*.png"))
+    rows = [(str(file.relative_to(source)), file.parent.name) for file in files]
+    table = write_table(source / "labels.csv", rows)
+    samples = read_samples(config(table, tmp_path, group="folder"))
+    assert grouped(samples)["patient 3/ill/2.png"] == "patient 3"
+    assert "by the folder above the class" in said(table, tmp_path, group="folder")
+
+
+def test_the_folders_of_a_table_without_class_folders_are_the_groups(tmp_path):
+    source = patients(tmp_path / "set", name="images/{patient:02}/{label}_{image}.png")
+    files = sorted(source.rglob("*.png"))
+    rows = [(str(file.relative_to(source)), file.name.partition("_")[0]) for file in files]
+    table = write_table(source / "labels.csv", rows)
+    samples = read_samples(config(table, tmp_path, group="folder"))
+    assert grouped(samples)["images/03/ill_2.png"] == "03"
+    assert "by the folder in 'images'" in said(table, tmp_path, group="folder")
+
+
+def test_folders_that_are_all_alike_are_no_groups(tmp_path):
+    words = said(patients(tmp_path / "set"), tmp_path, group="folder")
+    assert words.startswith("refused: --group folder: ")
+    assert "'ill/p01_0.png', 'ill/p01_1.png', 'ill/p01_2.png'" in words
+
+
+def table_of(root, *, column="Patient"):
+    source = patients(root)
+    files = sorted(source.rglob("*.png"))
+    rows = [(str(file.relative_to(source)), file.parent.name, file.name[:3]) for file in files]
+    return write_table(source / "labels.csv", rows, ("path", "label", column))
+
+
+def test_a_column_of_a_table_names_the_groups_and_an_empty_cell_none(tmp_path):
+    table = table_of(tmp_path / "set")
+    table.write_text(table.read_text().replace("ill/p01_0.png,ill,p01", "ill/p01_0.png,ill,"))
+    samples = read_samples(config(table, tmp_path, group="patient"))
+    assert grouped(samples)["ill/p03_2.png"] == "p03"
+    assert grouped(samples)["ill/p01_0.png"] == ""
+    assert samples.groups[list(samples.paths).index("ill/p01_0.png")] == -1
+    assert "groups: 12 by the column 'patient', 3 to 4 images each" in said(table, tmp_path, group="patient")
+
+
+def test_a_column_that_is_not_there_is_answered_with_those_that_are(tmp_path):
+    words = said(table_of(tmp_path / "set"), tmp_path, group="animal")
+    assert "has no column 'animal': found path, label, patient" in words
+
+
+def test_a_pattern_works_on_a_table_too(tmp_path):
+    samples = read_samples(config(table_of(tmp_path / "set"), tmp_path, group=r"/(p\d+)_"))
+    assert len(samples.group_names) == 12
+
+
+def test_two_spellings_of_one_name_in_unicode_are_one_group(tmp_path):
+    for number, form in enumerate(("NFC", "NFD")):
+        for label in CLASSES:
+            for image in range(3):
+                name = unicodedata.normalize(form, f"José_{form}{image}.png")
+                save(tmp_path / "set" / label / name, seed=number * 10 + image + 100 * (label == "ill"))
+                save(tmp_path / "set" / label / f"Ann_{form}{image}.png", seed=50 + number * 10 + image)
+    samples = read_samples(config(tmp_path / "set", tmp_path, group=r"([^/]+)_"))
+    assert sorted(samples.group_names) == ["Ann", "José"]
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("p(", "--group 'p(' is no regular expression: missing ), unterminated subpattern at position 1"),
+        ("subject", "--group 'subject' matches no path of 48"),
+        ("png", "--group 'png' puts all 48 images into one group, 'png'"),
+    ],
+)
+def test_a_pattern_that_makes_no_groups_is_answered_in_one_line_with_three_paths(tmp_path, option, words):
+    answer = said(patients(tmp_path / "set"), tmp_path, group=option)
+    assert answer.startswith(f"refused: {words}")
+    assert "'ill/p01_0.png', 'ill/p01_1.png', 'ill/p01_2.png'" in answer
+    assert "\n" not in answer
+
+
+def test_groups_of_one_image_each_are_said_to_change_nothing(tmp_path):
+    words = said(patients(tmp_path / "set"), tmp_path, group=r"p\d+_\d+")
+    assert "each image is a group of its own" in words
+
+
+@pytest.mark.parametrize("options", [{}, {"folds": 3, "fold": 2}, {"test_fraction": 0.0, "val_fraction": 0.4}])
+def test_each_group_stays_in_one_part(tmp_path, options):
+    source = patients(tmp_path / "set")
+    samples = split_samples(config(source, tmp_path, group=r"p\d+", **options))
+    assert all(len(parts) == 1 for parts in parts_of_groups(samples).values())
+    assert len(samples.indices("val"))
+
+
+def test_a_comparison_keeps_groups_too(tmp_path):
+    from datasets.shared_split import shared_split
+
+    for seed, split in ((0, "train"), (100, "val")):
+        patients(tmp_path / "set" / split, name="{label}/" + split + "{patient:02}_{image}.png", seed=seed)
+    samples = shared_split(config(tmp_path / "set", tmp_path, group=r"(\w+\d\d)_")).samples
+    assert len(samples.indices("test"))
+    assert all(len(parts) == 1 for parts in parts_of_groups(samples).values())
+
+
+def torn(root):
+    for split, images in (("train", (0, 1, 2)), ("val", (3, 4))):
+        for label in CLASSES:
+            for patient in (1, 2) if split == "train" else (2, 3):
+                for image in images:
+                    save(
+                        root / split / label / f"{label}{patient}_{image}.png", seed=hash((label, patient, image)) % 999
+                    )
+    return root
+
+
+def test_a_split_of_ones_own_that_tears_a_group_is_an_error_of_check_and_a_line_of_train(tmp_path):
+    source = torn(tmp_path / "set")
+    found = [
+        f
+        for f in check_source(str(source), columns=Columns(group=r"([a-z]+\d)_")).findings
+        if f.kind == "group_across_splits"
+    ]
+    assert [(finding.severity, finding.path, finding.other) for finding in found] == [
+        ("error", "val/ill/ill2_3.png", "train/ill/ill2_0.png"),
+        ("error", "val/well/well2_3.png", "train/well/well2_0.png"),
+    ]
+    assert "group 'ill2': 3 images in train, 2 in val" in found[0].detail
+    words = said(source, tmp_path, group=r"([a-z]+\d)_")
+    assert "2 of 6 groups lie in more than one part of the split, such as 'ill2'" in words
+    assert "each stays in one part" not in words
+    assert "group_across_splits" not in {f.kind for f in check_source(str(source)).findings}
+
+
+def test_fewer_groups_than_parts_or_folds_are_refused_before_anything_is_drawn(tmp_path):
+    source = patients(tmp_path / "set", of_class=1, images=10)
+    assert said(source, tmp_path, group=r"p\d+").startswith(
+        "refused: set has 2 groups for 3 parts, train, val and test: "
+    )
+    assert "refused: set has 2 groups for 5 folds" in said(source, tmp_path, group=r"p\d+", folds=5, fold=1)
+
+
+def test_a_class_in_one_group_only_is_named(tmp_path):
+    source = patients(tmp_path / "set")
+    for image in range(6):
+        save(source / "rare" / f"p99_{image}.png", seed=900 + image)
+    words = said(source, tmp_path, group=r"p\d+")
+    assert "class 'rare' is in one group only, 'p99': it cannot be both learnt and validated" in words
+
+
+def test_a_group_with_most_of_a_class_is_named(tmp_path):
+    source = patients(tmp_path / "set")
+    for image in range(4, 44):
+        save(source / "well" / f"p12_{image}.png", seed=900 + image)
+    words = said(source, tmp_path, group=r"p\d+")
+    assert "group 'p12' has 44 of the 64 images of class 'well'" in words
+
+
+def test_packed_groups_are_read_back(tmp_path, capsys):
+    source = patients(tmp_path / "set")
+    target = tmp_path / "packed"
+    words = [str(source), str(target), "--data-root", str(tmp_path / "data"), "--group", r"p\d+"]
+    assert pack.main(parse(pack.Options, words, prog="pack")) == 0
+    assert "12 groups" in capsys.readouterr().out
+    samples = read_samples(config(target, tmp_path))
+    assert sorted(samples.group_names) == [f"p{number:02}" for number in range(1, 13)]
+    name = next(path for path in samples.paths if path.endswith("p03_2.png"))
+    assert grouped(samples)[name] == "p03"
+    assert "groups: 12 of the shards, 4 images each" in said(target, tmp_path)
+    regrouped = read_samples(config(target, tmp_path, group="p0|p1"))
+    assert sorted(regrouped.group_names) == ["p0", "p1"]
+
+
+def test_check_says_the_groups_and_hands_the_option_on_to_train(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    source = patients(tmp_path / "set")
+    options = parse(check.Options, [str(source), "--group", r"/(p\d+)_"], prog="check")
+    assert check.main(options) == 0
+    out = capsys.readouterr().out
+    assert r"groups: 12 by the pattern '/(p\d+)_', 4 images each" in out
+    assert r"--group '/(p\d+)_'" in out
+
+
+def test_split_csv_has_the_groups(tmp_path):
+    from datasets import write_split
+
+    bundle = build_dataloaders(config(patients(tmp_path / "set"), tmp_path, group=r"p\d+"), Spec())
+    write_split(tmp_path / "split.csv", bundle)
+    assert "group" in (tmp_path / "split.csv").read_text().splitlines()[0]
+    assert samples_of(bundle).groups is not None
