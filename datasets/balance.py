@@ -33,6 +33,7 @@ def balanced(counts: np.ndarray, parts: np.ndarray, targets: np.ndarray) -> np.n
         if (np.abs(surplus) <= allowed).all():
             break
         gains = _gains(weighted, squares, parts, surplus)
+        gains[_needed(counts, parts, targets)] = np.inf
         unit, part = divmod(int(gains.argmin()), len(targets))
         moves = [(unit, part)]
         if gains[unit, part] > -1e-12:
@@ -47,13 +48,19 @@ def balanced(counts: np.ndarray, parts: np.ndarray, targets: np.ndarray) -> np.n
 
 
 def _gains(weighted: np.ndarray, squares: np.ndarray, parts: np.ndarray, surplus: np.ndarray) -> np.ndarray:
-    """float64 (U, P): change of the sum of squared shares when a unit goes to a part; infinite where it is there, or
-    alone in its own."""
+    """float64 (U, P): change of the sum of squared shares when a unit goes to a part; infinite where it is there."""
     towards = weighted @ surplus.T  # (U, P)
     gains = 2 * (squares[:, None] + towards - towards[np.arange(len(parts)), parts][:, None])
     gains[np.arange(len(parts)), parts] = np.inf
-    gains[np.bincount(parts, minlength=len(surplus))[parts] == 1] = np.inf
     return gains
+
+
+def _needed(counts: np.ndarray, parts: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """bool (U,): units that are the only one of some class in their part, where every part could have one."""
+    there = counts > 0
+    holders = np.stack([there[parts == part].sum(axis=0) for part in range(len(targets))])  # (P, C)
+    sole = (holders == 1) & (targets >= 1) & (holders.sum(axis=0) >= len(targets))
+    return (there & sole[parts]).any(axis=1)
 
 
 def _exchange(counts: np.ndarray, weighted: np.ndarray, parts: np.ndarray, gains: np.ndarray) -> list[tuple[int, int]]:

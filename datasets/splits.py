@@ -167,15 +167,20 @@ def _evened(samples: Samples, parts: list[int], drawn: dict[int, int], seed: int
 def _from_table(samples: Samples, path: Path, *, grow: bool, seed: int) -> Samples:
     reused = reuse_split(samples, path)
     notes = [f"split from {path}"]
-    if reused.missing:
-        notes.append(f"{counted(len(reused.missing), 'image')} of it are gone, first {reused.missing[0]!r}")
+    missing, new = len(reused.missing), len(reused.new)
+    if missing:
+        are = "is" if missing == 1 else "are"
+        notes.append(f"{counted(missing, 'image')} of it {are} gone, first {reused.missing[0]!r}")
     samples = reused.samples
-    if len(reused.new) and grow:
+    if new and grow:
         samples = _grown(reused, seed)
-        joined = ", ".join(f"{(samples.splits[reused.new] == code).sum():,} {SPLITS[code]}" for code in range(3))
-        notes.append(f"{counted(len(reused.new), 'new image')} join it: {joined}")
-    elif len(reused.new):
-        notes.append(f"{len(reused.new)} images are not in it and are left out; --grow lets them join")
+        parts = ", ".join(
+            f"{(samples.splits[reused.new] == code).sum():,} {SPLITS[code]}" for code in (TRAIN, VAL, TEST)
+        )
+        notes.append(f"{counted(new, 'new image')} {'joins' if new == 1 else 'join'} it: {parts}")
+    elif new:
+        are, them = ("is", "it") if new == 1 else ("are", "them")
+        notes.append(f"{counted(new, 'image')} {are} not in it and {are} left out; --grow lets {them} join")
     return samples.note("; ".join(notes))
 
 

@@ -1,0 +1,170 @@
+"""A split survives a change of the folder: what comes, goes or is renamed leaves the other images where they are."""
+
+import os
+import shutil
+import unicodedata
+
+import numpy as np
+import pandas as pd
+import pytest
+from fake_sets import Spec, class_folders, save
+
+from datasets import DataConfig, DataError, build_dataloaders, identity, split_table, write_split
+
+
+def split_of(folder, **options):
+    """Split by hash of the contents."""
+    bundle = build_dataloaders(DataConfig(source=str(folder), root=folder.parent / "data", **options), Spec())
+    return {row.hash: row.split for row in split_table(bundle)}
+
+
+def moved(before, after):
+    """Images in both that changed sides, and those of them that went from training straight into the test."""
+    changed = [name for name in before if name in after and before[name] != after[name]]
+    return len(changed), [name for name in changed if (before[name], after[name]) == ("train", "test")]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return class_folders(tmp_path / "set", {f"c{label}": 40 for label in range(4)})
+
+
+def add_first(folder):
+    save(folder / "c0" / "!.png", seed=99)
+
+
+def add_ten(folder):
+    for number in range(10):
+        save(folder / "c0" / f"z{number}.png", seed=100 + number)
+
+
+def add_a_class(folder):
+    for number in range(40):
+        save(folder / "a" / f"{number}.png", seed=200 + number)
+
+
+@pytest.mark.parametrize(
+    ("change", "most"),
+    [
+        (add_first, 2),
+        (add_ten, 4),
+        (lambda folder: (folder / "c0" / "000.png").unlink(), 2),
+        (lambda folder: (folder / "c1" / "017.png").unlink(), 2),
+        (lambda folder: (folder / "c0" / "005.png").rename(folder / "c0" / "!.png"), 0),
+        (lambda folder: (folder / "c0").rename(folder / "zebra"), 2),  # the order of the classes settles who rounds up
+        (add_a_class, 2),
+        (lambda folder: [os.utime(file, (1, 1)) for file in folder.rglob("*.png")], 0),
+    ],
+)
+def test_a_change_of_the_folder_moves_only_images_at_a_border(folder, change, most):
+    before = split_of(folder)
+    change(folder)
+    count, into_the_test = moved(before, split_of(folder))
+    assert count <= most
+    assert not into_the_test
+
+
+def test_the_order_of_files_the_root_and_the_form_of_names_change_nothing(folder, tmp_path):
+    (folder / "c0").rename(folder / "größe")
+    before = split_of(folder)
+    elsewhere = tmp_path / "elsewhere" / "other"
+    for file in sorted(folder.rglob("*.png"), reverse=True):
+        target = elsewhere / unicodedata.normalize("NFD", str(file.relative_to(folder)))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, target)
+    assert split_of(elsewhere) == before
+
+
+def test_paths_stand_for_contents_where_a_set_is_too_large_to_read(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(identity, "READ_UP_TO_FILES", 10)
+    (folder / "c0").rename(folder / "größe")
+    before = split_of(folder)
+    shutil.copytree(folder, tmp_path / "elsewhere" / "other")
+    (tmp_path / "elsewhere/other/größe").rename(tmp_path / "elsewhere/other" / unicodedata.normalize("NFD", "größe"))
+    assert split_of(tmp_path / "elsewhere" / "other") == before
+    (folder / "c1" / "000.png").unlink()
+    assert moved(before, split_of(folder))[0] <= 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_set_that_grows_ten_times_by_a_tenth_moves_no_image_and_keeps_its_shares(tmp_path, seed):
+    folder, table = class_folders(tmp_path / "set", {"a": 60, "b": 30}), tmp_path / "split.csv"
+    config = DataConfig(source=str(folder), root=tmp_path, split_seed=seed)
+    write_split(table, build_dataloaders(config, Spec()))
+    grown = DataConfig(source=str(folder), root=tmp_path, split=table, grow=True)
+    for step in range(10):
+        before = pd.read_csv(table, index_col="path")
+        for number in range(max(1, len(before) // 10)):
+            save(folder / "ab"[number % 3 == 0] / f"{step}_{number}.png", seed=1000 * (step + 1) + number)
+        write_split(table, build_dataloaders(grown, Spec()))
+        after = pd.read_csv(table, index_col="path")
+        assert after.loc[before.index, "split"].equals(before["split"])
+    assert len(after) > 200
+    for _, rows in after.groupby("label"):
+        shares = rows["split"].value_counts(normalize=True)
+        assert np.abs(shares[["val", "test"]] - 0.15).max() < 0.02
+
+
+def test_new_images_join_the_group_that_they_belong_to(folder, tmp_path):
+    table = tmp_path / "split.csv"
+    write_split(table, build_dataloaders(DataConfig(source=str(folder), root=tmp_path), Spec()))
+    before = pd.read_csv(table, index_col="path")
+    for split in ("test", "val", "train"):
+        old = before.index[before["split"] == split][0]
+        shutil.copyfile(folder / old, folder / old.replace(".png", "_copy.png"))
+    options = DataConfig(source=str(folder), root=tmp_path, split=table, grow=True)
+    after = {row.path: row for row in split_table(build_dataloaders(options, Spec()))}
+    for split in ("test", "val", "train"):
+        old = before.index[before["split"] == split][0]
+        assert after[old.replace(".png", "_copy.png")].split == split
+        assert after[old.replace(".png", "_copy.png")].group == after[old].group != ""
+
+
+def notes_of(config):
+    bundle = build_dataloaders(config, Spec())
+    return " ".join(bundle.dataloaders["train"].dataset.samples.notes), bundle
+
+
+def test_new_and_missing_images_of_a_table_are_said(folder, tmp_path):
+    table = tmp_path / "split.csv"
+    write_split(table, build_dataloaders(DataConfig(source=str(folder), root=tmp_path), Spec()))
+    (folder / "c0" / "003.png").unlink()
+    save(folder / "c1" / "new.png", seed=77)
+    notes, bundle = notes_of(DataConfig(source=str(folder), root=tmp_path, split=table))
+    assert "1 image of it is gone, first 'c0/003.png'" in notes
+    assert "1 image is not in it and is left out; --grow lets it join" in notes
+    assert sum(bundle.dataset_sizes.values()) == 159
+    notes, bundle = notes_of(DataConfig(source=str(folder), root=tmp_path, split=table, grow=True))
+    assert "1 new image joins it: 1 train, 0 val, 0 test" in notes
+    assert sum(bundle.dataset_sizes.values()) == 160
+
+
+def test_a_table_finds_its_images_again_after_they_were_renamed(folder, tmp_path):
+    table = tmp_path / "split.csv"
+    write_split(table, build_dataloaders(DataConfig(source=str(folder), root=tmp_path), Spec()))
+    before = {row.hash: row.split for row in split_table(build_dataloaders(DataConfig(source=str(folder)), Spec()))}
+    (folder / "c0").rename(folder / "zebra")
+    (folder / "c1" / "000.png").rename(folder / "c1" / "renamed.png")
+    again = build_dataloaders(DataConfig(source=str(folder), root=tmp_path, split=table), Spec())
+    assert {row.hash: row.split for row in split_table(again)} == before
+
+
+def test_tables_of_earlier_versions_and_of_other_systems_are_read(folder, tmp_path):
+    table = tmp_path / "split.csv"
+    write_split(table, build_dataloaders(DataConfig(source=str(folder), root=tmp_path), Spec()))
+    rows = pd.read_csv(table)
+    expected = dict(zip(rows["content_hash"], rows["split"], strict=True))
+    old = rows.rename(columns={"content_hash": "hash"}).drop(columns="group")
+    windows = rows.assign(path=rows["path"].str.replace("/", "\\"))
+    of_paths = old.assign(hash="0123456789abcdef")  # sets above 1 GB
+    for written in (old, windows, of_paths, rows[["path", "label", "split"]]):
+        written.to_csv(table, index=False)
+        assert split_of(folder, split=table) == expected
+    old.assign(hash=["0" * 16, *old["hash"][1:]]).to_csv(table, index=False)
+    with pytest.raises(DataError, match="1 image changed since that split was made"):
+        split_of(folder, split=table)
+
+
+def test_grow_needs_a_table():
+    with pytest.raises(ValueError, match="name its table with split"):
+        DataConfig(grow=True)
