@@ -1,6 +1,7 @@
 """What a teacher says of each image is computed once, and becomes a part of the loss."""
 
 import dataclasses
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from torch.nn import functional as F
 
 from datasets.bundle import BatchKey
 from datasets.config import DataConfig
+from trainers import pace
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.errors import ConfigError
 from trainers.job import prepare, trainer_of
@@ -98,8 +100,49 @@ def test_the_loss_of_a_step_is_shared_between_labels_and_teacher(tmp_path, teach
     torch.testing.assert_close(quarter, 0.75 * of_labels + 0.25 * whole)
 
 
-def test_the_pace_of_a_student_is_measured_with_its_teacher(tmp_path, teacher):
-    assert measure(prepare(config_of(tmp_path, teacher)), seconds=0.01).step > 0
+def with_batch_norms(folder, teacher, **options) -> RunConfig:
+    """A run of a model whose statistics count every batch that passes through it."""
+    model = {"name": "vit_stem_16", "image_size": 16}
+    return config_of(folder, teacher, model=model, data={"labels_per_class": 3}, **options)
+
+
+def state_of(job) -> dict[str, object]:
+    """Everything that a step changes: tensors, gradients, modes, the optimizer's moments."""
+    networks = [job.model] if job.student is None else [job.model, job.student]
+    return {
+        "tensors": [value.tolist() for network in networks for value in network.state_dict().values()],
+        "gradients": [name for network in networks for name, p in network.named_parameters() if p.grad is not None],
+        "modes": [module.training for network in networks for module in network.modules()],
+        "optimizer": job.optimizer.state_dict(),
+    }
+
+
+@pytest.mark.parametrize("taught", [False, True])
+def test_a_rehearsal_leaves_the_job_as_it_is_with_and_without_a_teacher(tmp_path, teacher, taught):
+    """It left gradients on 94 parameters of a student, and statistics of as many batches as the clock allowed."""
+    job = prepare(with_batch_norms(tmp_path, teacher if taught else None))
+    before = state_of(job)
+    assert measure(job, seconds=0.01).step > 0
+    assert state_of(job) == before
+
+
+@pytest.mark.parametrize("taught", [False, True])
+def test_the_step_that_is_timed_does_what_a_step_of_the_run_does(tmp_path, teacher, monkeypatch, taught):
+    """The moments of AdamW for every parameter that learns, the student's own projection among them."""
+    timed, step_times = [], partial(pace.step_times, seconds=0.01)
+    monkeypatch.setattr(pace, "step_times", lambda job, batches, seconds: timed.append(job) or step_times(job, batches))
+    job = prepare(with_batch_norms(tmp_path, teacher if taught else None))
+    measure(job)
+    learns = [p for p in (job.student or job.model).parameters() if p.requires_grad]
+    assert timed
+    assert {len(copied.optimizer.state) for copied in timed} == {len(learns)}
+
+
+def test_a_run_ends_the_same_with_and_without_a_rehearsal(tmp_path, teacher):
+    plain, rehearsed = (with_batch_norms(tmp_path / name, teacher, epochs=1) for name in ("plain", "rehearsed"))
+    expected = train(plain)
+    found = train(rehearsed, before_steps=lambda run: measure(run.job, seconds=0.01))
+    assert_same_content(run_content(expected.run_dir), run_content(found.run_dir))
 
 
 def test_a_student_that_crashed_ends_like_the_one_that_did_not(tmp_path, teacher):

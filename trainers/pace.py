@@ -76,7 +76,7 @@ def measure(job: Job, *, seconds: float = 1.0) -> Pace:
     train, val = few.dataloaders["train"], few.dataloaders["val"]
     first, _ = read(train)
     again, batches = read(train)
-    copied = dataclasses.replace(job, model=copy.deepcopy(job.model))
+    copied = copy_of(job)
     step = seconds_of_step(copied, batches, seconds=seconds)
     evaluator = create_evaluator(copied.model, job.device, amp_dtype=job.amp_dtype)
     _, val_again = (seconds_of(lambda: evaluator.run(val)) for _ in range(2))
@@ -96,6 +96,12 @@ def measure(job: Job, *, seconds: float = 1.0) -> Pace:
     )
 
 
+def copy_of(job: Job) -> Job:
+    """The job with a model and an optimizer of its own; a student holds the model, so both are copied at once."""
+    model, student = copy.deepcopy((job.model, job.student))
+    return dataclasses.replace(job, model=model, student=student, optimizer=optimizer_of(model, job.config, student))
+
+
 def seconds_of(work: Callable[[], Any]) -> float:
     started = time.perf_counter()
     work()
@@ -113,7 +119,6 @@ def read(loader: DataLoader) -> tuple[float, list[Any]]:
 
 def seconds_of_step(job: Job, batches: Sequence[Any], *, seconds: float) -> float:
     """Median of some steps after the first, which is slower; of a part of each batch, where the whole takes long."""
-    job = dataclasses.replace(job, optimizer=optimizer_of(job.model, job.config))
     part = [tuple(values[: -(-len(values) // PARTS)] for values in batch) for batch in batches]
     step = PARTS * median(step_times(job, part, seconds=seconds / 4))
     return step if step > seconds else median(step_times(job, batches, seconds=seconds))
