@@ -1,4 +1,4 @@
-"""The error of this room, torch-free."""
+"""The errors of this room, torch-free."""
 
 
 class DataError(ValueError):
@@ -13,7 +13,11 @@ class DataError(ValueError):
         super().__init__(message)
 
 
-class UnknownDataSet(ValueError):
-    """A name that is neither a built-in set nor a path."""
+class OptionError(ValueError):
+    """An option, or a combination of options, that cannot work."""
 
     exit_code = 2
+
+
+class UnknownDataSet(OptionError):
+    """A name that is neither a built-in set nor a path."""

@@ -182,3 +182,16 @@ def test_curves_that_do_not_fit_are_one_error_and_no_traceback_of_a_thread(tmp_p
     with full_disk(), pytest.raises(OSError, match="File too large"):
         write(tmp_path / "tb")
     assert not printed
+
+
+def test_an_error_in_a_thread_of_a_programs_own_is_printed_while_a_run_lasts(tmp_path, monkeypatch):
+    def lose_the_server():
+        raise ConnectionResetError("my label server is down")
+
+    printed = []
+    monkeypatch.setattr(threading, "excepthook", printed.append)
+    with RunLoggers(tmp_path / "tb"):
+        thread = threading.Thread(target=lose_the_server)
+        thread.start()
+        thread.join()
+    assert [str(failed.exc_value) for failed in printed] == ["my label server is down"]

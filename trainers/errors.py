@@ -1,15 +1,23 @@
 """What can stop a run. The command line turns each class into its `exit_code` and one line. Imports nothing heavy."""
 
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from datasets.errors import OptionError as DataOptionError
+from vit.errors import OptionError
 
 
 class ConfigError(ValueError):
     """An option, or a combination of options, that cannot work."""
 
     exit_code = 2
+
+
+OPTION_ERRORS = (ConfigError, DataOptionError, OptionError)
+"""What the rooms raise for an option that cannot work."""
 
 
 class CheckpointError(ValueError):
@@ -25,7 +33,8 @@ def fitting(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if hasattr(error, "exit_code") or isinstance(error, OSError):
+        ours = hasattr(error, "exit_code") and not isinstance(error, OptionError)  # which a file may hold as any value
+        if ours or isinstance(error, OSError):
             raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise CheckpointError(f"{path} is damaged: what it says does not fit together ({reason})") from error
@@ -70,11 +79,17 @@ _OUT_OF_MEMORY = (
 
 def out_of_memory(error: Exception) -> bool:
     """Whether this is Python's, torch's, oneDNN's, C++'s or the system's way to say so."""
-    return isinstance(error, MemoryError) or any(words in str(error) for words in _OUT_OF_MEMORY)
+    of_a_library = isinstance(error, RuntimeError | OSError | ImportError) and any(
+        w in str(error) for w in _OUT_OF_MEMORY
+    )
+    return isinstance(error, MemoryError) or of_a_library
 
 
 def first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0].rstrip(". ") or "no reason given"
+    """An error's own words in one line; of one that a loader process met, whose traceback torch puts around them."""
+    lines = str(error).strip().splitlines() or [""]
+    met_elsewhere = re.match(r"Caught \w+ in DataLoader worker process", lines[0])
+    return lines[-1 if met_elsewhere else 0].rstrip(". ") or "no reason given"
 
 
 def exit_code(error: Exception) -> int:

@@ -18,12 +18,13 @@ from typing import Any
 from trainers import process
 from trainers.console import say
 from trainers.distributed import attempt, raise_elsewhere, told
-from trainers.errors import ConfigError, Interrupted, TrainingError
+from trainers.errors import ConfigError, Interrupted, TrainingError, first_line
 from trainers.interruption import signals
 from trainers.resume import is_finished
 from trainers.run_directory import read_if_whole, write_json
 from trainers.side_by_side import side_by_side
 from trainers.threads import Sharing
+from vit.errors import imported
 
 SECONDS_BETWEEN_LOOKS = 2.0
 LOOKS_UNTIL_LOST = 15
@@ -45,15 +46,12 @@ def placed(
 @contextmanager
 def on_slurm(folder: Path, jobs: int, options: dict[str, str]) -> Iterator[Callable[..., Iterator[tuple[Any, Any]]]]:
     """Gives a function like `side_by_side.one_by_one` that does up to `jobs` items at a time as jobs, with these
-    options of sbatch; what is finished it only reads. Raises ConfigError: no submitit, or no Slurm."""
+    options of sbatch; what is finished it only reads. Raises MissingPackage: no submitit. ConfigError: no Slurm."""
+    submitit = imported("submitit", "--on slurm needs submitit: pip install -r requirements-extras.txt")
     try:
-        import submitit
-
         executor = submitit.SlurmExecutor(folder)
-    except ImportError:
-        raise ConfigError("--on slurm needs submitit: pip install -r requirements-extras.txt") from None
-    except RuntimeError:
-        raise ConfigError("--on slurm needs Slurm's commands, sbatch, srun, squeue: this machine has none") from None
+    except RuntimeError as error:
+        raise ConfigError(f"--on slurm needs Slurm's commands, sbatch, srun, squeue: {first_line(error)}") from error
     defaults = {"requeue": True, "time": "1-00:00:00"}
     executor.update_parameters(job_name="vit", array_parallelism=jobs, additional_parameters=defaults | options)
     ours = os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH"))))

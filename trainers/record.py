@@ -1,6 +1,7 @@
 """summary.json: how far a run is, and how it ended, whatever ends it."""
 
 import time
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ WRITTEN_AT_START = {
 }  # fmt: skip
 """What a run may have written when its first checkpoint fails."""
 _PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "gloo", "NCCL")
+"""What gloo and NCCL say where another process has gone or stands still."""
 
 
 @dataclass(frozen=True)
@@ -122,26 +124,36 @@ def discarded(run_dir: Path) -> bool:
 
 
 def explain(error: Exception, *, batch_size: int | None, workers: int | None) -> TrainingError | None:
-    """The TrainingError that says what `error` means for a run; None for anything else, such as a bug."""
-    text = str(error)
+    """The TrainingError that says what `error` means for a run, beside its own words; None for anything else, such as a
+    bug."""
+    text, words = str(error), f" ({first_line(error)})" if str(error) else ""
     if isinstance(error, TrainingError):
         return error
     if isinstance(error, BrokenPipeError):  # whoever read the output has stopped: no fault of the run
         return None
     if out_of_memory(error):
         return TrainingError(
-            f"out of memory at --batch-size {batch_size}: try half of it, a smaller --image-size, or --amp bf16"
+            f"out of memory at --batch-size {batch_size}{words}: try half of it, a smaller --image-size, or --amp bf16"
         )
-    # A loader process that dies while it hands over a batch breaks the connection before torch has noticed its death.
-    broken = isinstance(error, ConnectionError | EOFError) and distributed.world_size() == 1
-    if "DataLoader worker" in text or broken:
+    if "DataLoader worker (pid" in text or broken_between_processes(error):
         return TrainingError(
-            f"a loader process was killed ({first_line(error)}): it probably ran out of memory; try fewer --workers"
-            f" than {workers if workers is not None else 'now'}, or --workers 0"
+            f"a loader process was killed{words}: it probably ran out of memory; try fewer --workers"
+            f" than {workers if workers else 'now'}, or --workers 0"
         )
-    if any(words in text for words in _PEER_GONE):
+    of_the_network = isinstance(error, RuntimeError | ConnectionError) and distributed.world_size() > 1
+    if of_the_network and any(sign in text for sign in _PEER_GONE):
         how = "stands still" if "Timed out" in text else "has ended"
-        return TrainingError(f"another process of this run {how}; its own message, or the system's log, says why")
+        return TrainingError(
+            f"another process of this run {how}{words}; its own message, or the system's log, says why"
+        )
     if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
         return TrainingError(first_line(error))
     return None
+
+
+def broken_between_processes(error: Exception) -> bool:
+    """Whether a connection between this program's own processes broke: a loader process that dies while it hands over a
+    batch does that before torch has noticed its death."""
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    passed = (frame.f_globals.get("__name__", "") for frame in frames)
+    return isinstance(error, ConnectionError | EOFError) and any(name.startswith("multiprocessing.") for name in passed)

@@ -70,7 +70,8 @@ def failures_kept() -> Iterator[None]:
     said = threading.excepthook
 
     def say_others(failed: threading.ExceptHookArgs) -> None:
-        if not isinstance(failed.exc_value, OSError):
+        of_a_writer = type(failed.thread).__module__.startswith("tensorboard.")
+        if not (of_a_writer and isinstance(failed.exc_value, OSError)):
             said(failed)
 
     threading.excepthook = say_others

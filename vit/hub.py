@@ -1,8 +1,9 @@
 """Hugging Face's hub, asked once whether it is there: its library would ask five times for each file, half a minute."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
@@ -15,15 +16,17 @@ def asked_once(*, wanted: bool) -> Iterator[None]:
     files then come from its cache."""
     hub: Any = import_module("huggingface_hub.constants")
     usual = hub.HF_HUB_OFFLINE
-    hub.HF_HUB_OFFLINE = usual or AT_HAND.get() or not (wanted and answers(hub.ENDPOINT))
+    minute = int(time.monotonic() / 60)
+    hub.HF_HUB_OFFLINE = usual or AT_HAND.get() or not (wanted and answers(hub.ENDPOINT, minute=minute))
     try:
         yield
     finally:
         hub.HF_HUB_OFFLINE = usual
 
 
-@cache
-def answers(url: str) -> bool:
+@lru_cache(maxsize=1)
+def answers(url: str, *, minute: int) -> bool:
+    """Whether it does in this minute of the process, and is not asked again in it."""
     try:
         import_module("huggingface_hub.utils").get_session().head(url, timeout=10)
     except Exception:  # of its HTTP client, whichever that is

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from vit.config import TIMM_PREFIX, ImageSpec, ModelConfig, refuse_options
-from vit.errors import MissingPackage, WeightsError, imported
+from vit.errors import MissingPackage, OptionError, WeightsError, imported
 from vit.hub import asked_once
 from vit.parts import Parts, set_layer_norm_eps
 from vit.weight_files import require_digest
@@ -36,7 +36,7 @@ PACKAGES = {
 
 def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
     """timm's model with a zero head of `num_classes`; `timm:NAME` without `weights` brings those of the hub. Raises
-    ValueError: timm has no such model, or an option that it does not have. MissingPackage: timm is not installed.
+    OptionError: timm has no such model, or an option that it does not have. MissingPackage: timm is not installed.
     WeightsError: the hub cannot be reached."""
     refuse_options(config, _LACKS)
     timm, pretrained = _timm(config), config.name.startswith(TIMM_PREFIX) and config.weights is None
@@ -47,15 +47,15 @@ def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
     try:
         with asked_once(wanted=pretrained):
             model = timm.create_model(_timm_name(config), pretrained=pretrained, **options)
-    except OSError:
+    except OSError as error:
         page = f"https://huggingface.co/{settings.hf_hub_id}"
         raise WeightsError(
             f"{config.name}: its weights are neither in the cache nor to be had from {page}; fetch model.safetensors"
             " there and give it with --weights FILE, or --weights none"
-        ) from None
+        ) from error
     head = model.get_classifier()
     if not isinstance(head, nn.Linear):
-        raise ValueError(f"{config.name} does not end in one Linear: its head cannot be replaced")
+        raise OptionError(f"{config.name} does not end in one Linear: its head cannot be replaced")
     if not (pretrained and settings.num_classes == num_classes):
         nn.init.zeros_(head.weight)
         nn.init.zeros_(head.bias)
@@ -121,7 +121,7 @@ def _settings(config: ModelConfig) -> Any:
     """What timm knows about a model and its weights without making it."""
     timm, name = _timm(config), _timm_name(config)
     if not timm.is_model(name):
-        raise ValueError(f"timm {timm.__version__} has no model {name!r}; timm.list_models('*vit*') lists them")
+        raise OptionError(f"timm {timm.__version__} has no model {name!r}; timm.list_models('*vit*') lists them")
     return timm.get_pretrained_cfg(name, allow_unregistered=False)
 
 
@@ -132,7 +132,7 @@ def parts_of(model: Any) -> Parts:
     listed = next((name for name in ("blocks", "stages", "layers") if name in children), None)
     own = [name for name in children if name == listed or (not listed and re.fullmatch(r"(layer|s)\d", name))]
     if not own:
-        raise ValueError(
+        raise OptionError(
             f"timm's {type(model).__name__} has no list of blocks, stages or layers: only all of it trains"
         )
     head, names = model.get_classifier(), list(children)

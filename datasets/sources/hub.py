@@ -27,8 +27,8 @@ def obtain_from_hub(source: str, root: Path) -> Path:
     require_told(folder)
     try:
         from huggingface_hub import dataset_info, snapshot_download
-    except ImportError:
-        raise DataError(f"{source} needs huggingface_hub: pip install -r requirements-extras.txt") from None
+    except ImportError as error:
+        raise DataError(f"{source} needs huggingface_hub ({error}): pip install -r requirements-extras.txt") from error
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells of every try where there is no network
     aside = folder.with_name(f"{folder.name}.part")
     try:

@@ -22,8 +22,8 @@ def unpack_parquet(files: Sequence[Path], folder: Path, columns: Columns) -> Non
     require_told(folder)
     try:
         import pyarrow
-    except ImportError:
-        raise DataError(f"{files[0]} needs pyarrow: pip install -r requirements-extras.txt") from None
+    except ImportError as error:
+        raise DataError(f"{files[0]} needs pyarrow ({error}): pip install -r requirements-extras.txt") from error
     try:
         with folder_aside(folder) as aside:
             for file in files:
