@@ -17,6 +17,7 @@ from datasets.config import DataConfig, Group, Name
 from datasets.files import text_file
 from datasets.text import did_you_mean
 from trainers.config import Device, RunConfig, flag, load_config
+from trainers.errors import OPTION_ERRORS
 from trainers.recipes import recipe_config
 from vit.config import require_counts
 
@@ -61,11 +62,11 @@ class SeveralRuns:
 
     def __post_init__(self) -> None:
         if self.jobs != "auto" and self.jobs < 1:
-            raise ValueError(f"jobs={self.jobs} must be at least 1, or auto")
+            raise UsageError(f"jobs={self.jobs} must be at least 1, or auto")
         if self.slurm and self.on != "slurm":
-            raise ValueError("--slurm has options for jobs of its queue: add --on slurm")
+            raise UsageError("--slurm has options for jobs of its queue: add --on slurm")
         if wrong := [word for word in self.slurm if not re.fullmatch(r"[a-z-]+=[^\n]+", word)]:
-            raise ValueError(f"slurm={wrong[0]!r} is not KEY=VALUE with a long option of sbatch, such as time=4:00:00")
+            raise UsageError(f"slurm={wrong[0]!r} is not KEY=VALUE with a long option of sbatch, such as time=4:00:00")
 
     @property
     def placed(self) -> dict[str, Any]:
@@ -102,7 +103,7 @@ def parse(options_class: type, argv: Sequence[str], *, prog: str, default: Any =
         if not stop.code:
             raise
         raise UsageError(one_line(complaint.getvalue())) from None
-    except ValueError as error:  # a value that an options class refuses
+    except OPTION_ERRORS as error:  # a value that an options class refuses
         raise UsageError(str(error)) from error
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import tyro
 
 from commands import arguments
+from commands.arguments import UsageError
 from commands.train import score_lines
 
 
@@ -28,9 +29,9 @@ class Options:
 
     def __post_init__(self) -> None:
         if not self.runs:
-            raise ValueError("no run named; see python main.py average --help")
+            raise UsageError("no run named; see python main.py average --help")
         if self.greedy and len(self.runs) == 1:
-            raise ValueError("--greedy chooses among several runs; of one run the points of a line are tried")
+            raise UsageError("--greedy chooses among several runs; of one run the points of a line are tried")
 
 
 def main(options: Options) -> int:

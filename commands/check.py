@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commands import arguments
+from commands.arguments import UsageError
 from datasets.config import Columns
 from datasets.text import aligned, counted, csv_text, printable
 from trainers.config import OutputConfig, data_folder, words
@@ -39,9 +40,9 @@ class Options(arguments.ImagesOptions):
 
     def __post_init__(self) -> None:
         if self.sample is not None and self.sample < 1:
-            raise ValueError(f"sample={self.sample} must be 1 or more")
+            raise UsageError(f"sample={self.sample} must be 1 or more")
         if self.workers is not None and self.workers < 0:
-            raise ValueError(f"workers={self.workers} must be 0 or more")
+            raise UsageError(f"workers={self.workers} must be 0 or more")
 
     @property
     def csv_path(self) -> Path:

@@ -70,27 +70,27 @@ class Options(SeveralRuns, RunConfig):
         require_finite(self)
         require_counts(self, "seeds")
         if self.until_sure and self.seeds != Options.seeds:
-            raise ValueError("--until-sure adds seeds by itself: --max-seeds in place of --seeds says how many")
+            raise UsageError("--until-sure adds seeds by itself: --max-seeds in place of --seeds says how many")
         if not self.until_sure and (self.margin, self.max_seeds) != (Options.margin, Options.max_seeds):
-            raise ValueError("--margin and --max-seeds say when --until-sure may stop: add it")
+            raise UsageError("--margin and --max-seeds say when --until-sure may stop: add it")
         if not 0 < self.margin < 100 or self.max_seeds < 3:
-            raise ValueError(f"margin={self.margin} must be greater than 0, and max_seeds={self.max_seeds} at least 3")
+            raise UsageError(f"margin={self.margin} must be greater than 0, and max_seeds={self.max_seeds} at least 3")
         require(self, "be at least 1", lambda numbers: min(numbers, default=1) >= 1, "images_seen")
         wanted = "be numbers of training labels per class, or all"
         require(self, wanted, lambda words: all(w == "all" or (w.isdecimal() and int(w)) for w in words), "labels")
         if self.lr_grid is not None and (not self.lr_grid or min(self.lr_grid) <= 0):
-            raise ValueError(f"lr_grid={self.lr_grid} must hold rates greater than 0")
+            raise UsageError(f"lr_grid={self.lr_grid} must hold rates greater than 0")
         require(self, "be greater than 0", lambda time: time > 0, "minutes")
         if self.minutes is not None and (self.images_seen, self.train.epochs) != ((), None):
-            raise ValueError("minutes sets the epochs: leave out --epochs and --images-seen, or --minutes")
+            raise UsageError("minutes sets the epochs: leave out --epochs and --images-seen, or --minutes")
         if self.runs and self.arms:
-            raise ValueError("runs and --arms: compare runs that are there, or train new ones, not both")
+            raise UsageError("runs and --arms: compare runs that are there, or train new ones, not both")
         if self.ladder and (self.runs or len(self.arms) > 1):
-            raise ValueError("--ladder makes its own arms of one model: name that with --arms, or leave it out")
+            raise UsageError("--ladder makes its own arms of one model: name that with --arms, or leave it out")
         if images := next(filter(names_images, self.runs), None):
-            raise ValueError(f"{images} is not a run directory; to train models on images: compare --data {images}")
+            raise UsageError(f"{images} is not a run directory; to train models on images: compare --data {images}")
         if len(self.runs) == 1:
-            raise ValueError(f"one run, {self.runs[0]}: there is nothing to compare it with")
+            raise UsageError(f"one run, {self.runs[0]}: there is nothing to compare it with")
 
 
 def names_images(word: str) -> bool:
@@ -165,6 +165,6 @@ def parse_arm(text: str, base: RunConfig) -> RunConfig:
         words += [option, value]
     try:
         config: RunConfig = arguments.parse(RunConfig, words, prog="arm", default=base)
-    except (UsageError, ValueError) as error:
+    except UsageError as error:
         raise UsageError(f"arm {text!r}: {error}") from None
     return config

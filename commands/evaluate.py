@@ -41,7 +41,7 @@ class Options(ModelOptions):
 
     def __post_init__(self) -> None:
         if self.data is None and self.split == "train":
-            raise ValueError("split=train of a run's own data is augmented; name its images with --data to score them")
+            raise UsageError("split=train of a run's own data is augmented; name its images with --data to score them")
 
 
 def main(options: Options) -> int:

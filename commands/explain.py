@@ -45,11 +45,11 @@ class Options(WeightsOptions):
 
     def __post_init__(self) -> None:
         if self.page and (self.target, self.layer) != (None, None):
-            raise ValueError("target and layer are chosen in the page: leave them out, or --page")
+            raise UsageError("target and layer are chosen in the page: leave them out, or --page")
         if not self.images and not self.page:
-            raise ValueError("no images named; see python main.py explain --help")
+            raise UsageError("no images named; see python main.py explain --help")
         if self.head is not None and self.layer is None:
-            raise ValueError(f"head={self.head} needs --layer: heads belong to a layer")
+            raise UsageError(f"head={self.head} needs --layer: heads belong to a layer")
         require_counts(self, "limit")
 
 
@@ -59,12 +59,7 @@ def main(options: Options) -> int:
         raise UsageError(
             f"{options.run} holds no attention weights to show; explain the run, or its .safetensors export"
         )
-    try:
-        return _write_page(options) if options.page else _draw_all(options)
-    except ValueError as error:  # a model without attention, no such layer or class
-        if hasattr(error, "exit_code"):
-            raise
-        raise UsageError(str(error)) from None
+    return _write_page(options) if options.page else _draw_all(options)
 
 
 def _write_page(options: Options) -> int:

@@ -41,9 +41,9 @@ class Options(ModelOptions):
 
     def __post_init__(self) -> None:
         if not self.paths:
-            raise ValueError("no images named; see python main.py predict --help")
+            raise UsageError("no images named; see python main.py predict --help")
         if self.tta and self.calibrated:
-            raise ValueError("--calibrated divides by what was fitted to one view of each image: leave out it or --tta")
+            raise UsageError("--calibrated divides by what was fitted to one view of each image: leave out it or --tta")
         require_counts(self, "top", "grid_images", "batch_size")
 
 

@@ -28,9 +28,9 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.model.name == "auto":
-            raise ValueError("model `auto` depends on the data; name one, such as vit_tiny_16")
+            raise UsageError("model `auto` depends on the data; name one, such as vit_tiny_16")
         if self.model.weights != "none":
-            raise ValueError(f"weights={self.model.weights}: a summary is of the model alone; name it with --model")
+            raise UsageError(f"weights={self.model.weights}: a summary is of the model alone; name it with --model")
 
 
 def main(options: Options) -> int:
@@ -40,14 +40,9 @@ def main(options: Options) -> int:
     from vit.summary import summarise
 
     blueprint = Blueprint(options.model)
-    try:
-        with torch.device("meta"):  # shapes without numbers: ViT-H takes no longer than ViT-Ti
-            model = blueprint.build(num_classes=options.num_classes)
-        size = blueprint.image_spec.image_size
-    except ValueError as error:  # an option that this model does not have, or a size it cannot take
-        if hasattr(error, "exit_code"):
-            raise
-        raise UsageError(str(error)) from None
+    with torch.device("meta"):  # shapes without numbers: ViT-H takes no longer than ViT-Ti
+        model = blueprint.build(num_classes=options.num_classes)
+    size = blueprint.image_spec.image_size
     summary = summarise(model, in_channels=options.model.in_channels, image_size=size)
     print("\n".join(lines(options.model.name, summary)))
     return 0

@@ -24,6 +24,8 @@ from datasets.text import printable
 from figures.thumbnails import data_uri
 from inference.classifier import open_classifier
 from inference.page import page_of, validation_pictures
+from trainers.console import say
+from trainers.errors import exit_code
 
 LISTED_PAIRS = 10  # of classes that an arm confuses
 INSIDE = "page.html"
@@ -56,7 +58,7 @@ def write_report(comparison: Comparison, results: Sequence[ConditionResult], fol
 
 def write_inside(result: ConditionResult, path: Path) -> bool:
     """Of arms whose runs kept their weights on the way, as those of small ViTs do: the first seed of each, on four
-    pictures. False where there are none, their images are gone, or a file is damaged: the report does without."""
+    pictures. False where there are none; where their images are gone or a file is damaged, which is said."""
     arms = [row.arm for row in sorted(result.arms, key=lambda row: row.scores["accuracy"], reverse=True)]
     leading = [arm for arm in arms if (arm.runs[0].run_dir / "moments").is_dir()][:2]
     if not leading:
@@ -65,7 +67,10 @@ def write_inside(result: ConditionResult, path: Path) -> bool:
         opened = [(arm.name, open_classifier(str(arm.runs[0].run_dir), device="cpu")) for arm in leading]
         classifiers = [replace(classifier, source=name) for name, classifier in opened]
         text = page_of(classifiers, validation_pictures(classifiers[0])[::2])
-    except (OSError, ValueError):
+    except Exception as error:
+        if exit_code(error) == 1:  # a bug
+            raise
+        say(f"note: the report has no page of the models as they learned: {error}")
         return False
     write_text(path, text)
     return True

@@ -25,6 +25,8 @@ from comparison.statistics import (
     wilson,
 )
 from trainers.config import from_dict
+from trainers.console import say
+from trainers.errors import exit_code
 from trainers.metrics import expected_calibration_error, macro_f1
 from trainers.result import as_data
 from vit.config import ModelConfig
@@ -204,15 +206,22 @@ def costs(arm: Arm) -> dict[str, Any]:
 
 
 def gflops(run: Run) -> float | None:
-    """Of one image's forward pass: 2 per multiply-add (see vit/summary.py). None for a model of another version."""
+    """Of one image's forward pass: 2 per multiply-add (see vit/summary.py). None, and a note, for a model that cannot
+    be built here: of another version, or of a package or a program that is not at hand."""
     bare = {"weights": "none", "weights_source": None, "trainable": "all"}
     try:
         return _flops(from_dict(ModelConfig, run.config["model"] | bare), len(run.class_names)) / 1e9
-    except (ValueError, ImportError, OSError):
+    except Exception as error:
+        if exit_code(error) == 1:  # a bug
+            raise
+        _say_once(f"note: no GFLOPs of {run.config['model']['name']}: {error}")
         return None
 
 
-@lru_cache  # the arms of one condition are those of the next
+_say_once = lru_cache(say)  # the arms of one condition are those of the next
+
+
+@lru_cache
 def _flops(config: ModelConfig, num_classes: int) -> int:
     with as_data(), torch.device("meta"):  # shapes without numbers
         model = build_model(config, num_classes=num_classes)

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from datasets.bundle import ImageSpecLike
+from datasets.errors import OptionError
 from datasets.seeding import AUGMENT, mix, uniforms
 from datasets.transforms import Pipeline
 
@@ -135,7 +136,7 @@ def train_pipeline(preset: str, spec: ImageSpecLike, *, mirror: bool = True) -> 
     if preset in ("standard", "strong"):
         magnitude, erase = (9, 0.0) if preset == "standard" else (27, 0.25)
         return RandAugment(spec, mirror=mirror, magnitude=magnitude, erase=erase)
-    raise ValueError(f"unknown augmentation preset {preset!r}; known: {', '.join(PRESETS)}")
+    raise OptionError(f"unknown augmentation preset {preset!r}; known: {', '.join(PRESETS)}")
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ from typing import Annotated, Literal, NamedTuple
 
 import tyro
 
+from datasets.errors import OptionError
+
 DATASETS: dict[str, str] = {
     "digits": "datasets.sources.builtin:read_digits",
     "mnist": "datasets.sources.builtin:read_mnist",
@@ -113,20 +115,20 @@ class DataConfig:
         ):
             value = getattr(self, name)
             if value is not None and not holds(value):
-                raise ValueError(f"{name}={value} must {wanted}")
+                raise OptionError(f"{name}={value} must {wanted}")
         val, test = self.val_fraction, self.test_fraction
         if (val or 0) + (test or 0) >= 1:
-            raise ValueError(f"val_fraction={val} + test_fraction={test} leave nothing to train on")
+            raise OptionError(f"val_fraction={val} + test_fraction={test} leave nothing to train on")
         if self.fraction is not None and self.labels_per_class is not None:
-            raise ValueError("fraction and labels_per_class both choose the training images; give one of them")
+            raise OptionError("fraction and labels_per_class both choose the training images; give one of them")
         if self.fold is not None and self.folds is None:
-            raise ValueError(f"fold={self.fold} needs folds, the number of all folds")
+            raise OptionError(f"fold={self.fold} needs folds, the number of all folds")
         if self.fold is not None and not 1 <= self.fold <= (self.folds or 0):
-            raise ValueError(f"fold={self.fold} must lie in 1 to {self.folds}")
+            raise OptionError(f"fold={self.fold} must lie in 1 to {self.folds}")
         if self.grow and self.split is None:
-            raise ValueError("grow adds new images to a split; name its table with split")
+            raise OptionError("grow adds new images to a split; name its table with split")
         if self.folds is not None and self.split is not None:
-            raise ValueError("folds draw their own split; leave out split")
+            raise OptionError("folds draw their own split; leave out split")
 
     @property
     def may_mirror(self) -> bool:

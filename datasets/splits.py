@@ -16,7 +16,7 @@ import numpy as np
 from datasets.balance import MOST_CELLS, balanced, shares_note
 from datasets.bundle import LEFT_OUT, SPLITS, TEST, TRAIN, UNSPLIT, VAL, Samples
 from datasets.config import DataConfig
-from datasets.errors import DataError
+from datasets.errors import DataError, OptionError
 from datasets.identity import identified, keys_of
 from datasets.seeding import SPLIT, SUBSET, hashes, mix
 from datasets.split_file import Reused, reuse_split
@@ -127,7 +127,7 @@ def _take_quota(samples: Samples, pool: np.ndarray, quota: np.ndarray, seed: int
 def _fold(samples: Samples, pool: np.ndarray, config: DataConfig) -> np.ndarray:
     """The images of one fold. Fold sizes, overall and per class, differ by at most one if units are single images."""
     if config.folds is None or config.fold is None:
-        raise ValueError(f"folds={config.folds} needs fold, a number from 1 to {config.folds}")
+        raise OptionError(f"folds={config.folds} needs fold, a number from 1 to {config.folds}")
     units = _Units(samples, np.flatnonzero(pool), mix(config.split_seed, SPLIT))
     if len(units.sizes) < config.folds:
         what = "images" if (units.sizes == 1).all() else "units of images that belong together"

@@ -48,7 +48,7 @@ class Explanation:
 
 def explain(classifier: Classifier, file: ImageFile, *, target: str | None = None) -> Explanation | Unreadable:
     """Explain one image: why it could be of class `target`, by default the predicted one. Raises ConfigError: a class
-    the model does not have. ValueError: no attention weights, or tokens that are no class token and a square grid."""
+    the model does not have. NoAttention: no attention weights, or tokens that are no class token and a square grid."""
     if target is not None and target not in classifier.class_names:
         raise ConfigError(f"class {target!r} is not one of the model's: {', '.join(classifier.class_names[:20])}")
     pipeline = Pipeline(classifier.spec)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from datasets.bundle import BatchKey, image_set
-from datasets.errors import DataError
+from datasets.errors import DataError, OptionError
 from datasets.files import replacing
 from datasets.loaders import build_dataloaders
 from datasets.transforms import Pipeline
@@ -100,7 +100,7 @@ def comparison_images(classifier: Classifier, paths: Sequence[str], *, count: in
         return pipeline.normalise(torch.from_numpy(np.stack(pictures))), "given images"
     if classifier.run_dir is not None:
         config = read_run_config(classifier.run_dir)
-        with suppress(DataError, ValueError, OSError), as_data():  # gone, moved, damaged, or never there
+        with suppress(DataError, OptionError, OSError), as_data():  # gone, moved, damaged, or never there
             loader = build_dataloaders(config.data, classifier.spec, seed=config.train.seed).dataloaders["val"]
             rows = np.arange(min(count, len(image_set(loader))))
             return image_set(loader).__getitems__(BatchKey(0, rows))[0], "val images of the run"

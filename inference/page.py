@@ -80,7 +80,7 @@ def named_pictures(files: Iterable[ImageFile]) -> Iterator[Picture]:
 
 def page_of(classifiers: Sequence[Classifier], pictures: Sequence[Picture], *, computes: bool = True) -> str:
     """The whole document; `computes`: with the weights of small models, so that it can try any change, and not only a
-    few. Raises ValueError: no attention weights, or tokens that are not one class token and a square grid."""
+    few. Raises NoAttention: no attention weights, or tokens that are not one class token and a square grid."""
     moments = [moments_of(classifier) for classifier in classifiers]
     shapes = [shape_of(classifier, pictures[0]) for classifier in classifiers]
     every = mean = 0  # bytes of a picture's attention: of every head, and of their mean with what the classifier reads

@@ -17,6 +17,7 @@ from inference.images import ImageFile, Unreadable
 from inference.local_server import LocalHandler, LocalServer
 from inference.predict import predict
 from trainers.process import give_back_freed_memory
+from vit.errors import NoAttention
 
 PAGE = Path(__file__).with_name("serve_page.html")
 WAITING = 16  # images that are held in memory at once; one of them is classified
@@ -85,7 +86,7 @@ def classify(classifier: Classifier, content: bytes, *, top: int = 5) -> dict[st
     result: dict[str, Any] = {"top": [list(pair) for pair in image.ranked]}
     try:
         explanation = explain(classifier, file)
-    except ValueError as error:  # a model without attention weights
+    except NoAttention as error:
         return {**result, "note": str(error)}
     from figures.sheets import overview_sheet, png  # matplotlib takes a second to import
 
@@ -100,7 +101,7 @@ def look_inside(classifier: Classifier, content: bytes, **_: Any) -> dict[str, A
 
     try:
         return page_of([classifier], [*named_pictures([ImageFile("the image", content)])])
-    except (DataError, ValueError) as error:
+    except (DataError, NoAttention) as error:
         return {"error": str(error)}
 
 

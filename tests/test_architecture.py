@@ -185,3 +185,13 @@ def test_there_is_one_unpickler_and_it_is_told_to_make_no_objects():
                 assert not opens or (path.relative_to(ROOT).as_posix(), called) in ALLOWED, where
                 assert called != "torch.load" or options.get("weights_only") == "True", where
                 assert called not in {"np.load", "numpy.load"} or options.get("allow_pickle") == "False", where
+
+
+REFUSE_OPTIONS = [ROOT / room / "config.py" for room in ("vit", "datasets", "trainers")] + modules("commands")
+
+
+@pytest.mark.parametrize("path", REFUSE_OPTIONS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_an_option_is_refused_by_a_class_of_our_own(path):
+    """Its exit code makes it one line; a plain ValueError is a bug with a traceback."""
+    raised = [node.exc for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Raise)]
+    assert not [ast.unparse(error) for error in raised if error and ast.unparse(error).startswith("ValueError")]

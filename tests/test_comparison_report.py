@@ -122,7 +122,7 @@ def test_every_file_is_written_and_named(report):
 
 
 @pytest.mark.parametrize("damaged", [None, "checkpoints/best_*", "config.json"])
-def test_a_damaged_file_of_a_run_costs_the_report_its_page_alone(report, tmp_path, damaged):
+def test_a_damaged_file_of_a_run_costs_the_report_its_page_alone_and_is_named(report, tmp_path, damaged, capsys):
     arm = report[0].conditions[-1].arms[0]
     run_dir = shutil.copytree(arm.runs[0].run_dir, tmp_path / "run")
     for path in run_dir.glob(damaged or "none"):
@@ -130,6 +130,18 @@ def test_a_damaged_file_of_a_run_costs_the_report_its_page_alone(report, tmp_pat
     leading = SimpleNamespace(name=arm.name, runs=[SimpleNamespace(run_dir=run_dir)])
     result = SimpleNamespace(arms=[SimpleNamespace(arm=leading, scores={"accuracy": 1.0})])
     assert write_inside(result, tmp_path / "page.html") == (damaged is None) == (tmp_path / "page.html").exists()
+    said = capsys.readouterr().out
+    assert ("note: the report has no page of the models as they learned: " in said) == (damaged is not None)
+    assert damaged is None or str(run_dir) in said
+
+
+def test_a_bug_in_the_page_of_a_report_is_not_taken_for_images_that_are_gone(report, tmp_path, monkeypatch):
+    def broken(*_):
+        raise ValueError("operands could not be broadcast together")
+
+    monkeypatch.setattr("comparison.report.page_of", broken)
+    with pytest.raises(ValueError, match="broadcast"):
+        write_inside(SimpleNamespace(arms=analyse(report[0])[-1].arms), tmp_path / "page.html")
 
 
 def test_the_page_is_one_file_in_the_promised_order(report):

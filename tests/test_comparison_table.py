@@ -1,5 +1,6 @@
 import csv
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -69,6 +70,24 @@ def test_gflops_are_those_of_the_summary(two):
     run = two.conditions[0].arms[0].runs[0]
     model = build_model("vit_micro_4", num_classes=3)
     assert gflops(run) == summarise(model, in_channels=3, image_size=32).flops / 1e9
+
+
+def test_a_model_that_cannot_be_built_here_has_no_gflops_and_a_note_says_why(two, capsys):
+    run = two.conditions[0].arms[0].runs[0]
+    unknown = replace(run, config=run.config | {"model": run.config["model"] | {"name": "hf:/not/here"}})
+    assert gflops(unknown) is gflops(unknown) is None
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("note: no GFLOPs of hf:/not/here: hf:/not/here: ")
+
+
+def test_a_bug_in_the_count_of_gflops_is_not_a_dash(two, monkeypatch):
+    def broken(*_args, **_options):
+        raise ValueError("operands could not be broadcast together")
+
+    monkeypatch.setattr(results, "build_model", broken)
+    results._flops.cache_clear()
+    with pytest.raises(ValueError, match="broadcast"):
+        gflops(two.conditions[0].arms[0].runs[0])
 
 
 def test_the_csv_reads_back_with_every_digit(two):

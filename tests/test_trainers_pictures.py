@@ -201,6 +201,16 @@ def test_attention_is_shown_for_torchvisions_model_too(tmp_path):
     assert pictures.validation_attention(job, resnet18(num_classes=10)) is None
 
 
+def test_a_bug_in_the_attention_is_not_taken_for_a_model_without_any(tmp_path, monkeypatch):
+    def broken(*_):
+        raise ValueError("operands could not be broadcast together")
+
+    monkeypatch.setattr(pictures, "maps_of", broken)
+    job = prepare(digits_run(tmp_path))
+    with pytest.raises(ValueError, match="broadcast"):
+        pictures.validation_attention(job, job.model)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ViT", "Swin"])
 def test_of_huggingface_models_those_with_a_class_token_and_a_square_grid_show_attention(kind, tmp_path):

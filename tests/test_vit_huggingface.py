@@ -19,7 +19,7 @@ from transformers.utils import logging as transformers_logging
 
 from vit.attention_maps import attention_weights, maps_of
 from vit.config import HALF, IMAGENET_MEAN, IMAGENET_STD, ImageSpec, ModelConfig
-from vit.errors import WeightsError
+from vit.errors import OptionError, WeightsError
 from vit.factory import build_model, image_spec
 from vit.hub import answers
 from vit.param_groups import param_groups
@@ -109,6 +109,17 @@ def test_a_model_of_timm_on_the_hub_is_timms_own(tmp_path: Path) -> None:
     assert spec == ImageSpec(16, (0.4,) * 3, (0.2,) * 3, "bicubic", crop_fraction=0.9)
     with pytest.raises(ValueError, match="does not take image_size=24: "):
         build_model(f"hf:{tmp_path}", num_classes=2, image_size=24)
+
+
+def test_a_model_that_fails_at_its_own_size_is_not_blamed_on_the_size(folder: Path, monkeypatch: Any) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    monkeypatch.setattr("vit.huggingface.HuggingFaceClassifier.forward", broken)
+    with pytest.raises(RuntimeError, match="^mat1 and mat2"):
+        build_model(f"hf:{folder}", num_classes=5)
+    with pytest.raises(OptionError, match="does not take image_size=24: mat1 and mat2"):
+        build_model(f"hf:{folder}", num_classes=5, image_size=24)
 
 
 def test_another_size_interpolates_as_transformers_does(folder: Path) -> None:
@@ -207,8 +218,19 @@ def test_a_hub_within_reach_is_used() -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:  # it answers: 501
         thread = Thread(target=server.handle_request)
         thread.start()
-        assert answers(f"http://127.0.0.1:{server.server_port}")
+        assert answers(f"http://127.0.0.1:{server.server_port}", minute=0)
         thread.join()
+
+
+def test_a_hub_that_comes_back_is_found_a_minute_later() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler, bind_and_activate=False) as server:
+        server.server_bind()
+        url = f"http://127.0.0.1:{server.server_port}"
+        assert not answers(url, minute=1)
+        server.server_activate()
+        Thread(target=server.handle_request).start()
+        assert not answers(url, minute=1)
+        assert answers(url, minute=2)
 
 
 def test_without_transformers_one_line_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

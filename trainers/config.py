@@ -15,7 +15,7 @@ import tyro
 
 from datasets.config import DataConfig, Name, data_name
 from datasets.text import did_you_mean
-from trainers.errors import ConfigError
+from trainers.errors import OPTION_ERRORS, ConfigError
 from vit.config import ModelConfig, require, require_finite
 
 Device = Annotated[str, tyro.conf.arg(metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps.")]
@@ -125,7 +125,7 @@ class OutputConfig:
 
     def __post_init__(self) -> None:
         if self.run_name is not None and {"", ".", ".."} & {*self.run_name.split("/")}:
-            raise ValueError(f"run_name={self.run_name!r} must be a plain folder name, or a few of them joined by '/'")
+            raise ConfigError(f"run_name={self.run_name!r} must be a plain folder name, or a few of them joined by '/'")
 
 
 @dataclass(frozen=True)
@@ -241,6 +241,6 @@ def load_config(path: Path, *, base: RunConfig | None = None) -> RunConfig:
         raise ConfigError(f"config {path} must hold a table of options, not {type(values).__name__}")
     try:
         config: RunConfig = from_dict(RunConfig, values, base=base)
-    except ValueError as error:
+    except OPTION_ERRORS as error:
         raise ConfigError(f"config {path}: {error}") from error
     return config

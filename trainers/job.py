@@ -21,10 +21,10 @@ from datasets.sampling import batch_sampler
 from trainers import defaults, distributed
 from trainers.config import RunConfig, from_dict
 from trainers.engines import Slices, StepOptions, create_trainer
-from trainers.errors import CheckpointError, ConfigError
+from trainers.errors import OPTION_ERRORS, CheckpointError, ConfigError
 from trainers.optim import build_optimizer, learning_rate
 from trainers.seeding import seed_everything
-from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, attention_path
+from vit import Blueprint, ImageSpec, ModelConfig, attention_path
 from vit.config import HF_PREFIX, OWN_PREFIX, VIT_SHAPES
 from vit.param_groups import param_groups
 from vit.parts import parts, recompute_activations
@@ -100,9 +100,7 @@ def prepare(config: RunConfig, *, checkpoint: dict[str, Any] | None = None, give
     cannot."""
     try:
         return _prepare(named_by(given, config), checkpoint, given)
-    except (ConfigError, DataError, WeightsError):
-        raise
-    except ValueError as error:  # a value that one of the parts refuses, such as an image size
+    except OPTION_ERRORS as error:  # a value that one of the parts refuses, such as an image size
         raise ConfigError(str(error)) from error
 
 
@@ -163,9 +161,9 @@ def _prepare(config: RunConfig, checkpoint: dict[str, Any] | None, given: Given)
     if checkpoint is not None:
         try:
             model.load_state_dict(checkpoint["model"])
-        except RuntimeError:
+        except RuntimeError as error:
             classes = f"of the {len(data.class_names)} classes that its images have now"
-            raise CheckpointError(f"the weights of the run do not fit its model {classes}: bring them back") from None
+            raise CheckpointError(f"the weights of the run do not fit its model {classes}: bring them back") from error
     if config.train.checkpoint_activations:
         recompute_activations(list(parts(model).blocks))
     config = dataclasses.replace(config, model=record_attention(config))

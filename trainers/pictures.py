@@ -33,6 +33,7 @@ from trainers.metrics import confidence_bins
 from trainers.outputs import Outputs
 from trainers.tensorboard import RunLoggers
 from vit.attention_maps import maps_of
+from vit.errors import NoAttention
 from vit.low_rank import merged_state
 from vit.tensor_files import write_tree
 
@@ -123,7 +124,7 @@ def validation_attention(job: Job, model: nn.Module) -> tuple[list[Judged], Tens
         try:
             with undisturbed(model):
                 maps = maps_of(model, images.to(job.device))
-        except ValueError:
+        except NoAttention:
             return None
         judged += judge(job, [int(row)], maps.logits.float(), labels, maps.rollout.cpu())
         distances.append(maps.distance.cpu())

@@ -34,7 +34,7 @@ def find_run(name: str, output_dir: Path = Path("runs")) -> Path:
         return kept_instead(max(configs, key=lambda path: path.stat().st_mtime_ns).parent)
     folder = Path(name)
     if not (folder / "config.json").is_file():
-        what = "has no config.json" if folder.is_dir() else "does not exist"
+        what = "has no config.json" if folder.is_dir() else "is a file" if folder.exists() else "does not exist"
         raise FileNotFoundError(
             f"{folder} is not a run directory: it {what}; name a folder below {output_dir}/, or latest"
         )

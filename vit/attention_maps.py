@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vit.config import grid_side
+from vit.errors import NoAttention, OptionError
 from vit.fast import explicit_attention
 from vit.model import VisionTransformer
 
@@ -29,11 +30,11 @@ class AttentionMaps:
 
 def maps_of(model: nn.Module, images: Tensor) -> AttentionMaps:
     """Pass normalised images (B, C, S, S) through a model in evaluation mode, and keep what it looked at. Raises
-    ValueError: a model without attention weights, or whose tokens are not one class token and a square grid."""
+    NoAttention: a model without attention weights, or whose tokens are not one class token and a square grid."""
     with torch.no_grad():
         logits, attention = attention_weights(model, images)
         if any(len(weights) != len(images) or weights.shape != attention[0].shape for weights in attention):
-            raise ValueError(f"{type(model).__name__} attends within parts of an image: no map has a place for them")
+            raise NoAttention(f"{type(model).__name__} attends within parts of an image: no map has a place for them")
         maps = head_map(model, rollout(attention)).float()
         placed = [without_extra_tokens(model, weights) for weights in attention]
         distance = attention_distance(placed, patch_size=images.size(-1) // maps.size(-1))
@@ -44,7 +45,7 @@ def attention_weights(model: nn.Module, images: Tensor) -> tuple[Tensor, list[Te
     """Logits (B, classes) and, per layer, the attention weights (B, H, T, T) of the very pass that made them.
 
     Works for the scratch ViTs, torchvision's vit_b_16 and Hugging Face ViTs. Call it under `torch.no_grad()` and with
-    the model in evaluation mode for pictures; gradients flow otherwise. Raises ValueError: a model without attention,
+    the model in evaluation mode for pictures; gradients flow otherwise. Raises NoAttention: a model without attention,
     such as resnet18, or whose attention cannot be read, such as timm's.
     """
     model = getattr(model, "_orig_mod", model)  # what torch.compile wrapped
@@ -54,7 +55,7 @@ def attention_weights(model: nn.Module, images: Tensor) -> tuple[Tensor, list[Te
     layers = [module for module in model.modules() if isinstance(module, nn.MultiheadAttention)]
     if not layers:
         shown = "the ViTs of this project, torchvision and Hugging Face do"
-        raise ValueError(f"{type(model).__name__} has no attention weights to show; {shown}")
+        raise NoAttention(f"{type(model).__name__} has no attention weights to show; {shown}")
     return _hooked(model, layers, images)
 
 
@@ -83,11 +84,11 @@ def select(attention: list[Tensor], *, layer: int, head: int | None = None) -> T
     """One layer's weights (B, T, T): of one head, or the mean over its heads. Negative numbers count from the end."""
     layers, heads = len(attention), attention[0].size(1)
     if not -layers <= layer < layers:
-        raise ValueError(f"layer={layer}: this model has layers 0 to {layers - 1}")
+        raise OptionError(f"layer={layer}: this model has layers 0 to {layers - 1}")
     if head is None:
         return attention[layer].mean(dim=1)
     if not -heads <= head < heads:
-        raise ValueError(f"head={head}: this model has heads 0 to {heads - 1}")
+        raise OptionError(f"head={head}: this model has heads 0 to {heads - 1}")
     return attention[layer][:, head]
 
 
@@ -131,7 +132,7 @@ def class_map(weights: Tensor) -> Tensor:
     patches = weights[:, 0, 1:]  # row: the class token asks; column 0 would be the class token itself
     side = grid_side(weights.size(1))
     if not side:
-        raise ValueError(f"{weights.size(1)} tokens are not one class token and a square grid of patches")
+        raise NoAttention(f"{weights.size(1)} tokens are not one class token and a square grid of patches")
     total = patches.sum(dim=1, keepdim=True).clamp(min=torch.finfo(patches.dtype).tiny)
     return (patches / total).unflatten(1, (side, side))
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vit.config import grid_side
-from vit.errors import WeightsError
+from vit.errors import OptionError, WeightsError
 from vit.key_maps import FAMILIES, PositionRule
 from vit.model import VisionTransformer
 from vit.parts import set_layer_norm_eps
@@ -82,7 +82,7 @@ def _layout(model: nn.Module) -> _Layout:
         return _Layout(tensors, None, f"{described['first_conv']}.weight", f"{described['classifier']}.")
     if "layer4.0.conv1.weight" in tensors:  # torchvision's ResNet
         return _Layout(tensors, None, "conv1.weight", "fc.")
-    raise ValueError(f"{type(model).__name__} is not a model that weights load into")
+    raise OptionError(f"{type(model).__name__} is not a model that weights load into")
 
 
 def _to_our_names(file: WeightFile, layout: _Layout) -> dict[str, Tensor]:

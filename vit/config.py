@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from vit.errors import OptionError
+
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 HALF = (0.5, 0.5, 0.5)
 MAX_SIDE = 4096
@@ -37,10 +39,10 @@ class ImageSpec:
     def __post_init__(self) -> None:
         require_finite(self)
         if not 1 <= self.image_size <= MAX_SIDE:
-            raise ValueError(f"image_size={self.image_size} must be at least 1 pixel, at most {MAX_SIDE}")
+            raise OptionError(f"image_size={self.image_size} must be at least 1 pixel, at most {MAX_SIDE}")
         require(self, "be positive", lambda deviations: min(deviations, default=1) > 0, "std")
         if not len(self.mean) == len(self.std) == self.in_channels:
-            raise ValueError(
+            raise OptionError(
                 f"mean has {len(self.mean)} values, std {len(self.std)}; in_channels={self.in_channels} needs as many"
             )
         require(self, "lie in (0, 1]", lambda share: 0 < share <= 1, "crop_fraction")
@@ -73,13 +75,13 @@ class ViTConfig:
     def __post_init__(self) -> None:
         require_finite(self)
         if self.image_size < 1 or self.image_size % self.patch_size:
-            raise ValueError(
+            raise OptionError(
                 f"image_size={self.image_size} is not divisible by patch_size={self.patch_size}; "
                 f"nearest: {nearest_sizes(self.image_size, self.patch_size)}"
             )
         if self.patch_embedding.startswith("stem") and (self.patch_size < 2 or self.patch_size.bit_count() != 1):
             below = 2 ** (max(self.patch_size, 2).bit_length() - 1)
-            raise ValueError(
+            raise OptionError(
                 f"patch_embedding={self.patch_embedding} halves the image several times: "
                 f"patch_size={self.patch_size} is no power of 2; "
                 f"nearest: {', '.join(str(p) for p in (below, 2 * below) if p != self.patch_size)}"
@@ -87,7 +89,7 @@ class ViTConfig:
         if self.embed_dim % self.num_heads:
             heads = [h for h in range(1, self.embed_dim + 1) if self.embed_dim % h == 0]
             near = sorted(heads, key=lambda h: abs(h - self.num_heads))[:2]
-            raise ValueError(
+            raise OptionError(
                 f"embed_dim={self.embed_dim} is not divisible by num_heads={self.num_heads}; "
                 f"nearest: {', '.join(map(str, sorted(near)))}"
             )
@@ -183,15 +185,15 @@ class ModelConfig:
             nearest = difflib.get_close_matches(self.name, MODEL_NAMES, n=1, cutoff=0.5)
             hint = f"; did you mean {nearest[0]}?" if nearest else "."
             known = ", ".join((*MODEL_NAMES, f"{HF_PREFIX}ID_OR_FOLDER", f"{TIMM_PREFIX}NAME"))
-            raise ValueError(f"unknown model {self.name!r}{hint} Known: {known}")
+            raise OptionError(f"unknown model {self.name!r}{hint} Known: {known}")
         if not re.fullmatch(r"all|head|norms|(last|lora):[1-9]\d{0,3}", self.trainable):
-            raise ValueError(
+            raise OptionError(
                 f"trainable={self.trainable!r:.100} must be all, head, norms, last:K or lora:R with K, R >= 1"
             )
         require_counts(self, "image_size", "in_channels", "representation_size")
         for field, values in (("mean", self.mean), ("std", self.std)):
             if values is not None and len(values) not in (1, self.in_channels):
-                raise ValueError(
+                raise OptionError(
                     f"{field} has {len(values)} values; in_channels={self.in_channels} needs as many, or one"
                 )
         require(self, "be positive", lambda size: size > 0, "layer_norm_eps")
@@ -216,7 +218,7 @@ def require_finite(config: Any) -> None:
     for name, value in vars(config).items():
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, float) and not math.isfinite(number):
-                raise ValueError(f"{name}={number} must be finite")
+                raise OptionError(f"{name}={number} must be finite")
 
 
 def require(config: Any, wanted: str, holds: Callable[[Any], bool], *fields: str) -> None:
@@ -224,7 +226,7 @@ def require(config: Any, wanted: str, holds: Callable[[Any], bool], *fields: str
     for field in fields:
         value = getattr(config, field)
         if value is not None and not holds(value):
-            raise ValueError(f"{field}={value} must {wanted}")
+            raise OptionError(f"{field}={value} must {wanted}")
 
 
 def require_counts(config: Any, *fields: str) -> None:
@@ -242,4 +244,4 @@ def refuse_options(config: ModelConfig, options: Iterable[str]) -> None:
     given, defaults = dataclasses.asdict(config), dataclasses.asdict(ModelConfig())
     for option in options:
         if given[option] != defaults[option]:
-            raise ValueError(f"{config.name} has no option {option} (got {given[option]!r}); the scratch ViTs do")
+            raise OptionError(f"{config.name} has no option {option} (got {given[option]!r}); the scratch ViTs do")

@@ -22,7 +22,7 @@ from vit.config import (
     ImageSpec,
     ModelConfig,
 )
-from vit.errors import WeightsError
+from vit.errors import OptionError, WeightsError
 from vit.parts import freeze
 
 log = logging.getLogger(__name__)
@@ -66,12 +66,12 @@ def library(name: str) -> Library:
 
 class Blueprint:
     """A model before it is built. The file of its weights is read once, when something first asks for it, if it is not
-    given as `file`. Raises ValueError: options that do not fit the model or each other; its other members raise it,
+    given as `file`. Raises OptionError: options that do not fit the model or each other; its other members raise it,
     too. FileNotFoundError, WeightsError: weights that cannot be had, read or loaded, as soon as they are needed."""
 
     def __init__(self, config: ModelConfig, file: Any = None) -> None:
         if config.name == "auto":
-            raise ValueError("model `auto` depends on the data; resolve it to a name first")
+            raise OptionError("model `auto` depends on the data; resolve it to a name first")
         self.config, self.library = config, library(config.name)
         if file is not None:
             self.weights = file
@@ -118,7 +118,7 @@ class Blueprint:
     def build(self, *, num_classes: int, class_names: Sequence[str] | None = None) -> nn.Module:
         """The model with its weights, a head of `num_classes`, and frozen what shall not train. See `build_model`."""
         if num_classes < 1:
-            raise ValueError(f"num_classes={num_classes} must be at least 1")
+            raise OptionError(f"num_classes={num_classes} must be at least 1")
         model = self.library.build(self.config, num_classes=num_classes)
         if self.weights is not None:
             eps = self.config.layer_norm_eps
@@ -147,7 +147,7 @@ def build_model(
         options: the fields of ModelConfig: weights, image_size, trainable, dropout, in_channels, pool, ...
 
     Raises:
-        ValueError: unknown name, or options that do not fit the model or each other.
+        OptionError: unknown name, or options that do not fit the model or each other.
         FileNotFoundError, WeightsError: weights that cannot be had, read or loaded.
     """
     config = name if isinstance(name, ModelConfig) else ModelConfig(name=name)
@@ -162,7 +162,7 @@ def image_spec(config: ModelConfig) -> ImageSpec:
 
 def weights_path(config: ModelConfig) -> Path | None:
     """The file that `config.weights` means, downloaded if it must be; None for training from scratch. Raises
-    ValueError: a name that no weights have, or those of another model. WeightsError: it had to be downloaded and could
+    OptionError: a name that no weights have, or those of another model. WeightsError: it had to be downloaded and could
     not be."""
     if config.weights == "none":
         return None
@@ -171,7 +171,7 @@ def weights_path(config: ModelConfig) -> Path | None:
         return path if path is None else path.expanduser()
     owner = EMBEDDED_WEIGHTS[config.weights]  # they come with the application: vit/weights/README.md
     if config.name != owner:
-        raise ValueError(f"weights {config.weights!r} belong to {owner}, not to {config.name}; use --model {owner}")
+        raise OptionError(f"weights {config.weights!r} belong to {owner}, not to {config.name}; use --model {owner}")
     path = Path(__file__).parent / "weights" / f"{owner}-{config.weights}.safetensors"
     files = import_module("vit.weight_files")
     files.require_digest(

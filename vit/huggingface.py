@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from vit.config import HALF, HF_PREFIX, ImageSpec, ModelConfig, refuse_options
-from vit.errors import WeightsError, imported
+from vit.errors import NoAttention, OptionError, WeightsError, imported
 from vit.hub import asked_once
 from vit.parts import Parts
 
@@ -83,7 +83,7 @@ class HuggingFaceClassifier(nn.Module):
         finally:
             self.model.set_attn_implementation(usual)
         if not output.get("attentions"):
-            raise ValueError(f"{type(self.model).__name__} returns no attention weights; a ViT does")
+            raise NoAttention(f"{type(self.model).__name__} returns no attention weights; a ViT does")
         return output.logits, list(output.attentions)
 
     def find_parts(self) -> Parts:
@@ -97,18 +97,18 @@ class HuggingFaceClassifier(nn.Module):
 
 def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
     """The classifier that `config.name` means, with its weights; a new zero head where `num_classes` is not its own.
-    Raises ValueError: transformers is not installed, or an option this model does not have. WeightsError: no such model
+    Raises OptionError: an option this model does not have. MissingPackage: no transformers. WeightsError: no such model
     here or on the hub, or no .safetensors."""
     refuse_options(config, _LACKS)
     if config.weights not in (None, "none"):
-        raise ValueError(f"{config.name} brings its own weights; weights={config.weights!r} must be none or left out")
+        raise OptionError(f"{config.name} brings its own weights; weights={config.weights!r} must be none or left out")
     settings = _settings(config)
     described = settings.to_dict()
     settings.update(_changes(config, described))
     model = _load(config, settings).float()
     channels = described.get("num_channels", 3)
     if config.in_channels != channels:
-        raise ValueError(f"{config.name} takes {channels} channels, got in_channels={config.in_channels}")
+        raise OptionError(f"{config.name} takes {channels} channels, got in_channels={config.in_channels}")
     size = config.image_size or native_size(config)
     example = torch.zeros(1, channels, size, size)
     try:
@@ -116,7 +116,9 @@ def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
         with torch.no_grad():
             whole.eval()(example)  # some sizes are refused in no other way
     except (AssertionError, RuntimeError, ValueError) as error:
-        raise ValueError(f"{config.name} does not take image_size={size}: {str(error).splitlines()[0]}") from None
+        if isinstance(error, OptionError) or size == native_size(config):  # whose size is not at fault
+            raise
+        raise OptionError(f"{config.name} does not take image_size={size}: {str(error).splitlines()[0]}") from error
     return whole.train()
 
 
@@ -224,7 +226,7 @@ def _changes(config: ModelConfig, settings: dict[str, Any]) -> dict[str, Any]:
         if name in settings:
             changes[name] = value
         elif value:
-            raise ValueError(f"{config.name} has no option {option}, got {value}")
+            raise OptionError(f"{config.name} has no option {option}, got {value}")
     return changes
 
 
@@ -241,7 +243,7 @@ def _replace_head(model: Any, num_classes: int) -> None:
     if isinstance(head, nn.Sequential):
         head, name = head[-1], f"classifier.{len(head) - 1}"
     if not isinstance(head, nn.Linear):
-        raise ValueError(
+        raise OptionError(
             f"{type(model).__name__} does not end in a Linear named `classifier`: its head cannot be replaced"
         )
     if head.out_features != num_classes:

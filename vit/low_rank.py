@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from vit.errors import OptionError
 from vit.parts import parts
 
 # The Linears that make queries and values, as in the paper; where one makes queries, keys and values, that one.
@@ -25,7 +26,7 @@ class LowRank(nn.Module):
     def __init__(self, weight: Tensor, rank: int) -> None:
         super().__init__()
         if rank > min(weight.shape):
-            raise ValueError(f"trainable=lora:{rank}: the attention is {weight.size(1)} wide; 4 to 16 are customary")
+            raise OptionError(f"trainable=lora:{rank}: the attention is {weight.size(1)} wide; 4 to 16 are customary")
         self.a = nn.Parameter(weight.new_empty(rank, weight.size(1)))
         self.b = nn.Parameter(weight.new_zeros(weight.size(0), rank))
         nn.init.kaiming_uniform_(self.a, a=math.sqrt(5))

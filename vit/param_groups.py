@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import nn
 
+from vit.errors import OptionError
 from vit.parts import parts
 
 _EMBEDDINGS = ("class_token", "cls_token", "positions", "pos_embedding", "position_embeddings", "mask_token")
@@ -23,7 +24,7 @@ def param_groups(
         Dicts with `params`, `weight_decay`, `lr_scale` and `name`; every trainable parameter exactly once.
     """
     if not 0 < layer_decay <= 1:
-        raise ValueError(f"layer_decay={layer_decay} must lie in (0, 1]")
+        raise OptionError(f"layer_decay={layer_decay} must lie in (0, 1]")
     depths = _depths(model) if layer_decay != 1 else {}
     top = max(depths.values(), default=0)
     head = {id(parameter) for part in parts(model).head for parameter in part.parameters()} if matrices else set()
@@ -48,7 +49,7 @@ def param_groups(
         )
         group["params"].append(parameter)
     if not groups:
-        raise ValueError("no parameter is trainable: nothing to optimise")
+        raise OptionError("no parameter is trainable: nothing to optimise")
     return list(groups.values())
 
 

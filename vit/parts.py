@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
+from vit.errors import OptionError
+
 LOW_RANK = "vit.low_rank"
 """What adapts the attention for `lora:R`."""
 
@@ -42,7 +44,7 @@ def parts(model: nn.Module) -> Parts:
         return Parts(stages, [], [children["fc"]], block_name="stages")
     if hasattr(model, "get_classifier"):
         return import_module("vit.timm_models").parts_of(model)
-    raise ValueError(f"{type(model).__name__} is not a model of this project: its blocks and head are not known")
+    raise OptionError(f"{type(model).__name__} is not a model of this project: its blocks and head are not known")
 
 
 def count_parameters(module: nn.Module) -> tuple[int, int]:
@@ -73,14 +75,14 @@ def freeze(model: nn.Module, trainable: str) -> None:
     if kind == "last":
         count = int(number)
         if count > len(own.blocks):
-            raise ValueError(f"trainable={trainable}: this model has {len(own.blocks)} {own.block_name}")
+            raise OptionError(f"trainable={trainable}: this model has {len(own.blocks)} {own.block_name}")
         chosen = [*own.norms, *own.blocks[len(own.blocks) - count :]]
     elif kind == "norms":
         chosen = [module for module in model.modules() if isinstance(module, nn.LayerNorm)]
     elif kind == "lora":
         chosen = import_module(LOW_RANK).adapt(model, int(number))
     if kind != "head" and not chosen:
-        raise ValueError(
+        raise OptionError(
             f"trainable={trainable}: {type(model).__name__} has no such part; all, head or last:K train it"
         )
     model.requires_grad_(False)
@@ -112,7 +114,7 @@ def recompute_activations(blocks: list[nn.Module]) -> None:
     """Keep only the input of each block in training, and compute its activations again in the backward pass: less
     memory for more time (Chen et al. 2016). Its dropout draws the same numbers the second time."""
     if any(isinstance(module, _BatchNorm) for block in blocks for module in block.modules()):
-        raise ValueError("checkpoint_activations: a model with batch norm would count every batch's statistics twice")
+        raise OptionError("checkpoint_activations: a model with batch norm would count every batch's statistics twice")
     for block in blocks:
         # A method of the instance: the class stays as it is, and copies (deepcopy, EMA) keep the behaviour.
         block.forward = MethodType(_forward_again, block)

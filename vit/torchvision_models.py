@@ -8,6 +8,7 @@ from torch import nn
 from torchvision import models
 
 from vit.config import ImageSpec, ModelConfig, nearest_sizes, refuse_options
+from vit.errors import OptionError
 from vit.parts import set_layer_norm_eps
 from vit.weight_files import fetch
 
@@ -28,7 +29,7 @@ def _build_vit_b_16(config: ModelConfig, num_classes: int) -> nn.Module:
     image_size = config.image_size or native_size(config)
     if image_size % PATCH_SIZE:
         nearest = nearest_sizes(image_size, PATCH_SIZE)
-        raise ValueError(f"image_size={image_size} is not divisible by patch_size={PATCH_SIZE}; nearest: {nearest}")
+        raise OptionError(f"image_size={image_size} is not divisible by patch_size={PATCH_SIZE}; nearest: {nearest}")
     model = models.vit_b_16(
         num_classes=num_classes,
         image_size=image_size,
@@ -84,7 +85,7 @@ def weights_path(config: ModelConfig) -> Path:
     path = Path(config.weights or "")
     if not path.expanduser().exists() and not path.suffix:
         known = ", ".join(members)
-        raise ValueError(f"{config.name} has no weights {config.weights!r}; known: {known}, none, or a file")
+        raise OptionError(f"{config.name} has no weights {config.weights!r}; known: {known}, none, or a file")
     return path
 
 
