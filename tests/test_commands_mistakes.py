@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from small_run import call
+from test_trainers_start import tiny_run
 
 from trainers.config import OutputConfig
 from trainers.run import train
@@ -18,8 +19,6 @@ TRAIN = (
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A run of a ViT, one of a network without attention, and a picture."""
-    from test_trainers_start import tiny_run
-
     folder = tmp_path_factory.mktemp("mistakes")
     config = tiny_run(folder).changed(train={"epochs": 1})
     for name, model in (("vit", {}), ("resnet", {"name": "resnet18", "weights": "none", "image_size": 8})):
