@@ -20,7 +20,7 @@ TRAIN = (
 def folder(tmp_path_factory):
     """A run of a ViT, one of a network without attention, and a picture."""
     folder = tmp_path_factory.mktemp("mistakes")
-    config = tiny_run(folder).changed(train={"epochs": 1})
+    config = tiny_run(folder).changed(train={"epochs": 1, "amp": "off"})
     for name, model in (("vit", {}), ("resnet", {"name": "resnet18", "weights": "none", "image_size": 8})):
         output = vars(OutputConfig(output_dir=folder, run_name=name, tb="scalars"))
         train(config.changed(model=model, output=output))
