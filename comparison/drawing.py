@@ -126,20 +126,25 @@ def _curves(axis, lines: Sequence[tuple[np.ndarray, np.ndarray]], shade: str) ->
 
 
 def differences(results: Sequence[ConditionResult]) -> Figure:
-    """A row for each other arm: the points by which it differs from the first, between the ends of their interval."""
+    """A row for each other arm: the points by which it differs from the first, between the ends of their interval.
+    Names stand above their bars, not beside them, so that a telephone shows all of it."""
     first, *others = results[0].condition.names
-    names = [f"{other}\n{result.condition.title}" for result in results for other in others]
+    where = [f", {result.condition.title}" if len(results) > 1 else "" for result in results]
+    names = [_wrapped(f"{other}{title}", 62) for title in where for other in others]
     intervals = [row.against_first.interval for result in results for row in result.arms if row.against_first]
-    figure = Figure(figsize=(8.4, 1.0 + 0.55 * len(names)), layout="constrained")
+    lines = max(name.count("\n") for name in names) + 1
+    figure = Figure(figsize=(5.4, 0.9 + (0.5 + 0.16 * lines) * len(names)), layout="constrained")
     axis = figure.subplots()
     for row, (low, middle, high) in enumerate(100 * np.array(intervals)):
         shade = colour(1 + row % len(others))
         axis.plot([low, high], [row, row], color=shade, linewidth=6, alpha=0.3, solid_capstyle="butt")
         axis.plot(middle, row, "o", color=shade, markersize=7)
         axis.annotate(f"{middle:+.1f}", (middle, row), (0, 7), textcoords="offset points", ha="center", fontsize=9)
+        axis.annotate(names[row], (0.01, row), (0, 18), ("axes fraction", "data"), "offset points", fontsize=9)
     axis.axvline(0, color=GREY, linewidth=1)
-    axis.set_yticks(range(len(names)), [escape(name) for name in names], fontsize=9)
-    axis.set(ylim=(len(names) - 0.4, -0.7), xlabel=f"points of accuracy beside {escape(shorten(first, 60))}")
+    axis.set_yticks([])
+    axis.set(ylim=(len(names) - 0.5, -0.9))
+    axis.set_xlabel(_wrapped(f"points of accuracy beside {first}", 62))
     tidy(axis)
     return figure
 
@@ -177,15 +182,18 @@ def confusion_matrices(condition: Condition) -> Figure:
     side = float(np.clip(1.4 + 0.27 * count, 2.6, 8.0))
     across = min(len(names), max(2, int(13 / side)))
     down = -(-len(names) // across)
-    figure = Figure(figsize=(side * across + 0.9, side * down + 0.4), layout="constrained")
-    grid = figure.subplots(down, across, squeeze=False)
     labels = [escape(shorten(name, 14)) for name in class_names]
     small = 8 if count <= 20 else 6
     upright = count * max(map(len, labels)) > 9 * side
+    titles = [_wrapped(name, int(7 * side)) for name in names]
+    beside = 0.16 * max(title.count("\n") for title in titles) + 0.06 * upright * max(map(len, labels))
+    # Constrained layout lets the titles and labels of square panels run over the edges; this one does not.
+    figure = Figure(figsize=(side * across + 0.9, (side + beside) * down + 0.4), layout="compressed")
+    grid = figure.subplots(down, across, squeeze=False)
     for index, axis in enumerate(_used(grid, len(names))):
         leftmost = index % across == 0
         draw_counts(axis, confusion(condition.arms[index]), numbered=count <= NUMBERED_CLASSES)
-        axis.set_title(_wrapped(names[index], int(7 * side)), fontsize=9, color=colour(index))
+        axis.set_title(titles[index], fontsize=9, color=colour(index))
         axis.set_xticks(range(count), labels, rotation=90 if upright else 0, fontsize=small)
         axis.set_yticks(range(count), labels if leftmost else [""] * count, fontsize=small)
         axis.set_xlabel("predicted", fontsize=9)
@@ -228,7 +236,7 @@ def _used(grid: np.ndarray, count: int) -> np.ndarray:
 
 def _legend(figure: Figure, names: Sequence[str]) -> None:
     lines = [Line2D([], [], color=colour(index), linewidth=2.5) for index in range(len(names))]
-    texts = [escape(shorten(name, 70)) for name in names]
+    texts = [_wrapped(name, int(14 * figure.get_figwidth() - 8)) for name in names]
     figure.legend(lines, texts, loc="outside upper left", ncols=1, frameon=False, fontsize=9)
 
 

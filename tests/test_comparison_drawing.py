@@ -1,0 +1,63 @@
+"""The figures of a report: nothing that they say is cut off at their edges."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from comparison import drawing
+from comparison.drawing import accuracy_by_labels, confusion_matrices
+
+NAMES = (
+    "vit_stem_16 from scratch",
+    "vit_stem_16 pretrained",
+    "efficientnet_lite0 pretrained, head only",
+    "vit_b_16 pretrained trainable=last:4 lr=0.0003 warmup_epochs=2 label_smoothing=0.1",
+)
+CLASSES = ("airplane", "automobile", "bird", "a class with a long name")
+
+
+def margins(figure):
+    """Inches between what is drawn and the edges of the picture: left, below, right, above."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    drawn, (width, height) = figure.get_tightbbox(canvas.get_renderer()), figure.get_size_inches()
+    return drawn.x0, drawn.y0, width - drawn.x1, height - drawn.y1
+
+
+def condition(arms, classes):
+    generator = np.random.default_rng(0)
+    names = [NAMES[number % len(NAMES)] for number in range(arms)]
+    class_names = [f"{CLASSES[number % len(CLASSES)]} {number}" for number in range(classes)]
+    runs = [SimpleNamespace(confusion=generator.integers(0, 20, (classes, classes))) for _ in names]
+    matrices = [SimpleNamespace(name=name, runs=[run]) for name, run in zip(names, runs, strict=True)]
+    return SimpleNamespace(names=names, class_names=class_names, arms=matrices)
+
+
+@pytest.mark.parametrize("classes", [2, 6, 12, 40])
+@pytest.mark.parametrize("arms", [2, 3, 6])
+def test_titles_and_axes_of_confusion_matrices_are_whole(arms, classes):
+    figure = confusion_matrices(condition(arms, classes))
+    assert min(margins(figure)) >= 0
+    sides = [axis.get_window_extent().width / figure.dpi for axis in figure.axes[:arms]]
+    assert min(sides) > 0.2 * classes**0.5  # what is not cut off has room for its numbers, too
+
+
+@pytest.mark.parametrize("conditions", [1, 3])
+@pytest.mark.parametrize("others", [1, 3])
+def test_names_beside_differences_are_whole_and_the_figure_fits_a_telephone(others, conditions):
+    pair = SimpleNamespace(interval=(-0.6, 0.123, 0.931))
+    result = SimpleNamespace(
+        condition=SimpleNamespace(names=NAMES[: others + 1], title="1,000 labels per class"),
+        arms=[SimpleNamespace(against_first=each, arm=None) for each in (None, *[pair] * others)],
+    )
+    figure = drawing.differences([result] * conditions)
+    assert min(margins(figure)) >= 0
+    assert figure.get_size_inches()[0] * 120 <= 800  # wider ones scroll there
+
+
+def test_the_legend_of_accuracies_by_labels_is_whole():
+    accuracies = [[np.array([30.0, 40.0]) + 10 * arm for arm in range(4)] for _ in range(2)]
+    figure = accuracy_by_labels(NAMES, ["5", "all"], accuracies, np.full((2, 4, 2), 50.0))
+    assert min(margins(figure)) >= 0
