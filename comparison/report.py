@@ -12,13 +12,14 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from comparison.advice import advice
 from comparison.drawing import MOST_CLASSES, TITLES, Picture, colour, confusion, draw
 from comparison.events import write_events
 from comparison.images import disagreement
 from comparison.names import settings_that_differ
 from comparison.results import ConditionResult
 from comparison.runs import Comparison
-from comparison.table import COSTS, WITH_WORST_CLASS, Table, notes, table_csv, table_md, table_of, which_pays
+from comparison.table import COSTS, WITH_WORST_CLASS, Table, notes, table_csv, table_md, table_of
 from datasets.files import folder_aside, write_bytes, write_text
 from datasets.text import printable
 from figures.thumbnails import data_uri
@@ -29,7 +30,7 @@ from trainers.errors import exit_code
 
 LISTED_PAIRS = 10  # of classes that an arm confuses
 INSIDE = "page.html"
-"""The page of the two leading arms as they learned, beside the report."""
+"""The page of two arms as they learned, beside the report."""
 
 
 def write_report(comparison: Comparison, results: Sequence[ConditionResult], folder: Path) -> list[Path]:
@@ -40,7 +41,7 @@ def write_report(comparison: Comparison, results: Sequence[ConditionResult], fol
     """
     folder.mkdir(parents=True, exist_ok=True)
     pictures = list(draw(results))
-    inside = INSIDE if write_inside(results[-1], folder / INSIDE) else None
+    inside = write_inside(results[-1], folder / INSIDE)
     texts = {
         "table.csv": table_csv(comparison, results),
         "table.md": table_md(comparison, results),
@@ -56,24 +57,28 @@ def write_report(comparison: Comparison, results: Sequence[ConditionResult], fol
     return [folder / name for name in texts] + [folder / "figures" / picture.file for picture in pictures]
 
 
-def write_inside(result: ConditionResult, path: Path) -> bool:
-    """Of arms whose runs kept their weights on the way, as those of small ViTs do: the first seed of each, on four
-    pictures. False where there are none; where their images are gone or a file is damaged, which is said."""
+def write_inside(result: ConditionResult, path: Path) -> str:
+    """Of the best two arms whose runs kept their weights on the way, as those of small ViTs do: the first seed of each,
+    on four pictures. What a link to the page says; empty where there are none; where their images are gone or a file is
+    damaged, which is said, too."""
     arms = [row.arm for row in sorted(result.arms, key=lambda row: row.scores["accuracy"], reverse=True)]
-    leading = [arm for arm in arms if (arm.runs[0].run_dir / "moments").is_dir()][:2]
-    if not leading:
-        return False
+    shown = [arm for arm in arms if (arm.runs[0].run_dir / "moments").is_dir()][:2]
+    if not shown:
+        return ""
     try:
-        opened = [(arm.name, open_classifier(str(arm.runs[0].run_dir), device="cpu")) for arm in leading]
+        opened = [(arm.name, open_classifier(str(arm.runs[0].run_dir), device="cpu")) for arm in shown]
         classifiers = [replace(classifier, source=name) for name, classifier in opened]
         text = page_of(classifiers, validation_pictures(classifiers[0])[::2])
     except Exception as error:
         if exit_code(error) == 1:  # a bug
             raise
         say(f"note: the report has no page of the models as they learned: {error}")
-        return False
+        return ""
     write_text(path, text)
-    return True
+    if len(shown) == 1:
+        return f"What a ViT looks at, as it learned: {shown[0].name}"
+    which = "the two leading models" if shown == arms[:2] else "two ViTs"
+    return f"What {which} look at, as they learned: {shown[0].name} and {shown[1].name}"
 
 
 @contextmanager
@@ -85,11 +90,9 @@ def replacing(folder: Path) -> Iterator[Path]:
         os.replace(aside, folder)
 
 
-def page(
-    comparison: Comparison, results: Sequence[ConditionResult], pictures: Sequence[Picture], inside: str | None
-) -> str:
-    """The whole document. The template escapes every name, path and line from outside. `inside`: the page about the
-    models, where there is one."""
+def page(comparison: Comparison, results: Sequence[ConditionResult], pictures: Sequence[Picture], inside: str) -> str:
+    """The whole document. The template escapes every name, path and line from outside. `inside`: what the link to the
+    page about the models says; empty where there is none."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -102,9 +105,10 @@ def page(
     return environment.get_template("report.html.jinja").render(
         comparison=comparison,
         results=results,
-        which_pays=which_pays,
+        advice=advice,
         disagreements=[disagreement(result) for result in results],
         inside=inside,
+        inside_page=INSIDE,
         pictures={kind: [picture for picture in pictures if picture.kind == kind] for kind in TITLES},
         titles=TITLES,
         data_uri=data_uri,

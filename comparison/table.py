@@ -5,6 +5,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from comparison.advice import advice
 from comparison.certainty import power_line
 from comparison.results import ArmResult, ConditionResult, Pair
 from comparison.rising import RULE
@@ -106,8 +107,9 @@ def _worst(row: ArmResult) -> str:
     return f"{row.scores['worst_class']}: {row.scores['worst_recall'] * 100:.1f} ({interval})"
 
 
-WITH_WORST_CLASS: Columns = {"arm": RESULTS["arm"], "accuracy %": _accuracy, "worst class %": _worst, **RESULTS}
-"""The same where there is room for it."""
+FIRST = ("arm", "accuracy %", "", "vs first, points")
+WITH_WORST_CLASS: Columns = {**{name: RESULTS[name] for name in FIRST}, "worst class %": _worst, **RESULTS}
+"""The same where there is room for it; the verdict is where a telephone shows it."""
 
 COSTS: Columns = {
     "arm": lambda row: row.arm.name,
@@ -165,36 +167,22 @@ def judged_together(claims: int, *, interim: bool, worth: bool) -> list[str]:
     ]
 
 
-def which_pays(result: ConditionResult) -> str:
-    """Which rung of the ladder pays at this number of labels; where none is surely better than the first, the quickest
-    that is not surely worse."""
-    first, best = result.arms[0], max(result.arms, key=lambda row: row.scores["accuracy"])
-    pair = best.against_first
-    if pair is not None and pair.mark == "better":
-        low, mean, high = (100 * value for value in pair.interval)
-        text = f"{best.arm.name} pays: {mean:+.1f} points ({low:+.1f} to {high:+.1f}) over {first.arm.name}"
-    else:
-        like_it = [row for row in result.arms if row.against_first is None or row.against_first.mark != "worse"]
-        least = min(like_it, key=lambda row: row.costs["seconds"])
-        text = f"no rung is surely better than {first.arm.name}"
-        if least is not first:
-            text += f"; not surely worse, and quicker: {least.arm.name} ({duration(least.costs['seconds'])} a run)"
-    return f"ladder, {result.condition.title}: {text}"
-
-
-def verdicts(comparison: Comparison, results: Results) -> list[str]:
-    """The sentences, each with its condition in front where there are several; first what pays of one model's rungs."""
-    return [which_pays(result) for result in results if comparison.ladder] + [
-        f"{result.condition.title}: {pair.sentence}" if len(results) > 1 else pair.sentence
-        for result in results
-        for pair in result.pairs
-    ]
+def verdicts(comparison: Comparison, results: Results) -> tuple[list[str], list[str]]:
+    """What to use, and the sentence on each pair of arms; with their condition in front where there are several."""
+    where = [f"{result.condition.title}: " if len(results) > 1 else "" for result in results]
+    return (
+        [title + advice(comparison, result) for title, result in zip(where, results, strict=True)],
+        [title + pair.sentence for title, result in zip(where, results, strict=True) for pair in result.pairs],
+    )
 
 
 def terminal_table(comparison: Comparison, results: Results) -> str:
     """Verdict, results and costs in at most 120 columns."""
+    use, pairs = verdicts(comparison, results)
     parts = [
-        *(_wrapped(line) for line in verdicts(comparison, results)),
+        *(_wrapped(line) for line in use),
+        "",
+        *(_wrapped(line) for line in pairs),
         "",
         *fitted(*table_of(results, RESULTS)),
         "",
@@ -227,7 +215,8 @@ def shortened(name: str, width: int) -> str:
 
 def table_md(comparison: Comparison, results: Results) -> str:
     parts = [f"# {_md(comparison.data)}: {len(comparison.conditions[0].arms)} arms compared", ""]
-    parts += [f"**{_md(line)}**  " for line in verdicts(comparison, results)]
+    use, pairs = verdicts(comparison, results)
+    parts += [*(f"**{_md(line)}**  " for line in use), "", *(f"{_md(line)}  " for line in pairs)]
     for header, lines in (table_of(results, WITH_WORST_CLASS), table_of(results, COSTS)):
         parts += ["", _md_line(header), _md_line(["---" if cell == "arm" else "---:" for cell in header], raw=True)]
         parts += [_md_line(line) for line in lines]

@@ -129,7 +129,9 @@ def test_a_damaged_file_of_a_run_costs_the_report_its_page_alone_and_is_named(re
         path.write_bytes(path.read_bytes()[:200])
     leading = SimpleNamespace(name=arm.name, runs=[SimpleNamespace(run_dir=run_dir)])
     result = SimpleNamespace(arms=[SimpleNamespace(arm=leading, scores={"accuracy": 1.0})])
-    assert write_inside(result, tmp_path / "page.html") == (damaged is None) == (tmp_path / "page.html").exists()
+    link = "" if damaged else f"What a ViT looks at, as it learned: {arm.name}"
+    assert write_inside(result, tmp_path / "page.html") == link
+    assert (tmp_path / "page.html").exists() == (damaged is None)
     said = capsys.readouterr().out
     assert ("note: the report has no page of the models as they learned: " in said) == (damaged is not None)
     assert damaged is None or str(run_dir) in said
@@ -142,6 +144,21 @@ def test_a_bug_in_the_page_of_a_report_is_not_taken_for_images_that_are_gone(rep
     monkeypatch.setattr("comparison.report.page_of", broken)
     with pytest.raises(ValueError, match="broadcast"):
         write_inside(SimpleNamespace(arms=analyse(report[0])[-1].arms), tmp_path / "page.html")
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "said"),
+    [
+        ((0.8, 0.9, 0.7), "What the two leading models look at, as they learned: pretrained <b> and scratch"),
+        ((0.5, 0.7, 0.9), "What two ViTs look at, as they learned: pretrained <b> and scratch"),
+    ],
+)
+def test_the_link_says_whether_the_page_shows_the_leading_models(report, tmp_path, accuracies, said):
+    """The third arm kept no weights on its way, as a network that is no ViT does not."""
+    scratch, pretrained, third = report[0].conditions[-1].arms
+    rows = zip((scratch, pretrained, third), accuracies, strict=True)
+    result = SimpleNamespace(arms=[SimpleNamespace(arm=arm, scores={"accuracy": value}) for arm, value in rows])
+    assert write_inside(result, tmp_path / "page.html") == said
 
 
 def test_the_page_is_one_file_in_the_promised_order(report):

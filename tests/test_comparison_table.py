@@ -98,14 +98,15 @@ def test_the_csv_reads_back_with_every_digit(two):
 
 def test_the_terminal_says_the_verdict_first_then_scores_then_costs(two):
     lines = terminal_table(two).splitlines()
-    assert lines[0].startswith("good beats bad by ")
-    assert lines[2].split() == [
+    assert lines[0].startswith("Use good (92.8 % of 60 test images right): ")
+    assert lines[2].startswith("good beats bad by ")
+    assert lines[4].split() == [
         "arm", "accuracy", "%", "Wilson", "95", "%", "macro", "F1", "ECE", "vs", "first,", "points", "McNemar",
     ]  # fmt: skip
-    assert lines[4].startswith("bad")
-    assert lines[4].endswith("-")
-    assert lines[6].startswith("arm")
-    assert "GFLOPs" in lines[6]
+    assert lines[6].startswith("bad")
+    assert lines[6].endswith("-")
+    assert lines[8].startswith("arm")
+    assert "GFLOPs" in lines[8]
     assert "scored: 60 test images, weights of the best validation epoch" in lines
 
 
@@ -176,4 +177,4 @@ def test_identical_arms_are_called_the_same(tmp_path):
     comparison = comparison_of((None, arms))
     assert rows(comparison)[1]["verdict"] == "same"
     assert rows(comparison)[1]["p"] == 1
-    assert terminal_table(comparison).startswith("No difference: b and a are right about the same of 60 test images")
+    assert "\n\nNo difference: b and a are right about the same of 60 test images" in terminal_table(comparison)
