@@ -94,6 +94,9 @@ class DataConfig:
     strong: more of it, and erasing. `auto`: by model and start, from trainers/defaults.toml."""
     mirror: Literal["auto", "yes", "no"] = "auto"
     """Whether a mirrored image keeps its label. `auto`: no for digits and mnist, yes for all others."""
+    allow_seen: bool = False
+    """Score validation and test images, too, that the start was trained on, and say so in every report. Default: they
+    are left out of the scores."""
     on_bad_image: Literal["fail", "skip"] = "fail"
     """An unreadable image stops the training with its name, or is found and left out before training starts."""
     cache: Literal["auto", "on", "off"] = "auto"

@@ -3,6 +3,7 @@
 import atexit
 import weakref
 from collections.abc import Iterable
+from copy import copy
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,14 @@ def build_dataloaders(
         DataError: the data is not usable as it is.
         UnknownDataSet: neither a built-in set nor a path.
     """
-    samples = require_complete(subset_training(split_samples(config), config))
+    return dataloaders_of(split_samples(config), config, spec, seed=seed, rank=rank, world_size=world_size)
+
+
+def dataloaders_of(
+    samples: Samples, config: DataConfig, spec: ImageSpecLike, *, seed: int = 0, rank: int = 0, world_size: int = 1
+) -> DataBundle:
+    """The same of a table that has a split for every image. Raises DataError: a split has none."""
+    samples = require_complete(subset_training(samples, config))
     preset = "light" if config.augment == "auto" else config.augment
     if config.mirror == "auto" and config.may_mirror and all(len(name) == 1 for name in samples.class_names):
         samples = samples.note("classes are letters or digits: where a mirrored one is another, add --mirror no")
@@ -98,6 +106,21 @@ def build_dataloaders(
         loaders[split] = loader_of(dataset, config, seed=seed, rank=rank, world_size=world_size)
     sizes = {split: len(image_set(loader)) for split, loader in loaders.items()}
     return DataBundle(loaders, samples.class_names, sizes)
+
+
+def with_table(bundle: DataBundle, samples: Samples) -> DataBundle:
+    """The loaders of a bundle with another table, in which some images of val and test are left out."""
+    loaders: dict[str, DataLoader] = {}
+    for split, loader in bundle.dataloaders.items():
+        images, sampler = copy(image_set(loader)), loader.batch_sampler
+        images.samples = samples
+        if isinstance(images, ImageDataset) and isinstance(sampler, OrderedBatchSampler):
+            images = ImageDataset(samples, split, images.pipeline, seed=images.seed)
+            share = {"rank": sampler.rank, "world_size": sampler.world_size}
+            sampler = OrderedBatchSampler(len(images), sampler.batch_size, **share)
+        loaders[split] = Loader(images, sampler, workers=loader.num_workers, persistent=loader.persistent_workers)
+    sizes = {split: len(image_set(loader)) for split, loader in loaders.items()}
+    return DataBundle(loaders, bundle.class_names, sizes)
 
 
 def read_samples(config: DataConfig) -> Samples:

@@ -5,7 +5,9 @@ the start and the end of one run (WiSE-FT: Wortsman et al. 2021, arXiv:2109.0190
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from importlib import import_module
+from operator import or_
 from pathlib import Path
 
 import torch
@@ -22,6 +24,7 @@ from trainers.evaluation import score_split
 from trainers.job import AMP_DTYPES, prepare
 from trainers.result import as_data, open_best, read_run_config
 from trainers.run_directory import META, read_json
+from trainers.seen.starts import seen_by
 from vit.low_rank import merged_state
 
 State = Mapping[str, Tensor]
@@ -39,8 +42,11 @@ def average(run_dirs: Sequence[Path], path: Path, *, greedy: bool) -> list[Row]:
     average on the test images, once. Raises ConfigError: the runs cannot be averaged."""
     configs = [read_run_config(run_dir) for run_dir in run_dirs]
     refuse_what_cannot_be_averaged(run_dirs, configs)
-    states = [read_checkpoint(best_of(run_dir))["model"] for run_dir in run_dirs]
-    model, spec, class_names, config = open_best(best_of(run_dirs[0]))
+    files = [best_of(run_dir) for run_dir in run_dirs]
+    contents = [read_checkpoint(file) for file in files]
+    states = [content["model"] for content in contents]
+    seen = reduce(or_, map(seen_by, contents, files))
+    model, spec, class_names, config, _ = open_best(best_of(run_dirs[0]))
     data, train = images_of(run_dirs[0], configs[0], spec, class_names), configs[0].train
     device = torch.device(train.device)
     rows: list[Row] = []
@@ -71,7 +77,7 @@ def average(run_dirs: Sequence[Path], path: Path, *, greedy: bool) -> list[Row]:
     if "test" in data.dataloaders:
         score(chosen, f"{what}, scored once", "test")
     model.load_state_dict(chosen)
-    classifier = Classifier(str(path), model.cpu(), spec, class_names, config, run_dirs[0])
+    classifier = Classifier(str(path), model.cpu(), spec, class_names, config, run_dirs[0], seen=seen)
     export(classifier, "safetensors", path)
     return rows
 

@@ -18,6 +18,8 @@ from trainers.config import from_dict
 from trainers.defaults import resolve_device
 from trainers.errors import ConfigError, fitting
 from trainers.result import as_data, find_run, open_best
+from trainers.seen.hashes import Seen
+from trainers.seen.starts import RECORD, seen_by
 from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, build_model, image_spec, load_weights
 from vit.config import HF_PREFIX, TORCHVISION_MODELS
 from vit.export import OnnxModule, open_session
@@ -46,6 +48,8 @@ class Classifier:
     run_dir: Path | None = None
     """Only of a run; reports are written below it."""
     device: torch.device = CPU
+    seen: Seen | None = None
+    """Which images it was trained on; None where its maker does not say."""
 
     def logits(self, images: Tensor) -> Tensor:
         """float32 (B, C, S, S), normalised -> float32 (B, classes), on the CPU."""
@@ -84,7 +88,9 @@ def open_classifier(
     path = Path(source).expanduser()
     if is_run_name(source):
         run_dir = find_run(source, output_dir)
-        classifier = Classifier(str(run_dir), *open_best(best_of(run_dir)), run_dir)
+        opened = open_best(best_of(run_dir))
+        of_model = (opened.model, opened.spec, opened.class_names, opened.config)
+        classifier = Classifier(str(run_dir), *of_model, run_dir, seen=opened.seen)
     elif source.startswith(HF_PREFIX):
         classifier = _open_huggingface(source)
     elif path.suffix in EXPORTS:
@@ -142,7 +148,7 @@ def _open_own_weights(path: Path, file: WeightFile, names: tuple[str, ...], conf
         model.model.load_state_dict(file.tensors)  # reading has dropped the `model.` that all its names share
     else:
         load_weights(model, file, layer_norm_eps=config.layer_norm_eps)
-    return Classifier(str(path), model.eval(), file.image_spec, names, config)
+    return Classifier(str(path), model.eval(), file.image_spec, names, config, seen=seen_by(file.extras, path))
 
 
 def _numbered(model: str, classes: int) -> tuple[str, ...]:
@@ -156,9 +162,8 @@ def _numbered(model: str, classes: int) -> tuple[str, ...]:
 
 def _open_onnx(path: Path) -> Classifier:
     session = open_session(path)
-    return Classifier(
-        str(path), OnnxModule(session), *_read_metadata(session.get_modelmeta().custom_metadata_map, path)
-    )
+    metadata = session.get_modelmeta().custom_metadata_map
+    return Classifier(str(path), OnnxModule(session), *_read_metadata(metadata, path), seen=seen_by(metadata, path))
 
 
 def _open_pt2(path: Path, *, trust: bool) -> Classifier:
@@ -166,7 +171,7 @@ def _open_pt2(path: Path, *, trust: bool) -> Classifier:
         raise FileNotFoundError(f"{path}: no such file")
     if not trust:
         raise ConfigError(f"{path}: opening a .pt2 file can run code that is in it; --trust opens it all the same")
-    extras = {"class_names": "", "image_spec": ""}
+    extras = {"class_names": "", "image_spec": "", RECORD: ""}
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()  # torch itself does not look at the checksums
@@ -176,7 +181,7 @@ def _open_pt2(path: Path, *, trust: bool) -> Classifier:
         raise WeightsError(f"{path}: not a readable .pt2 file ({type(error).__name__})") from None
     if damaged is not None:
         raise WeightsError(f"{path} is damaged: the checksum of {damaged} in it does not match")
-    return Classifier(str(path), module, *_read_metadata(extras, path))
+    return Classifier(str(path), module, *_read_metadata(extras, path), seen=seen_by(extras, path))
 
 
 def _read_metadata(values: Mapping[str, str], path: Path) -> tuple[ImageSpec, tuple[str, ...]]:

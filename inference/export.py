@@ -20,6 +20,7 @@ from inference.images import find_images, read_pixels
 from trainers.config import to_dict
 from trainers.errors import ConfigError
 from trainers.result import as_data, read_run_config
+from trainers.seen.hashes import to_text
 from vit import ImageSpec, WeightsError
 from vit.export import describe, export_onnx, export_pt2, export_safetensors
 
@@ -60,7 +61,8 @@ def export(classifier: Classifier, kind: str, path: Path, *, images: Sequence[st
     if classifier.config is None:
         raise ConfigError(f"{classifier.source} is an export itself; export the run or the weights it came from")
     batch, origin = comparison_images(classifier, images)
-    metadata = describe(classifier.spec, classifier.class_names, {"model": to_dict(classifier.config)})
+    seen = None if classifier.seen is None else to_text(classifier.seen)
+    metadata = describe(classifier.spec, classifier.class_names, {"model": to_dict(classifier.config)}, seen=seen)
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as aside:
         if kind == "safetensors":

@@ -48,7 +48,7 @@ def kept_model(classifier: Classifier, tree: dict[str, Any]) -> nn.Module:
     """The model with the weights of a quarter, which a run keeps in half precision. Raises CheckpointError: they are
     another's."""
     assert classifier.run_dir is not None
-    model = open_best(best_of(classifier.run_dir))[0]
+    model = open_best(best_of(classifier.run_dir)).model
     with fitting(Path(classifier.run_dir, "moments")):
         model.load_state_dict(tree["model"])
     return model.to(classifier.device)

@@ -16,6 +16,8 @@ from datasets.config import DataConfig
 from trainers.checkpoint import FORMAT_VERSION, CheckpointWriter
 from trainers.config import OutputConfig, RunConfig, TrainConfig, to_dict
 from trainers.run_directory import write_run_config
+from trainers.seen.hashes import NOTHING, to_tree
+from trainers.seen.starts import RECORD
 from vit.config import ModelConfig
 from vit.factory import Blueprint, build_model, image_spec
 
@@ -58,6 +60,7 @@ def make_run(folder: Path, *, classes: tuple[str, ...] = CLASSES, seed: int = 0,
         "image_spec": to_dict(spec),
         "config": to_dict(config),
         "torch_version": str(torch.__version__),
+        RECORD: to_tree(NOTHING),
     }
     CheckpointWriter(folder / "checkpoints", keep=1)(content, "best.pt")
     return folder

@@ -159,7 +159,8 @@ def words(data: DataConfig) -> list[str]:
     """The options on the command line that name these images: the set, and what differs from the defaults."""
     chosen = {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
     given = [name for name, value in chosen.items() if name == "source" or value != getattr(DataConfig(), name)]
-    return [word for name in given for word in (f"--{flag(DataConfig, name)}", str(chosen[name]))]
+    pairs = [(f"--{flag(DataConfig, name)}", chosen[name]) for name in given]
+    return [word for option, value in pairs for word in ((option,) if value is True else (option, str(value)))]
 
 
 def to_dict(config: Any) -> dict[str, Any]:

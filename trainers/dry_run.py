@@ -34,7 +34,9 @@ def dry_run(config: RunConfig) -> RunResult:
         load(folder)
         checkpoint = read_checkpoint(checkpoints(folder / "checkpoints", "step")[0])
         checkpoint["trainer"]["max_epochs"] = 2
-        result = execute(shortened(prepare(config, checkpoint=checkpoint), epochs=2), folder, checkpoint)
+        result = execute(
+            shortened(prepare(config, checkpoint=checkpoint, run_dir=folder), epochs=2), folder, checkpoint
+        )
         steps, recorded = len(first.data.dataloaders["train"]), [row["step"] for row in result.history]
         if recorded != [0, steps, 2 * steps]:
             raise ConfigError(f"dry run: the resumed run recorded steps {recorded}, not {[0, steps, 2 * steps]}")

@@ -2,9 +2,10 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,9 +15,9 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
 from datasets.augmentation import BatchMix
-from datasets.bundle import DataBundle
+from datasets.bundle import DataBundle, Samples, samples_of
 from datasets.errors import DataError
-from datasets.loaders import build_dataloaders, class_weights
+from datasets.loaders import class_weights, dataloaders_of, split_samples, with_table
 from datasets.sampling import batch_sampler
 from trainers import defaults, distributed
 from trainers.config import RunConfig, from_dict
@@ -24,6 +25,8 @@ from trainers.engines import Slices, StepOptions, create_trainer
 from trainers.errors import OPTION_ERRORS, CheckpointError, ConfigError
 from trainers.optim import build_optimizer, learning_rate
 from trainers.seeding import seed_everything
+from trainers.seen.overlap import Overlap, as_begun, without_seen
+from trainers.seen.starts import starts_of
 from vit import Blueprint, ImageSpec, ModelConfig, attention_path
 from vit.config import HF_PREFIX, OWN_PREFIX, VIT_SHAPES
 from vit.param_groups import param_groups
@@ -46,6 +49,8 @@ class Job:
     """Of a probe on cached features, whose `model` is a head: the model that the head is part of."""
     student: Any = None
     """With a teacher: the model as a `trainers.teacher.Student`."""
+    overlap: Overlap = field(default_factory=Overlap)
+    """What its starts have seen of its images."""
 
     @property
     def on_features(self) -> bool:
@@ -92,14 +97,21 @@ class Given:
     spec: ImageSpec | None = None
 
 
-def prepare(config: RunConfig, *, checkpoint: dict[str, Any] | None = None, given: Given = Given()) -> Job:
+def prepare(
+    config: RunConfig,
+    *,
+    checkpoint: dict[str, Any] | None = None,
+    run_dir: Path | None = None,
+    given: Given = Given(),
+) -> Job:
     """Resolve the options, read the data, build model and optimizer, but for what is `given`.
 
-    With the checkpoint of a run, that run's weights and preprocessing are used, and no initial weights are looked for.
+    With the checkpoint of the run in `run_dir`, that run's weights and preprocessing are used, and its images are split
+    as it split them; no initial weights are looked for.
     Raises ConfigError: options that cannot work. DataError, WeightsError, FileNotFoundError: data or weights that
     cannot."""
     try:
-        return _prepare(named_by(given, config), checkpoint, given)
+        return _prepare(named_by(given, config), checkpoint, run_dir, given)
     except OPTION_ERRORS as error:  # a value that one of the parts refuses, such as an image size
         raise ConfigError(str(error)) from error
 
@@ -135,7 +147,7 @@ def spec_of(given: Given, config: RunConfig) -> ImageSpec:
     return ImageSpec(image_size=height, mean=(0.0,) * channels, std=(1.0,) * channels, in_channels=channels)
 
 
-def _prepare(config: RunConfig, checkpoint: dict[str, Any] | None, given: Given) -> Job:
+def _prepare(config: RunConfig, checkpoint: dict[str, Any] | None, run_dir: Path | None, given: Given) -> Job:
     config = defaults.resolve(config)
     if config.train.threads is not None:
         torch.set_num_threads(config.train.threads)
@@ -147,7 +159,11 @@ def _prepare(config: RunConfig, checkpoint: dict[str, Any] | None, given: Given)
     else:
         blueprint = Blueprint(dataclasses.replace(config.model, weights="none", weights_source=None))
         spec = from_dict(ImageSpec, checkpoint["image_spec"])
-    data = distributed.main_process_first(partial(read_data, config, spec, given))
+    if checkpoint is None:
+        look: Look = partial(without_seen, starts=starts_of(config, blueprint, given.model), data=config.data)
+    else:
+        look = partial(as_begun, run_dir=run_dir, data=config.data, checkpoint=checkpoint)
+    data, overlap = distributed.main_process_first(partial(read_data, config, spec, given, look))
     config = defaults.resolve_for(config, data)
     teacher = import_module("trainers.teacher") if config.train.teacher else None
     targets = teacher and distributed.main_process_first(partial(teacher.targets_of, config, data))
@@ -168,7 +184,8 @@ def _prepare(config: RunConfig, checkpoint: dict[str, Any] | None, given: Given)
         recompute_activations(list(parts(model).blocks))
     config = dataclasses.replace(config, model=record_attention(config))
     student = teacher and teacher.student_of(model, config, data, targets).to(device)
-    return Job(config, spec, data, model, optimizer_of(model, config, student), device, student=student)
+    optimizer = optimizer_of(model, config, student)
+    return Job(config, spec, data, model, optimizer, device, student=student, overlap=overlap)
 
 
 def optimizer_of(model: nn.Module, config: RunConfig, student: Any = None) -> Optimizer:
@@ -182,16 +199,25 @@ def optimizer_of(model: nn.Module, config: RunConfig, student: Any = None) -> Op
     return build_optimizer(groups, name=train.optimizer, lr=train.lr)
 
 
-def read_data(config: RunConfig, spec: ImageSpec, given: Given = Given()) -> DataBundle:
-    """The loaders of this process, with its share of every batch and of every other split."""
+Look = Callable[[Samples], tuple[Samples, Overlap]]
+"""From images with their splits to those that are scored."""
+
+
+def read_data(config: RunConfig, spec: ImageSpec, given: Given, look: Look) -> tuple[DataBundle, Overlap]:
+    """The loaders of this process, with its share of every batch and of every other split, and what the starts of the
+    run have seen."""
     rank, processes = distributed.rank(), distributed.world_size()
     share: dict[str, int] = {"seed": config.train.seed, "rank": rank, "world_size": processes}
     if given.dataloaders is None:
-        data = build_dataloaders(config.data, spec, **share)
+        samples, overlap = look(split_samples(config.data))
+        data = dataloaders_of(samples, config.data, spec, **share)
     elif isinstance(given.dataloaders, DataBundle):
         data = given.dataloaders
     else:
         data = import_module("datasets.own_dataset").own_dataloaders(given.dataloaders, config.data, **share)
+    if given.dataloaders is not None:
+        samples, overlap = look(samples_of(data))
+        data = data if samples is samples_of(data) else with_table(data, samples)
     slices = processes * config.train.accumulate
     if config.data.batch_size is not None and config.data.batch_size < slices:
         raise ConfigError(
@@ -201,7 +227,7 @@ def read_data(config: RunConfig, spec: ImageSpec, given: Given = Given()) -> Dat
     for split, size in data.dataset_sizes.items():
         if size < processes:
             raise ConfigError(f"the {split} split has {size} images, too few for {processes} processes")
-    return data
+    return data, overlap
 
 
 def record_attention(config: RunConfig) -> ModelConfig:

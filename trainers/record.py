@@ -20,7 +20,7 @@ from vit.parts import count_parameters
 
 WRITTEN_AT_START = {
     "config.json", "meta.json", "split.csv", "summary.json", "metrics.csv", "data_report.txt", "checkpoints", "tb",
-    "figures",
+    "figures", "seen.csv",
 }  # fmt: skip
 """What a run may have written when its first checkpoint fails."""
 _PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "gloo", "NCCL")
@@ -78,6 +78,7 @@ class Record:
             "trainable": trainable,
             "best": best and {"epoch": best["epoch"], "accuracy": best["val_accuracy"], "loss": best["val_loss"]},
             "test": result.test | {"n": job.data.dataset_sizes["test"]} if result and result.test else None,
+            "seen": job.overlap.summary,
         }
         if not self.history:  # taken up, and nothing new yet
             values |= {name: self.earlier[name] for name in ("epochs", "images_seen", "best") if name in self.earlier}

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,8 @@ from trainers.metrics import SCALARS
 from trainers.outcome import kept_instead
 from trainers.record import RunResult
 from trainers.run_directory import read_if_whole, read_json
+from trainers.seen.hashes import Seen
+from trainers.seen.starts import Start, remember, seen_by, split_beside
 from vit import ImageSpec, ModelConfig, build_model
 from vit.config import AT_HAND
 
@@ -75,13 +77,26 @@ def read_run_config(folder: Path) -> RunConfig:
 def load(run: Path) -> tuple[nn.Module, ImageSpec, tuple[str, ...]]:
     """The best model of a run on the CPU in evaluation mode, its preprocessing and its class names. Needs no data.
     Raises CheckpointError: the file is damaged or no checkpoint, or there is none yet."""
-    model, spec, class_names, _ = open_best(best_of(run))
-    return model, spec, class_names
+    opened = open_best(best_of(run))
+    return opened.model, opened.spec, opened.class_names
 
 
-def open_best(path: Path) -> tuple[nn.Module, ImageSpec, tuple[str, ...], ModelConfig]:
-    """The same of a checkpoint, with the options that built the model."""
+class Opened(NamedTuple):
+    """The model of a checkpoint on the CPU in evaluation mode, and what one must know of it."""
+
+    model: nn.Module
+    spec: ImageSpec
+    class_names: tuple[str, ...]
+    config: ModelConfig
+    """The options that built the model."""
+    seen: Seen
+    """Which images it was trained on."""
+
+
+def open_best(path: Path) -> Opened:
+    """The model of a checkpoint. Raises CheckpointError as `load` does."""
     checkpoint = read_checkpoint(path)
+    seen = seen_by(checkpoint, path)
     with fitting(path), as_data():
         # No more than the model's options: those of data and training may have changed their names since.
         config = from_dict(ModelConfig, checkpoint["config"]["model"])
@@ -95,7 +110,8 @@ def open_best(path: Path) -> tuple[nn.Module, ImageSpec, tuple[str, ...], ModelC
             raise ValueError(f"its images have {spec.image_size} pixels, its model takes {config.image_size}")
         model = build()
         model.load_state_dict(checkpoint["model"])
-    return model.eval(), spec, tuple(checkpoint["class_names"]), config
+    remember(model, Start(f"{path} (given model)", seen, split_beside(path)))
+    return Opened(model.eval(), spec, tuple(checkpoint["class_names"]), config, seen)
 
 
 def require_shapes(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:

@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from datasets import DataBundle, DataError
+from datasets.bundle import samples_of
 from datasets.files import remove_leftovers
 from datasets.split_file import fingerprint
 from trainers import distributed, lock
@@ -28,6 +29,7 @@ from trainers.record import RunResult
 from trainers.result import read_result, read_run_config, refuse_links_out
 from trainers.run import Handler, execute, train
 from trainers.run_directory import META, command_line, read_if_whole, write_json, write_run_config
+from trainers.seen.overlap import refuse_exchanged
 from trainers.start import describe_start, write_inputs
 from vit import ImageSpec
 
@@ -85,11 +87,12 @@ def open_run(
         config = config.changed(train={"epochs": epochs})
     if meta is not None:
         refuse_another_number_of_processes(run_dir, meta)
-    job = prepare(config, checkpoint=checkpoint, given=given)
+    job = prepare(config, checkpoint=checkpoint, run_dir=run_dir, given=given)
     if meta is not None:
         refuse_or_announce_changes(meta, job)
     elif checkpoint is not None:
         say(f"note: {run_dir}/meta.json is damaged or gone, so whether the images changed is not known")
+        refuse_exchanged(samples_of(job.data), job.overlap)
     if checkpoint is not None:
         replan(job, checkpoint, run_dir)
         steps = checkpoint["trainer"]["iteration"]

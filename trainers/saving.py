@@ -11,10 +11,13 @@ from ignite.engine import Engine, Events
 from ignite.handlers import Checkpoint
 from torch import nn
 
+from datasets.bundle import samples_of
 from trainers.checkpoint import FORMAT_VERSION, CheckpointWriter, Fact, has_best
 from trainers.config import to_dict
 from trainers.handlers import best_row
 from trainers.job import Job
+from trainers.seen.hashes import seen_in, to_tree
+from trainers.seen.starts import RECORD
 from vit.parts import LOW_RANK
 
 SECONDS_BETWEEN_SAVES = 60.0  # when epochs on cached features take seconds
@@ -28,6 +31,7 @@ def identity(job: Job) -> dict[str, Fact]:
         "image_spec": to_dict(job.spec),
         "config": to_dict(job.config),
         "torch_version": str(torch.__version__),
+        RECORD: to_tree(job.overlap.before | seen_in(samples_of(job.data))),
     }
     return {name: Fact(value) for name, value in facts.items()}
 

@@ -19,6 +19,7 @@ from trainers import distributed, lock
 from trainers.config import RunConfig, to_dict
 from trainers.job import Job
 from trainers.run_directory import command_line, plan_run_directory, write_json, write_run_config
+from trainers.seen.overlap import write_seen
 
 VERSIONED = ("torch", "torchvision", "pytorch-ignite", "tensorboard", "numpy", "pillow")
 
@@ -68,16 +69,18 @@ def describe_start(job: Job, requested: dict[str, Any]) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "data_fingerprint": fingerprint(job.data),
         "processes": distributed.world_size(),
+        "seen": job.overlap.summary,
         "skipped_images": list(samples_of(job.data).skipped),
         "requested": requested,
     }
 
 
 def write_inputs(folder: Path, job: Job, meta: dict[str, Any]) -> None:
-    """What a run starts from: config.json, meta.json, split.csv."""
+    """What a run starts from: config.json, meta.json, split.csv, and seen.csv where its start has seen some of that."""
     write_run_config(folder, job.config)
     write_json(folder / "meta.json", meta)
     write_split(folder / "split.csv", job.data)
+    write_seen(folder, job.overlap)
 
 
 def processor_name() -> str:

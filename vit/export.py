@@ -27,10 +27,13 @@ logging.getLogger("torch.onnx").setLevel(logging.ERROR)
 EXAMPLE_BATCH = 2  # 0 and 1 are special to torch.export: it would fix them
 
 
-def describe(spec: ImageSpec, class_names: Sequence[str], config: Mapping[str, Any]) -> dict[str, str]:
-    """What every export carries beside its tensors: name -> JSON."""
+def describe(
+    spec: ImageSpec, class_names: Sequence[str], config: Mapping[str, Any], *, seen: str | None = None
+) -> dict[str, str]:
+    """What every export carries beside its tensors: name -> JSON. `seen`: which images the weights were trained on."""
     values = {"class_names": list(class_names), "image_spec": dataclasses.asdict(spec), "config": dict(config)}
-    return {name: json.dumps(value, ensure_ascii=False) for name, value in values.items()}
+    texts = {name: json.dumps(value, ensure_ascii=False) for name, value in values.items()}
+    return texts if seen is None else texts | {"seen": seen}
 
 
 def export_onnx(model: nn.Module, spec: ImageSpec, path: Path, *, metadata: Mapping[str, str]) -> None:

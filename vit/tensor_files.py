@@ -19,7 +19,7 @@ from vit.errors import WeightsError
 SEAL, BLANK = "sha256", "0" * 64
 """The name under which a file's metadata hold its SHA-256, and what stands there while that is computed."""
 _SEALED = re.compile(SEAL.encode() + rb'(?:":"|\x12\x40)([0-9a-f]{64})')  # JSON of a header; ONNX's protocol buffer
-_ENDS = 2**22  # bytes at the start of a file and at its end, which hold the metadata
+_ENDS = 2**24  # bytes at the start of a file and at its end, which hold the metadata
 _DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
     torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",

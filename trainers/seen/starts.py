@@ -1,0 +1,101 @@
+"""What a run starts from and learns from, and which images that has seen: read from the files that the options name."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from torch import nn
+
+from datasets.errors import DataError
+from datasets.split_file import read_split
+from trainers.checkpoint import best_of, read_file
+from trainers.config import RunConfig
+from trainers.seen.hashes import USES, Seen, from_text, from_tree
+from vit import Blueprint
+from vit.config import EMBEDDED_WEIGHTS
+from vit.errors import WeightsError
+
+RECORD = "seen"
+"""The name of the record in a checkpoint, and in the metadata of an export."""
+
+
+class Start(NamedTuple):
+    """Weights or a teacher of one's own making."""
+
+    name: str
+    """As a person named it, and what it is for: `runs/photos/A (weights)`."""
+    seen: Seen
+    split: Path | None = None
+    """The split.csv of the run that it is, or lies in."""
+
+
+_OPENED: WeakKeyDictionary[nn.Module, Start] = WeakKeyDictionary()
+"""Models that were opened from files of ours, which a program may give to a run."""
+
+
+def remember(model: nn.Module, start: Start) -> None:
+    """Note what a model is, for a run that is given it."""
+    _OPENED[model] = start
+
+
+def starts_of(config: RunConfig, blueprint: Blueprint | None, model: nn.Module | None = None) -> tuple[Start, ...]:
+    """The weights and the teacher of a run, and a `model` that a program gives it, as far as they are of this
+    application's making: those that come with it and those of others do not say what they have seen. Raises
+    WeightsError: a record that is damaged."""
+    file = None if blueprint is None or config.model.weights in EMBEDDED_WEIGHTS else blueprint.weights
+    weights = None if file is None else start_in(file.extras, file.path, f"{config.model.weights} (weights)")
+    teacher = config.train.teacher and teacher_start(config.train.teacher)
+    given = None if model is None else _OPENED.get(model)
+    return tuple(start for start in (weights, given, teacher) if start)
+
+
+def teacher_start(name: str) -> Start | None:
+    path, named = Path(name).expanduser(), f"{name} (teacher)"
+    if path.suffix == ".onnx":
+        from vit.export import open_session  # a run without a teacher needs no exports
+
+        return start_in(open_session(path).get_modelmeta().custom_metadata_map, path, named)
+    if (path / "checkpoints").is_dir():
+        best = best_of(path)
+        return start_in(read_file(best), best, named)
+    return None
+
+
+def start_in(content: Mapping[str, Any], file: Path, name: str) -> Start | None:
+    """The start that a file holds, from what stands beside its tensors; None where it is not of our making."""
+    if not {"class_names", "config"} <= content.keys():
+        return None
+    return Start(name, seen_by(content, file), split_beside(file))
+
+
+def seen_by(content: Mapping[str, Any], file: Path) -> Seen:
+    """What a model of our making has seen. One of an earlier version has no record: its own images are then those of
+    the split.csv of its run, and what its start had seen is not known."""
+    record = content.get(RECORD)
+    if record:
+        return from_text(record, file) if isinstance(record, str) else from_tree(record, file)
+    table = split_beside(file)
+    return Seen(complete=False) if table is None else seen_in_table(table)
+
+
+def split_beside(file: Path) -> Path | None:
+    """The split.csv of the run that a file of weights lies in."""
+    table = file.parent.parent / "split.csv"
+    return table if table.is_file() and (table.parent / "config.json").is_file() else None
+
+
+def seen_in_table(table: Path) -> Seen:
+    try:
+        rows = [row for row in read_split(table) if row.hash]
+        keys = {
+            (kind, use): np.array(
+                sorted({int(str(row.hash), 16) for row in rows if (row.kind, row.split) == (kind, split)}), np.uint64
+            )
+            for kind in {row.kind for row in rows}
+            for use, split in USES.items()
+        }
+    except (DataError, ValueError, OverflowError) as error:
+        raise WeightsError(f"{table} is damaged: {error}") from None
+    return Seen(keys, complete=False)
