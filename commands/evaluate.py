@@ -1,8 +1,11 @@
 """`evaluate RUN`: score a run's best weights again, or any model on any labelled images."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -10,6 +13,9 @@ from commands.arguments import ModelOptions, UsageError
 from commands.train import score_lines
 from datasets.config import DataConfig, Name
 from datasets.text import counted
+
+if TYPE_CHECKING:
+    from inference.evaluation_report import Evaluation
 
 
 @dataclass(frozen=True)
@@ -46,27 +52,63 @@ class Options(ModelOptions):
 
 def main(options: Options) -> int:
     from inference.classifier import is_run_name
-    from inference.evaluate import evaluate_on, evaluate_run
-    from inference.evaluation_report import as_table, lines
-    from inference.ten_views import with_ten_views
+
+    if options.data is not None:
+        return other_images(options, options.data)
+    if is_run_name(options.run):
+        return own_images(options)
+    raise UsageError(f"{options.run} brings no images; name labelled ones with --data")
+
+
+def own_images(options: Options) -> int:
+    from inference.evaluate import evaluate_run
     from trainers.result import find_run
 
-    split, source, root = options.split, options.data, options.data_root
-    if source is not None:
-        classifier = with_ten_views(options.open()) if options.tta else options.open()
-        data = DataConfig(source, root or Path("data"), options.path_column, options.label_column)
-        evaluation = evaluate_on(classifier, data, split=split, folder=options.output)
-        what, images = classifier.source, f"{split or 'labelled'} images of {source}"
-    elif is_run_name(options.run):
-        run_dir, split = find_run(options.run, options.output_dir), split or "val"
-        evaluation = evaluate_run(run_dir, split=split, data_root=root, tta=options.tta)
-        what, images = f"{run_dir}: best weights (epoch {evaluation.epoch})", f"{split} images"
-    else:
-        raise UsageError(f"{options.run} brings no images; name labelled ones with --data")
-    if options.csv and evaluation.files[0].suffix == ".npz":
-        evaluation.files.append(as_table(evaluation.files[0]))
-    print(f"{what} on {evaluation.images:,} {images}{', by the mean over views of each' * options.tta}")
-    remark = counted(evaluation.images, "image")
-    scored = score_lines([("scored", evaluation.metrics, remark, evaluation.images)])
-    print("\n".join([*scored, "", *lines(evaluation)]))
+    run_dir, split = find_run(options.run, options.output_dir), options.split or "val"
+    evaluation = evaluate_run(run_dir, split=split, data_root=options.data_root, tta=options.tta)
+    print(
+        f"{run_dir}: best weights (epoch {evaluation.epoch}) on {evaluation.images:,} {split} images{by_views(options)}"
+    )
+    show(options, {"scored": (evaluation, "")})
     return 0
+
+
+def other_images(options: Options, source: str) -> int:
+    from inference.evaluate import evaluate_on
+    from inference.ten_views import with_ten_views
+    from trainers.seen.hashes import SELECTED, TRAINED
+
+    classifier = with_ten_views(options.open()) if options.tta else options.open()
+    data = DataConfig(source, options.data_root or Path("data"), options.path_column, options.label_column)
+    unseen, seen, uses = evaluate_on(classifier, data, split=options.split, folder=options.output)
+    images, parts = f"{options.split or 'labelled'} images of {source}", {}
+    if unseen is None and seen is not None:
+        print(f"{classifier.source} has seen all {seen.images:,} {images}: this is what it remembers, no test score")
+    elif unseen is not None:
+        of = f"{unseen.images:,} {images}" + " that it has not seen" * (seen is not None)
+        print(f"{classifier.source} on {of}{by_views(options)}")
+        parts["scored" if seen is None else "unseen"] = (unseen, "")
+    if seen is not None:
+        used = f": {uses[TRAINED]:,} trained on, {uses[SELECTED]:,} used to choose its epoch; no test score"
+        parts["seen"] = (seen, used)
+    show(options, parts)
+    return 0
+
+
+def by_views(options: Options) -> str:
+    return ", by the mean over views of each" * options.tta
+
+
+def show(options: Options, parts: Mapping[str, tuple[Evaluation, str]]) -> None:
+    """A row for each evaluation with its remark, then all about the first."""
+    from inference.evaluation_report import as_table, lines
+
+    for evaluation, _ in parts.values():
+        if options.csv and evaluation.files[0].suffix == ".npz":
+            evaluation.files.append(as_table(evaluation.files[0]))
+    rows = [  # an interval would say how good it is on others, of which those that it has seen say nothing
+        (name, found.metrics, f"{counted(found.images, 'image')}{remark}", None if name == "seen" else found.images)
+        for name, (found, remark) in parts.items()
+    ]
+    first, _ = next(iter(parts.values()))
+    print("\n".join([*score_lines(rows), "", *lines(first)]))

@@ -1,22 +1,18 @@
 """Labelled images for a model that exists already, its classes matched by name."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
-from torch.utils.data import DataLoader
 
-from datasets.bundle import LEFT_OUT, SPLITS, ImageSpecLike
+from datasets.bundle import LEFT_OUT, SPLITS, Samples
 from datasets.config import DataConfig
 from datasets.errors import DataError
-from datasets.loaders import evaluation_loader, read_samples
+from datasets.loaders import read_samples
 from datasets.text import some
 
 
-def labelled_loader(
-    config: DataConfig, spec: ImageSpecLike, *, class_names: Sequence[str], split: str | None = None
-) -> DataLoader:
-    """All images of `config.source`, or those of a split that it brings; batches as of `build_dataloaders`.
+def labelled_samples(config: DataConfig, *, class_names: Sequence[str], split: str | None = None) -> Samples:
+    """All images of `config.source`, or those of a split that it brings, as validation images of these classes.
 
     Classes are matched by name, so their order and which of them occur do not matter. Raises FileNotFoundError: no such
     data. DataError: a class that `class_names` does not have (both lists are named), or no such split.
@@ -35,5 +31,4 @@ def labelled_loader(
         raise DataError(f"{config.source} has no {split} split of its own; it has {', '.join(brought) or 'no splits'}")
     number = np.array([known[name] for name in samples.class_names], np.int32)
     splits = np.where(chosen, SPLITS.index("val"), LEFT_OUT).astype(np.int8)
-    samples = samples.replace(labels=number[samples.labels], class_names=tuple(class_names), splits=splits)
-    return evaluation_loader(samples, "val", spec, replace(config, workers=config.workers or 0))
+    return samples.replace(labels=number[samples.labels], class_names=tuple(class_names), splits=splits)

@@ -1,16 +1,19 @@
 """Score a finished run again, from its directory and its data; or any classifier on any labelled images."""
 
 import dataclasses
+from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
-from datasets.bundle import DataBundle
+from datasets.bundle import SPLITS, DataBundle, Samples
 from datasets.config import DataConfig
 from datasets.errors import DataError
-from datasets.labelled import labelled_loader
-from datasets.loaders import build_dataloaders
+from datasets.identity import identified
+from datasets.labelled import labelled_samples
+from datasets.loaders import dataloaders_of, evaluation_loader, split_samples
 from datasets.split_file import fingerprint
 from datasets.text import some
 from inference.classifier import Classifier
@@ -24,6 +27,8 @@ from trainers.job import AMP_DTYPES, prepare
 from trainers.result import as_data, load, read_history, read_run_config
 from trainers.resume import newest_checkpoint
 from trainers.run_directory import META, read_json
+from trainers.seen.overlap import left_out, read_seen, seen_images, unknown
+from trainers.seen.starts import Start
 from vit import ImageSpec
 from vit.config import WHAT_THEY_ARE
 
@@ -57,7 +62,8 @@ def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None, tt
 
 def images_of(run_dir: Path, config: RunConfig, spec: ImageSpec, class_names: tuple[str, ...]) -> DataBundle:
     """The images that a run trained on, as its options name them. Raises DataError: they changed since."""
-    data = build_dataloaders(config.data, spec, seed=config.train.seed)
+    samples = left_out(split_samples(config.data), read_seen(run_dir), config.data)
+    data = dataloaders_of(samples, config.data, spec, seed=config.train.seed)
     trained_on = read_json(run_dir / "meta.json", **META)["data_fingerprint"]
     if data.class_names != class_names:
         raise DataError(
@@ -85,24 +91,60 @@ def score_last_epoch(run_dir: Path) -> None:
     if checkpoint is None:
         raise CheckpointError(f"{run_dir}/checkpoints has no step_*: without a test split its last epoch is needed")
     with as_data():
-        job = prepare(read_run_config(run_dir), checkpoint=checkpoint)
+        job = prepare(read_run_config(run_dir), checkpoint=checkpoint, run_dir=run_dir)
     job.model.load_state_dict(checkpoint.get("ema") or checkpoint["model"])
     loader = job.data.dataloaders["val"]
     scores = score_split(job.model, loader, job.device, job.amp_dtype)
     write_predictions(folder, "val_last", scores, loader.dataset, job.data.class_names)
 
 
-def evaluate_on(
-    classifier: Classifier, data: DataConfig, *, split: str | None, folder: Path | None = None
-) -> Evaluation:
-    """Score any classifier on any labelled images, in float32, without comparing with what a run logged. Raises
-    FileNotFoundError, DataError: no such data, or classes that the classifier does not have."""
-    loader = labelled_loader(data, classifier.spec, class_names=classifier.class_names, split=split)
-    scores = score_split(classifier.model, loader, classifier.device, None)
+UNSEEN, SEEN = "val", "train"
+"""The splits that stand for images that a classifier has not seen, and for those that it has."""
+
+
+class Apart(NamedTuple):
+    """A classifier on images that it has not seen, which tests it, and on those that it has, which does not."""
+
+    unseen: Evaluation | None
+    """None: it has seen all of them."""
+    seen: Evaluation | None
+    """None: it has seen none of them, as far as is known."""
+    uses: Counter[str]
+    """How many of the seen ones it was trained on, and how many chose its epoch."""
+
+
+def evaluate_on(classifier: Classifier, data: DataConfig, *, split: str | None, folder: Path | None = None) -> Apart:
+    """Score any classifier on any labelled images, in float32, without comparing with what a run logged: those that it
+    has not seen, and apart from them those that it was trained on or that chose its epoch. Raises FileNotFoundError,
+    DataError: no such data, or classes that the classifier does not have."""
+    samples = labelled_samples(data, class_names=classifier.class_names, split=split)
+    samples, uses, notes = with_seen_apart(samples, classifier)
     name = f"{Path(data.source).stem or 'data'}" + (f"_{split}" if split else "")
     name += "_tta" * isinstance(classifier.model, TenViews)
     target = folder or classifier.folder / ("eval" if classifier.run_dir else "")
-    return write_evaluation(target, name, scores, loader.dataset, classifier.class_names, fit=False)
+
+    def scored(part: str, name: str) -> Evaluation | None:
+        if not len(samples.indices(part)):
+            return None
+        loader = evaluation_loader(samples, part, classifier.spec, dataclasses.replace(data, workers=data.workers or 0))
+        scores = score_split(classifier.model, loader, classifier.device, None)
+        found = write_evaluation(target, name, scores, loader.dataset, classifier.class_names, fit=False)
+        return dataclasses.replace(found, notes=notes)
+
+    return Apart(scored(UNSEEN, name), scored(SEEN, f"{name}_seen"), uses)
+
+
+def with_seen_apart(samples: Samples, classifier: Classifier) -> tuple[Samples, Counter[str], list[str]]:
+    """The samples of UNSEEN with those in SEEN that the classifier has seen; how many it used for what; and what must
+    be said of it."""
+    if classifier.seen is None:
+        return samples, Counter(), []
+    samples = identified(samples)
+    start = Start(classifier.source, classifier.seen)
+    as_test = samples.with_splits({SPLITS.index("test"): samples.indices(UNSEEN)})
+    rows, images = seen_images(as_test, [start])
+    uses = Counter(image.use for image in images)
+    return samples.with_splits({SPLITS.index(SEEN): rows}), uses, [*unknown(samples, [start], images)]
 
 
 def logged_metrics(run_dir: Path, split: str, epoch: int) -> dict[str, float]:

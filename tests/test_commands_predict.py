@@ -18,7 +18,8 @@ from small_run import CLASSES, call, labelled_photos, make_run, photo
 
 from datasets.config import DataConfig
 from datasets.images import read_image
-from datasets.labelled import labelled_loader
+from datasets.labelled import labelled_samples
+from datasets.loaders import evaluation_loader
 from datasets.transforms import preprocess
 from figures.judged import Judged
 from inference.classifier import open_classifier
@@ -67,7 +68,9 @@ def test_a_file_gets_the_probabilities_that_its_evaluation_gives(run, tmp_path):
         for image in predict(classifier, find_images([str(data)]), top=3, batch_size=4)
         if not isinstance(image, Unreadable)
     }
-    loader = labelled_loader(DataConfig(source=str(data)), classifier.spec, class_names=classifier.class_names)
+    images = DataConfig(source=str(data), workers=0)
+    samples = labelled_samples(images, class_names=classifier.class_names)
+    loader = evaluation_loader(samples, "val", classifier.spec, images)
     expected = torch.cat([classifier.model(images) for images, _ in loader]).detach().softmax(1)
     assert len(predicted) == len(expected) == 11
     for index, row in enumerate(expected.tolist()):
