@@ -29,6 +29,7 @@ from trainers.console import say
 from trainers.errors import ConfigError
 from trainers.out_of_fold import features_of_set, fitted, fold_of_each, out_of_fold
 from trainers.result import as_data
+from trainers.seen.overlap import said_at_start
 
 SHOWN, LISTED = 24, 10
 """Suspects on the figure, and on the terminal."""
@@ -118,6 +119,7 @@ def judge_folds(run_dir: Path, config: RunConfig) -> Judged:
     rows = np.array([place.get(path, -1) for path in paths])
     if parts[0].class_names != samples.class_names or (rows < 0).any() or (samples.labels[rows] != labels).any():
         raise DataError(f"the images of {config.data.source} changed since {run_dir}: train the folds anew")
+    say_what_was_seen(folders, int((samples.splits >= 0).sum()) - len(rows))
     groups = groups_of_copies(samples, rows, workers=os.cpu_count() or 1)
     fold = np.repeat(np.arange(len(parts)), [len(part.paths) for part in parts])
     of_groups = np.unique(np.stack([groups, fold]), axis=1)[0]
@@ -125,6 +127,14 @@ def judge_folds(run_dir: Path, config: RunConfig) -> Judged:
     if apart:
         say(f"{apart:,} images have a copy in another fold: their models learnt from the copy", label="note")
     return Judged(samples, rows, groups, np.concatenate([part.probabilities for part in parts]))
+
+
+def say_what_was_seen(folders: Sequence[Path], not_judged: int) -> None:
+    """Print which images the runs' starts had seen: none of these is judged, unless the runs scored them."""
+    if not_judged:
+        say(f"{counted(not_judged, 'image')} had been seen by what these runs started from: not judged", label="note")
+    elif said := [line for folder in folders for line in said_at_start(folder)]:
+        say(f"what these runs started from had seen some of the images that are judged: {said[0]}", label="note")
 
 
 def look(judged: Judged, folder: Path) -> list[Suspect]:

@@ -13,6 +13,7 @@ from comparison.protocol import announce, certainty_text, known_problems, protoc
 from comparison.runs import Certainty, Comparison, Condition, cautions, group_into_arms, read_run, require_same_data
 from comparison.timing import settle_time
 from comparison.train_arms import train_arms
+from comparison.unseen import on_unseen
 from datasets.split_file import write_split
 from inference.evaluate import score_last_epoch
 from trainers import console, lock
@@ -98,11 +99,13 @@ def compare_runs(names: Sequence[str], output: OutputConfig, *, certainty: Certa
     folders = [find_run(name, output.output_dir) for name in names]
     for folder in folders:
         score_last_epoch(folder)
-    runs = [read_run(folder) for folder in folders]
+    runs, seen = on_unseen([read_run(folder) for folder in folders])
     require_same_data(runs, splits=(runs[0].scored.partition("_")[0],))
     images = "validation images with the weights of the last epoch: there is no test split"
     if runs[0].scored == "test":
         images = "test images, once per run, with the weights of the best validation epoch"
+    for line in seen:
+        console.say(line, label="warning")
     data, arms = runs[0].config["data"], group_into_arms(runs)
     for arm in arms:
         require_same_data(arm.runs)
@@ -114,7 +117,7 @@ def compare_runs(names: Sequence[str], output: OutputConfig, *, certainty: Certa
             "They saw the same images but for what a warning says; whether their budgets were equal, the table tells.",
             *([certainty_text(certainty)] if certainty else []),
         ),
-        warnings=tuple(cautions(runs, arms)),
+        warnings=(*seen, *cautions(runs, arms)),
         command=command(),
         certainty=certainty,
     )

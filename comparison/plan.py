@@ -20,6 +20,8 @@ from trainers.distributed import world_size
 from trainers.errors import ConfigError
 from trainers.job import prepare
 from trainers.run_directory import free_folder, read_if_whole, tuning
+from trainers.seen.overlap import without_seen
+from trainers.seen.starts import Start
 from trainers.threads import memory_of, sharing
 from vit.summary import summarise
 
@@ -70,6 +72,8 @@ class PlannedArm:
     trainable: int
     memory: int
     """Bytes that a run holds, roughly."""
+    starts: tuple[Start, ...] = ()
+    """Its weights and its teacher, as far as it is known which images these have seen."""
 
 
 class Plan:
@@ -88,6 +92,9 @@ class Plan:
         )
         self.folder, self.continued = find_folder(request)
         self.arms = measure_arms(request.arms)
+        starts = {start.name: start for arm in self.arms for start in arm.starts}
+        unseen, self.overlap = without_seen(samples, [*starts.values()], request.base.data)
+        self.split = replace(self.split, samples=unseen)
         subsets = [subset_training(samples, with_labels(request.base.data, labels)) for labels in request.labels]
         self.train_images = [len(subset.indices("train")) for subset in subsets]
         # A comparison goes on as it was begun: `--minutes` and another machine would find something else.
@@ -180,7 +187,8 @@ class Plan:
 
 def measure_arms(configs: Sequence[RunConfig]) -> tuple[PlannedArm, ...]:
     """Build every arm once, so that whatever is wrong with one shows before any of them trains."""
-    jobs = [prepare(config) for config in configs]
+    # Which images are scored is decided for all arms together.
+    jobs = [prepare(config.changed(data={"allow_seen": True})) for config in configs]
     names = arm_names([to_dict(job.config) for job in jobs])
     twins = sorted(name for name in names if names.count(name) > 1)
     if twins:
@@ -189,7 +197,7 @@ def measure_arms(configs: Sequence[RunConfig]) -> tuple[PlannedArm, ...]:
     for config, job, name, slug in zip(configs, jobs, names, slugs(names), strict=True):
         summary = summarise(job.model, in_channels=job.spec.in_channels, image_size=job.spec.image_size)
         size = (float(summary.flops), summary.parameters, summary.trainable, memory_of(job))
-        arms.append(PlannedArm(name, slug, config, job.config, *size))
+        arms.append(PlannedArm(name, slug, config, job.config, *size, job.overlap.starts))
     return tuple(arms)
 
 

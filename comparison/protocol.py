@@ -84,6 +84,7 @@ def known_problems(plan: Plan) -> Iterator[str]:
     source = plan.request.base.data.source
     if source in PRETRAINED_ON and any(arm.resolved.model.weights != "none" for arm in plan.arms):
         yield f"{PRETRAINED_ON[source]}: a pretrained arm may have seen the test images"
+    yield from plan.overlap.said
     if not plan.tuned:
         yield "learning rates were not tuned: the verdict is one on these rates, too; --tune-lr on looks for others"
     copies = copies_of_training_images(plan.split.samples)

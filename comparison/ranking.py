@@ -19,7 +19,8 @@ from torch.nn.functional import normalize
 from comparison.drawing import accuracy_by_labels
 from comparison.statistics import holm, is_claim, paired_difference, wilson
 from comparison.table import fitted
-from datasets.bundle import image_set
+from comparison.unseen import images_to_judge, starts_of_arms
+from datasets.bundle import image_set, samples_of
 from datasets.config import DataConfig
 from datasets.files import write_bytes, write_text
 from datasets.text import csv_text
@@ -71,11 +72,12 @@ class Backbone:
 def rank(arms: Mapping[str, RunConfig], shots: Sequence[int]) -> list[Backbone]:
     """Judge all that can be had, with so many labels of each class (default: those of SHOTS that there are), the best
     first. Raises ConfigError: a class has fewer training images than `shots`."""
-    names = {config.model: arm for arm, config in arms.items()}
-    rows = []
-    for model, job in probes(next(iter(arms.values())), names, labels=max(shots or SHOTS)):
+    names, base = {config.model: arm for arm, config in arms.items()}, next(iter(arms.values()))
+    starts, unseen, rows = starts_of_arms(arms.values()), None, []
+    for model, job in probes(base.changed(data={"allow_seen": True}), names, labels=max(shots or SHOTS)):
         start = time.perf_counter()
-        right = judge(job, fitting_shots(job, shots))
+        unseen = images_to_judge(samples_of(job.data), starts, base.data) if unseen is None else unseen
+        right = {key: found[:, unseen] for key, found in judge(job, fitting_shots(job, shots)).items()}
         seconds = time.perf_counter() - start
         parameters = sum(parameter.numel() for parameter in job.model.requires_grad_(True).parameters())
         memory = memory_of(replace(job, config=defaults.resolve(arms[names[model]])))

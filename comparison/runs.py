@@ -43,6 +43,8 @@ class Run:
     predicted: np.ndarray  # int64 (N,)
     probabilities: np.ndarray  # float64 (N, C)
     class_names: tuple[str, ...]
+    left_out: frozenset[str] = frozenset()
+    """Paths that do not count here, as the start of another run has seen them."""
 
     @property
     def correct(self) -> np.ndarray:
@@ -211,7 +213,8 @@ def _unlike(noun: str, ours: set[str], theirs: set[str]) -> list[str]:
 
 def _split_table(run: Run, splits: Sequence[str]) -> dict[str, SplitRow]:
     """The images of these splits in split.csv by path, in the order of the paths."""
-    return {row.path: row for row in sorted(read_split(run.run_dir / "split.csv")) if row.split in splits}
+    rows = (row for row in sorted(read_split(run.run_dir / "split.csv")) if row.path not in run.left_out)
+    return {row.path: row for row in rows if row.split in splits}
 
 
 def group_into_arms(runs: Sequence[Run]) -> tuple[Arm, ...]:

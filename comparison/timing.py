@@ -21,7 +21,7 @@ def settle_time(plan: Plan) -> None:
     with console.quiet():
         if plan.sharing.threads is not None:
             torch.set_num_threads(plan.sharing.threads)
-        paces = [measure(prepare(arm.config)) for arm in plan.arms]
+        paces = [measure(prepare(arm.config.changed(data={"allow_seen": True}))) for arm in plan.arms]
     if minutes is not None and not plan.continued:
         plan.epochs = fitted(plan, paces, 60 * minutes * plan.sharing.jobs)
     seconds = sum(parts(plan, paces)) / plan.sharing.jobs
