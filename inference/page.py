@@ -35,7 +35,7 @@ from trainers.console import say
 from trainers.result import as_data, read_run_config
 from vit.attention_maps import head_map, maps_of, pools_patches, relevance
 from vit.low_rank import merged_state
-from vit.model import VisionTransformer
+from vit.model import ConvStem, VisionTransformer
 from vit.parts import count_parameters
 from vit.residual_stream import entering, logit_lens, position_embeddings, residual_stream
 
@@ -122,7 +122,15 @@ def shape_of(classifier: Classifier, picture: Picture) -> dict[str, Any]:
         "size": spec.image_size, "channels": spec.in_channels, "grid": maps.rollout.size(1), "tokens": tokens,
         "extra": tokens - 1 - maps.rollout[0].numel(), "width": width, "blocks": len(maps.attention),
         "heads": maps.attention[0].size(1), "pools": pools_patches(model), "parameters": count_parameters(model)[0],
+        "stem": convolutions_of_stem(model),
     }  # fmt: skip
+
+
+def convolutions_of_stem(model: nn.Module) -> int:
+    """How many convolutions make a token of a patch and its surroundings; 0 where one linear map does, of the patch."""
+    if not isinstance(model, VisionTransformer) or not isinstance(model.embedding.patches, ConvStem):
+        return 0
+    return sum(isinstance(layer, nn.Conv2d) for layer in model.embedding.patches.modules())
 
 
 def normalised(classifier: Classifier, pixels: np.ndarray) -> Tensor:
@@ -256,6 +264,9 @@ def document(data: dict[str, Any], *, title: str) -> str:
     environment = Environment(loader=FileSystemLoader(FILES), autoescape=True, undefined=StrictUndefined)
     return environment.get_template("page.html").render(
         title=title,
+        stems=[run["name"] for run in data["runs"] if run["shape"]["stem"]],
+        pools=[run["name"] for run in data["runs"] if run["shape"]["pools"]],
+        runs=len(data["runs"]),
         style=Markup(style),
         scripts=[Markup(script) for script in scripts],
         script_sources=" ".join(map(source_of, scripts)),

@@ -67,6 +67,34 @@ def pictures(count: int = 2) -> list[page.Picture]:
     return [page.Picture(f"<i>{number}.png", NAMES[number], own) for number, own in enumerate(pixels)]
 
 
+def words_of(document: str) -> str:
+    """What the first chapter says, in one line."""
+    chapter = document[document.index('<section id="patches">') : document.index('<section id="positions">')]
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", "", chapter)).split())
+
+
+@pytest.mark.parametrize(
+    ("kinds", "said", "unsaid"),
+    [
+        (["class token"], ["one linear map E.", "gathers what the head reads."], ["stem", "mean of the patches"]),
+        (["mean"], ["Here a stem of 3", "here it reads the mean of the patches"], ["one linear map"]),
+        (
+            ["class token", "mean"],
+            ["one linear map E, but not those of mean.", "There a stem", "that of mean reads the mean"],
+            [],
+        ),
+    ],
+)
+def test_the_page_says_how_its_own_models_make_tokens_and_what_their_heads_read(kinds, said, unsaid):
+    document = page.page_of([classifier_of(kind) for kind in kinds], pictures(1))
+    for words in said:
+        assert words in words_of(document)
+    for words in unsaid:
+        assert words not in words_of(document)
+    stems = [run["shape"]["stem"] for run in data_of(document)["runs"]]
+    assert stems == [3 * (kind == "mean") for kind in kinds]  # patches of 4: one convolution, then two
+
+
 def data_of(document: str) -> dict:
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', document, re.DOTALL)
     assert found is not None

@@ -179,9 +179,12 @@ class Stage {
 const VIEWS = {
   patches: {
     follows: true,
-    shape: ({size, channels, grid, width, tokens}) => `(1, ${channels}, ${size}, ${size}) → ${grid * grid} patches of ` +
-      `${size / grid} × ${size / grid} × ${channels} = ${(size / grid) ** 2 * channels} numbers → (1, ${grid * grid}, ` +
-      `${width}) → (1, ${tokens}, ${width}) with the class token`,
+    shape({size, channels, grid, width, tokens, stem}) {
+      const side = size / grid, patches = `${side} × ${side} × ${channels} = ${side ** 2 * channels} numbers`;
+      const cut = stem ? `${stem} convolutions and ${Math.log2(side)} poolings, each halving the side,` : `${grid ** 2} patches of ${patches}`;
+      return `(1, ${channels}, ${size}, ${size}) → ${cut} → (1, ${grid ** 2}, ${width}) → ` +
+        `(1, ${tokens}, ${width}) with the class token`;
+    },
     build(parent, run) {
       const [left, right] = halves(parent), stage = new Stage(left, run, "The picture and its patches");
       const patch = element("canvas", {parent: right, className: "patch"});
