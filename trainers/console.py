@@ -21,6 +21,8 @@ from trainers.job import Job
 from vit.config import WHAT_THEY_ARE
 from vit.parts import count_parameters
 
+FOLDS = 5
+"""Folds that are advised, where each class has an image for each of them."""
 _quiet = False
 
 
@@ -75,15 +77,23 @@ def announce(job: Job, run_dir: Path | None, *, defaults_source: str) -> None:
     options += [f"augmentation {data.augment}", f"precision {precision}", f"seed {train.seed}"]
     rows.append(("", ", ".join(options)))
     rows += [("defaults", defaults_source), ("device", train.device)]
-    unknown = cannot_tell(image_set(job.data.dataloaders["val"]).labels, job.data.class_names)
-    every = "; --folds 5 validates on every image" if data.folds is None and data.split is None else ""
-    rows.append(("note", unknown and unknown + every))
+    rows.append(("note", too_few_to_validate(job)))
     if run_dir is not None:
         rows += [("run", str(run_dir)), ("watch", f"tensorboard --logdir {run_dir.parent}")]
     for label, text in rows:
         if text:
             say(text, label=label)
     say()
+
+
+def too_few_to_validate(job: Job) -> str:
+    """What the validation images are too few for, and what would do; empty where there are enough."""
+    train, val = (image_set(job.data.dataloaders[split]).labels for split in ("train", "val"))
+    said = cannot_tell(val, job.data.class_names)
+    drawn = job.config.data.folds is None and job.config.data.split is None
+    if said and drawn and np.bincount(train).min() >= FOLDS:
+        said += f"; --folds {FOLDS} validates on every image"
+    return said
 
 
 def attach_epoch_lines(trainer: Engine, *, epochs: int, val_images: int, lines: int = 25) -> None:

@@ -56,7 +56,7 @@ def class_problems(counts: Counts) -> Iterator[Problem]:
         if not count:
             yield Problem("empty_class", label, home, label, detail="no image to learn it from: fill or remove it")
         elif count < FEW_IMAGES:
-            detail = f"{count} images; {FEW_IMAGES} or more help, or a start from weights: --model vit_b_16"
+            detail = f"{count} images; {FEW_IMAGES} or more help, the more so from scratch"
             yield Problem("few_images", label, home, label, detail=detail)
     for split in others:
         yield from _against_train(split, counts[split], counts[home])
