@@ -314,7 +314,7 @@ def test_a_planned_run_ends_in_time_whatever_the_pace_and_repeats_from_its_confi
     output = OutputConfig(output_dir=tmp_path, run_name="again", tb="scalars")
     again = train(dataclasses.replace(written, output=output))
     assert read_metrics(again.run_dir) == read_metrics(result.run_dir)
-    assert read_checkpoint(checkpoints(result.run_dir / "checkpoints", "best")[0])["config"] == to_dict(written)
+    assert read_checkpoint(checkpoints(result.run_dir / "checkpoints", "step")[0])["config"] == to_dict(written)
 
 
 def test_a_run_that_turns_out_quicker_than_planned_takes_no_more_than_the_epochs_that_help(tmp_path):

@@ -5,6 +5,7 @@ pictures, best weights, files, early stopping and, after all that it must hold, 
 """
 
 import dataclasses
+import math
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from trainers.job import Job, head_of, schedule, trainer_of
 from trainers.record import Record
 from trainers.run_directory import write_metrics_csv
 from trainers.saving import BestCheckpoint, ResumeCheckpoint
+from trainers.time_left import TimeLeft
 
 UNTRAINED_SEES, OF_MORE_THAN = 1_000, 10_000
 """Validation images that the model sees before its first step, where there are more than so many: in a minute, at the
@@ -36,6 +38,7 @@ class Run:
 
     `network` is the whole model that is saved and chosen: the trained one, or the average of its weights; `evaluated`
     what of it is validated, which is its head where features are cached.
+    `expected_steps` are those of the plan, or those that fit the time of `--minutes` as it looks now.
     `states` is everything that has a state, by its name in a checkpoint; `loggers` are None but in the main process.
     """
 
@@ -53,6 +56,8 @@ class Run:
         painter = PAINTERS.get(job.config.output.tb)
         self.painter = import_module(painter) if painter else None
         self.rate = schedule(job)
+        self.expected_steps = job.total_steps
+        self.left = TimeLeft(self.trainer, last_step=lambda: self.expected_steps, most=self.time_budget)
         self.best: BestCheckpoint
         self.saver: ResumeCheckpoint
         self.states: dict[str, Any] = {
@@ -68,10 +73,15 @@ class Run:
     def lengthen(self, config: RunConfig) -> None:
         """Go on with other epochs, on which no step so far depends."""
         self.job = dataclasses.replace(self.job, config=config)
-        self.rate = schedule(self.job)
+        self.rate, self.expected_steps = schedule(self.job), self.job.total_steps
         self.trainer.state.max_epochs = self.job.last_epoch
         for saved in (self.saver, self.best):
             saved.config.value = to_dict(config)
+
+    def time_budget(self) -> float:
+        """Seconds of steps that `--max-minutes` leaves."""
+        most = self.options.max_minutes
+        return math.inf if most is None else 60 * most - self.trainer.state.step_seconds
 
     @property
     def over(self) -> str:
@@ -112,7 +122,8 @@ def attach_handlers(run: Run) -> None:
         run.best = BestCheckpoint(trainer, job, run.network, run.run_dir)
         metrics = run.run_dir / "metrics.csv"
         trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda: write_metrics_csv(metrics, trainer.state.history))
-        console.attach_epoch_lines(trainer, epochs=job.last_epoch, val_images=job.data.dataset_sizes["val"])
+        images = job.data.dataset_sizes["val"]
+        console.attach_epoch_lines(trainer, epochs=job.last_epoch, val_images=images, left=run.left)
         console.attach_learning_note(trainer, job)
     if options.patience:
         run.states["early_stopping"] = handlers.attach_early_stopping(

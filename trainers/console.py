@@ -96,15 +96,17 @@ def too_few_to_validate(job: Job) -> str:
     return said
 
 
-def attach_epoch_lines(trainer: Engine, *, epochs: int, val_images: int, lines: int = 25) -> None:
-    """A line for every epoch of a short run, for about `lines` of a long one, and always for the last."""
+def attach_epoch_lines(trainer: Engine, *, epochs: int, val_images: int, left: object = "", lines: int = 25) -> None:
+    """A line for every epoch of a short run, for about `lines` of a long one, and always for the last; each ends in
+    what is `left`."""
     every = -(-epochs // lines)
 
     @trainer.on(Events.EPOCH_COMPLETED)
     def line(engine: Engine) -> None:
         epoch = engine.state.epoch
         if epoch % every == 0 or epoch in (1, epochs):
-            say(epoch_line(engine.state.history[-1], engine.state.max_epochs or epochs, val_images=val_images))
+            words = epoch_line(engine.state.history[-1], engine.state.max_epochs or epochs, val_images=val_images)
+            say(f"{words}{left}")
 
 
 def attach_learning_note(trainer: Engine, job: Job) -> None:

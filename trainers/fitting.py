@@ -59,7 +59,7 @@ class Fit:
         if self.fitted:
             self.stop_if_late(engine, now)
             return
-        total = self.steps_in_time(step, now)
+        self.run.expected_steps = total = self.steps_in_time(step, now)
         if self.cooldown and step >= (1 - COOLDOWN) * min(total, 1.4 * self.planned):
             self.fix(max(total, math.ceil(step / (1 - COOLDOWN)), self.warmup_steps + 1))
         elif not self.cooldown and step == self.warmup_steps:

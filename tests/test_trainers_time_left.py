@@ -1,0 +1,66 @@
+"""The time left in each epoch line, and a line now and then where a plan would be silent."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from ignite.engine import Engine, Events
+from small_run import few_digits
+
+from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.run import train
+from trainers.time_left import TimeLeft, on_a_clock
+
+
+def seconds_said(seconds_of_step, *, steps=4, epochs=6, most=None, start=0):
+    """(said, true) seconds that are left after each epoch of a run whose step i takes `seconds_of_step(i)`."""
+    clock, total = [0.0], steps * epochs
+    trainer = Engine(lambda engine, batch: clock.__setitem__(0, clock[0] + seconds_of_step(engine.state.iteration)))
+    options = {} if most is None else {"most": lambda: most - clock[0]}
+    left = TimeLeft(trainer, last_step=lambda: total, clock=lambda: clock[0], **options)
+    said = []
+    trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda: said.append((left.seconds, clock[0])))
+    if start:
+        trainer.load_state_dict({"iteration": start, "epoch_length": steps, "max_epochs": epochs})
+    trainer.run(range(steps), max_epochs=epochs, epoch_length=steps)
+    end = clock[0] if most is None else min(clock[0], most)
+    return [(seconds, end - now) for seconds, now in said]
+
+
+def test_at_an_even_pace_the_time_left_is_exact_also_of_a_run_that_was_resumed():
+    for start in (0, 6):
+        assert all(said == pytest.approx(true) for said, true in seconds_said(lambda step: 2.0, start=start))
+
+
+def test_a_first_epoch_that_reads_the_images_counts_only_until_there_is_another():
+    (first, _), *others = seconds_said(lambda step: 20.0 if step <= 4 else 2.0)
+    assert first == 5 * 4 * 20.0
+    assert all(said == pytest.approx(true) for said, true in others)
+
+
+def test_the_time_left_follows_a_machine_that_becomes_slower_within_some_epochs():
+    rows = seconds_said(lambda step: 1.0 if step <= 40 else 3.0, epochs=30)
+    assert all(true / 2 <= said <= 2 * true for said, true in rows[12:-1])
+
+
+def test_no_more_time_is_left_than_the_limit_allows():
+    assert all(said <= max(0.0, true) for said, true in seconds_said(lambda step: 2.0, most=30))
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.2, "0:01"), (79.5, "1:20"), (3600, "1:00:00"), (7325, "2:02:05")])
+def test_time_is_written_as_on_a_clock(seconds, text):
+    assert on_a_clock(seconds) == text
+
+
+def test_every_epoch_line_but_the_last_says_how_long_the_rest_takes(tmp_path, capsys):
+    train(
+        RunConfig(
+            data=few_digits(labels_per_class=2),
+            train=TrainConfig(epochs=3, device="cpu"),
+            output=OutputConfig(output_dir=tmp_path, tb="scalars"),
+        )
+    )
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch ")]
+    assert [bool(re.search(r"  \d+\.\d s, \d+:\d\d left$", line)) for line in lines] == [True, True, False]
+    assert lines[-1].endswith(" s")
