@@ -39,14 +39,16 @@ def main(options: TrainOptions) -> int:
         print(f"{card(options.recipe)}\n")
     rehearsal = options.dry_run or options.find_lr
     if minutes is not None:
+        from trainers import console, heartbeat
         from trainers.planning import planned
 
         runs = planned(config, minutes=minutes, until=until)
-        if rehearsal:  # all are planned before the first, as if it had not taken its time
-            return rehearse([run.config for run in runs], find_lr=options.find_lr)
-        if config.train.loop == "ignite":
-            return train_best(runs)
-        config = next(runs).config
+        with heartbeat.heard(partial(console.write, label="")):
+            if rehearsal:  # all are planned before the first, as if it had not taken its time
+                return rehearse([run.config for run in runs], find_lr=options.find_lr)
+            if config.train.loop == "ignite":
+                return train_best(runs)
+            config = next(runs).config
     folds = config.data.folds is not None and config.data.fold is None and config.train.loop == "ignite"
     several = options.seeds > 1 or folds
     if (options.jobs, options.on) != ("auto", "local") and not several:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import time
+from functools import partial
 
 import pytest
+from fake_sets import class_folders
 from ignite.engine import Engine, Events
-from small_run import few_digits
+from small_run import call, few_digits
 
+from trainers import console, heartbeat
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.run import train
 from trainers.time_left import TimeLeft, on_a_clock
@@ -64,3 +68,43 @@ def test_every_epoch_line_but_the_last_says_how_long_the_rest_takes(tmp_path, ca
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch ")]
     assert [bool(re.search(r"  \d+\.\d s, \d+:\d\d left$", line)) for line in lines] == [True, True, False]
     assert lines[-1].endswith(" s")
+
+
+def test_no_silence_is_long_and_what_is_said_names_the_work(monkeypatch):
+    said = []
+    heartbeat.at_work_on("ranking")
+    with heartbeat.heard(said.append, every=0.05):
+        time.sleep(0.3)
+        heartbeat.at_work_on(lambda: "epoch 3, step 7 of 40")
+        time.sleep(0.3)
+    count = len(said)
+    assert count >= 4
+    assert re.fullmatch(r"ranking \(\d+ s\)", said[0])
+    assert re.fullmatch(r"epoch 3, step 7 of 40 \(\d+ s\)", said[-1])
+    time.sleep(0.2)
+    assert len(said) == count
+    monkeypatch.setattr(heartbeat.sys.stdout, "isatty", lambda: True, raising=False)  # it has bars
+    with heartbeat.heard(said.append, every=0.01):
+        time.sleep(0.1)
+    assert len(said) == count
+
+
+def test_a_line_that_was_said_ends_a_silence_and_hours_get_no_line_every_ten_seconds():
+    work = heartbeat.Work(since=0.0, heard=100.0)
+    assert [work.silent_for_long(now, 9.0) for now in (105.0, 108.9, 109.0)] == [False, False, True]
+    work.heard = 3600.0
+    assert [work.silent_for_long(now, 9.0) for now in (3700.0, 3800.0)] == [False, True]
+    before = heartbeat._work.heard
+    console.write("a line")
+    assert heartbeat._work.heard > before
+
+
+@pytest.mark.slow
+def test_a_plan_whose_output_is_piped_says_what_it_is_at(tmp_path, capsys, monkeypatch):
+    """Ranking and pace left a log without a line for 40 s."""
+    monkeypatch.setattr(heartbeat, "heard", partial(heartbeat.heard, every=0.05))
+    data = class_folders(tmp_path / "pets", {"a": 30, "b": 30})
+    words = "--minutes 0.05 --device cpu --threads 1 --workers 0 --tb scalars"
+    code, out, err = call(capsys, "train", data, *words.split(), "--output-dir", tmp_path / "runs")
+    assert code == 0, err
+    assert re.search(r"^ +looking at the training images with .* \(\d+ s\)$", out, re.MULTILINE)

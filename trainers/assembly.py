@@ -78,6 +78,11 @@ class Run:
         for saved in (self.saver, self.best):
             saved.config.value = to_dict(config)
 
+    def progress(self) -> str:
+        state, steps = self.trainer.state, self.job.steps_per_epoch
+        done = state.iteration - steps * (max(1, state.epoch) - 1)
+        return f"epoch {max(1, state.epoch)}, step {done} of {steps}{self.left}"
+
     def time_budget(self) -> float:
         """Seconds of steps that `--max-minutes` leaves."""
         most = self.options.max_minutes

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from datasets.bundle import image_set
 from datasets.description import describe
 from datasets.text import counted
-from trainers import distributed
+from trainers import distributed, heartbeat
 from trainers.config import RunConfig
 from trainers.few_images import FEW, cannot_tell
 from trainers.job import Job
@@ -42,8 +42,15 @@ def quiet() -> Iterator[None]:
 
 def say(line: str = "", *, label: str | None = None) -> None:
     """Print without tearing a progress bar; of several processes, the first alone. Labels stand in a column."""
-    if distributed.is_main_process() and not _quiet:
+    if not _quiet:
+        write(line, label=label)
+
+
+def write(line: str, *, label: str | None = None) -> None:
+    """The same, where all others are to be quiet too."""
+    if distributed.is_main_process():
         tqdm.write(line if label is None else f"{label:>9}  {line}")
+        heartbeat.line_was_said()
 
 
 def show_model_log() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from datasets.description import native_sizes
 from datasets.text import read_rows
-from trainers import console
+from trainers import console, heartbeat
 from trainers.assembly import Run
 from trainers.candidates import AS_GIVEN, Candidate, fine_tuned, from_scratch
 from trainers.config import RunConfig, from_dict
@@ -93,6 +93,7 @@ def planned(config: RunConfig, *, minutes: float, until: float) -> Iterator[Plan
         raise ConfigError("--minutes measures the pace of one process; with torchrun give --epochs")
     if config.data.folds is not None and config.data.fold is None:
         raise ConfigError("--minutes plans one run; with --folds give --epochs, or one --fold")
+    heartbeat.at_work_on("opening the images")
     with console.quiet():
         job = trial(config, AS_GIVEN)
     images, per_epoch = job.data.dataset_sizes["train"], job.steps_per_epoch
@@ -101,6 +102,7 @@ def planned(config: RunConfig, *, minutes: float, until: float) -> Iterator[Plan
     if config.model.name == "auto" and config.model.weights in (None, "none"):
         side = float(np.median(native_sizes(job.data).min(axis=1)))
         candidates = list(from_scratch(side))
+    heartbeat.at_work_on("measuring with how many threads the model is quickest")
     config = with_threads(config, partial(trial, config, candidates[0]))
     rows: list[Ranked] = []
     probe: Ranked | None = None
@@ -176,6 +178,7 @@ def plan_for(config: RunConfig, candidates: Sequence[Candidate], until: float) -
     """Measure one candidate after the other, until one would see the images too seldom."""
     paces, epochs = [], []
     for candidate in candidates:
+        heartbeat.at_work_on(f"measuring the pace of {candidate.name.rstrip(',')}")
         paces.append(measure(trial(config, candidate)))
         epochs.append(paces[-1].epochs(until - time.monotonic()))
         if epochs[-1] < candidate.wants:

@@ -15,7 +15,7 @@ from datasets.bundle import SPLITS, DataBundle
 from datasets.description import data_report
 from datasets.files import write_text
 from datasets.loaders import stop_workers
-from trainers import console, defaults, distributed, start_here, tensorboard
+from trainers import console, defaults, distributed, heartbeat, start_here, tensorboard
 from trainers.assembly import Run
 from trainers.checkpoint import best_of, checkpoints, read_checkpoint
 from trainers.config import RunConfig, data_folder
@@ -95,6 +95,7 @@ def execute(
         if checkpoint is None and job.config.train.start_head == "probe":
             console.say(import_module("trainers.start_head").fit_head(job), label="head")
         if job.config.train.cache_features == "on":
+            heartbeat.at_work_on("computing the features of each image, once")
             job, line = import_module("trainers.features").with_cached_features(job)
             console.say(line)
         run = Run(job, run_dir, loggers=loggers, record=record)
@@ -146,6 +147,7 @@ def fit(run: Run, *, validate_first: bool) -> None:
 def take_steps(run: Run, *, validate_first: bool) -> None:
     """All steps that are left. None when the run is done: Ignite would start it over (its issue #3622)."""
     job, trainer = run.job, run.trainer
+    heartbeat.at_work_on(run.progress)
     trainer.should_terminate = bool(run.over)
     if validate_first:
         trainer.fire_event(Events.EPOCH_COMPLETED)  # the validation that was interrupted, and what follows it
@@ -162,6 +164,7 @@ def take_steps(run: Run, *, validate_first: bool) -> None:
 def conclude(run: Run) -> RunResult:
     """Score the best weights, on the test split once, and write it everywhere."""
     job, history = run.job, run.trainer.state.history
+    heartbeat.at_work_on("scoring the best weights, and drawing")
     best = best_row(history, job.config.train.select)
     if best is None:
         raise TrainingError(f"no epoch has a finite validation {job.config.train.select}: nothing to choose")

@@ -16,7 +16,7 @@ from scipy.stats import binomtest
 
 from datasets.bundle import image_set
 from datasets.text import aligned
-from trainers import console, defaults
+from trainers import console, defaults, heartbeat
 from trainers.config import RunConfig
 from trainers.errors import ConfigError
 from trainers.features import features_once
@@ -110,6 +110,7 @@ def probes(
     at least `labels` of each class; a line about each that cannot. They share the images, decoded, where they can."""
     previous: Job | None = None
     for model in models:
+        heartbeat.at_work_on(f"looking at the training images with {name_of(model)}")
         try:
             job = _prepared(_probe(config, model), previous)
             if job.data.dataset_sizes["train"] > MOST_IMAGES:

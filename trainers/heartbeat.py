@@ -1,0 +1,66 @@
+"""A line now and then where a command would be silent and no terminal shows a bar: what it is at work on, since when.
+
+A thread of its own prints them, for the long silences lie in calls that come back when all is done.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+EVERY = 9.0
+"""Seconds of silence that are broken."""
+SHARE = 0.05
+"""Of the time that one piece of work has taken so far, a silence is at least so long: hours get no line a minute."""
+
+
+@dataclass
+class Work:
+    """What the command is at, and when it last said something."""
+
+    what: Callable[[], object] = str
+    since: float = field(default_factory=time.monotonic)
+    heard: float = field(default_factory=time.monotonic)
+
+    def silent_for_long(self, now: float, every: float) -> bool:
+        return now - self.heard >= max(every, SHARE * (now - self.since))
+
+
+_work = Work()
+
+
+def at_work_on(what: str | Callable[[], object]) -> None:
+    """What a line says from now on: words, or what gives them at the time."""
+    global _work
+    _work = Work((lambda: what) if isinstance(what, str) else what, heard=_work.heard)
+
+
+def line_was_said() -> None:
+    _work.heard = time.monotonic()
+
+
+@contextmanager
+def heard(say: Callable[[str], object], *, every: float = EVERY) -> Iterator[None]:
+    """Inside, no silence is much longer than `every` seconds, unless a terminal watches: it has bars."""
+    if sys.stdout.isatty():
+        yield
+        return
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(every / 10):
+            work, now = _work, time.monotonic()
+            if work.silent_for_long(now, every) and (words := str(work.what())):
+                say(f"{words} ({now - work.since:.0f} s)")
+                work.heard = now
+
+    thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+    line_was_said()
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
