@@ -33,16 +33,13 @@ from killed_runs import (
     stopped_in_validation,
 )
 
-from datasets import DataError
 from datasets.files import aside_of
 from trainers import distributed, handlers, lock, run, saving
 from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import to_dict
 from trainers.errors import CheckpointError, ConfigError, Interrupted
-from trainers.job import Given
 from trainers.recipes import recipe_config
-from trainers.result import read_run_config
-from trainers.resume import open_run, resume, train_or_resume, upgraded, was_asked_for
+from trainers.resume import resume, train_or_resume, upgraded, was_asked_for
 from trainers.run import train
 from trainers.run_directory import read_json, write_json
 from vit.tensor_files import from_bytes, to_bytes
@@ -209,28 +206,6 @@ def test_a_finished_run_resumed_is_a_no_op(finished, capsys):
     assert {path: path.stat().st_mtime_ns for path in finished.run_dir.rglob("*")} == before
     assert "is finished: nothing to do" in capsys.readouterr().out
     assert (again.best_epoch, again.val, again.test) == (finished.best_epoch, finished.val, finished.test)
-
-
-def test_changed_options_are_refused_by_name(crashed):
-    values = read_json(crashed / "config.json")
-    values["train"]["lr"] = 0.5
-    write_json(crashed / "config.json", values)
-    with pytest.raises(ConfigError, match=r"train\.lr from 0\.003 to 0\.5"):
-        resume(crashed)
-
-
-def test_changed_images_are_refused(crashed):
-    meta = read_json(crashed / "meta.json")
-    write_json(crashed / "meta.json", meta | {"data_fingerprint": "0123456789abcdef"})
-    with pytest.raises(DataError, match="changed since the run started"):
-        resume(crashed)
-
-
-def test_another_thread_count_is_announced(crashed, capsys):
-    meta = read_json(crashed / "meta.json")
-    write_json(crashed / "meta.json", meta | {"threads": 64})
-    open_run(crashed, read_run_config(crashed), epochs=None, given=Given())
-    assert "note: threads 1 now, 64 when the run started; the last bits may differ" in capsys.readouterr().out
 
 
 def test_more_epochs_replan_the_learning_rate_and_say_so(crashed, capsys):

@@ -8,7 +8,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -30,7 +29,7 @@ from trainers.result import read_result, read_run_config, refuse_links_out
 from trainers.run import Handler, execute, train
 from trainers.run_directory import META, command_line, read_if_whole, write_json, write_run_config
 from trainers.seen.overlap import refuse_exchanged
-from trainers.start import describe_start, write_inputs
+from trainers.start import describe_machine, describe_start, write_inputs
 from vit import ImageSpec
 
 
@@ -221,7 +220,8 @@ def refuse_another_number_of_processes(run_dir: Path, meta: dict[str, Any]) -> N
 
 
 def refuse_or_announce_changes(then: dict[str, Any], job: Job) -> None:
-    """Other images are refused; another thread count, version or processor may change the last bits, and is said.
+    """Other images are refused; another machine, number of threads or version of torch changes last bits, and with them
+    in many steps the result, which is said.
 
     `then`: the run's meta.json.
     """
@@ -231,11 +231,11 @@ def refuse_or_announce_changes(then: dict[str, Any], job: Job) -> None:
             f"the images of {job.config.data.source} changed since the run started: their fingerprint is {found},"
             f" not {then['data_fingerprint']}; bring them back, or train anew"
         )
-    now = {"threads": torch.get_num_threads(), "torch": metadata.version("torch"), "device": job.device.type}
-    was = {"threads": then["threads"], "torch": then["versions"].get("torch"), "device": job.config.train.device}
-    for name, value in now.items():
-        if str(value) != str(was[name]).split(":")[0]:
-            say(f"note: {name} {value} now, {was[name]} when the run started; the last bits may differ")
+    now, was = describe_machine(job.device) | {"torch": metadata.version("torch")}, then | then["versions"]
+    changed = [name for name, value in now.items() if was.get(name, value) != value]
+    if changed:
+        changes = ", ".join(f"{name.replace('_', ' ')} from {was[name]} to {now[name]}" for name in changed)
+        say(f"note: changed since the run started: {changes}; it may end in other results than without a stop")
 
 
 def replan(job: Job, checkpoint: dict[str, Any], run_dir: Path) -> None:

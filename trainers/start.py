@@ -58,20 +58,29 @@ def discard(folder: Path) -> None:
 
 def describe_start(job: Job, requested: dict[str, Any]) -> dict[str, Any]:
     """What a run depends on beside its config: the content of meta.json."""
+    versions = {"python": platform.python_version()} | {name: metadata.version(name) for name in VERSIONED}
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "argv": command_line(),
-        "versions": {"python": platform.python_version()} | {name: metadata.version(name) for name in VERSIONED},
+        "versions": versions,
         "git": git_state(),
         "platform": platform.platform(),
-        "processor": processor_name(),
-        "device": torch.cuda.get_device_name(job.device) if job.device.type == "cuda" else job.device.type,
-        "threads": torch.get_num_threads(),
+        **describe_machine(job.device),
         "data_fingerprint": fingerprint(job.data),
         "processes": distributed.world_size(),
         "seen": job.overlap.summary,
         "skipped_images": list(samples_of(job.data).skipped),
         "requested": requested,
+    }
+
+
+def describe_machine(device: torch.device) -> dict[str, Any]:
+    """What the results of a run depend on in their last bits, beside the libraries."""
+    return {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "processor": processor_name(),
+        "instruction_set": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
     }
 
 

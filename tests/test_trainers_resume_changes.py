@@ -1,0 +1,92 @@
+"""What is not as it was when a run started is refused, or said in one line."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from killed_runs import ROOT, Crash, crash_after
+from test_trainers_start import tiny_run
+
+from datasets import DataError
+from trainers.errors import ConfigError
+from trainers.job import Given
+from trainers.result import read_run_config
+from trainers.resume import open_run, resume
+from trainers.run import train
+from trainers.run_directory import read_json, write_json
+
+
+@pytest.fixture(scope="module")
+def crashed_once(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("crashed")
+    with pytest.raises(Crash):
+        train(tiny_run(folder), handlers=[crash_after(3)])
+    return folder / "digits" / "r"
+
+
+@pytest.fixture
+def crashed(crashed_once, tmp_path):
+    """A copy of a run that crashed in its second epoch."""
+    return shutil.copytree(crashed_once, tmp_path / "digits" / "r")
+
+
+def open_again(run_dir):
+    return open_run(run_dir, read_run_config(run_dir), epochs=None, given=Given())
+
+
+def test_changed_options_are_refused_by_name(crashed):
+    values = read_json(crashed / "config.json")
+    values["train"]["lr"] = 0.5
+    write_json(crashed / "config.json", values)
+    with pytest.raises(ConfigError, match=r"train\.lr from 0\.003 to 0\.5"):
+        resume(crashed)
+
+
+def test_changed_images_are_refused(crashed):
+    meta = read_json(crashed / "meta.json")
+    write_json(crashed / "meta.json", meta | {"data_fingerprint": "0123456789abcdef"})
+    with pytest.raises(DataError, match="changed since the run started"):
+        resume(crashed)
+
+
+def test_another_thread_count_is_announced(crashed, capsys):
+    meta = read_json(crashed / "meta.json")
+    write_json(crashed / "meta.json", meta | {"threads": 64})
+    open_again(crashed)
+    said = "note: changed since the run started: threads from 64 to 1; it may end in other results than without a stop"
+    assert said in capsys.readouterr().out
+
+
+def test_another_processor_and_instruction_set_are_announced_in_one_line(crashed, capsys, monkeypatch):
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "SSE")
+    monkeypatch.setattr("trainers.start.processor_name", lambda: "a slow one")
+    then = read_json(crashed / "meta.json")
+    open_again(crashed)
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("note: "))
+    changes = f"processor from {then['processor']} to a slow one, instruction set from {then['instruction_set']} to SSE"
+    assert line.startswith(f"note: changed since the run started: {changes}; it may end in other results")
+
+
+def test_the_same_machine_is_not_worth_a_word(crashed, capsys):
+    open_again(crashed)
+    assert "note: " not in capsys.readouterr().out
+
+
+def test_a_run_of_before_instruction_sets_were_recorded_is_resumed_as_ever(crashed, capsys):
+    meta = read_json(crashed / "meta.json")
+    del meta["instruction_set"]
+    write_json(crashed / "meta.json", meta)
+    open_again(crashed)
+    assert "note: " not in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_run_that_goes_on_with_other_instructions_says_so(crashed):
+    """Its validation accuracy ended 4 points lower, and nothing was said."""
+    done = subprocess.run(
+        [sys.executable, "main.py", "resume", str(crashed)],
+        cwd=ROOT, env=os.environ | {"ATEN_CPU_CAPABILITY": "default"}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert " to DEFAULT; it may end in other results" in done.stdout
