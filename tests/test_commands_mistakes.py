@@ -94,7 +94,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(capsys, folder, line):
     [
         ("vit.factory.Blueprint.build", "summary --model vit_micro_2"),
         ("vit.factory.Blueprint.build", TRAIN),
-        ("trainers.job.build_dataloaders", TRAIN),
+        ("trainers.job.split_samples", TRAIN),
         ("inference.explain.maps_of", "explain {folder}/digits/vit {folder}/a.png"),
         ("inference.page.maps_of", "explain {folder}/digits/vit {folder}/a.png --page"),
     ],
