@@ -30,6 +30,7 @@ from datasets.shared_split import shared_split
 from trainers import process
 from trainers.config import RunConfig, TrainConfig
 from trainers.result import read_history
+from trainers.seen.overlap import Overlap
 from vit.config import ModelConfig
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -296,7 +297,7 @@ def test_an_arm_that_may_have_seen_the_test_images_in_pretraining_is_warned_of()
     def plan(source, *arms):
         request = SimpleNamespace(base=SimpleNamespace(data=SimpleNamespace(source=source)))
         split = shared_split(DataConfig(source="digits"))
-        return SimpleNamespace(request=request, arms=arms, split=split, tuned=True)
+        return SimpleNamespace(request=request, arms=arms, split=split, tuned=True, overlap=Overlap())
 
     assert [arm.name for arm in (scratch, pretrained)] == ["vit_nano_8 from scratch", "vit_nano_8 pretrained"]
     assert [arm.slug for arm in (scratch, pretrained)] == ["from_scratch", "pretrained"]

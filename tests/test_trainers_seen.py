@@ -27,7 +27,8 @@ from trainers.resume import resume
 from trainers.run import train
 from trainers.run_directory import read_json
 from trainers.seen.hashes import NOTHING, SELECTED, TRAINED, Seen, from_text, from_tree, sorted_once, to_text, to_tree
-from trainers.seen.starts import seen_by
+from trainers.seen.starts import seen_by, starts_of
+from vit import Blueprint, build_model
 from vit.config import ModelConfig
 from vit.errors import WeightsError
 
@@ -310,6 +311,15 @@ def test_a_module_that_a_program_opened_and_gives_to_a_run_is_held_to_it_too(hom
     model, spec, _ = load(first)
     result = train(options(home, mixed, "given_model"), model=model, spec=spec)
     assert counts(result.run_dir) == SAME
+    model = build_model("vit_micro_2", num_classes=2, image_size=8, weights=str(first))
+    assert counts(train(options(home, mixed, "built_model"), model=model, spec=spec).run_dir) == SAME
+
+
+def test_the_weights_that_come_with_the_application_say_nothing(tmp_path):
+    config = options(tmp_path, tmp_path, "embedded").changed(model={"name": "vit_nano_8", "weights": "fashion_mnist"})
+    blueprint = Blueprint(config.model)
+    assert starts_of(config, blueprint) == ()
+    assert starts_of(config, None, blueprint.build(num_classes=3)) == ()
 
 
 def test_a_programs_own_images_have_no_hashes_and_that_is_said(home, first, capsys):
@@ -458,6 +468,15 @@ def test_a_damaged_record_is_refused_in_one_line(record):
 def test_a_damaged_record_of_an_export_is_refused_in_one_line(text):
     with pytest.raises(WeightsError, match="file is damaged"):
         from_text(text, "file")
+
+
+@pytest.mark.parametrize("content", ["", "nothing\n", "path,split\na,val\n", "\0\0", '"'])
+def test_a_damaged_list_of_seen_images_is_named_in_one_line(home, first, mixed, tmp_path, capsys, content):
+    run = shutil.copytree(train(options(home, mixed, f"list{len(content)}", weights=first)).run_dir, tmp_path / "run")
+    (run / "seen.csv").write_text(content)
+    code, _, err = call(capsys, "evaluate", run)
+    assert (code, err.count("\n")) == (3, 1)
+    assert "seen.csv" in err
 
 
 def test_a_run_of_an_earlier_version_is_known_by_its_split(home, first, mixed, tmp_path, capsys):

@@ -20,9 +20,10 @@ from trainers.outcome import kept_instead
 from trainers.record import RunResult
 from trainers.run_directory import read_if_whole, read_json
 from trainers.seen.hashes import Seen
-from trainers.seen.starts import Start, remember, seen_by, split_beside
+from trainers.seen.starts import RECORD, seen_by
 from vit import ImageSpec, ModelConfig, build_model
 from vit.config import AT_HAND
+from vit.origins import ORIGINS, Origin
 
 
 def find_run(name: str, output_dir: Path = Path("runs")) -> Path:
@@ -110,7 +111,8 @@ def open_best(path: Path) -> Opened:
             raise ValueError(f"its images have {spec.image_size} pixels, its model takes {config.image_size}")
         model = build()
         model.load_state_dict(checkpoint["model"])
-    remember(model, Start(f"{path} (given model)", seen, split_beside(path)))
+    beside = {name: content for name, content in checkpoint.items() if name in ("class_names", "config", RECORD)}
+    ORIGINS[model] = Origin(path, beside)
     return Opened(model.eval(), spec, tuple(checkpoint["class_names"]), config, seen)
 
 

@@ -14,6 +14,7 @@ from vit.config import grid_side
 from vit.errors import OptionError, WeightsError
 from vit.key_maps import FAMILIES, PositionRule
 from vit.model import VisionTransformer
+from vit.origins import ORIGINS, Origin
 from vit.parts import set_layer_norm_eps
 from vit.weight_files import WeightFile, read_weights
 
@@ -51,6 +52,7 @@ def load_weights(
     with torch.no_grad():
         for name, tensor in tensors.items():
             layout.tensors[name].copy_(tensor)
+    ORIGINS[model] = Origin(file.path, file.extras)
     eps = layer_norm_eps or (file.layer_norm_eps if layout.positions else None)  # timm's models bring their own
     set_layer_norm_eps(model, eps)
     whose = "this application's" if file.source == "ours" else file.source

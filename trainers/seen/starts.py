@@ -3,20 +3,22 @@
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from torch import nn
 
+import vit
 from datasets.errors import DataError
 from datasets.split_file import read_split
 from trainers.checkpoint import best_of, read_file
 from trainers.config import RunConfig
 from trainers.seen.hashes import USES, Seen, from_text, from_tree
 from vit import Blueprint
-from vit.config import EMBEDDED_WEIGHTS
 from vit.errors import WeightsError
+from vit.origins import ORIGINS
 
+EMBEDDED = Path(vit.__file__).parent / "weights"
+"""The files that come with the application."""
 RECORD = "seen"
 """The name of the record in a checkpoint, and in the metadata of an export."""
 
@@ -31,23 +33,15 @@ class Start(NamedTuple):
     """The split.csv of the run that it is, or lies in."""
 
 
-_OPENED: WeakKeyDictionary[nn.Module, Start] = WeakKeyDictionary()
-"""Models that were opened from files of ours, which a program may give to a run."""
-
-
-def remember(model: nn.Module, start: Start) -> None:
-    """Note what a model is, for a run that is given it."""
-    _OPENED[model] = start
-
-
 def starts_of(config: RunConfig, blueprint: Blueprint | None, model: nn.Module | None = None) -> tuple[Start, ...]:
     """The weights and the teacher of a run, and a `model` that a program gives it, as far as they are of this
     application's making: those that come with it and those of others do not say what they have seen. Raises
     WeightsError: a record that is damaged."""
-    file = None if blueprint is None or config.model.weights in EMBEDDED_WEIGHTS else blueprint.weights
+    file = None if blueprint is None else blueprint.weights
     weights = None if file is None else start_in(file.extras, file.path, f"{config.model.weights} (weights)")
     teacher = config.train.teacher and teacher_start(config.train.teacher)
-    given = None if model is None else _OPENED.get(model)
+    origin = None if model is None else ORIGINS.get(model)
+    given = origin and start_in(origin.extras, origin.path, f"{origin.path} (model)")
     return tuple(start for start in (weights, given, teacher) if start)
 
 
@@ -65,7 +59,7 @@ def teacher_start(name: str) -> Start | None:
 
 def start_in(content: Mapping[str, Any], file: Path, name: str) -> Start | None:
     """The start that a file holds, from what stands beside its tensors; None where it is not of our making."""
-    if not {"class_names", "config"} <= content.keys():
+    if not {"class_names", "config"} <= content.keys() or file.parent == EMBEDDED:
         return None
     return Start(name, seen_by(content, file), split_beside(file))
 
