@@ -5,7 +5,7 @@ import numpy as np
 from datasets.bundle import SPLITS, DataBundle, image_set, samples_of
 from datasets.grouping.parts import line
 from datasets.sampling import evenly
-from datasets.text import aligned, counted, some
+from datasets.text import aligned, counted, printable, some
 
 SIZES_LOOKED_AT = 200
 
@@ -29,7 +29,7 @@ def describe(bundle: DataBundle) -> list[str]:
 def data_report(bundle: DataBundle) -> str:
     """All of `describe`, then images per class and split as a table, then every image that was skipped."""
     samples = samples_of(bundle)
-    names = ["class", *bundle.class_names, "all"]
+    names = ["class", *map(printable, bundle.class_names), "all"]
     columns = []
     for split, size in bundle.dataset_sizes.items():
         columns.append([split, *(f"{count:,}" for count in samples.counts(split)), f"{size:,}"])

@@ -23,6 +23,8 @@ BYTES_PER_PIXEL = {"WEBP": 16, "CMYK": 12, "RGBA": 12}
 """At the worst, of a format or a mode; of any other 10: a progressive JPEG's coefficients, and its pixels."""
 MAX_ASPECT = 256  # a longer picture has a million pixels once its shorter side is that of a model's input
 STRIP = 2**20  # pixels that are converted at once
+THE_IMAGE = "the image"
+"""What a picture without a name is called in a message."""
 
 
 # Odd EXIF, palettes, sizes: what matters is raised. Once for all, as changing filters is not safe with threads.
@@ -35,11 +37,15 @@ def open_image(file: str | os.PathLike[str] | BinaryIO) -> Image.Image:
     bytes_in_all = most_bytes()
     image = Image.open(getattr(file, "opened", file), formats=FORMATS)  # the first of a member of a shard
     most = bytes_in_all // max(BYTES_PER_PIXEL.get(kind or "", 10) for kind in (image.format, image.mode))
-    if math.prod(image.size) > most or max(image.size) > MAX_ASPECT * min(image.size):
+    limit = ""
+    if math.prod(image.size) > most:
+        limit = f"of such a file at most {most:,} are decoded ({MOST_GB}=2 allows 2 GB)"
+    elif max(image.size) > MAX_ASPECT * min(image.size):
+        sides = f"{max(image.size) / min(image.size):,.0f} to 1"
+        limit = f"its sides are {sides}, and at most {MAX_ASPECT} to 1 are read"
+    if limit:
         image.close()
-        size = "{:,} x {:,}".format(*image.size)
-        limit = f"of such a file at most {most:,} are decoded ({MOST_GB}=2 allows 2 GB), and sides of {MAX_ASPECT} to 1"
-        raise Image.DecompressionBombError(f"{size} pixels; {limit}")
+        raise Image.DecompressionBombError("{:,} x {:,} pixels; ".format(*image.size) + limit)
     return image
 
 
@@ -58,14 +64,15 @@ def read_image(file: str | os.PathLike[str] | BinaryIO, *, channels: int = 3, na
     Transparent pixels are laid over white; 16-bit values are scaled, not clipped; CMYK and palettes are converted; the
     EXIF orientation is applied. Raises DataError: the file is missing, not an image, damaged or truncated; the message
     names it (as `name` if given)."""
-    label = name or (os.fspath(file) if isinstance(file, str | os.PathLike) else "the image")
+    label = name or (os.fspath(file) if isinstance(file, str | os.PathLike) else THE_IMAGE)
     try:
         with open_image(file) as image:
             image.load()
             ImageOps.exif_transpose(image, in_place=True)
             return to_mode(image, "L" if channels == 1 else "RGB")
     except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError, struct.error, ... for damaged files
-        raise DataError(f"cannot read image {label}: {_reason(error, label)}") from error
+        which = label if label == THE_IMAGE else f"image {label}"
+        raise DataError(f"cannot read {which}: {_reason(error, label)}") from error
 
 
 def to_mode(image: Image.Image, mode: str) -> Image.Image:

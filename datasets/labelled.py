@@ -1,10 +1,12 @@
 """Labelled images for a model that exists already, its classes matched by name."""
 
 from collections.abc import Sequence
+from itertools import compress
 
 import numpy as np
 
 from datasets.bundle import LEFT_OUT, SPLITS, Samples
+from datasets.classes_in_use import classes_in_use
 from datasets.config import DataConfig
 from datasets.errors import DataError
 from datasets.loaders import read_samples
@@ -19,7 +21,8 @@ def labelled_samples(config: DataConfig, *, class_names: Sequence[str], split: s
     """
     samples = read_samples(config)
     known = {name: number for number, name in enumerate(class_names)}
-    unknown = [name for name in samples.class_names if name not in known]
+    used = compress(samples.class_names, classes_in_use(samples))
+    unknown = [name for name in used if name not in known]
     if unknown:
         raise DataError(
             f"{config.source} has classes that the model does not know: {some(unknown)}; "
@@ -29,6 +32,6 @@ def labelled_samples(config: DataConfig, *, class_names: Sequence[str], split: s
     if not chosen.any():
         brought = [name for code, name in enumerate(SPLITS) if (samples.splits == code).any()]
         raise DataError(f"{config.source} has no {split} split of its own; it has {', '.join(brought) or 'no splits'}")
-    number = np.array([known[name] for name in samples.class_names], np.int32)
+    number = np.array([known.get(name, -1) for name in samples.class_names], np.int32)
     splits = np.where(chosen, SPLITS.index("val"), LEFT_OUT).astype(np.int8)
     return samples.replace(labels=number[samples.labels], class_names=tuple(class_names), splits=splits)

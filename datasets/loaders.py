@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from datasets.augmentation import train_pipeline
 from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, ImageSpecLike, Samples, image_set, samples_of
 from datasets.cache import SHARE_OF_FREE_MEMORY, ImageCache, available_memory
+from datasets.classes_in_use import without_empty_classes
 from datasets.config import IMBALANCE, Columns, DataConfig
 from datasets.grouping.option import with_groups
 from datasets.grouping.parts import split_by_groups
@@ -144,7 +145,7 @@ def listed_images(table: Path) -> frozenset[str]:
 def split_samples(config: DataConfig) -> Samples:
     """The sample table with a split for every image, before any training image is taken out to learn from fewer."""
     samples = identified(_leave_out_unreadable(read_samples(config), config), config.root)
-    return split_by_groups(with_copies(samples, config.root), config, assign_splits)
+    return without_empty_classes(split_by_groups(with_copies(samples, config.root), config, assign_splits))
 
 
 def class_weights(bundle: DataBundle) -> torch.Tensor:

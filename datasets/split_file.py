@@ -95,6 +95,8 @@ def read_split(path: Path) -> list[SplitRow]:
     """The rows of a split.csv, each image once. Raises FileNotFoundError: no such file. DataError: a column is missing,
     a split is unknown, or an image comes twice."""
     rows = read_rows(path, ("path", "label", "split"), what="split")
+    if rows and all("\\" in row["path"] and "/" not in row["path"] for row in rows):  # saved by a Windows program
+        rows = [row | {"path": row["path"].replace("\\", "/")} for row in rows]
     column = next((kind for kind in KINDS if rows and kind in rows[0]), "")
     table = [
         SplitRow(

@@ -80,6 +80,13 @@ def require_complete(samples: Samples) -> Samples:
     """Check that there is something to train on and to validate, and say which classes are too small to do both."""
     if len(samples.class_names) < 2:
         raise DataError(f"{samples.name} has one class, {samples.class_names[0]!r}; to tell classes apart takes two")
+    sizes = np.bincount(samples.labels[samples.splits >= 0], minlength=len(samples.class_names))
+    single = int((sizes == 1).sum())
+    if single > len(sizes) / 2:
+        raise DataError(
+            f"{samples.name}: {single:,} of {len(sizes):,} classes have one image, which cannot be learnt and validated"
+            " both; two or more of each class are needed, better 20"
+        )
     for split in ("train", "val"):
         if not len(samples.indices(split)):
             raise DataError(

@@ -58,8 +58,11 @@ def read_rows(path: Path, needed: Sequence[str], *, what: str = "table") -> list
     if not path.is_file():
         raise FileNotFoundError(f"no {what} {path}; expected a CSV with {' and '.join(needed)} among its columns")
     with open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
+        first = file.readline()
+        file.seek(0)
+        semicolons = first.count(";") > first.count(",")  # as spreadsheets save a table in much of Europe
         try:
-            header, *rows = csv.reader(file)
+            header, *rows = csv.reader(file, delimiter=";" if semicolons else ",")
         except (csv.Error, ValueError) as error:
             raise DataError(f"{path} is no table that can be read: {error}") from None
     missing = [name for name in needed if name not in header]

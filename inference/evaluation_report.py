@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from datasets.files import text_file, write_text
-from datasets.text import aligned, csv_text
+from datasets.text import aligned, csv_text, printable
 from figures.judged import Judged
 from inference.predict import write_rows
 from trainers.evaluation import Scores, write_predictions
@@ -169,5 +169,5 @@ def _class_table(classes: Sequence[ClassRow]) -> Iterator[str]:
     table = [["class", "precision", "recall", "F1", "images"]]
     for row in rows:
         shares = ("-" if value is None else f"{value:.2%}" for value in (row.precision, row.recall, row.f1))
-        table.append([row.name, *shares, f"{row.images:,}"])
+        table.append([printable(row.name), *shares, f"{row.images:,}"])
     yield from aligned(table)

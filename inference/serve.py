@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import Template
 
 from datasets.errors import DataError
+from datasets.images import THE_IMAGE
 from figures.thumbnails import data_uri
 from inference.classifier import Classifier
 from inference.explain import explain
@@ -79,7 +80,7 @@ def first_part(kind: str, body: bytes) -> bytes:
 
 def classify(classifier: Classifier, content: bytes, *, top: int = 5) -> dict[str, Any]:
     """`top`: [name, probability] pairs; `attention`: a PNG as data URI, or a `note` why none; or an `error`."""
-    file = ImageFile("the image", content)
+    file = ImageFile(THE_IMAGE, content)
     image = next(predict(classifier, [file], top=top))
     if isinstance(image, Unreadable):
         return {"error": image.error}
@@ -100,7 +101,7 @@ def look_inside(classifier: Classifier, content: bytes, **_: Any) -> dict[str, A
     from inference.page import named_pictures, page_of
 
     try:
-        return page_of([classifier], [*named_pictures([ImageFile("the image", content)])])
+        return page_of([classifier], [*named_pictures([ImageFile(THE_IMAGE, content)])])
     except (DataError, NoAttention) as error:
         return {"error": str(error)}
 

@@ -143,13 +143,17 @@ def _strays(root: Path) -> Planted:
 
 def _classes(root: Path) -> Planted:
     (root / "train" / "wasp").mkdir()
+    (root / "train" / "hornet").mkdir()
+    save(photograph(31), root / "train" / "hornet" / "1.gif")
     save(photograph(30), root / "val" / "moth" / "1.jpg")
     for k in range(3):
         save(photograph(40 + k), root / "train" / "Bee" / f"{k}.jpg")
     for k in range(6):
         save(photograph(50 + k), root / "train" / "ant " / f"{k}.jpg")
     return {
-        ("empty_class", "wasp"),
+        ("class_without_images", "wasp"),
+        ("empty_class", "hornet"),
+        ("unread_picture", "train/hornet/1.gif"),
         ("class_not_in_train", "moth"),
         ("class_names_differ_in_case", "bee"),
         ("class_names_differ_in_spaces", "ant "),

@@ -71,7 +71,7 @@ def test_an_image_gets_the_page_of_the_model_as_it_learned(server, tmp_path):
     assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
     assert b"a &lt;run&gt;, as it learned" in body
     status, _, body = ask(server, "POST", "/page", b"text", Content_Type="image/png")
-    assert (status, "cannot read image the image" in json.loads(body)["error"]) == (422, True)
+    assert (status, "cannot read the image" in json.loads(body)["error"]) == (422, True)
 
 
 def test_the_page_is_whole_without_any_other_address(server):
@@ -88,10 +88,10 @@ def test_the_page_is_whole_without_any_other_address(server):
 @pytest.mark.parametrize(
     ("body", "headers", "status", "message"),
     [
-        (b"text", {"Content_Type": "text/plain"}, 422, "cannot read image the image"),
-        (b"no form", {"Content_Type": "multipart/form-data; boundary=x"}, 422, "cannot read image the image"),
-        (b"not an image", {"Content_Type": "image/png"}, 422, "cannot read image the image"),
-        (b"", {"Content_Type": "image/png"}, 422, "cannot read image"),
+        (b"text", {"Content_Type": "text/plain"}, 422, "cannot read the image"),
+        (b"no form", {"Content_Type": "multipart/form-data; boundary=x"}, 422, "cannot read the image"),
+        (b"not an image", {"Content_Type": "image/png"}, 422, "cannot read the image"),
+        (b"", {"Content_Type": "image/png"}, 422, "cannot read the image"),
         (b"x" * 50_001, {"Content_Type": "image/png"}, 413, "larger than 0.05 MB"),
         (b"x", {"Content_Type": "image/png", "Content_Length": "9" * 5_000}, 413, "larger than 0.05 MB"),
         (b"x", {"Content_Type": "image/png", "Origin": "http://elsewhere.example"}, 403, "other sites"),
@@ -217,7 +217,7 @@ def test_in_a_real_browser_a_chosen_image_is_classified_and_nothing_else_is_fetc
         (tmp_path / "bad.png").write_text("no image")
         browser.choose_file("#file", tmp_path / "bad.png")
         browser.wait_for("document.getElementById('status').className == 'error'")
-        assert "cannot read image" in browser.evaluate("document.getElementById('status').textContent")
+        assert "cannot read the image" in browser.evaluate("document.getElementById('status').textContent")
         assert {url for url in browser.requests if not url.startswith("data:")} <= {
             server.url, server.url + "classify", server.url + "page", server.url + "favicon.ico", "about:blank",
             "about:srcdoc",

@@ -125,6 +125,8 @@ def test_a_missing_file_and_a_stream_are_named(tmp_path):
         read_image(tmp_path / "gone.png")
     with pytest.raises(DataError, match="cannot read image upload 1"):
         read_image(io.BytesIO(b"nothing"), name="upload 1")
+    with pytest.raises(DataError, match="^cannot read the image: not an image"):
+        read_image(io.BytesIO(b"nothing"))
 
 
 @pytest.mark.parametrize("size", [(37, 53), (53, 37), (32, 32), (500, 333), (40, 41)])
@@ -182,17 +184,22 @@ def test_a_real_file_of_any_other_format_is_not_an_image(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "most"),
+    ("name", "size", "reason"),
     [
-        ("bomb.png", (13_377, 9_000), "107,374,182"),
-        ("line.png", (1, 257), ""),
+        (
+            "bomb.png",
+            (13_377, 9_000),
+            r"of such a file at most 107,374,182 are decoded \(VIT_IMAGE_GB=2 allows 2 GB\)$",
+        ),
+        ("line.png", (1, 257), "its sides are 257 to 1, and at most 256 to 1 are read$"),
+        ("line.png", (600, 2), "its sides are 300 to 1, and at most 256 to 1 are read$"),
     ],
 )
-def test_a_small_file_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path, name, size, most):
+def test_a_small_file_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path, name, size, reason):
     path = saved(Image.new("1", size).convert("1" if ".png" in name else "RGB"), tmp_path / name)
     assert path.stat().st_size < 200_000
     for read in (read_image, image_size):
-        with pytest.raises(DataError, match=f"{size[0]:,} x {size[1]:,} pixels; of such a file at most {most}"):
+        with pytest.raises(DataError, match=f"{size[0]:,} x {size[1]:,} pixels; {reason}"):
             read(path)
     assert inspect_file(path).fault == "decompression_bomb"
 

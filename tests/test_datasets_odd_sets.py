@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from fake_sets import Spec, class_folders, save, write_table
+from PIL import Image
 
 from commands.arguments import parse
 from commands.check import Options, main
@@ -149,6 +150,100 @@ def test_what_check_finds_can_be_left_out_of_training(tmp_path):
     assert "2 images left out, as" in words
     assert "found.csv" in words
     assert "no list of images to exclude" in train_says(root, tmp_path, exclude=tmp_path / "gone.csv")
+
+
+def test_a_link_to_itself_is_one_finding_among_others(tmp_path):
+    root = class_folders(tmp_path / "set", {"a": 8, "b": 8})
+    (root / "a" / "self.jpg").symlink_to(root / "a" / "self.jpg")
+    (root / "b" / "self").symlink_to(root / "b" / "self")
+    (root / "self").symlink_to(root / "self")
+    (root / "b" / "empty.png").touch()
+    found = {(finding.kind, finding.path) for finding in check_source(str(root)).findings}
+    links = {("broken_link", path) for path in ("a/self.jpg", "b/self", "self")}
+    assert found == links | {("zero_bytes", "b/empty.png")}
+
+
+def test_a_class_of_pictures_that_are_not_read_is_named_with_how_many_and_what_converts_them(tmp_path):
+    root = class_folders(tmp_path / "set", {"a": 8, "b": 8})
+    (root / "sea").mkdir()
+    for number in range(12):
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(root / "sea" / f"{number}.gif")
+    words = check_says(root)
+    assert "empty_class 'sea'" in words
+    assert "it holds 12 files of a kind that is not read" in words
+    assert "(.gif; to convert: magick mogrify -format png *.gif)" in words
+    assert "it holds 12 files of a kind that is not read" in train_says(root, tmp_path)
+
+
+def test_absolute_paths_are_named_once_and_so_are_paths_that_lead_out_of_the_folder(tmp_path):
+    rows = rows_of(tmp_path / "set")
+    outside = [(f"../{path.name}", label) for path, label in ((save(tmp_path / "x.jpg", seed=99), "a"),)]
+    table = write_table(tmp_path / "set" / "t.csv", [*rows, *outside])
+    found = {(finding.kind, finding.detail) for finding in check_source(str(table)).findings}
+    assert found == {
+        ("outside_root", "16 absolute paths: the table works on this machine only"),
+        ("outside_root", "1 path leads out of its folder: the table does not move with it"),
+    }
+
+
+def test_a_table_without_a_header_is_told_to_have_one(tmp_path):
+    rows = rows_of(tmp_path / "set", path=lambda path: path.name)
+    table = write_text(tmp_path / "set" / "t.csv", rows[1:], rows[0])
+    words = train_says(table, tmp_path)
+    assert words == f"{table} has no header: its first line is an image; write path,label above it"
+
+
+def test_a_one_hot_table_is_told_to_name_the_class_in_one_column(tmp_path):
+    names = ("forest", "sea", "street")
+    images = [save(tmp_path / "set" / f"{i}.jpg", seed=i).name for i in range(9)]
+    rows = [(image, *(int(i % 3 == column) for column in range(3))) for i, image in enumerate(images)]
+    table = write_table(tmp_path / "set" / "t.csv", rows, ("image", *names))
+    words = train_says(table, tmp_path)
+    assert "looks one-hot: forest, sea, street hold 0 or 1" in words
+    assert "name the class in one column, image,label" in words
+
+
+def test_classes_whose_images_are_all_left_out_drop_out_with_a_note(tmp_path):
+    root = class_folders(tmp_path / "set", {"a": 9, "b": 9})
+    rows = [(f"{name}/{i:03d}.png", name) for name in ("a", "b", *"cdefg") for i in range(9)]
+    table = write_table(root / "t.csv", rows)
+    findings = tmp_path / "found.csv"
+    assert "missing_file" in check_says(table)
+    assert main(parse(Options, [str(table), "--output", str(findings)], prog="check")) == 3
+    words = train_says(table, tmp_path, exclude=findings)
+    assert "t: 2 classes ('a', 'b')" in words
+    assert "note: 5 classes without an image left out: 'c', 'd', 'e' and 2 more" in words
+
+
+def test_an_empty_class_folder_is_a_warning_and_no_class(tmp_path):
+    root = class_folders(tmp_path / "set", {"a": 9, "c": 9})
+    (root / "b").mkdir()
+    assert "class_without_images 'b'" in check_says(root)
+    assert check_source(str(root)).exit_code == 0
+    bundle = build_dataloaders(DataConfig(source=str(root), root=tmp_path / "data"), Spec())
+    assert bundle.class_names == ("a", "c")
+    rows = bundle.dataloaders["val"].dataset
+    assert {rows.path(row)[0]: int(rows.labels[row]) for row in range(len(rows))} == {"a": 0, "c": 1}
+    assert "note: 1 class without an image left out: 'b'" in train_says(root, tmp_path)
+
+
+def test_a_class_that_has_images_in_val_alone_is_still_an_error(tmp_path):
+    root = tmp_path / "set"
+    class_folders(root / "train", {"a": 9, "b": 9})
+    class_folders(root / "val", {"a": 3, "b": 3, "c": 3})
+    (root / "train" / "c").mkdir()
+    assert "empty_class 'c'" in check_says(root)
+    assert "a class without one training image" in train_says(root, tmp_path)
+
+
+@pytest.mark.parametrize("options", [{}, {"val_fraction": 0.5, "test_fraction": 0.0}])
+def test_one_image_per_class_cannot_be_validated(tmp_path, options):
+    root = class_folders(tmp_path / "set", {f"c{i:02}": 1 for i in range(19)} | {"d": 3})
+    words = train_says(root, tmp_path, **options)
+    assert words == (
+        "set: 19 of 20 classes have one image, which cannot be learnt and validated both; two or more of each class"
+        " are needed, better 20"
+    )
 
 
 def other_names(root):

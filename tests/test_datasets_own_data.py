@@ -120,9 +120,10 @@ def faulty(tmp_path, kind):
         root.mkdir()
     elif kind == "flat":
         save(root / "a.png")
-    elif kind == "empty class":
+    elif kind == "unread class":
         class_folders(root, {"a": 4, "b": 4})
         (root / "c").mkdir()
+        (root / "c" / "1.gif").touch()
     elif kind == "val class":
         class_folders(root / "train", {"cat": 4, "dog": 4})
         class_folders(root / "val", {"cat": 1, "dgo": 1})
@@ -144,7 +145,7 @@ def faulty(tmp_path, kind):
     [
         ("empty", DataError, "has no images in class folders; expected .*/set/<class>/<image>"),
         ("flat", DataError, "has no images in class folders; expected .*/set/<class>/<image>"),
-        ("empty class", DataError, "/set: 'c': a class without one training image .*fill or remove it"),
+        ("unread class", DataError, "/set: 'c': a class without one training image .*fill or remove it"),
         (
             "val class",
             DataError,

@@ -125,6 +125,27 @@ def test_a_split_is_written_and_read_back(tmp_path):
     assert sum(fewer.dataset_sizes.values()) == 29
 
 
+@pytest.mark.parametrize("manner", ["backslashes", "semicolons", "both"])
+def test_a_split_that_another_program_saved_in_its_own_manner_is_read(tmp_path, manner):
+    folder = class_folders(tmp_path / "set", {"a": 8, "b,c": 8})
+    drawn = build_dataloaders(DataConfig(source=str(folder), split_seed=4), Spec())
+    table = pd.DataFrame(split_table(drawn))
+    if manner != "semicolons":
+        table["path"] = table["path"].str.replace("/", "\\")
+    table.to_csv(tmp_path / "split.csv", index=False, sep="," if manner == "backslashes" else ";")
+    again = build_dataloaders(DataConfig(source=str(folder), split=tmp_path / "split.csv"), Spec())
+    assert split_table(again) == split_table(drawn)
+
+
+def test_a_backslash_in_a_name_of_ours_stays_one(tmp_path):
+    folder = class_folders(tmp_path / "set", {"a": 8, "b": 8})
+    (folder / "a" / "000.png").rename(folder / "a" / "x\\y.png")
+    drawn = build_dataloaders(DataConfig(source=str(folder)), Spec())
+    write_split(tmp_path / "split.csv", drawn)
+    again = build_dataloaders(DataConfig(source=str(folder), split=tmp_path / "split.csv"), Spec())
+    assert split_table(again) == split_table(drawn)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

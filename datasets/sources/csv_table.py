@@ -14,7 +14,7 @@ from datasets.grouping.option import by_column, column_of, normal
 from datasets.images import IMAGE_EXTENSIONS, is_image_name
 from datasets.sources.image_folder import list_folder
 from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows
-from datasets.text import unguarded
+from datasets.text import counted, unguarded
 
 TABLE_SUFFIXES = (".csv", ".tsv")
 USUAL = {
@@ -38,7 +38,9 @@ def read_table(
     header, lines, manner = _read(table)
     split_at = header.index("split") if "split" in header else None
     rows = _Lines(table.parent, confined=confined, has_splits=any(_cell(cells, split_at) for _, cells in lines))
+    _refuse_a_first_row_of_data(table, header, columns, rows)
     path_at = _path_column(header, columns, table, rows, lines)
+    _refuse_a_column_for_each_class(table, header, columns, lines, header[path_at])
     label_at = _columns(header, "label", columns, table)[0]
     group_at = _group_column(header, columns, table)
     for number, cells in lines:
@@ -52,6 +54,7 @@ def read_table(
         raise DataError(f"{table} names no image that can be used{first}")
     if "train" not in rows.classes and "" not in rows.classes:
         rows.problem("empty_split", "train", "train")
+    rows.report_files_elsewhere()
     how = f"path from {header[path_at]!r}{rows.manner()}, label from {header[label_at]!r}{manner}"
     plain = how == "path from 'path', label from 'label'"
     notes = () if plain else (f"{table.name} is read so: {how}",)
@@ -140,6 +143,27 @@ def _group_column(header: Sequence[str], columns: Columns, table: Path) -> int |
     return None
 
 
+def _refuse_a_first_row_of_data(table: Path, header: Sequence[str], columns: Columns, rows: "_Lines") -> None:
+    """Raise DataError where a table has no header: its first line names an image."""
+    if columns.path or columns.label or {*USUAL["path"], *USUAL["label"]} & {*header}:
+        return
+    if any(is_image_name(cell) or (os.sep in cell and rows.find(cell)) for cell in header):
+        raise DataError(f"{table} has no header: its first line is an image; write path,label above it")
+
+
+def _refuse_a_column_for_each_class(
+    table: Path, header: Sequence[str], columns: Columns, lines: Lines, path: str
+) -> None:
+    """Raise DataError where the columns beside the path hold a single 1 in each row: classes as one-hot vectors."""
+    if any(name in header for name in column_names("label", columns)) or columns.label is not None or not lines:
+        return
+    vectors = [[_cell(row, at).strip() for at in range(len(header)) if header[at] != path] for _, row in lines]
+    names = [name for name in header if name != path]
+    if len(names) > 1 and all(sorted(vector) == ["0"] * (len(names) - 1) + ["1"] for vector in vectors):
+        listed = ", ".join(names[:5]) + ", ..." * (len(names) > 5)
+        raise DataError(f"{table} looks one-hot: {listed} hold 0 or 1; name the class in one column, {path},label")
+
+
 class _Lines(Rows):
     """Takes line by line, keeps the good ones and reports the others."""
 
@@ -150,6 +174,8 @@ class _Lines(Rows):
         beside = list_folder(root)[0]
         self._folders = ["", *(f"{name}/" for name in beside if SPLIT_FOLDERS.get(name.lower(), "train") == "train")]
         self._ways: set[tuple[str, str, str]] = set()  # how files were found: folder, extension added, \\ for /
+        self._elsewhere: dict[bool, list[str]] = {True: [], False: []}
+        """Files by an absolute path, and files by a path that leads out of the folder of the table."""
 
     def add_line(self, line: int, path: str, label: str, split_name: str, group: str = "") -> None:
         where = f"line {line}"
@@ -167,12 +193,26 @@ class _Lines(Rows):
             return
         key = os.path.normpath(file)
         if os.path.isabs(key) or key.startswith(os.pardir + os.sep):
-            self.problem("outside_archive" if self._confined else "outside_root", file, split, label, where)
+            if self._confined:
+                self.problem("outside_archive", file, split, label, where)
+            self._elsewhere[os.path.isabs(key)].append(file)
         if key in self._seen:
             self._repeated(file, split, label, where, *self._seen[key])
             return
         self._seen[key] = line, label, split
         self.add(file, label, split, normal(group))
+
+    def report_files_elsewhere(self) -> None:
+        """One line for all files that are not found by a path within the folder of the table."""
+        absolute, outside = self._elsewhere[True], self._elsewhere[False]
+        if absolute and not self._confined:
+            detail = f"{counted(len(absolute), 'absolute path')}: the table works on this machine only"
+            self.problem("outside_root", absolute[0], detail=detail)
+        if outside and not self._confined:
+            lead = f"{counted(len(outside), 'path')} lead{'s' * (len(outside) == 1)}"
+            self.problem(
+                "outside_root", outside[0], detail=f"{lead} out of its folder: the table does not move with it"
+            )
 
     def _repeated(self, path: str, split: str, label: str, where: str, line: int, label_there: str, there: str) -> None:
         kinds = []

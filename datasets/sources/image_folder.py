@@ -50,7 +50,7 @@ def innermost(root: Path) -> Path:
 def list_folder(folder: Path | str) -> tuple[list[str], list[str]]:
     """Sorted names of the visible sub-folders and of the visible files."""
     entries = [entry for entry in _entries(folder) if not _is_hidden(entry.name)]
-    return [entry.name for entry in entries if entry.is_dir()], [entry.name for entry in entries if not entry.is_dir()]
+    return [entry.name for entry in entries if _is_dir(entry)], [entry.name for entry in entries if not _is_dir(entry)]
 
 
 class _Tree(Rows):
@@ -63,7 +63,7 @@ class _Tree(Rows):
 
     def walk(self) -> None:
         entries = _entries(self.root)
-        folders_named_so = (entry for entry in entries if entry.name.lower() in SPLIT_FOLDERS and entry.is_dir())
+        folders_named_so = (entry for entry in entries if entry.name.lower() in SPLIT_FOLDERS and _is_dir(entry))
         named = {entry.name: SPLIT_FOLDERS[entry.name.lower()] for entry in folders_named_so}
         if not named:
             self._split("", "")
@@ -76,7 +76,7 @@ class _Tree(Rows):
                 self.problem("two_split_folders", entry.name, split, detail=detail)
             elif split:
                 folders[split] = entry.name
-            elif not entry.is_dir():
+            elif not _is_dir(entry):
                 self._loose_entry(entry, "", "")
             elif not self._hidden_folder(entry, "", ""):
                 self.problem("stray_folder", entry.name, detail=f"beside {', '.join(named)}: left out")
@@ -89,8 +89,8 @@ class _Tree(Rows):
     def _split(self, folder: str, split: str) -> None:
         """The class folders in a split folder (or in the root, split ""); all else in there is out of place."""
         entries = self._list(folder, split, "")
-        loose = [entry for entry in entries if not entry.is_dir()]
-        labels = [entry.name for entry in entries if entry.is_dir() and not self._hidden_folder(entry, folder, split)]
+        loose = [entry for entry in entries if not _is_dir(entry)]
+        labels = [entry.name for entry in entries if _is_dir(entry) and not self._hidden_folder(entry, folder, split)]
         if not labels and split:
             detail = f"{sum(is_image_name(entry.name) for entry in loose):,} images"
             self.problem("empty_split" if split == "train" else "split_without_classes", folder, split, detail=detail)
@@ -119,7 +119,7 @@ class _Tree(Rows):
                 images.append(entry.name)
                 continue
             path = _join(folder, entry.name)
-            if entry.is_dir():
+            if _is_dir(entry):
                 if _leads_back(entry):
                     self.problem("broken_link", path, split, label, "leads back to a folder above it")
                 elif not self._hidden_folder(entry, folder, split, label):
@@ -131,7 +131,9 @@ class _Tree(Rows):
             elif _is_broken_link(entry):
                 self.problem("broken_link", path, split, label, f"-> {os.readlink(entry.path)}")
             elif name.endswith(_UNREAD_PICTURES):
-                self.problem("unread_picture", path, split, label)
+                ending, target = Path(name).suffix, "png" if name.endswith(".gif") else "jpg"
+                convert = f"{ending}; to convert: magick mogrify -format {target} *{ending}"
+                self.problem("unread_picture", path, split, label, convert)
             else:
                 suffix = Path(name).suffix if entry.is_file() else "such"
                 self.problem(
@@ -181,6 +183,11 @@ def _join(folder: str, name: str) -> str:
 
 def _is_hidden(name: str) -> bool:
     return name.startswith(".") or name == "__MACOSX"
+
+
+def _is_dir(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a folder, or a link to one; of a link to itself `entry.is_dir()` raises an error."""
+    return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
 
 
 def _is_broken_link(entry: os.DirEntry[str]) -> bool:

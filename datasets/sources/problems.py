@@ -47,14 +47,18 @@ class Problem(NamedTuple):
         return f"{self.path!r}: {KINDS[self.kind][1]}" + (f" ({self.detail})" if self.detail else "")
 
 
-def class_problems(counts: Counts) -> Iterator[Problem]:
+def class_problems(counts: Counts, unread: Mapping[str, int]) -> Iterator[Problem]:
     """Classes that are never trained or never measured, tiny and unequal ones, labels that are no classes, and names
-    that look alike."""
+    that look alike. `unread`: how many files of a class are of a kind that is not read."""
     home, *others = counts
     filled = {label: count for label, count in counts[home].items() if count}
     for label, count in counts[home].items():
-        if not count:
-            yield Problem("empty_class", label, home, label, detail="no image to learn it from: fill or remove it")
+        if not count and (unread.get(label) or any(counts[split].get(label) for split in others)):
+            files = f"it holds {counted(unread.get(label, 0), 'file')} of a kind that is not read; "
+            detail = files * (label in unread) + "no image to learn it from: fill or remove it"
+            yield Problem("empty_class", label, home, label, detail=detail)
+        elif not count:
+            yield Problem("class_without_images", label, home, label)
         elif count < FEW_IMAGES:
             detail = f"{count} images; {FEW_IMAGES} or more help, the more so from scratch"
             yield Problem("few_images", label, home, label, detail=detail)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -35,6 +36,8 @@ TOLD = (
 )  # fmt: skip
 """Kinds of warnings that a person hears before training, too."""
 
+UNREAD = ("unread_picture", "unsupported_file")
+
 
 @dataclass
 class Reading:
@@ -52,7 +55,8 @@ class Reading:
     """Each folder or shard that was read -> its `stamp` from before."""
 
     def __post_init__(self) -> None:
-        self.problems += class_problems({split: self.counts(split) for split in self.splits})
+        unread = Counter(problem.label for problem in self.problems if problem.kind in UNREAD)
+        self.problems += class_problems({split: self.counts(split) for split in self.splits}, unread)
 
     @classmethod
     def of(cls, samples: Samples) -> Reading:
