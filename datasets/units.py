@@ -16,6 +16,7 @@ import numpy as np
 from tqdm import tqdm
 
 from datasets.bundle import LEFT_OUT, SPLITS, Samples
+from datasets.components import connected
 from datasets.files import ONLY_READ, replacing
 from datasets.identity import CONTENT_HASH, identified, keys_of
 from datasets.text import counted
@@ -62,7 +63,7 @@ def with_copies(samples: Samples, data_root: Path | None = None) -> Samples:
         notes.append(f"near copies were not looked for among {len(rows):,} images; `check` finds them")
     if not links.size:
         return samples.note(*notes)
-    copies = _components(len(samples), links)
+    copies = connected(len(samples), links)
     notes += _about_copies(samples, copies)
     if samples.groups is not None:
         links = np.concatenate([links, _links(samples.groups)], axis=1)
@@ -100,24 +101,9 @@ def _links(codes: np.ndarray) -> np.ndarray:
     return links[:, links[0] != links[1]]
 
 
-def _components(count: int, links: np.ndarray) -> np.ndarray:
-    """int64 (count,): the smallest image that each is linked to through any number of links; -1 where it has none."""
-    parent = np.arange(count)
-    for left, right in links.T.tolist():
-        while parent[left] != left:
-            parent[left] = left = parent[parent[left]]
-        while parent[right] != right:
-            parent[right] = right = parent[parent[right]]
-        parent[max(left, right)] = min(left, right)
-    while (parent[parent] != parent).any():
-        parent = parent[parent]
-    alone = np.bincount(parent, minlength=count)[parent] == 1
-    return np.where(alone, -1, parent)
-
-
 def _grouped(samples: Samples, links: np.ndarray, named: Sequence[Sequence[str]]) -> Samples:
     """The samples in the groups that these links make, each with the first name that a member has."""
-    component = _components(len(samples), links)
+    component = connected(len(samples), links)
     # A group of one image is a group too: its name is kept for images that join it later.
     lone = np.zeros(len(samples), bool)
     for names in named:

@@ -8,6 +8,7 @@ import numpy as np
 from datasets.bundle import Samples
 from datasets.checking.inspection import Inspection, inspections
 from datasets.checking.near_duplicates import LEAST_SIDE, THUMBNAIL_SIZE, near_duplicates
+from datasets.components import connected
 
 
 def near_copies(seen: Sequence[Inspection], places: Collection[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
@@ -23,12 +24,9 @@ def near_copies(seen: Sequence[Inspection], places: Collection[int]) -> tuple[np
 def groups_of_copies(samples: Samples, rows: np.ndarray, *, workers: int) -> np.ndarray:
     """int64 (len(rows),): the number of the group of each of these rows of `samples`. Pictures with the same bytes, or
     which `near_duplicates` takes for the same picture, are of one group, and so are copies of copies."""
-    from scipy.sparse import coo_array  # takes a second, which no import of this file shall
-    from scipy.sparse.csgraph import connected_components
-
     seen = inspections(samples, rows.tolist(), workers=workers)
     first: dict[bytes, int] = {}
     same = [first.setdefault(picture.digest, place) for place, picture in enumerate(seen)]
-    left, right = np.concatenate([np.stack([same, np.arange(len(seen))]), near_copies(seen, first.values())[0]], axis=1)
-    graph = coo_array((np.ones(len(left), bool), (left, right)), shape=(len(seen), len(seen)))
-    return connected_components(graph, directed=False)[1].astype(np.int64)
+    links = np.concatenate([np.stack([same, np.arange(len(seen))]), near_copies(seen, first.values())[0]], axis=1)
+    component = connected(len(seen), links[:, links[0] != links[1]])
+    return np.unique(np.where(component < 0, np.arange(len(seen)), component), return_inverse=True)[1].astype(np.int64)
