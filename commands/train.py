@@ -164,6 +164,7 @@ def train_several(config: RunConfig, seeds: int, *, jobs: int | None, slurm: dic
     print(f"{len(results)} {'folds' if seeds == 1 else 'seeds'}: mean (standard deviation)")
     for split, score, mean, deviation in several.spread(results):
         print(f"{split:>9}  {score:<17}  {mean:.4f} ({deviation:.4f})")
+    say_what_was_seen(results)
     if seeds == 1:
         print(f"{'table':>9}  {several.write_folds(results)}")
     kept, why = several.kept_of(results)
@@ -191,11 +192,20 @@ def score_lines(rows: Sequence[tuple[str, Mapping[str, float], str, int | None]]
         )
 
 
+def say_what_was_seen(results: Sequence[RunResult]) -> None:
+    """Repeat beside scores what was said at the start of the images that the weights or the teacher had seen."""
+    from trainers.seen.overlap import said_at_start
+
+    for line in dict.fromkeys(line for result in results for line in said_at_start(result.run_dir)):
+        print(f"{'note':>9}  {line}")
+
+
 def report(result: RunResult) -> None:
     rows = [("val", result.val, f"best epoch {result.best_epoch}", result.images.get("val"))]
     if result.test is not None:
         rows.append(("test", result.test, "same weights, scored once", result.images.get("test")))
     print()
     print("\n".join(score_lines(rows)))
+    say_what_was_seen([result])
     print(f"\n{'run':>9}  {result.run_dir}\n{'watch':>9}  tensorboard --logdir {result.run_dir.parent}")
     print(f"{'use':>9}  python main.py predict {result.run_dir} path/to/images")

@@ -24,6 +24,7 @@ from trainers.evaluation import score_split
 from trainers.job import AMP_DTYPES, prepare
 from trainers.result import as_data, open_best, read_run_config
 from trainers.run_directory import META, read_json
+from trainers.seen.overlap import said_at_start
 from trainers.seen.starts import seen_by
 from vit.low_rank import merged_state
 
@@ -46,6 +47,8 @@ def average(run_dirs: Sequence[Path], path: Path, *, greedy: bool) -> list[Row]:
     contents = [read_checkpoint(file) for file in files]
     states = [content["model"] for content in contents]
     seen = reduce(or_, map(seen_by, contents, files))
+    for line in dict.fromkeys(line for run_dir in run_dirs for line in said_at_start(run_dir)):
+        console.say(line, label="note")
     model, spec, class_names, config, _ = open_best(best_of(run_dirs[0]))
     data, train = images_of(run_dirs[0], configs[0], spec, class_names), configs[0].train
     device = torch.device(train.device)

@@ -27,7 +27,7 @@ from trainers.job import AMP_DTYPES, prepare
 from trainers.result import as_data, load, read_history, read_run_config
 from trainers.resume import newest_checkpoint
 from trainers.run_directory import META, read_json
-from trainers.seen.overlap import left_out, read_seen, seen_images, unknown
+from trainers.seen.overlap import left_out, read_seen, said_at_start, seen_images, unknown
 from trainers.seen.starts import Start
 from vit import ImageSpec
 from vit.config import WHAT_THEY_ARE
@@ -51,7 +51,7 @@ def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None, tt
     scores = score_split(model.to(device), loader, device, AMP_DTYPES[config.train.amp])
     evaluation = write_evaluation(run_dir / "eval", name, scores, loader.dataset, class_names, fit=name == "val")
     epoch = read_checkpoint(best_of(run_dir))["epoch"]
-    threads, notes = torch.get_num_threads(), []
+    threads, notes = torch.get_num_threads(), [*said_at_start(run_dir)]
     if config.model.name in WHAT_THEY_ARE:
         notes.append(f"{config.model.name}: {WHAT_THEY_ARE[config.model.name]}")
     if meta["threads"] != threads:
