@@ -315,6 +315,10 @@ def test_a_module_that_a_program_opened_and_gives_to_a_run_is_held_to_it_too(hom
     model, spec, _ = load(first)
     result = train(options(home, mixed, "given_model"), model=model, spec=spec)
     assert counts(result.run_dir) == SAME
+    fresh = build_model("vit_micro_2", num_classes=2, image_size=8, weights="none")
+    trained = train(options(home, home / "first", "own_module"), model=fresh, spec=spec)
+    assert counts(trained.run_dir) == {"val": 0, "test": 0}
+    assert counts(train(options(home, mixed, "own_module_again"), model=fresh, spec=spec).run_dir) == SAME
     model = build_model("vit_micro_2", num_classes=2, image_size=8, weights=str(first))
     assert counts(train(options(home, mixed, "built_model"), model=model, spec=spec).run_dir) == SAME
 

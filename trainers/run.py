@@ -25,8 +25,10 @@ from trainers.handlers import best_row, endless_batches, reset_peak_memory
 from trainers.interruption import signals
 from trainers.job import Given, Job, prepare
 from trainers.record import RunResult, recorded
+from trainers.saving import identity
 from trainers.start import new_run_directory
 from vit import ImageSpec
+from vit.origins import ORIGINS, Origin
 from vit.parts import LOW_RANK
 
 Handler = Callable[[Engine], None]
@@ -99,6 +101,9 @@ def execute(
             job, line = import_module("trainers.features").with_cached_features(job)
             console.say(line)
         run = Run(job, run_dir, loggers=loggers, record=record)
+        # From now on the module has seen these images, whatever a program does with it afterwards.
+        facts = {name: fact.value for name, fact in identity(job).items()}
+        ORIGINS[job.network] = Origin(run_dir / "checkpoints" / "best", facts)
         if before_steps is not None:
             before_steps(run)
         for attach in handlers:
