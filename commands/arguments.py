@@ -15,8 +15,9 @@ import tyro
 
 from datasets.config import DataConfig, Group, Name
 from datasets.files import text_file
+from datasets.options import flag
 from datasets.text import did_you_mean
-from trainers.config import Device, RunConfig, flag, load_config
+from trainers.config import Device, RunConfig, load_config
 from trainers.errors import OPTION_ERRORS
 from trainers.recipes import recipe_config
 from vit.config import require_counts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,8 +10,10 @@ from typing import TYPE_CHECKING
 from commands import arguments
 from commands.arguments import UsageError
 from datasets.config import Columns
+from datasets.options import words
+from datasets.shell import command
 from datasets.text import aligned, counted, csv_text, printable
-from trainers.config import OutputConfig, data_folder, words
+from trainers.config import OutputConfig, data_folder
 
 if TYPE_CHECKING:
     from datasets.checking.check import CheckReport
@@ -80,7 +81,7 @@ def _table(config: Options, report: CheckReport) -> list[str]:
     lines += ["", *aligned([("kind", "severity", "count", "for example"), *rows], left=(0, 1, 3))]
     verdict = "training would be wrong" if report.errors else "nothing that makes training wrong"
     counts = f"{counted(report.errors, 'error')}, {counted(len(report.findings) - report.errors, 'warning')}"
-    lines += ["", f"{counts}: {verdict}; all of them: {config.csv_path}"]
+    lines += ["", f"{counts}: {verdict}; all of them: {printable(str(config.csv_path))}"]
     if not report.errors:
         lines.append(f"next: {train_command(config)}")
     elif any(finding.severity == "error" and finding.path != finding.label for finding in report.findings):
@@ -90,7 +91,7 @@ def _table(config: Options, report: CheckReport) -> list[str]:
 
 def train_command(config: Options, exclude: Path | None = None) -> str:
     data = replace(config.images, exclude=exclude)
-    return shlex.join(["python", "main.py", "train", *words(data), "--minutes", "5"])
+    return command("train", *words(data), "--minutes", "5")
 
 
 def _example(finding: Problem) -> str:

@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 import tyro
 
 from commands.arguments import ImagesOptions
+from datasets.options import named_set
+from datasets.shell import command
 from trainers.config import OutputConfig, RunConfig, data_folder
 from vit.config import require, require_finite
 
@@ -59,6 +61,15 @@ class Options(ImagesOptions):
         return RunConfig(data=replace(self.images, on_bad_image=self.on_bad_image))
 
 
+def review_command(options: Options) -> str:
+    """What opens the page about these suspects."""
+    output = () if options.output is None else ("--output", options.output)
+    if options.of_run:
+        return command("clean", Path(options.data), *output, "--review")
+    skip = ("--on-bad-image", "skip") * (options.on_bad_image == "skip")
+    return command("clean", *named_set(options.images), *skip, *output, "--review")
+
+
 def main(options: Options) -> int:
     """Look for suspects where no list of them is there, write the table that their decisions make, and review them."""
     from comparison import clean
@@ -81,7 +92,7 @@ def main(options: Options) -> int:
     save = partial(clean.save, folder, samples)
     save(suspects)
     write_cleaned(folder / "given.csv", samples, [])
-    print("\n".join(clean.lines(folder, options.data, samples, suspects, may_mirror=config.data.may_mirror)))
+    print("\n".join(clean.lines(folder, review_command(options), samples, suspects, may_mirror=config.data.may_mirror)))
     if options.review:
         with Review(samples, folder / "suspects.csv", save, port=options.port) as server:
             server.serve_until_interrupted(f"{'review':>9}  on {server.url}  (Ctrl-C ends it)")

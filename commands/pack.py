@@ -7,6 +7,7 @@ from typing import Annotated
 import tyro
 
 from commands.arguments import ImagesOptions
+from datasets.shell import command
 from datasets.text import counted
 
 
@@ -30,5 +31,5 @@ def main(options: Options) -> int:
     groups = f" of {counted(len(samples.group_names), 'group')}" if samples.groups is not None else ""
     what = f"{counted(len(samples), 'image')}{groups} in {counted(len(shards), 'shard')}, {size:,.1f} MB"
     print(f"{'written':>9}  {options.folder}: {what}")
-    print(f"{'next':>9}  python main.py train --data {options.folder}")
+    print(f"{'next':>9}  {command('train', '--data', options.folder)}")
     return 0

@@ -10,6 +10,7 @@ from typing import Annotated
 import tyro
 
 from commands.arguments import ModelOptions, UsageError, output_file
+from datasets.shell import command
 from vit.config import require_counts
 
 
@@ -58,7 +59,9 @@ def main(options: Options) -> int:
     temperature = read_temperature(classifier.folder / "eval") if options.calibrated else 1.0
     if temperature is None:
         name = classifier.source
-        raise UsageError(f"{name} has no fitted temperature; python main.py evaluate {name} fits it on val")
+        if classifier.run_dir is None:
+            raise UsageError(f"{name} has no fitted temperature: only a run has one, from its validation images")
+        raise UsageError(f"{name} has no fitted temperature; this fits it: {command('evaluate', classifier.run_dir)}")
     results = predict(
         classifier,
         find_images(options.paths, sys.stdin.buffer if "-" in options.paths else None),

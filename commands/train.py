@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from commands.arguments import TrainOptions, UsageError, parse_train_options
 from datasets.config import DATASETS
-from datasets.text import counted
+from datasets.shell import command, typed
+from datasets.text import counted, printable
 from trainers.config import RunConfig
 from trainers.recipes import card
 
@@ -207,5 +208,6 @@ def report(result: RunResult) -> None:
     print()
     print("\n".join(score_lines(rows)))
     say_what_was_seen([result])
-    print(f"\n{'run':>9}  {result.run_dir}\n{'watch':>9}  tensorboard --logdir {result.run_dir.parent}")
-    print(f"{'use':>9}  python main.py predict {result.run_dir} path/to/images")
+    print(f"\n{'run':>9}  {printable(str(result.run_dir))}")
+    print(f"{'watch':>9}  {typed('tensorboard', '--logdir', result.run_dir.parent)}")
+    print(f"{'use':>9}  {command('predict', result.run_dir, 'path/to/images')}")

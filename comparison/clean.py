@@ -19,6 +19,7 @@ from datasets.errors import DataError
 from datasets.files import write_bytes
 from datasets.images import picture_of, to_array
 from datasets.loaders import split_samples
+from datasets.shell import command
 from datasets.suspects import DROP, KEEP, Suspect, write_cleaned, write_suspects
 from datasets.text import aligned, counted, printable
 from figures.judged import Judged as Pictured
@@ -216,7 +217,7 @@ def save(folder: Path, samples: Samples, suspects: Sequence[Suspect]) -> None:
 
 
 def lines(
-    folder: Path, named: str, samples: Samples, suspects: Sequence[Suspect], *, may_mirror: bool
+    folder: Path, review: str, samples: Samples, suspects: Sequence[Suspect], *, may_mirror: bool
 ) -> Iterator[str]:
     """The first suspects, how many there are of each kind, and what to do next."""
     header = ("given", "suggested", "", "kind", "decision", "image")
@@ -230,11 +231,11 @@ def lines(
     decisions = Counter(s.decision.partition(":")[0] for s in suspects)
     share = len(suspects) / sum(len(samples.indices(split)) for split in ("train", "val"))
     yield f"\n{len(suspects):,} suspects ({share:.1%} of train and val){': ' * bool(kinds)}{kinds}"
-    yield f"{'decide':>9}  in {folder}/suspects.csv, or: python main.py clean {named} --review"
+    yield f"{'decide':>9}  in {folder}/suspects.csv, or: {review}"
     made = ", ".join(f"{count:,} {decision}" for decision, count in decisions.items()) or "nothing to decide"
     yield f"{'table':>9}  {folder}/cleaned.csv ({made})"
-    recipe = "--recipe finetune-small --seeds 3" + " --mirror no" * (not may_mirror)
+    recipe = ("--recipe", "finetune-small", "--seeds", 3, *(() if may_mirror else ("--mirror", "no")))
     if (samples.splits == TEST).any():
         for name in ("given", "cleaned"):
-            yield f"{'train':>9}  python main.py train --data {folder}/{name}.csv {recipe}"
+            yield f"{'train':>9}  {command('train', '--data', folder / f'{name}.csv', *recipe)}"
         yield f"{'compare':>9}  python main.py compare runs/given/vit_stem_16_s? runs/cleaned/vit_stem_16_s?"

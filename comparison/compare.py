@@ -1,7 +1,6 @@
 """From a request, or from runs that are there, to the verdict: on the terminal, and in a report."""
 
 import math
-import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -14,6 +13,7 @@ from comparison.runs import Certainty, Comparison, Condition, cautions, group_in
 from comparison.timing import settle_time
 from comparison.train_arms import train_arms
 from comparison.unseen import on_unseen
+from datasets.shell import typed
 from datasets.split_file import write_split
 from inference.evaluate import score_last_epoch
 from trainers import console, lock
@@ -127,7 +127,7 @@ def compare_runs(names: Sequence[str], output: OutputConfig, *, certainty: Certa
 
 def command() -> str:
     """The command line of this process, as one types it."""
-    return shlex.join(["python", *command_line()])
+    return typed("python", *command_line())
 
 
 def show(comparison: Comparison, folder: Path, *, watch: Path) -> None:
@@ -141,4 +141,4 @@ def show(comparison: Comparison, folder: Path, *, watch: Path) -> None:
     write_report(comparison, results, folder)
     print(f"\n{terminal_table(comparison, results)}\n")
     print(f"{'report':>9}  {folder / 'report.html'}")
-    print(f"{'watch':>9}  tensorboard --logdir {watch}")
+    print(f"{'watch':>9}  {typed('tensorboard', '--logdir', watch)}")

@@ -4,7 +4,9 @@ from collections.abc import Iterator, Sequence
 
 from comparison.plan import Plan
 from comparison.runs import Certainty, couples, labels_text
+from datasets.options import named_set
 from datasets.shared_split import PRETRAINED_ON, copies_of_training_images
+from datasets.shell import command, typed
 from datasets.text import counted
 from trainers import console
 
@@ -34,7 +36,7 @@ def announce(plan: Plan) -> None:
         ("runs", f"{most}{plan.number_of_runs}, seeds {', '.join(map(str, plan.seeds))}, {shared}"),
         ("power", f"{seen}, where runs disagree about a tenth of the images and seeds spread by a point"),
         ("folder", f"{plan.folder}{' (continued)' if plan.continued else ''}"),
-        ("watch", f"tensorboard --logdir {plan.folder}"),
+        ("watch", typed("tensorboard", "--logdir", plan.folder)),
     ]
     for label, text in rows:
         console.say(text, label=label)
@@ -81,7 +83,8 @@ def certainty_text(certainty: Certainty) -> str:
 
 def known_problems(plan: Plan) -> Iterator[str]:
     """Yield what a reader of the result must know about the data."""
-    source = plan.request.base.data.source
+    data = plan.request.base.data
+    source = data.source
     if source in PRETRAINED_ON and any(arm.resolved.model.weights != "none" for arm in plan.arms):
         yield f"{PRETRAINED_ON[source]}: a pretrained arm may have seen the test images"
     yield from plan.overlap.said
@@ -89,7 +92,7 @@ def known_problems(plan: Plan) -> Iterator[str]:
         yield "learning rates were not tuned: the verdict is one on these rates, too; --tune-lr on looks for others"
     copies = copies_of_training_images(plan.split.samples)
     if copies is None:
-        yield f"too many images to look for copies between train and test; `python main.py check {source}` does"
+        yield f"too many images to look for copies between train and test; {command('check', *named_set(data))} does"
     elif copies:
         images = plan.split.size("test")
         yield f"{len(copies)} of {images} test images are near-duplicates of training images, first {copies[0]!r}"

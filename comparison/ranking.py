@@ -5,7 +5,6 @@ them, ridge regression and the nearest neighbour (by the angle between features)
 val. `all` takes every training image, and judges each of them by the others. The test images are not looked at.
 """
 
-import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,10 +22,12 @@ from comparison.unseen import images_to_judge, starts_of_arms
 from datasets.bundle import image_set, samples_of
 from datasets.config import DataConfig
 from datasets.files import write_bytes, write_text
+from datasets.options import words
+from datasets.shell import command
 from datasets.text import csv_text
 from figures.results import png
 from trainers import defaults
-from trainers.config import RunConfig, data_folder, words
+from trainers.config import RunConfig, data_folder
 from trainers.errors import ConfigError
 from trainers.features import features_once
 from trainers.job import Job
@@ -160,7 +161,7 @@ def _percent(interval: tuple[float, float, float], places: int = 1) -> str:
 
 def compare_command(data: DataConfig, arms: Sequence[str]) -> str:
     """What is to be typed to have these arms compared on the same images."""
-    return shlex.join(["python", "main.py", "compare", *words(data), "--arms", *arms])
+    return command("compare", *words(data), "--arms", *arms)
 
 
 def write(rows: Sequence[Backbone], config: RunConfig) -> Path:

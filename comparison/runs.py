@@ -13,6 +13,7 @@ from comparison.names import arm_names, settings
 from comparison.predictions import read_predictions
 from datasets.bundle import SPLITS
 from datasets.errors import DataError
+from datasets.shell import command
 from datasets.split_file import SplitRow, read_split
 from datasets.text import counted, read_rows, some
 from trainers.checkpoint import best_of, read_file
@@ -162,7 +163,7 @@ def read_run(run_dir: Path, *, split: str | None = None) -> Run:
     config = read_run_config(run_dir)
     summary, meta = read_json(run_dir / "summary.json"), read_json(run_dir / "meta.json")
     if (status := summary.get("status")) != "finished":
-        raise DataError(f"{run_dir} is {status}, not finished; finish it with: python main.py resume {run_dir}")
+        raise DataError(f"{run_dir} is {status}, not finished; finish it with: {command('resume', run_dir)}")
     best = read_json(run_dir / "summary.json", **SUMMARY)["best"]
     if not isinstance(best.get("epoch"), int):
         raise DataError(f"{run_dir}/summary.json is damaged: best is {best!r:.100}")

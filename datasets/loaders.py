@@ -21,8 +21,10 @@ from datasets.grouping.option import with_groups
 from datasets.grouping.parts import split_by_groups
 from datasets.identity import identified
 from datasets.image_dataset import ImageDataset, cpu_count, unreadable
+from datasets.options import named_set
 from datasets.processes import leave_signals_to_parent
 from datasets.sampling import BatchSampler, EpochBatchSampler, OrderedBatchSampler, evenly
+from datasets.shell import command
 from datasets.splits import assign_splits, require_complete, subset_training
 from datasets.text import read_rows
 from datasets.transforms import Pipeline
@@ -129,7 +131,7 @@ def read_samples(config: DataConfig) -> Samples:
     left_out = frozenset() if config.exclude is None else listed_images(config.exclude)
     columns = Columns(config.path_column, config.label_column, config.group)
     reading: Any = import_module(READER).read(config.source, config.root, columns=columns)
-    samples = reading.usable(left_out)
+    samples = reading.usable(left_out, check=command("check", *named_set(config)))
     if left_out:
         rows = [row for row, path in enumerate(samples.paths) if path in left_out]
         samples = samples.with_splits({LEFT_OUT: rows}).note(f"{len(rows)} images left out, as {config.exclude} asks")

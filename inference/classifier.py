@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from datasets.shell import command
 from datasets.text import counted
 from trainers.checkpoint import best_of
 from trainers.config import from_dict
@@ -134,7 +135,8 @@ def _open_weights(path: Path, model: str | None) -> Classifier:
         raise ConfigError(f"{path} does not say which model it holds; name it with --model, such as --model vit_b_16")
     head = next((file.tensors[name] for name in HEADS if name in file.tensors), None)
     if head is None:
-        raise WeightsError(f"{path} has no classification head; train one: python main.py train --weights {path}")
+        training = command("train", "--model", model, "--weights", path, "--data", "FOLDER")
+        raise WeightsError(f"{path} has no classification head; train one: {training}")
     classes = head.size(-1 if "head/kernel" in file.tensors else 0)
     blueprint = Blueprint(ModelConfig(name=model, weights=str(path)), file)
     module = blueprint.build(num_classes=classes).eval()

@@ -134,6 +134,7 @@ def test_faulty_folders_get_one_line_and_leave_no_run(capsys, tmp_path):
     empty.mkdir()
     hollow = image_folder(tmp_path / "hollow")
     (hollow / "train" / "emu").mkdir()
+    (hollow / "train" / "emu" / "1.gif").touch()
     truncated = image_folder(tmp_path / "truncated")
     victim = truncated / "train" / "cat" / "3.jpg"
     victim.write_bytes(victim.read_bytes()[:300])

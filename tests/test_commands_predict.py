@@ -245,7 +245,7 @@ def test_temperature_changes_probabilities_but_no_prediction(run, tmp_path, caps
     picture = photo(tmp_path / "a.png")
     code, _out, err = call(capsys, "predict", run, picture, "--calibrated")
     assert code == 2
-    assert "no fitted temperature; python main.py evaluate" in err
+    assert "no fitted temperature; this fits it: python main.py evaluate" in err
     classifier = open_classifier(str(run), device="cpu")
     plain, cooled = (
         next(predict(classifier, [ImageFile(str(picture))], top=3, temperature=temperature))

@@ -15,13 +15,14 @@ from small_run import call
 from datasets.config import DataConfig
 from datasets.errors import DataError
 from datasets.loaders import build_dataloaders
+from datasets.options import words
 from datasets.split_file import read_split
 from datasets.text import read_rows
 from inference.average import average
 from inference.classifier import open_classifier
 from inference.export import export
 from trainers.checkpoint import CheckpointWriter, best_of, checkpoints, read_checkpoint
-from trainers.config import OutputConfig, RunConfig, TrainConfig, words
+from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.result import load
 from trainers.resume import resume
 from trainers.run import train

@@ -148,21 +148,6 @@ def data_folder(output: OutputConfig, source: str) -> Path:
     return output.output_dir / data_name(source)
 
 
-def flag(config_class: type, name: str) -> str:
-    """The command-line name of a field: its tyro name where it has one, else the field's own."""
-    hint = typing.get_type_hints(config_class, include_extras=True)[name]
-    named = (extra.name for extra in getattr(hint, "__metadata__", ()) if getattr(extra, "name", None))
-    return next(named, name.replace("_", "-"))
-
-
-def words(data: DataConfig) -> list[str]:
-    """The options on the command line that name these images: the set, and what differs from the defaults."""
-    chosen = {field.name: getattr(data, field.name) for field in dataclasses.fields(data)}
-    given = [name for name, value in chosen.items() if name == "source" or value != getattr(DataConfig(), name)]
-    pairs = [(f"--{flag(DataConfig, name)}", chosen[name]) for name in given]
-    return [word for option, value in pairs for word in ((option,) if value is True else (option, str(value)))]
-
-
 def to_dict(config: Any) -> dict[str, Any]:
     """A config as plain JSON data: paths become strings, tuples lists."""
     return dict(json.loads(json.dumps(dataclasses.asdict(config), default=str)))

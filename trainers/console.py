@@ -13,7 +13,8 @@ from tqdm import tqdm
 
 from datasets.bundle import image_set
 from datasets.description import describe
-from datasets.text import counted
+from datasets.shell import typed
+from datasets.text import counted, printable
 from trainers import distributed, heartbeat
 from trainers.config import RunConfig
 from trainers.few_images import FEW, cannot_tell
@@ -86,7 +87,7 @@ def announce(job: Job, run_dir: Path | None, *, defaults_source: str) -> None:
     rows += [("defaults", defaults_source), ("device", train.device)]
     rows.append(("note", too_few_to_validate(job)))
     if run_dir is not None:
-        rows += [("run", str(run_dir)), ("watch", f"tensorboard --logdir {run_dir.parent}")]
+        rows += [("run", printable(str(run_dir))), ("watch", typed("tensorboard", "--logdir", run_dir.parent))]
     for label, text in rows:
         if text:
             say(text, label=label)

@@ -10,6 +10,7 @@ from typing import Any
 
 from ignite.engine import Engine, Events
 
+from datasets.shell import command
 from trainers import distributed, handlers
 from trainers.checkpoint import checkpoints
 from trainers.errors import Interrupted, TrainingError, first_line, out_of_memory
@@ -103,7 +104,7 @@ def recorded(job: Job, run_dir: Path, *, created: bool) -> Iterator[Record]:
         resumable = distributed.is_main_process() and not (created and discarded(run_dir))
         if resumable:
             record.write("interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed")
-        hint = f"resume with: python main.py resume {run_dir}" if resumable else ""
+        hint = f"resume with: {command('resume', run_dir)}" if resumable else ""
         if isinstance(error, Interrupted):
             error.hint = hint
             raise

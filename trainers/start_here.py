@@ -1,10 +1,13 @@
 """The page *start here* of TensorBoard's text tab, in markdown: what a run found in a sentence, what differs from the
 defaults, and the next two commands."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from datasets.options import named_set
+from datasets.shell import command
 from datasets.text import printable
 from trainers.config import RunConfig, to_dict
 from trainers.defaults import default_epochs, lookup
@@ -17,8 +20,8 @@ from trainers.run_directory import read_if_whole
 def before(job: Job, run_dir: Path) -> str:
     model, train = job.config.model, job.config.train
     sentence = f"{literal(model.name)} is being trained for {train.epochs} epochs; the result will stand here."
-    check = ("what is wrong with the data", f"check {job.config.data.source}")
-    return page([sentence], [check, ("go on, should it stop", f"resume {run_dir}")], job, run_dir)
+    check = ("what is wrong with the data", command("check", *named_set(job.config.data)))
+    return page([sentence], [check, ("go on, should it stop", command("resume", run_dir))], job, run_dir)
 
 
 def after(job: Job, run_dir: Path, *, epoch: int, scores: Mapping[str, Scores]) -> str:
@@ -33,12 +36,12 @@ def after(job: Job, run_dir: Path, *, epoch: int, scores: Mapping[str, Scores]) 
         f"weights of epoch {epoch} of {job.config.train.epochs}, the best on val).",
         f"Its weakest class is {literal(weakest.name)}: {recall:.0%} of {weakest.images:,} {split} images are right.",
     ]
-    evaluate = ("class by class", f"evaluate {run_dir}")
-    return page(sentences, [evaluate, ("on other images", f"predict {run_dir} path/to/images")], job, run_dir)
+    evaluate = ("class by class", command("evaluate", run_dir))
+    return page(sentences, [evaluate, ("on other images", command("predict", run_dir, "path/to/images"))], job, run_dir)
 
 
 def page(sentences: Sequence[str], commands: Sequence[tuple[str, str]], job: Job, run_dir: Path) -> str:
-    lines = [f"- {why}: {literal(f'python main.py {command}')}" for why, command in commands]
+    lines = [f"- {why}: {code(line)}" for why, line in commands]
     return "\n\n".join([*sentences, table(differences(job, run_dir)), "\n".join(lines)])
 
 
@@ -68,6 +71,12 @@ def table(rows: Sequence[tuple[str, Any, Any]]) -> str:
         return "Every option has its default."
     lines = [f"| {literal(name)} | {literal(value)} | {literal(default)} |" for name, value, default in rows]
     return "\n".join(["| option | this run | default |", "|---|---|---|", *lines])
+
+
+def code(line: str) -> str:
+    """A command as markdown shows it: in marks that are longer than any in it."""
+    marks = "`" * (1 + max(map(len, re.findall("`+", line)), default=0))
+    return f"{marks}{line}{marks}" if len(marks) == 1 else f"{marks} {line} {marks}"
 
 
 def literal(value: object) -> str:

@@ -18,6 +18,8 @@ import numpy as np
 from datasets.bundle import LEFT_OUT, SPLITS, PathTable, Samples, split_code, split_name
 from datasets.config import DATASETS, USUAL_COLUMNS, Columns
 from datasets.errors import DataError
+from datasets.options import operand
+from datasets.shell import command
 from datasets.sources.problems import Problem, class_problems
 
 SPLIT_FOLDERS: dict[str, str] = {
@@ -77,10 +79,10 @@ class Reading:
         named, sizes = self.classes.get(split, set()), self.samples.counts(split).tolist()
         return {name: size for name, size in zip(self.samples.class_names, sizes, strict=True) if name in named}
 
-    def usable(self, left_out: Collection[str] = frozenset()) -> Samples:
+    def usable(self, left_out: Collection[str] = frozenset(), *, check: str = "") -> Samples:
         """The samples, where nothing is in the way of training on them, with what is to be known before it as notes.
         What is wrong with a file of `left_out` is not in the way. Raises DataError: the first error, and how many more
-        there are."""
+        there are; `check` is the command that lists them."""
         # One class alone can be scored; `require_complete` refuses to train on it.
         errors = [
             fault
@@ -88,7 +90,8 @@ class Reading:
             if fault.severity == "error" and fault.kind != "one_class" and fault.path not in left_out
         ]
         if errors:
-            more = f"; {len(errors) - 1} more are listed by: python main.py check {self.source}" * (len(errors) > 1)
+            check = check or command("check", operand(self.source))
+            more = f"; {len(errors) - 1} more are listed by: {check}" * (len(errors) > 1)
             raise DataError(f"{self.source}: {errors[0]}{more}")
         return self.samples.note(*told(self.problems))
 

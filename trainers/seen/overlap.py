@@ -4,7 +4,6 @@ A test image counts as seen if a start was trained on it or if it chose the epoc
 start was trained on it.
 """
 
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from datasets.config import DataConfig
 from datasets.errors import DataError
 from datasets.files import text_file
 from datasets.identity import identified
+from datasets.shell import quoted
 from datasets.text import csv_lines, read_rows
 from trainers.run_directory import read_if_whole
 from trainers.seen.hashes import NOTHING, SELECTED, TRAINED, UNKNOWN_KIND, Seen, from_tree, is_made_up, seen_in
@@ -150,7 +150,7 @@ def refuse_too_few(
     tables = [start.split for start in starts if start.split is not None]
     remedy = "--allow-seen scores them all the same"
     if tables and data.split is None and data.folds is None:
-        remedy = f"--split {shlex.quote(str(tables[0]))} keeps its test images unseen, {remedy}"
+        remedy = f"--split {quoted(tables[0])} keeps its test images unseen, {remedy}"
     raise DataError(f"{'; '.join(_counts(images, sizes))}: too few are left to score on; {remedy}")
 
 

@@ -1,0 +1,36 @@
+"""Commands as a person types them: each word quoted for the shell, on one printable line. No torch here."""
+
+import os
+import re
+import shlex
+import subprocess
+
+_PLAIN = re.compile(r"[\w@%+=:,./\\-]+")
+"""A word that the command prompt of Windows takes as it is."""
+
+
+def command(*words: object) -> str:
+    """A command of this application, to be pasted: `python main.py` and these words."""
+    return typed("python", "main.py", *words)
+
+
+def typed(*words: object) -> str:
+    return " ".join(map(quoted, words))
+
+
+def quoted(word: object) -> str:
+    """A word as the shell has to be given it; a Path is never taken for an option."""
+    text = str(word)
+    if isinstance(word, os.PathLike) and text.startswith("-"):
+        text = os.path.join(os.curdir, text)
+    if os.name == "nt":
+        safe = subprocess.list2cmdline([text])
+        return safe if _PLAIN.fullmatch(text) or safe.startswith('"') else f'"{safe}"'
+    return shlex.quote(text) if text.isprintable() else f"$'{''.join(map(_escaped, text))}'"
+
+
+def _escaped(sign: str) -> str:
+    """A character between $' and ', as bash and zsh read it: bytes by number where it cannot be printed."""
+    if sign.isprintable():
+        return f"\\{sign}" if sign in "'\\" else sign
+    return "".join(f"\\x{byte:02x}" for byte in sign.encode("utf-8", "surrogateescape"))
