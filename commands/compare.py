@@ -12,7 +12,8 @@ import tyro
 from commands import arguments
 from commands.arguments import SeveralRuns, UsageError, flags, sections
 from datasets.config import DATASETS
-from trainers.config import RunConfig, TrainConfig, flag
+from datasets.options import flag
+from trainers.config import RunConfig, TrainConfig
 from vit.config import ModelConfig, require, require_counts, require_finite
 
 if TYPE_CHECKING:
