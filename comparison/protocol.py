@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from comparison.plan import Plan
 from comparison.runs import Certainty, couples, labels_text
 from datasets.options import named_set
-from datasets.shared_split import PRETRAINED_ON, copies_of_training_images, have_seen
+from datasets.shared_split import PRETRAINED_ON, copies_of_training_images
 from datasets.shell import command, typed
 from datasets.text import counted
 from trainers import console
@@ -85,12 +85,12 @@ def known_problems(plan: Plan) -> Iterator[str]:
     """Yield what a reader of the result must know about the data."""
     data = plan.request.base.data
     source = data.source
-    if any(have_seen(arm.resolved.model.weights, source) for arm in plan.arms):
+    if source in PRETRAINED_ON and any(arm.resolved.model.weights != "none" for arm in plan.arms):
         yield f"{PRETRAINED_ON[source]}: a pretrained arm may have seen the test images"
     yield from plan.overlap.said
     if not plan.tuned:
         yield "learning rates were not tuned: the verdict is one on these rates, too; --tune-lr on looks for others"
-    copies = copies_of_training_images(plan.split.samples, plan.request.base.data.root)
+    copies = copies_of_training_images(plan.split.samples)
     if copies is None:
         yield f"too many images to look for copies between train and test; {command('check', *named_set(data))} does"
     elif copies:

@@ -13,13 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from datasets.bundle import LEFT_OUT, Samples, split_name
+from datasets.bundle import LEFT_OUT, UNSPLIT, Samples, split_name
 from datasets.checking.copies import near_copies
 from datasets.checking.inspection import Inspection, inspections, wrong_extension
 from datasets.checking.near_duplicates import LEAST_SIDE
 from datasets.config import USUAL_COLUMNS, Columns
+from datasets.grouping.evidence import as_array
+from datasets.grouping.guess import Guess
 from datasets.grouping.option import with_groups
-from datasets.grouping.parts import line, torn
+from datasets.grouping.parts import Suspicion, line, suspicion, torn
 from datasets.sources.archives import is_archive
 from datasets.sources.problems import KINDS, Problem
 from datasets.sources.reading import Reading, read
@@ -40,6 +42,8 @@ class CheckReport:
     """Pictures that were left out, as a sample was asked for."""
     near: bool = True
     """Whether near duplicates were looked for."""
+    guess: Guess | None = None
+    """Groups that a split would tear apart, or does."""
 
     @property
     def errors(self) -> int:
@@ -107,7 +111,24 @@ def check(reading: Reading, *, workers: int = 0, sample: int | None = None, near
     if near:
         *found, too_small = near_copies(seen, first)
         findings += _near_findings(pictures, *found)
-    return CheckReport(reading, _ordered(findings), too_small, len(used) - len(read), near)
+    suspected = _suspected(samples, rows, seen)
+    if suspected is not None:
+        findings.append(_in_names(samples, suspected))
+    guess = None if suspected is None else suspected.guess
+    return CheckReport(reading, _ordered(findings), too_small, len(used) - len(read), near, guess)
+
+
+def _suspected(samples: Samples, rows: Sequence[int], seen: Sequence[Inspection]) -> Suspicion | None:
+    """The groups that names suggest; thumbnails of pictures that were not inspected are blank."""
+    thumbnails = {row: picture.thumbnail for row, picture in zip(rows, seen, strict=True)}
+    drawn = bool((samples.splits == UNSPLIT).any())
+    return suspicion(samples, lambda some: as_array([thumbnails.get(row, b"") for row in some]), drawn=drawn)
+
+
+def _in_names(samples: Samples, suspected: Suspicion) -> Problem:
+    first = samples.paths[int(np.flatnonzero(samples.splits != LEFT_OUT)[0])]
+    detail = f"{suspected}: {suspected.guess.words}"
+    return Problem("groups_in_names", first, detail=detail)
 
 
 def _pictures(samples: Samples, read: np.ndarray) -> tuple[list[int], list[Problem]]:

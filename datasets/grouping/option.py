@@ -3,16 +3,18 @@
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import numpy as np
 
 from datasets.bundle import Samples
 from datasets.errors import DataError
+from datasets.grouping.exif import SECONDS, bursts
 from datasets.sources.reading import SPLIT_FOLDERS
 from datasets.text import printable
 
-FOLDER = "folder"
-"""The word that takes folders for groups."""
+FOLDER, BURST = "folder", "burst"
+"""The words that take for groups: folders; photographs of one camera, seconds apart."""
 Names = Sequence[str | None]
 """The group of each image, None where it stands alone."""
 
@@ -22,13 +24,13 @@ def with_groups(samples: Samples, option: str | None) -> Samples:
     there are no such groups; the line names three paths."""
     if option is None or (samples.groups is not None and samples.grouped_by == by_column(option)):
         return samples
-    names, how = folders(samples) if option == FOLDER else matches(samples, option)
-    return numbered(samples, names, how)
+    make = {FOLDER: folders, BURST: photographed_together}.get(option, partial(matches, option=option))
+    return numbered(samples, *make(samples))
 
 
 def column_of(option: str | None) -> str | None:
     """The column or field that the option may name; None where it can only be something else."""
-    return option if option and option != FOLDER and re.fullmatch(r"[\w -]+", option) else None
+    return option if option and option not in (FOLDER, BURST) and re.fullmatch(r"[\w -]+", option) else None
 
 
 def by_column(option: str) -> str:
@@ -75,6 +77,14 @@ def _folders_of(samples: Samples, row: int) -> list[str]:
 
 def _several(names: Names) -> bool:
     return len({name for name in names if name is not None}) > 1
+
+
+def photographed_together(samples: Samples) -> tuple[Names, str]:
+    """Photographs that one camera took within seconds, as their EXIF data say."""
+    names = bursts(samples, range(len(samples))) if samples.root is not None else []
+    if not _several(names):
+        raise _no_groups(samples, BURST, "no two photographs were taken by one camera within seconds, as EXIF says")
+    return names, f"of photographs taken within {SECONDS:g} seconds of one another"
 
 
 def matches(samples: Samples, option: str) -> tuple[Names, str]:

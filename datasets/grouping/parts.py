@@ -1,12 +1,16 @@
 """Whether parts and folds can keep groups together, and what a person has to know about it."""
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from datasets.bundle import LEFT_OUT, SPLITS, UNSPLIT, Samples
 from datasets.config import DataConfig
 from datasets.errors import DataError
+from datasets.grouping.evidence import Thumbnails, thumbnails_of
+from datasets.grouping.guess import Guess, guessed
+from datasets.grouping.option import with_groups
 from datasets.sources.problems import Problem
 from datasets.text import counted
 from datasets.units import COPIES
@@ -23,9 +27,11 @@ def split_by_groups(
     """What `assign_splits` makes of the samples, where it can keep their groups together, with a line for each class
     of which it cannot make several parts, and for groups that a given split tears. Raises DataError: there are fewer
     groups than parts or folds, or groups so large that a part is left without an image."""
-    if not _named(samples).any():
-        return assign_splits(samples, config)
     parts = _drawn(samples, config)
+    if not _named(samples).any():
+        split = assign_splits(samples, config)
+        found = suspicion(split, thumbnails_of(samples), drawn=bool(parts))
+        return split if found is None else split.note(f"{found}: {found.guess.words}")
     if not parts:
         return say_torn(assign_splits(samples, config))
     pool = np.flatnonzero((samples.splits != LEFT_OUT) & (samples.splits != SPLITS.index("test")))
@@ -123,6 +129,28 @@ def torn(samples: Samples) -> list[Problem]:
         path, other = samples.paths[row], samples.paths[rows[0]]
         problems.append(Problem("group_across_splits", path, SPLITS[samples.splits[row]], label, other, detail))
     return problems
+
+
+class Suspicion(NamedTuple):
+    """Groups that names suggest, and that the split tears apart or would tear apart."""
+
+    guess: Guess
+    torn: str
+    """What becomes of them, in words."""
+
+    def __str__(self) -> str:
+        return f"{self.guess.sentence}; {self.torn}, and the score would be too good. If they belong together"
+
+
+def suspicion(samples: Samples, thumbnails: Thumbnails, *, drawn: bool) -> Suspicion | None:
+    """The groups that a set seems to have, where its split is `drawn` at random, or tears them."""
+    guess = guessed(samples, thumbnails)
+    if guess is None:
+        return None
+    if drawn:
+        return Suspicion(guess, "a random split tears them apart")
+    count = len(torn(with_groups(samples, guess.option)))
+    return Suspicion(guess, f"the split that is given tears {count:,} of them apart") if count else None
 
 
 def say_torn(samples: Samples) -> Samples:

@@ -4,12 +4,14 @@ import codecs
 import csv
 import io
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from datasets.bundle import SPLITS
 from datasets.config import USUAL_COLUMNS, Columns
 from datasets.errors import DataError
+from datasets.grouping.columns import group_column, torn_apart
 from datasets.grouping.option import by_column, column_of, normal
 from datasets.images import IMAGE_EXTENSIONS, is_image_name
 from datasets.sources.image_folder import list_folder
@@ -55,6 +57,8 @@ def read_table(
     if "train" not in rows.classes and "" not in rows.classes:
         rows.problem("empty_split", "train", "train")
     rows.report_files_elsewhere()
+    if columns.group is None:
+        rows.say_group_column(table, header, [cells for _, cells in lines])
     how = f"path from {header[path_at]!r}{rows.manner()}, label from {header[label_at]!r}{manner}"
     plain = how == "path from 'path', label from 'label'"
     notes = () if plain else (f"{table.name} is read so: {how}",)
@@ -176,6 +180,16 @@ class _Lines(Rows):
         self._ways: set[tuple[str, str, str]] = set()  # how files were found: folder, extension added, \\ for /
         self._elsewhere: dict[bool, list[str]] = {True: [], False: []}
         """Files by an absolute path, and files by a path that leads out of the folder of the table."""
+
+    def say_group_column(self, table: Path, header: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+        """Report a column that names groups, where the table has no splits or these tear them apart."""
+        if found := group_column(header, lines):
+            name, sizes = found
+            torn = torn_apart(header, lines, name)
+            apart = f", and the table's splits tear {torn} of them apart" if torn else ""
+            detail = f"the column {name!r} names {sizes}{apart}; to keep each in one part: --group {shlex.quote(name)}"
+            if torn != 0:
+                self.problem("group_column", table.name, detail=detail)
 
     def add_line(self, line: int, path: str, label: str, split_name: str, group: str = "") -> None:
         where = f"line {line}"

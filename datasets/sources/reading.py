@@ -34,7 +34,7 @@ SPLIT_FOLDERS: dict[str, str] = {
 """What people call a split -> its name here."""
 TOLD = (
     "split_without_classes", "unread_picture", "unsupported_file", "folder_of_folders", "multi_label", "few_images",
-    "imbalance",
+    "imbalance", "group_column",
 )  # fmt: skip
 """Kinds of warnings that a person hears before training, too."""
 

@@ -1,0 +1,211 @@
+"""Groups that image names suggest, such as `p012_03.jpg` or `video7_frame0041.png`. Nothing here reads a file."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+import numpy as np
+
+from datasets.grouping.candidates import LEAST_COVERED, LEAST_GROUPS, Candidate, above_chance
+from datasets.grouping.names import Name, names_of
+
+ONE_SHAPE = 0.9
+"""Where this share of the names has the same signs between words, pieces are compared place by place."""
+PURE, BY_CHANCE = 0.9, 0.2
+"""How much oftener than by chance images have one label: always, as of one patient; or hardly, as of one clinic."""
+FROM_THE_START = 0.95
+"""Share of the images in groups that are numbered from the start, without gaps."""
+LEAST_COPIES = 0.05
+"""Share of the images that are copies or edits of another, by their names."""
+OF_EACH_CLASS = " of each class"
+"""How the kind of a candidate ends whose names count within the folder of a class."""
+
+
+def candidates(paths: Sequence[str], labels: np.ndarray) -> list[Candidate]:
+    """The ways to read groups out of the names of these files, the likeliest first; none for most sets."""
+    if len(paths) < 2 * LEAST_GROUPS:
+        return []
+    names = names_of([stem(path) for path in paths])
+    shape, count = Counter(name.seps for name in names).most_common(1)[0]
+    if count >= ONE_SHAPE * len(names):
+        found = _by_place([name if name.seps == shape else None for name in names], labels)
+    else:
+        found = _by_side(names, labels)
+        found = [whole for whole in _by_shape(names, labels) if all(whole.covers_as(side) for side in found)] + found
+    found += _copies([path.removesuffix(PurePosixPath(path).suffix) for path in paths], names, labels)
+    return sorted(found, key=lambda candidate: not candidate.strong)
+
+
+def _by_place(names: Sequence[Name | None], labels: np.ndarray) -> list[Candidate]:
+    """Of names of one shape: the coarsest pieces from the left that make groups, and what else may be meant."""
+    whole = [name for name in names if name is not None]
+    places = range(len(whole[0].pieces))
+    kept = labels[[name is not None for name in names]]
+    telling = [place for place in places if not _is_given([name.pieces[place] for name in whole], kept)]
+    if not telling:
+        return []
+    ends = [place + 1 for place in telling if place + 1 < len(places)]
+    prefixes = [candidate for end in ends if (candidate := _prefix(names, labels, end)).possible]
+    left = _best_prefix(prefixes, names)
+    others = [_piece(names, labels, place) for place in telling[1:-1]]
+    if len(telling) > 1:
+        others.append(_suffix(names, labels, telling[-2] + 1))
+    others = [other for other in others if other.possible and other.strong]
+    if left is None:
+        others = [other for other in others if other.agreement >= PURE]
+        return sorted(others, key=lambda other: len(other.members))[:1]
+    for other in others:
+        if _is_better(other, left):
+            return [other, left]
+    return [left, *others[:1]]
+
+
+def _is_given(pieces: Sequence[str], labels: np.ndarray) -> bool:
+    """Whether a piece says no more than the label does, which may be nothing."""
+    pairs = len(set(zip(pieces, labels.tolist(), strict=True)))
+    return pairs <= len(set(labels.tolist()))
+
+
+def _best_prefix(prefixes: Sequence[Candidate], names: Sequence[Name | None]) -> Candidate | None:
+    """The coarsest, for it tears the finer ones neither; unless a finer one alone explains the labels, or is a code
+    that no two of the coarse ones share, whose name is then no more than an attribute of it."""
+    if not prefixes:
+        return None
+    best, *finer = prefixes
+    for other in finer:
+        explains = other.agreement >= PURE > best.agreement and _agreement_between(best, other) < BY_CHANCE
+        is_code = not best.strong and other.long_codes and not other.labelled
+        if explains or (is_code and _determines(other, best, names)):
+            best = other
+    return best
+
+
+def _agreement_between(coarse: Candidate, fine: Candidate) -> float:
+    """How much oftener than by chance two images of one coarse group, but of two fine ones, have one label."""
+    pairs = []
+    for rows in coarse.members:
+        _, first = np.unique(fine.codes[rows], return_index=True)
+        pairs.append(rows[np.sort(first)])
+    return above_chance([rows for rows in pairs if len(rows) > 1], coarse.labels)
+
+
+def _determines(fine: Candidate, coarse: Candidate, names: Sequence[Name | None]) -> bool:
+    """Whether the last piece of the fine key alone tells the coarse group."""
+    last = [name.pieces[fine.place - 1] if name else None for name in names]
+    pairs = {(piece, key) for piece, key in zip(last, coarse.keys, strict=True) if piece is not None}
+    return len(pairs) <= 1.05 * len({piece for piece, _ in pairs})
+
+
+def _is_better(other: Candidate, left: Candidate) -> bool:
+    """Whether a piece further right names the groups, and what stands left of it only numbers their images or takes."""
+    if other.kind == "suffix":
+        counts_from_the_start = other.from_the_start >= FROM_THE_START > left.from_the_start
+        return counts_from_the_start or (other.agreement >= PURE and left.agreement < BY_CHANCE)
+    # Each of a few trials has all the subjects. That each trial has subjects of its own, numbered anew, looks the same;
+    # whoever keeps both together is on the safe side.
+    crossed = other.place == left.place - 1 and len(other.members) < 0.7 * len(left.members)
+    return crossed and other.labelled and other.agreement > left.agreement - 0.3
+
+
+def _prefix(names: Sequence[Name | None], labels: np.ndarray, stop: int) -> Candidate:
+    keys = [name and name.text(0, stop) for name in names]
+    rests = [name.text(stop, len(name.pieces)) if name else "" for name in names]
+    return Candidate(keys, rests, labels, "prefix", stop)
+
+
+def _piece(names: Sequence[Name | None], labels: np.ndarray, place: int) -> Candidate:
+    keys = [name and name.pieces[place] for name in names]
+    rests = [f"{name.text(0, place)} {name.text(place + 1, len(name.pieces))}" if name else "" for name in names]
+    return Candidate(keys, rests, labels, "piece", place)
+
+
+def _suffix(names: Sequence[Name | None], labels: np.ndarray, place: int) -> Candidate:
+    keys = [name and name.text(place, len(name.pieces)) for name in names]
+    rests = [name.text(0, place) if name else "" for name in names]
+    return Candidate(keys, rests, labels, "suffix", place)
+
+
+def _by_side(names: Sequence[Name], labels: np.ndarray) -> list[Candidate]:
+    """Of names of several shapes: all but the last pieces, or only the first ones."""
+    found = []
+    for count in (1, 2, 3, 4):
+        left = [name.text(0, min(count, len(name.pieces))) for name in names]
+        after = [name.text(count, len(name.pieces)) for name in names]
+        found.append(Candidate(left, after, labels, "left", count))
+        right = [name.text(0, _without_last(name, count)) for name in names]
+        before = [name.text(_without_last(name, count), len(name.pieces)) for name in names]
+        found.append(Candidate(right, before, labels, "right", count))
+    found = [candidate for candidate in found if candidate.possible]
+    return sorted(found, key=lambda candidate: -candidate.worth)[:1]
+
+
+def _without_last(name: Name, count: int) -> int:
+    """How many pieces are left without the last ones; all where that would leave none."""
+    return len(name.pieces) - count if len(name.pieces) > count else len(name.pieces)
+
+
+def _by_shape(names: Sequence[Name], labels: np.ndarray) -> list[Candidate]:
+    """Of names of a few shapes, as of two hospitals: the first pieces that make groups in each of them."""
+    shapes = [shape for shape, count in Counter(name.seps for name in names).items() if count >= 0.1 * len(names)]
+    parts = []
+    for shape in shapes:
+        found = _by_place([name if name.seps == shape else None for name in names], labels)
+        parts += [candidate for candidate in found[:1] if candidate.kind == "prefix"]
+    if len(parts) < 2:
+        return []
+    keys = [next(filter(None, of_name), None) for of_name in zip(*(part.keys for part in parts), strict=True)]
+    rests = [max(of_name, key=len) for of_name in zip(*(part.rests for part in parts), strict=True)]
+    whole = Candidate(keys, rests, labels, "shapes", parts=parts)
+    read = sum(key is not None for key in keys)
+    return [whole] if whole.possible and read >= LEAST_COVERED * len(keys) else []
+
+
+def _copies(files: Sequence[str], names: Sequence[Name], labels: np.ndarray) -> list[Candidate]:
+    """Files whose name is another one's with something after it, always of the same few forms: `-2`, ` copy`."""
+    there = set(files)
+    originals: list[str] = []
+    for file, name in zip(files, names, strict=True):
+        folder = file[: file.rfind("/") + 1] + name.seps[0]
+        starts = (folder + name.text(0, stop) for stop in range(1, len(name.pieces)))
+        originals.append(next((start for start in starts if start in there), file))
+    added = [file[len(original) :] for file, original in zip(files, originals, strict=True)]
+    forms = Counter(suffix_form(rest) for rest in added if rest)
+    usual = {form for form, count in forms.most_common(6) if count >= max(2, 0.05 * forms.total())}
+    rests = [rest if suffix_form(rest) in usual else "" for rest in added]
+    keys = [file[: len(file) - len(rest)] for file, rest in zip(files, rests, strict=True)]
+    sizes = Counter(keys)
+    several = sum(size > 1 for size in sizes.values())
+    enough = several >= LEAST_GROUPS and len(files) - rests.count("") >= LEAST_COPIES * len(files)
+    return [Candidate(keys, rests, labels, "copies")] if enough and max(sizes.values()) <= 0.4 * len(files) else []
+
+
+def suffix_form(suffix: str) -> str:
+    """What is added to a name, as a regular expression for all numbers in its place."""
+    return re.sub(r"\d+", _as_many_digits, plain(suffix))
+
+
+def _as_many_digits(found: re.Match[str]) -> str:
+    return rf"\d{{{len(found.group())}}}" if len(found.group()) > 2 else r"\d{1,2}"
+
+
+def plain(text: str) -> str:
+    """A regular expression for this very text, without signs that only guard against other uses."""
+    return re.sub(r"\\([- #&~])", r"\1", re.escape(text))
+
+
+def stem(path: str) -> str:
+    """The name of a file without its ending."""
+    return PurePosixPath(path).stem
+
+
+def of_each_class(candidate: Candidate, paths: Sequence[str]) -> Candidate | None:
+    """The same groups, where each class folder may have numbered its own; None where no group lies in two folders."""
+    folders = [PurePosixPath(path).parent.name for path in paths]
+    if candidate.kind not in ("prefix", "left") or len(set(zip(folders, candidate.labels.tolist(), strict=True))) > len(
+        set(folders)
+    ):
+        return None
+    keys = [key and f"{folder}/{key}" for folder, key in zip(folders, candidate.keys, strict=True)]
+    apart = Candidate(keys, candidate.rests, candidate.labels, candidate.kind + OF_EACH_CLASS, candidate.place)
+    return apart if apart.possible and len(set(keys)) > len(set(candidate.keys)) else None
