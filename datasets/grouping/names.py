@@ -1,7 +1,7 @@
 """The parts of image names: what a person who made them up would call a number, a word, a date or a hash.
 
 `p012s03_left.png` has the pieces p012, s03 and left. A piece is a word with the number after it, or a number; letters
-and digits that alternate without a rule, as in a hash, stay in one piece; a date with its time is one piece, and a size.
+and digits that alternate without a rule, as in a hash, stay in one piece; so do a date with its time, and a size.
 """
 
 import re
