@@ -19,6 +19,7 @@ from trainers.console import say
 from trainers.distributed import world_size
 from trainers.errors import ConfigError
 from trainers.job import prepare
+from trainers.pace import Pace
 from trainers.run_directory import free_folder, read_if_whole, tuning
 from trainers.seen.overlap import without_seen
 from trainers.seen.starts import Start
@@ -83,6 +84,8 @@ class Plan:
         """`jobs`: runs side by side; None: as many as this machine carries."""
         refuse_what_cannot_be_shared(request)
         self.request = request
+        self.paces: list[Pace] | None = None
+        """How long the parts of each arm's runs take, where that was measured."""
         self.seeds = range(request.base.train.seed, request.base.train.seed + request.seeds)
         all_labels = replace(request.base.data, labels_per_class=None, fraction=None)
         self.split = shared_split(all_labels)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from comparison.plan import Plan
+from comparison.plan import Plan, PlannedArm
 from trainers import console
 from trainers.job import prepare
 from trainers.pace import Pace, measure
@@ -18,15 +18,32 @@ def settle_time(plan: Plan) -> None:
     minutes = plan.request.minutes
     if minutes is None and plan.all_work < WORTH_MEASURING:
         return
-    with console.quiet():
-        if plan.sharing.threads is not None:
-            torch.set_num_threads(plan.sharing.threads)
-        paces = [measure(prepare(arm.config.changed(data={"allow_seen": True}))) for arm in plan.arms]
+    if plan.sharing.threads is not None:
+        torch.set_num_threads(plan.sharing.threads)
+    paces = plan.paces = [pace_of(arm) for arm in plan.arms]
     if minutes is not None and not plan.continued:
         plan.epochs = fitted(plan, paces, 60 * minutes * plan.sharing.jobs)
     seconds = sum(parts(plan, paces)) / plan.sharing.jobs
     if seconds >= 90:
         console.say(f"about {console.duration(seconds)} for {plan.number_of_runs} runs", label="time")
+
+
+def pace_of(arm: PlannedArm) -> Pace:
+    with console.quiet():
+        return measure(prepare(arm.config.changed(data={"allow_seen": True})))
+
+
+def seconds_of_run(plan: Plan, paces: Sequence[Pace], cell: tuple[int, int], *, first: bool) -> float:
+    """Of one run under a condition; the `first` of an arm whose features are kept leaves them to its others."""
+    place, number = cell
+    pace, share = paces[number], plan.train_images[place] / max(plan.train_images)
+    kept = plan.arms[number].resolved.train.cache_features == "on" and not first
+    return pace.fixed - kept * pace.decoding + plan.epochs[place] * seconds_of_epoch(pace, share)
+
+
+def seconds_of_epoch(pace: Pace, share: float) -> float:
+    """On this share of the training images."""
+    return share * pace.step * pace.steps_per_epoch + pace.validation
 
 
 def parts(plan: Plan, paces: Sequence[Pace]) -> tuple[float, float]:
@@ -38,7 +55,7 @@ def parts(plan: Plan, paces: Sequence[Pace]) -> tuple[float, float]:
             fixed += plan.runs_of(arm) * pace.fixed
             if arm.resolved.train.cache_features == "on":  # the first run leaves its features to the others
                 fixed -= (plan.runs_of(arm) - 1) * pace.decoding
-            passing += plan.runs_of(arm) * epochs * (share * pace.step * pace.steps_per_epoch + pace.validation)
+            passing += plan.runs_of(arm) * epochs * seconds_of_epoch(pace, share)
     return fixed, passing
 
 

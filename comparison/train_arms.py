@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from comparison.plan import Plan, PlannedArm
+from comparison.progress import Cell, Progress
 from comparison.protocol import rates_text
 from comparison.runs import Arm, Certainty, Condition, labels_text, read_run, require_same_data
 from trainers import console, process
@@ -21,10 +22,9 @@ from trainers.resume import is_finished, resume
 from trainers.run import train
 from trainers.run_directory import read_json
 
-Cell = tuple[int, int]
-"""Places of a condition and of an arm in the plan."""
-Done = tuple[RunResult | None, bool]
-"""What became of a task, None where it diverged; and whether it was trained now, and not finished before."""
+Done = tuple[RunResult | None, bool, float]
+"""What became of a task, None where it diverged; whether it was trained now, and not finished before; and the seconds
+that it took now."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,6 @@ class Task:
     settled: Path
     """Where the run lies when its rate is the chosen one."""
     title: str
-    work: float
 
     def __str__(self) -> str:
         return self.title
@@ -56,7 +55,9 @@ class Task:
 
     def result(self) -> Done:
         """What a job has left of it; one that it has ended without a result has diverged."""
-        return (one_run(self)[0] if is_finished(self.run_dir) else None), True
+        if not is_finished(self.run_dir):
+            return None, True, 0.0
+        return one_run(self)[0], True, read_json(self.run_dir / "summary.json", seconds=(int, float))["seconds"]
 
 
 def train_arms(plan: Plan, slurm: dict[str, str] | None = None) -> tuple[list[Condition], list[dict[str, Any]]]:
@@ -85,8 +86,7 @@ class Training:
         self.rates = {cell: rates[0] for cell in self.cells if len(rates := plan.rates(self.arm(cell))) == 1}
         self.folders: dict[Cell, dict[int, Path]] = {cell: {} for cell in self.cells}
         self.tuning: list[dict[str, Any]] = []
-        known = plan.request.certainty is None
-        self.progress = Progress(plan.number_of_runs, plan.all_work if known else 0.0, plan.sharing.jobs)
+        self.progress = Progress(plan, self.cells)
 
     def arm(self, cell: Cell) -> PlannedArm:
         return self.plan.arms[cell[1]]
@@ -158,53 +158,33 @@ class Training:
         settled = self.plan.folder.joinpath(*name.parts[1:-1], name.name.partition("_")[0])
         title = f"{arm.name}, {labels_text(self.plan.request.labels[place])}, seed {seed}"
         title += f", lr {lr:g}" if lr is not None else ""
-        return Task(cell, seed, lr, config, settled, title, self.plan.work(arm, place))
+        return Task(cell, seed, lr, config, settled, title)
 
     def run(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, RunResult | None]]:
         """Do all tasks, with a line for each when it is done."""
-        for task, (result, trained) in self.each(one_run, tasks):
-            self.progress.line(task, result, trained=trained)
+        for task, (result, trained, seconds) in self.each(one_run, self.begun(tasks)):
+            self.progress.end(task.key, seconds if trained and result is not None else None)
+            self.progress.line(task.title, result, trained=trained)
             yield task, result
 
-
-class Progress:
-    """One line per run, and how long the rest takes at the pace of what was trained so far; `work` is 0 where it is not
-    known how much there will be."""
-
-    def __init__(self, runs: int, work: float, jobs: int) -> None:
-        self.runs, self.work, self.jobs, self.started = runs, work, jobs, time.perf_counter()
-        self.done, self.work_done, self.work_trained = 0, 0.0, 0.0
-
-    @property
-    def seconds(self) -> float:
-        return time.perf_counter() - self.started
-
-    def line(self, task: Task, result: RunResult | None, *, trained: bool) -> None:
-        self.done += 1
-        self.work_done += task.work
-        self.work_trained += task.work * trained
-        text = "diverged"
-        if result is not None:
-            seconds = read_json(result.run_dir / "summary.json")["seconds"]
-            text = f"val {result.val['accuracy']:.1%}, epoch {result.best_epoch}, {seconds:.0f} s"
-        if not trained:
-            text += " (was finished)"
-        elif self.jobs <= self.done < self.runs and self.work:
-            pace = self.seconds / self.work_trained
-            text += f", about {console.duration(pace * (self.work - self.work_done))} left"
-        console.say(f"{self.done:>3}/{self.runs}  {task}: {text}")
+    def begun(self, tasks: Iterable[Task]) -> Iterator[Task]:
+        """Each task when its turn has come."""
+        for task in tasks:
+            self.progress.start(task.key, task.cell)
+            yield task
 
 
 def one_run(task: Task) -> Done:
     """Train one run, take it up where it stopped, or read its result."""
-    folder = task.run_dir
+    folder, began = task.run_dir, time.perf_counter()
     known, trained = (folder / "config.json").is_file(), not is_finished(folder)
     try:
         if trained:
             process.give_back_freed_memory()
         with console.quiet():
-            return (resume(folder) if known else train(task.config)), trained
+            result = resume(folder) if known else train(task.config)
+            return result, trained, time.perf_counter() - began
     except TrainingError as error:
         if not isinstance(error.__cause__, Diverged):
             raise
-        return None, True
+        return None, True, time.perf_counter() - began

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -59,8 +59,9 @@ def on_slurm(folder: Path, jobs: int, options: dict[str, str]) -> Iterator[Calla
     yield partial(as_jobs, executor)
 
 
-def as_jobs(executor: Any, function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+def as_jobs(executor: Any, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
     """Each item with its result, in the order in which they end. Jobs of an earlier command are taken up."""
+    items = [*items]
     register = executor.folder / "jobs.json"
     known, queue = read_if_whole(register) or {}, in_queue() or set()
     for item in items:

@@ -8,11 +8,11 @@ import os
 import pickle
 import signal
 import traceback
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from multiprocessing import connection as pipes
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
@@ -96,16 +96,18 @@ def some_at_a_time(
     function: Callable[[Item], Result],
     items: Iterable[Item],
 ) -> Iterator[tuple[Item, Result]]:
-    """The same, in the order in which they end; processes are started as they are needed."""
-    waiting = deque(items)
-    while waiting or any(worker.item is not None for worker in workers):
+    """The same, in the order in which they end; processes are started, and items asked for, as they are needed."""
+    waiting = iter(items)
+    while True:
         idle = [worker for worker in workers if worker.item is None]
-        while waiting and (idle or len(workers) < jobs):
+        for item in islice(waiting, len(idle) + jobs - len(workers)):
             if not idle:
                 workers.append(start(gpus[len(workers) % len(gpus)] if gpus else None))
                 idle.append(workers[-1])
-            idle.pop().give(function, waiting.popleft())
+            idle.pop().give(function, item)
         at_work = {worker.pipe: worker for worker in workers if worker.item is not None}
+        if not at_work:
+            return
         for pipe in pipes.wait(list(at_work)):
             yield at_work[pipe].take()
 
