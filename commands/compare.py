@@ -56,7 +56,8 @@ class Options(SeveralRuns, RunConfig):
     labels: Annotated[tuple[str, ...], tyro.conf.arg(metavar="N|all")] = ()
     """Compare at each of these numbers of training labels per class; all: every training image."""
     minutes: float | None = None
-    """Time for all runs together, start and end included: the pace of each arm is measured, and sets the epochs."""
+    """Time for all runs together, start and end included: the pace of each arm is measured, and sets the epochs.
+    Where that turns out slower, rates and seeds that no arm has begun are left out, for all arms."""
     images_seen: tuple[int, ...] = ()
     """Training images every run sees, which sets its epochs; or such a number for each of --labels. Default: what the
     arm that takes most of them asks for."""

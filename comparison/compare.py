@@ -54,8 +54,7 @@ def take_folder(plan: Plan, holding: ExitStack) -> None:
         plan.folder, plan.continued = find_folder(plan.request)
     if not plan.continued:
         with made_whole(plan.folder) as aside:
-            settled = {"epochs": plan.epochs, "threads": plan.sharing.threads}
-            write_json(aside / "compare.json", {"status": "running", "requested": to_dict(plan.request), **settled})
+            plan.write_settled(aside)
             write_split(aside / "split.csv", plan.split.samples)
     elif not plan.split_file.is_file():
         write_split(plan.split_file, plan.split.samples)

@@ -1,5 +1,6 @@
 """A comparison before its first step: what was asked, and everything that follows from it. Nothing is trained here."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from trainers.distributed import world_size
 from trainers.errors import ConfigError
 from trainers.job import prepare
 from trainers.pace import Pace
-from trainers.run_directory import free_folder, read_if_whole, tuning
+from trainers.run_directory import free_folder, read_if_whole, tuning, write_json
 from trainers.seen.overlap import without_seen
 from trainers.seen.starts import Start
 from trainers.threads import memory_of, sharing
@@ -84,9 +85,10 @@ class Plan:
         """`jobs`: runs side by side; None: as many as this machine carries."""
         refuse_what_cannot_be_shared(request)
         self.request = request
+        self.until = None if request.minutes is None else time.monotonic() + 60 * request.minutes
+        """When all is to be over, by `time.monotonic`."""
         self.paces: list[Pace] | None = None
         """How long the parts of each arm's runs take, where that was measured."""
-        self.seeds = range(request.base.train.seed, request.base.train.seed + request.seeds)
         all_labels = replace(request.base.data, labels_per_class=None, fraction=None)
         self.split = shared_split(all_labels)
         samples = self.split.samples
@@ -102,16 +104,27 @@ class Plan:
         self.train_images = [len(subset.indices("train")) for subset in subsets]
         # A comparison goes on as it was begun: `--minutes` and another machine would find something else.
         settled = (read_if_whole(self.folder / "compare.json") or {}) if self.continued else {}
+        first = request.base.train.seed
+        self.seeds = range(first, first + settled.get("seeds", request.seeds))
+        """Those of every arm; of several that were asked for `--minutes` may leave some out."""
         self.epochs = settled.get("epochs") or [*map(self._shared_epochs, range(len(request.labels)))]
         # The rates every arm tries are the same for all of them.
         large = any(defaults.model_family(arm.resolved.model.name) == "vit" for arm in self.arms)
-        self.grid = tuple(sorted(set(request.lr_grid or (LARGE_GRID if large else SMALL_GRID))))
+        self.all_rates = tuple(sorted(set(request.lr_grid or (LARGE_GRID if large else SMALL_GRID))))
+        self.grid = tuple(settled.get("grid", self.all_rates))
+        """Of all rates those that every arm tries; `--minutes` may leave some out."""
         self.device = defaults.resolve_device(request.base.train.device)
         self.tuned, self.why_tuned = self._tunes()
         threads, need = request.base.train.threads, max(arm.memory for arm in self.arms)
         if self.continued:
             threads = threads or settled.get("threads", torch.get_num_threads())
         self.sharing = sharing(self.device, need, self.number_of_runs, self.all_work, jobs=jobs, threads=threads)
+
+    def write_settled(self, folder: Path) -> None:
+        """What a stopped comparison goes on with."""
+        settled = {"epochs": self.epochs, "threads": self.sharing.threads}
+        settled |= {"seeds": len(self.seeds), "grid": self.grid}
+        write_json(folder / "compare.json", {"status": "running", "requested": to_dict(self.request), **settled})
 
     @property
     def split_file(self) -> Path:
@@ -123,9 +136,20 @@ class Plan:
             return (arm.config.train.lr,)
         return self.grid
 
+    def searches(self, arm: PlannedArm) -> bool:
+        """Whether the rate of an arm was to be chosen of several."""
+        return self.tuned and arm.config.train.lr is None and len(self.all_rates) > 1
+
+    @property
+    def order_of_rates(self) -> list[float]:
+        """All rates in the order in which they are tried: the middle first, then the others by their distance from it,
+        the higher one first. The last ones may be left out."""
+        middle = len(self.all_rates) // 2
+        return sorted(self.all_rates, key=lambda lr: (abs((n := self.all_rates.index(lr)) - middle), -n))
+
     def runs_of(self, arm: PlannedArm) -> int:
         """Under one condition: every rate at the first seed, one rate at the others."""
-        return len(self.rates(arm)) + self.request.seeds - 1
+        return len(self.rates(arm)) + len(self.seeds) - 1
 
     @property
     def number_of_runs(self) -> int:
@@ -165,7 +189,7 @@ class Plan:
             return self.request.tune_lr == "on", f"--tune-lr {self.request.tune_lr}"
         searched = [arm for arm in self.arms if arm.config.train.lr is None and arm.config.model.trainable != "head"]
         images_seen = sum(epochs * images for epochs, images in zip(self.epochs, self.train_images, strict=True))
-        cost = sum(3 * arm.flops * images_seen for arm in searched) * (len(self.grid) - 1)
+        cost = sum(3 * arm.flops * images_seen for arm in searched) * (len(self.all_rates) - 1)
         limit = TUNING_FLOPS[self.device.split(":")[0]]
         return cost <= limit, (
             f"the additional runs take {cost:.1e} floating-point operations, the limit of --tune-lr auto is {limit:.0e}"
@@ -176,7 +200,7 @@ class Plan:
         labels = self.request.labels[condition]
         name = f"{self.folder.name}/{arm.slug}/{labels or 'all'}/s{seed}"
         config, output = arm.config, arm.config.output
-        if len(self.rates(arm)) > 1 and seed == self.seeds[0]:
+        if self.searches(arm) and seed == self.seeds[0]:
             name, output = f"{name}_lr{lr:g}", tuning(output)
         pictures = config.output.tb if seed == self.seeds[0] else "scalars"  # those of every seed say the same
         budget = {"epochs": self.epochs[condition], "threads": self.sharing.threads}

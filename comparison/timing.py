@@ -1,5 +1,6 @@
 """How long a comparison takes on this machine, and the epochs with which it takes the time that a person has."""
 
+import time
 from collections.abc import Sequence
 
 import torch
@@ -12,17 +13,20 @@ from trainers.pace import Pace, measure
 WORTH_MEASURING = 1e13
 """Operations of all runs from which a measurement of pace is worth its seconds."""
 
+REPORT = 10.0
+"""Seconds that the tables, figures and pages at the end take."""
+
 
 def settle_time(plan: Plan) -> None:
     """Fit the epochs of all runs to `--minutes`, and say how long they take where that is not a moment."""
-    minutes = plan.request.minutes
-    if minutes is None and plan.all_work < WORTH_MEASURING:
+    if plan.until is None and plan.all_work < WORTH_MEASURING:
         return
     if plan.sharing.threads is not None:
         torch.set_num_threads(plan.sharing.threads)
     paces = plan.paces = [pace_of(arm) for arm in plan.arms]
-    if minutes is not None and not plan.continued:
-        plan.epochs = fitted(plan, paces, 60 * minutes * plan.sharing.jobs)
+    if plan.until is not None and not plan.continued:
+        left = plan.until - time.monotonic() - REPORT
+        plan.epochs = fitted(plan, paces, left * plan.sharing.jobs)
     seconds = sum(parts(plan, paces)) / plan.sharing.jobs
     if seconds >= 90:
         console.say(f"about {console.duration(seconds)} for {plan.number_of_runs} runs", label="time")

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from comparison.deadline import Deadline
 from comparison.plan import Plan, PlannedArm
 from comparison.progress import Cell, Progress
 from comparison.protocol import rates_text
@@ -83,10 +84,13 @@ class Training:
     def __init__(self, plan: Plan, each: Callable[..., Iterator[tuple[Task, Done]]]) -> None:
         self.plan, self.each = plan, each
         self.cells = [(place, number) for place in range(len(plan.request.labels)) for number in range(len(plan.arms))]
-        self.rates = {cell: rates[0] for cell in self.cells if len(rates := plan.rates(self.arm(cell))) == 1}
+        self.rates = {cell: plan.rates(self.arm(cell))[0] for cell in self.cells if not plan.searches(self.arm(cell))}
         self.folders: dict[Cell, dict[int, Path]] = {cell: {} for cell in self.cells}
         self.tuning: list[dict[str, Any]] = []
         self.progress = Progress(plan, self.cells)
+        self.deadline = None
+        if plan.until is not None and plan.request.certainty is None:
+            self.deadline = Deadline(plan, self.progress, until=plan.until)
 
     def arm(self, cell: Cell) -> PlannedArm:
         return self.plan.arms[cell[1]]
@@ -96,7 +100,8 @@ class Training:
         searched = [cell for cell in self.cells if cell not in self.rates]
         seed, select, results = self.plan.seeds[0], self.plan.select, {}
         sign = -1 if select == "loss" else 1
-        for task, result in self.run([self.task(c, seed, lr) for c in searched for lr in self.plan.grid]):
+        in_order = [lr for lr in self.plan.order_of_rates if lr in self.plan.grid]
+        for task, result in self.run([self.task(c, seed, lr) for lr in in_order for c in searched]):
             results[task.cell, task.lr] = result
         for cell in searched:
             tried = [(lr, results[cell, lr]) for lr in self.plan.grid]
@@ -165,13 +170,19 @@ class Training:
         for task, (result, trained, seconds) in self.each(one_run, self.begun(tasks)):
             self.progress.end(task.key, seconds if trained and result is not None else None)
             self.progress.line(task.title, result, trained=trained)
+            if self.deadline is not None:
+                self.deadline.keep()
             yield task, result
 
     def begun(self, tasks: Iterable[Task]) -> Iterator[Task]:
-        """Each task when its turn has come."""
+        """Each task when its turn has come, but for those that are left out by then."""
         for task in tasks:
-            self.progress.start(task.key, task.cell)
-            yield task
+            searched = self.plan.searches(self.arm(task.cell))
+            if task.seed in self.plan.seeds and (task.lr in self.plan.grid or not searched):
+                self.progress.start(task.key, task.cell)
+                if self.deadline is not None:
+                    self.deadline.begun.add((task.seed, task.lr))
+                yield task
 
 
 def one_run(task: Task) -> Done:
