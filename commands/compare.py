@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -103,12 +105,14 @@ def names_images(word: str) -> bool:
 
 def main(options: Options) -> int:
     from comparison.compare import compare_arms, compare_runs
+    from trainers import console, heartbeat
     from trainers.defaults import SMALL_IMAGES
 
     if options.runs:
         compare_runs(options.runs, options.output, certainty=certainty_of(options))
         return 0
-    compare_arms(request_of(options), **options.placed)
+    with nullcontext() if options.minutes is None else heartbeat.heard(partial(console.write, label="")):
+        compare_arms(request_of(options), **options.placed)
     if not options.arms and options.data.source in SMALL_IMAGES:
         print(f"{'next':>9}  python main.py compare --data FOLDER")
         print(

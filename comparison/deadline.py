@@ -31,9 +31,10 @@ class Deadline:
         """Seeds and rates of the runs that have begun."""
 
     def keep(self) -> None:
-        """Leave out what would end too late, as soon as every arm has shown its pace."""
+        """Leave out what would end too late, as soon as every arm has shown its pace, or half of the time is over."""
         seen = {number for _, number in self.progress.expected.ratios}
-        if len(seen) < len(self.plan.arms):
+        half = 30 * (self.plan.request.minutes or 0)
+        if not seen or (len(seen) < len(self.plan.arms) and self.clock() < self.until - half):
             return
         before = left_out(self.plan)
         while self.late() and self.leave_out():

@@ -87,6 +87,9 @@ class Progress:
             waiting += [self.expected.seconds(cell)] * (runs - self.begun[cell])
         return makespan(running, waiting, self.plan.sharing.jobs)
 
+    def __str__(self) -> str:
+        return f"{self.done} of {self.plan.number_of_runs} runs done, at work: {', '.join([*self.running])}"
+
     def line(self, title: str, result: RunResult | None, *, trained: bool) -> None:
         text = "diverged"
         if result is not None:

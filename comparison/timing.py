@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 
 from comparison.plan import Plan, PlannedArm
-from trainers import console
+from trainers import console, heartbeat
 from trainers.job import prepare
 from trainers.pace import Pace, measure
 
@@ -33,6 +33,7 @@ def settle_time(plan: Plan) -> None:
 
 
 def pace_of(arm: PlannedArm) -> Pace:
+    heartbeat.at_work_on(f"measuring the pace of {arm.name}")
     with console.quiet():
         return measure(prepare(arm.config.changed(data={"allow_seen": True})))
 

@@ -13,7 +13,7 @@ from comparison.plan import Plan, PlannedArm
 from comparison.progress import Cell, Progress
 from comparison.protocol import rates_text
 from comparison.runs import Arm, Certainty, Condition, labels_text, read_run, require_same_data
-from trainers import console, process
+from trainers import console, heartbeat, process
 from trainers.config import RunConfig, data_folder
 from trainers.errors import Diverged, TrainingError
 from trainers.on_slurm import placed
@@ -167,6 +167,7 @@ class Training:
 
     def run(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, RunResult | None]]:
         """Do all tasks, with a line for each when it is done."""
+        heartbeat.at_work_on(lambda: self.progress)
         for task, (result, trained, seconds) in self.each(one_run, self.begun(tasks)):
             self.progress.end(task.key, seconds if trained and result is not None else None)
             self.progress.line(task.title, result, trained=trained)

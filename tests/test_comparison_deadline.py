@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import heapq
 import json
+import re
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -17,6 +19,7 @@ from comparison.plan import Plan
 from comparison.progress import Progress
 from comparison.protocol import left_out
 from comparison.timing import REPORT, fitted
+from trainers import heartbeat
 from trainers.config import RunConfig
 from trainers.pace import Pace, measure
 
@@ -93,6 +96,19 @@ def test_a_comparison_ends_in_time_and_all_arms_lose_the_same(slowness, capsys):
     assert f"the machine is slower than measured: without {left_out(plan)}" in capsys.readouterr().out
 
 
+def test_when_half_of_the_time_is_over_it_is_not_waited_for_every_arm():
+    """Two of six runs took all of the time that six were to take, and a second seed was begun before the third arm."""
+    plan, clock = Pretended(10), [0.0]
+    progress = SimpleNamespace(left=lambda: 1e6, expected=SimpleNamespace(ratios={(0, 0): 3.0}))
+    deadline = Deadline(plan, progress, until=plan.until, clock=lambda: clock[0])
+    deadline.begun = {(0, lr) for lr in plan.grid}
+    deadline.keep()
+    assert len(plan.seeds) == 3
+    clock[0] = plan.until / 2
+    deadline.keep()
+    assert len(plan.seeds) == 1
+
+
 def test_rates_and_seeds_are_left_out_in_turn_and_one_of_each_stays():
     plan = Pretended(10)
     progress = SimpleNamespace(left=lambda: 1e6, expected=SimpleNamespace(ratios={(0, arm): 1 for arm in range(3)}))
@@ -123,12 +139,14 @@ def test_a_comparison_that_turns_out_slower_says_what_it_leaves_out_and_ends_wit
     monkeypatch.setattr(timing, "measure", ten_times_too_quick)
     monkeypatch.setattr("trainers.pace.PICTURES_AND_FILES", 0.1)  # of ten runs in half a minute
     monkeypatch.setattr(timing, "REPORT", 2.0)
+    monkeypatch.setattr(heartbeat, "heard", partial(heartbeat.heard, every=0.2))
     data = class_folders(tmp_path / "pets", {f"{split}/{name}": 30 for split in ("train", "val") for name in "ab"})
     words = "--arms vit_nano_8 vit_nano_8,pool=mean --minutes 0.5 --tune-lr on --image-size 16 --batch-size 8"
     words += " --workers 0 --device cpu --tb scalars --threads 1 --jobs 1"
     code, out, err = call(capsys, "compare", "--data", data, *words.split(), "--output-dir", tmp_path / "runs")
     assert code == 0, err
     assert "the machine is slower than measured: without the learning rate" in out
+    assert re.search(r"^ +epoch 1, step \d+ of \d+.* \(\d+ s\)$", out, re.MULTILINE)  # no silence
     folder = tmp_path / "runs" / "pets" / "compare"
     settled = json.loads((folder / "compare.json").read_text())
     assert settled["status"] == "finished"
