@@ -8,19 +8,10 @@ import tyro
 
 from datasets.errors import OptionError
 
-DATASETS: dict[str, str] = {
-    "digits": "datasets.sources.builtin:read_digits",
-    "mnist": "datasets.sources.builtin:read_mnist",
-    "fashion_mnist": "datasets.sources.builtin:read_fashion_mnist",
-    "cifar10": "datasets.sources.builtin:read_cifar10",
-    "cifar100": "datasets.sources.builtin:read_cifar100",
-    "hymenoptera": "datasets.sources.builtin:read_hymenoptera",
-    "dog_breed": "datasets.sources.builtin:read_dog_breed",
-    "oxford_pets": "datasets.sources.builtin:read_oxford_pets",
-    "flowers102": "datasets.sources.builtin:read_flowers102",
-}
-"""Name -> module:function, imported when a run asks for it. The function goes from the data root to Samples, or to a
-Reading, which knows their faults."""
+DATASETS = (
+    "digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "hymenoptera", "dog_breed", "oxford_pets", "flowers102",
+)  # fmt: skip
+"""The built-in sets; `READERS` in datasets/sources/builtin.py reads them."""
 IMBALANCE = 10
 """So many times the images of the smallest class in the largest one are unequal classes."""
 

@@ -4,7 +4,6 @@ import atexit
 import weakref
 from collections.abc import Iterable
 from copy import copy
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +30,6 @@ from datasets.transforms import Pipeline
 from datasets.units import with_copies
 
 DEFAULT_BATCH_SIZE = 64
-# Reads any set, with its faults; imported by a run whose images are not a program's own.
-READER = "datasets.sources.reading"
 
 
 class Loader(DataLoader):
@@ -128,9 +125,11 @@ def with_table(bundle: DataBundle, samples: Samples) -> DataBundle:
 
 def read_samples(config: DataConfig) -> Samples:
     """The sample table of a built-in set or of a person's own data, not yet split."""
+    from datasets.sources.open_data import read  # a run on a program's own images does without
+
     left_out = frozenset() if config.exclude is None else listed_images(config.exclude)
     columns = Columns(config.path_column, config.label_column, config.group)
-    reading: Any = import_module(READER).read(config.source, config.root, columns=columns)
+    reading = read(config.source, config.root, columns=columns)
     samples = reading.usable(left_out, check=command("check", *named_set(config)))
     if left_out:
         rows = [row for row, path in enumerate(samples.paths) if path in left_out]

@@ -14,8 +14,8 @@ from datasets.bundle import SPLITS, UNSPLIT, Samples
 from datasets.errors import DataError
 from datasets.files import flush, folder_aside
 from datasets.identity import file_sizes
-from datasets.images import IMAGE_EXTENSIONS, picture_of
-from datasets.sources.shards import CLASS_NAMES, GROUP
+from datasets.images import picture_of
+from datasets.sources.shards import CLASS_NAMES, add
 
 SHARD_BYTES = 2**29  # pictures, about: few enough files to list, small enough to copy one
 
@@ -58,22 +58,3 @@ def _content(samples: Samples, row: int) -> tuple[str, bytes]:
     file = io.BytesIO()
     picture_of(samples, row).save(file, "PNG")
     return f"{path}.png", file.getvalue()
-
-
-def add(
-    tar: tarfile.TarFile, row: int, path: str, content: bytes, label: object, used: set[str], group: str = ""
-) -> None:
-    """Write picture, label and, where there is one, group. Their key is the picture's path without dots, which end a
-    key, and twice in none."""
-    stem, suffix = os.path.splitext(path)
-    key = stem.replace(".", "_").lstrip("/")
-    key = f"{key}-{row}" if key in used else key
-    used.add(key)
-    suffix = suffix.lower() if suffix.lower() in (*IMAGE_EXTENSIONS, ".gif") else ".jpg"  # the decoder looks inside
-    members = {f"{key}{suffix}": content, f"{key}.cls": str(label).encode()}
-    if group:
-        members[f"{key}.{GROUP}"] = group.encode()
-    for name, data in members.items():
-        info = tarfile.TarInfo(name)  # no time, no owner
-        info.size = len(data)
-        tar.addfile(info, io.BytesIO(data))

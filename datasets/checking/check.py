@@ -23,8 +23,9 @@ from datasets.grouping.guess import Guess
 from datasets.grouping.option import with_groups
 from datasets.grouping.parts import Suspicion, line, suspicion, torn
 from datasets.sources.archives import is_archive
+from datasets.sources.open_data import read
 from datasets.sources.problems import KINDS, Problem
-from datasets.sources.reading import Reading, read
+from datasets.sources.reading import Reading
 
 SPLIT_ORDER = {"": 0, "train": 0, "val": 1, "test": 2}
 """Where two pictures are the same, the one in the later split is the one out of place."""

@@ -2,6 +2,7 @@
 
 import gzip
 import zlib
+from collections.abc import Callable, Mapping
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -198,3 +199,17 @@ def _dog_breed_folder(root: Path) -> Path:
         f"dog_breed is not in {root}/, and Kaggle wants a login: fetch dog-breed-identification.zip (691 MB) from "
         f"https://www.kaggle.com/c/dog-breed-identification/data and put it at {root}/dog-breed-identification.zip"
     )
+
+
+READERS: Mapping[str, Callable[[Path], Samples | Reading]] = {
+    "digits": read_digits,
+    "mnist": read_mnist,
+    "fashion_mnist": read_fashion_mnist,
+    "cifar10": read_cifar10,
+    "cifar100": read_cifar100,
+    "hymenoptera": read_hymenoptera,
+    "dog_breed": read_dog_breed,
+    "oxford_pets": read_oxford_pets,
+    "flowers102": read_flowers102,
+}
+"""Name -> function from the data root to Samples, or to a Reading, which knows their faults."""

@@ -11,9 +11,8 @@ from typing import Any
 from datasets.config import Columns
 from datasets.errors import DataError
 from datasets.files import folder_aside, require_told
-from datasets.packing import add
 from datasets.sources.csv_table import column_names
-from datasets.sources.shards import CLASS_NAMES
+from datasets.sources.shards import CLASS_NAMES, add
 
 
 def unpack_parquet(files: Sequence[Path], folder: Path, columns: Columns) -> None:

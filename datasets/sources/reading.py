@@ -9,14 +9,12 @@ from array import array
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from datasets.bundle import LEFT_OUT, SPLITS, PathTable, Samples, split_code, split_name
-from datasets.config import DATASETS, USUAL_COLUMNS, Columns
 from datasets.errors import DataError
 from datasets.options import operand
 from datasets.shell import command
@@ -102,15 +100,6 @@ def told(problems: Collection[Problem]) -> Iterator[str]:
         same = [problem for problem in problems if problem.kind == kind]
         if same:
             yield f"{same[0]}" + f", and {len(same) - 1} more" * (len(same) > 1)
-
-
-def read(source: str, root: Path, *, columns: Columns = USUAL_COLUMNS) -> Reading:
-    """A built-in set, or a person's own data, with what is wrong with it."""
-    if source not in DATASETS:
-        return import_module("datasets.sources.own_data").read_source(source, root, columns=columns)
-    module, _, function = DATASETS[source].partition(":")
-    built_in = getattr(import_module(module), function)(root)
-    return built_in if isinstance(built_in, Reading) else Reading.of(built_in)
 
 
 class Rows:

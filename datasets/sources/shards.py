@@ -233,3 +233,22 @@ class _Pictures(Rows):
         if self.names and self.numbers.keys() <= set(self.names):
             return sorted(self.numbers, key=self.names.index)
         return sorted(self.numbers, key=int if all(map(str.isdecimal, self.numbers)) else None)
+
+
+def add(
+    tar: tarfile.TarFile, row: int, path: str, content: bytes, label: object, used: set[str], group: str = ""
+) -> None:
+    """Write picture, label and, where there is one, group. Their key is the picture's path without dots, which end a
+    key, and twice in none."""
+    stem, suffix = os.path.splitext(path)
+    key = stem.replace(".", "_").lstrip("/")
+    key = f"{key}-{row}" if key in used else key
+    used.add(key)
+    suffix = suffix.lower() if suffix.lower() in (*IMAGE_EXTENSIONS, ".gif") else ".jpg"  # the decoder looks inside
+    members = {f"{key}{suffix}": content, f"{key}.cls": str(label).encode()}
+    if group:
+        members[f"{key}.{GROUP}"] = group.encode()
+    for name, data in members.items():
+        info = tarfile.TarInfo(name)  # no time, no owner
+        info.size = len(data)
+        tar.addfile(info, BytesIO(data))
