@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from trainers.planning import PlannedRun
-    from trainers.record import RunResult
+    from trainers.result import RunResult
 
 
 parse = parse_train_options

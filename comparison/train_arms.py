@@ -17,8 +17,7 @@ from trainers import console, heartbeat, process
 from trainers.config import RunConfig, data_folder
 from trainers.errors import Diverged, TrainingError
 from trainers.on_slurm import placed
-from trainers.record import RunResult
-from trainers.result import read_run_config
+from trainers.result import RunResult, read_run_config
 from trainers.resume import is_finished, resume
 from trainers.run import train
 from trainers.run_directory import read_json

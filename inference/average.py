@@ -6,7 +6,6 @@ the start and the end of one run (WiSE-FT: Wortsman et al. 2021, arXiv:2109.0190
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
-from importlib import import_module
 from operator import or_
 from pathlib import Path
 
@@ -111,7 +110,9 @@ def start_of(config: RunConfig) -> State:
     with as_data():
         job = prepare(config)
     if config.train.start_head == "probe":
-        import_module("trainers.start_head").fit_head(job)
+        from trainers.start_head import fit_head
+
+        fit_head(job)
     return merged_state(job.network)
 
 

@@ -6,11 +6,11 @@ pictures, best weights, files, early stopping and, after all that it must hold, 
 
 import dataclasses
 import math
-from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ignite.engine import Engine, Events
+from torch import nn
 
 from datasets.loaders import sample_of
 from datasets.text import counted
@@ -18,7 +18,7 @@ from trainers import console, distributed, handlers, tensorboard
 from trainers.config import RunConfig, to_dict
 from trainers.ema import ModelEMA
 from trainers.engines import create_evaluator
-from trainers.evaluation import attach_best_outputs
+from trainers.evaluation import Scores, attach_best_outputs
 from trainers.job import Job, head_of, schedule, trainer_of
 from trainers.record import Record
 from trainers.run_directory import write_metrics_csv
@@ -29,8 +29,28 @@ UNTRAINED_SEES, OF_MORE_THAN = 1_000, 10_000
 """Validation images that the model sees before its first step, where there are more than so many: in a minute, at the
 speed of a large model on a small machine."""
 
-PAINTERS = {"standard": "trainers.pictures", "full": "trainers.full_pictures"}
-"""What draws beside curves; a run that shows none imports no matplotlib."""
+
+class Painter(Protocol):
+    """A module that draws what a run shows beside curves."""
+
+    def attach(self, trainer: Engine, job: Job, evaluated: nn.Module, loggers: tensorboard.RunLoggers) -> None:
+        """Draw while the run trains."""
+
+    def draw_best(self, job: Job, scores: Scores, loggers: tensorboard.RunLoggers, *, epoch: int, step: int) -> None:
+        """Draw what the best weights, which the model now holds, are like; `scores` are theirs on val."""
+
+
+def painter_of(detail: str) -> Painter | None:
+    """What draws for this value of `--tb`; a run that shows curves alone imports no matplotlib."""
+    if detail == "standard":
+        from trainers import pictures
+
+        return pictures
+    if detail == "full":
+        from trainers import full_pictures
+
+        return full_pictures
+    return None
 
 
 class Run:
@@ -53,8 +73,7 @@ class Run:
             self.evaluated = head_of(self.network) if job.on_features else self.network
         self.trainer = trainer_of(job)
         self.evaluator = create_evaluator(self.evaluated, job.device, amp_dtype=job.amp_dtype)
-        painter = PAINTERS.get(job.config.output.tb)
-        self.painter = import_module(painter) if painter else None
+        self.painter = painter_of(job.config.output.tb)
         self.rate = schedule(job)
         self.expected_steps = job.total_steps
         self.left = TimeLeft(self.trainer, last_step=lambda: self.expected_steps, most=self.time_budget)

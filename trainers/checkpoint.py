@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +113,10 @@ def read_file(path: Path) -> dict[str, Any]:
     """What one file holds. Raises as `read_checkpoint` does."""
     try:
         if path.suffix == ".pt":
+            from vit.torch_files import read_torch_file  # of a run of before
+
             require_whole(path)
-            data = import_module("vit.torch_files").read_torch_file(path)  # of a run of before
+            data = read_torch_file(path)
         else:
             data = read_tree(path)
             require_whole(path, data.pop(SEAL, ""))

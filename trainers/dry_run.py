@@ -11,8 +11,7 @@ from trainers.config import RunConfig, to_dict
 from trainers.errors import ConfigError
 from trainers.job import Job, prepare
 from trainers.pace import few_batches, measure
-from trainers.record import RunResult
-from trainers.result import load
+from trainers.result import RunResult, load
 from trainers.run import execute
 from trainers.start import describe_start, made_whole, write_inputs
 

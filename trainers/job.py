@@ -4,10 +4,10 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from ignite.engine import Engine
 from torch import Tensor, nn
@@ -32,6 +32,9 @@ from vit.config import HF_PREFIX, OWN_PREFIX, VIT_SHAPES
 from vit.param_groups import param_groups
 from vit.parts import parts, recompute_activations
 
+if TYPE_CHECKING:
+    from trainers.teacher import Student
+
 AMP_DTYPES = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -47,8 +50,8 @@ class Job:
     device: torch.device
     whole: nn.Module | None = None
     """Of a probe on cached features, whose `model` is a head: the model that the head is part of."""
-    student: Any = None
-    """With a teacher: the model as a `trainers.teacher.Student`."""
+    student: "Student | None" = None
+    """With a teacher: the model as it learns from it, too."""
     overlap: Overlap = field(default_factory=Overlap)
     """What its starts have seen of its images."""
 
@@ -165,8 +168,7 @@ def _prepare(config: RunConfig, checkpoint: dict[str, Any] | None, run_dir: Path
         look = partial(as_begun, run_dir=run_dir, data=config.data, checkpoint=checkpoint)
     data, overlap = distributed.main_process_first(partial(read_data, config, spec, given, look))
     config = defaults.resolve_for(config, data)
-    teacher = import_module("trainers.teacher") if config.train.teacher else None
-    targets = teacher and distributed.main_process_first(partial(teacher.targets_of, config, data))
+    targets = answers_of_teacher(config, data)
     device = distributed.own_device(config.train.device)
     seed_everything(config.train.seed)
     if blueprint is None:
@@ -183,12 +185,32 @@ def _prepare(config: RunConfig, checkpoint: dict[str, Any] | None, run_dir: Path
     if config.train.checkpoint_activations:
         recompute_activations(list(parts(model).blocks))
     config = dataclasses.replace(config, model=record_attention(config))
-    student = teacher and teacher.student_of(model, config, data, targets).to(device)
+    student = student_of_teacher(model, config, data, targets)
     optimizer = optimizer_of(model, config, student)
     return Job(config, spec, data, model, optimizer, device, student=student, overlap=overlap)
 
 
-def optimizer_of(model: nn.Module, config: RunConfig, student: Any = None) -> Optimizer:
+def answers_of_teacher(config: RunConfig, data: DataBundle) -> np.ndarray | None:
+    """What the teacher says of each training image, float16 (N, K); None without `--teacher`."""
+    if not config.train.teacher:
+        return None
+    from trainers.teacher import targets_of
+
+    return distributed.main_process_first(partial(targets_of, config, data))
+
+
+def student_of_teacher(
+    model: nn.Module, config: RunConfig, data: DataBundle, targets: np.ndarray | None
+) -> "Student | None":
+    """The model as it learns from its teacher, too; None without one."""
+    if targets is None:
+        return None
+    from trainers.teacher import student_of
+
+    return student_of(model, config, data, targets).to(distributed.own_device(config.train.device))
+
+
+def optimizer_of(model: nn.Module, config: RunConfig, student: "Student | None" = None) -> Optimizer:
     train = config.train
     assert train.lr is not None
     assert train.weight_decay is not None
@@ -214,7 +236,9 @@ def read_data(config: RunConfig, spec: ImageSpec, given: Given, look: Look) -> t
     elif isinstance(given.dataloaders, DataBundle):
         data = given.dataloaders
     else:
-        data = import_module("datasets.own_dataset").own_dataloaders(given.dataloaders, config.data, **share)
+        from datasets.own_dataset import own_dataloaders
+
+        data = own_dataloaders(given.dataloaders, config.data, **share)
     if given.dataloaders is not None:
         samples, overlap = look(samples_of(data))
         data = data if samples is samples_of(data) else with_table(data, samples)

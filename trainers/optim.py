@@ -3,7 +3,6 @@
 import math
 import sys
 from collections.abc import Callable, Iterable
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -23,8 +22,9 @@ def build_optimizer(groups: Iterable[dict[str, Any]], *, name: str, lr: float) -
     if name == "sgd":
         return SGD(groups, lr=lr, momentum=0.9, fused=not on_mps)
     if name == "muon":
-        muon: Optimizer = import_module("trainers.muon").Muon(groups, lr=lr)
-        return muon
+        from trainers.muon import Muon
+
+        return Muon(groups, lr=lr)
     return AdamW(groups, lr=lr, fused=not on_mps)
 
 

@@ -4,8 +4,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from trainers.record import RunResult
-from trainers.run_directory import read_if_whole, read_json, write_json
+from trainers.result import RunResult
+from trainers.run_directory import read_json, write_json
 
 
 def best_of_several(results: Iterable[RunResult], *, select: str) -> RunResult:
@@ -32,10 +32,3 @@ def note(run_dir: Path, **values: object) -> None:
 def from_run(run_dir: Path, other: Path) -> str:
     """The path from one run directory to another: it stays true when both are moved."""
     return Path(os.path.relpath(other, run_dir)).as_posix()
-
-
-def kept_instead(run_dir: Path) -> Path:
-    """The run that its command kept in place of this one, if it is still there; else this one."""
-    kept = (read_if_whole(run_dir / "summary.json") or {}).get("kept")
-    other = Path(os.path.normpath(run_dir / kept)) if isinstance(kept, str) else run_dir
-    return other if (other / "config.json").is_file() else run_dir

@@ -21,7 +21,7 @@ from trainers.fitting import Deadline, Fit
 from trainers.job import Job, prepare
 from trainers.pace import Pace, measure
 from trainers.recipes import filled_in
-from trainers.record import RunResult
+from trainers.result import RunResult
 from trainers.resume import find_same_options
 from trainers.run_directory import read_json
 from trainers.threads import with_threads

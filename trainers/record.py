@@ -2,9 +2,8 @@
 
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from trainers import distributed, handlers
 from trainers.checkpoint import checkpoints
 from trainers.errors import Interrupted, TrainingError, first_line, out_of_memory
 from trainers.job import Job
+from trainers.result import RunResult
 from trainers.run_directory import read_if_whole, write_json
 from trainers.start import discard
 from vit.parts import count_parameters
@@ -26,19 +26,6 @@ WRITTEN_AT_START = {
 """What a run may have written when its first checkpoint fails."""
 _PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "gloo", "NCCL")
 """What gloo and NCCL say where another process has gone or stands still."""
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """What a run found. Metrics are fractions; `val` is the best epoch's, `test` None where there is no such split.
-    `images`: how many each split has."""
-
-    run_dir: Path
-    best_epoch: int
-    val: dict[str, float]
-    test: dict[str, float] | None
-    history: list[dict[str, Any]]
-    images: Mapping[str, int] = field(default_factory=dict)
 
 
 class Record:

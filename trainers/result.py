@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,14 +17,25 @@ from trainers.checkpoint import best_of, read_checkpoint
 from trainers.config import RunConfig, from_dict, load_config
 from trainers.errors import CheckpointError, fitting
 from trainers.metrics import SCALARS
-from trainers.outcome import kept_instead
-from trainers.record import RunResult
 from trainers.run_directory import read_if_whole, read_json
 from trainers.seen.hashes import Seen
 from trainers.seen.starts import RECORD, seen_by
 from vit import ImageSpec, ModelConfig, build_model
 from vit.config import AT_HAND
 from vit.origins import ORIGINS, Origin
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run found. Metrics are fractions; `val` is the best epoch's, `test` None where there is no such split.
+    `images`: how many each split has."""
+
+    run_dir: Path
+    best_epoch: int
+    val: dict[str, float]
+    test: dict[str, float] | None
+    history: list[dict[str, Any]]
+    images: Mapping[str, int] = field(default_factory=dict)
 
 
 def find_run(name: str, output_dir: Path = Path("runs")) -> Path:
@@ -43,6 +55,13 @@ def find_run(name: str, output_dir: Path = Path("runs")) -> Path:
         )
     refuse_links_out(folder)
     return folder
+
+
+def kept_instead(run_dir: Path) -> Path:
+    """The run that its command kept in place of this one, if it is still there; else this one."""
+    kept = (read_if_whole(run_dir / "summary.json") or {}).get("kept")
+    other = Path(os.path.normpath(run_dir / kept)) if isinstance(kept, str) else run_dir
+    return other if (other / "config.json").is_file() else run_dir
 
 
 def refuse_links_out(run_dir: Path) -> None:

@@ -24,8 +24,7 @@ from trainers.errors import CheckpointError, ConfigError
 from trainers.handlers import best_row
 from trainers.interruption import signals
 from trainers.job import Given, Job, prepare, schedule
-from trainers.record import RunResult
-from trainers.result import read_result, read_run_config, refuse_links_out
+from trainers.result import RunResult, read_result, read_run_config, refuse_links_out
 from trainers.run import Handler, execute, train
 from trainers.run_directory import META, command_line, read_if_whole, write_json, write_run_config
 from trainers.seen.overlap import refuse_exchanged

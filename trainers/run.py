@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,12 @@ from trainers.evaluation import Scores, score_split, scores_of, write_prediction
 from trainers.handlers import best_row, endless_batches, reset_peak_memory
 from trainers.interruption import signals
 from trainers.job import Given, Job, prepare
-from trainers.record import RunResult, recorded
+from trainers.record import recorded
+from trainers.result import RunResult
 from trainers.saving import identity
 from trainers.start import new_run_directory
 from vit import ImageSpec
 from vit.origins import ORIGINS, Origin
-from vit.parts import LOW_RANK
 
 Handler = Callable[[Engine], None]
 
@@ -95,10 +94,14 @@ def execute(
         if start_step == 0 and loggers:
             write_start(job, run_dir, loggers)
         if checkpoint is None and job.config.train.start_head == "probe":
-            console.say(import_module("trainers.start_head").fit_head(job), label="head")
+            from trainers.start_head import fit_head
+
+            console.say(fit_head(job), label="head")
         if job.config.train.cache_features == "on":
+            from trainers.features import with_cached_features
+
             heartbeat.at_work_on("computing the features of each image, once")
-            job, line = import_module("trainers.features").with_cached_features(job)
+            job, line = with_cached_features(job)
             console.say(line)
         run = Run(job, run_dir, loggers=loggers, record=record)
         # From now on the module has seen these images, whatever a program does with it afterwards.
@@ -184,14 +187,14 @@ def conclude(run: Run) -> RunResult:
 
 def load_best_weights(run: Run, epoch: int) -> None:
     """Put the weights of the best epoch into the job's model, in every process."""
+    from vit.low_rank import load_merged_state, merged_state
 
     def best_weights() -> dict[str, Any]:
         if epoch != run.trainer.state.history[-1]["epoch"]:
             return dict(read_checkpoint(best_of(run.run_dir))["model"])
-        return dict(low_rank.merged_state(run.network))
+        return merged_state(run.network)
 
-    low_rank: Any = import_module(LOW_RANK)
-    low_rank.load_merged_state(run.job.network, distributed.broadcast(best_weights))
+    load_merged_state(run.job.network, distributed.broadcast(best_weights))
 
 
 def score_best(run: Run, split: str, epoch: int) -> Scores:

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from trainers.handlers import best_row
 from trainers.job import Job
 from trainers.seen.hashes import seen_in, to_tree
 from trainers.seen.starts import RECORD
-from vit.parts import LOW_RANK
 
 SECONDS_BETWEEN_SAVES = 60.0  # when epochs on cached features take seconds
 
@@ -59,8 +57,10 @@ class BestCheckpoint:
         best = best_row(engine.state.history, self.job.config.train.select)
         if best is None or best["epoch"] != engine.state.epoch:
             return
+        from vit.low_rank import merged_state
+
         self.epoch.value, self.waiting = engine.state.epoch, True
-        self.weights.value = import_module(LOW_RANK).merged_state(self.network)
+        self.weights.value = merged_state(self.network)
         if self.job.on_features:
             trains = {name for name, parameter in self.job.network.named_parameters() if parameter.requires_grad}
             self.weights.value |= {name: self.weights.value[name].clone() for name in trains}

@@ -18,8 +18,7 @@ from trainers.job import prepare
 from trainers.on_slurm import placed
 from trainers.outcome import best_of_several
 from trainers.pace import operations
-from trainers.record import RunResult
-from trainers.result import read_result, read_run_config
+from trainers.result import RunResult, read_result, read_run_config
 from trainers.resume import train_or_resume, was_asked_for
 from trainers.run_directory import plan_run_directory
 from trainers.threads import Sharing, memory_of, sharing
