@@ -25,8 +25,9 @@ from vit import torchvision_models
 from vit.config import HALF, IMAGENET_MEAN, IMAGENET_STD, MODEL_NAMES, ImageSpec, ModelConfig
 from vit.errors import WeightsError
 from vit.factory import MODELS, Blueprint, Library, build_model, image_spec, library
+from vit.freezing import freeze
 from vit.param_groups import param_groups
-from vit.parts import freeze, parts
+from vit.parts import parts
 from vit.torch_files import read_torch_file
 
 # Parameters at 1000 classes and the native size, as timm's VisionTransformer of the same shape has them (B/16, L/16 and

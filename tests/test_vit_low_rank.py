@@ -14,8 +14,9 @@ from torchvision.models.vision_transformer import VisionTransformer as Torchvisi
 
 from trainers.engines import autocast
 from vit.factory import build_model
+from vit.freezing import freeze
 from vit.low_rank import LowRank, load_merged_state, merged_state
-from vit.parts import freeze, inputs_of, parts
+from vit.parts import inputs_of, parts
 
 RANK = 3
 HUB = ("dinov2", "dinov3_vit", "beit", "vit", "siglip", "clip")

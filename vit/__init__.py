@@ -1,7 +1,17 @@
 """Vision Transformers: written from scratch, torchvision's, and Hugging Face's, behind one door."""
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # for type checkers and editors
+    from vit.attention_maps import attention_weights, relevance, rollout
+    from vit.checkpoints import load_weights
+    from vit.config import ImageSpec, ModelConfig, ViTConfig
+    from vit.errors import WeightsError
+    from vit.factory import MODELS, Blueprint, build_model, image_spec
+    from vit.fast import attention_path
+    from vit.freezing import freeze
+    from vit.model import VisionTransformer
 
 # Module -> names, imported on first use (PEP 562), so that `python main.py --help` never imports torch.
 _EXPORTS = {
@@ -11,7 +21,7 @@ _EXPORTS = {
     "factory": ("MODELS", "Blueprint", "build_model", "image_spec"),
     "errors": ("WeightsError",),
     "checkpoints": ("load_weights",),
-    "parts": ("freeze",),
+    "freezing": ("freeze",),
     "attention_maps": ("attention_weights", "relevance", "rollout"),
 }
 __all__ = [name for names in _EXPORTS.values() for name in names]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from torch import nn
 
@@ -23,7 +23,10 @@ from vit.config import (
     ModelConfig,
 )
 from vit.errors import OptionError, WeightsError
-from vit.parts import freeze
+from vit.freezing import freeze
+
+if TYPE_CHECKING:
+    from vit.weight_files import WeightFile
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +36,6 @@ MODELS: dict[str, str] = {
     **dict.fromkeys(TORCHVISION_MODELS, "vit.torchvision_models"),
     **dict.fromkeys(PACKAGED_MODELS, "vit.timm_models"),
 }
-# Reads the files of weights and puts them into models; imported by a model that starts from some.
-READER = "vit.checkpoints"
 PREFIXES = {HF_PREFIX: "vit.huggingface", TIMM_PREFIX: "vit.timm_models"}
 
 
@@ -69,7 +70,7 @@ class Blueprint:
     given as `file`. Raises OptionError: options that do not fit the model or each other; its other members raise it,
     too. FileNotFoundError, WeightsError: weights that cannot be had, read or loaded, as soon as they are needed."""
 
-    def __init__(self, config: ModelConfig, file: Any = None) -> None:
+    def __init__(self, config: ModelConfig, file: "WeightFile | None" = None) -> None:
         if config.name == "auto":
             raise OptionError("model `auto` depends on the data; resolve it to a name first")
         self.config, self.library = config, library(config.name)
@@ -77,10 +78,14 @@ class Blueprint:
             self.weights = file
 
     @cached_property
-    def weights(self) -> Any:
-        """What the file of weights holds, a `WeightFile`; None for training from scratch."""
+    def weights(self) -> "WeightFile | None":
+        """What the file of weights holds; None for training from scratch."""
         path = weights_path(self.config)
-        return None if path is None else import_module(READER).read_weights(path, source=self.config.weights_source)
+        if path is None:
+            return None
+        from vit.weight_files import read_weights
+
+        return read_weights(path, source=self.config.weights_source)
 
     @cached_property
     def image_spec(self) -> ImageSpec:
@@ -121,10 +126,10 @@ class Blueprint:
             raise OptionError(f"num_classes={num_classes} must be at least 1")
         model = self.library.build(self.config, num_classes=num_classes)
         if self.weights is not None:
+            from vit.checkpoints import load_weights
+
             eps = self.config.layer_norm_eps
-            report = import_module(READER).load_weights(
-                model, self.weights, layer_norm_eps=eps, class_names=class_names
-            )
+            report = load_weights(model, self.weights, layer_norm_eps=eps, class_names=class_names)
             log.info("%s", report)
         freeze(model, self.config.trainable)
         return model
@@ -173,12 +178,10 @@ def weights_path(config: ModelConfig) -> Path | None:
     if config.name != owner:
         raise OptionError(f"weights {config.weights!r} belong to {owner}, not to {config.name}; use --model {owner}")
     path = Path(__file__).parent / "weights" / f"{owner}-{config.weights}.safetensors"
-    files = import_module("vit.weight_files")
-    files.require_digest(
-        files.find_weights(path),
-        EMBEDDED_SHA256[config.weights],
-        remedy="take it from the application's repository again",
-    )
+    from vit.weight_files import find_weights, require_digest
+
+    remedy = "take it from the application's repository again"
+    require_digest(find_weights(path), EMBEDDED_SHA256[config.weights], remedy=remedy)
     return path
 
 

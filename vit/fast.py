@@ -9,6 +9,8 @@
 Shapes are those of `vit/model.py`. `ViTConfig(fast=False)` leaves all of this out, and tests hold both equal.
 """
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -64,7 +66,7 @@ def attend(
     return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout), None
 
 
-def attention_path(device_type: str, dtype: torch.dtype) -> str:
+def attention_path(device_type: str, dtype: torch.dtype) -> Literal["sdpa", "explicit"]:
     """The fastest way to compute attention, at every length measured: "sdpa" (PyTorch's fused kernel) or "explicit".
 
     A static table, measured by benchmarks/attention_paths.py; never timed at run time, so that a run is reproducible.

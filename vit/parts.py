@@ -1,9 +1,9 @@
-"""Where the blocks, the final norm and the head of any model are, and what is done to them: freeze, recompute, look."""
+"""Where the blocks, the final norm and the head of any model are; how to look at them, and recompute them."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from types import MethodType
 from typing import Any
 
@@ -13,9 +13,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from vit.errors import OptionError
-
-LOW_RANK = "vit.low_rank"
-"""What adapts the attention for `lora:R`."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +40,29 @@ def parts(model: nn.Module) -> Parts:
         stages = [children[f"layer{number}"] for number in (1, 2, 3, 4)]
         return Parts(stages, [], [children["fc"]], block_name="stages")
     if hasattr(model, "get_classifier"):
-        return import_module("vit.timm_models").parts_of(model)
+        return _timm_parts(model)
     raise OptionError(f"{type(model).__name__} is not a model of this project: its blocks and head are not known")
+
+
+def _timm_parts(model: Any) -> Parts:
+    """timm says where the head is; its blocks stand in one list, or are called stages or layers; what comes after them
+    (norms, a last convolution) is as high as a norm."""
+    children = dict(model.named_children())
+    listed = next((name for name in ("blocks", "stages", "layers") if name in children), None)
+    own = [name for name in children if name == listed or (not listed and re.fullmatch(r"(layer|s)\d", name))]
+    if not own:
+        raise OptionError(
+            f"timm's {type(model).__name__} has no list of blocks, stages or layers: only all of it trains"
+        )
+    head, names = model.get_classifier(), list(children)
+    after = [children[name] for name in names[names.index(own[-1]) + 1 :]]
+    norms = [
+        module
+        for child in after
+        for module in child.modules()
+        if module is not head and next(module.parameters(recurse=False), None) is not None
+    ]
+    return Parts(list(children[listed]) if listed else [children[name] for name in own], norms, [head])
 
 
 def count_parameters(module: nn.Module) -> tuple[int, int]:
@@ -59,48 +77,6 @@ def inputs_of(module: nn.Module) -> Iterator[list[Tensor]]:
     inputs: list[Tensor] = []
     with module.register_forward_pre_hook(lambda _, given: inputs.append(given[0])):
         yield inputs
-
-
-def freeze(model: nn.Module, trainable: str) -> None:
-    """Let `all` parameters train, only the `head`, `last:K` (the head, the final norm and the last K blocks), `norms`
-    (the head and every LayerNorm) or `lora:R` (the head, and what vit/low_rank.py adds to the attention of each block).
-
-    A frozen part stays in evaluation mode even after `model.train()`: no dropout, no stochastic depth and no moving
-    batch statistics, so that its output is a fixed function of the image.
-    """
-    if trainable == "all":
-        return
-    own, (kind, _, number) = parts(model), trainable.partition(":")
-    chosen: list[nn.Module] = []
-    if kind == "last":
-        count = int(number)
-        if count > len(own.blocks):
-            raise OptionError(f"trainable={trainable}: this model has {len(own.blocks)} {own.block_name}")
-        chosen = [*own.norms, *own.blocks[len(own.blocks) - count :]]
-    elif kind == "norms":
-        chosen = [module for module in model.modules() if isinstance(module, nn.LayerNorm)]
-    elif kind == "lora":
-        chosen = import_module(LOW_RANK).adapt(model, int(number))
-    if kind != "head" and not chosen:
-        raise OptionError(
-            f"trainable={trainable}: {type(model).__name__} has no such part; all, head or last:K train it"
-        )
-    model.requires_grad_(False)
-    for part in (*own.head, *chosen):
-        part.requires_grad_(True)
-    # A method of the instance: the model keeps its class, and copies (deepcopy, EMA) keep the behaviour.
-    model.train = MethodType(_train_unfrozen_parts, model)  # type: ignore[method-assign]
-    model.train(model.training)
-
-
-def _train_unfrozen_parts(model: nn.Module, mode: bool = True) -> nn.Module:
-    type(model).train(model, False)
-    model.training = mode
-    own = parts(model)
-    for part in (*own.blocks, *own.norms, *own.head):
-        if any(parameter.requires_grad for parameter in part.parameters()):
-            part.train(mode)
-    return model
 
 
 def set_layer_norm_eps(model: nn.Module, eps: float | None) -> None:

@@ -4,7 +4,6 @@ They are timm's own classes, unwrapped. timm is imported inside the functions, s
 the package with the weights only the file is read, never its code.
 """
 
-import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from torch import nn
 from vit.config import TIMM_PREFIX, ImageSpec, ModelConfig, refuse_options
 from vit.errors import MissingPackage, OptionError, WeightsError, imported
 from vit.hub import asked_once
-from vit.parts import Parts, set_layer_norm_eps
+from vit.parts import set_layer_norm_eps
 from vit.weight_files import require_digest
 
 _LACKS = ("stochastic_depth", "pool", "patch_embedding", "representation_size", "attention", "attention_dropout")
@@ -123,24 +122,3 @@ def _settings(config: ModelConfig) -> Any:
     if not timm.is_model(name):
         raise OptionError(f"timm {timm.__version__} has no model {name!r}; timm.list_models('*vit*') lists them")
     return timm.get_pretrained_cfg(name, allow_unregistered=False)
-
-
-def parts_of(model: Any) -> Parts:
-    """timm says where the head is; its blocks stand in one list, or are called stages or layers; what comes after them
-    (norms, a last convolution) is as high as a norm."""
-    children = dict(model.named_children())
-    listed = next((name for name in ("blocks", "stages", "layers") if name in children), None)
-    own = [name for name in children if name == listed or (not listed and re.fullmatch(r"(layer|s)\d", name))]
-    if not own:
-        raise OptionError(
-            f"timm's {type(model).__name__} has no list of blocks, stages or layers: only all of it trains"
-        )
-    head, names = model.get_classifier(), list(children)
-    after = [children[name] for name in names[names.index(own[-1]) + 1 :]]
-    norms = [
-        module
-        for child in after
-        for module in child.modules()
-        if module is not head and next(module.parameters(recurse=False), None) is not None
-    ]
-    return Parts(list(children[listed]) if listed else [children[name] for name in own], norms, [head])
