@@ -6,11 +6,15 @@ import os
 import sys
 import traceback
 from importlib.util import find_spec
+from typing import TYPE_CHECKING, cast
 
 from datasets.text import printable
 from trainers import process
 from trainers.errors import Interrupted, exit_code, first_line, out_of_memory
 from trainers.interruption import signals
+
+if TYPE_CHECKING:
+    from commands.arguments import Command
 
 COMMANDS = {
     "train": "train one model, from scratch or from given weights",
@@ -72,7 +76,7 @@ def main(argv: list[str]) -> int:
         with signals.heeded():
             from commands.arguments import options_of
 
-            command = importlib.import_module(f"commands.{name}")
+            command = cast("Command", importlib.import_module(f"commands.{name}"))
             code = command.main(options_of(command, argv[1:], prog=f"python main.py {name}"))
             sys.stdout.flush()  # here, where a reader who has left is known by his exit code
         return code

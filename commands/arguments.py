@@ -8,8 +8,7 @@ import typing
 from collections.abc import Iterator, Sequence
 from itertools import dropwhile, takewhile
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TextIO, cast, runtime_checkable
 
 import tyro
 
@@ -115,10 +114,32 @@ def images_first(argv: Sequence[str]) -> Sequence[str]:
     return [*words[at + 1 : at + 2], *words[:at], *words[at + 2 :]]
 
 
-def options_of(command: ModuleType, argv: Sequence[str], *, prog: str) -> Any:
-    """What the module of a command is told: its `Options`, filled by its own `parse` where it has one."""
-    own = getattr(command, "parse", None)
-    return own(argv, prog=prog) if own else parse(command.Options, argv, prog=prog)
+class Command(Protocol):
+    """A module of `COMMANDS`, with options like the others'."""
+
+    Options: type
+    """The dataclass that `main` takes, filled from the words of the command line."""
+
+    def main(self, options: object) -> int:
+        """Do what the command is for. The exit code."""
+
+
+@runtime_checkable
+class ParsingCommand(Protocol):
+    """A module of `COMMANDS` that reads its words itself."""
+
+    def parse(self, argv: Sequence[str], *, prog: str) -> object:
+        """The options, which `main` takes."""
+
+    def main(self, options: object) -> int:
+        """Do what the command is for. The exit code."""
+
+
+def options_of(command: Command | ParsingCommand, argv: Sequence[str], *, prog: str) -> object:
+    """What `main` of a command takes."""
+    if isinstance(command, ParsingCommand):
+        return command.parse(argv, prog=prog)
+    return parse(command.Options, argv, prog=prog)
 
 
 @contextlib.contextmanager
