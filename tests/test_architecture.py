@@ -58,6 +58,9 @@ def lazy_exports(package: str) -> dict[str, str]:
 
 
 LAZY = lazy_exports("datasets") | lazy_exports("vit")
+# The files that import a module by a name that a person gave, or that the package hands on.
+REGISTRIES = ("main.py", "vit/factory.py", "vit/__init__.py", "datasets/__init__.py")
+IMPORTERS = {"import_module", "__import__", "resolve_name", "run_module"}
 
 
 def home_of(name: str) -> str:
@@ -68,17 +71,42 @@ def home_of(name: str) -> str:
     return name
 
 
-def named_in_tables(path: Path) -> set[str]:
-    """Modules that a registry names as text, to be imported when a run asks for them."""
-    constants = [node.value for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if is_text(node)]
-    return {text.split(":")[0] for text in constants if "." in text} & set(SOURCES)
+def texts(tree: ast.AST) -> set[str]:
+    constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    return {value for value in constants if isinstance(value, str)}
 
 
-def is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+def named_as_text(source: str) -> set[str]:
+    """Modules of ours that stand in a file as text, `vit.model` or `vit.model:attend`: a row of a registry."""
+    return {text.split(":")[0] for text in texts(ast.parse(source)) if "." in text} & set(SOURCES)
 
 
-ARROWS = {name: {home_of(other) for other in imports(path)} - {name, ""} for name, path in SOURCES.items()}
+def imported_as_text(source: str) -> set[str]:
+    """What a file imports of ours by a call, as far as its text tells; plus every module of ours that it names."""
+    tree = ast.parse(source)
+    values = {
+        target.id: texts(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name)
+    }
+    found = named_as_text(source)
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        if ast.unparse(call.func).rpartition(".")[2] not in IMPORTERS:
+            continue
+        names = {node.id for node in ast.walk(call) if isinstance(node, ast.Name)}
+        said = texts(call).union(*(values.get(name, set()) for name in names))
+        found |= {text for text in said if text.split(".")[0] in PACKAGES} | (names & {"__name__", "__package__"})
+    return found
+
+
+def arrows_of(path: Path) -> set[str]:
+    """The modules of ours that a file imports, at its start or later, by a statement or by a table."""
+    return {home_of(name) for name in imports(path)} | named_as_text(path.read_text(encoding="utf-8"))
+
+
+ARROWS = {name: arrows_of(path) - {name, ""} for name, path in SOURCES.items()}
 
 
 def floor(module: str) -> int:
@@ -86,8 +114,8 @@ def floor(module: str) -> int:
 
 
 def test_every_file_imports_its_own_room_or_one_below():
-    for name, path in SOURCES.items():
-        for other in ARROWS[name] | named_in_tables(path):
+    for name in SOURCES:
+        for other in ARROWS[name]:
             same_room = name.split(".")[0] == other.split(".")[0]
             assert same_room or floor(other) < floor(name), f"{name} imports {other}"
 
@@ -97,7 +125,37 @@ def test_no_files_import_each_other_in_a_circle():
     tuple(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError, which names the circle
 
 
-FILES = {"datasets.files", "vit.tensor_files", "vit.errors"}
+def test_no_module_of_ours_is_imported_as_text_outside_a_registry():
+    """Neither a reader, nor a type checker, nor an editor can follow such an import."""
+    for path in SOURCES.values():
+        if path.relative_to(ROOT).as_posix() not in REGISTRIES:
+            found = imported_as_text(path.read_text(encoding="utf-8"))
+            assert not found, f"{path}: import {found} by a statement, inside the function where it must be lazy"
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ('import_module("trainers.features")', {"trainers.features"}),
+        ('READER = "vit.checkpoints"', {"vit.checkpoints"}),
+        ('TABLE = {"digits": "datasets.sources.builtin:read_digits"}', {"datasets.sources.builtin"}),
+        ('importlib.import_module(f"trainers.{name}")', {"trainers."}),
+        ('room: str = "vit"\n__import__(f"{room}.model")', {"vit"}),
+        ('import_module(".low_rank", __package__)', {"__package__"}),
+        ('import_module("huggingface_hub.utils")', set()),
+    ],
+)
+def test_an_import_as_text_is_found(source, found):
+    assert imported_as_text(source) == found
+
+
+@pytest.mark.parametrize("package", ["datasets", "vit"])
+def test_a_type_checker_knows_all_that_a_package_hands_on(package):
+    lazy = {f"{home}.{name.rpartition('.')[2]}" for name, home in LAZY.items() if home.startswith(f"{package}.")}
+    assert lazy == {name for name in imports(ROOT / package / "__init__.py") if name.startswith(f"{package}.")}
+
+
+FILES = {"datasets.files", "vit.tensor_files", "vit.torch_files", "vit.errors"}
 
 
 def test_the_mechanics_import_no_models_no_data_and_no_options():
@@ -157,7 +215,7 @@ def test_no_module_is_called_utils_and_none_is_very_long():
             assert len(path.read_text(encoding="utf-8").splitlines()) <= 450, path
 
 
-UNPICKLERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "pandas"}
+UNPICKLERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 OPENERS = {
     "torch.load", "torch.jit.load", "torch.export.load", "torch.hub.load", "torch.hub.load_state_dict_from_url",
     "broadcast_object_list", "all_gather_object", "gather_object", "scatter_object_list", "exec", "eval",
