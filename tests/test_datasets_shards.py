@@ -20,6 +20,7 @@ from datasets.errors import DataError
 from datasets.identity import identified
 from datasets.images import read_image, to_array
 from datasets.loaders import read_samples
+from datasets.shell import command
 from datasets.sources.own_data import read_source
 from trainers.resume import resume
 from trainers.run import train
@@ -210,7 +211,7 @@ def test_a_picture_in_a_shard_is_named_where_it_is_damaged(tmp_path, folder, cap
 def packed(capsys, source, out):
     code, text, error = call(capsys, "pack", source, out)
     assert (code, error) == (0, ""), error
-    assert f"python main.py train --data {out}" in text
+    assert command("train", "--data", out) in text
     return out
 
 
