@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from commands import arguments
 from commands.arguments import UsageError
+from commands.json_output import JsonOption, json_document
 from datasets.config import Columns
 from datasets.options import words
 from datasets.shell import command
@@ -23,7 +24,7 @@ CSV_COLUMNS = ("kind", "severity", "path", "split", "label", "other", "detail")
 
 
 @dataclass(frozen=True)
-class Options(arguments.ImagesOptions):
+class Options(JsonOption, arguments.ImagesOptions):
     """Look for faults in a set of images: damaged files, copies across splits, class maps that differ, and 30 more.
 
     Exit code 0: clean, or warnings only; 3: training would be wrong.
@@ -57,14 +58,32 @@ def main(config: Options) -> int:
     workers = config.workers if config.workers is not None else os.cpu_count() or 1
     columns = Columns(config.path_column, config.label_column, config.group)
     chosen = {"workers": workers, "sample": config.sample, "near": not config.no_near}
-    report = check_source(config.data, data_root=config.data_root, columns=columns, **chosen)
-    if report.findings or config.output or config.csv_path.exists():  # not one of an earlier check
-        rows = ((finding.kind, finding.severity, *finding[1:]) for finding in report.findings)
-        # Bytes of a name that are no UTF-8 are written as \udcXX.
-        with arguments.output_file(config.csv_path, errors="backslashreplace") as file:
-            file.write(csv_text(CSV_COLUMNS, rows))
-    print("\n".join(_table(config, report)))
+    with json_document(config) as document:
+        report = check_source(config.data, data_root=config.data_root, columns=columns, **chosen)
+        if report.findings or config.output or config.csv_path.exists():  # not one of an earlier check
+            rows = ((finding.kind, finding.severity, *finding[1:]) for finding in report.findings)
+            # Bytes of a name that are no UTF-8 are written as \udcXX.
+            with arguments.output_file(config.csv_path, errors="backslashreplace") as file:
+                file.write(csv_text(CSV_COLUMNS, rows))
+        print("\n".join(_table(config, report)))
+        document.update(as_json(config, report))
     return report.exit_code
+
+
+def as_json(config: Options, report: CheckReport) -> dict[str, Any]:
+    """What `--json` prints: docs/use-the-result.md lists the fields."""
+    reading = report.reading
+    return {
+        "data": config.data,
+        "form": reading.form,
+        "splits": {split or "all": reading.counts(split) for split in reading.splits},
+        "errors": report.errors,
+        "warnings": len(report.findings) - report.errors,
+        "kinds": {first.kind: count for count, first in report.kinds()},
+        "findings": [{**finding._asdict(), "severity": finding.severity} for finding in report.findings],
+        "notes": report.notes(),
+        "csv": config.csv_path if config.csv_path.exists() else None,
+    }
 
 
 def _table(config: Options, report: CheckReport) -> list[str]:

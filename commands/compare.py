@@ -6,17 +6,19 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from commands import arguments
 from commands.arguments import SeveralRuns, UsageError, flags, sections
+from commands.json_output import JsonOption, json_document
 from datasets.config import DATASETS
 from trainers.config import RunConfig, TrainConfig
 from vit.config import ModelConfig, require, require_counts, require_finite
 
 if TYPE_CHECKING:
+    from comparison.compare import Report
     from comparison.plan import Request
     from comparison.runs import Certainty
 
@@ -32,7 +34,7 @@ STORY = (
 
 
 @dataclass(frozen=True)
-class Options(SeveralRuns, RunConfig):
+class Options(JsonOption, SeveralRuns, RunConfig):
     """Train several models on the same split, with the same budget, several seeds each, and say who wins, by how much,
     how sure that is and what it cost. Without --arms: one architecture from scratch and pretrained. With run
     directories instead: compare these, untrained and unchanged. A stopped comparison goes on when the command is
@@ -104,22 +106,65 @@ def names_images(word: str) -> bool:
 
 
 def main(options: Options) -> int:
+    with json_document(options) as document:
+        document.update(as_json(compared(options)))
+    return 0
+
+
+def compared(options: Options) -> Report:
+    """Compare the runs that are named, or train the arms."""
     from comparison.compare import compare_arms, compare_runs
     from trainers import console, heartbeat
     from trainers.defaults import SMALL_IMAGES
 
     if options.runs:
-        compare_runs(options.runs, options.output, certainty=certainty_of(options))
-        return 0
+        return compare_runs(options.runs, options.output, certainty=certainty_of(options))
     with nullcontext() if options.minutes is None else heartbeat.heard(partial(console.write, label="")):
-        compare_arms(request_of(options), **options.placed)
+        report = compare_arms(request_of(options), **options.placed)
     if not options.arms and options.data.source in SMALL_IMAGES:
         print(f"{'next':>9}  python main.py compare --data FOLDER")
         print(
             "           your own photographs, a folder for each class: a small ViT from scratch, and as it learnt from"
         )
         print("           Tiny ImageNet; nothing is downloaded")
-    return 0
+    return report
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """What `--json` prints: docs/use-the-result.md lists the fields."""
+    from comparison.advice import advice
+    from comparison.runs import couples
+    from comparison.table import rows
+
+    comparison, results, folder, kept = report
+    runs = [[run.run_dir for run in row.arm.runs] for result in results for row in result.arms]
+    arms = [row | {"runs": folders} for row, folders in zip(rows(comparison, results), runs, strict=True)]
+    pairs = [
+        {
+            "labels_per_class": result.condition.labels_per_class,
+            "first": first,
+            "second": second,
+            **dict(zip(("low", "difference", "high"), pair.interval, strict=True)),
+            "p": pair.difference.p,
+            "p_holm": pair.adjusted_p,
+            "verdict": pair.mark,
+            "sentence": pair.sentence,
+        }
+        for result in results
+        for (first, second), pair in zip(
+            couples(result.condition.names, against_first=comparison.ladder), result.pairs, strict=True
+        )
+    ]
+    return {
+        "data": comparison.data,
+        "use": [advice(comparison, result) for result in results],
+        "arms": arms,
+        "pairs": pairs,
+        "warnings": comparison.warnings,
+        "protocol": comparison.protocol,
+        "folder": folder,
+        "kept": kept,
+    }
 
 
 def request_of(options: Options) -> Request:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from commands.arguments import ModelOptions, UsageError
+from commands.json_output import JsonOption, json_document
 from commands.train import score_lines
 from datasets.config import DataConfig, Name
 from datasets.text import counted
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Options(ModelOptions):
+class Options(JsonOption, ModelOptions):
     """Score a run's best weights on one of its splits, and hold them against what training logged; or with --data a
     run, an export or a weights file on any labelled images. Tables and figures are written to the run's eval/.
 
@@ -53,14 +54,17 @@ class Options(ModelOptions):
 def main(options: Options) -> int:
     from inference.classifier import is_run_name
 
-    if options.data is not None:
-        return other_images(options, options.data)
-    if is_run_name(options.run):
-        return own_images(options)
-    raise UsageError(f"{options.run} brings no images; name labelled ones with --data")
+    if options.data is None and not is_run_name(options.run):
+        raise UsageError(f"{options.run} brings no images; name labelled ones with --data")
+    with json_document(options) as document:
+        if options.data is not None:
+            document.update(other_images(options, options.data))
+        else:
+            document.update(own_images(options))
+    return 0
 
 
-def own_images(options: Options) -> int:
+def own_images(options: Options) -> dict[str, Any]:
     from inference.evaluate import evaluate_run
     from trainers.result import find_run
 
@@ -70,10 +74,10 @@ def own_images(options: Options) -> int:
         f"{run_dir}: best weights (epoch {evaluation.epoch}) on {evaluation.images:,} {split} images{by_views(options)}"
     )
     show(options, {"scored": (evaluation, "")})
-    return 0
+    return as_json(run_dir, evaluation, None, {})
 
 
-def other_images(options: Options, source: str) -> int:
+def other_images(options: Options, source: str) -> dict[str, Any]:
     from inference.evaluate import evaluate_on
     from inference.ten_views import with_ten_views
     from trainers.seen.hashes import SELECTED, TRAINED
@@ -92,7 +96,7 @@ def other_images(options: Options, source: str) -> int:
         used = f": {uses[TRAINED]:,} trained on, {uses[SELECTED]:,} used to choose its epoch; no test score"
         parts["seen"] = (seen, used)
     show(options, parts)
-    return 0
+    return as_json(classifier.source, unseen, seen, uses)
 
 
 def by_views(options: Options) -> str:
@@ -112,3 +116,10 @@ def show(options: Options, parts: Mapping[str, tuple[Evaluation, str]]) -> None:
     ]
     first, _ = next(iter(parts.values()))
     print("\n".join([*score_lines(rows), "", *lines(first)]))
+
+
+def as_json(
+    model: Path | str, scored: Evaluation | None, seen: Evaluation | None, uses: Mapping[str, int]
+) -> dict[str, Any]:
+    """What `--json` prints: docs/use-the-result.md lists the fields."""
+    return {"model": model, "scored": scored, "seen": seen, "seen_as": uses}

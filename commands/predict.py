@@ -1,21 +1,30 @@
-"""`predict RUN PATH...`: classify image files: CSV out, one line per image."""
+"""`predict RUN PATH...`: classify image files: CSV out, one line per image; or one JSON document."""
+
+from __future__ import annotations
 
 import contextlib
 import math
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from commands.arguments import ModelOptions, UsageError, output_file
+from commands.json_output import JsonOption, json_document
 from datasets.shell import command
 from vit.config import require_counts
 
+if TYPE_CHECKING:
+    from figures.judged import Judged
+    from inference.classifier import Classifier
+    from inference.predict import Spread, Tally
+
 
 @dataclass(frozen=True)
-class Options(ModelOptions):
+class Options(JsonOption, ModelOptions):
     """Classify images: files, folders, globs, or `-` for their names on standard input, line by line.
 
     Unreadable files are named on standard error and skipped; the exit code is then 3. Where a file's folder has the
@@ -27,7 +36,7 @@ class Options(ModelOptions):
     top: int = 1
     """How many classes to give per image, the most probable first."""
     output: Path | None = None
-    """File to write. Default: standard output."""
+    """CSV file to write. Default: standard output."""
     grid: Path | None = None
     """PNG file: a grid of the least and the most certain pictures of each class, green when right, red when wrong."""
     grid_images: int = 25
@@ -50,40 +59,92 @@ class Options(ModelOptions):
 
 def main(options: Options) -> int:
     """0, or 3 when a file could not be read."""
-    from inference.evaluation_report import read_temperature
     from inference.images import find_images
-    from inference.predict import Spread, predict, write_rows
+    from inference.predict import Spread, Tally, predict
     from inference.ten_views import with_ten_views
 
-    classifier = with_ten_views(options.open()) if options.tta else options.open()
-    temperature = read_temperature(classifier.folder / "eval") if options.calibrated else 1.0
-    if temperature is None:
-        name = classifier.source
-        if classifier.run_dir is None:
-            raise UsageError(f"{name} has no fitted temperature: only a run has one, from its validation images")
-        raise UsageError(f"{name} has no fitted temperature; this fits it: {command('evaluate', classifier.run_dir)}")
-    results = predict(
-        classifier,
-        find_images(options.paths, sys.stdin.buffer if "-" in options.paths else None),
-        top=options.top,
-        batch_size=options.batch_size,
-        temperature=temperature,
-        keep_pixels=options.grid is not None,
-    )
-    spread = Spread(options.grid_images)
-    with output_file(options.output) if options.output else contextlib.nullcontext(sys.stdout) as file:
-        counts = write_rows(results, file, top=options.top, spread=None if options.grid is None else spread)
-        file.flush()
-    if options.grid is not None and spread.pool:
-        from figures.sheets import judged_sheet, save
+    with json_document(options) as document:
+        classifier = with_ten_views(options.open()) if options.tta else options.open()
+        temperature = temperature_of(classifier) if options.calibrated else 1.0
+        results = predict(
+            classifier,
+            find_images(options.paths, sys.stdin.buffer if "-" in options.paths else None),
+            top=options.top,
+            batch_size=options.batch_size,
+            temperature=temperature,
+            keep_pixels=options.grid is not None,
+        )
+        tally, spread = Tally(), Spread(options.grid_images)
+        images = tally.readable(results)
+        if options.grid is not None:
+            images = spread.seeing(images)
+        kept = write(images, options)
+        if options.grid is not None and spread.pool:
+            draw_grid(spread, options.grid, of=tally.images)
+        say(tally)
+        document.update(as_json(classifier, temperature, kept, tally))
+    return 3 if tally.unreadable else 0
 
-        shown = spread.chosen()
-        images = f"{len(shown)} of {counts['files'] - counts['unreadable']:,} images"
-        title = f"{images}: of each class the least and the most certain"
-        save(judged_sheet(shown, title=title, columns=max(2, math.ceil(len(shown) ** 0.5))), options.grid)
-    if counts["labelled"]:
-        share = f"{counts['right']} of {counts['labelled']} images whose folder names their class are right"
-        print(f"{share} ({counts['right'] / counts['labelled']:.2%})", file=sys.stderr)
-    if counts["unreadable"]:
-        print(f"error: {counts['unreadable']} of {counts['files']} files could not be read", file=sys.stderr)
-    return 3 if counts["unreadable"] else 0
+
+def temperature_of(classifier: Classifier) -> float:
+    """What `evaluate` fitted for this run. Raises UsageError: nothing."""
+    from inference.evaluation_report import read_temperature
+
+    temperature = read_temperature(classifier.folder / "eval")
+    if temperature is not None:
+        return temperature
+    name = classifier.source
+    if classifier.run_dir is None:
+        raise UsageError(f"{name} has no fitted temperature: only a run has one, from its validation images")
+    raise UsageError(f"{name} has no fitted temperature; this fits it: {command('evaluate', classifier.run_dir)}")
+
+
+def write(images: Iterable[Judged], options: Options) -> Sequence[Judged]:
+    """Write the CSV, image by image. With `--json` it goes to no standard output, and the images are returned."""
+    from inference.predict import write_rows
+
+    kept: Sequence[Judged] = ()
+    if options.json:  # a document needs them all
+        images = kept = [replace(image, pixels=None) for image in images]
+    if options.output is not None or not options.json:
+        with output_file(options.output) if options.output else contextlib.nullcontext(sys.stdout) as file:
+            write_rows(images, file, top=options.top)
+            file.flush()
+    return kept
+
+
+def draw_grid(spread: Spread, path: Path, *, of: int) -> None:
+    from figures.sheets import judged_sheet, save
+
+    shown = spread.chosen()
+    title = f"{len(shown)} of {of:,} images: of each class the least and the most certain"
+    save(judged_sheet(shown, title=title, columns=max(2, math.ceil(len(shown) ** 0.5))), path)
+
+
+def say(tally: Tally) -> None:
+    """How many images are right and how many files could not be read, on standard error."""
+    if tally.labelled:
+        share = f"{tally.right} of {tally.labelled} images whose folder names their class are right"
+        print(f"{share} ({tally.right / tally.labelled:.2%})", file=sys.stderr)
+    if failed := len(tally.unreadable):
+        print(f"error: {failed} of {tally.images + failed} files could not be read", file=sys.stderr)
+
+
+def as_json(classifier: Classifier, temperature: float, images: Sequence[Judged], tally: Tally) -> dict[str, Any]:
+    """What `--json` prints: docs/use-the-result.md lists the fields."""
+    return {
+        "model": classifier.source,
+        "temperature": temperature,
+        "images": [
+            {
+                "path": image.path,
+                "label": image.label,
+                "predicted": image.predicted,
+                "top": [{"class": name, "probability": probability} for name, probability in image.ranked],
+            }
+            for image in images
+        ],
+        "labelled": tally.labelled,
+        "right": tally.right,
+        "unreadable": tally.unreadable,
+    }

@@ -1,11 +1,14 @@
 """From a request, or from runs that are there, to the verdict: on the terminal, and in a report."""
 
+from __future__ import annotations
+
 import math
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import mean
+from typing import TYPE_CHECKING, NamedTuple
 
 from comparison.plan import Plan, Request, find_folder
 from comparison.protocol import announce, certainty_text, known_problems, protocol
@@ -24,9 +27,22 @@ from trainers.result import find_run, read_result
 from trainers.run_directory import command_line, free_folder, write_json
 from trainers.start import made_whole
 
+if TYPE_CHECKING:
+    from comparison.results import ConditionResult
+
+
+class Report(NamedTuple):
+    """A comparison, judged, and the folder of its report."""
+
+    comparison: Comparison
+    results: Sequence[ConditionResult]
+    folder: Path
+    kept: Path | None = None
+    """The run that is the result, where the comparison trained it."""
+
 
 @signals.heeded()
-def compare_arms(request: Request, *, jobs: int | None = None, slurm: dict[str, str] | None = None) -> None:
+def compare_arms(request: Request, *, jobs: int | None = None, slurm: dict[str, str] | None = None) -> Report:
     """Train all arms, seed by seed, and report who wins. The same request goes on where it was stopped.
 
     `jobs` runs train side by side; None: as many as this machine carries. `slurm`: they are jobs of its queue, with
@@ -41,11 +57,12 @@ def compare_arms(request: Request, *, jobs: int | None = None, slurm: dict[str, 
         announce(plan)
         comparison = run_plan(plan, slurm)
         kept = keep_the_best(comparison.conditions, select=plan.select)
-        show(comparison, plan.folder, watch=plan.folder)
+        report = show(comparison, plan.folder, watch=plan.folder)
         score = f"validation {plan.select.replace('_', ' ')}"
         print(f"{'latest':>9}  {kept}: the best seed of the arm with the best {score}")
         # The report is there: from now on the same command starts another comparison.
         write_json(plan.folder / "compare.json", {"status": "finished", "requested": to_dict(request)})
+    return report._replace(kept=kept)
 
 
 def take_folder(plan: Plan, holding: ExitStack) -> None:
@@ -91,7 +108,7 @@ def keep_the_best(conditions: Sequence[Condition], *, select: str) -> Path:
     return kept
 
 
-def compare_runs(names: Sequence[str], output: OutputConfig, *, certainty: Certainty | None = None) -> None:
+def compare_runs(names: Sequence[str], output: OutputConfig, *, certainty: Certainty | None = None) -> Report:
     """Compare finished runs, unchanged. Where they have no test images, the weights of their last epochs are scored on
     their validation images. Raises FileNotFoundError, DataError, CheckpointError: a run is missing, not whole, or was
     given other images."""
@@ -121,7 +138,7 @@ def compare_runs(names: Sequence[str], output: OutputConfig, *, certainty: Certa
         certainty=certainty,
     )
     folder = free_folder(output, data["source"], "compare")
-    show(comparison, folder, watch=folder.parent)
+    return show(comparison, folder, watch=folder.parent)
 
 
 def command() -> str:
@@ -129,7 +146,7 @@ def command() -> str:
     return typed("python", *command_line())
 
 
-def show(comparison: Comparison, folder: Path, *, watch: Path) -> None:
+def show(comparison: Comparison, folder: Path, *, watch: Path) -> Report:
     """Judge a comparison, write its report and print its tables; TensorBoard is to `watch` a folder."""
     # Only now: what matplotlib, scipy and scikit-learn take would count as memory of the runs before.
     from comparison.report import write_report
@@ -141,3 +158,4 @@ def show(comparison: Comparison, folder: Path, *, watch: Path) -> None:
     print(f"\n{terminal_table(comparison, results)}\n")
     print(f"{'report':>9}  {folder / 'report.html'}")
     print(f"{'watch':>9}  {typed('tensorboard', '--logdir', watch)}")
+    return Report(comparison, results, folder)

@@ -80,7 +80,7 @@ def as_table(predictions: Path) -> Path:
     judged = (Judged(path, tuple(zip(*ranked, strict=True)), label) for path, label, *ranked in rows)
     table = predictions.with_name(predictions.name.replace("_predictions.npz", "_likeliest.csv"))
     with text_file(table) as file:
-        write_rows(judged, file, top=classes.shape[1], spread=None)
+        write_rows(judged, file, top=classes.shape[1])
     return table
 
 

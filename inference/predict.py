@@ -2,9 +2,10 @@
 
 import os
 import sys
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from itertools import chain, islice, zip_longest
 from typing import TextIO
 
@@ -74,31 +75,41 @@ def _decoded(
             yield batch, list(chain.from_iterable(decoded))
 
 
-def write_rows(
-    results: Iterable[Judged | Unreadable], file: TextIO, *, top: int, spread: "Spread | None"
-) -> Counter[str]:
-    """Write a row per image, name on standard error what is none, and add pictures to `spread`; how many there were."""
-    counts = Counter[str]()
+@dataclass
+class Tally:
+    """Counts of the results that pass through it."""
 
-    def rows() -> Iterator[list[str]]:
+    images: int = 0
+    labelled: int = 0
+    """Images whose folder names their class."""
+    right: int = 0
+    """Labelled images for which the model's first class is that one."""
+    unreadable: list[Unreadable] = field(default_factory=list)
+
+    def readable(self, results: Iterable[Judged | Unreadable]) -> Iterator[Judged]:
+        """The images among the results, behind a progress bar; a file that is none is named on standard error."""
         # disable=None: silent where standard error is not a terminal
         for image in tqdm(results, desc="predict", unit="image", file=sys.stderr, disable=None, leave=False):
-            counts["files"] += 1
             if isinstance(image, Unreadable):
-                counts["unreadable"] += 1
+                self.unreadable.append(image)
                 tqdm.write(f"error: {printable(image.error)}", file=sys.stderr)
                 continue
-            counts["labelled"] += image.label is not None
-            counts["right"] += image.label == image.predicted
-            if spread is not None:
-                spread.add(image)
-            ranked = (text for name, probability in image.ranked for text in (printable(name), f"{probability:.7g}"))
-            yield [printable(image.path), printable(image.label or ""), *ranked]
+            self.images += 1
+            self.labelled += image.label is not None
+            self.right += image.label == image.predicted
+            yield image
+
+
+def write_rows(images: Iterable[Judged], file: TextIO, *, top: int) -> None:
+    """Write images and their `top` classes as CSV, a row per image."""
+
+    def row(image: Judged) -> list[str]:
+        ranked = (text for name, probability in image.ranked for text in (printable(name), f"{probability:.7g}"))
+        return [printable(image.path), printable(image.label or ""), *ranked]
 
     ranks = ["", *(f"_{rank}" for rank in range(2, top + 1))]
     header = ["path", "label", *(f"{name}{rank}" for rank in ranks for name in ("predicted", "probability"))]
-    file.writelines(csv_lines(header, rows()))
-    return counts
+    file.writelines(csv_lines(header, map(row, images)))
 
 
 class Spread:
@@ -109,6 +120,12 @@ class Spread:
     def __init__(self, count: int) -> None:
         self.count = count
         self.pool: list[Judged] = []
+
+    def seeing(self, images: Iterable[Judged]) -> Iterator[Judged]:
+        """The same images, each of which is added as it passes."""
+        for image in images:
+            self.add(image)
+            yield image
 
     def add(self, image: Judged) -> None:
         self.pool.append(image)

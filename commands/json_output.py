@@ -1,0 +1,48 @@
+"""`--json`: a command's result as one JSON document on standard output, for a script."""
+
+import dataclasses
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JsonOption:
+    """How a result is printed."""
+
+    json: bool = False
+    """Print one JSON document on standard output, for a script; all else goes to standard error."""
+
+
+@contextmanager
+def json_document(options: JsonOption) -> Iterator[dict[str, Any]]:
+    """A table for the command to fill. With `--json` it is printed when the block has ended without an error, and what
+    else the block prints goes to standard error; without, it is dropped."""
+    document: dict[str, Any] = {}
+    if not options.json:
+        yield document
+        return
+    with redirect_stdout(sys.stderr):
+        yield document
+    print(json.dumps(plain(document), allow_nan=False))
+
+
+def plain(value: Any) -> Any:
+    """Values as JSON has them: a table for a dataclass, text for a path, null for a number that is not finite."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    elif hasattr(value, "_asdict"):  # a named tuple
+        value = value._asdict()
+    if isinstance(value, Mapping):
+        return {str(name): plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    if hasattr(value, "item"):  # a number of NumPy's
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value
