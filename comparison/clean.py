@@ -22,6 +22,7 @@ from datasets.loaders import split_samples
 from datasets.shell import command
 from datasets.suspects import DROP, KEEP, Suspect, write_cleaned, write_suspects
 from datasets.text import aligned, counted, printable
+from datasets.units import united, units_of
 from figures.judged import Judged as Pictured
 from figures.sheets import judged_sheet, png
 from inference.label_issues import COPY, OUTLIER, WRONG_LABEL, issues_found, label_issues
@@ -90,10 +91,10 @@ def judge_set(config: RunConfig, *, folds: int, minutes: float | None) -> Judged
 def judge_features(
     samples: Samples, rows: NDArray[np.int64], groups: NDArray[np.int64], features: NDArray[np.float32], *, folds: int
 ) -> Judged:
-    """By logistic regression on the features of N images (N, D), in folds that keep copies together, and once more
-    without what cleanlab doubts then. Test images are judged, and never learnt from."""
+    """By logistic regression on the features of N images (N, D), in folds that keep copies and groups together, and
+    once more without what cleanlab doubts then. Test images are judged, and never learnt from."""
     labels, learns = samples.labels[rows].astype(np.int64), samples.splits[rows] != TEST
-    fold = fold_of_each(labels, groups, folds=folds)
+    fold = fold_of_each(labels, united(groups, units_of(samples, rows)), folds=folds)
     first, penalty = out_of_fold(features, labels, fold, learns)
     trusted = learns.copy()
     trusted[learns] = ~issues_found(labels[learns], first[learns])

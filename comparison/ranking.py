@@ -25,6 +25,7 @@ from datasets.files import write_bytes, write_text
 from datasets.options import words
 from datasets.shell import command
 from datasets.text import csv_text
+from datasets.units import units_of
 from figures.results import png
 from trainers import defaults
 from trainers.config import RunConfig, data_folder
@@ -99,22 +100,24 @@ def judge(job: Job, shots: Sequence[int]) -> dict[tuple[str, str], np.ndarray]:
     """Of each classifier and number of labels, which images it has right: see `Backbone.right`."""
     splits = ("train", "val")
     features = torch.cat([features_once(job, split).flatten(1).float() for split in splits])
-    labels = np.concatenate([image_set(job.data.dataloaders[split]).labels for split in splits])
+    sets = [image_set(job.data.dataloaders[split]) for split in splits]
+    labels = np.concatenate([images.labels for images in sets])
+    units = np.concatenate([units_of(images.samples, images.indices) for images in sets])
     images = job.data.dataset_sizes["train"]
     numbers, targets = features.double().numpy(), np.eye(len(job.data.class_names))[labels]
     unit = normalize(features)
     alike = (unit @ unit[:images].T).numpy()  # (n, images): the cosines of the angles
-    np.fill_diagonal(alike, -np.inf)  # between an image and itself
+    alike[units[:, None] == units[:images]] = -np.inf  # between an image and itself, or one of its unit
     right = {}
     for name, drawn in [(str(shot), [*draws(labels[:images], shot)]) for shot in shots] + [(ALL, [np.arange(images)])]:
         said = {
-            RIDGE: [predictions(numbers, targets, rows).argmax(axis=1) for rows in drawn],
+            RIDGE: [predictions(numbers, targets, rows, units).argmax(axis=1) for rows in drawn],
             NEAREST: [labels[rows[alike[:, rows].argmax(axis=1)]] for rows in drawn],
         }
         for classifier, classes in said.items():
             right[classifier, name] = (np.array(classes) == labels).astype(float)
             for row, rows in zip(right[classifier, name], drawn if name != ALL else (), strict=False):
-                row[rows] = np.nan
+                row[np.isin(units, units[rows])] = np.nan
     return right
 
 

@@ -12,6 +12,7 @@ from datasets.errors import DataError
 from datasets.files import write_text
 from datasets.images import picture_of
 from datasets.text import csv_text, did_you_mean, read_rows
+from datasets.units import COPIES
 
 KEEP, DROP, RELABEL = "keep", "drop", "relabel:"
 
@@ -61,7 +62,8 @@ def require_decision(suspect: Suspect, class_names: Sequence[str]) -> None:
 
 
 def write_cleaned(path: Path, samples: Samples, suspects: Sequence[Suspect]) -> None:
-    """The table of all images that are not dropped, for `--data`: path, label, split, and what was changed and why.
+    """The table of all images that are not dropped, for `--data`: path, label, split, what was changed and why, and the
+    group where there are groups.
 
     Test images stay as they are. Pictures of a set without files are written beside the table, once."""
     for row in [] if has_files(samples) else np.flatnonzero(samples.splits >= 0).tolist():
@@ -70,12 +72,13 @@ def write_cleaned(path: Path, samples: Samples, suspects: Sequence[Suspect]) -> 
             file.parent.mkdir(parents=True, exist_ok=True)
             picture_of(samples, row).save(file)
     try:
-        write_text(path, csv_text(("path", "label", "split", "change"), cleaned(samples, suspects)))
+        header = ("path", "label", "split", "change") + ("group",) * bool(samples.grouped_by)
+        write_text(path, csv_text(header, cleaned(samples, suspects)))
     except UnicodeEncodeError as error:
         raise DataError(f"a table in UTF-8 cannot hold the name {error.object!r:.200}: rename the file") from None
 
 
-def cleaned(samples: Samples, suspects: Sequence[Suspect]) -> Iterator[tuple[str, str, str, str]]:
+def cleaned(samples: Samples, suspects: Sequence[Suspect]) -> Iterator[tuple[str, ...]]:
     of = {suspect.path: suspect for suspect in suspects}
     for row in np.flatnonzero(samples.splits >= 0).tolist():
         path, label, split = samples.paths[row], samples.class_names[samples.labels[row]], SPLITS[samples.splits[row]]
@@ -86,7 +89,9 @@ def cleaned(samples: Samples, suspects: Sequence[Suspect]) -> Iterator[tuple[str
             label = suspect.decision.removeprefix(RELABEL)
             change = f"was {suspect.label}; {suspect.kind}, {suspect.suggested} {float(suspect.confidence):.0%}"
         file = os.path.abspath(samples.file(row)) if has_files(samples) else f"images/{path}.png"
-        yield file, label, split, change
+        group = samples.group_of(row)
+        cells = (file, label, split, change)
+        yield (*cells, "" if group.startswith(COPIES) else group) if samples.grouped_by else cells
 
 
 def has_files(samples: Samples) -> bool:

@@ -32,6 +32,21 @@ COPIES = "copies-"
 """How the name of a group begins that nobody has named: of copies, followed by the hash of the first of them."""
 
 
+def units_of(samples: Samples, rows: np.ndarray) -> np.ndarray:
+    """int64 (len(rows),): the number of the unit of each of these rows; an image that stands alone is one by itself."""
+    if samples.groups is None:
+        return rows.astype(np.int64)
+    groups = samples.groups[rows].astype(np.int64)
+    return np.where(groups >= 0, groups, len(samples.group_names) + rows)
+
+
+def united(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """int64 (n,): the number of the unit of each image, where those with one number in `first` or in `second` belong
+    together."""
+    component = connected(len(first), np.concatenate([_links(first), _links(second)], axis=1))
+    return np.where(component < 0, np.arange(len(first)), component)
+
+
 def joined(samples: Samples, names: Sequence[str]) -> Samples:
     """The samples in these groups as well as in those they have: one name per image, empty where it stands alone.
 

@@ -1,10 +1,14 @@
 """Images that belong together are read from a column, a folder or a pattern, and no part is given half of a group."""
 
+import io
+import json
+import tarfile
 import unicodedata
 
 import numpy as np
 import pytest
 from fake_sets import Spec, save, write_table
+from PIL import Image
 
 from commands import check, pack
 from commands.arguments import parse
@@ -265,3 +269,85 @@ def test_split_csv_has_the_groups(tmp_path):
     write_split(tmp_path / "split.csv", bundle)
     assert "group" in (tmp_path / "split.csv").read_text().splitlines()[0]
     assert samples_of(bundle).groups is not None
+
+
+def test_clean_judges_an_image_by_models_of_other_groups_and_writes_them_into_its_table(tmp_path, monkeypatch):
+    pytest.importorskip("cleanlab", reason="requirements-extras.txt is not installed")
+    from comparison import clean
+    from datasets.suspects import write_cleaned
+
+    samples = split_samples(config(patients(tmp_path / "set"), tmp_path, group=r"p\d+"))
+    rows = np.flatnonzero(samples.splits >= 0)
+    kept = []
+    monkeypatch.setattr(clean, "fold_of_each", lambda labels, units, folds: kept.append(units) or units % folds)
+    features = np.random.default_rng(0).normal(size=(len(rows), 8)).astype(np.float32)
+    clean.judge_features(samples, rows, np.arange(len(rows)), features, folds=3)
+    assert len(set(kept[0].tolist())) == 12
+    assert all(len(set(kept[0][samples.groups[rows] == group])) == 1 for group in range(12))
+    write_cleaned(tmp_path / "cleaned.csv", samples, [])
+    lines = (tmp_path / "cleaned.csv").read_text().splitlines()
+    assert lines[0] == "path,label,split,change,group"
+    assert lines[1].endswith(",p01")
+    again = read_samples(config(tmp_path / "cleaned.csv", tmp_path, group="group"))
+    assert len(again.group_names) == 12
+
+
+def test_rank_asks_about_no_image_of_a_group_that_it_has_learnt_from(tmp_path, monkeypatch):
+    """Pictures of one patient are alike and tell nothing of the class: who knows the patient knows the answer."""
+    from comparison.ranking import ALL, NEAREST, RIDGE, judge
+    from trainers.config import OutputConfig, RunConfig, TrainConfig
+    from trainers.weights_at_hand import probes
+    from vit.config import ModelConfig
+
+    generator = np.random.default_rng(0)
+    for patient in range(30):
+        face = generator.normal(size=(4, 4, 3))
+        for image in range(4):
+            pixels = 128 + 40 * (face + 0.2 * generator.normal(size=(4, 4, 3)))
+            path = tmp_path / "set" / CLASSES[patient % 2] / f"p{patient:02}_{image}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).resize((28, 28)).save(path)
+    right = {}
+    for group in (None, r"p\d+"):
+        data = config(tmp_path / "set", tmp_path, group=group, split_seed=1)
+        base = RunConfig(
+            data=data, train=TrainConfig(device="cpu", amp="off"), output=OutputConfig(output_dir=tmp_path / "runs")
+        )
+        ((_, job),) = probes(base, [ModelConfig(name="vit_nano_8", weights="fashion_mnist")])
+        right[group] = judge(job, [5])
+    for classifier in (RIDGE, NEAREST):
+        known, unknown = (float(np.nanmean(of[classifier, ALL])) for of in right.values())
+        assert known > 0.85
+        assert unknown < 0.7
+        assert np.isnan(right[r"p\d+"][classifier, "5"]).sum() > np.isnan(right[None][classifier, "5"]).sum()
+
+
+@pytest.mark.parametrize("fields", [True, False], ids=["fields of .json", "a column of parquet"])
+def test_a_field_of_shards_and_a_column_of_parquet_name_groups_too(tmp_path, fields):
+    files = sorted(patients(tmp_path / "files").rglob("*.png"))
+    rows = [(file.read_bytes(), f"{number:03}", file.parent.name, file.name[:3]) for number, file in enumerate(files)]
+    if fields:
+        source = tmp_path / "all-000000.tar"
+        with tarfile.open(source, "w") as tar:
+            for data, key, label, patient in rows:
+                text = json.dumps({"label": label, "Patient": patient}).encode()
+                for name, content in ((f"{key}.png", data), (f"{key}.json", text)):
+                    info = tarfile.TarInfo(name)
+                    info.size = len(content)
+                    tar.addfile(info, io.BytesIO(content))
+    else:
+        arrow = pytest.importorskip("pyarrow", reason="pyarrow is an extra")
+        kind = arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
+        images = arrow.array([{"bytes": data, "path": f"{key}.png"} for data, key, _, _ in rows], kind)
+        columns = [images, [row[2] for row in rows], [row[3] for row in rows]]
+        source = tmp_path / "parts" / "all.parquet"
+        source.parent.mkdir()
+        pytest.importorskip("pyarrow.parquet").write_table(
+            arrow.table(columns, names=["image", "label", "Patient"]), source
+        )
+    samples = read_samples(config(source, tmp_path, group="Patient"))
+    assert sorted(samples.group_names) == [f"p{number:02}" for number in range(1, 13)]
+    assert "groups: 12 by the column 'patient', 4 images each" in said(source, tmp_path, group="Patient")
+    assert read_samples(config(source, tmp_path)).groups is None
+    with pytest.raises(DataError, match="'Animal'"):
+        read_samples(config(source, tmp_path, group="Animal"))

@@ -1,12 +1,13 @@
 """Groups are guessed from names and pictures, and said: the pattern, three examples and the option to type."""
 
+import re
 import shlex
 import subprocess
 
 import numpy as np
 import pytest
 from fake_sets import Spec, class_folders, save, write_table
-from naming_schemes import GROUPED, UNGROUPED, alone_as, by_name
+from naming_schemes import GROUPED, UNGROUPED, alone_as, by_name, grid
 from PIL import Image
 
 import main
@@ -31,18 +32,16 @@ def samples_of(rows, root):
     return Samples("set", tuple(classes), PathTable(paths), labels, np.full(len(paths), UNSPLIT, np.int8), root=root)
 
 
-def pictures(samples, rows, *, alike):
-    """Thumbnails of smooth pictures: those of one group `alike`, or all of them different."""
+def pictures(samples, rows, *, alike, own=1.0):
+    """Thumbnails of smooth pictures: those of one group `alike`, or all of them different. `own`: how much so."""
     group_of, generator = dict(rows), np.random.default_rng(0)
     shared = {group: generator.normal(size=(4, 4)) for group in sorted({group for _, group in rows if group})}
 
     def thumbnails(wanted):
         seen = []
         for row in wanted:
-            small = np.random.default_rng(int(row)).normal(size=(4, 4))
-            small = (
-                small + 2 * shared[group_of[samples.paths[row]]] if alike and group_of[samples.paths[row]] else small
-            )
+            small, group = np.random.default_rng(int(row)).normal(size=(4, 4)), group_of[samples.paths[row]]
+            small = own * small + 2 * shared[group] if alike and group else small
             seen.append(np.kron(128 + 30 * small, np.ones((8, 8))).clip(0, 255).astype(np.uint8).ravel())
         return np.array(seen)
 
@@ -123,10 +122,10 @@ def test_names_of_a_large_set_are_looked_at_in_blocks_and_the_pattern_groups_the
     assert "600 groups of 5 images" in found.sentence
 
 
-def draw(root, rows, *, size=48):
+def draw(root, rows, *, size=48, own=1.0):
     """Files for these rows, whose pictures are alike within a group."""
     samples = samples_of(rows, root)
-    thumbnails = pictures(samples, rows, alike=True)
+    thumbnails = pictures(samples, rows, alike=True, own=own)
     for row, path in enumerate(samples.paths):
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         picture = Image.fromarray(thumbnails([row]).reshape(32, 32)).resize((size, size), Image.Resampling.BICUBIC)
@@ -157,6 +156,23 @@ def test_check_warns_names_three_groups_and_gives_the_option(patients, capsys, t
     assert line.count("_00.png and p0") == 3
     assert "a random split tears them apart" in line
     assert r"--group '/(p\d+)_'" in line
+
+
+def test_check_says_what_it_is_worth_to_keep_them_together(tmp_path, capsys, monkeypatch):
+    """Views of one thing are alike, and a thing says nothing about its class: random folds know it, others guess."""
+    monkeypatch.chdir(tmp_path)
+    source = draw(tmp_path / "set", grid("thing{}_{}.png", 30, range(6)), own=0.3)
+    assert main.main(["check", str(source)]) == 0
+    out = capsys.readouterr().out
+    found = re.search(
+        r"a frozen vit_stem_16 has ([\d.]+)% of 180 images right in random folds, ([\d.]+)% in folds", out
+    )
+    random, grouped = map(float, found.groups())
+    assert random > 90
+    assert grouped < 75
+    assert "if they belong together: python main.py train --data" in out
+    assert main.main(["check", str(source), "--no-near"]) == 0
+    assert "what that is worth" not in capsys.readouterr().out
 
 
 def test_the_option_that_is_named_works_as_typed_into_a_shell(patients, capsys, tmp_path, monkeypatch):

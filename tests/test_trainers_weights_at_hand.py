@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import Ridge
-from sklearn.model_selection import LeaveOneOut, cross_val_predict
+from sklearn.model_selection import LeaveOneGroupOut, LeaveOneOut, cross_val_predict
 
 from commands.train import with_weights
 from datasets.config import DataConfig
@@ -53,6 +53,22 @@ def test_leaving_one_out_in_closed_form_equals_fitting_as_often(width: int, monk
     said = predictions(features, targets, rows)
     np.testing.assert_allclose(said[rows], cross_val_predict(model, x, y, cv=LeaveOneOut()), atol=1e-9)
     np.testing.assert_allclose(said[others], model.fit(x, y).predict(features[others]), atol=1e-9)
+
+
+def test_leaving_units_out_in_closed_form_equals_fitting_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(0)
+    labels = generator.integers(3, size=40)
+    targets, features = np.eye(3)[labels], generator.normal(size=(40, 6)) + np.eye(3, 6)[labels]
+    monkeypatch.setattr(ridge, "PENALTIES", (0.1,))
+    rows, units = np.arange(1, 37), np.arange(40) // 4
+    x, y = features[rows], targets[rows]
+    model = Ridge(alpha=0.1 * np.square(x - x.mean(axis=0)).sum() / min(x.shape))
+    said = predictions(features, targets, rows, units)
+    of_groups = cross_val_predict(model, x, y, cv=LeaveOneGroupOut(), groups=units[rows])
+    np.testing.assert_allclose(said[rows], of_groups, atol=1e-7)
+    np.testing.assert_allclose(said[37:], model.fit(x, y).predict(features[37:]), atol=1e-9)
+    alone = predictions(features, targets, rows, np.arange(40))
+    np.testing.assert_array_equal(alone, predictions(features, targets, rows))
 
 
 def test_of_weights_that_accuracy_cannot_tell_apart_the_least_squared_error_is_best(monkeypatch, tmp_path) -> None:

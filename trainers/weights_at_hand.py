@@ -16,6 +16,7 @@ from scipy.stats import binomtest
 
 from datasets.bundle import image_set
 from datasets.text import aligned
+from datasets.units import units_of
 from trainers import console, defaults, heartbeat
 from trainers.config import RunConfig
 from trainers.errors import ConfigError
@@ -148,9 +149,10 @@ def name_of(model: ModelConfig) -> str:
 def _judge(job: Job, model: ModelConfig) -> Ranked:
     start = time.perf_counter()
     features = features_once(job, "train").flatten(1).double().numpy()
-    labels = image_set(job.data.dataloaders["train"]).labels
+    images = image_set(job.data.dataloaders["train"])
+    labels, units = images.labels, units_of(images.samples, images.indices)
     targets = np.eye(len(job.data.class_names))[labels]
-    said = predictions(features, targets, np.arange(len(labels)))
+    said = predictions(features, targets, np.arange(len(labels)), units)
     correct = said.argmax(axis=1) == labels
     interval = binomtest(int(correct.sum()), len(correct)).proportion_ci(method="wilson")
     options = {name: getattr(model, name) for name in ("name", "weights", "image_size") if getattr(model, name)}

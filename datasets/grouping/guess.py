@@ -4,7 +4,6 @@ Nothing is grouped by a guess: it is said, and a person decides.
 """
 
 import hashlib
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -20,6 +19,7 @@ from datasets.grouping.exif import has_bursts
 from datasets.grouping.option import BURST, FOLDER, with_groups
 from datasets.grouping.pattern import pattern_of
 from datasets.grouping.search import candidates, of_each_class
+from datasets.shell import quoted
 from datasets.text import counted
 
 NAMES_LOOKED_AT, BLOCK = 20_000, 1_000
@@ -45,7 +45,7 @@ class Guess:
     @property
     def words(self) -> str:
         """The option as it is typed into a shell."""
-        return f"--group {shlex.quote(self.option)}"
+        return f"--group {quoted(self.option)}"
 
 
 def guess_of(samples: Samples, option: str, alike: Likeness | None) -> Guess:

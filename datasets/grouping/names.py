@@ -7,6 +7,7 @@ and digits that alternate without a rule, as in a hash, stay in one piece; so do
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
 
@@ -31,7 +32,8 @@ class Name(NamedTuple):
         return "".join(inner)
 
 
-def names_of(stems: Sequence[str]) -> list[Name]:
+@lru_cache(maxsize=1)
+def names_of(stems: tuple[str, ...]) -> tuple[Name, ...]:
     """The pieces of each name, as all names suggest them."""
     names = [_cut_at_signs(stem) for stem in stems]
     for shape, count in Counter(map(_shape, names)).most_common(3):
@@ -39,7 +41,7 @@ def names_of(stems: Sequence[str]) -> list[Name]:
             of_shape = [place for place, name in enumerate(names) if _shape(name) == shape]
             for place, name in zip(of_shape, _cut_words([names[place] for place in of_shape]), strict=True):
                 names[place] = name
-    return names
+    return tuple(names)
 
 
 def _cut_at_signs(stem: str) -> Name:

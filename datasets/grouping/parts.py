@@ -13,7 +13,7 @@ from datasets.grouping.guess import Guess, guessed
 from datasets.grouping.option import with_groups
 from datasets.sources.problems import Problem
 from datasets.text import counted
-from datasets.units import COPIES
+from datasets.units import COPIES, units_of
 
 MOST = 0.5
 """A group with more of a class than this decides alone what is learnt of it, or how it is scored."""
@@ -35,8 +35,9 @@ def split_by_groups(
     if not parts:
         return say_torn(assign_splits(samples, config))
     pool = np.flatnonzero((samples.splits != LEFT_OUT) & (samples.splits != SPLITS.index("test")))
-    units = _units(samples, pool)
-    _require_enough(samples, config, parts, len(np.unique(units)))
+    units = units_of(samples, pool)
+    if len(pool):
+        _require_enough(samples, config, parts, len(np.unique(units)))
     samples = assign_splits(samples.note(*_narrow_classes(samples, pool, units)), config)
     if empty := [part for part in parts if not len(samples.indices(part))]:
         raise DataError(
@@ -75,13 +76,6 @@ def _drawn(samples: Samples, config: DataConfig) -> tuple[str, ...]:
     if config.folds is None and SPLITS.index("val") in brought:
         return ()
     return ("train", "val", *test)
-
-
-def _units(samples: Samples, rows: np.ndarray) -> np.ndarray:
-    """int64 (len(rows),): the group of each of these rows; an image that stands alone has a number of its own."""
-    assert samples.groups is not None
-    groups = samples.groups[rows].astype(np.int64)
-    return np.where(groups >= 0, groups, len(samples.group_names) + rows)
 
 
 def _narrow_classes(samples: Samples, rows: np.ndarray, units: np.ndarray) -> Iterator[str]:

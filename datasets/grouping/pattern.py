@@ -16,7 +16,7 @@ ENDING = r"\.[^./]+$"
 def pattern_of(candidate: Candidate, paths: Sequence[str]) -> str | None:
     """What `--group` takes to make these groups of these paths; None where no pattern of a simple form does."""
     wanted = _partition(candidate.keys)
-    for form in _forms(candidate, names_of([stem(path) for path in paths])):
+    for form in _forms(candidate, names_of(tuple(map(stem, paths)))):
         if _partition(found_names(form, paths)) == wanted:
             return form
     return None

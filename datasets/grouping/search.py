@@ -26,14 +26,14 @@ def candidates(paths: Sequence[str], labels: np.ndarray) -> list[Candidate]:
     """The ways to read groups out of the names of these files, the likeliest first; none for most sets."""
     if len(paths) < 2 * LEAST_GROUPS:
         return []
-    names = names_of([stem(path) for path in paths])
+    names = names_of(tuple(map(stem, paths)))
     shape, count = Counter(name.seps for name in names).most_common(1)[0]
     if count >= ONE_SHAPE * len(names):
         found = _by_place([name if name.seps == shape else None for name in names], labels)
     else:
         found = _by_side(names, labels)
         found = [whole for whole in _by_shape(names, labels) if all(whole.covers_as(side) for side in found)] + found
-    found += _copies([path.removesuffix(PurePosixPath(path).suffix) for path in paths], names, labels)
+    found += _copies([path[: path.rfind(".")] for path in paths], names, labels)
     return sorted(found, key=lambda candidate: not candidate.strong)
 
 
@@ -196,7 +196,8 @@ def plain(text: str) -> str:
 
 def stem(path: str) -> str:
     """The name of a file without its ending."""
-    return PurePosixPath(path).stem
+    name = path.rpartition("/")[2]
+    return name.rpartition(".")[0] or name
 
 
 def of_each_class(candidate: Candidate, paths: Sequence[str]) -> Candidate | None:

@@ -4,7 +4,6 @@ import codecs
 import csv
 import io
 import os
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from datasets.errors import DataError
 from datasets.grouping.columns import group_column, torn_apart
 from datasets.grouping.option import by_column, column_of, normal
 from datasets.images import IMAGE_EXTENSIONS, is_image_name
+from datasets.shell import quoted
 from datasets.sources.image_folder import list_folder
 from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows
 from datasets.text import counted, unguarded
@@ -187,7 +187,7 @@ class _Lines(Rows):
             name, sizes = found
             torn = torn_apart(header, lines, name)
             apart = f", and the table's splits tear {torn} of them apart" if torn else ""
-            detail = f"the column {name!r} names {sizes}{apart}; to keep each in one part: --group {shlex.quote(name)}"
+            detail = f"the column {name!r} names {sizes}{apart}; to keep each in one part: --group {quoted(name)}"
             if torn != 0:
                 self.problem("group_column", table.name, detail=detail)
 

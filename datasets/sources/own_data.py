@@ -9,6 +9,7 @@ from pathlib import Path
 
 from datasets.config import DATASETS, USUAL_COLUMNS, Columns, data_name
 from datasets.errors import DataError, UnknownDataSet
+from datasets.grouping.option import by_column, column_of
 from datasets.images import is_image_name
 from datasets.sources.archives import is_archive, unpack
 from datasets.sources.csv_table import TABLE_SUFFIXES, is_sample_table, read_table
@@ -84,15 +85,22 @@ def _has_class_folders(root: Path, folders: Sequence[str]) -> bool:
 
 def _read_shards(files: Sequence[Path], name: str, root: Path, columns: Columns) -> Reading:
     """Tar shards where they lie; parquet and Arrow, which give pictures by the thousand, once written as such."""
+    group = column_of(columns.group) if files[0].suffix in TABLES else None
     if files[0].suffix in TABLES:
         from datasets.sources.parquet import unpack_parquet
 
         unpacked = root / "unpacked" / f"{name}-{_mark(*files)}"
+        if group is not None:  # the groups of another column are other files
+            mark = hashlib.blake2b(group.encode(), digest_size=4).hexdigest()
+            unpacked = unpacked.with_name(f"{unpacked.name}-{mark}")
         if not unpacked.is_dir():
             unpack_parquet(files, unpacked, columns)
         files = shards_in(unpacked)
     key = [(file, file.absolute()) for file in files]
-    return indexed(partial(read_shards, files, name, columns), root, name, key, columns)
+    reading = indexed(partial(read_shards, files, name, columns), root, name, key, columns)
+    if group is not None:
+        reading.samples = reading.samples.replace(grouped_by=by_column(group))
+    return reading
 
 
 def _mark(*files: Path) -> str:
