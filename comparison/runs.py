@@ -1,7 +1,7 @@
 """Finished runs as they lie on disk, and what makes them comparable: the same data, and arms with the same seeds."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -18,6 +18,7 @@ from datasets.split_file import SplitRow, read_split
 from datasets.text import counted, read_rows, some
 from trainers.checkpoint import best_of, read_file
 from trainers.config import to_dict
+from trainers.errors import CheckpointError
 from trainers.result import find_run, read_history, read_run_config
 from trainers.run_directory import SUMMARY, read_json
 
@@ -158,7 +159,7 @@ class Comparison:
 def read_run(run_dir: Path, *, split: str | None = None) -> Run:
     """Read a finished run: the predictions of `split`, or of the first of test, val_last and val that it has. Raises
     FileNotFoundError: no run directory. DataError: it is not finished, or a file or its content is missing.
-    CheckpointError: no weights, or a damaged file of them."""
+    CheckpointError: a damaged file."""
     run_dir = find_run(str(run_dir))
     config = read_run_config(run_dir)
     summary, meta = read_json(run_dir / "summary.json"), read_json(run_dir / "meta.json")
@@ -170,29 +171,42 @@ def read_run(run_dir: Path, *, split: str | None = None) -> Run:
     if not (run_dir / "metrics.csv").is_file():
         raise DataError(f"{run_dir} has no metrics.csv: the run is not finished, or not whole")
     scored, predictions = _predictions_file(run_dir, split)
-    names = tuple(read_file(best_of(run_dir))["class_names"])  # in the order of the model's outputs
+    names = _class_names(run_dir, meta)
     history, images = read_history(run_dir), read_predictions(predictions, names)
     return Run(run_dir, config.train.seed, to_dict(config), summary, meta, history, scored, *images, names)
 
 
+def _class_names(run_dir: Path, meta: Mapping[str, Any]) -> tuple[str, ...]:
+    """The classes in the order of the model's outputs; of a run of before meta.json named them, out of its weights."""
+    names = meta.get("class_names") or read_file(best_of(run_dir))["class_names"]
+    if not all(isinstance(name, str) for name in names):
+        raise CheckpointError(f"{run_dir}/meta.json is damaged: not all of its class_names are text")
+    return tuple(names)
+
+
 def require_same_data(runs: Sequence[Run], *, splits: Sequence[str] = SPLITS) -> None:
     """Refuse to compare runs that were given different images, classes or labels in these splits."""
-    first = runs[0]
-    for other in runs[1:]:
-        reasons = differences(first, other, splits)
+    first, *others = runs
+    for other, reasons in zip(others, differences(first, others, splits), strict=True):
         if reasons:
             raise DataError(f"{first.run_dir} and {other.run_dir} cannot be compared: {'; '.join(reasons)}")
 
 
-def differences(first: Run, other: Run, splits: Sequence[str] = SPLITS) -> list[str]:
-    """How the data of two runs in these splits differ, one phrase each, A being the first run and B the other."""
+def differences(first: Run, others: Sequence[Run], splits: Sequence[str] = SPLITS) -> Iterator[list[str]]:
+    """How the data of each of the other runs in these splits differ from those of the first, one phrase each, A being
+    the first run and B the other."""
+    table = _split_table(first, splits) if others else {}
+    return (_differences(first, other, splits, table) for other in others)
+
+
+def _differences(first: Run, other: Run, splits: Sequence[str], ours: Mapping[str, SplitRow]) -> list[str]:
     if first.class_names != other.class_names:
         unlike = _unlike("classes", set(first.class_names), set(other.class_names))
         return unlike or ["the same classes in another order"]
     reasons = []
     if first.scored != other.scored:
         reasons.append(f"A is scored on {SCORED[first.scored]} images, B on {SCORED[other.scored]} images")
-    ours, theirs = _split_table(first, splits), _split_table(other, splits)
+    theirs = _split_table(other, splits)
     for split in reversed(splits):
         named = ({path for path, row in table.items() if row.split == split} for table in (ours, theirs))
         reasons += _unlike(f"{split} images", *named)
@@ -260,8 +274,8 @@ def cautions(runs: Sequence[Run], arms: Sequence[Arm]) -> Iterator[str]:
     if gone:
         seeds = ", ".join(map(str, arms[0].seeds))
         yield f"only seeds that every arm has are compared ({seeds}); left out: {gone}"
-    for arm in arms[1:]:
-        if reasons := differences(first, arm.runs[0]):
+    for arm, reasons in zip(arms[1:], differences(first, [arm.runs[0] for arm in arms[1:]]), strict=True):
+        if reasons:
             yield f"{arms[0].name} (A) and {arm.name} (B) learnt from different images: {'; '.join(reasons)}"
     table = Path(first.config["data"]["source"]).parent / "test_suspects.csv"
     if first.scored == "test" and table.is_file():

@@ -1,21 +1,26 @@
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from small_comparison import finished_run
+from test_trainers_start import tiny_run
 
 from comparison.compare import compare_runs
 from comparison.names import arm_names, settings_that_differ, slugs
 from comparison.results import judge
 from comparison.runs import Condition, cautions, group_into_arms, read_run, require_same_data
 from datasets.errors import DataError
+from datasets.split_file import read_split
 from datasets.text import read_rows
 from inference.evaluation_report import as_table
 from trainers.config import OutputConfig
 from trainers.errors import CheckpointError
 from trainers.evaluation import Scores, write_predictions
 from trainers.outputs import outputs_of
+from trainers.run import train
+from trainers.run_directory import read_json, write_json
 
 LABELS = [0, 1, 2, 0, 1, 2]
 RIGHT = [True, True, False, True, False, False]
@@ -35,6 +40,30 @@ def test_a_run_is_read_sorted_by_path_with_its_classes_in_the_order_of_the_model
     assert run.probabilities.shape == (6, 3)
     assert (run.probabilities.argmax(axis=1) == run.predicted).all()
     assert (run.seed, run.scored, run.history[-1]["val_accuracy"], run.history[0]["lr"]) == (3, "test", 0.4, None)
+
+
+def test_the_classes_of_a_run_are_read_from_its_meta_json_and_its_weights_not_at_all(tmp_path):
+    """343 MB were read for ten words, of each run of a comparison."""
+    config = tiny_run(tmp_path)
+    run_dir = train(config).run_dir
+    names = read_run(run_dir).class_names
+    shutil.rmtree(run_dir / "checkpoints")
+    assert read_run(run_dir).class_names == names == tuple("0123456789")
+
+
+def test_classes_of_a_run_that_are_no_text_are_named(tmp_path):
+    folder = run_in(tmp_path / "run")
+    write_json(folder / "meta.json", read_json(folder / "meta.json") | {"class_names": ["ant", 7, "bee"]})
+    with pytest.raises(CheckpointError, match="meta.json is damaged: not all of its class_names are text"):
+        read_run(folder)
+
+
+def test_the_table_of_the_first_run_is_read_once_for_all_others(tmp_path, monkeypatch):
+    runs = [read_run(run_in(tmp_path / str(seed), seed=seed)) for seed in range(4)]
+    opened = []
+    monkeypatch.setattr("comparison.runs.read_split", lambda path: opened.append(path) or read_split(path))
+    require_same_data(runs)
+    assert opened == [run.run_dir / "split.csv" for run in runs]
 
 
 def test_without_a_test_split_the_last_epoch_on_val_is_read_before_the_best_one(tmp_path):

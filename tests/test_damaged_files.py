@@ -78,7 +78,7 @@ def test_a_damaged_json_of_a_run_is_one_line(run, photos, tmp_path, capsys, name
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "key"),
-    [(name, key) for name, keys in (("meta", ("requested", "versions", "processes", "git")),
+    [(name, key) for name, keys in (("meta", ("requested", "versions", "processes", "git", "class_names")),
      ("summary", ("status", "best", "seconds", "parameters", "images_seen"))) for key in keys],
 )  # fmt: skip
 def test_a_value_of_another_type_in_a_trained_run_is_one_line(tmp_path, capsys, name, key):

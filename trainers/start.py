@@ -67,6 +67,7 @@ def describe_start(job: Job, requested: dict[str, Any]) -> dict[str, Any]:
         "platform": platform.platform(),
         **describe_machine(job.device),
         "data_fingerprint": fingerprint(job.data),
+        "class_names": list(job.data.class_names),
         "processes": distributed.world_size(),
         "seen": job.overlap.summary,
         "skipped_images": list(samples_of(job.data).skipped),
