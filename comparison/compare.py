@@ -50,9 +50,9 @@ def compare_arms(request: Request, *, jobs: int | None = None, slurm: dict[str, 
     WeightsError: before anything is trained or written. TrainingError, Interrupted: the same command goes on.
     """
     console.show_model_log()
-    plan = Plan(request, jobs=jobs if slurm is None else jobs or sys.maxsize)
-    settle_time(plan)
-    with ExitStack() as holding, signals.hinting("the same compare command goes on where this one stopped"):
+    with ExitStack() as holding, signals.hinting("give the same command again: it goes on where this one stopped"):
+        plan = Plan(request, jobs=jobs if slurm is None else jobs or sys.maxsize)
+        settle_time(plan)
         take_folder(plan, holding)
         announce(plan)
         comparison = run_plan(plan, slurm)

@@ -1,5 +1,6 @@
 """What a process beside the first one is asked to do in tests. Imports nothing heavy, for each process does."""
 
+import multiprocessing
 import os
 import signal
 
@@ -15,4 +16,6 @@ def do(item: str) -> tuple[str, int]:
         raise Interrupted(signal.SIGTERM)
     if item == "break":
         raise KeyError("a bug")
+    if item == "start method":
+        return multiprocessing.get_start_method(), os.getpid()
     return item, os.getpid()

@@ -183,7 +183,7 @@ def test_a_stopped_comparison_goes_on_where_it_stopped(tmp_path):
     first.send_signal(signal.SIGINT)
     _, err = first.communicate(timeout=60)
     assert first.returncode == 130
-    assert "the same compare command goes on" in err
+    assert "give the same command again: it goes on" in err
     second = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert second.returncode == 0, second.stderr
     assert "(continued)" in second.stdout

@@ -107,8 +107,9 @@ def test_a_signal_in_any_phase_of_a_run_ends_it(tmp_path, capsys, monkeypatch, p
 @pytest.mark.parametrize(
     ("words", "phase", "hint"),
     [
-        (["compare", *TWO_ARMS], "trainers.run.write_results", "the same compare command goes on"),
-        (["compare", *TWO_ARMS], "comparison.report.write_report", "the same compare command goes on"),
+        (["compare", *TWO_ARMS], "comparison.plan.shared_split", "give the same command again: it goes on"),
+        (["compare", *TWO_ARMS], "trainers.run.write_results", "give the same command again: it goes on"),
+        (["compare", *TWO_ARMS], "comparison.report.write_report", "give the same command again: it goes on"),
         (["train", "--folds", "3"], "trainers.run.write_results", "with --auto-resume"),
         (["train", "--folds", "3"], "trainers.several.process.give_back_freed_memory", "with --auto-resume"),
     ],
@@ -288,6 +289,35 @@ with socket.socket(socket.AF_UNIX) as caller:  # connects, and is gone before it
     caller.connect(address)
 loader.join()
 """
+
+
+TWICE = """
+import os, signal, sys, time
+from trainers import interruption
+from trainers.errors import Interrupted
+from trainers.interruption import signals
+
+interruption.ONE_REQUEST = float(sys.argv[1])
+try:
+    with signals.heeded(), signals.held_back():  # as in a step
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.05)
+        print("the step is done")
+except Interrupted as stop:
+    sys.exit(stop.exit_code)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no groups of processes")
+@pytest.mark.parametrize(("seconds", "code", "said"), [(10.0, 143, "the step is done\n"), (0.01, -15, "")])
+def test_a_signal_to_the_process_and_to_its_group_is_one_and_a_later_one_ends_it_at_once(seconds, code, said):
+    """`timeout` sends both, so a step was cut off, nothing was saved, and nobody said how to go on."""
+    done = subprocess.run(
+        [sys.executable, "-c", TWICE, str(seconds)], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (code, said)
 
 
 @pytest.mark.slow

@@ -150,7 +150,7 @@ def test_ctrl_c_leaves_the_jobs_and_the_same_command_takes_them_up(tmp_path, nod
     out, error = first.communicate(timeout=60)
     assert first.returncode == 130
     assert re.search(r"3 jobs go on; scancel \d+_0 \d+_1 \d+_2 ends them", out)
-    assert "the same compare command goes on" in error
+    assert "give the same command again: it goes on" in error
     queue = subprocess.run(["squeue", "-h", "-r", "-o", "%t"], env=node, capture_output=True, text=True).stdout.split()
     assert len(queue) == 3
     assert queue.count("R") <= 2

@@ -1,6 +1,7 @@
 """Runs side by side: the same results, and no process that outlives the first one, however anything ends."""
 
 import csv
+import multiprocessing
 import os
 import random
 import re
@@ -45,6 +46,13 @@ def test_what_ends_one_ends_all_and_arrives_as_it_was(item, error, message):
     with pytest.raises(error) as raised, side_by_side(2) as each:
         list(each(do, ["a", item, "b"]))
     assert message in str(raised.value)
+
+
+def test_processes_of_a_run_start_as_they_do_without_others_beside_it():
+    """Spawned, each kept a semaphore by its name: one that was killed left it behind, and a warning on the screen."""
+    with side_by_side(2) as each:
+        ((_, (method, _)),) = each(do, ["start method"])
+    assert method == multiprocessing.get_start_method()
 
 
 def test_a_bug_comes_with_the_place_where_it_happened():
@@ -125,6 +133,7 @@ def stopped(folder: Path, signum: int, seconds: float) -> None:
     else:
         os.killpg(process.pid, signum)
     assert process.wait(timeout=60) in (-signum, 128 + signum, 0)
+    assert "resource_tracker" not in (folder.parent / "said").read_text()
     wait_until(lambda: not any(map(lives, children)), seconds=5)
 
 

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -13,12 +14,16 @@ from trainers.errors import Interrupted
 SENT_AGAIN = ("SIGHUP", "SIGXCPU")
 """A terminal that closes sends the first twice, a limit on processor time the second every second: no impatience."""
 
+ONE_REQUEST = 1.0
+"""Seconds within which signals are one request: `timeout` and schedulers tell the process, then all of its group."""
+
 
 class Signals:
-    """The first signal raises Interrupted, in steps when they are done; a second one stops the process at once."""
+    """The first signal raises Interrupted, in steps when they are done; a later one stops the process at once."""
 
     def __init__(self) -> None:
         self.received: int | None = None
+        self.since = 0.0
         self.heeding = self.waiting = False
         self.sent_again: tuple[str, ...] = SENT_AGAIN
 
@@ -81,10 +86,10 @@ class Signals:
 
     def _receive(self, signum: int, _frame: FrameType | None) -> None:
         if self.received is None:
-            self.received = signum
+            self.received, self.since = signum, time.monotonic()
             if not self.waiting:
                 self.check()
-        elif signal.Signals(signum).name not in self.sent_again:
+        elif signal.Signals(signum).name not in self.sent_again and time.monotonic() - self.since > ONE_REQUEST:
             signal.signal(signum, signal.SIG_DFL)
             os.kill(os.getpid(), signum)
 

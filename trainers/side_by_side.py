@@ -116,7 +116,7 @@ def start(gpu: str | None) -> Worker:
     """A process with this one's Python and modules. Signals wait until it knows whose business they are."""
     context = multiprocessing.get_context("spawn")
     mine, theirs = context.Pipe()
-    worker = context.Process(target=serve, args=(theirs, gpu), name="run")
+    worker = context.Process(target=serve, args=(theirs, gpu, multiprocessing.get_start_method()), name="run")
     held = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING) if hasattr(signal, "pthread_sigmask") else None
     try:
         worker.start()
@@ -127,8 +127,10 @@ def start(gpu: str | None) -> Worker:
     return Worker(worker, mine)
 
 
-def serve(pipe: Any, gpu: str | None) -> None:
-    """In a process beside the first one: do what comes through the pipe, until it is closed."""
+def serve(pipe: Any, gpu: str | None, start_method: str) -> None:
+    """In a process beside the first one: do what comes through the pipe, until it is closed. Its own processes start as
+    those of the first one do; spawned ones would have semaphores that outlive a kill."""
+    multiprocessing.set_start_method(start_method, force=True)
     leave_signals_to_parent()
     signals.sent_again += ("SIGTERM",)  # to the whole group, and by the first process
     with suppress(Interrupted, EOFError, OSError), signals.heeded(OWN_SIGNALS):
