@@ -61,7 +61,7 @@ class Options(JsonOption, SeveralRuns, RunConfig):
     """Compare at each of these numbers of training labels per class; all: every training image."""
     minutes: float | None = None
     """Time for all runs together, start and end included: the pace of each arm is measured, and sets the epochs.
-    Where that turns out slower, rates and seeds that no arm has begun are left out, for all arms."""
+    Where the machine turns out slower, all runs start over with fewer epochs, or lose rates and seeds alike."""
     images_seen: tuple[int, ...] = ()
     """Training images every run sees, which sets its epochs; or such a number for each of --labels. Default: what the
     arm that takes most of them asks for."""
@@ -119,6 +119,7 @@ def compared(options: Options) -> Report:
 
     if options.runs:
         return compare_runs(options.runs, options.output, certainty=certainty_of(options))
+    heartbeat.at_work_on("opening the images, and building each arm once")
     with nullcontext() if options.minutes is None else heartbeat.heard(partial(console.write, label="")):
         report = compare_arms(request_of(options), **options.placed)
     if not options.arms and options.data.source in SMALL_IMAGES:

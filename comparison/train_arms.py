@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,12 @@ from comparison.plan import Plan, PlannedArm
 from comparison.progress import Cell, Progress
 from comparison.protocol import rates_text
 from comparison.runs import Arm, Certainty, Condition, labels_text, read_run, require_same_data
+from comparison.slow_machine import RESTARTS, SlowMachine, Watch, start_over
 from trainers import console, heartbeat, process
 from trainers.config import RunConfig, data_folder
 from trainers.errors import Diverged, TrainingError
 from trainers.on_slurm import placed
+from trainers.pace import Pace
 from trainers.result import RunResult, read_run_config
 from trainers.resume import is_finished, resume
 from trainers.run import train
@@ -38,6 +40,8 @@ class Task:
     settled: Path
     """Where the run lies when its rate is the chosen one."""
     title: str
+    measured: Pace | None = None
+    """The pace by which the machine is judged while the run trains."""
 
     def __str__(self) -> str:
         return self.title
@@ -67,20 +71,24 @@ def train_arms(plan: Plan, slurm: dict[str, str] | None = None) -> tuple[list[Co
     if any(arm.resolved.train.cache_features == "on" for arm in plan.arms):  # then all of an arm's runs look once
         base = plan.request.base
         (data_folder(base.output, base.data.source) / "features").mkdir(parents=True, exist_ok=True)
-    with placed(plan.sharing, slurm, plan.folder / "jobs") as each:
-        training = Training(plan, each)
-        training.choose_rates()
-        if plan.request.certainty is None:
-            training.add_seeds(training.cells, plan.seeds)
-        else:
-            training.add_until_sure(plan.request.certainty)
+    restarts = RESTARTS if slurm is None and not plan.continued else 0
+    while True:
+        try:
+            with placed(plan.sharing, slurm, plan.folder / "jobs") as each:
+                training = Training(plan, each, judging=restarts > 0)
+                training.do_all()
+            break
+        except SlowMachine as slow:
+            restarts -= 1
+            start_over(plan, slow.ratio, training.begun)
     return [training.condition(place) for place in range(len(plan.request.labels))], training.tuning
 
 
 class Training:
     """The runs of a plan as they are trained, by `each` of `trainers.side_by_side`."""
 
-    def __init__(self, plan: Plan, each: Callable[..., Iterator[tuple[Task, Done]]]) -> None:
+    def __init__(self, plan: Plan, each: Callable[..., Iterator[tuple[Task, Done]]], *, judging: bool = False) -> None:
+        """`judging`: the first runs raise SlowMachine where `--minutes` was planned for a quicker one."""
         self.plan, self.each = plan, each
         self.cells = [(place, number) for place in range(len(plan.request.labels)) for number in range(len(plan.arms))]
         self.rates = {cell: plan.rates(self.arm(cell))[0] for cell in self.cells if not plan.searches(self.arm(cell))}
@@ -90,6 +98,15 @@ class Training:
         self.deadline = None
         if plan.until is not None and plan.request.certainty is None:
             self.deadline = Deadline(plan, self.progress, until=plan.until)
+        self.judging = judging and self.deadline is not None
+        self.begun: list[Path] = []
+
+    def do_all(self) -> None:
+        self.choose_rates()
+        if self.plan.request.certainty is None:
+            self.add_seeds(self.cells, self.plan.seeds)
+        else:
+            self.add_until_sure(self.plan.request.certainty)
 
     def arm(self, cell: Cell) -> PlannedArm:
         return self.plan.arms[cell[1]]
@@ -167,14 +184,14 @@ class Training:
     def run(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, RunResult | None]]:
         """Do all tasks, with a line for each when it is done."""
         heartbeat.at_work_on(lambda: self.progress)
-        for task, (result, trained, seconds) in self.each(one_run, self.begun(tasks)):
+        for task, (result, trained, seconds) in self.each(one_run, self.in_turn(tasks)):
             self.progress.end(task.key, seconds if trained and result is not None else None)
             self.progress.line(task.title, result, trained=trained)
             if self.deadline is not None:
                 self.deadline.keep()
             yield task, result
 
-    def begun(self, tasks: Iterable[Task]) -> Iterator[Task]:
+    def in_turn(self, tasks: Iterable[Task]) -> Iterator[Task]:
         """Each task when its turn has come, but for those that are left out by then."""
         for task in tasks:
             searched = self.plan.searches(self.arm(task.cell))
@@ -182,7 +199,9 @@ class Training:
                 self.progress.start(task.key, task.cell)
                 if self.deadline is not None:
                     self.deadline.begun.add((task.seed, task.lr))
-                yield task
+                self.begun.append(task.run_dir)
+                judged = self.judging and self.plan.paces is not None and not self.progress.done
+                yield replace(task, measured=self.plan.paces[task.cell[1]]) if judged and self.plan.paces else task
 
 
 def one_run(task: Task) -> Done:
@@ -193,7 +212,8 @@ def one_run(task: Task) -> Done:
         if trained:
             process.give_back_freed_memory()
         with console.quiet():
-            result = resume(folder) if known else train(task.config)
+            watch = None if task.measured is None else partial(Watch, pace=task.measured)
+            result = resume(folder) if known else train(task.config, before_steps=watch)
             return result, trained, time.perf_counter() - began
     except TrainingError as error:
         if not isinstance(error.__cause__, Diverged):

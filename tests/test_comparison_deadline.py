@@ -13,7 +13,7 @@ from fake_sets import class_folders
 from small_run import call
 from test_comparison_progress import pace, true_seconds
 
-from comparison import timing
+from comparison import slow_machine, timing
 from comparison.deadline import Deadline
 from comparison.plan import Plan
 from comparison.progress import Progress
@@ -139,6 +139,7 @@ def test_a_comparison_that_turns_out_slower_says_what_it_leaves_out_and_ends_wit
     monkeypatch.setattr(timing, "measure", ten_times_too_quick)
     monkeypatch.setattr("trainers.pace.PICTURES_AND_FILES", 0.1)  # of ten runs in half a minute
     monkeypatch.setattr(timing, "REPORT", 2.0)
+    monkeypatch.setattr(slow_machine, "SLOWER", 1e9)
     monkeypatch.setattr(heartbeat, "heard", partial(heartbeat.heard, every=0.2))
     data = class_folders(tmp_path / "pets", {f"{split}/{name}": 30 for split in ("train", "val") for name in "ab"})
     words = "--arms vit_nano_8 vit_nano_8,pool=mean --minutes 0.5 --tune-lr on --image-size 16 --batch-size 8"
