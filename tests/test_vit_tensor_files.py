@@ -73,6 +73,34 @@ def test_a_file_has_the_bytes_that_the_library_gives_the_same_tensors(tmp_path):
     assert own[next(ends) :] == theirs[next(ends) :]
 
 
+KINDS = [
+    "bool", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32",
+    "float64", "complex64", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_number_is_read_bit_for_bit_from_both_kinds_of_files(tmp_path, kind):
+    dtype = getattr(torch, kind)
+    numbers = torch.arange(24, dtype=torch.uint8).clamp(max=1 if kind == "bool" else 24).view(dtype)
+    torch.save({"model": {"w": numbers}}, tmp_path / "a.pth")
+    with (tmp_path / "a.safetensors").open("wb") as file:
+        write_tree(file, {"model": {"w": numbers}})
+    for back in (read_tree(tmp_path / "a.safetensors"), read_torch_file(tmp_path / "a.pth")):
+        tensor = back["model"]["w"]
+        assert (tensor.dtype, bytes(tensor.view(torch.uint8).numpy())) == (dtype, bytes(numbers.view(torch.uint8)))
+
+
+def test_numbers_that_no_such_file_holds_are_named(tmp_path):
+    content = {"rope": {"freqs": torch.ones(2, dtype=torch.complex128)}}
+    reason = "rope.freqs: safetensors files hold no tensors of complex128; complex64 is one they hold"
+    with pytest.raises(WeightsError, match=f"^{reason}"):
+        write_tree(io.BytesIO(), content)
+    path = torch_file(tmp_path / "a.pth", content["rope"])
+    with pytest.raises(WeightsError, match="a.pth: .*freqs: safetensors files hold no tensors of complex128"):
+        read_torch_file(path)
+
+
 def test_a_tensor_that_stands_in_two_places_is_written_once(tmp_path):
     shared = torch.randn(100)
     with (tmp_path / "a").open("wb") as file:

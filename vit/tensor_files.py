@@ -23,14 +23,19 @@ _ENDS = 2**24  # bytes at the start of a file and at its end, which hold the met
 _DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
     torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+    torch.uint64: "U64", torch.uint32: "U32", torch.uint16: "U16", torch.complex64: "C64",
+    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e4m3fnuz: "F8_E4M3FNUZ", torch.float8_e5m2: "F8_E5M2",
+    torch.float8_e5m2fnuz: "F8_E5M2FNUZ",
 }  # fmt: skip
+_INSTEAD = {torch.complex128: "; complex64 is one they hold"}
 
 
 def write_tree(file: BinaryIO, tree: Mapping[str, Any], other: Callable[[Any], Any] | None = None) -> str:
     """Write what JSON can say, and tensors in it; returns the seal. Tuples come back as lists, keys as strings.
 
     Each key of `tree` is one of the file's metadata. Tensors go straight from their memory to the file, those of a
-    state dict under their names. `other` makes something plain of what is neither.
+    state dict under their names. `other` makes something plain of what is neither. Raises WeightsError: a tensor of a
+    dtype that such files do not have.
     """
     tensors: dict[str, Tensor] = {}
 
@@ -40,6 +45,9 @@ def write_tree(file: BinaryIO, tree: Mapping[str, Any], other: Callable[[Any], A
                 raise TypeError(f"{part}: a {type(value).__name__} is neither a tensor nor plain data")
             return other(value)
         name = names.get(id(value), f"{part}/{len(tensors)}")
+        if value.dtype not in _DTYPES:
+            kind = str(value.dtype).removeprefix("torch.")
+            raise WeightsError(f"{name}: safetensors files hold no tensors of {kind}{_INSTEAD.get(value.dtype, '')}")
         name += "'" * (tensors.get(name, value) is not value)  # the key `b.c` of `a`, and `c` of `a.b`
         tensors[name] = value
         return {"$tensor": name}

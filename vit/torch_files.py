@@ -50,6 +50,7 @@ def convert(source: Path, target: Path) -> str:
     """Write the content of a torch file as `write_tree` does, or say why that cannot be."""
     import torch
 
+    from vit.errors import WeightsError
     from vit.tensor_files import write_tree
 
     try:
@@ -64,6 +65,8 @@ def convert(source: Path, target: Path) -> str:
             content = torch.load(source, map_location="cpu", weights_only=True, mmap=archive)
         with open(target, "wb") as file:
             write_tree(file, {"content": content}, other=lambda value: getattr(value, "__dict__", None) or str(value))
+    except WeightsError as error:  # a tensor that cannot be handed over
+        return str(error)
     except Exception as error:  # bytes that are no torch file provoke many kinds; none of them ran code
         refused = re.search(r"GLOBAL (\S+)", str(error))
         if refused:
