@@ -19,5 +19,9 @@ class OptionError(ValueError):
     exit_code = 2
 
 
+class MissingPackage(OptionError):
+    """What was asked for needs a package that is not installed, or broken; one line that says how to get it."""
+
+
 class UnknownDataSet(OptionError):
     """A name that is neither a built-in set nor a path."""

@@ -1,6 +1,7 @@
 """Sets of Hugging Face's hub by name, against a hub on this machine."""
 
 import json
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -8,7 +9,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from datasets.errors import DataError
+from datasets.errors import DataError, MissingPackage
 from datasets.files import ONLY_READ
 from datasets.sources.own_data import read_source
 from tests.test_datasets_shards import folder, parquet  # noqa: F401 - a fixture
@@ -102,13 +103,16 @@ def test_a_hub_out_of_reach_is_asked_once(tmp_path, hub, monkeypatch):
         read_source("hf:org/photos", tmp_path)
 
 
-def test_what_the_hub_does_not_have_is_said_in_one_line(tmp_path, folder, hub):  # noqa: F811
+def test_what_the_hub_does_not_have_is_said_in_one_line(tmp_path, folder, hub, monkeypatch):  # noqa: F811
     for subset in ("large", "small"):
         fill(hub, folder, subset)
     for source in ("hf:org/photos", "hf:org/photos/tiny"):
         with pytest.raises(DataError, match=r"name one of its subsets, hf:org/photos/SUBSET; it has 'large', 'small'$"):
             read_source(source, tmp_path)
     assert len(read_source("hf:org/photos/small", tmp_path).samples) == len(read_source(str(folder), tmp_path).samples)
+    with monkeypatch.context() as patch, pytest.raises(MissingPackage, match="^hf:org/photos needs huggingface_hub"):
+        patch.setitem(sys.modules, "huggingface_hub", None)
+        read_source("hf:org/photos", tmp_path)
     with pytest.raises(DataError, match="expected hf:ORG/NAME"):
         read_source("hf:../..", tmp_path)
     ONLY_READ.set(True)

@@ -16,7 +16,7 @@ from small_run import call
 from datasets import build_dataloaders, packing
 from datasets.bundle import samples_of
 from datasets.config import Columns, DataConfig
-from datasets.errors import DataError
+from datasets.errors import DataError, MissingPackage
 from datasets.identity import identified
 from datasets.images import read_image, to_array
 from datasets.loaders import read_samples
@@ -324,6 +324,9 @@ def test_what_is_no_parquet_of_pictures_is_refused_in_one_line(tmp_path, monkeyp
     with pytest.raises(DataError, match=r"no column of pictures, {bytes, path}, and of labels in image, label"):
         read_source(str(tmp_path / "words.parquet"), tmp_path, columns=Columns(label="kind"))
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(DataError, match=r"needs pyarrow \(.*\): pip install -r requirements-extras.txt"):
+    with pytest.raises(
+        MissingPackage, match=r"needs pyarrow \(.*\): pip install -r requirements-extras.txt"
+    ) as missing:
         read_source(str(tmp_path / "words.parquet"), tmp_path)
+    assert missing.value.exit_code == 2  # as of every missing package
     assert not list((tmp_path / "unpacked").iterdir())

@@ -5,7 +5,7 @@ import re
 import shutil
 from pathlib import Path
 
-from datasets.errors import DataError
+from datasets.errors import DataError, MissingPackage
 from datasets.files import require_told
 from datasets.text import some
 
@@ -16,8 +16,8 @@ REVISION = "refs/convert/parquet"
 
 def obtain_from_hub(source: str, root: Path) -> Path:
     """The folder of `hf:ORG/NAME`, or of one subset, `hf:ORG/NAME/SUBSET`, below `root`/hub, downloaded if it is not
-    there; one that broke off goes on. Raises DataError: no such name, several subsets, or huggingface_hub is missing.
-    FileNotFoundError: it cannot be had; one line says what to fetch."""
+    there; one that broke off goes on. Raises DataError: no such name, or several subsets.
+    MissingPackage: no huggingface_hub. FileNotFoundError: it cannot be had; one line says what to fetch."""
     if not (match := re.fullmatch(r"hf:(\w[\w.-]*/\w[\w.-]*)(?:/(\w[\w.-]*))?", source)):
         raise DataError(f"{source!r} names no set of the hub; expected hf:ORG/NAME or hf:ORG/NAME/SUBSET")
     name, subset = match.groups()
@@ -28,7 +28,9 @@ def obtain_from_hub(source: str, root: Path) -> Path:
     try:
         from huggingface_hub import dataset_info, snapshot_download
     except ImportError as error:
-        raise DataError(f"{source} needs huggingface_hub ({error}): pip install -r requirements-extras.txt") from error
+        raise MissingPackage(
+            f"{source} needs huggingface_hub ({error}): pip install -r requirements-extras.txt"
+        ) from error
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells of every try where there is no network
     aside = folder.with_name(f"{folder.name}.part")
     try:

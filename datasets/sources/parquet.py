@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from datasets.config import Columns
-from datasets.errors import DataError
+from datasets.errors import DataError, MissingPackage
 from datasets.files import folder_aside, require_told
 from datasets.grouping.option import column_of, normal
 from datasets.sources.csv_table import column_names
@@ -18,12 +18,13 @@ from datasets.sources.shards import CLASS_NAMES, add
 
 def unpack_parquet(files: Sequence[Path], folder: Path, columns: Columns) -> None:
     """Write the tables as the tar shards of a new folder, one for each; rows without a label, -1, are left out. Raises
-    DataError: pyarrow is missing, a file is no parquet and no Arrow, or has no column of pictures or of labels."""
+    MissingPackage: no pyarrow. DataError: a file is no parquet and no Arrow, or has no column of pictures or of
+    labels."""
     require_told(folder)
     try:
         import pyarrow
     except ImportError as error:
-        raise DataError(f"{files[0]} needs pyarrow ({error}): pip install -r requirements-extras.txt") from error
+        raise MissingPackage(f"{files[0]} needs pyarrow ({error}): pip install -r requirements-extras.txt") from error
     try:
         with folder_aside(folder) as aside:
             for file in files:
