@@ -15,6 +15,9 @@ class Options:
     """A run directory, or `latest`."""
     epochs: int | float | None = None
     """Train for this many epochs in all instead of the planned number; the learning rate is planned anew."""
+    data_root: Path | None = None
+    """Where built-in sets and unpacked archives are found, and are put again if they are gone. Default: where the run
+    found them, and nothing is put there."""
     output_dir: Path = Path("runs")
     """Where `latest` is looked for."""
 
@@ -24,8 +27,9 @@ def main(options: Options) -> int:
     from trainers.result import as_data, find_run
     from trainers.resume import resume
 
-    with as_data():
-        result = resume(find_run(options.run, options.output_dir), epochs=options.epochs)
+    with as_data(may_fetch_images=options.data_root is not None):
+        run_dir = find_run(options.run, options.output_dir)
+        result = resume(run_dir, epochs=options.epochs, data_root=options.data_root)
     if is_main_process():
         report(result)
     return 0

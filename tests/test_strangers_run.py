@@ -112,6 +112,22 @@ def test_an_archive_is_not_unpacked_where_a_run_says(run, tmp_path, capsys, comm
         assert (tmp_path / "told" / "unpacked").is_dir()
 
 
+def test_resume_unpacks_an_archive_again_only_where_a_person_says(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    photos = labelled_photos(tmp_path / "photos", n=6)
+    shutil.make_archive(str(tmp_path / "x"), "zip", photos)
+    small = ["--model", "vit_micro_4", "--epochs", "1", "--device", "cpu", "--workers", "0", "--tb", "scalars"]
+    assert main.main(["train", "--data", "x.zip", "--run-name", "r", "--batch-size", "4", *small]) == 0
+    shutil.rmtree(tmp_path / "data" / "unpacked")
+    words = ["resume", "runs/x/r", "--epochs", "2"]
+    capsys.readouterr()
+    assert main.main(words) == 3
+    assert "--data-root DIR" in capsys.readouterr().err
+    assert not (tmp_path / "data" / "unpacked").exists()
+    assert main.main([*words, "--data-root", "elsewhere"]) == 0
+    assert (tmp_path / "elsewhere" / "unpacked").is_dir()
+
+
 @pytest.mark.parametrize("command", ["export", "evaluate"])
 def test_nothing_is_downloaded_for_a_run_that_somebody_else_may_have_written(run, tmp_path, asked, command):
     with_data(run, source="cifar10", root=tmp_path / "elsewhere")

@@ -75,10 +75,11 @@ def refuse_links_out(run_dir: Path) -> None:
 
 
 @contextmanager
-def as_data() -> Iterator[None]:
+def as_data(*, may_fetch_images: bool = False) -> Iterator[None]:
     """Inside, what the files of a run name is read where it lies, as they may be a stranger's: nothing is unpacked or
-    downloaded, and no network is asked."""
-    tokens = [(limit, limit.set(True)) for limit in (ONLY_READ, AT_HAND)]
+    downloaded, and no network is asked; images may be where a person named the folder for them."""
+    limits = (AT_HAND,) if may_fetch_images else (ONLY_READ, AT_HAND)
+    tokens = [(limit, limit.set(True)) for limit in limits]
     try:
         yield
     finally:

@@ -37,6 +37,7 @@ def resume(
     run_dir: Path,
     *,
     epochs: int | float | None = None,
+    data_root: Path | None = None,
     model: nn.Module | None = None,
     dataloaders: DataBundle | Mapping[str, Dataset | DataLoader] | None = None,
     spec: ImageSpec | None = None,
@@ -45,7 +46,8 @@ def resume(
     """Train a stopped run to its end, as if it had never stopped. A finished run is left as it is.
 
     More `epochs` than planned re-plan the learning rate, so the run is then no longer the one it would have been.
-    A program that gave `train` a module, Datasets or handlers gives them again.
+    `data_root`: where built-in sets and unpacked archives lie now, if they have moved. A program that gave `train` a
+    module, Datasets or handlers gives them again.
 
     Raises:
         DataError: the images are not those the run started with. CheckpointError: no whole checkpoint.
@@ -53,6 +55,8 @@ def resume(
     """
     refuse_links_out(run_dir)
     config = read_run_config(run_dir)
+    if data_root is not None:
+        config = config.changed(data={"root": data_root})
     with distributed.joined(config.train.device):
         done = read_summary(run_dir)["status"] == "finished" and has_best(run_dir)
         if done and epochs in (None, config.train.epochs):
