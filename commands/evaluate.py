@@ -111,7 +111,7 @@ def show(options: Options, parts: Mapping[str, tuple[Evaluation, str]]) -> None:
         if options.csv and evaluation.files[0].suffix == ".npz":
             evaluation.files.append(as_table(evaluation.files[0]))
     rows = [  # an interval would say how good it is on others, of which those that it has seen say nothing
-        (name, found.metrics, f"{counted(found.images, 'image')}{remark}", None if name == "seen" else found.images)
+        (name, found.metrics, f"{counted(found.images, 'image')}{remark}", None if name == "seen" else found.design)
         for name, (found, remark) in parts.items()
     ]
     first, _ = next(iter(parts.values()))

@@ -19,6 +19,7 @@ from trainers.recipes import card
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from trainers.intervals import Design
     from trainers.planning import PlannedRun
     from trainers.result import RunResult
 
@@ -174,23 +175,32 @@ def train_several(config: RunConfig, seeds: int, *, jobs: int | None, slurm: dic
     return 0
 
 
-def score_lines(rows: Sequence[tuple[str, Mapping[str, float], str, int | None]]) -> Iterator[str]:
+def score_lines(rows: Sequence[tuple[str, Mapping[str, float], str, int | Design | None]]) -> Iterator[str]:
     """Scores of some splits as a table, each with a remark; balanced: the mean of the classes' recalls. Those of few
-    images, where their number is known, have fewer digits, and the interval of their accuracy."""
-    from trainers.few_images import FEW, wilson
+    images, where their number is known, have fewer digits, and the interval of their accuracy; of images in groups it
+    stands below the table."""
+    from trainers.few_images import FEW
+    from trainers.intervals import Design
 
+    in_groups = []
     yield f"{'split':>9}  {'accuracy':>8}  {'balanced':>8}  {'loss':>7}  {'macro F1':>8}  {'ECE':>6}"
     for split, metrics, remark, images in rows:
-        few, shares, scores = bool(images and images < FEW), ".2%", ".4f"
-        if images and few:
-            low, high = wilson(metrics["accuracy"], images)
-            shares, scores = ".0%", ".2f"
-            remark += f"; 95 % interval of {counted(images, 'image')}: {100 * low:.0f} to {high:.0%}"
+        design = (Design(images, images) if images else None) if isinstance(images, int) else images
+        few = design is not None and design.worth < FEW
+        shares, scores = (".0%", ".2f") if few else (".2%", ".4f")
+        if design is not None and (few or not design.alone):
+            low, high = design.interval(metrics["accuracy"])
+            of, interval = counted(design.images, "image"), f"{100 * low:.0f} to {high:.0%}"
+            if design.alone:
+                remark += f"; 95 % interval of {of}: {interval}"
+            else:
+                in_groups.append(f"{'groups':>9}  {split}: {of} {design}; 95 % interval of the accuracy {interval}")
         balanced = f"{metrics['balanced_accuracy']:{shares}}" if "balanced_accuracy" in metrics else "-"
         yield (
             f"{split:>9}  {metrics['accuracy']:>8{shares}}  {balanced:>8}  {metrics['loss']:>7{scores}}"
             f"  {metrics['macro_f1']:>8{scores}}  {metrics['ece']:>6{scores}}  ({remark})"
         )
+    yield from in_groups
 
 
 def say_what_was_seen(results: Sequence[RunResult]) -> None:
@@ -202,9 +212,10 @@ def say_what_was_seen(results: Sequence[RunResult]) -> None:
 
 
 def report(result: RunResult) -> None:
-    rows = [("val", result.val, f"best epoch {result.best_epoch}", result.images.get("val"))]
+    known: dict[str, int | Design] = {**result.images, **result.designs}
+    rows = [("val", result.val, f"best epoch {result.best_epoch}", known.get("val"))]
     if result.test is not None:
-        rows.append(("test", result.test, "same weights, scored once", result.images.get("test")))
+        rows.append(("test", result.test, "same weights, scored once", known.get("test")))
     print()
     print("\n".join(score_lines(rows)))
     say_what_was_seen([result])

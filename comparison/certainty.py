@@ -17,8 +17,19 @@ from scipy.optimize import bisect
 from scipy.stats import chi2, norm
 
 from comparison.runs import Certainty, couples
-from comparison.statistics import LEVEL, Bools, Estimate, Spread, estimate, minus, quantile, sign_flip
+from comparison.statistics import (
+    LEVEL,
+    Bools,
+    Estimate,
+    Spread,
+    estimate,
+    images_text,
+    minus,
+    quantile,
+    sign_flip,
+)
 from datasets.text import counted
+from trainers.intervals import Clusters, numbered
 
 Floats = NDArray[np.float64]
 PATHS = 100_000
@@ -27,6 +38,13 @@ FIRST_LOOK = 3
 POWER = 0.8
 ASSUMED = Spread(images=0.05, runs=0.05, seeds=0.01**2)
 """Before there is a run: two runs disagree about a tenth of the images, and seeds spread by a point."""
+
+
+def assumed(clusters: Clusters) -> Spread:
+    """`ASSUMED` of images in these groups (N,), where those of a group are right or wrong together."""
+    sizes = numbered(clusters, len(clusters))[1]
+    most, groups = float((sizes**2).sum()) / len(clusters), len(sizes) / len(clusters)
+    return Spread(most * ASSUMED.images, most * ASSUMED.runs, ASSUMED.seeds, groups)
 
 
 @dataclass(frozen=True)
@@ -81,28 +99,32 @@ def still_part(found: Estimate) -> float:
     return 2.0 ** math.floor(math.log2(ratio)) if ratio > 2**-5 else 0.0
 
 
-def look(differences: NDArray[np.int8], certainty: Certainty, *, claims: int = 1) -> Decision:
+def look(
+    differences: NDArray[np.int8], certainty: Certainty, clusters: Clusters | None = None, *, claims: int = 1
+) -> Decision:
     """Judge differences (K, N) between two arms, one of `claims` that share the level: at most 5 % of equal arms are
     called better at any look, and at most 5 % of those that differ by the margin the same (two one-sided tests)."""
-    found = estimate(differences)
+    found = estimate(differences, clusters)
     still = still_part(found)
     to_differ, to_equal = (
         levels(certainty.max_seeds, alpha / claims, still)[found.seeds] for alpha in (LEVEL, 2 * LEVEL)
     )
     half, verdict = found.half_width(to_differ), "undecided"
-    if abs(found.centre) > half and sign_flip(differences) <= to_differ:
+    if abs(found.centre) > half and sign_flip(differences, clusters) <= to_differ:
         verdict = "better"
     elif abs(found.centre) + found.half_width(to_equal) < certainty.margin:
         verdict = "same"
     return Decision(verdict, found, found.centre - half, found.centre + half)
 
 
-def decide(first: Bools, second: Bools, certainty: Certainty, *, claims: int = 1) -> Decision:
+def decide(
+    first: Bools, second: Bools, certainty: Certainty, clusters: Clusters | None = None, *, claims: int = 1
+) -> Decision:
     """The second of two arms (K, N) beside the first: look after each seed, up to the one that makes it certain."""
     differences = minus(second, first)
     seeds = range(FIRST_LOOK, min(len(differences), certainty.max_seeds) + 1)
     for number in seeds:
-        decision = look(differences[:number], certainty, claims=claims)
+        decision = look(differences[:number], certainty, clusters, claims=claims)
         if decision.verdict != "undecided":
             break
     return decision
@@ -117,7 +139,7 @@ def sentence_of(
     low, high = sorted((100 * sign * decision.low, 100 * sign * decision.high))
     best, other = names[::-sign]
     by = f"{100 * abs(found.mean):.1f} points ({low:.1f} to {high:.1f} at every look)"
-    data = f"{found.seeds} of at most {certainty.max_seeds} seeds, {found.images:,} {scored} images"
+    data = f"{found.seeds} of at most {certainty.max_seeds} seeds, {images_text(found.images, found.groups, scored)}"
     if decision.verdict == "better":
         return f"{best} is better than {other} by {by}; certain after {data}."
     if decision.verdict == "same":
@@ -136,14 +158,14 @@ def wanted(found: Estimate, margin: float = 0.0, *, claims: int = 1) -> str:
     sizes = (int(found.images * 1.25**n) for n in range(100))
     seeds = next((k for k in range(found.seeds, 101) if decides(k, found.images)), None)
     images = next((size for size in sizes if size <= 1_000_000 and decides(found.seeds, size)), None)
-    rounded = f"{float(f'{images or 0:.2g}'):,.0f} images"
+    rounded = f"{float(f'{images or 0:.2g}'):,.0f} images{' in such groups' * (found.groups != found.images)}"
     ways = [f"{seeds} seeds"] * (seeds is not None) + [rounded] * (images is not None)
     return f"it would take about {' or '.join(ways)}" if ways else "100 seeds or a million images would not do either"
 
 
 def half_width(spread: Spread, seeds: int, images: int, *, claims: int = 1) -> float:
     """Of the interval at this pair's share of the level (Bonferroni's, which Holm's is never below)."""
-    level = float(quantile(LEVEL / claims, spread.share(seeds, images), seeds, images))
+    level = float(quantile(LEVEL / claims, spread.share(seeds, images), seeds, spread.groups * images))
     return level * spread.error(seeds, images)
 
 
@@ -153,14 +175,22 @@ def smallest_difference(spread: Spread, seeds: int, images: int, *, claims: int 
 
 
 def power_line(images: int, seeds: int, spread: Spread = ASSUMED, *, scored: str = "test", claims: int = 1) -> str:
-    seen = f"{counted(images, f'{scored} image')} and {counted(seeds, 'seed')} see differences of about"
+    what = images_text(images, spread.groups * images, scored)
+    seen = f"{what} and {counted(seeds, 'seed')} see differences of about"
     points = 100 * smallest_difference(spread, seeds, images, claims=claims)
     together = f", as one of {claims} comparisons" * (claims > 1)
     return f"{seen} {points:.1f} points or more, 8 times in 10{together}"
 
 
-def unsure(arms: Sequence[Bools], certainty: Certainty, *, conditions: int = 1, against_first: bool = False) -> bool:
+def unsure(
+    arms: Sequence[Bools],
+    certainty: Certainty,
+    clusters: Clusters | None = None,
+    *,
+    conditions: int = 1,
+    against_first: bool = False,
+) -> bool:
     """Whether some pair of arms, each (K, N), is undecided, under one of so many conditions that share the level."""
     pairs = couples(arms, against_first=against_first)
     claims = len(pairs) * conditions
-    return any(decide(*pair, certainty, claims=claims).verdict == "undecided" for pair in pairs)
+    return any(decide(*pair, certainty, clusters, claims=claims).verdict == "undecided" for pair in pairs)

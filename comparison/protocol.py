@@ -2,18 +2,21 @@
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from comparison.plan import Plan
 from comparison.runs import Certainty, couples, labels_text
 from datasets.options import named_set
 from datasets.shared_split import PRETRAINED_ON, copies_of_training_images
 from datasets.shell import command, typed
 from datasets.text import counted
+from datasets.units import units_of
 from trainers import console
 
 
 def announce(plan: Plan) -> None:
     """Print one screen before the first run."""
-    from comparison.certainty import power_line  # scipy takes a second, which no import of this file shall
+    from comparison.certainty import assumed, power_line  # scipy takes a second, which no import of this file shall
 
     request, split = plan.request, plan.split
     held_out = "; the set has no test images: half of val was held out" if split.halved else ""
@@ -27,14 +30,16 @@ def announce(plan: Plan) -> None:
     tuned = "each arm tries every rate at its first seed" if plan.tuned else "rates are not tuned"
     most = "at most " if request.certainty else ""
     claims = len(couples(plan.arms, against_first=request.ladder)) * len(request.labels)
-    seen = power_line(split.size("test"), request.seeds, claims=claims)
+    clusters = units_of(split.samples, split.samples.indices("test"))
+    seen = power_line(len(clusters), request.seeds, assumed(clusters), claims=claims)
+    agree = "" if len(np.unique(clusters)) == len(clusters) else ", those of a group together,"
     beside = "one after the other" if plan.sharing.jobs == 1 else f"{plan.sharing.jobs} side by side"
     threads = plan.sharing.threads
     shared = f"{beside} on {plan.device}" + ("" if threads is None else f", {counted(threads, 'thread')} each")
     rows += [
         ("rates", f"{tuned} ({plan.why_tuned})"),
         ("runs", f"{most}{plan.number_of_runs}, seeds {', '.join(map(str, plan.seeds))}, {shared}"),
-        ("power", f"{seen}, where runs disagree about a tenth of the images and seeds spread by a point"),
+        ("power", f"{seen}, where runs disagree about a tenth of the images{agree} and seeds spread by a point"),
         ("folder", f"{plan.folder}{' (continued)' if plan.continued else ''}"),
         ("watch", typed("tensorboard", "--logdir", plan.folder)),
     ]

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from scipy.stats import norm, sem
+from scipy.stats import norm, sem, t
 from torch.nn.functional import normalize
 
 from comparison.drawing import accuracy_by_labels
-from comparison.statistics import holm, is_claim, paired_difference, wilson
+from comparison.statistics import holm, is_claim, paired_difference
 from comparison.table import fitted
 from comparison.unseen import images_to_judge, starts_of_arms
 from datasets.bundle import image_set, samples_of
@@ -31,6 +31,7 @@ from trainers import defaults
 from trainers.config import RunConfig, data_folder
 from trainers.errors import ConfigError
 from trainers.features import features_once
+from trainers.intervals import Clusters, design_of, wilson
 from trainers.job import Job
 from trainers.ridge import predictions
 from trainers.threads import memory_of
@@ -40,6 +41,7 @@ DRAWS = 20
 """Of N labels of each class."""
 SHOTS = (1, 5, 10, 25)
 RIDGE, NEAREST, ALL = "ridge", "nearest", "all"
+JUDGED_ON = ("train", "val")
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ class Backbone:
     right: dict[tuple[str, str], np.ndarray]
     """Of a classifier and its labels per class: (draws, images), 1 where it was right, 0 where not, NaN where it was
     fitted to the image."""
+    clusters: Clusters | None = None
+    """(images,): those of one group share a number."""
 
     def accuracy(self, classifier: str, labels: str) -> tuple[float, float, float]:
         """Between the ends of its 95 % interval: of one draw that of its images, else that of other images and of other
@@ -63,11 +67,14 @@ class Backbone:
         right = self.right[classifier, labels]
         seen, mean = ~np.isnan(right), float(np.nanmean(right))
         if len(right) == 1:
-            low, high = wilson(int(right.sum()), right.size)
+            low, high = wilson(int(right.sum()), right.size, design_of(right, self.clusters))
         else:
-            of_images = np.nansum(right, axis=0)[seen.any(axis=0)] / seen.sum(axis=0)[seen.any(axis=0)]
-            error = np.hypot(sem(of_images), sem(np.nanmean(right, axis=1)))
-            low, high = np.clip(mean + error * norm.ppf([0.025, 0.975]), 0, 1).tolist()
+            ever = seen.any(axis=0)
+            of_images = np.nansum(right, axis=0)[ever] / seen.sum(axis=0)[ever]
+            design = design_of(of_images, None if self.clusters is None else self.clusters[ever])
+            quantiles = norm.ppf([0.025, 0.975]) if design.alone else t.ppf([0.025, 0.975], max(1, design.groups - 1))
+            error = np.hypot(sem(of_images) * design.effect**0.5, sem(np.nanmean(right, axis=1)))
+            low, high = np.clip(mean + error * quantiles, 0, 1).tolist()
         return low, mean, high
 
 
@@ -83,7 +90,8 @@ def rank(arms: Mapping[str, RunConfig], shots: Sequence[int]) -> list[Backbone]:
         seconds = time.perf_counter() - start
         parameters = sum(parameter.numel() for parameter in job.model.requires_grad_(True).parameters())
         memory = memory_of(replace(job, config=defaults.resolve(arms[names[model]])))
-        rows.append(Backbone(names[model], parameters, memory, seconds, right))
+        clusters = units_of_judged(job)[unseen]
+        rows.append(Backbone(names[model], parameters, memory, seconds, right, clusters))
     return sorted(rows, key=lambda row: -row.accuracy(RIDGE, ALL)[1])
 
 
@@ -96,13 +104,17 @@ def fitting_shots(job: Job, shots: Sequence[int]) -> list[int]:
     return sorted(set(shots)) or [shot for shot in SHOTS if shot <= least]
 
 
+def units_of_judged(job: Job) -> Clusters:
+    """Of the images of train, then of val."""
+    rows = [image_set(job.data.dataloaders[split]).indices for split in JUDGED_ON]
+    return units_of(samples_of(job.data), np.concatenate(rows))
+
+
 def judge(job: Job, shots: Sequence[int]) -> dict[tuple[str, str], np.ndarray]:
     """Of each classifier and number of labels, which images it has right: see `Backbone.right`."""
-    splits = ("train", "val")
-    features = torch.cat([features_once(job, split).flatten(1).float() for split in splits])
-    sets = [image_set(job.data.dataloaders[split]) for split in splits]
-    labels = np.concatenate([images.labels for images in sets])
-    units = np.concatenate([units_of(images.samples, images.indices) for images in sets])
+    features = torch.cat([features_once(job, split).flatten(1).float() for split in JUDGED_ON])
+    labels = np.concatenate([image_set(job.data.dataloaders[split]).labels for split in JUDGED_ON])
+    units = units_of_judged(job)
     images = job.data.dataset_sizes["train"]
     numbers, targets = features.double().numpy(), np.eye(len(job.data.class_names))[labels]
     unit = normalize(features)
@@ -132,7 +144,7 @@ def table(rows: Sequence[Backbone]) -> Iterator[str]:
     """What was found, in at most 120 columns, and what follows from it."""
     labels = [name for classifier, name in rows[0].right if classifier == RIDGE]
     first, *others = (row.right[RIDGE, ALL].astype(bool) for row in rows)
-    behind = [paired_difference(first, other) for other in others]
+    behind = [paired_difference(first, other, rows[0].clusters) for other in others]
     header = ["arm", *labels, NEAREST, "behind", "parameters", "MB", "seconds"]
     lines = [
         [
@@ -148,8 +160,10 @@ def table(rows: Sequence[Backbone]) -> Iterator[str]:
         for row, other in zip(rows, (None, *behind), strict=True)
     ]
     yield from fitted(header, lines)
-    seen = f"on {first.shape[1]:,} images of train and val"
+    seen, design = f"on {first.shape[1]:,} images of train and val", design_of(first, rows[0].clusters)
     yield f"accuracy, %, {seen}; ± half of a 95 % interval: other images, other draws"
+    if not design.alone:
+        yield f"groups: these images come {design} that stand alone; intervals and verdicts draw whole groups"
     yield f"1 to all: ridge regression on so many labels of each class, {DRAWS} draws; nearest: neighbour, all labels"
     yield "behind: points behind the first, with all labels; MB: what fine-tuning all of it holds, roughly"
     adjusted = holm([other.p for other in behind])

@@ -22,11 +22,11 @@ from comparison.statistics import (
     paired_difference,
     sign_flip,
     verdict,
-    wilson,
 )
 from trainers.config import from_dict
 from trainers.console import say
 from trainers.errors import exit_code
+from trainers.intervals import Clusters, design_of, wilson
 from trainers.metrics import expected_calibration_error, macro_f1
 from trainers.result import as_data
 from vit.config import ModelConfig
@@ -90,7 +90,8 @@ def analyse(comparison: Comparison) -> tuple[ConditionResult, ...]:
     results = []
     for condition, pairs in zip(comparison.conditions, judged, strict=True):
         against_first = (None, *pairs)  # the pairs with the first arm come first
-        arms = [ArmResult(arm, score(arm), costs(arm), pair) for arm, pair in zip(condition.arms, against_first)]  # noqa: B905
+        rows = zip(condition.arms, against_first)  # noqa: B905
+        arms = [ArmResult(arm, score(arm, condition.clusters), costs(arm), pair) for arm, pair in rows]
         results.append(ConditionResult(condition, tuple(arms), pairs))
     return tuple(results)
 
@@ -104,21 +105,28 @@ def judge(
     winner for one, and judged alone, six conditions of equal arms name one in an eighth of the reports.
     """
     pairs = [couples(condition.arms, against_first=against_first) for condition in conditions]
-    differences = [paired_difference(second.correct, first.correct) for of_one in pairs for first, second in of_one]
+    differences = [
+        paired_difference(second.correct, first.correct, condition.clusters)
+        for condition, of_one in zip(conditions, pairs, strict=True)
+        for first, second in of_one
+    ]
     several = len(differences) > 1
     adjusted = holm([difference.p for difference in differences]) if several else [None] * len(differences)
     found = zip(differences, adjusted, strict=True)
     return [
         tuple(
-            judge_pair(pair, *next(found), claims=len(differences), scored=scored, certainty=certainty)
+            judge_pair(
+                pair, condition.clusters, *next(found), claims=len(differences), scored=scored, certainty=certainty
+            )
             for pair in of_one
         )
-        for of_one in pairs
+        for condition, of_one in zip(conditions, pairs, strict=True)
     ]
 
 
 def judge_pair(
     pair: tuple[Arm, Arm],
+    clusters: Clusters,
     difference: PairedDifference,
     adjusted_p: float | None,
     *,
@@ -132,17 +140,17 @@ def judge_pair(
     sentence = verdict(difference, names, accuracies, scored=scored, adjusted_p=adjusted_p, claims=claims)
     decision = None
     if certainty is not None and len(first.runs) >= FIRST_LOOK:
-        decision = decide(first.correct, second.correct, certainty, claims=claims)
+        decision = decide(first.correct, second.correct, certainty, clusters, claims=claims)
         sentence = sentence_of(decision, (first.name, second.name), certainty, scored=scored, claims=claims)
     elif not is_claim(difference, adjusted_p) and difference.mean and difference.seeds > 1:
-        needed = wanted(estimate(minus(second.correct, first.correct)), claims=claims)
+        needed = wanted(estimate(minus(second.correct, first.correct), clusters), claims=claims)
         sentence = f"{sentence.removesuffix('.')}; {needed}."
     seen = [images_seen(arm) for arm in (second, first)]
     if seen[0] != seen[1]:
         unequal = f"{second.name} saw {seen[0]:,} training images, {first.name} {seen[1]:,}"
         sentence = f"{sentence.removesuffix('.')}; but {unequal}."
     sentence += still_rising((first, second))
-    of_seeds = sum(sign_flip(row) <= LEVEL for row in minus(second.correct, first.correct)[:, None])
+    of_seeds = sum(sign_flip(row, clusters) <= LEVEL for row in minus(second.correct, first.correct)[:, None])
     return Pair(difference, adjusted_p, of_seeds, sentence, decision)
 
 
@@ -156,18 +164,23 @@ def still_rising(arms: Sequence[Arm]) -> str:
     return f" Still rising in the last fifth of the learning: {names}; --images-seen {more} would tell."
 
 
-def score(arm: Arm) -> dict[str, Any]:
+def score(arm: Arm, clusters: Clusters) -> dict[str, Any]:
     """How good an arm is, over its runs, as columns of table.csv: shares as fractions."""
-    runs, accuracies = arm.runs, arm.accuracies
-    lows, highs = zip(*(wilson(int(run.correct.sum()), len(run.labels)) for run in runs), strict=True)
+    runs, accuracies, design = arm.runs, arm.accuracies, design_of(arm.correct, clusters)
+    of_runs = (wilson(int(run.correct.sum()), len(run.labels), design_of(run.correct, clusters)) for run in runs)
+    lows, highs = zip(*of_runs, strict=True)
     errors = [expected_calibration_error(calibration_bins(run.probabilities, run.labels)) for run in runs]
     confusion = np.sum([run.confusion for run in runs], axis=0) / len(runs)
     sizes = confusion.sum(axis=1)
     recalls = np.divide(confusion.diagonal(), sizes, out=np.full(len(sizes), np.inf), where=sizes > 0)
     worst = int(recalls.argmin())
-    worst_low, worst_high = wilson(round(confusion[worst, worst]), int(sizes[worst]))
+    of_worst = runs[0].labels == worst
+    groups_of_worst = design_of(arm.correct[:, of_worst], clusters[of_worst])
+    worst_low, worst_high = wilson(round(confusion[worst, worst]), int(sizes[worst]), groups_of_worst)
     return {
         "images": len(runs[0].labels),
+        "groups": design.groups,  # an image that stands alone is one
+        "effective_images": design.worth,
         "seeds": len(runs),
         "accuracy": float(accuracies.mean()),
         "accuracy_sd": float(accuracies.std(ddof=1)) if len(runs) > 1 else None,

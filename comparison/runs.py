@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
 from itertools import combinations
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,11 +15,13 @@ from comparison.predictions import read_predictions
 from datasets.bundle import SPLITS
 from datasets.errors import DataError
 from datasets.shell import command
-from datasets.split_file import SplitRow, read_split
+from datasets.split_file import SplitRow, clusters_of, groups_in, read_split
 from datasets.text import counted, read_rows, some
+from datasets.units import united
 from trainers.checkpoint import best_of, read_file
 from trainers.config import to_dict
 from trainers.errors import CheckpointError
+from trainers.intervals import Design, design_of
 from trainers.result import find_run, read_history, read_run_config
 from trainers.run_directory import SUMMARY, read_json
 
@@ -47,6 +50,8 @@ class Run:
     class_names: tuple[str, ...]
     left_out: frozenset[str] = frozenset()
     """Paths that do not count here, as the start of another run has seen them."""
+    groups: Mapping[str, str] = field(default_factory=dict)
+    """The group of each image that has one, by its path, as split.csv says."""
 
     @property
     def correct(self) -> np.ndarray:
@@ -56,6 +61,11 @@ class Run:
     @property
     def accuracy(self) -> float:
         return float(self.correct.mean())
+
+    @property
+    def clusters(self) -> np.ndarray:
+        """int64 (N,): images that belong together share a number."""
+        return clusters_of(self.paths, self.groups)
 
     @property
     def confusion(self) -> np.ndarray:
@@ -109,6 +119,16 @@ class Condition:
     @property
     def class_names(self) -> tuple[str, ...]:
         return self.arms[0].runs[0].class_names
+
+    @cached_property
+    def clusters(self) -> np.ndarray:
+        """int64 (N,): scored images that belong together, in whichever of the runs, share a number."""
+        return reduce(united, (run.clusters for arm in self.arms for run in arm.runs))
+
+    @property
+    def design(self) -> Design:
+        """What their groups take from the scored images, over all runs."""
+        return design_of(np.concatenate([arm.correct for arm in self.arms]), self.clusters)
 
 
 def couples(arms: Sequence[Item], *, against_first: bool = False) -> list[tuple[Item, Item]]:
@@ -173,7 +193,9 @@ def read_run(run_dir: Path, *, split: str | None = None) -> Run:
     scored, predictions = _predictions_file(run_dir, split)
     names = _class_names(run_dir, meta)
     history, images = read_history(run_dir), read_predictions(predictions, names)
-    return Run(run_dir, config.train.seed, to_dict(config), summary, meta, history, scored, *images, names)
+    groups = groups_in(row for row in read_split(run_dir / "split.csv") if row.split == scored.partition("_")[0])
+    known = (run_dir, config.train.seed, to_dict(config), summary, meta, history, scored, *images, names)
+    return Run(*known, groups=groups)
 
 
 def _class_names(run_dir: Path, meta: Mapping[str, Any]) -> tuple[str, ...]:

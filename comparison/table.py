@@ -9,7 +9,7 @@ from comparison.advice import advice
 from comparison.certainty import power_line
 from comparison.results import ArmResult, ConditionResult, Pair
 from comparison.rising import RULE
-from comparison.runs import Comparison
+from comparison.runs import Comparison, Condition
 from comparison.statistics import estimate, minus
 from comparison.worth import sentences
 from datasets.text import aligned, csv_text, printable
@@ -132,6 +132,7 @@ def notes(comparison: Comparison, results: Results, *, marks: str = f"; {MARKS_E
         f"scored: {len(runs[0].labels):,} {comparison.scored_images} images, weights of the "
         + ("last epoch" if runs[0].scored == "val_last" else "best validation epoch"),
         "accuracy: mean ± standard deviation over n seeds; Wilson: one run's interval, lowest to highest of the runs",
+        *in_groups(comparison.conditions),
         f"McNemar: seeds at which the exact test of the two runs gives p <= 0.05{marks}",
     ]
     if any(row.scores["rising"] is not None for result in results for row in result.arms):
@@ -139,7 +140,8 @@ def notes(comparison: Comparison, results: Results, *, marks: str = f"; {MARKS_E
     claims = sum(len(result.pairs) for result in results)
     for result in results:
         first, second = (arm.correct for arm in result.condition.arms[:2])
-        spread, scored = estimate(minus(second, first)).spread, comparison.scored_images
+        spread = estimate(minus(second, first), result.condition.clusters).spread
+        scored = comparison.scored_images
         seen = power_line(second.shape[1], len(second), spread, scored=scored, claims=claims)
         lines.append(f"{result.condition.title}: {seen}, as the first two arms vary")
     worth = sentences(comparison.conditions)
@@ -153,6 +155,17 @@ def notes(comparison: Comparison, results: Results, *, marks: str = f"; {MARKS_E
     if len(results) > 1:
         lines.append("labels: training images per class")
     return lines
+
+
+def in_groups(conditions: Sequence[Condition]) -> Iterator[str]:
+    """What groups of images take from the scored ones, where there are groups."""
+    design, several = conditions[0].design, len(conditions) > 1
+    if not design.alone:
+        yield (
+            f"groups: the {design.images:,} scored images come {design} that stand alone"
+            f"{f', with {conditions[0].title}' * several}; intervals and tests draw whole groups, of which an image "
+            "that stands alone is one, and McNemar's is the sign-flip test over groups"
+        )
 
 
 def judged_together(claims: int, *, interim: bool, worth: bool) -> list[str]:

@@ -156,7 +156,8 @@ class Training:
         for number, seed in enumerate(self.plan.seeds[FIRST_LOOK:], FIRST_LOOK):
             conditions = [self.condition(place) for place in range(len(self.plan.request.labels))]
             arms = [[arm.correct[:number] for arm in condition.arms] for condition in conditions]
-            places = [place for place, correct in enumerate(arms) if still_unsure(correct)]
+            groups = [condition.clusters for condition in conditions]
+            places = [place for place, correct in enumerate(arms) if still_unsure(correct, clusters=groups[place])]
             if not places or self.progress.seconds > 60 * (certainty.minutes or math.inf):
                 return
             names = ", ".join(conditions[place].title for place in places)

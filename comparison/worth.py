@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from comparison.runs import Arm, Condition
 from comparison.statistics import Bools
 from trainers.console import duration
+from trainers.intervals import Clusters, numbered, summed
 
 Floats = NDArray[np.float64]
 DRAWS = 2000
@@ -34,13 +35,13 @@ def sentences(conditions: Sequence[Condition]) -> list[str]:
         return []
     labels = np.array([labels_of(rung) for rung in rungs])
     first, *others = zip(*(rung.arms for rung in rungs), strict=True)
-    return [sentence(labels, first, other) for other in others]
+    return [sentence(labels, first, other, rungs[0].clusters) for other in others]
 
 
-def sentence(labels: Floats, first: Sequence[Arm], second: Sequence[Arm]) -> str:
+def sentence(labels: Floats, first: Sequence[Arm], second: Sequence[Arm], clusters: Clusters) -> str:
     """Of two arms with so many labels per class."""
     both = [[arm.correct for arm in rungs] for rungs in (first, second)]
-    matching, (low, middle, high) = matching_and_meeting(labels, *both)
+    matching, (low, middle, high) = matching_and_meeting(labels, both[0], both[1], clusters)
     worth = [as_text(found, labels) for found in matching]
     alike = [[*group] for _, group in groupby(zip(labels, worth, strict=True), key=itemgetter(1))]
     equal = "; ".join(
@@ -74,11 +75,18 @@ def labels_of(condition: Condition) -> float:
     return condition.labels_per_class or run.summary["images_seen"] / run.summary["epochs"] / len(run.class_names)
 
 
-def drawn_accuracies(correct: Sequence[Bools], generator: np.random.Generator) -> Floats:
-    """Draws (D, R) of the accuracies of R rungs, each (K, N) on the same images: as they spread with the images, which
-    all rungs share, and with the seeds, by Student's law with the spread of a rung and its neighbours."""
+def drawn_accuracies(
+    correct: Sequence[Bools], generator: np.random.Generator, clusters: Clusters | None = None
+) -> Floats:
+    """Draws (D, R) of the accuracies of R rungs, each (K, N) on the same images: as they spread with the images, or
+    groups of images, which all rungs share, and with the seeds, by Student's law with the spread of a rung and its
+    neighbours."""
     by_image = np.stack([rung.mean(axis=0) for rung in correct])
-    draws = generator.multivariate_normal(by_image.mean(axis=1), np.cov(by_image) / by_image.shape[1], DRAWS)
+    means, images = by_image.mean(axis=1), by_image.shape[1]
+    numbers, sizes = numbered(clusters, images)
+    # Sums over a group, less the mean of all its images but one: their deviations are the group's residuals.
+    sums = summed(by_image, numbers) - (sizes - 1) * means[:, None]
+    draws = generator.multivariate_normal(means, np.cov(sums) / (images * (images / len(sizes))), DRAWS)
     seeds = min(len(rung) for rung in correct)
     if seeds > 1:
         variances = np.array([rung.mean(axis=1).var(ddof=1) / len(rung) for rung in correct])
@@ -102,13 +110,13 @@ def curves(labels: Floats, draws: Floats, at: Floats, generator: np.random.Gener
 
 
 def matching_and_meeting(
-    labels: Floats, first: Sequence[Bools], second: Sequence[Bools]
+    labels: Floats, first: Sequence[Bools], second: Sequence[Bools], clusters: Clusters | None = None
 ) -> tuple[list[Floats], Floats]:
     """Of arms with rungs (K, N): for each rung of the second arm the percentiles (3,) of the labels with which the
     first is as accurate, and those from which on it is as accurate as the second with the same labels: inf where all
     there are do not suffice, 0 where the fewest do."""
     generator, at = np.random.default_rng(0), np.geomspace(labels[0], labels[-1], POINTS)
-    rungs = np.split(drawn_accuracies([*first, *second], generator), 2, axis=1)
+    rungs = np.split(drawn_accuracies([*first, *second], generator, clusters), 2, axis=1)
     ours, theirs = (curves(labels, draws, at, generator) for draws in rungs)  # (D, G)
     return [percentiles(ours >= level[:, None], at) for level in rungs[1].T], percentiles(ours >= theirs, at)
 

@@ -3,7 +3,7 @@ applied to a set that may have grown since."""
 
 import hashlib
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import compress, islice
 from pathlib import Path
@@ -117,6 +117,18 @@ def read_split(path: Path) -> list[SplitRow]:
             raise DataError(f"{path}: {row.path!r} appears more than once; a sample belongs to one split")
         seen.add(row.path)
     return table
+
+
+def groups_in(table: Iterable[SplitRow]) -> dict[str, str]:
+    """The group of each image that has one, by its path."""
+    return {row.path: row.group for row in table if row.group}
+
+
+def clusters_of(paths: Iterable[str], groups: Mapping[str, str]) -> np.ndarray:
+    """int64 (n,): of these images those of one group share a number, each that stands alone has one of its own."""
+    numbers: dict[tuple[bool, str], int] = {}
+    keys = ((path in groups, groups.get(path, path)) for path in paths)
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
 
 
 class Reused(NamedTuple):

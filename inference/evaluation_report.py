@@ -12,9 +12,11 @@ from torch.nn import functional as F
 
 from datasets.files import text_file, write_text
 from datasets.text import aligned, csv_text, printable
+from datasets.units import units_of
 from figures.judged import Judged
 from inference.predict import write_rows
 from trainers.evaluation import Scores, write_predictions
+from trainers.intervals import Design, design_of
 from trainers.many_classes import SHOWN_CLASSES, most_confused
 from trainers.metrics import ClassRow, confidence_bins, expected_calibration_error, per_class
 from trainers.run_directory import read_json, write_json
@@ -28,7 +30,8 @@ class Evaluation:
     """The metrics of one split as fractions, what is derived from its scores, and the files it was written to."""
 
     metrics: dict[str, float]
-    images: int
+    design: Design
+    """What their groups take from the images."""
     classes: list[ClassRow]
     files: list[Path]
     temperature: float | None
@@ -40,6 +43,10 @@ class Evaluation:
     logged: dict[str, float] = field(default_factory=dict)
     """What training logged for the same weights; empty where it did not."""
     notes: Sequence[str] = ()
+
+    @property
+    def images(self) -> int:
+        return self.design.images
 
 
 def write_evaluation(
@@ -69,7 +76,8 @@ def write_evaluation(
     confusion = confusion_figure(counts, names, title=f"{name}: {len(outputs.labels):,} images{shown}")
     diagram = reliability_figure(bins, ece=scores.metrics["ece"], title=name, scaled=scaled_bins)
     pictures = [save(confusion, folder / f"{name}_confusion.png"), save(diagram, folder / f"{name}_reliability.png")]
-    return Evaluation(scores.metrics, len(outputs.labels), classes, [*tables, *pictures], temperature, scaled)
+    design = design_of(outputs.correct, units_of(dataset.samples, dataset.indices))
+    return Evaluation(scores.metrics, design, classes, [*tables, *pictures], temperature, scaled)
 
 
 def as_table(predictions: Path) -> Path:

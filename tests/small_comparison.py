@@ -24,6 +24,7 @@ def finished_run(
     split: str = "test",
     source: str = "gone",
     paths: Sequence[str] | None = None,
+    groups: Sequence[str] | None = None,
     train_images: int = 6,
     summary: dict | None = None,
     options: dict | None = None,
@@ -57,11 +58,11 @@ def finished_run(
     write_metrics_csv(folder / "metrics.csv", history)
     names = paths or [f"{classes[label]}/{row:04d}.png" for row, label in enumerate(labels)]
     rows = [
-        (name, classes[label], "test" if split == "test" else "val", f"h{name}")
-        for name, label in zip(names, labels, strict=True)
+        (name, classes[label], "test" if split == "test" else "val", f"h{name}", group)
+        for name, label, group in zip(names, labels, groups or [""] * len(names), strict=True)
     ]
-    rows += [(f"train/{row}.png", classes[row % len(classes)], "train", f"t{row}") for row in range(train_images)]
-    _write_csv(folder / "split.csv", ("path", "label", "split", "hash"), rows)
+    rows += [(f"train/{row}.png", classes[row % len(classes)], "train", f"t{row}", "") for row in range(train_images)]
+    _write_csv(folder / "split.csv", ("path", "label", "split", "hash", "group"), rows)
     (folder / "eval").mkdir()
     _write_csv(
         folder / "eval" / f"{split}_predictions.csv",

@@ -151,7 +151,9 @@ class Pretended(Training):
         self.added.append((sorted({place for place, _ in cells}), list(seeds)))
 
     def condition(self, place):
-        return SimpleNamespace(title="", arms=[SimpleNamespace(correct=correct) for correct in self.conditions[place]])
+        return SimpleNamespace(
+            title="", clusters=None, arms=[SimpleNamespace(correct=correct) for correct in self.conditions[place]]
+        )
 
 
 def test_seeds_are_added_only_where_the_verdict_is_not_certain_and_as_long_as_there_is_time():

@@ -18,7 +18,8 @@ CONDITIONS, LABELS = 6, [row % 3 for row in range(60)]
 def arm(name, correct):
     """An arm in memory, whose runs are right where `correct` (K, N) says so."""
     labels = np.zeros(correct.shape[1], np.int64)
-    common = {"run_dir": None, "config": {}, "summary": {"images_seen": 1}, "meta": {}, "history": [], "paths": ()}
+    paths = tuple(map(str, range(len(labels))))
+    common = {"run_dir": None, "config": {}, "summary": {"images_seen": 1}, "meta": {}, "history": [], "paths": paths}
     probabilities = np.zeros((len(labels), 2))
     return Arm(
         name,

@@ -13,9 +13,9 @@ from comparison.statistics import (
     paired_difference,
     sign_flip,
     verdict,
-    wilson,
 )
 from inference.evaluation_report import reliability
+from trainers.intervals import wilson
 from trainers.metrics import expected_calibration_error, macro_f1
 
 

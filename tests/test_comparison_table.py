@@ -9,8 +9,9 @@ from small_comparison import arm_of, comparison_of
 
 from comparison import results, table
 from comparison.results import gflops
-from comparison.statistics import holm, minus, sign_flip, wilson
+from comparison.statistics import holm, minus, sign_flip
 from comparison.table import WIDTH
+from trainers.intervals import wilson
 from vit.factory import build_model
 from vit.summary import summarise
 

@@ -257,8 +257,14 @@ def test_the_run_is_kept_that_is_right_more_often_than_chance_explains(
         (tmp_path / name / "eval").mkdir(parents=True)
         rows = "".join(f"{n}.png,a,{'a' if hit == '1' else 'b'},1 0\n" for n, hit in enumerate(right))
         (tmp_path / name / "eval" / "val_predictions.csv").write_text(f"path,label,predicted,probabilities\n{rows}")
+        split = "".join(f"{n}.png,a,val,\n" for n in range(len(right)))
+        (tmp_path / name / "split.csv").write_text(f"path,label,split,group\n{split}")
         runs.append(SimpleNamespace(run_dir=tmp_path / name))
     assert [better(*runs, favoured=favoured) for favoured in (False, True)] == [kept, kept_if_favoured]
+    # As copies of one picture they are one, and one that is right alone explains nothing.
+    copies = (tmp_path / "later" / "split.csv").read_text().replace(",val,\n", ",val,one\n")
+    (tmp_path / "later" / "split.csv").write_text(copies)
+    assert not better(*runs, favoured=False)
 
 
 @pytest.mark.parametrize(("seconds", "runs"), [(0.5, 0), (60.0, 1), (0.0, 0)])

@@ -11,14 +11,6 @@ LEAST = 20
 """Images below which no share is told from another by its standard error."""
 
 
-def wilson(share: float, images: int) -> tuple[float, float]:
-    """The 95 % interval of a share of so many images (Wilson 1927)."""
-    z = 1.959964
-    centre, spread = share + z**2 / (2 * images), z * math.sqrt((share * (1 - share) + z**2 / (4 * images)) / images)
-    low, high = ((centre + sign * spread) / (1 + z**2 / images) for sign in (-1, 1))
-    return max(0.0, low), min(1.0, high)
-
-
 def needed_to_tell(share: float) -> int:
     """Validation images that tell a model that learns from the answer that is always the same, right on this share of
     them: one that makes half of its errors is better by two standard errors."""

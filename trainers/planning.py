@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from datasets.description import native_sizes
+from datasets.split_file import clusters_of, groups_in, read_split
 from datasets.text import read_rows
 from trainers import console, heartbeat
 from trainers.assembly import Run
@@ -18,6 +19,7 @@ from trainers.candidates import AS_GIVEN, Candidate, fine_tuned, from_scratch
 from trainers.config import RunConfig, from_dict
 from trainers.errors import ConfigError
 from trainers.fitting import Deadline, Fit
+from trainers.intervals import numbered, summed
 from trainers.job import Job, prepare
 from trainers.pace import Pace, measure
 from trainers.recipes import filled_in
@@ -188,27 +190,31 @@ def plan_for(config: RunConfig, candidates: Sequence[Candidate], until: float) -
 
 
 DECISIVE = 200
-"""Validation images from which the run is kept that is right on more of them, by however few."""
+"""Validation images, or groups of them, from which the run is kept that is right on more of them, by however few."""
 
 
 def better(later: RunResult, earlier: RunResult, *, favoured: bool) -> bool:
     """Whether the later of two runs is the one to keep: where it leads, by the validation images that one alone has
     right; of fewer than `DECISIVE` by more than one standard error (McNemar 1947), or if `favoured` where it is no more
-    than one image behind."""
-    gains = [now - before for now, before in zip(hits(later.run_dir), hits(earlier.run_dir), strict=True)]
-    lead, error = sum(gains), sum(map(abs, gains)) ** 0.5
-    return lead > (0 if len(gains) >= DECISIVE else error) or (favoured and lead >= -1)
+    than one image behind. Images of one group count as one: they err together."""
+    paths, now = hits(later.run_dir)
+    gains = now - hits(earlier.run_dir)[1]
+    clusters = clusters_of(paths, groups_in(read_split(later.run_dir / "split.csv")))
+    of_groups = summed(gains[None], numbered(clusters, len(gains))[0])[0]
+    lead, error = gains.sum(), (of_groups**2).sum() ** 0.5
+    return bool(lead > (0 if len(of_groups) >= DECISIVE else error) or (favoured and lead >= -1))
 
 
 def trial(config: RunConfig, candidate: Candidate) -> Job:
     return prepare(filled_in(config, candidate.options).changed(train={"epochs": 1}))
 
 
-def hits(run_dir: Path) -> list[int]:
-    """For each validation image, in stored order, 1 where the best weights of a finished run are right, else 0."""
+def hits(run_dir: Path) -> tuple[list[str], np.ndarray]:
+    """The paths of the validation images, in stored order, and int64 (N,): 1 where the best weights of a finished run
+    are right, else 0."""
     path = run_dir / "eval" / "val_predictions.npz"
     if path.is_file():
         with np.load(path, allow_pickle=False) as file:
-            return (file["labels"] == file["predicted"]).astype(int).tolist()
-    rows = read_rows(path.with_suffix(".csv"), ("label", "predicted"))
-    return [int(row["label"] == row["predicted"]) for row in rows]
+            return file["paths"].tolist(), (file["labels"] == file["predicted"]).astype(int)
+    rows = read_rows(path.with_suffix(".csv"), ("path", "label", "predicted"))
+    return [row["path"] for row in rows], np.array([row["label"] == row["predicted"] for row in rows], int)

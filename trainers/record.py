@@ -4,6 +4,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,7 @@ class Record:
             "parameters": total,
             "trainable": trainable,
             "best": best and {"epoch": best["epoch"], "accuracy": best["val_accuracy"], "loss": best["val_loss"]},
+            "groups": {split: asdict(design) for split, design in result.designs.items()} if result else {},
             "test": result.test | {"n": job.data.dataset_sizes["test"]} if result and result.test else None,
             "seen": job.overlap.summary,
         }

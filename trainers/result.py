@@ -16,6 +16,7 @@ from datasets.text import read_rows
 from trainers.checkpoint import best_of, read_checkpoint
 from trainers.config import RunConfig, from_dict, load_config
 from trainers.errors import CheckpointError, fitting
+from trainers.intervals import Design
 from trainers.metrics import SCALARS
 from trainers.run_directory import read_if_whole, read_json
 from trainers.seen.hashes import Seen
@@ -36,6 +37,8 @@ class RunResult:
     test: dict[str, float] | None
     history: list[dict[str, Any]]
     images: Mapping[str, int] = field(default_factory=dict)
+    designs: Mapping[str, Design] = field(default_factory=dict)
+    """What groups take from the images of a split; of splits whose images all stand alone nothing."""
 
 
 def find_run(name: str, output_dir: Path = Path("runs")) -> Path:
@@ -158,7 +161,8 @@ def read_result(run_dir: Path) -> RunResult:
             )
         test = summary["test"] and {name: value for name, value in summary["test"].items() if name != "n"}
         val = {name: history[best][f"val_{name}"] for name in SCALARS if f"val_{name}" in history[best]}
-        return RunResult(run_dir, best, val, test, history, summary.get("images", {}))
+        designs = {split: Design(**fields) for split, fields in summary.get("groups", {}).items()}
+        return RunResult(run_dir, best, val, test, history, summary.get("images", {}), designs)
 
 
 def read_history(run_dir: Path) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """THE recipe: one training run from its options to its results, in the order in which a reader meets it."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,11 @@ from ignite.engine import Engine, Events
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from datasets.bundle import SPLITS, DataBundle
+from datasets.bundle import SPLITS, DataBundle, Samples, samples_of
 from datasets.description import data_report
 from datasets.files import write_text
 from datasets.loaders import stop_workers
+from datasets.units import units_of
 from trainers import console, defaults, distributed, heartbeat, start_here, tensorboard
 from trainers.assembly import Run
 from trainers.checkpoint import best_of, checkpoints, read_checkpoint
@@ -22,6 +23,7 @@ from trainers.errors import Interrupted, TrainingError
 from trainers.evaluation import Scores, score_split, scores_of, write_predictions
 from trainers.handlers import best_row, endless_batches, reset_peak_memory
 from trainers.interruption import signals
+from trainers.intervals import Design, design_of
 from trainers.job import Given, Job, prepare
 from trainers.record import recorded
 from trainers.result import RunResult
@@ -182,7 +184,16 @@ def conclude(run: Run) -> RunResult:
     if distributed.is_main_process():
         write_results(run, best, scores)
     test = scores["test"].metrics if "test" in scores else None
-    return RunResult(run.run_dir, best["epoch"], scores["val"].metrics, test, history, job.data.dataset_sizes)
+    sizes, designs = job.data.dataset_sizes, dict(in_groups(samples_of(job.data), scores))
+    return RunResult(run.run_dir, best["epoch"], scores["val"].metrics, test, history, sizes, designs)
+
+
+def in_groups(samples: Samples, scores: Mapping[str, Scores]) -> Iterator[tuple[str, Design]]:
+    """What groups take from the images of each split that has some."""
+    for split, found in scores.items():
+        design = design_of(found.outputs.correct, units_of(samples, samples.indices(split)))
+        if not design.alone:
+            yield split, design
 
 
 def load_best_weights(run: Run, epoch: int) -> None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import binomtest
 
 from datasets.bundle import image_set
 from datasets.text import aligned
@@ -21,6 +20,7 @@ from trainers import console, defaults, heartbeat
 from trainers.config import RunConfig
 from trainers.errors import ConfigError
 from trainers.features import features_once
+from trainers.intervals import design_of, wilson
 from trainers.job import Given, Job, prepare
 from trainers.pace import seconds_of_forward
 from trainers.recipes import filled_in
@@ -50,7 +50,7 @@ class Ranked:
     accuracy: float
     low: float
     high: float
-    """95 % interval of this many images (Wilson 1927)."""
+    """95 % interval of this many images (Wilson 1927), which may come in groups."""
     squared_error: float
     """Of such predictions, which tells apart what the same number of right images does not."""
     seconds: float
@@ -154,14 +154,14 @@ def _judge(job: Job, model: ModelConfig) -> Ranked:
     targets = np.eye(len(job.data.class_names))[labels]
     said = predictions(features, targets, np.arange(len(labels)), units)
     correct = said.argmax(axis=1) == labels
-    interval = binomtest(int(correct.sum()), len(correct)).proportion_ci(method="wilson")
+    low, high = wilson(int(correct.sum()), len(correct), design_of(correct, units))
     options = {name: getattr(model, name) for name in ("name", "weights", "image_size") if getattr(model, name)}
     return Ranked(
         name=name_of(model),
         options={"model": {**options, "trainable": "head"}, "data": {"augment": "none"}},
         accuracy=float(correct.mean()),
-        low=float(interval.low),
-        high=float(interval.high),
+        low=low,
+        high=high,
         squared_error=float(np.square(said - targets).sum(axis=1).mean()),
         seconds=time.perf_counter() - start,
         images=len(labels),

@@ -1,0 +1,239 @@
+"""Comparisons whose test images come in groups: tests and intervals draw groups, and lone images change nothing."""
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from small_comparison import arm_of, comparison_of, finished_run
+
+from benchmarks.grouped_images import equal_arms, told_apart
+from comparison.certainty import ASSUMED, assumed, decide, look, power_line, smallest_difference, unsure, wanted
+from comparison.ranking import Backbone
+from comparison.results import analyse
+from comparison.runs import Certainty, Condition, read_run
+from comparison.statistics import estimate, minus, paired_difference, sign_flip, verdict
+from comparison.table import notes, terminal_table
+from comparison.worth import drawn_accuracies
+
+CERTAINTY = Certainty()
+
+
+def arms(seeds=3, images=200, seed=0, shares=(0.7, 0.75)):
+    generator = np.random.default_rng(seed)
+    difficulty = generator.random(images)
+    return [difficulty + 0.2 * generator.standard_normal((seeds, images)) < share for share in shares]
+
+
+def by_images_alone(differences):
+    """centre and error of `estimate`, as it was before there were groups."""
+    seeds, n = len(differences), differences.shape[1] + 2
+    by_image = differences.mean(axis=0)
+    of_seeds = differences.sum(axis=1, dtype=np.int64) / n
+    centre = float(of_seeds.mean())
+    squares = float((by_image**2).sum())
+    of_images = ((squares + 2) / n - centre**2) / n
+    if seeds == 1:
+        return centre, math.sqrt(of_images), 0.0
+    deviations = float(((of_seeds - centre) ** 2).sum())
+    residuals = np.count_nonzero(differences) - seeds * squares - n * deviations
+    noise = max(0.0, residuals) / n / ((seeds - 1) * (n - 1) * seeds)
+    between = deviations / ((seeds - 1) * seeds)
+    variance = of_images + max(0.0, between - noise)
+    return centre, math.sqrt(variance), min(1.0, between / variance)
+
+
+@pytest.mark.parametrize(("seeds", "images"), [(1, 5), (1, 300), (2, 60), (3, 300), (5, 1000)])
+def test_images_that_stand_alone_are_judged_to_the_last_bit_as_without_groups(seeds, images):
+    for seed in range(5):
+        first, second = arms(seeds, images, seed)
+        differences = minus(first, second)
+        alone = np.random.default_rng(seed).permutation(images)
+        found = estimate(differences, alone)
+        assert found == estimate(differences)
+        assert (found.centre, found.error, found.share) == by_images_alone(differences)
+        assert sign_flip(differences, alone) == sign_flip(differences)
+        assert paired_difference(first, second, alone) == paired_difference(first, second)
+        rungs = [first, second, first | second]
+        drawn = [drawn_accuracies(rungs, np.random.default_rng(0), clusters) for clusters in (None, alone)]
+        expected = np.random.default_rng(0).multivariate_normal(
+            [rung.mean(axis=0).mean() for rung in rungs],
+            np.cov(np.stack([rung.mean(axis=0) for rung in rungs])) / images, 2000,
+        )  # fmt: skip
+        assert (drawn[0] == drawn[1]).all()
+        if seeds == 1:
+            assert (drawn[0] == expected).all()
+        if seeds >= 3:
+            assert decide(first, second, CERTAINTY, alone) == decide(first, second, CERTAINTY)
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_five_exact_copies_of_every_image_change_no_verdict(seeds):
+    first, second = arms(seeds, 60)
+    groups = np.repeat(np.arange(60), 5)
+    copied = [np.repeat(arm, 5, axis=1) for arm in (first, second)]
+    once, often = paired_difference(first, second), paired_difference(*copied, groups)
+    for name in ("mean", "low", "high", "p"):
+        assert getattr(often, name) == pytest.approx(getattr(once, name)), name
+    assert (often.images, often.groups) == (300, 60)
+    assert paired_difference(*copied).p < 0.8 * once.p  # what the copies make of it where nobody knows of them
+
+
+def test_the_sign_flip_test_over_groups_equals_all_flips():
+    generator = np.random.default_rng(0)
+    differences = generator.integers(-1, 2, (3, 30)).astype(np.int8)
+    differences[:, :6] = 1
+    groups = np.sort(generator.integers(0, 9, 30))
+    sums = np.array([differences[:, groups == number].sum() for number in np.unique(groups)])
+    signs = np.array(list(product([-1, 1], repeat=len(sums))))
+    expected = (np.abs(signs @ sums) >= abs(sums.sum())).mean()
+    assert sign_flip(differences, groups) == pytest.approx(expected, abs=1e-9)
+    order = generator.permutation(30)
+    assert sign_flip(differences[:, order], groups[order]) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize(("seeds", "agree"), [(1, True), (3, True), (5, True)])
+def test_equal_arms_on_near_copies_are_rarely_told_apart(seeds, agree):
+    by_groups, by_images = told_apart(60, 5, seeds=seeds, agree=agree, pairs=100)
+    assert by_groups <= 0.1
+    assert by_images >= 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("pictures", "copies"), [(300, 1), (60, 5), (25, 8)])
+@pytest.mark.parametrize(("seeds", "agree"), [*product([1, 3, 5], [False, True])])
+def test_of_2000_pairs_of_equal_arms_at_most_5_percent_are_told_apart(pictures, copies, seeds, agree):
+    assert told_apart(pictures, copies, seeds=seeds, agree=agree, pairs=2000)[0] <= 0.055
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("agree", [False, True])
+def test_of_500_pairs_of_equal_arms_5_percent_are_called_better_by_any_look(agree):
+    by_groups, by_images = told_apart(60, 5, seeds=0, agree=agree, pairs=500)
+    assert by_groups <= 0.05
+    assert by_images > 0.08
+
+
+def test_a_true_difference_on_near_copies_is_found():
+    generator, groups = np.random.default_rng(0), np.repeat(np.arange(60), 5)
+    found = []
+    for _ in range(40):
+        first, second = equal_arms(60, 5, seeds=3, agree=True, generator=generator)
+        worse = np.repeat(generator.random(60) < 0.4, 5)
+        found.append(paired_difference(first, second & ~worse, groups).p)
+    assert np.mean(np.array(found) <= 0.05) >= 0.9
+
+
+def test_seeds_until_it_is_certain_draw_groups():
+    first, second = arms(seeds=6, images=60, seed=1, shares=(0.7, 0.8))
+    groups = np.repeat(np.arange(60), 5)
+    copied = [np.repeat(arm, 5, axis=1) for arm in (first, second)]
+    assert decide(*copied, CERTAINTY).verdict == "better"
+    assert decide(*copied, CERTAINTY, groups).verdict == decide(first, second, CERTAINTY).verdict == "undecided"
+    assert unsure(copied, CERTAINTY, groups)
+    assert not unsure(copied, CERTAINTY)
+    by_groups, once = look(minus(*copied), CERTAINTY, groups), look(minus(first, second), CERTAINTY)
+    assert (by_groups.low, by_groups.high) == pytest.approx((once.low, once.high))
+    assert wanted(by_groups.estimate).endswith(" images in such groups")
+
+
+def test_power_before_the_first_step_takes_the_images_of_a_group_for_one():
+    groups = np.repeat(np.arange(60), 5)
+    assert assumed(np.arange(300)) == ASSUMED
+    of_copies, of_pictures = smallest_difference(assumed(groups), 3, 300), smallest_difference(ASSUMED, 3, 60)
+    assert of_copies == pytest.approx(of_pictures)
+    assert power_line(300, 3, assumed(groups)).startswith(
+        "300 test images in 60 groups and 3 seeds see differences of "
+    )
+
+
+def test_the_sentence_says_in_how_many_groups_the_images_come():
+    first, second = np.ones((1, 100), bool), np.arange(100)[None] < 60
+    said = verdict(paired_difference(first, second, np.arange(100) // 4), ("a", "b"), (1.0, 0.6))
+    assert "1 seed, 100 test images in 25 groups); one seed" in said
+
+
+def test_a_run_reads_its_groups_from_split_csv(tmp_path):
+    groups = ["walk", "", "walk", "", "copies-1", "copies-1"]
+    made = {"labels": [0, 1] * 3, "correct": [True] * 6}
+    with_groups, without = (
+        read_run(finished_run(tmp_path / name, **made, groups=column))
+        for name, column in (("with", groups), ("without", None))
+    )
+    numbers = dict(zip(with_groups.paths, with_groups.clusters.tolist(), strict=True))
+    named = dict(zip(read_paths(with_groups), groups, strict=True))
+    assert {(a, b) for a, b in product(numbers, repeat=2) if a != b and numbers[a] == numbers[b]} == {
+        (a, b) for a, b in product(named, repeat=2) if a != b and named[a] and named[a] == named[b]
+    }
+    assert len(np.unique(without.clusters)) == 6
+
+
+def read_paths(run):
+    """In the order in which the test gave them."""
+    return sorted(run.paths, key=lambda path: path.rpartition("/")[2])
+
+
+def test_a_report_counts_groups_and_says_what_the_images_are_worth(tmp_path):
+    first, second = equal_arms(20, 5, seeds=3, agree=True, generator=np.random.default_rng(2))
+    labels, groups = [0, 1] * 50, [f"g{row // 5:02d}" for row in range(100)]
+    both = [
+        comparison_of((None, tuple(
+            arm_of(tmp_path / str(number), name, correct, labels, groups=column)
+            for name, correct in (("a", first), ("b", second))
+        )))
+        for number, column in enumerate((None, groups))
+    ]  # fmt: skip
+    alone, grouped = (analyse(comparison) for comparison in both)
+    widths = []
+    for results in (alone, grouped):
+        (row, _), (pair,) = results[0].arms, results[0].pairs
+        widths.append([
+            row.scores["wilson_high"] - row.scores["wilson_low"], row.scores["worst_high"] - row.scores["worst_low"],
+            pair.interval[2] - pair.interval[0], 1 / row.scores["effective_images"],
+        ])  # fmt: skip
+    assert (np.array(widths[1]) > 1.3 * np.array(widths[0])).all()
+    assert [results[0].arms[0].scores["groups"] for results in (alone, grouped)] == [100, 20]
+    text = terminal_table(both[1], grouped)
+    assert "100 test images in 20 groups" in text
+    (line,) = [line for line in notes(both[1], grouped) if line.startswith("groups: ")]
+    assert line.startswith("groups: the 100 scored images come in 20 groups, worth about 2")
+    assert not [line for line in notes(both[0], alone) if "group" in line]
+
+
+def test_groups_that_only_one_of_the_runs_knows_count(tmp_path):
+    labels, right = [0, 1] * 5, np.ones((1, 10), bool)
+    known, unknown = (
+        arm_of(tmp_path / str(number), name, right, labels, groups=column)
+        for number, (name, column) in enumerate((("a", ["x"] * 4 + [""] * 6), ("b", None)))
+    )
+    assert len(np.unique(Condition(None, (unknown, known)).clusters)) == 7
+
+
+def test_what_labels_are_worth_is_drawn_by_groups():
+    first, second = equal_arms(40, 5, seeds=2, agree=True, generator=np.random.default_rng(0))
+    groups = np.repeat(np.arange(40), 5)
+    spreads = [
+        drawn_accuracies([first, second], np.random.default_rng(0), clusters).std(axis=0) for clusters in (None, groups)
+    ]
+    assert (spreads[1] > 1.3 * spreads[0]).all()
+    once = [arm[:, ::5] for arm in (first, second)]
+    copied = [np.repeat(arm, 5, axis=1) for arm in once]
+    drawn = [
+        drawn_accuracies(rungs, np.random.default_rng(0), clusters)
+        for rungs, clusters in ((once, None), (copied, groups))
+    ]
+    assert drawn[1] == pytest.approx(drawn[0])
+
+
+@pytest.mark.parametrize("draws", [1, 4])
+def test_backbones_are_ranked_with_intervals_of_groups(draws):
+    generator, groups = np.random.default_rng(0), np.repeat(np.arange(60), 5)
+    right = (generator.random((draws, 60)) < 0.8).astype(float)
+    once, copied, unknown = (
+        Backbone("a", 1, 1, 1.0, {("ridge", "all"): values}, clusters).accuracy("ridge", "all")
+        for values, clusters in (
+            (right, None), (np.repeat(right, 5, axis=1), groups), (np.repeat(right, 5, axis=1), None),
+        )
+    )  # fmt: skip
+    assert copied == pytest.approx(once, abs=0.01)
+    assert copied[2] - copied[0] > 1.15 * (unknown[2] - unknown[0])
