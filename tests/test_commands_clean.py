@@ -17,6 +17,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from fake_sets import class_folders
 from headless_browser import Browser, find_browser
 from PIL import Image
 from small_run import call
@@ -30,7 +31,7 @@ from datasets.suspects import Suspect, cleaned, read_suspects, write_cleaned, wr
 from datasets.text import read_rows
 from inference.label_issues import COPY, OUTLIER, label_issues
 from inference.review import Review
-from trainers.config import RunConfig
+from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.out_of_fold import features_of_set, fold_of_each, out_of_fold
 from trainers.weights_at_hand import Ranked
 from vit.at_hand import at_hand
@@ -88,6 +89,18 @@ def test_two_networks_judge_not_two_sizes_of_one(monkeypatch, capsys):
         with pytest.raises(InterruptedError):
             features_of_set(RunConfig(), images=images, seconds=60.0)
         assert f"taking efficientnet_lite0 {taken}" in capsys.readouterr().out
+
+
+def test_fewer_images_than_components_are_judged_too(tmp_path, monkeypatch):
+    model = {"name": "vit_nano_8", "weights": "fashion_mnist"}
+    ranked = Ranked("vit_nano_8", {"model": {**model, "trainable": "head"}}, 0.9, 0.8, 1.0, 0.1, 1.0)
+    monkeypatch.setattr("trainers.out_of_fold.rank", lambda config, seconds: [ranked])
+    monkeypatch.setattr("trainers.out_of_fold.MOST_COMPONENTS", 64)
+    data = DataConfig(str(class_folders(tmp_path / "set", {"a": 20, "b": 20})), tmp_path / "data", workers=0)
+    config = RunConfig(data=data, train=TrainConfig(device="cpu"), output=OutputConfig(output_dir=tmp_path / "runs"))
+    _, rows, features = features_of_set(config, images=40, seconds=60.0)
+    assert features.shape == (40, 40)
+    assert rows.tolist() == list(range(40))
 
 
 def test_each_image_is_left_out_once_with_all_its_copies_and_each_class_is_spread():

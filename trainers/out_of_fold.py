@@ -54,8 +54,9 @@ def features_of_set(config: RunConfig, *, images: int, seconds: float) -> tuple[
         job = prepare(filled_in(config, ranked.options))
         features = torch.cat([features_once(job, split).flatten(1).float() for split in job.data.dataloaders]).numpy()
         features = StandardScaler().fit_transform(features)
-        if features.shape[1] > MOST_COMPONENTS:
-            features = PCA(MOST_COMPONENTS, svd_solver="randomized", random_state=0).fit_transform(features)
+        components = min(MOST_COMPONENTS, len(features))
+        if features.shape[1] > components:
+            features = PCA(components, svd_solver="randomized", random_state=0).fit_transform(features)
         parts.append(features)
     rows = np.concatenate([image_set(loader).indices for loader in job.data.dataloaders.values()])
     order = np.argsort(rows)
