@@ -42,6 +42,7 @@ class Report(NamedTuple):
 
 
 @signals.heeded()
+@console.model_log()
 def compare_arms(request: Request, *, jobs: int | None = None, slurm: dict[str, str] | None = None) -> Report:
     """Train all arms, seed by seed, and report who wins. The same request goes on where it was stopped.
 
@@ -49,7 +50,6 @@ def compare_arms(request: Request, *, jobs: int | None = None, slurm: dict[str, 
     these options; `jobs` None is then all of them at once. They come out the same. Raises ConfigError, DataError,
     WeightsError: before anything is trained or written. TrainingError, Interrupted: the same command goes on.
     """
-    console.show_model_log()
     with ExitStack() as holding, signals.hinting("give the same command again: it goes on where this one stopped"):
         plan = Plan(request, jobs=jobs if slurm is None else jobs or sys.maxsize)
         settle_time(plan)

@@ -2,7 +2,6 @@
 
 import math
 import os
-import warnings
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -25,10 +24,6 @@ MAX_ASPECT = 256  # a longer picture has a million pixels once its shorter side 
 STRIP = 2**20  # pixels that are converted at once
 THE_IMAGE = "the image"
 """What a picture without a name is called in a message."""
-
-
-# Odd EXIF, palettes, sizes: what matters is raised. Once for all, as changing filters is not safe with threads.
-warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 def open_image(file: str | os.PathLike[str] | BinaryIO) -> Image.Image:

@@ -21,7 +21,7 @@ from datasets.grouping.parts import split_by_groups
 from datasets.identity import identified
 from datasets.image_dataset import ImageDataset, cpu_count, unreadable
 from datasets.options import named_set
-from datasets.processes import leave_signals_to_parent
+from datasets.processes import begin_loader
 from datasets.sampling import BatchSampler, EpochBatchSampler, OrderedBatchSampler, evenly
 from datasets.shell import command
 from datasets.splits import assign_splits, require_complete, subset_training
@@ -41,7 +41,7 @@ class Loader(DataLoader):
             batch_sampler=sampler,
             num_workers=workers,
             collate_fn=as_is,
-            worker_init_fn=leave_signals_to_parent,
+            worker_init_fn=begin_loader,
             persistent_workers=persistent and workers > 0,
             pin_memory=torch.cuda.is_available(),
         )

@@ -3,6 +3,7 @@
 import ctypes
 import signal
 import sys
+import warnings
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCPU")
 STOPPING = tuple(signal.Signals[name] for name in _NAMES if name in signal.Signals.__members__)
@@ -11,7 +12,19 @@ STOPPING = tuple(signal.Signals[name] for name in _NAMES if name in signal.Signa
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-def leave_signals_to_parent(worker: int = 0) -> None:
+def begin_loader(worker: int = 0) -> None:
+    """Prepare a process that does nothing but read images for another one."""
+    leave_signals_to_parent()
+    ignore_odd_pictures()
+
+
+def ignore_odd_pictures() -> None:
+    """Hide Pillow's warnings of odd EXIF, palettes and sizes in this process: what matters is raised. Once for all, as
+    changing filters is not safe with threads."""
+    warnings.filterwarnings("ignore", module=r"PIL\.")
+
+
+def leave_signals_to_parent() -> None:
     """In a loader process, which is never told to stop: the main process finishes its step, saves and ends it.
 
     Sent to a whole process group or job, a signal would kill it in mid-batch, and the run with it.

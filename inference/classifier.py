@@ -25,15 +25,12 @@ from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, build_model, im
 from vit.config import HF_PREFIX, TORCHVISION_MODELS
 from vit.export import OnnxModule, open_session
 from vit.huggingface import class_names_of
+from vit.logs import log_level
 from vit.weight_files import READERS, WeightFile, read_weights
 
 EXPORTS = (".onnx", ".pt2")
 CPU = torch.device("cpu")
 HEADS = ("heads.head.weight", "head.weight", "classifier.weight", "fc.weight", "head/kernel")
-
-
-# It shows a traceback of its own before it raises an error.
-logging.getLogger("torch.export").setLevel(logging.CRITICAL)
 
 
 @dataclass(frozen=True)
@@ -178,7 +175,8 @@ def _open_pt2(path: Path, *, trust: bool) -> Classifier:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()  # torch itself does not look at the checksums
         if damaged is None:
-            module = torch.export.load(path, extra_files=extras).module()
+            with log_level("torch.export", logging.CRITICAL):  # it shows a traceback before it raises an error
+                module = torch.export.load(path, extra_files=extras).module()
     except Exception as error:  # a damaged archive provokes many kinds
         raise WeightsError(f"{path}: not a readable .pt2 file ({type(error).__name__})") from None
     if damaged is not None:

@@ -274,10 +274,12 @@ def test_no_small_file_takes_more_than_a_gigabyte_in_any_command(tmp_path, name,
         assert peak_memory_mb(torch.device("cpu")) - before < 1.05 * 2**30 / 1e6, words
 
 
-def test_what_pillow_warns_of_is_not_shown_whatever_the_interpreter_is_told(tmp_path):
+@pytest.mark.parametrize("begin", ["trainers.process.settle()", "datasets.processes.begin_loader()"])
+def test_what_pillow_warns_of_is_not_shown_by_a_command_whatever_the_interpreter_is_told(tmp_path, begin):
     path = saved(
         Image.new("RGB", (4, 4)), tmp_path / "a.jpg", exif=b"Exif\0\0II*\0\x08\0\0\0\x05\0"
     )  # five entries, none there
-    words = "from datasets.images import read_image; import sys; read_image(sys.argv[1]).getexif()"
+    words = f"import datasets.processes, trainers.process; {begin}; "
+    words += "from datasets.images import read_image; import sys; read_image(sys.argv[1]).getexif()"
     done = subprocess.run([sys.executable, "-W", "error", "-c", words, path], capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")

@@ -54,13 +54,20 @@ def write(line: str, *, label: str | None = None) -> None:
         heartbeat.line_was_said()
 
 
-def show_model_log() -> None:
-    """Say what the model factory logs: which weights were loaded how, and what was interpolated or replaced."""
+@contextmanager
+def model_log() -> Iterator[None]:
+    """Inside, what the model factory logs is said: which weights were loaded how, and what was interpolated or
+    replaced."""
     log, handler = logging.getLogger("vit"), logging.Handler()
-    log.setLevel(logging.INFO)
-    log.propagate = False
     handler.emit = lambda record: say(record.getMessage(), label="weights")  # type: ignore[method-assign]
-    log.handlers = [handler]
+    before = log.level, log.propagate, log.handlers
+    log.propagate, log.handlers = False, [handler]
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        level, log.propagate, log.handlers = before
+        log.setLevel(level)
 
 
 def announce(job: Job, run_dir: Path | None, *, defaults_source: str) -> None:

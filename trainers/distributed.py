@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader
 
 from trainers.errors import ConfigError, FailedElsewhere, Interrupted, exit_code
 from trainers.interruption import signals
+from trainers.process import variable
 from vit.tensor_files import from_bytes, to_bytes
 
 T = TypeVar("T")
@@ -43,11 +44,13 @@ def joined(device: str) -> Iterator[None]:
             f"{os.environ['LOCAL_WORLD_SIZE']} processes on {torch.cuda.device_count()} GPUs: start one for each GPU,"
             " or use --device cpu"
         )
-    os.environ.pop("SLURM_JOB_ID", None)  # or Ignite would take Slurm's tasks, torchrun itself, for these processes
-    with signals.left_to_the_system():  # the others may never come
+    # Without Slurm's variable, or Ignite would take its tasks, torchrun itself, for these processes; the others may
+    # never come.
+    with variable("SLURM_JOB_ID", None), signals.left_to_the_system():
         idist.initialize("nccl" if on_gpus else "gloo", timeout=MOST_WAITED)
     yield
-    idist.finalize()  # not after an error: the others may be gone, and nobody would answer
+    with variable("SLURM_JOB_ID", None):
+        idist.finalize()  # not after an error: the others may be gone, and nobody would answer
 
 
 rank, world_size = idist.get_rank, idist.get_world_size

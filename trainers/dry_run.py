@@ -16,9 +16,9 @@ from trainers.run import execute
 from trainers.start import describe_start, made_whole, write_inputs
 
 
+@console.model_log()
 def dry_run(config: RunConfig) -> RunResult:
     """Train, validate, save, load and resume on two batches each, in a folder that is removed again."""
-    console.show_model_log()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "run"
         config = config.changed(output={"output_dir": Path(name)})

@@ -1,5 +1,6 @@
 """The two Ignite engines: one optimizer step per training iteration, one batch per evaluation iteration."""
 
+import logging
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -24,6 +25,8 @@ Batch = tuple[Tensor, ...]
 # MixUp or CutMix: (images, labels (B,), generator) -> (blended images, soft targets (B, classes)).
 Mix = Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, Tensor]]
 LossFunction = Callable[[Tensor, Tensor], Tensor]
+SILENT = logging.Logger("engine", logging.CRITICAL)
+"""In place of Ignite's own log, which would show an exception that the command line says in one line."""
 
 
 def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager:
@@ -186,6 +189,7 @@ def create_trainer(
     if forward is not None:
         step.network = forward
     trainer = Engine(step)
+    trainer.logger = SILENT
     trainer.scaler = step.scaler  # the checkpoint handler saves it
     return trainer
 
@@ -206,5 +210,6 @@ def create_evaluator(model: nn.Module, device: torch.device, *, amp_dtype: torch
         return logits.float(), labels
 
     evaluator = Engine(eval_step)
+    evaluator.logger = SILENT
     attach_metrics(evaluator, device)
     return evaluator

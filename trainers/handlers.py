@@ -217,7 +217,7 @@ def attach_early_stopping(trainer: Engine, evaluator: Engine, *, patience: int, 
         return -value if select == "loss" else value
 
     handler = EarlyStopping(patience=patience, score_function=score, trainer=trainer)
-    handler.logger.setLevel(logging.WARNING)  # the run says it in its own words
+    handler.logger = logging.Logger("early_stopping", logging.WARNING)  # the run says it in its own words
     # Not handler.attach(): that one also resets the count whenever the evaluator starts, so it would never stop.
     evaluator.add_event_handler(Events.COMPLETED, handler)
     return handler

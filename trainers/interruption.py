@@ -76,9 +76,11 @@ class Signals:
         ours = [signum for signum in STOPPING if signal.getsignal(signum) == self._receive]
         for signum in ours:
             signal.signal(signum, signal.SIG_DFL)
-        yield
-        for signum in ours:
-            signal.signal(signum, self._receive)
+        try:
+            yield
+        finally:
+            for signum in ours:
+                signal.signal(signum, self._receive)
 
     def check(self) -> None:
         if self.received is not None:

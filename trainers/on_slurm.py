@@ -55,8 +55,8 @@ def on_slurm(folder: Path, jobs: int, options: dict[str, str]) -> Iterator[Calla
     defaults = {"requeue": True, "time": "1-00:00:00"}
     executor.update_parameters(job_name="vit", array_parallelism=jobs, additional_parameters=defaults | options)
     ours = os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH"))))
-    os.environ["PYTHONPATH"] = ours  # of the jobs, which do not start at main.py
-    yield partial(as_jobs, executor)
+    with process.variable("PYTHONPATH", ours):  # of the jobs, which do not start at main.py
+        yield partial(as_jobs, executor)
 
 
 def as_jobs(executor: Any, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[tuple[Any, Any]]:

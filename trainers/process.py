@@ -7,10 +7,12 @@ import multiprocessing
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, NoReturn
 
-from datasets.processes import end_with_parent
+from datasets.processes import end_with_parent, ignore_odd_pictures
 from trainers.interruption import signals
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
@@ -22,6 +24,7 @@ def settle() -> None:
     keep_freed_memory()
     end_with_torchrun()
     leave_out_zero_redundancy()
+    ignore_odd_pictures()
 
 
 def end_with_torchrun() -> None:
@@ -50,6 +53,24 @@ def leave_out_zero_redundancy() -> None:
 
     stand_in.__getattr__ = of_the_real_one
     sys.modules.setdefault(name, stand_in)
+
+
+@contextmanager
+def variable(name: str, value: str | None) -> Iterator[None]:
+    """Give a variable of the environment another value inside the block, or none."""
+
+    def put(value: str | None) -> None:
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+    before = os.environ.get(name)
+    put(value)
+    try:
+        yield
+    finally:
+        put(before)
 
 
 def keep_freed_memory() -> None:

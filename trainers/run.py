@@ -1,6 +1,5 @@
 """THE recipe: one training run from its options to its results, in the order in which a reader meets it."""
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -34,11 +33,9 @@ from vit.origins import ORIGINS, Origin
 
 Handler = Callable[[Engine], None]
 
-# Ignite logs an exception that passes through an engine; the command line says it once, in its own words.
-logging.getLogger("ignite.engine.engine.Engine").setLevel(logging.CRITICAL)
-
 
 @signals.heeded()
+@console.model_log()
 def train(
     config: RunConfig,
     *,
@@ -64,7 +61,6 @@ def train(
         TrainingError: training cannot go on. A run that fails before its first checkpoint leaves no directory.
         Interrupted: a signal; the run can be resumed.
     """
-    console.show_model_log()
     with distributed.joined(config.train.device):
         job = prepare(config, given=Given(model, dataloaders, spec))
         with new_run_directory(job, requested=config) as run_dir:

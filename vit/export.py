@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from vit.config import ImageSpec
 from vit.errors import WeightsError, imported
 from vit.key_maps import to_torchvision
+from vit.logs import log_level
 from vit.model import VisionTransformer
 from vit.tensor_files import BLANK, SEAL, require_seal, seal
 
-logging.getLogger("torch.onnx").setLevel(logging.ERROR)
 EXAMPLE_BATCH = 2  # 0 and 1 are special to torch.export: it would fix them
 
 
@@ -103,7 +103,7 @@ def _exportable(model: nn.Module) -> Iterator[None]:
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with warnings.catch_warnings(), torch.no_grad():
+        with warnings.catch_warnings(), log_level("torch.onnx", logging.ERROR), torch.no_grad():
             warnings.simplefilter("ignore")  # about packages that are not needed, and deprecations within torch
             yield
     finally:

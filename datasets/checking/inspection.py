@@ -20,7 +20,7 @@ from tqdm import tqdm
 from datasets.bundle import Samples
 from datasets.checking.near_duplicates import THUMBNAIL_SIZE
 from datasets.images import from_array, open_image, to_mode, upright_size
-from datasets.processes import leave_signals_to_parent
+from datasets.processes import begin_loader
 
 _ALIASES = {"MPO": "JPEG", "DIB": "BMP", "APNG": "PNG"}  # what Pillow calls variants of the same file format
 _MAGIC = {
@@ -68,7 +68,7 @@ def inspect_files(files: Sequence[Any], *, workers: int) -> Iterator[Inspection]
         yield from map(inspect_file, files)
         return
     # "spawn": a fork would copy torch and its threads where the caller has imported it.
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=leave_signals_to_parent)
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=begin_loader)
     try:
         yield from pool.map(inspect_file, files, chunksize=_CHUNK)
     finally:

@@ -1,0 +1,138 @@
+"""A program that uses this one as a library keeps its own logging, warnings and variables."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import ignite.distributed as idist
+import pytest
+import torch
+from ignite.engine import Engine
+from small_run import few_digits
+
+from trainers import distributed, on_slurm, process
+from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.interruption import Signals
+from trainers.run import train
+from vit.config import ModelConfig
+
+OF_OTHERS = ("KMP_", "TORCHINDUCTOR_")
+"""What variables that scikit-learn and torch set begin with."""
+ROOT = Path(__file__).resolve().parent.parent
+LOGS = (
+    "", "vit", "datasets", "trainers", "ignite", "ignite.engine.engine.Engine", "torch.export", "torch.onnx",
+    "huggingface_hub",
+)  # fmt: skip
+
+
+def logging_now() -> dict[str, tuple]:
+    return {name: (log.level, log.propagate, tuple(log.handlers)) for name in LOGS if (log := logging.getLogger(name))}
+
+
+def variables_now() -> set[tuple[str, str]]:
+    return {(name, value) for name, value in os.environ.items() if not name.startswith(OF_OTHERS)}
+
+
+def test_importing_every_file_changes_no_log_no_warning_and_no_variable():
+    program = """if True:
+        import importlib, json, logging, os, sys, warnings
+        names = json.loads(sys.argv[1])
+        import torch, torchvision, ignite.engine, ignite.handlers, PIL.Image, torch.utils.tensorboard, torch.export
+        before = dict(os.environ)
+        for name in names:
+            importlib.import_module(name)
+        levels = {name: logging.getLogger(name).level for name in json.loads(sys.argv[2])}
+        pillow = [filter for filter in warnings.filters if "PIL" in str(filter[3])]
+        print(json.dumps([levels, len(pillow), sorted(set(before.items()) ^ set(os.environ.items()))]))
+    """
+    rooms = ("datasets", "vit", "figures", "trainers", "inference", "comparison", "commands")
+    files = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in files]
+    argv = [sys.executable, "-c", program, json.dumps(names), json.dumps(LOGS[1:])]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    levels, pillow, variables = json.loads(done.stdout)
+    variables = [name for name, _ in variables if not name.startswith(OF_OTHERS)]
+    assert (set(levels.values()), pillow, variables) == ({0}, 0, [])
+
+
+def test_a_run_leaves_logging_and_variables_as_they_were(tmp_path, caplog):
+    logging.getLogger("vit").addHandler(mine := logging.NullHandler())
+    before, variables = logging_now(), variables_now()
+    try:
+        train(
+            RunConfig(
+                model=ModelConfig(name="vit_micro_2"),
+                data=few_digits(),
+                train=TrainConfig(epochs=1, device="cpu", patience=1),
+                output=OutputConfig(output_dir=tmp_path, tb="scalars"),
+            )
+        )
+        assert logging_now() == before
+        assert variables_now() ^ variables == set()
+    finally:
+        logging.getLogger("vit").removeHandler(mine)
+
+
+def test_an_engine_of_ones_own_still_logs_what_stopped_it(caplog):
+    engine = Engine(lambda engine, batch: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        engine.run([1])
+    assert "terminating due to exception" in caplog.text
+
+
+def test_a_variable_is_another_for_a_while(monkeypatch):
+    monkeypatch.setenv("THERE", "old")
+    monkeypatch.delenv("NOT_THERE", raising=False)
+    with pytest.raises(ZeroDivisionError), process.variable("THERE", None), process.variable("NOT_THERE", "new"):
+        assert (os.environ.get("THERE"), os.environ["NOT_THERE"]) == (None, "new")
+        raise ZeroDivisionError
+    assert (os.environ["THERE"], os.environ.get("NOT_THERE")) == ("old", None)
+
+
+def test_slurms_job_is_hidden_from_ignite_alone(monkeypatch):
+    """Ignite's own clean-up puts back what it found, the job's number not among it."""
+    seen = []
+    for name, value in {"WORLD_SIZE": "2", "RANK": "0", "SLURM_JOB_ID": "7"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(idist, "initialize", lambda *_, **__: seen.append(os.environ.get("SLURM_JOB_ID")))
+    monkeypatch.setattr(idist, "finalize", lambda: os.environ.pop("SLURM_JOB_ID", None))
+    with distributed.joined("cpu"):
+        assert os.environ["SLURM_JOB_ID"] == "7"
+    assert (seen, os.environ["SLURM_JOB_ID"]) == ([None], "7")
+
+
+def test_jobs_find_the_program_and_later_commands_their_own_path(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "/of/mine")
+    executor = type("Executor", (), {"__init__": lambda *_: None, "update_parameters": lambda *_, **__: None})
+    monkeypatch.setattr(on_slurm, "imported", lambda *_: type("submitit", (), {"SlurmExecutor": executor}))
+    with on_slurm.on_slurm(tmp_path, 1, {}):
+        assert os.environ["PYTHONPATH"] == f"{ROOT}{os.pathsep}/of/mine"
+    assert os.environ["PYTHONPATH"] == "/of/mine"
+
+
+def test_signals_are_heeded_again_after_a_call_into_c_that_failed():
+    signals = Signals()
+    with signals.heeded([signal.SIGTERM]):
+        with pytest.raises(RuntimeError), signals.left_to_the_system():
+            assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+            raise RuntimeError
+        assert signal.getsignal(signal.SIGTERM) == signals._receive
+
+
+def test_a_file_that_torch_cannot_open_brings_back_the_level_of_its_log(tmp_path):
+    from inference.classifier import open_classifier
+    from vit import WeightsError
+
+    (tmp_path / "model.pt2").write_bytes(b"no archive")
+    before = logging_now()
+    with pytest.raises(WeightsError, match="not a readable .pt2 file"):
+        open_classifier(str(tmp_path / "model.pt2"), device="cpu", trust=True)
+    assert logging_now() == before
+    assert torch.is_grad_enabled()
