@@ -16,6 +16,7 @@ from datasets.labelled import labelled_samples
 from datasets.loaders import dataloaders_of, evaluation_loader, split_samples
 from datasets.split_file import fingerprint
 from datasets.text import some
+from datasets.units import with_copies
 from inference.classifier import Classifier
 from inference.evaluation_report import Evaluation, write_evaluation
 from inference.ten_views import TenViews
@@ -117,7 +118,7 @@ def evaluate_on(classifier: Classifier, data: DataConfig, *, split: str | None, 
     """Score any classifier on any labelled images, in float32, without comparing with what a run logged: those that it
     has not seen, and apart from them those that it was trained on or that chose its epoch. Raises FileNotFoundError,
     DataError: no such data, or classes that the classifier does not have."""
-    samples = labelled_samples(data, class_names=classifier.class_names, split=split)
+    samples = with_copies(labelled_samples(data, class_names=classifier.class_names, split=split), data.root)
     samples, uses, notes = with_seen_apart(samples, classifier)
     name = f"{Path(data.source).stem or 'data'}" + (f"_{split}" if split else "")
     name += "_tta" * isinstance(classifier.model, TenViews)

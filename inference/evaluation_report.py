@@ -30,8 +30,11 @@ class Evaluation:
     """The metrics of one split as fractions, what is derived from its scores, and the files it was written to."""
 
     metrics: dict[str, float]
+    images: int
     design: Design
     """What their groups take from the images."""
+    interval: tuple[float, float]
+    """The 95 % interval of the accuracy (Wilson 1927), of images or of groups of them."""
     classes: list[ClassRow]
     files: list[Path]
     temperature: float | None
@@ -43,10 +46,6 @@ class Evaluation:
     logged: dict[str, float] = field(default_factory=dict)
     """What training logged for the same weights; empty where it did not."""
     notes: Sequence[str] = ()
-
-    @property
-    def images(self) -> int:
-        return self.design.images
 
 
 def write_evaluation(
@@ -77,7 +76,9 @@ def write_evaluation(
     diagram = reliability_figure(bins, ece=scores.metrics["ece"], title=name, scaled=scaled_bins)
     pictures = [save(confusion, folder / f"{name}_confusion.png"), save(diagram, folder / f"{name}_reliability.png")]
     design = design_of(outputs.correct, units_of(dataset.samples, dataset.indices))
-    return Evaluation(scores.metrics, design, classes, [*tables, *pictures], temperature, scaled)
+    interval = design.interval(scores.metrics["accuracy"])
+    files = [*tables, *pictures]
+    return Evaluation(scores.metrics, design.images, design, interval, classes, files, temperature, scaled)
 
 
 def as_table(predictions: Path) -> Path:

@@ -51,6 +51,12 @@ def test_every_score_of_copies_is_said_to_be_worth_the_pictures(data, tmp_path, 
 
     _, out, _ = call(capsys, "evaluate", runs[0], "--split", "test")
     assert worth.replace("test: ", "scored: ") in out
+    _, out_json, _ = call(capsys, "evaluate", runs[0], "--split", "test", "--json")
+    scored = json.loads(out_json)["scored"]
+    assert (scored["images"], scored["design"]["groups"]) == (PICTURES * COPIES, PICTURES)
+    assert scored["interval"][0] <= scored["metrics"]["accuracy"] <= scored["interval"][1]
+    _, elsewhere, _ = call(capsys, "evaluate", runs[0], "--data", data / "test", "--output", tmp_path / "eval")
+    assert f"{PICTURES * COPIES} images in {PICTURES} groups, worth about {PICTURES}; " in elsewhere
     of_train, of_evaluate = (re.findall("of the accuracy (.*)", text) for text in (said[0], out))
     assert of_train == of_evaluate
 
