@@ -12,7 +12,7 @@ import tyro
 from commands.arguments import ModelOptions, UsageError
 from commands.json_output import JsonOption, json_document
 from commands.train import score_lines
-from datasets.config import DataConfig, Name
+from datasets.config import DataConfig, Group, Name
 from datasets.text import counted
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ class Options(JsonOption, ModelOptions):
     """As for train: the column of a table that names the images."""
     label_column: Name = None
     """As for train: the column of a table that names the classes."""
+    group: Group = None
+    """As for train, of --data: which images belong together. The interval of the accuracy is then one of groups."""
     data_root: Path | None = None
     """Where built-in sets are found. Default: where the run found them; else data."""
     output: Path | None = None
@@ -83,7 +85,8 @@ def other_images(options: Options, source: str) -> dict[str, Any]:
     from trainers.seen.hashes import SELECTED, TRAINED
 
     classifier = with_ten_views(options.open()) if options.tta else options.open()
-    data = DataConfig(source, options.data_root or Path("data"), options.path_column, options.label_column)
+    columns = (options.path_column, options.label_column, options.group)
+    data = DataConfig(source, options.data_root or Path("data"), *columns)
     unseen, seen, uses = evaluate_on(classifier, data, split=options.split, folder=options.output)
     images, parts = f"{options.split or 'labelled'} images of {source}", {}
     if unseen is None and seen is not None:

@@ -351,3 +351,17 @@ def test_a_field_of_shards_and_a_column_of_parquet_name_groups_too(tmp_path, fie
     assert read_samples(config(source, tmp_path)).groups is None
     with pytest.raises(DataError, match="'Animal'"):
         read_samples(config(source, tmp_path, group="Animal"))
+
+
+def test_evaluate_takes_the_groups_of_other_images(tmp_path, capsys):
+    from small_run import call, labelled_photos, make_run
+
+    run, data = make_run(tmp_path / "made" / "r"), labelled_photos(tmp_path / "photos", n=8)
+    for file in sorted(data.rglob("*.png")):
+        number = int("".join(filter(str.isdigit, file.stem)))
+        file.rename(file.with_name(f"p{number // 4}{file.parent.name[0]}_{number}.png"))
+    words = ("evaluate", run, "--data", data, "--output", tmp_path / "out")
+    assert "in 6 groups" not in call(capsys, *words)[1]
+    code, out, err = call(capsys, *words, "--group", r"/(p\d\w)_")
+    assert (code, err) == (0, "")
+    assert "6 groups" in out

@@ -270,3 +270,12 @@ def test_photographs_of_two_cameras_or_minutes_apart_are_no_burst(tmp_path):
 
     with pytest.raises(DataError, match="--group burst: no two photographs"):
         read_samples(config(tmp_path / "set", tmp_path, group="burst"))
+
+
+def test_a_name_with_signs_that_a_terminal_obeys_is_shown_as_their_codes(tmp_path):
+    rows = [
+        (f"{'ab'[group % 2]}/\x1b[31mp{group:03}_{image}.png", f"{group}") for group in range(12) for image in range(4)
+    ]
+    _, found = found_in(rows, tmp_path, alike=False)
+    assert "\x1b" not in found.sentence + found.words
+    assert "\\x1b[31mp000_0.png" in found.sentence

@@ -16,11 +16,11 @@ from datasets.errors import DataError
 from datasets.grouping.candidates import Candidate
 from datasets.grouping.evidence import Likeness, Thumbnails, likeness, looked_at
 from datasets.grouping.exif import has_bursts
-from datasets.grouping.option import BURST, FOLDER, with_groups
+from datasets.grouping.option import BURST, FOLDER, folders, with_groups
 from datasets.grouping.pattern import pattern_of
 from datasets.grouping.search import candidates, of_each_class
 from datasets.shell import quoted
-from datasets.text import counted
+from datasets.text import counted, printable
 
 NAMES_LOOKED_AT, BLOCK = 20_000, 1_000
 """Names that are looked at, of a larger set in blocks of neighbours, for names of one group lie side by side."""
@@ -83,9 +83,8 @@ def _usual(rows: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
 
 
 def _example(samples: Samples, rows: NDArray[np.int64], *, with_folder: bool) -> str:
-    return " and ".join(
-        samples.paths[row] if with_folder else PurePosixPath(samples.paths[row]).name for row in rows[:2]
-    )
+    paths = [samples.paths[row] for row in rows[:2]]
+    return printable(" and ".join(paths if with_folder else [PurePosixPath(path).name for path in paths]))
 
 
 def guessed(samples: Samples, thumbnails: Thumbnails) -> Guess | None:
@@ -93,7 +92,8 @@ def guessed(samples: Samples, thumbnails: Thumbnails) -> Guess | None:
     own. `thumbnails` is asked for a few images, and only where names give a reason to."""
     if samples.root is None or samples.grouped_by:
         return None
-    mark = hashlib.blake2b(samples.paths.characters + samples.labels.tobytes(), key=b"groups").digest()
+    what = (str(samples.root).encode(), samples.paths.characters, samples.labels, samples.splits == LEFT_OUT)
+    mark = hashlib.blake2b(b"\0".join(map(bytes, what))).digest()
     if mark not in _KNOWN:
         if len(_KNOWN) > MOST_KNOWN:
             _KNOWN.clear()
@@ -117,11 +117,9 @@ def _some_rows(rows: NDArray[np.int64]) -> NDArray[np.int64]:
 def _by_folder(samples: Samples, rows: NDArray[np.int64], thumbnails: Thumbnails) -> Guess | None:
     """Folders below each class, or above: enough of them, with several images each."""
     try:
-        grouped = with_groups(samples, FOLDER)
+        keys, _ = folders(samples, rows.tolist())
     except DataError:
         return None
-    assert grouped.groups is not None
-    keys = [grouped.group_of(row) or None for row in rows.tolist()]
     candidate = Candidate(keys, [""] * len(keys), samples.labels[rows].astype(np.int64), "folder")
     if not candidate.possible:
         return None

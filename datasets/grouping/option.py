@@ -44,11 +44,12 @@ def numbered(samples: Samples, names: Names, how: str) -> Samples:
     return samples.replace(groups=np.array(codes, np.int32), group_names=tuple(numbers), grouped_by=how)
 
 
-def folders(samples: Samples) -> tuple[Names, str]:
+def folders(samples: Samples, rows: Sequence[int] | None = None) -> tuple[Names, str]:
     """The folder below the class; where that is one and the same, the one above it; of paths without their class, the
-    first that differs."""
-    parts = [_folders_of(samples, row) for row in range(len(samples))]
-    labels = [samples.class_names[label] for label in samples.labels]
+    first that differs. Of these rows, or of all."""
+    rows = range(len(samples)) if rows is None else rows
+    parts = [_folders_of(samples, row) for row in rows]
+    labels = [samples.class_names[label] for label in samples.labels[list(rows)]]
     places = [path.index(label) if label in path else -1 for path, label in zip(parts, labels, strict=True)]
     if min(places) < 0:
         for level in range(max(map(len, parts))):
