@@ -1,5 +1,6 @@
 """Groups are guessed from names and pictures, and said: the pattern, three examples and the option to type."""
 
+import random
 import re
 import shlex
 import subprocess
@@ -279,3 +280,42 @@ def test_a_name_with_signs_that_a_terminal_obeys_is_shown_as_their_codes(tmp_pat
     _, found = found_in(rows, tmp_path, alike=False)
     assert "\x1b" not in found.sentence + found.words
     assert "\\x1b[31mp000_0.png" in found.sentence
+
+
+def test_names_of_any_signs_are_read_without_an_error(tmp_path):
+    signs = [
+        "a",
+        "B",
+        "7",
+        "0",
+        "_",
+        "-",
+        " ",
+        ".",
+        "(",
+        ")",
+        "+",
+        "x",
+        "é",
+        "e\u0301",
+        "²",
+        "٣",
+        "患",
+        "\udcff",
+        "'",
+        "$",
+        "\\",
+    ]
+    generator = random.Random(0)
+    for _ in range(150):
+        alphabet = generator.sample(signs, generator.randint(1, 6))
+        words = ["".join(generator.choices(alphabet, k=generator.randint(1, 5))) for _ in range(8)]
+        names = {
+            "_".join(generator.choices(words, k=generator.randint(1, 3))) + str(i // 3) * (i % 2) for i in range(60)
+        }
+        rows = [(f"{'ab'[place % 2]}/{name}.png", None) for place, name in enumerate(sorted(names))]
+        guess._KNOWN.clear()
+        samples, found = found_in(rows, tmp_path, alike=False)
+        if found is not None:
+            assert with_groups(samples, found.option).groups is not None
+            found.sentence.encode()

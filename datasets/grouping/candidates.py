@@ -41,7 +41,8 @@ class Candidate:
     labels: np.ndarray
     """int (N,)"""
     kind: str
-    """`prefix`, `piece`, `suffix`, or `copies`: names of copies and edits beside those of their originals."""
+    """Which pieces are the key: the first (`prefix`, `left`), the last (`suffix`), one (`piece`), all but the last
+    (`right`); `shapes`: the first ones of each shape of name; `copies`: the whole name of an image that has copies."""
     place: int = 0
     """How many pieces from the left or the right."""
     parts: Sequence[Candidate] = ()
@@ -194,4 +195,4 @@ def _is_attribute(piece: str) -> bool:
 
 
 def _as_number(text: str) -> tuple[object, ...]:
-    return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", text) if part)
+    return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", text) if part)

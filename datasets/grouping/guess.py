@@ -16,7 +16,7 @@ from datasets.errors import DataError
 from datasets.grouping.candidates import Candidate
 from datasets.grouping.evidence import Likeness, Thumbnails, likeness, looked_at
 from datasets.grouping.exif import has_bursts
-from datasets.grouping.option import BURST, FOLDER, folders, with_groups
+from datasets.grouping.option import BURST, FOLDER, folders, normal, with_groups
 from datasets.grouping.pattern import pattern_of
 from datasets.grouping.search import candidates, of_each_class
 from datasets.shell import quoted
@@ -128,7 +128,7 @@ def _by_folder(samples: Samples, rows: NDArray[np.int64], thumbnails: Thumbnails
 
 def _by_name(samples: Samples, rows: NDArray[np.int64], thumbnails: Thumbnails) -> Guess | None:
     """Of what names suggest the likeliest that pictures speak for, else the likeliest where names say enough."""
-    paths, labels = [samples.paths[row] for row in rows.tolist()], samples.labels[rows].astype(np.int64)
+    paths, labels = [normal(samples.paths[row]) for row in rows.tolist()], samples.labels[rows].astype(np.int64)
     first: tuple[str, Likeness | None] | None = None
     for candidate in candidates(paths, labels):
         option = pattern_of(candidate, paths)

@@ -21,7 +21,8 @@ USUAL = 0.8
 
 
 class Name(NamedTuple):
-    """A name without its ending: `seps[i]` stands before `pieces[i]`, the last one after all."""
+    """A name without its ending: the signs `seps[i]` stand before `pieces[i]`, the last ones after all. Names with the
+    same signs have one shape."""
 
     pieces: tuple[str, ...]
     seps: tuple[str, ...]
@@ -36,9 +37,9 @@ class Name(NamedTuple):
 def names_of(stems: tuple[str, ...]) -> tuple[Name, ...]:
     """The pieces of each name, as all names suggest them."""
     names = [_cut_at_signs(stem) for stem in stems]
-    for shape, count in Counter(map(_shape, names)).most_common(3):
+    for shape, count in Counter(name.seps for name in names).most_common(3):
         if count >= max(8, 0.1 * len(names)):
-            of_shape = [place for place, name in enumerate(names) if _shape(name) == shape]
+            of_shape = [place for place, name in enumerate(names) if name.seps == shape]
             for place, name in zip(of_shape, _cut_words([names[place] for place in of_shape]), strict=True):
                 names[place] = name
     return tuple(names)
@@ -53,11 +54,6 @@ def _cut_at_signs(stem: str) -> Name:
         else:
             seps[-1] += word
     return Name(tuple(pieces), tuple(seps))
-
-
-def _shape(name: Name) -> tuple[str, ...]:
-    """The signs between words."""
-    return name.seps
 
 
 def _cut_words(names: Sequence[Name]) -> list[Name]:

@@ -33,7 +33,7 @@ def candidates(paths: Sequence[str], labels: np.ndarray) -> list[Candidate]:
     else:
         found = _by_side(names, labels)
         found = [whole for whole in _by_shape(names, labels) if all(whole.covers_as(side) for side in found)] + found
-    found += _copies([path[: path.rfind(".")] for path in paths], names, labels)
+    found += _copies([path.rpartition("/")[0] + "/" + stem(path) for path in paths], names, labels)
     return sorted(found, key=lambda candidate: not candidate.strong)
 
 
@@ -68,8 +68,9 @@ def _is_given(pieces: Sequence[str], labels: np.ndarray) -> bool:
 
 
 def _best_prefix(prefixes: Sequence[Candidate], names: Sequence[Name | None]) -> Candidate | None:
-    """The coarsest, for it tears the finer ones neither; unless a finer one alone explains the labels, or is a code
-    that no two of the coarse ones share, whose name is then no more than an attribute of it."""
+    """The coarsest, which keeps the finer ones whole, too; unless a finer one alone explains the labels, or is a code
+    that lies in one of the coarse ones each time: then these are an attribute of it, such as the clinic of a patient.
+    """
     if not prefixes:
         return None
     best, *finer = prefixes
@@ -98,7 +99,7 @@ def _determines(fine: Candidate, coarse: Candidate, names: Sequence[Name | None]
 
 
 def _is_better(other: Candidate, left: Candidate) -> bool:
-    """Whether a piece further right names the groups, and what stands left of it only numbers their images or takes."""
+    """Whether a piece further right names the groups, and what stands left of it only numbers their images."""
     if other.kind == "suffix":
         counts_from_the_start = other.from_the_start >= FROM_THE_START > left.from_the_start
         return counts_from_the_start or (other.agreement >= PURE and left.agreement < BY_CHANCE)
@@ -203,9 +204,8 @@ def stem(path: str) -> str:
 def of_each_class(candidate: Candidate, paths: Sequence[str]) -> Candidate | None:
     """The same groups, where each class folder may have numbered its own; None where no group lies in two folders."""
     folders = [PurePosixPath(path).parent.name for path in paths]
-    if candidate.kind not in ("prefix", "left") or len(set(zip(folders, candidate.labels.tolist(), strict=True))) > len(
-        set(folders)
-    ):
+    of_one_class = len(set(zip(folders, candidate.labels.tolist(), strict=True))) == len(set(folders))
+    if candidate.kind not in ("prefix", "left") or not of_one_class:
         return None
     keys = [key and f"{folder}/{key}" for folder, key in zip(folders, candidate.keys, strict=True)]
     apart = Candidate(keys, candidate.rests, candidate.labels, candidate.kind + OF_EACH_CLASS, candidate.place)
