@@ -38,7 +38,7 @@ SHOWN, LISTED = 24, 10
 SURE = 0.9
 """Below this accuracy of the models half of the suspects are hard images and more (docs/clean.md)."""
 SECONDS_PER_IMAGE, LEAST_SECONDS = 0.03, 60.0
-"""What features may take where no time is given."""
+"""Time that features may take where no time is given: a choice, whatever the machine."""
 DROPPED_FROM = {WRONG_LABEL: 0.8, COPY: 0.0}
 """To drop an image is proposed where a class has this probability; below it hard images are many (docs/clean.md)."""
 TEST = SPLITS.index("test")

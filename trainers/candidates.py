@@ -1,4 +1,4 @@
-"""The ways to train that a plan chooses from, each with what it was measured to be worth."""
+"""The ways to train that a plan chooses from; docs/train.md says what each threshold was chosen by."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -47,18 +47,13 @@ def from_scratch(side: float) -> Iterator[Candidate]:
 
 
 GOOD = 0.97
-"""Accuracy of a linear probe above which training the whole model has little to gain."""
+"""Accuracy of a linear probe above which the whole model is not trained."""
 ENOUGH = 100.0
-"""Passes over the training images that fine-tuning takes: with 95 of dogs 68 % came after 40, 71 % after 100."""
+"""Passes over the training images after which fine-tuning gains no more."""
 MIXED, MIXED_PASSES, MIXED_IMAGES = {"mixup": 0.8, "cutmix": 1.0}, 10.0, 1_000
-"""What keeps fine-tuning from learning its images by heart, and the passes and images from which it helps: with 4,500
-of CIFAR-10 it was worth 67.0 % of the test images after 12 passes and 69.2 % after 20, without it 64.6 % after 11 (98 %
-of the training images were right by then); with 95 of dogs 61.0 %, without it 58.5 and 70.7 %. Of the weights that came
-later it was worth 78.8 % of 5,000 other images after 9 passes, without it 79.1 %."""
+"""Options that keep fine-tuning from memorising its images, and the passes and images from which they help."""
 LARGER, LARGER_PASSES = 128, 20.0
-"""Side in pixels at which few photographs, themselves as large, are better fine-tuned where each is seen so often:
-after 30 passes 68.3 and 68.3 % of ten dog breeds (at 64 px 61.0 and 63.4 %), 35.7 and 50.0 % of twenty others (36.9 and
-39.3 %), 86.9 % of hymenoptera (80.4 %); test images, seeds 0 and 1, of hymenoptera 0, with the weights of 9 epochs."""
+"""Input side in pixels for fine-tuning on few photographs that are as large, and the passes from which it helps."""
 CUT = 0.4
 """Share of a linear probe's errors that training its whole model may leave."""
 

@@ -31,7 +31,7 @@ GAIN = 1.3
 """Fewer threads are taken only where they are so much faster: on a quiet machine the number never changes."""
 
 OF_A_PROCESS = 7 * 2**27
-"""Bytes that a run takes beside model and batch: libraries, images, pictures, what malloc keeps."""
+"""Bytes allowed for what a run holds beside model and batch: libraries, images, pictures, what malloc keeps."""
 
 WORTH_A_PROCESS = 1e12
 """Operations of all runs, about half a minute of one processor, from which another process is worth its start."""
