@@ -114,4 +114,5 @@ def complain(message: str, code: int) -> int:
 
 if __name__ == "__main__":
     process.settle()
+    process.choose_waiting(sys.argv[1:])
     process.leave(main(sys.argv[1:]))

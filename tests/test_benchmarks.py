@@ -41,6 +41,7 @@ def test_every_benchmark_starts_and_says_what_it_measures(
 RUNS = {
     "engine_overhead": ["--rounds", "1", "--epochs", "2"],
     "predict_speed": ["--rounds", "1", "--images", "32"],
+    "waiting": ["--rounds", "1", "--images", "8"],
     "tensorboard_cost": ["--rounds", "1", "--digits-epochs", "1", "--photo-epochs", "0"],
 }
 

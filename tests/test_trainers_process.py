@@ -1,5 +1,6 @@
 """The process as a whole: it leaves as it should, and keeps its memory where that is meant."""
 
+import io
 import os
 import platform
 import subprocess
@@ -8,11 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from main import COMMANDS
+from trainers import process
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def python(code, **variables):
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    ours = ("MALLOC_", *process.WAITING)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT, capture_output=True, text=True, timeout=60, env=environment | variables,
@@ -61,6 +66,70 @@ runpy.run_path("main.py", run_name="__main__")
 """
     first, *_, last = python(code).stdout.splitlines()
     assert (first, last) == ("settled", "left with 0")
+
+
+def waiting(monkeypatch, command, *, others, **variables):
+    """The wait policy that a command line sets, beside other processes or not; None: it leaves it to OpenMP."""
+    with monkeypatch.context() as patch:
+        for name in process.WAITING:
+            patch.delenv(name, raising=False)
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        patch.setattr(process, "others_compute", lambda: others)
+        process.choose_waiting(command.split())
+        return os.environ.pop("OMP_WAIT_POLICY", None)
+
+
+@pytest.mark.parametrize("others", [False, True])
+@pytest.mark.parametrize("command", [*COMMANDS, "--debug predict", "--debug train", ""])
+def test_threads_sleep_while_they_wait_but_those_of_training_on_a_quiet_machine(monkeypatch, command, others):
+    trains = command in {"train", "resume", "compare", "--debug train", ""}  # alone the program compares
+    expected = None if trains and not others else "passive"
+    assert waiting(monkeypatch, command, others=others) == expected
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "kept"),
+    [("OMP_WAIT_POLICY", "active", "active"), ("GOMP_SPINCOUNT", "1000", None), ("KMP_BLOCKTIME", "0", None)],
+)
+def test_who_says_how_threads_wait_has_chosen(monkeypatch, variable, value, kept):
+    assert waiting(monkeypatch, "predict", others=True, **{variable: value}) == kept
+
+
+@pytest.mark.parametrize(
+    ("load", "processors", "ours", "computing"),
+    [
+        ("0.05 0.10 0.09 1/161 1", 2, 2, False),  # this process alone
+        ("1.40 1.00 0.90 2/161 1", 2, 2, True),  # another one beside it
+        ("1.40 1.00 0.90 1/161 1", 2, 2, False),  # it has ended
+        ("0.20 0.00 0.00 3/161 1", 2, 2, False),  # it has only just begun
+        ("3.00 3.00 3.00 4/900 1", 64, 2, False),  # on processors that this one does not use
+        ("63.1 60.0 60.0 64/900 1", 64, 2, True),
+    ],
+)
+def test_others_compute_where_they_leave_too_few_processors(monkeypatch, load, processors, ours, computing):
+    monkeypatch.setattr("builtins.open", lambda *_, **__: io.StringIO(load))
+    monkeypatch.setattr(os, "cpu_count", lambda: processors)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(ours), raising=False)
+    assert process.others_compute() is computing
+
+
+@pytest.mark.parametrize("text", [None, "", "what is this"])
+def test_a_system_that_does_not_say_who_computes_is_taken_for_quiet(monkeypatch, text):
+    def opened(*_, **__):
+        if text is None:
+            raise FileNotFoundError
+        return io.StringIO(text)
+
+    monkeypatch.setattr("builtins.open", opened)
+    assert not process.others_compute()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the OpenMP of other systems' torch does not show what it read")
+def test_openmp_reads_the_policy_that_a_command_sets():
+    code = "import runpy, sys; sys.argv = ['main.py', 'summary', '--model', 'vit_micro_2']"
+    done = python(f"{code}; runpy.run_path('main.py', run_name='__main__')", OMP_DISPLAY_ENV="TRUE")
+    assert (done.returncode, "OMP_WAIT_POLICY = 'PASSIVE'" in done.stderr) == (0, True)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the malloc of other C libraries is left alone")

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, NoReturn
@@ -17,6 +17,11 @@ from trainers.interruption import signals
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
 
+TRAINING = ("train", "resume", "compare")
+"""Commands whose steps a quiet machine takes faster with threads that spin."""
+WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+"""Variables by which OpenMP is told how its threads wait; it reads them once, when torch is imported."""
+
 
 def settle() -> None:
     """Prepare for one long computation instead of many short requests."""
@@ -25,6 +30,34 @@ def settle() -> None:
     end_with_torchrun()
     leave_out_zero_redundancy()
     ignore_odd_pictures()
+
+
+def choose_waiting(words: Sequence[str]) -> None:
+    """Let OpenMP's threads sleep while they wait for each other, unless the environment says how: the number of threads
+    and every bit of a result stay.
+
+    They spin by default, and so hold the processor that the one they wait for needs where another process takes its
+    part: then `predict` takes several times as long (benchmarks/waiting.py). The training commands sleep only where
+    others compute at their start: alone, waking up costs a step of the smallest models half its time again, and
+    trainers/threads.py chooses the number of their threads.
+    """
+    if any(name in os.environ for name in WAITING):
+        return
+    command = next((word for word in words if not word.startswith("-")), "compare")
+    if command not in TRAINING or others_compute():
+        os.environ["OMP_WAIT_POLICY"] = "passive"
+
+
+def others_compute() -> bool:
+    """Whether other processes keep a processor busy that this one may use: over the last minute, and now. False where
+    the system does not say (it is not Linux)."""
+    try:
+        with open("/proc/loadavg", encoding="ascii") as file:
+            minute, _, _, running, *_ = file.read().split()
+    except (OSError, ValueError):
+        return False
+    spare = (os.cpu_count() or 1) - len(os.sched_getaffinity(0))
+    return min(float(minute), int(running.partition("/")[0]) - 1) > spare + 0.5
 
 
 def end_with_torchrun() -> None:

@@ -1,7 +1,8 @@
 """How many threads a run computes with: as many as help on a machine that others use too. Recorded in config.json.
 
-PyTorch's threads wait for each other by spinning. Where another process holds one of the processors, two threads took
-1,167 ms for a step that one takes in 63. Results depend on the number in their last bits, so a run keeps its own.
+PyTorch's threads wait for each other by spinning, unless others compute when the command starts (`choose_waiting` in
+trainers/process.py). Where another process holds one of the processors, two threads that spin took 1,167 ms for a step
+that one takes in 63. Results depend on the number in their last bits, so a run keeps its own.
 """
 
 import math
