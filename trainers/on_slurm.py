@@ -34,12 +34,13 @@ WARNED = ("SIGUSR1", "SIGUSR2")
 
 
 def placed(
-    sharing: Sharing, slurm: dict[str, str] | None, folder: Path
+    sharing: Sharing, slurm: dict[str, str] | None, folder: Path | None
 ) -> AbstractContextManager[Callable[..., Iterator[tuple[Any, Any]]]]:
     """Where runs are trained: by processes of this machine or, with these options of sbatch, as jobs with files in
     `folder`. Each item has its `run_dir`, from which `result()` reads what the run found, and a `key` of its own."""
     if slurm is None:
         return side_by_side(sharing.jobs, sharing.gpus)
+    assert folder is not None
     return on_slurm(folder, sharing.jobs, {"cpus-per-task": str(sharing.threads or 1)} | slurm)
 
 

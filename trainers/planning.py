@@ -137,7 +137,7 @@ def probe_first(
     for row in rows[: 1 + names.index(candidates[0].weights)]:
         if takes(row) <= PROBING * seconds:
             return row
-        console.say(f"no probe of {row.name}: all images would take it {takes(row):.0f} s", label="plan")
+        console.say(f"no probe of {row.name}: all images would take it {console.duration(takes(row))}", label="plan")
     return None
 
 

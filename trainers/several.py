@@ -39,7 +39,9 @@ class Part:
 
     @property
     def run_dir(self) -> Path:
-        return data_folder(self.config.output, self.config.data.source) / str(self.config.output.run_name)
+        name = self.config.output.run_name
+        assert name is not None, "jobs find their runs again by name"
+        return data_folder(self.config.output, self.config.data.source) / name
 
     @property
     def key(self) -> str:
@@ -62,7 +64,7 @@ def train_all(
     train, output = {"threads": shared.threads}, {} if slurm is None else {"auto_resume": True}
     configs = [config.changed(train=train, output=output) for config in configs]
     parts = [Part(number, len(configs), config) for number, config in enumerate(configs, 1)]
-    results, folder = {}, Path(f"{parts[0].key}_jobs")
+    results, folder = {}, None if slurm is None else Path(f"{parts[0].key}_jobs")
     with (
         signals.hinting("the same command with --auto-resume goes on where this one stopped"),
         placed(shared, slurm, folder) as each,

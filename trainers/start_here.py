@@ -46,8 +46,8 @@ def page(sentences: Sequence[str], commands: Sequence[tuple[str, str]], job: Job
 
 
 def differences(job: Job, run_dir: Path) -> list[tuple[str, Any, Any]]:
-    """Each option that was asked for, with its value and the one that it would have had; of all
-    options, where a damaged meta.json has lost which ones were."""
+    """Each option that was asked for, with its value and the one that it would have had; all options, where a damaged
+    meta.json does not say which ones were asked for."""
     defaults, meta = to_dict(RunConfig()), read_if_whole(run_dir / "meta.json")
     asked = (meta or {}).get("requested", {})
     if not all(isinstance(asked.get(section), dict) for section in ("model", "data", "train")):

@@ -73,7 +73,7 @@ def rank(config: RunConfig, *, seconds: float | None = None, sample: int = MOST_
     for model, job in probes(config, models, sample=sample):
         wanted = 0.0 if seconds is None else seconds_of_forward(job, job.data.dataset_sizes["train"])
         if seconds is not None and wanted > seconds - (time.perf_counter() - start):
-            console.say(f"{name_of(model)}: left out, it would take about {wanted:.0f} s", label="weights")
+            console.say(f"{name_of(model)}: left out, it would take about {console.duration(wanted)}", label="weights")
             continue
         row = _judge(job, model)
         rows.append(dataclasses.replace(row, seconds=max(row.seconds, wanted)))
