@@ -2,6 +2,7 @@
 
 import errno
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -48,6 +49,9 @@ python main.py COMMAND --help lists a command's options; --version names the lib
 def main(argv: list[str]) -> int:
     """Run one command: 0 ok, 1 internal error, 2 usage, 3 data or weights, 4 training failed, 128 + its number
     interrupted by a signal, 141 whoever read the output has stopped."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show ends no command
     debug = "--debug" in argv
     argv = [word for word in argv if word != "--debug"]
     if argv[:1] in (["--help"], ["-h"]):

@@ -143,11 +143,11 @@ def options_of(command: Command | ParsingCommand, argv: Sequence[str], *, prog: 
 
 
 @contextlib.contextmanager
-def output_file(path: Path, *, errors: str = "strict") -> Iterator[TextIO]:
+def output_file(path: Path) -> Iterator[TextIO]:
     """A text file that takes its place when it is whole; its folder is made."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with text_file(path, errors=errors) as file:
+        with text_file(path) as file:
             yield file
     except OSError as error:
         if error.filename is None or Path(error.filename) not in (path, *path.parents):

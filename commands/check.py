@@ -63,8 +63,7 @@ def main(config: Options) -> int:
         report = check_source(config.data, data_root=config.data_root, columns=columns, **chosen)
         if report.findings or config.output or config.csv_path.exists():  # not one of an earlier check
             rows = ((finding.kind, finding.severity, *finding[1:]) for finding in report.findings)
-            # Bytes of a name that are no UTF-8 are written as \udcXX.
-            with arguments.output_file(config.csv_path, errors="backslashreplace") as file:
+            with arguments.output_file(config.csv_path) as file:
                 file.write(csv_text(CSV_COLUMNS, rows))
         print("\n".join([*_table(config, report), *_groups(config, report)]))
         document.update(as_json(config, report))

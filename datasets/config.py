@@ -1,5 +1,6 @@
 """Which images, how they are split, and how they are fed. No torch here: `python main.py --help` imports this file."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -33,10 +34,11 @@ Group = Annotated[str | None, tyro.conf.arg(metavar="COLUMN|folder|REGEX")]
 
 
 def data_name(source: str) -> str:
-    """What a data set is called, as a part of a path: its last one without its extension; of a pattern its folder's."""
+    """What a data set is called, as a part of a path: its last one without its extension; of a pattern its folder's.
+    Bytes of a name that are no UTF-8, which TensorBoard could not open, are underscores."""
     path = Path(source)
     stem = path.absolute().parent.name if "*" in path.name else path.stem
-    return stem if stem.strip(".") else "data"
+    return re.sub("[\ud800-\udfff]", "_", stem) if stem.strip(".") else "data"
 
 
 @dataclass(frozen=True)

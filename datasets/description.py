@@ -18,11 +18,11 @@ def describe(bundle: DataBundle) -> list[str]:
     counts = samples.counts("train")
     spread = f"{counts.min()} to {counts.max()}" if counts.min() < counts.max() else f"{counts.max()}"
     return [
-        f"{samples.name}: {counted(len(names), 'class')} ({some(list(names), limit=5)})",
+        f"{printable(samples.name)}: {counted(len(names), 'class')} ({some(list(names), limit=5)})",
         f"images: {splits}; {spread} training images per class",
         f"image sizes: {_sizes(bundle)}",
         *filter(None, (line(samples),)),
-        *(f"note: {line}" for line in samples.notes),
+        *(f"note: {printable(line)}" for line in samples.notes),
     ]
 
 
@@ -34,7 +34,9 @@ def data_report(bundle: DataBundle) -> str:
     for split, size in bundle.dataset_sizes.items():
         columns.append([split, *(f"{count:,}" for count in samples.counts(split)), f"{size:,}"])
     table = aligned(list(zip(names, *columns, strict=True)))
-    left_out = ["", "left out because they cannot be read:", *samples.skipped] if samples.skipped else []
+    left_out = (
+        ["", "left out because they cannot be read:", *map(printable, samples.skipped)] if samples.skipped else []
+    )
     return "\n".join([*describe(bundle), "", *table, *left_out]) + "\n"
 
 

@@ -120,13 +120,14 @@ def stamp(path: str | os.PathLike[str]) -> list[int]:
 
 
 @contextmanager
-def text_file(path: Path, *, errors: str = "strict") -> Iterator[TextIO]:
-    """An open file that takes the place of `path` when the block ends well; UTF-8, with line ends as they are given."""
+def text_file(path: Path, *, errors: str = "surrogateescape") -> Iterator[TextIO]:
+    """An open file that takes the place of `path` when the block ends well; UTF-8, with line ends as they are given,
+    and with the very bytes of a file name that is none."""
     with replacing(path) as aside, open(aside, "w", newline="", encoding="utf-8", errors=errors) as file:
         yield file
 
 
-def write_text(path: Path, text: str, *, errors: str = "strict") -> None:
+def write_text(path: Path, text: str, *, errors: str = "surrogateescape") -> None:
     with text_file(path, errors=errors) as file:
         file.write(text)
 

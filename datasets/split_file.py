@@ -70,7 +70,7 @@ def write_split(path: str | Path, data: DataBundle | Samples) -> None:
     """Write split.csv, which `--split` reads back."""
     samples = identified(data if isinstance(data, Samples) else samples_of(data))
     header = ("path", "label", "split", samples.hash_kind, "group")
-    with text_file(Path(path), errors="surrogateescape") as file:
+    with text_file(Path(path)) as file:
         file.writelines(csv_lines(header, zip(*_columns(samples), strict=True)))
 
 

@@ -35,7 +35,7 @@ class Suspect(NamedTuple):
 
 
 def write_suspects(path: Path, suspects: Sequence[Suspect]) -> None:
-    write_text(path, csv_text(Suspect._fields, suspects), errors="surrogateescape")
+    write_text(path, csv_text(Suspect._fields, suspects))
 
 
 def read_suspects(path: Path, samples: Samples) -> list[Suspect]:
@@ -73,7 +73,7 @@ def write_cleaned(path: Path, samples: Samples, suspects: Sequence[Suspect]) -> 
             picture_of(samples, row).save(file)
     try:
         header = ("path", "label", "split", "change") + ("group",) * bool(samples.grouped_by)
-        write_text(path, csv_text(header, cleaned(samples, suspects)))
+        write_text(path, csv_text(header, cleaned(samples, suspects)), errors="strict")
     except UnicodeEncodeError as error:
         raise DataError(f"a table in UTF-8 cannot hold the name {error.object!r:.200}: rename the file") from None
 

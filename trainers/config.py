@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 import tyro
 
 from datasets.config import DataConfig, Name, data_name
-from datasets.text import did_you_mean
+from datasets.text import did_you_mean, printable
 from trainers.errors import OPTION_ERRORS, ConfigError
 from vit.config import ModelConfig, require, require_finite
 
@@ -124,6 +124,9 @@ class OutputConfig:
     """Take up the newest run that was started with these same options; for schedulers that repeat a command."""
 
     def __post_init__(self) -> None:
+        for option, name in (("--output-dir", str(self.output_dir)), ("--run-name", self.run_name or "")):
+            if not name.isascii() and name.encode("utf-8", "replace").decode() != name:
+                raise ConfigError(f"{option} {printable(name)} is not UTF-8, and TensorBoard opens no other folder")
         if self.run_name is not None and {"", ".", ".."} & {*self.run_name.split("/")}:
             raise ConfigError(f"run_name={self.run_name!r} must be a plain folder name, or a few of them joined by '/'")
 

@@ -50,7 +50,8 @@ KNOWN = {"requested": dict, "versions": dict, "processes": int, "git": (dict, ty
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
-    write_text(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+    # What of a name is no UTF-8 becomes \udcXX, which JSON reads back as it was.
+    write_text(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n", errors="backslashreplace")
 
 
 def read_json(path: Path, **kinds: Any) -> dict[str, Any]:

@@ -125,9 +125,14 @@ def add_png(writer: SummaryWriter, tag: str, png: bytes, step: int) -> None:
 
 
 def add_text(writer: SummaryWriter, tag: str, markdown: str, step: int) -> None:
-    summary = text(tag, markdown)
+    summary = text(tag, utf8(markdown))
     summary.value[0].tag = tag  # torch would have it end in /text_summary
     writer._get_file_writer().add_summary(summary, step)
+
+
+def utf8(text: str) -> str:
+    """Protocol buffers hold UTF-8 alone: what of a name is none becomes its code, such as `\\udcff`."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def keep_in_order(folder: Path) -> None:
@@ -218,11 +223,11 @@ def start_hparams(loggers: RunLoggers, values: dict[str, Any], *, name: str) -> 
     Only the session's start is written, not the experiment summary: TensorBoard takes its columns from the first
     summary it meets, and those of other runs would vanish. torch's add_hparams writes both, into a nested run.
     """
-    plain = {key: value if isinstance(value, float) else str(value) for key, value in values.items()}
+    plain = {key: value if isinstance(value, float) else utf8(str(value)) for key, value in values.items()}
     _experiment, start, _end = hparams(plain, {})
     plugin = start.value[0].metadata.plugin_data
     session = HParamsPluginData.FromString(plugin.content)
-    session.session_start_info.group_name = name
+    session.session_start_info.group_name = utf8(name)
     plugin.content = session.SerializeToString()
     loggers.val.writer._get_file_writer().add_summary(start)
 

@@ -32,8 +32,13 @@ def describe(
 ) -> dict[str, str]:
     """What every export carries beside its tensors: name -> JSON. `seen`: which images the weights were trained on."""
     values = {"class_names": list(class_names), "image_spec": dataclasses.asdict(spec), "config": dict(config)}
-    texts = {name: json.dumps(value, ensure_ascii=False) for name, value in values.items()}
+    texts = {name: _json(value) for name, value in values.items()}
     return texts if seen is None else texts | {"seen": seen}
+
+
+def _json(value: object) -> str:
+    """What of a name is no UTF-8 becomes \\udcXX, which JSON reads back as it was."""
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
 
 
 def export_onnx(model: nn.Module, spec: ImageSpec, path: Path, *, metadata: Mapping[str, str]) -> None:

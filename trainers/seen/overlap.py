@@ -157,7 +157,7 @@ def refuse_too_few(
 def write_seen(run_dir: Path, overlap: Overlap) -> None:
     """Write seen.csv where there is something to say."""
     if overlap.images:
-        with text_file(run_dir / FILE, errors="surrogateescape") as file:
+        with text_file(run_dir / FILE) as file:
             file.writelines(csv_lines(SeenImage._fields, overlap.images))
 
 
