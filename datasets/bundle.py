@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 SPLITS: tuple[str, ...] = ("train", "val", "test")
 TRAIN, VAL, TEST = range(3)  # split codes: the indices of SPLITS
 UNSPLIT, LEFT_OUT = -1, -2  # and beside them
+_OF_FILES = sys.getfilesystemencoding()
+"""How names of files are decoded; in the C locale as ASCII, so that other bytes are escaped."""
 
 
 def split_name(code: int) -> str:
@@ -128,7 +131,7 @@ class PathTable(Sequence[str]):
         return starmap(self._between, pairwise(self.ends))
 
     def _between(self, start: int, end: int) -> str:
-        return self.characters[start:end].decode("utf-8", "surrogateescape")
+        return self.characters[start:end].decode(_OF_FILES, "surrogateescape")
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,9 +34,8 @@ def data_report(bundle: DataBundle) -> str:
     for split, size in bundle.dataset_sizes.items():
         columns.append([split, *(f"{count:,}" for count in samples.counts(split)), f"{size:,}"])
     table = aligned(list(zip(names, *columns, strict=True)))
-    left_out = (
-        ["", "left out because they cannot be read:", *map(printable, samples.skipped)] if samples.skipped else []
-    )
+    skipped = [printable(line) for line in samples.skipped]
+    left_out = ["", "left out because they cannot be read:", *skipped] if skipped else []
     return "\n".join([*describe(bundle), "", *table, *left_out]) + "\n"
 
 

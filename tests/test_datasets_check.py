@@ -170,13 +170,13 @@ def test_class_names_may_be_anything_a_file_system_allows(tmp_path, monkeypatch,
         (tmp_path / "data" / name / "zero\t.jpg").touch()
     monkeypatch.chdir(tmp_path)
     assert main(Options("data")) == 3
-    table = pd.read_csv("runs/data/check.csv", keep_default_na=False, encoding_errors="surrogateescape")
+    table = pd.read_csv("runs/data/check.csv", keep_default_na=False, encoding_errors="replace")
     assert tuple(table.columns) == CSV_COLUMNS
     assert list(table["kind"]) == ["zero_bytes"] * len(names)
     assert set(table["label"]) > {"'=1+1"}  # no formula for a spreadsheet, and what it was for our own reader:
     rows = read_rows(Path("runs/data/check.csv"), CSV_COLUMNS)
-    assert {row["label"] for row in rows} > set(names)
-    assert {row["path"] for row in rows} > {f"{name}/zero\t.jpg" for name in names}
+    assert {row["label"] for row in rows} >= set(names)
+    assert {row["path"] for row in rows} >= {f"{name}/zero\t.jpg" for name in names}
     assert "two\\nlines" in printable("two\nlines")
     assert all(line.isprintable() for line in capsys.readouterr().out.split("\n"))
 
