@@ -182,6 +182,20 @@ GROUPED: dict[str, Callable[[], Rows]] = {
     "augmented, beside the original": lambda: with_suffixes(
         lambda i: f"photo_{i}", ("_orig", "_aug_0", "_aug_1"), lambda i: 3, 30
     ),
+    "augmented, the kind before the name": lambda: [
+        (f"{CLASSES[i % 2]}/{kind}IMG_{1000 + i}.jpg", f"{i}") for i in range(40) for kind in ("", "flip_", "rot_")
+    ],
+    "copies of Windows": lambda: [
+        (f"{CLASSES[i % 2]}/photo{i}{added}.jpg", f"{i}")
+        for i in range(60)
+        for added in ("", " - Copy", " - Copy (2)")[: 1 if i % 3 else 3]
+    ],
+    "copies of a cloud": lambda: [
+        (f"{CLASSES[i % 2]}/{added}photo{i}.jpg", f"{i}")
+        for i in range(60)
+        for added in ("", "Copy of ")[: 1 if i % 3 else 2]
+    ],
+    "the animal last, numbered before": lambda: of_groups(lambda g, _, i: f"aug{i}_IMG_{1000 + g}.jpg", groups=40),
     "roboflow": roboflow,
     "roboflow, of many sources": roboflow_of_many_sources,
     "leaves of plants": by_name("leaf{g}_view{i}.jpg", least=3, most=4),
@@ -300,5 +314,10 @@ UNGROUPED: dict[str, Callable[[], Rows]] = {
             i=i, h=some_hash(i)
         )
     ),
+    "month and hash": lambda: alone(lambda i, _: f"{''.join(moment(i)[:2])}_{some_hash(i)[:6]}.jpg"),
+    "photographers": lambda: alone(
+        lambda i, _: f"{('anna', 'bob', 'eve')[number(i) % 3]}-{('lee', 'ray')[i % 2]}-{some_hash(i)[:11]}-unsplash.jpg"
+    ),
+    "shops": alone_as("B0{h:.8}.jpg"),
     "places": alone_as("48.{r:05}_11.{h:.5}.jpg"),
 }

@@ -25,7 +25,7 @@ LARGEST = 0.4
 NUMBER = re.compile(r"\d+")
 _LABELLED = re.compile(r"(?<!\d)([^\W\d_]+)[\W_]*(\d+|[^\W\d_])$")
 _DAY = re.compile(
-    r"(?<!\d)(?:(?:19|20)\d\d(?:([-_. ]?)(?:0[1-9]|1[0-2])\1(?:0[1-9]|[12]\d|3[01]))?"
+    r"(?<!\d)(?:(?:19|20)\d\d(?:([-_. ]?)(?:0[1-9]|1[0-2])(?:\1(?:0[1-9]|[12]\d|3[01]))?)?"
     r"|[0-3]?\d[-_. ][0-3]?\d[-_. ](?:19|20)\d\d)$"
 )
 
@@ -42,7 +42,8 @@ class Candidate:
     """int (N,)"""
     kind: str
     """Which pieces are the key: the first (`prefix`, `left`), the last (`suffix`), one (`piece`), all but the last
-    (`right`); `shapes`: the first ones of each shape of name; `copies`: the whole name of an image that has copies."""
+    (`right`); `shapes`: the first ones of each shape of name; `copies`, `prefixed`: the name of another image, to
+    which something is added."""
     place: int = 0
     """How many pieces from the left or the right."""
     parts: Sequence[Candidate] = ()
@@ -160,7 +161,7 @@ class Candidate:
     @cached_property
     def strong(self) -> bool:
         """Whether names alone are reason enough to speak of groups."""
-        if self.kind == "copies":
+        if self.kind in ("copies", "prefixed"):
             return True
         if self.parts:
             return all(part.strong for part in self.parts)
@@ -184,7 +185,7 @@ def above_chance(members: Sequence[np.ndarray], labels: np.ndarray) -> float:
 
 
 def is_date(keys: Sequence[str | None]) -> bool:
-    """Whether the keys end in a day or year, without a time: many images are of one for no other reason."""
+    """Whether the keys end in a day, month or year, without a time: many images are of one for no other reason."""
     texts = [key for key in dict.fromkeys(keys) if key is not None]
     return sum(bool(_DAY.search(text)) for text in texts) >= 0.95 * len(texts)
 

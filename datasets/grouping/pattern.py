@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from datasets.grouping.candidates import Candidate
 from datasets.grouping.names import Name, names_of
 from datasets.grouping.option import found_names
-from datasets.grouping.search import OF_EACH_CLASS, plain, stem, suffix_form
+from datasets.grouping.search import OF_EACH_CLASS, added_form, plain, stem
 
 WORD, SIGNS = r"[^\W_]+", r"[\W_]+"
 ENDING = r"\.[^./]+$"
@@ -30,9 +30,9 @@ def _partition(names: Sequence[str | None]) -> list[int]:
 
 def _forms(candidate: Candidate, names: Sequence[Name]) -> Iterator[str]:
     """Regular expressions that may make these groups, short ones first."""
-    if candidate.kind == "copies":
-        endings = sorted({suffix_form(rest) for rest in candidate.rests if rest})
-        yield rf"^(.+?)(?:{'|'.join(endings)})?{ENDING}"
+    if candidate.kind in ("copies", "prefixed"):
+        added = f"(?:{'|'.join(sorted({added_form(rest) for rest in candidate.rests if rest}))})?"
+        yield f"^(.+?){added}{ENDING}" if candidate.kind == "copies" else f"(?:^|/){added}([^/]+){ENDING}"
     elif candidate.kind == "shapes":
         parts = [_Shape(part, names).prefix() for part in candidate.parts]
         # What fits most names comes last, or it would take a part of a longer key.

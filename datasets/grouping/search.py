@@ -33,7 +33,7 @@ def candidates(paths: Sequence[str], labels: np.ndarray) -> list[Candidate]:
     else:
         found = _by_side(names, labels)
         found = [whole for whole in _by_shape(names, labels) if all(whole.covers_as(side) for side in found)] + found
-    found += _copies([path.rpartition("/")[0] + "/" + stem(path) for path in paths], names, labels)
+    found += _copies(paths, names, labels)
     return sorted(found, key=lambda candidate: not candidate.strong)
 
 
@@ -162,26 +162,50 @@ def _by_shape(names: Sequence[Name], labels: np.ndarray) -> list[Candidate]:
     return [whole] if whole.possible and read >= LEAST_COVERED * len(keys) else []
 
 
-def _copies(files: Sequence[str], names: Sequence[Name], labels: np.ndarray) -> list[Candidate]:
-    """Files whose name is another one's with something after it, always of the same few forms: `-2`, ` copy`."""
+def _copies(paths: Sequence[str], names: Sequence[Name], labels: np.ndarray) -> list[Candidate]:
+    """Files whose name is another one's with something after it, or before it, always of the same few forms: `-2`,
+    ` copy`, `flip_`."""
+    files = [path.rpartition("/")[0] + "/" + stem(path) for path in paths]
+    ends = [range(1, len(name.pieces)) for name in names]
+    starts = [file[: file.rfind("/") + 1] + name.seps[0] for file, name in zip(files, names, strict=True)]
+    after = [
+        [start + name.text(0, stop) for stop in stops] for start, name, stops in zip(starts, names, ends, strict=True)
+    ]
+    found = _with_added(files, after, labels, "copies")
+    stems = [file.rpartition("/")[2] for file in files]
+    if found or len(set(stems)) < len(stems):  # classes that are numbered by themselves have many names twice
+        return found
+    before = [
+        [name.text(first, len(name.pieces)) + name.seps[-1] for first in stops]
+        for name, stops in zip(names, ends, strict=True)
+    ]
+    return _with_added(stems, before, labels, "prefixed")
+
+
+def _with_added(
+    files: Sequence[str], shorter: Sequence[Sequence[str]], labels: np.ndarray, kind: str
+) -> list[Candidate]:
+    """Files that are one of their `shorter` names, which is there, with something of a few usual forms added."""
     there = set(files)
-    originals: list[str] = []
-    for file, name in zip(files, names, strict=True):
-        folder = file[: file.rfind("/") + 1] + name.seps[0]
-        starts = (folder + name.text(0, stop) for stop in range(1, len(name.pieces)))
-        originals.append(next((start for start in starts if start in there), file))
-    added = [file[len(original) :] for file, original in zip(files, originals, strict=True)]
-    forms = Counter(suffix_form(rest) for rest in added if rest)
+    originals = [
+        next((name for name in names if name in there), file) for file, names in zip(files, shorter, strict=True)
+    ]
+    before = kind == "prefixed"
+    added = [
+        file[: len(file) - len(original)] if before else file[len(original) :]
+        for file, original in zip(files, originals, strict=True)
+    ]
+    forms = Counter(added_form(rest) for rest in added if rest)
     usual = {form for form, count in forms.most_common(6) if count >= max(2, 0.05 * forms.total())}
-    rests = [rest if suffix_form(rest) in usual else "" for rest in added]
-    keys = [file[: len(file) - len(rest)] for file, rest in zip(files, rests, strict=True)]
+    rests = [rest if added_form(rest) in usual else "" for rest in added]
+    keys = [original if rest else file for file, original, rest in zip(files, originals, rests, strict=True)]
     sizes = Counter(keys)
     several = sum(size > 1 for size in sizes.values())
     enough = several >= LEAST_GROUPS and len(files) - rests.count("") >= LEAST_COPIES * len(files)
-    return [Candidate(keys, rests, labels, "copies")] if enough and max(sizes.values()) <= 0.4 * len(files) else []
+    return [Candidate(keys, rests, labels, kind)] if enough and max(sizes.values()) <= 0.4 * len(files) else []
 
 
-def suffix_form(suffix: str) -> str:
+def added_form(suffix: str) -> str:
     """What is added to a name, as a regular expression for all numbers in its place."""
     return re.sub(r"\d+", _as_many_digits, plain(suffix))
 
