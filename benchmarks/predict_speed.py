@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from benchmarks.check_speed import blend, textures
 from benchmarks.environment import describe, write_result
+from benchmarks.photographs import blend, textures
 from datasets.images import read_image
 from datasets.transforms import Pipeline, preprocess
 from inference.classifier import Classifier

@@ -26,8 +26,8 @@ import numpy as np
 import pyarrow
 from PIL import Image
 
-from benchmarks.check_speed import blend, textures
 from benchmarks.environment import describe, write_result
+from benchmarks.photographs import blend, textures
 from datasets import build_dataloaders
 from datasets.config import DataConfig
 from datasets.packing import pack

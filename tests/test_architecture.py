@@ -223,7 +223,7 @@ OPENERS = {
 }  # fmt: skip
 ALLOWED = {
     ("vit/torch_files.py", "torch.load"), ("inference/classifier.py", "torch.export.load"),
-    ("trainers/side_by_side.py", "pickle"), ("benchmarks/checkpoint_files.py", "torch.load"),
+    ("trainers/side_by_side.py", "pickle"),
 }  # fmt: skip
 """The one door to what torch has pickled; a .pt2 file with --trust; a pipe to a process of this one's own making."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,25 @@ def test_every_benchmark_starts_and_says_what_it_measures(
         benchmark.main()
     assert done.value.code == 0
     assert benchmark.__doc__.splitlines()[0] in capsys.readouterr().out
+
+
+ROOMS = "benchmarks commands comparison datasets docs figures inference tests trainers vit"
+
+
+def test_every_script_that_is_named_and_every_result_of_a_page_is_there() -> None:
+    folder = Path(environment.__file__).parent
+    files = [
+        *folder.parent.glob("*.md"),
+        *(path for room in ROOMS.split() for path in (folder.parent / room).rglob("*")),
+    ]
+    named: set[str] = set()
+    for path in (path for path in files if path.suffix in {".md", ".py", ".toml", ".ipynb"}):
+        text = path.read_text(encoding="utf-8")
+        named |= {f"{name}.py" for name in re.findall(r"(?:-m\s+benchmarks\.|benchmarks/(?=\w+\.py))(\w+)", text)}
+        if path.suffix == ".md":
+            named |= set(re.findall(r"benchmarks/(results/\w+\.(?:json|csv))", text))
+    assert len(named) > 40
+    assert not {name for name in named - {"NAME.py"} if not (folder / name).is_file()}
 
 
 RUNS = {
