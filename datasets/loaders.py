@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from datasets.augmentation import train_pipeline
+from datasets.bit_depth import require_used_range
 from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, ImageSpecLike, Samples, image_set, samples_of
 from datasets.cache import SHARE_OF_FREE_MEMORY, ImageCache, available_memory
 from datasets.classes_in_use import without_empty_classes
@@ -145,7 +146,8 @@ def listed_images(table: Path) -> frozenset[str]:
 
 def split_samples(config: DataConfig) -> Samples:
     """The sample table with a split for every image, before any training image is taken out to learn from fewer."""
-    samples = identified(_leave_out_unreadable(read_samples(config), config), config.root)
+    samples = require_used_range(_leave_out_unreadable(read_samples(config), config))
+    samples = identified(samples, config.root)
     return without_empty_classes(split_by_groups(with_copies(samples, config.root), config, assign_splits))
 
 

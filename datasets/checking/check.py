@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from datasets.bit_depth import narrow_range
 from datasets.bundle import LEFT_OUT, UNSPLIT, Samples, split_name
 from datasets.checking.copies import near_copies
 from datasets.checking.inspection import Inspection, inspections, wrong_extension
@@ -164,6 +165,9 @@ def _own_findings(pictures: Sequence[Problem], inspected: Sequence[Inspection]) 
             findings.append(picture._replace(kind="wrong_extension", detail=f"holds {seen.format}"))
         if seen.thumbnail.count(seen.thumbnail[0]) == len(seen.thumbnail):
             findings.append(picture._replace(kind="blank_image", detail=f"grey value {seen.thumbnail[0]}"))
+    largest, place = max(((seen.largest, -place) for place, seen in enumerate(inspected)), default=(0, 0))
+    if fault := narrow_range(largest):
+        findings.append(pictures[-place]._replace(kind="narrow_range", detail=fault))
     return findings
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 from tqdm import tqdm
 
+from datasets.bit_depth import largest_of
 from datasets.bundle import Samples
 from datasets.checking.near_duplicates import THUMBNAIL_SIZE
 from datasets.images import from_array, open_image, to_mode, upright_size
@@ -49,6 +50,8 @@ class Inspection:
     width: int = 0
     height: int = 0
     """In pixels, as seen upright."""
+    largest: int = 0
+    """`datasets.bit_depth.largest_of` it."""
     thumbnail: bytes = b""
     """32 x 32 grey values of the upright picture, row by row."""
 
@@ -102,7 +105,7 @@ def inspect_pixels(pixels: np.ndarray) -> Inspection:
     """Of a picture that is held in memory, uint8 (H, W, C)."""
     height, width, channels = pixels.shape
     digest = blake2b(pixels.tobytes(), digest_size=16).digest()
-    return Inspection(digest, None, "", "", width, height, _thumbnail(from_array(pixels, channels)))
+    return Inspection(digest, None, "", "", width, height, 0, _thumbnail(from_array(pixels, channels)))
 
 
 def _decode(data: bytes, digest: bytes) -> Inspection:
@@ -113,9 +116,10 @@ def _decode(data: bytes, digest: bytes) -> Inspection:
             # from the stream, so a truncated file fails exactly where the full decode does (tested byte by byte).
             image.draft("L", (2 * THUMBNAIL_SIZE, 2 * THUMBNAIL_SIZE))
         image.load()
+        largest = largest_of(image)
         ImageOps.exif_transpose(image, in_place=True)
         small = _thumbnail(image)
-    return Inspection(digest, None, "", file_format, width, height, small)
+    return Inspection(digest, None, "", file_format, width, height, largest, small)
 
 
 def _thumbnail(image: Image.Image) -> bytes:
