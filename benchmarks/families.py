@@ -13,7 +13,7 @@ Each try draws a family, a fault and a moment, by `--seed`:
 - MEMORY: the address space may not grow beyond a size (RLIMIT_AS).
 
 Then the same command is given again, undisturbed. What it must end with, and the verdicts, are those of
-`benchmarks.faults`. Each try is a line of --output; the counts go to benchmarks/results/families.json.
+`tests.disturbed_commands`. Each try is a line of --output; the counts go to benchmarks/results/families.json.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from benchmarks import environment, faults
-from benchmarks.faults import CALLS, Ended, Moment, content, leftovers, start
+from benchmarks import environment
+from benchmarks.faults import counts
+from tests import disturbed_commands
+from tests.disturbed_commands import CALLS, Ended, Moment, content, import_everything, leftovers, moments, start
 
 SMALL = ["--data", "digits", "--labels-per-class", "5", "--device", "cpu", "--tb", "scalars", "--output-dir", "{}",
          "--run-name", "r"]  # fmt: skip
@@ -185,7 +187,7 @@ def leave_alone(family: str, folder: Path) -> Undisturbed:
     same = content(folder)
     differing = [key for key in expected if expected[key] != same[key]]
     assert not differing, f"two undisturbed runs differ: {differing}"
-    return Undisturbed(expected, most[1], files, (before, int(most[0])), faults.moments(trace, folder))
+    return Undisturbed(expected, most[1], files, (before, int(most[0])), moments(trace, folder))
 
 
 def disturb(family: str, fault: str, folder: Path, alone: Undisturbed, draw: random.Random) -> tuple[Ended, str]:
@@ -249,7 +251,7 @@ def attempt(family: str, fault: str, folder: Path, alone: Undisturbed, draw: ran
         left = leftovers(folder)
     shutil.rmtree(folder)
     killed = "KILL" if fault in ("KILL", "CLOCK") or "signal=KILL" in hit else fault
-    verdict = faults.verdict(killed, replace(first, hit=hit), second, differs)
+    verdict = disturbed_commands.verdict(killed, replace(first, hit=hit), second, differs)
     return {
         "command": family, "fault": fault, "hit": hit.replace(str(folder), "RUNS")[:200],
         "first": first.code, "first_says": first.text.strip().splitlines()[-1:],
@@ -287,7 +289,7 @@ def main() -> None:
 
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
-    faults.import_everything()
+    import_everything()
     work, alone = Path(tempfile.mkdtemp()), dict[str, Undisturbed]()
     try:
         for number, (family, fault, seed) in enumerate(drawn(options)):
@@ -301,7 +303,7 @@ def main() -> None:
         shutil.rmtree(work)
     rows = [json.loads(line) for line in options.output.read_text(encoding="utf-8").splitlines()]
     rest = [row for row in rows if row["verdict"] not in ("recovered", "not reached")]
-    environment.write_result("families", environment.describe() | {"counts": faults.counts(rows), "rest": rest})
+    environment.write_result("families", environment.describe() | {"counts": counts(rows), "rest": rest})
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.environment import describe, write_result
-from benchmarks.fuzz import targets_in
+from tests.mutated_files import targets_in
 
 CLIENTS = 4
 SIZES = ((64, 48), (300, 300), (1024, 768), (2000, 1500))

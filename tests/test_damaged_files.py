@@ -7,10 +7,10 @@ import shutil
 
 import pytest
 import torch
+from mutated_files import outcomes
 from small_run import CLASSES, labelled_photos, make_run
 
 import main
-from benchmarks import environment, fuzz
 from datasets.errors import DataError
 from datasets.split_file import read_split
 from datasets.text import csv_text, read_rows
@@ -181,14 +181,10 @@ def test_a_table_that_is_none_is_one_line(tmp_path):
 
 
 @pytest.mark.slow
-def test_no_mutated_file_ends_in_a_traceback_a_hang_or_another_content(tmp_path, monkeypatch):
-    monkeypatch.setattr(fuzz, "RESULTS", tmp_path)
-    monkeypatch.setattr(environment, "RESULTS", tmp_path)
-    monkeypatch.setattr("sys.argv", ["fuzz", "--inputs", "3600"])
-    fuzz.run_all()
-    total = json.loads((tmp_path / "fuzz.json").read_text())["total"]
-    assert set(total) == {"refused", "loaded, equal", "loaded, other"}, total
-    assert sum(total.values()) == 3600
+def test_no_mutated_file_ends_in_a_traceback_a_hang_or_another_content():
+    allowed, found = {"refused", "loaded, equal", "loaded, other"}, list(outcomes(range(3600)))
+    assert [row for row in found if row[2] not in allowed] == []
+    assert {outcome for _, _, outcome, _ in found} == allowed
 
 
 HOSTILE = ["=1+1", "+1+1", "-2+3", "@SUM(A1)", "'=x", "''=x", "\t=1", "\r=1", "\n=1", "=cmd|' /C calc'!A0", "-a.png"]
