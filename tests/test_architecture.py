@@ -253,3 +253,10 @@ def test_an_option_is_refused_by_a_class_of_our_own(path):
     """Its exit code makes it one line; a plain ValueError is a bug with a traceback."""
     raised = [node.exc for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Raise)]
     assert not [ast.unparse(error) for error in raised if error and ast.unparse(error).startswith("ValueError")]
+
+
+def test_only_the_tests_of_benchmarks_import_benchmarks():
+    """What both need lies in tests/."""
+    for path in modules("tests"):
+        own = path.stem == "test_benchmarks"
+        assert own or not {name for name in imports(path) if name.split(".")[0] == "benchmarks"}, path

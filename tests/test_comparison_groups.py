@@ -5,9 +5,9 @@ from itertools import product
 
 import numpy as np
 import pytest
+from simulated_groups import equal_arms, told_apart
 from small_comparison import arm_of, comparison_of, finished_run
 
-from benchmarks.grouped_images import equal_arms, told_apart
 from comparison.certainty import ASSUMED, assumed, decide, look, power_line, smallest_difference, unsure, wanted
 from comparison.ranking import Backbone
 from comparison.results import analyse

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from scipy.stats import binomtest
+from simulated_groups import ACCURACIES, KINDS, LAWS, SIZES, coverage, groups_of, right_images
 
-from benchmarks.grouped_images import ACCURACIES, KINDS, LAWS, SIZES, coverage, groups_of, right_images
 from trainers.intervals import Design, design_of, score_interval, summed, wilson
 
 
