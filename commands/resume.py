@@ -5,6 +5,7 @@ from pathlib import Path
 
 from commands.arguments import RunName
 from commands.train import report
+from datasets.config import Name
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,8 @@ class Options:
     data_root: Path | None = None
     """Where built-in sets and unpacked archives are found, and are put again if they are gone. Default: where the run
     found them, and nothing is put there."""
+    data: Name = None
+    """Where the images of the run are now, if they moved: it goes on if they, their labels and splits are the same."""
     output_dir: Path = Path("runs")
     """Where `latest` is looked for."""
 
@@ -29,7 +32,7 @@ def main(options: Options) -> int:
 
     with as_data(may_fetch_images=options.data_root is not None):
         run_dir = find_run(options.run, options.output_dir)
-        result = resume(run_dir, epochs=options.epochs, data_root=options.data_root)
+        result = resume(run_dir, epochs=options.epochs, data=options.data, data_root=options.data_root)
     if is_main_process():
         report(result)
     return 0

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
@@ -14,6 +15,7 @@ from datasets.images import picture_of
 from datasets.loaders import read_samples
 from figures.thumbnails import thumbnail
 from trainers.config import from_dict
+from trainers.places import data_placed
 from trainers.result import as_data
 
 EXAMPLES = 8  # images per side that only one arm gets right
@@ -98,6 +100,8 @@ def usual_prediction(arm: Arm, row: int) -> tuple[str, int]:
 def open_images(run: Run, rows: Sequence[int]) -> list[Image.Image]:
     """The scored images `rows` of a run, as its data set has them."""
     config = from_dict(DataConfig, run.config["data"])
+    if directory := run.meta.get("directory"):
+        config = data_placed(config, Path(directory))
     with as_data():
         samples = read_samples(config)
     place = {path: index for index, path in enumerate(samples.paths)}

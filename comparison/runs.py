@@ -22,7 +22,7 @@ from trainers.checkpoint import best_of, read_file
 from trainers.config import to_dict
 from trainers.errors import CheckpointError
 from trainers.intervals import Design, design_of
-from trainers.result import find_run, read_history, read_run_config
+from trainers.result import find_run, read_given_config, read_history
 from trainers.run_directory import SUMMARY, read_json
 
 Item = TypeVar("Item")
@@ -181,7 +181,7 @@ def read_run(run_dir: Path, *, split: str | None = None) -> Run:
     FileNotFoundError: no run directory. DataError: it is not finished, or a file or its content is missing.
     CheckpointError: a damaged file."""
     run_dir = find_run(str(run_dir))
-    config = read_run_config(run_dir)
+    config = read_given_config(run_dir)
     summary, meta = read_json(run_dir / "summary.json"), read_json(run_dir / "meta.json")
     if (status := summary.get("status")) != "finished":
         raise DataError(f"{run_dir} is {status}, not finished; finish it with: {command('resume', run_dir)}")

@@ -142,5 +142,5 @@ def require_told(target: Path) -> None:
     if ONLY_READ.get():
         raise DataError(
             f"{target} is not there, and only the files of a run say to put it there; say where: --data-root DIR"
-            " of evaluate, resume or check"
+            " of evaluate, resume or check; or name a folder that is there: resume RUN --data FOLDER"
         )

@@ -68,10 +68,14 @@ def _digests(samples: Samples) -> bytes:
 
 def write_split(path: str | Path, data: DataBundle | Samples) -> None:
     """Write split.csv, which `--split` reads back."""
-    samples = identified(data if isinstance(data, Samples) else samples_of(data))
-    header = ("path", "label", "split", samples.hash_kind, "group")
     with text_file(Path(path)) as file:
-        file.writelines(csv_lines(header, zip(*_columns(samples), strict=True)))
+        file.writelines(_lines(data if isinstance(data, Samples) else samples_of(data)))
+
+
+def _lines(samples: Samples) -> Iterator[str]:
+    samples = identified(samples)
+    header = ("path", "label", "split", samples.hash_kind, "group")
+    return csv_lines(header, zip(*_columns(samples), strict=True))
 
 
 def fingerprint(bundle: DataBundle) -> str:
@@ -129,6 +133,33 @@ def clusters_of(paths: Iterable[str], groups: Mapping[str, str]) -> np.ndarray:
     numbers: dict[tuple[bool, str], int] = {}
     keys = ((path in groups, groups.get(path, path)) for path in paths)
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
+
+
+def changes_since(path: Path, bundle: DataBundle) -> list[str]:
+    """How the images, labels and splits differ from those of a split.csv, one phrase each; none if they are the same.
+    Raises as `read_split` does."""
+    if _is_written_as(path, bundle):
+        return []
+    then, now = ({row.path: row for row in rows} for rows in (read_split(path), split_table(bundle)))
+    both = [(row, now[row.path]) for row in then.values() if row.path in now]
+    found = {
+        "gone": [path for path in then if path not in now],
+        "new": [path for path in now if path not in then],
+        "with another label": [old.path for old, new in both if old.label != new.label],
+        "with other contents": [old.path for old, new in both if old.kind == new.kind and old.hash != new.hash],
+        "in another split": [old.path for old, new in both if old.split != new.split],
+    }
+    return [f"{counted(len(paths), 'image')} {how}, first {paths[0]!r}" for how, paths in found.items() if paths]
+
+
+def _is_written_as(path: Path, bundle: DataBundle) -> bool:
+    """Whether a file is, to the byte, what `write_split` makes of these images: quicker to tell than what differs."""
+    with open(path, "rb") as file:
+        there = hashlib.file_digest(file, "blake2b")
+    made = hashlib.blake2b()
+    for line in _lines(samples_of(bundle)):
+        made.update(line.encode("utf-8", "surrogateescape"))
+    return there.digest() == made.digest()
 
 
 class Reused(NamedTuple):

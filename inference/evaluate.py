@@ -25,6 +25,7 @@ from trainers.config import RunConfig
 from trainers.errors import CheckpointError
 from trainers.evaluation import score_split, write_predictions
 from trainers.job import AMP_DTYPES, prepare
+from trainers.places import require_images
 from trainers.result import as_data, load, read_history, read_run_config
 from trainers.resume import newest_checkpoint
 from trainers.run_directory import META, read_json
@@ -63,6 +64,7 @@ def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None, tt
 
 def images_of(run_dir: Path, config: RunConfig, spec: ImageSpec, class_names: tuple[str, ...]) -> DataBundle:
     """The images that a run trained on, as its options name them. Raises DataError: they changed since."""
+    require_images(run_dir, config)
     samples = left_out(split_samples(config.data), read_seen(run_dir), config.data)
     data = dataloaders_of(samples, config.data, spec, seed=config.train.seed)
     trained_on = read_json(run_dir / "meta.json", **META)["data_fingerprint"]
@@ -92,7 +94,9 @@ def score_last_epoch(run_dir: Path) -> None:
     if checkpoint is None:
         raise CheckpointError(f"{run_dir}/checkpoints has no step_*: without a test split its last epoch is needed")
     with as_data():
-        job = prepare(read_run_config(run_dir), checkpoint=checkpoint, run_dir=run_dir)
+        config = read_run_config(run_dir)
+        require_images(run_dir, config)
+        job = prepare(config, checkpoint=checkpoint, run_dir=run_dir)
     job.model.load_state_dict(checkpoint.get("ema") or checkpoint["model"])
     loader = job.data.dataloaders["val"]
     scores = score_split(job.model, loader, job.device, job.amp_dtype)

@@ -32,6 +32,7 @@ from inference.classifier import Classifier
 from inference.images import ImageFile
 from inference.moments import Moment, moments_of
 from trainers.console import say
+from trainers.places import require_images
 from trainers.result import as_data, read_run_config
 from vit.attention_maps import head_map, maps_of, pools_patches, relevance
 from vit.low_rank import merged_state
@@ -64,6 +65,7 @@ def validation_pictures(classifier: Classifier) -> list[Picture]:
     """A few of the run's own validation images, spread over its classes. Raises DataError: they are not there."""
     assert classifier.run_dir is not None
     config = read_run_config(classifier.run_dir)
+    require_images(classifier.run_dir, config)
     with as_data():
         data = build_dataloaders(config.data, classifier.spec, seed=config.train.seed)
     dataset: Any = data.dataloaders["val"].dataset

@@ -18,6 +18,7 @@ from trainers.config import RunConfig, from_dict, load_config
 from trainers.errors import CheckpointError, fitting
 from trainers.intervals import Design
 from trainers.metrics import SCALARS
+from trainers.places import placed
 from trainers.run_directory import read_if_whole, read_json
 from trainers.seen.hashes import Seen
 from trainers.seen.starts import RECORD, seen_by
@@ -91,7 +92,13 @@ def as_data(*, may_fetch_images: bool = False) -> Iterator[None]:
 
 
 def read_run_config(folder: Path) -> RunConfig:
-    """The options of a run. Raises CheckpointError where its config.json holds none, and else as `load_config` does."""
+    """The options of a run, with its files where they are now (see `trainers.places`). Raises CheckpointError where its
+    config.json holds none, and else as `load_config` does."""
+    return placed(read_given_config(folder), folder)
+
+
+def read_given_config(folder: Path) -> RunConfig:
+    """The options of a run as its config.json holds them, from wherever it was started."""
     path = folder / "config.json"
     if read_if_whole(path) is None:
         raise CheckpointError(f"{path} is damaged: it holds no options; bring it back, or train anew")

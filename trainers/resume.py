@@ -11,10 +11,10 @@ from typing import Any
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from datasets import DataBundle, DataError
+from datasets import DataBundle
 from datasets.bundle import samples_of
 from datasets.files import remove_leftovers
-from datasets.split_file import fingerprint
+from datasets.loaders import dataloaders_of, split_samples
 from trainers import distributed, lock
 from trainers.assembly import Run
 from trainers.checkpoint import best_of, checkpoints, has_best, named_like_checkpoints, read_checkpoint, require_whole
@@ -24,10 +24,12 @@ from trainers.errors import CheckpointError, ConfigError
 from trainers.handlers import best_row
 from trainers.interruption import signals
 from trainers.job import Given, Job, prepare, schedule
+from trainers.places import is_a_name, moved_to, place_of, require_images, same_source, started_in
 from trainers.result import RunResult, read_result, read_run_config, refuse_links_out
 from trainers.run import Handler, execute, train
 from trainers.run_directory import META, command_line, read_if_whole, write_json, write_run_config
-from trainers.seen.overlap import refuse_exchanged
+from trainers.same_images import require_same_images
+from trainers.seen.overlap import left_out, read_seen, refuse_exchanged
 from trainers.start import describe_machine, describe_start, write_inputs
 from vit import ImageSpec
 
@@ -38,6 +40,7 @@ def resume(
     *,
     epochs: int | float | None = None,
     data_root: Path | None = None,
+    data: str | None = None,
     model: nn.Module | None = None,
     dataloaders: DataBundle | Mapping[str, Dataset | DataLoader] | None = None,
     spec: ImageSpec | None = None,
@@ -46,15 +49,19 @@ def resume(
     """Train a stopped run to its end, as if it had never stopped. A finished run is left as it is.
 
     More `epochs` than planned re-plan the learning rate, so the run is then no longer the one it would have been.
-    `data_root`: where built-in sets and unpacked archives lie now, if they have moved. A program that gave `train` a
-    module, Datasets or handlers gives them again.
+    `data`: where the images of the run are now, if they moved; config.json names that place from then on. `data_root`:
+    where built-in sets and unpacked archives lie now. A program that gave `train` a module, Datasets or handlers gives
+    them again.
 
     Raises:
-        DataError: the images are not those the run started with. CheckpointError: no whole checkpoint.
-        ConfigError: `epochs` below what is done, a config.json that was edited since, another number of processes.
+        DataError: the images, or their split.csv, are not those the run started with. CheckpointError: no whole
+        checkpoint. ConfigError: `epochs` below what is done, a config.json that was edited since, another number of
+        processes.
     """
     refuse_links_out(run_dir)
     config = read_run_config(run_dir)
+    if data is not None:
+        config = moved_to(config, data)
     if data_root is not None:
         config = config.changed(data={"root": data_root})
     with distributed.joined(config.train.device):
@@ -62,12 +69,16 @@ def resume(
         if done and epochs in (None, config.train.epochs):
             with suppress(ConfigError, OSError), lock.held(run_dir):
                 pass  # which takes away the file of a process that was killed at its very end
+            if data is not None:
+                distributed.broadcast(lambda: record_place(run_dir, config))
             say(f"run {run_dir} is finished: nothing to do; --epochs N trains it further")
             return read_result(run_dir)
         with ExitStack() as holding:
             distributed.broadcast(lambda: holding.enter_context(lock.held(run_dir)))
             distributed.broadcast(lambda: remove_leftovers(run_dir.rglob(".*.tmp*")))
             job, checkpoint = open_run(run_dir, config, epochs=epochs, given=Given(model, dataloaders, spec))
+            if data is not None:
+                distributed.broadcast(lambda: write_run_config(run_dir, job.config))
             announce(job, run_dir, defaults_source="as resolved when the run started")
             return execute(job, run_dir, checkpoint, handlers=handlers)
 
@@ -89,12 +100,17 @@ def open_run(
         config = config.changed(train={"epochs": epochs})
     if meta is not None:
         refuse_another_number_of_processes(run_dir, meta)
+    if given.dataloaders is None:
+        require_images(run_dir, config)
     job = prepare(config, checkpoint=checkpoint, run_dir=run_dir, given=given)
-    if meta is not None:
-        refuse_or_announce_changes(meta, job)
-    elif checkpoint is not None:
-        say(f"note: {run_dir}/meta.json is damaged or gone, so whether the images changed is not known")
+    if meta is None and checkpoint is not None:
         refuse_exchanged(samples_of(job.data), job.overlap)
+    known = distributed.broadcast(lambda: require_same_images(run_dir, meta, job.data, config.data.source))
+    if meta is not None:
+        announce_changes(meta, job)
+    elif checkpoint is not None:
+        told = "its images are those of its split.csv" if known else "so whether the images changed is not known"
+        say(f"note: {run_dir}/meta.json is damaged or gone, {told}")
     if checkpoint is not None:
         replan(job, checkpoint, run_dir)
         steps = checkpoint["trainer"]["iteration"]
@@ -104,6 +120,15 @@ def open_run(
         requested = (meta or {}).get("requested", to_dict(config))
         distributed.broadcast(lambda: write_inputs(run_dir, job, describe_start(job, requested)))
     return job, checkpoint
+
+
+def record_place(run_dir: Path, config: RunConfig) -> None:
+    """Let config.json of a finished run name the place where its images are now. Raises DataError: they are others."""
+    require_images(run_dir, config)
+    samples = left_out(split_samples(config.data), read_seen(run_dir), config.data)
+    data = dataloaders_of(samples, config.data, ImageSpec(), seed=config.train.seed)
+    require_same_images(run_dir, read_if_whole(run_dir / "meta.json", **META), data, config.data.source)
+    write_run_config(run_dir, config)
 
 
 def newest_checkpoint(run_dir: Path) -> dict[str, Any] | None:
@@ -196,7 +221,7 @@ def was_asked_for(config: RunConfig, run_dir: Path, *, planned: bool = False) ->
         return False
     if planned and not {*meta["argv"]} ^ {*command_line()} <= {"--auto-resume"}:
         return False
-    return plain(meta["requested"]) == plain(to_dict(config))
+    return plain(meta["requested"]) == plain(to_dict(config)) and same_source(config.data.source, meta)
 
 
 def refuse_an_edited_config(run_dir: Path, config: RunConfig, checkpoint: dict[str, Any]) -> None:
@@ -207,6 +232,10 @@ def refuse_an_edited_config(run_dir: Path, config: RunConfig, checkpoint: dict[s
     # These leave every bit as it was.
     movable = {"output.output_dir", "output.run_name", "output.tb", "data.root", "data.workers"}
     movable |= {"train.epochs"}  # written by `--epochs`: `replan` sees to it
+    movable |= {"data.source", "data.split", "data.exclude"}  # `require_same_images` sees to it
+    if (directory := started_in(run_dir)) is not None:
+        for key in ("model.weights", "train.teacher"):
+            then[key] = then[key] if is_a_name(then[key]) or then[key] == now[key] else place_of(then[key], directory)
     # An option that the checkpoint does not know is younger than it, and at its default.
     changed = [key for key in now if key in then and key not in movable and now[key] != then[key]]
     if changed:
@@ -222,18 +251,9 @@ def refuse_another_number_of_processes(run_dir: Path, meta: dict[str, Any]) -> N
         raise ConfigError(f"{run_dir} was started with {then} processes, not {now}: resume it {how}")
 
 
-def refuse_or_announce_changes(then: dict[str, Any], job: Job) -> None:
-    """Other images are refused; another machine, number of threads or version of torch changes last bits, and with them
-    in many steps the result, which is said.
-
-    `then`: the run's meta.json.
-    """
-    found = distributed.broadcast(lambda: fingerprint(job.data))
-    if then["data_fingerprint"] != found:
-        raise DataError(
-            f"the images of {job.config.data.source} changed since the run started: their fingerprint is {found},"
-            f" not {then['data_fingerprint']}; bring them back, or train anew"
-        )
+def announce_changes(then: dict[str, Any], job: Job) -> None:
+    """Another machine, number of threads or version of torch changes last bits, and with them in many steps the result.
+    `then`: the run's meta.json."""
     now, was = describe_machine(job.device) | {"torch": metadata.version("torch")}, then | then["versions"]
     changed = [name for name, value in now.items() if was.get(name, value) != value]
     if changed:

@@ -45,7 +45,8 @@ META = {"data_fingerprint": str, "threads": int, "versions": dict}
 """What meta.json holds at least."""
 SUMMARY = {"best": dict, "seconds": (int, float), "parameters": int, "images_seen": (int, float)}
 """What summary.json holds of a finished run."""
-KNOWN = {"requested": dict, "versions": dict, "processes": int, "git": (dict, type(None)), "class_names": list}
+KNOWN = {"requested": dict, "versions": dict, "processes": int, "git": (dict, type(None)), "class_names": list,
+         "directory": (str, type(None))}  # fmt: skip
 """What these are, where a file has them."""
 
 

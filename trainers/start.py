@@ -18,6 +18,7 @@ from datasets.split_file import fingerprint, write_split
 from trainers import distributed, lock
 from trainers.config import RunConfig, to_dict
 from trainers.job import Job
+from trainers.places import working_directory
 from trainers.run_directory import command_line, plan_run_directory, write_json, write_run_config
 from trainers.seen.overlap import write_seen
 
@@ -62,6 +63,7 @@ def describe_start(job: Job, requested: dict[str, Any]) -> dict[str, Any]:
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "argv": command_line(),
+        "directory": working_directory(),
         "versions": versions,
         "git": git_state(),
         "platform": platform.platform(),

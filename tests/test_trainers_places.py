@@ -1,0 +1,248 @@
+"""A run finds its images from any directory, and again where they moved; other images, or another split, stop it."""
+
+import csv
+import shutil
+from pathlib import Path
+
+import pytest
+from fake_sets import class_folders, zip_folder
+from killed_runs import Crash, assert_same_content, crash_after, run_content
+from small_run import call
+
+from comparison.runs import read_run
+from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.places import is_a_name, is_there
+from trainers.result import read_run_config
+from trainers.resume import find_same_options, resume
+from trainers.run import train
+from trainers.run_directory import read_json
+from vit.config import ModelConfig
+
+
+def config_of(source, output, **options) -> RunConfig:
+    """Two epochs of a few steps."""
+    return RunConfig(model=ModelConfig(name="vit_micro_2", image_size=8)).changed(
+        data={"source": str(source), "batch_size": 8, "workers": 0, "augment": "none"} | options,
+        train=vars(TrainConfig(epochs=2, device="cpu", threads=1)),
+        output=vars(OutputConfig(output_dir=output, run_name="r", tb="scalars")),
+    )
+
+
+def stopped(config) -> Path:
+    with pytest.raises(Crash):
+        train(config, handlers=[crash_after(4)])
+    (run_dir,) = config.output.output_dir.glob("*/r")
+    return run_dir
+
+
+@pytest.fixture
+def pets(tmp_path):
+    """Twelve pictures of each of two classes, without splits."""
+    return class_folders(tmp_path / "here" / "pets", {"cat": 12, "dog": 12})
+
+
+@pytest.fixture
+def crashed(pets, tmp_path):
+    return stopped(config_of(pets, tmp_path / "runs"))
+
+
+def test_a_run_goes_on_where_its_images_are_now_and_names_that_place_from_then_on(pets, crashed, tmp_path, capsys):
+    whole = train(config_of(pets, tmp_path / "whole"))
+    moved = shutil.move(pets, tmp_path / "there")
+    code, _, error = call(capsys, "resume", crashed)
+    assert code == 3
+    assert f"{crashed} was trained on the images at {pets}, and there are none now" in error
+    assert f"if they moved: python main.py resume {crashed} --data NEW_PLACE" in error
+    code, _, error = call(capsys, "resume", crashed, "--data", moved)
+    assert code == 0, error
+    assert_same_content(run_content(whole.run_dir), run_content(crashed))
+    assert read_run_config(crashed).data.source == str(moved)
+    assert call(capsys, "evaluate", crashed)[0] == 0
+
+
+def test_a_finished_run_is_told_where_its_images_are_too(pets, tmp_path, capsys):
+    run_dir = train(config_of(pets, tmp_path / "runs")).run_dir
+    moved = shutil.move(pets, tmp_path / "there")
+    code, _, error = call(capsys, "evaluate", run_dir)
+    assert code == 3
+    assert f"python main.py resume {run_dir} --data NEW_PLACE" in error
+    code, out, error = call(capsys, "resume", run_dir, "--data", moved)
+    assert (code, error) == (0, "")
+    assert "is finished: nothing to do" in out
+    assert call(capsys, "evaluate", run_dir)[0] == 0
+
+
+def move(path: Path, to: Path) -> None:
+    to.parent.mkdir(exist_ok=True)
+    path.rename(to)
+
+
+@pytest.mark.parametrize("finished", [False, True])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda there: (there / "cat" / "000.png").unlink(), "1 image gone, first 'cat/000.png'"),
+        (lambda there: shutil.copy(there / "cat" / "000.png", there / "dog" / "zz.png"), "1 image new, first 'dog/zz"),
+        (
+            lambda there: shutil.copy(there / "cat" / "001.png", there / "cat" / "000.png"),
+            "1 image with other contents, first 'cat/000.png'",
+        ),
+        (lambda there: move(there / "cat" / "000.png", there / "dog" / "a.png"), "1 image gone, first 'cat/000.png'"),
+    ],
+)  # fmt: skip
+def test_other_images_at_the_new_place_are_refused_saying_what_differs(pets, tmp_path, capsys, change, said, finished):
+    config = config_of(pets, tmp_path / "runs")
+    run_dir = train(config).run_dir if finished else stopped(config)
+    before = (run_dir / "config.json").read_bytes()
+    moved = Path(shutil.move(pets, tmp_path / "there"))
+    change(moved)
+    code, _, error = call(capsys, "resume", run_dir, "--data", moved)
+    assert code == 3
+    assert f"the images of {moved} changed since the run started: " in error
+    assert said in error
+    assert error.count("\n") == 1
+    assert (run_dir / "config.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(("source", "place"), [("digits", "elsewhere"), (None, "digits"), (None, "hf:org/name")])
+def test_a_set_that_has_a_name_has_no_new_place(crashed, tmp_path, capsys, source, place):
+    if source is not None:
+        crashed = stopped(config_of(source, tmp_path / "others", labels_per_class=2))
+    code, _, error = call(capsys, "resume", crashed, "--data", place)
+    assert code == 2
+    assert "is a set of its own" in error
+
+
+def change_split(path: Path, change) -> None:
+    with path.open(newline="", encoding="utf-8") as file:
+        header, *rows = csv.reader(file)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([header, *change(rows)])
+
+
+def test_an_edited_split_of_a_stopped_run_is_refused_with_what_changed(crashed, capsys):
+    table = crashed / "split.csv"
+    change_split(table, lambda rows: [[*row[:2], "train", *row[3:]] for row in rows])
+    code, _, error = call(capsys, "resume", crashed)
+    assert code == 3
+    assert error.startswith(f"error: {table} was changed since the run started, and is not what it trains on: ")
+    assert " images in another split, first 'cat/" in error
+    table.unlink()
+    assert call(capsys, "resume", crashed)[0] == 0
+
+
+def test_a_split_that_cannot_be_read_is_refused_and_one_that_is_gone_is_written_again(crashed, capsys):
+    table, content = crashed / "split.csv", (crashed / "split.csv").read_bytes()
+    table.write_bytes(content[:40])
+    code, _, error = call(capsys, "resume", crashed)
+    assert code == 3
+    assert f"{table} was changed since the run started" in error
+    table.unlink()
+    code, out, _ = call(capsys, "resume", crashed)
+    assert code == 0
+    assert f"note: {table} was gone; it is written again, from the images" in out
+    assert table.read_bytes() == content
+
+
+def test_a_split_in_another_order_with_other_ends_of_lines_is_the_same(crashed, capsys):
+    change_split(crashed / "split.csv", lambda rows: rows[::-1])  # a spreadsheet ends lines by CR and LF
+    assert call(capsys, "resume", crashed)[0] == 0
+
+
+@pytest.mark.parametrize("table", ["whole", "edited", "gone"])
+def test_without_meta_json_the_split_tells_whether_the_images_are_the_same(crashed, capsys, table):
+    (crashed / "meta.json").unlink()
+    if table == "edited":
+        change_split(crashed / "split.csv", lambda rows: rows[1:])
+    elif table == "gone":
+        (crashed / "split.csv").unlink()
+    code, out, error = call(capsys, "resume", crashed)
+    assert code == (3 if table == "edited" else 0)
+    said = {"whole": "its images are those of its split.csv", "gone": "so whether the images changed is not known"}
+    assert said.get(table, "1 image new, first") in out + error
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """Work in `here`, and then in another directory."""
+    (tmp_path / "away").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return lambda: monkeypatch.chdir(tmp_path / "away")
+
+
+def test_a_run_that_was_given_a_relative_path_is_opened_from_any_directory(pets, tmp_path, elsewhere, capsys):
+    finished = train(config_of("pets", tmp_path / "finished")).run_dir
+    crashed = stopped(config_of("pets", tmp_path / "runs"))
+    whole = run_content(finished)
+    elsewhere()
+    code, out, error = call(capsys, "evaluate", finished)
+    assert code == 0, error
+    assert "as logged" in out
+    assert call(capsys, "explain", finished, "--page")[0] == 0
+    assert_same_content(whole, run_content(resume(crashed).run_dir))
+    names = [Path(run.config["data"]["source"]) for run in (read_run(finished), read_run(crashed))]
+    assert names == [Path("pets")] * 2, "two runs of one set are not told apart by where one looks"
+
+
+def test_files_that_a_run_names_are_found_from_any_directory_too(pets, tmp_path, elsewhere, capsys):
+    whole = train(config_of("pets", Path("runs"))).run_dir
+    shutil.copy(whole / "split.csv", "mine.csv")
+    teacher = str(whole)
+    config = config_of("pets", tmp_path / "taught", split=Path("mine.csv")).changed(train={"teacher": teacher})
+    expected = run_content(train(config.changed(output={"run_name": "whole"})).run_dir)
+    run_dir = stopped(config)
+    elsewhere()
+    assert_same_content(expected, run_content(resume(run_dir).run_dir))
+
+
+def test_a_run_whose_split_was_moved_goes_by_its_own(pets, tmp_path, capsys):
+    whole = train(config_of(pets, tmp_path / "runs")).run_dir
+    split = Path(shutil.copy(whole / "split.csv", tmp_path / "mine.csv"))
+    run_dir = stopped(config_of(pets, tmp_path / "others", split=split))
+    split.unlink()
+    code, _, error = call(capsys, "resume", run_dir)
+    assert code == 0, error
+
+
+def test_the_images_that_a_run_started_with_come_before_others_of_the_same_relative_path(pets, tmp_path, elsewhere):
+    run_dir = stopped(config_of("pets", tmp_path / "runs"))
+    elsewhere()
+    class_folders(Path("pets"), {"cat": 3, "dog": 3})
+    assert read_run_config(run_dir).data.source == str(pets)
+
+
+def test_a_command_with_auto_resume_does_not_take_up_a_run_on_other_images_of_the_same_relative_path(
+    pets, tmp_path, elsewhere
+):
+    config = config_of("pets", tmp_path / "runs").changed(output={"auto_resume": True})
+    run_dir = stopped(config)
+    assert find_same_options(config) == run_dir
+    elsewhere()
+    class_folders(Path("pets"), {"cat": 3, "dog": 3})
+    assert find_same_options(config) is None
+    shutil.rmtree(tmp_path / "here" / "pets")
+    assert find_same_options(config) == run_dir, "they moved here with the directory"
+
+
+def test_the_place_of_a_run_is_recorded(crashed):
+    assert read_json(crashed / "meta.json")["directory"] == str(Path.cwd())
+
+
+def test_names_are_no_paths_and_a_pattern_means_files(tmp_path):
+    assert is_a_name(None)
+    assert is_a_name("imagenet")
+    assert not is_a_name("runs/digits/r")
+    assert not is_a_name("weights.pth")
+    (tmp_path / "train-0.tar").touch()
+    assert is_there(tmp_path / "*.tar")
+    assert not is_there(tmp_path / "*.zip")
+
+
+def test_a_run_on_an_archive_goes_on_with_its_folder_where_the_archive_is_gone(pets, tmp_path, capsys):
+    archive = zip_folder(pets, tmp_path / "pets.zip")
+    run_dir = stopped(config_of(archive, tmp_path / "runs", root=tmp_path / "data"))
+    archive.unlink()
+    shutil.rmtree(tmp_path / "data")
+    assert call(capsys, "resume", run_dir)[0] == 3
+    code, _, error = call(capsys, "resume", run_dir, "--data", pets)
+    assert code == 0, error
