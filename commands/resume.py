@@ -16,11 +16,11 @@ class Options:
     """A run directory, or `latest`."""
     epochs: int | float | None = None
     """Train for this many epochs in all instead of the planned number; the learning rate is planned anew."""
+    data: Name = None
+    """Where the images of the run are now, if they moved: it goes on if they, their labels and splits are the same."""
     data_root: Path | None = None
     """Where built-in sets and unpacked archives are found, and are put again if they are gone. Default: where the run
     found them, and nothing is put there."""
-    data: Name = None
-    """Where the images of the run are now, if they moved: it goes on if they, their labels and splits are the same."""
     output_dir: Path = Path("runs")
     """Where `latest` is looked for."""
 

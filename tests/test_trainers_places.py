@@ -110,7 +110,7 @@ def test_a_set_that_has_a_name_has_no_new_place(crashed, tmp_path, capsys, sourc
         crashed = stopped(config_of(source, tmp_path / "others", labels_per_class=2))
     code, _, error = call(capsys, "resume", crashed, "--data", place)
     assert code == 2
-    assert "is a set of its own" in error
+    assert "is the name of a set; --data-root says where such a set lies" in error
 
 
 def change_split(path: Path, change) -> None:

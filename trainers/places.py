@@ -91,11 +91,11 @@ def require_images(run_dir: Path, config: RunConfig) -> None:
 
 
 def moved_to(config: RunConfig, place: str) -> RunConfig:
-    """The options of a run whose images are at another place now. Raises ConfigError: one of them is a set that has a
-    name and no place."""
-    for source, whose in ((config.data.source, "of the run"), (place, "named by --data")):
+    """The options of a run whose images are at another place now. Raises ConfigError: one is a built-in set, or of the
+    hub, which have names."""
+    for source in (config.data.source, place):
         if is_a_set(source):
-            raise ConfigError(f"--data says where images of one's own are now; {source}, {whose}, is a set of its own")
+            raise ConfigError(f"--data {place}: {source} is the name of a set; --data-root says where such a set lies")
     return config.changed(data={"source": str(Path(place).expanduser().absolute())})
 
 
