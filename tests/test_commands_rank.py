@@ -65,7 +65,7 @@ def test_a_ranking_judges_what_can_be_had_and_keeps_the_features(capsys, tmp_pat
 @pytest.mark.parametrize(
     ("argv", "code", "message"),
     [
-        (["--shots", 99], 2, "--shots 99: class ant has 8 training images; at most --shots 8"),
+        (["--shots", 99], 2, "--shots 99: class bee has 8 training images; at most --shots 8"),
         (["--shots", 0], 2, "shots=(0,) must be at least 1"),
         (["--models", "vit_nano_9"], 2, "did you mean vit_nano_8?"),
         (["--models", "vit_nano_8,weights=gone.pth"], 3, "none of these models can be had"),
