@@ -38,7 +38,9 @@ def main(options: TrainOptions) -> int:
     until = time.monotonic() + 60 * (minutes or 0)
     config = with_weights(options.run)
     if options.recipe is not None:
-        print(f"{card(options.recipe)}\n")
+        from trainers import console
+
+        console.say(f"{card(options.recipe)}\n")
     rehearsal = options.dry_run or options.find_lr
     if minutes is not None:
         from trainers import console, heartbeat
@@ -118,6 +120,8 @@ def train(config: RunConfig) -> int:
     from trainers.threads import with_threads
 
     if config.train.loop == "plain":
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise UsageError("--loop plain trains in one process: start it without torchrun")
         job = prepare(config)
         refuse_other_options(config, job.config)
         train_plainly(job)

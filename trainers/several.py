@@ -10,7 +10,7 @@ from statistics import mean, stdev
 
 from datasets.files import write_text
 from datasets.text import csv_text
-from trainers import defaults, process
+from trainers import defaults, distributed, process
 from trainers.config import RunConfig, data_folder
 from trainers.console import quiet, say
 from trainers.interruption import signals
@@ -66,6 +66,7 @@ def train_all(
     parts = [Part(number, len(configs), config) for number, config in enumerate(configs, 1)]
     results, folder = {}, None if slurm is None else Path(f"{parts[0].key}_jobs")
     with (
+        distributed.joined(configs[0].train.device),  # once: a second meeting would read the addresses of the first
         signals.hinting("the same command with --auto-resume goes on where this one stopped"),
         placed(shared, slurm, folder) as each,
     ):
