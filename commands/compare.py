@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,6 +15,7 @@ from commands import arguments
 from commands.arguments import SeveralRuns, UsageError, flags, sections
 from commands.json_output import JsonOption, json_document
 from datasets.config import DATASETS
+from datasets.options import flag
 from trainers.config import RunConfig, TrainConfig
 from vit.config import ModelConfig, require, require_counts, require_finite
 
@@ -96,6 +98,21 @@ class Options(JsonOption, SeveralRuns, RunConfig):
             raise UsageError(f"{images} is not a run directory; to train models on images: compare --data {images}")
         if len(self.runs) == 1:
             raise UsageError(f"one run, {self.runs[0]}: there is nothing to compare it with")
+        if self.runs and (idle := ", ".join(without_effect(self))):
+            raise UsageError(f"runs that are there are compared as they are: leave out {idle}")
+
+
+def without_effect(options: Options) -> Iterator[str]:
+    """The options that differ from their default and mean nothing for runs that are there, as flags."""
+    heeded = {"runs", "until_sure", "margin", "max_seeds", "output_dir", "run_name", "json"}
+    heeded |= {"max_minutes"} if options.until_sure else set()
+    default = Options()
+    pairs = [(options, default), *((getattr(options, part), getattr(default, part)) for part in sections(options))]
+    for given, usual in pairs:
+        for field in fields(given):
+            name, value = field.name, getattr(given, field.name)
+            if name not in heeded and not is_dataclass(value) and value != getattr(usual, name):
+                yield f"--{flag(type(given), name)}"
 
 
 def names_images(word: str) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 from comparison.plan import Plan
 from comparison.runs import Certainty, couples, labels_text
 from datasets.options import named_set
-from datasets.shared_split import PRETRAINED_ON, copies_of_training_images
+from datasets.shared_split import PRETRAINED_ON, copies_of_training_images, have_seen
 from datasets.shell import command, typed
 from datasets.text import counted
 from datasets.units import units_of
@@ -100,7 +100,7 @@ def known_problems(plan: Plan) -> Iterator[str]:
     """Yield what a reader of the result must know about the data."""
     data = plan.request.base.data
     source = data.source
-    if source in PRETRAINED_ON and any(arm.resolved.model.weights != "none" for arm in plan.arms):
+    if any(have_seen(arm.resolved.model.weights, source) for arm in plan.arms):
         yield f"{PRETRAINED_ON[source]}: a pretrained arm may have seen the test images"
     yield from plan.overlap.said
     if not plan.tuned:

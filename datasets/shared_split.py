@@ -21,9 +21,10 @@ PRETRAINED_ON = {
 """Sets that are known to be part of what usual weights were trained on: their test images are no news to them."""
 
 
-def have_seen(weights: str, source: str) -> bool:
-    """Whether these usual weights were trained on a set, as far as its name tells."""
-    return source in PRETRAINED_ON and (weights == "fashion_mnist") == (source == "fashion_mnist")
+def have_seen(weights: str | None, source: str) -> bool:
+    """Whether these usual weights were trained on a set, as far as their names tell; None: those of a library."""
+    seen = (weights == "fashion_mnist") == (source == "fashion_mnist")
+    return source in PRETRAINED_ON and weights != "none" and seen
 
 
 @dataclass(frozen=True)

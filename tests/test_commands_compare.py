@@ -216,8 +216,8 @@ def test_a_stopped_comparison_goes_on_where_it_stopped(tmp_path):
         (["--labels", "5", "--fraction", "0.1"], 2, "--fraction and --labels"),
         (["--lr-grid", "0"], 2, "rates greater than 0"),
         (["runs/absent"], 2, "nothing to compare it with"),
-        (["runs/absent", "runs/none"], 3, "runs/absent is not a run directory: it does not exist"),
         (["runs/absent", "runs/none", "--arms", "vit_nano_8"], 2, "not both"),
+        (["runs/absent", "runs/none"], 2, "compared as they are: leave out --device"),
     ],
 )  # fmt: skip
 def test_a_comparison_that_cannot_be_is_refused_in_one_line_before_anything_is_written(
@@ -228,6 +228,34 @@ def test_a_comparison_that_cannot_be_is_refused_in_one_line_before_anything_is_w
     assert message in err
     assert err.count("\n") == 1
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--minutes 5", "--labels 10", "--images-seen 500", "--tune-lr on", "--lr-grid 0.1", "--seeds 7", "--jobs 3",
+     "--on slurm", "--data fashion_mnist", "--epochs 3", "--model vit_micro_2", "--max-minutes 3"],
+)  # fmt: skip
+def test_an_option_that_means_nothing_for_finished_runs_is_refused_by_name(finished, capsys, tmp_path, words):
+    runs = sorted((finished / "runs" / "pets").rglob("s1"))
+    code, out, error = call(capsys, "compare", *runs, *words.split(), "--output-dir", tmp_path / "runs")
+    assert (code, out) == (2, "")
+    name = words.split()[0]
+    assert error == f"error: runs that are there are compared as they are: leave out {name}\n"
+    assert not (tmp_path / "runs").exists()
+
+
+def test_all_options_that_mean_nothing_for_finished_runs_are_named_at_once(capsys):
+    code, _, error = call(capsys, "compare", "a", "b", "--seeds", 7, "--lr", 0.1, "--until-sure", "--max-minutes", 3)
+    assert code == 2
+    assert "--max-seeds in place of --seeds" in error
+    code, _, error = call(capsys, "compare", "a", "b", "--jobs", 2, "--lr", 0.1, "--until-sure", "--max-minutes", 3)
+    assert error == "error: runs that are there are compared as they are: leave out --jobs, --lr\n"
+
+
+def test_runs_that_are_not_there_are_named(capsys):
+    code, _, error = call(capsys, "compare", "runs/absent", "runs/none")
+    assert code == 3
+    assert error.startswith("error: runs/absent is not a run directory: it does not exist; ")
 
 
 def test_an_arm_changes_what_it_names_and_nothing_else():
@@ -299,10 +327,18 @@ def test_an_arm_that_may_have_seen_the_test_images_in_pretraining_is_warned_of()
         split = shared_split(DataConfig(source="digits"))
         return SimpleNamespace(request=request, arms=arms, split=split, tuned=True, overlap=Overlap())
 
+    def with_weights(name):
+        return SimpleNamespace(resolved=SimpleNamespace(model=SimpleNamespace(weights=name)))
+
     assert [arm.name for arm in (scratch, pretrained)] == ["vit_nano_8 from scratch", "vit_nano_8 pretrained"]
     assert [arm.slug for arm in (scratch, pretrained)] == ["from_scratch", "pretrained"]
-    assert list(known_problems(plan("hymenoptera", scratch, pretrained))) == [
+    assert list(known_problems(plan("hymenoptera", scratch, with_weights("imagenet")))) == [
         "hymenoptera is a subset of ImageNet-1k (classes ant and bee): a pretrained arm may have seen the test images"
     ]
+    assert list(known_problems(plan("fashion_mnist", scratch, pretrained))) == [
+        "fashion_mnist is what the embedded weights were trained on: a pretrained arm may have seen the test images"
+    ]
+    assert not list(known_problems(plan("hymenoptera", scratch, pretrained))), "they are those of Fashion-MNIST"
+    assert not list(known_problems(plan("fashion_mnist", scratch, with_weights("imagenet"))))
     assert not list(known_problems(plan("hymenoptera", scratch)))
     assert not list(known_problems(plan("digits", scratch, pretrained)))

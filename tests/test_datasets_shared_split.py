@@ -44,5 +44,6 @@ def test_a_test_image_that_is_also_a_training_image_is_named(tmp_path, twin):
 
 def test_weights_are_known_to_have_seen_what_they_were_trained_on():
     pairs = [("fashion_mnist", "fashion_mnist"), ("imagenet", "hymenoptera"), ("imagenet", "fashion_mnist"),
-             ("fashion_mnist", "dog_breed"), ("imagenet", "digits"), ("tiny_imagenet", "/some/folder")]  # fmt: skip
-    assert [have_seen(*pair) for pair in pairs] == [True, True, False, False, False, False]
+             ("fashion_mnist", "dog_breed"), ("imagenet", "digits"), ("tiny_imagenet", "/some/folder"),
+             ("none", "hymenoptera"), (None, "hymenoptera"), ("tiny_imagenet", "fashion_mnist")]  # fmt: skip
+    assert [have_seen(*pair) for pair in pairs] == [True, True, *5 * [False], True, False]
