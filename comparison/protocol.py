@@ -105,7 +105,7 @@ def known_problems(plan: Plan) -> Iterator[str]:
     yield from plan.overlap.said
     if not plan.tuned:
         yield "learning rates were not tuned: the verdict is one on these rates, too; --tune-lr on looks for others"
-    copies = copies_of_training_images(plan.split.samples)
+    copies = copies_of_training_images(plan.split.samples, plan.request.base.data.root)
     if copies is None:
         yield f"too many images to look for copies between train and test; {command('check', *named_set(data))} does"
     elif copies:

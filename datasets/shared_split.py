@@ -1,17 +1,15 @@
 """One split for all runs of a comparison, and what is known to be wrong with it before any of them trains."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from datasets.bundle import SPLITS, Samples
-from datasets.checking.copies import groups_of_copies
+from datasets.bundle import LEFT_OUT, TEST, TRAIN, Samples
 from datasets.config import DataConfig
 from datasets.loaders import split_samples
 from datasets.splits import hold_out_half_of_val, require_complete
-
-SEARCHED_UP_TO = 20_000
-"""Images. Larger sets are not searched for copies before a comparison; `check` does that."""
+from datasets.units import SEARCHED_UP_TO, copies_of
 
 PRETRAINED_ON = {
     "hymenoptera": "hymenoptera is a subset of ImageNet-1k (classes ant and bee)",
@@ -50,11 +48,9 @@ def shared_split(config: DataConfig) -> SharedSplit:
     return SharedSplit(hold_out_half_of_val(samples, config.split_seed), halved=True)
 
 
-def copies_of_training_images(samples: Samples) -> list[str] | None:
+def copies_of_training_images(samples: Samples, data_root: Path | None = None) -> list[str] | None:
     """Test images that are, exactly or nearly, training images too: their paths. None: too many to look for."""
-    rows = np.flatnonzero(samples.splits >= 0)
-    if len(rows) > SEARCHED_UP_TO:
+    if (samples.splits != LEFT_OUT).sum() > SEARCHED_UP_TO or (copies := copies_of(samples, data_root)) is None:
         return None
-    groups, splits = groups_of_copies(samples, rows, workers=0), samples.splits[rows]
-    learnt = np.isin(groups, groups[splits == SPLITS.index("train")])
-    return sorted(samples.paths[row] for row in rows[learnt & (splits == SPLITS.index("test"))])
+    learnt = (copies >= 0) & np.isin(copies, copies[samples.splits == TRAIN])
+    return sorted(samples.paths[row] for row in np.flatnonzero(learnt & (samples.splits == TEST)))

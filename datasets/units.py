@@ -61,28 +61,39 @@ def joined(samples: Samples, names: Sequence[str]) -> Samples:
 
 
 def with_copies(samples: Samples, data_root: Path | None = None) -> Samples:
-    """The samples with copies of a picture in one group: those of equal contents and, up to SEARCHED_UP_TO images, near
-    copies as `near_duplicates` finds them. Notes say how many there are, and what is wrong with them."""
+    """The samples with copies of a picture in one group. Notes say how many there are, what is wrong with them, and
+    whether they were not looked for."""
     samples = identified(samples, data_root)
-    rows = np.flatnonzero(samples.splits != LEFT_OUT)
+    copies, images = copies_of(samples, data_root), int((samples.splits != LEFT_OUT).sum())
+    notes: list[str] = []
+    if copies is None:
+        if samples.root is not None:
+            notes.append("copies were not looked for: the set is too large to be read at the start; `check` finds them")
+        return samples.note(*notes)
+    if images > SEARCHED_UP_TO:
+        notes.append(f"near copies were not looked for among {images:,} images; `check` finds them")
+    if (copies < 0).all():
+        return samples.note(*notes)
+    notes += _about_copies(samples, copies)
+    links = [_links(copies)] + ([] if samples.groups is None else [_links(samples.groups)])
+    return _grouped(samples, np.concatenate(links, axis=1), []).note(*notes)
+
+
+def copies_of(samples: Samples, data_root: Path | None = None) -> np.ndarray | None:
+    """int64 (N,): a number for each picture that is there more than once, -1 for all others; None: contents are not read.
+
+    Copies have equal contents or, up to SEARCHED_UP_TO images, are near copies as `near_duplicates` finds them.
+    """
+    samples = identified(samples, data_root)
     if samples.hash_kind != CONTENT_HASH or samples.digests is None:
-        own = samples.root is None
-        note = "copies were not looked for: the set is too large to be read at the start; `check` finds them"
-        return samples if own else samples.note(note)
+        return None
+    rows = np.flatnonzero(samples.splits != LEFT_OUT)
     keys = np.full(len(samples), -1, np.int64)
     keys[rows] = np.unique(keys_of(samples.digests[rows]), return_inverse=True)[1]
-    links, notes = _links(keys), []
+    links = _links(keys)
     if len(rows) <= SEARCHED_UP_TO:
         links = np.concatenate([links, _near_links(samples, rows, data_root)], axis=1)
-    else:
-        notes.append(f"near copies were not looked for among {len(rows):,} images; `check` finds them")
-    if not links.size:
-        return samples.note(*notes)
-    copies = connected(len(samples), links)
-    notes += _about_copies(samples, copies)
-    if samples.groups is not None:
-        links = np.concatenate([links, _links(samples.groups)], axis=1)
-    return _grouped(samples, links, []).note(*notes)
+    return connected(len(samples), links)
 
 
 def _about_copies(samples: Samples, copies: np.ndarray) -> Iterable[str]:
