@@ -80,7 +80,7 @@ def with_copies(samples: Samples, data_root: Path | None = None) -> Samples:
 
 
 def copies_of(samples: Samples, data_root: Path | None = None) -> np.ndarray | None:
-    """int64 (N,): a number for each picture that is there more than once, -1 for all others; None: contents are not read.
+    """int64 (N,): a number for each picture that is there more than once, -1 for others; None: contents are not read.
 
     Copies have equal contents or, up to SEARCHED_UP_TO images, are near copies as `near_duplicates` finds them.
     """

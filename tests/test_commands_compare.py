@@ -323,7 +323,7 @@ def test_an_arm_that_may_have_seen_the_test_images_in_pretraining_is_warned_of()
     scratch, pretrained = measure_arms([parse_arm(text, base) for text in default_arms("digits")])
 
     def plan(source, *arms):
-        request = SimpleNamespace(base=SimpleNamespace(data=SimpleNamespace(source=source)))
+        request = SimpleNamespace(base=SimpleNamespace(data=DataConfig(source=source)))
         split = shared_split(DataConfig(source="digits"))
         return SimpleNamespace(request=request, arms=arms, split=split, tuned=True, overlap=Overlap())
 
