@@ -187,7 +187,10 @@ def conclude(run: Run) -> RunResult:
 def in_groups(samples: Samples, scores: Mapping[str, Scores]) -> Iterator[tuple[str, Design]]:
     """What groups take from the images of each split that has some."""
     for split, found in scores.items():
-        design = design_of(found.outputs.correct, units_of(samples, samples.indices(split)))
+        correct, rows = found.outputs.correct, samples.indices(split)
+        if len(rows) != len(correct):
+            continue  # a dry run scores a few batches
+        design = design_of(correct, units_of(samples, rows))
         if not design.alone:
             yield split, design
 
