@@ -69,8 +69,9 @@ def equal_arms(
     pictures: int, copies: int, *, seeds: int, agree: bool, generator: np.random.Generator
 ) -> tuple[Bools, Bools]:
     """Two arms (K, N) of the same accuracy, whose runs agree as those of linear probes do, or differ as those from
-    scratch do, also from seed to seed as a whole."""
-    difficulty, of_runs, of_seeds = generator.normal(2.4, 2, pictures), 0.2 if agree else 1.5, 0.0 if agree else 0.1
+    scratch do, also from seed to seed as a whole; one run alone has no such shift, which would be its own."""
+    difficulty, of_runs = generator.normal(2.4, 2, pictures), 0.2 if agree else 1.5
+    of_seeds = 0.0 if agree or seeds == 1 else 0.1
     arms = []
     for _ in range(2):
         noise = of_runs * generator.standard_normal((seeds, pictures)) + of_seeds * generator.normal(size=(seeds, 1))
