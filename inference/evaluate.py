@@ -124,7 +124,9 @@ def evaluate_on(classifier: Classifier, data: DataConfig, *, split: str | None, 
     DataError: no such data, or classes that the classifier does not have."""
     samples = with_copies(labelled_samples(data, class_names=classifier.class_names, split=split), data.root)
     samples, uses, notes = with_seen_apart(samples, classifier)
-    name = f"{Path(data.source).stem or 'data'}" + (f"_{split}" if split else "")
+    stem = Path(data.source).stem or "data"
+    own = stem.removesuffix("_tta") in (*SPLITS, "val_last")  # what a run calls its own images
+    name = "data_" * own + stem + (f"_{split}" if split else "")
     name += "_tta" * isinstance(classifier.model, TenViews)
     target = folder or classifier.folder / ("eval" if classifier.run_dir else "")
 

@@ -101,6 +101,18 @@ def test_other_data_is_scored_by_class_name_and_written_class_by_class(capsys, r
         assert (run / "eval" / f"photos_{figure}.png").stat().st_size > 5_000
 
 
+@pytest.mark.parametrize("name", ["test", "val", "val_last", "test_tta"])
+def test_a_folder_with_the_name_of_a_split_leaves_what_the_run_says_of_its_own_images(capsys, tmp_path, name):
+    run = make_run(tmp_path / "run")
+    own = run / "eval" / f"{name}_predictions.csv"
+    own.parent.mkdir(exist_ok=True)
+    own.write_text("the run's own")
+    code, _, err = call(capsys, "evaluate", run, "--data", labelled_photos(tmp_path / name, n=2))
+    assert code == 0, err
+    assert own.read_text() == "the run's own"
+    assert len(rows(own.with_name(f"data_{name}_predictions.csv"))) == 2 * len(CLASSES)
+
+
 def test_a_table_with_columns_of_any_name_is_scored_where_they_are_named(capsys, run, tmp_path):
     data = labelled_photos(tmp_path / "photos", n=2)
     pictures = sorted(data.rglob("*.png"))
