@@ -31,6 +31,7 @@ from trainers.resume import newest_checkpoint
 from trainers.run_directory import META, read_json
 from trainers.seen.overlap import left_out, read_seen, said_at_start, seen_images, unknown
 from trainers.seen.starts import Start
+from trainers.start import changes_of_machine
 from vit import ImageSpec
 from vit.config import WHAT_THEY_ARE
 
@@ -53,11 +54,11 @@ def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None, tt
     scores = score_split(model.to(device), loader, device, AMP_DTYPES[config.train.amp])
     evaluation = write_evaluation(run_dir / "eval", name, scores, loader.dataset, class_names, fit=name == "val")
     epoch = read_checkpoint(best_of(run_dir))["epoch"]
-    threads, notes = torch.get_num_threads(), [*said_at_start(run_dir)]
+    notes = [*said_at_start(run_dir)]
     if config.model.name in WHAT_THEY_ARE:
         notes.append(f"{config.model.name}: {WHAT_THEY_ARE[config.model.name]}")
-    if meta["threads"] != threads:
-        notes.append(f"{threads} threads now, {meta['threads']} when the run trained: the last bits may differ")
+    if changes := changes_of_machine(meta, device):
+        notes.append(f"changed since the run started: {changes}; the last bits may differ")
     logged = {} if tta else logged_metrics(run_dir, split, epoch)
     return dataclasses.replace(evaluation, epoch=epoch, logged=logged, notes=notes)
 

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from killed_runs import ROOT, Crash, crash_after
+from small_run import call
 from test_trainers_start import tiny_run
 
 from datasets import DataError
@@ -90,3 +91,14 @@ def test_a_run_that_goes_on_with_other_instructions_says_so(crashed):
         cwd=ROOT, env=os.environ | {"ATEN_CPU_CAPABILITY": "default"}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert " to DEFAULT; it may end in other results" in done.stdout
+
+
+def test_a_run_that_is_scored_on_another_machine_says_what_changed(tmp_path, capsys):
+    run_dir = train(tiny_run(tmp_path)).run_dir
+    meta = read_json(run_dir / "meta.json")
+    write_json(run_dir / "meta.json", meta | {"instruction_set": "SSE"})
+    code, out, _ = call(capsys, "evaluate", run_dir)
+    assert code == 0
+    assert f"changed since the run started: instruction set from SSE to {meta['instruction_set']}; the last bits" in out
+    write_json(run_dir / "meta.json", meta)
+    assert "changed since the run started" not in call(capsys, "evaluate", run_dir)[1]

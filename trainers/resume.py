@@ -4,7 +4,6 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from trainers.run import Handler, execute, train
 from trainers.run_directory import META, command_line, read_if_whole, write_json, write_run_config
 from trainers.same_images import require_same_images
 from trainers.seen.overlap import left_out, read_seen, refuse_exchanged
-from trainers.start import describe_machine, describe_start, write_inputs
+from trainers.start import changes_of_machine, describe_start, write_inputs
 from vit import ImageSpec
 
 
@@ -254,10 +253,7 @@ def refuse_another_number_of_processes(run_dir: Path, meta: dict[str, Any]) -> N
 def announce_changes(then: dict[str, Any], job: Job) -> None:
     """Another machine, number of threads or version of torch changes last bits, and with them in many steps the result.
     `then`: the run's meta.json."""
-    now, was = describe_machine(job.device) | {"torch": metadata.version("torch")}, then | then["versions"]
-    changed = [name for name, value in now.items() if was.get(name, value) != value]
-    if changed:
-        changes = ", ".join(f"{name.replace('_', ' ')} from {was[name]} to {now[name]}" for name in changed)
+    if changes := changes_of_machine(then, job.device):
         say(f"note: changed since the run started: {changes}; it may end in other results than without a stop")
 
 

@@ -87,6 +87,13 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
     }
 
 
+def changes_of_machine(meta: dict[str, Any], device: torch.device) -> str:
+    """What is not as it was when a run with this meta.json started: the machine, the threads, the version of torch."""
+    was, now = meta | meta["versions"], describe_machine(device) | {"torch": metadata.version("torch")}
+    changed = [name for name, value in now.items() if was.get(name, value) != value]
+    return ", ".join(f"{name.replace('_', ' ')} from {was[name]} to {now[name]}" for name in changed)
+
+
 def write_inputs(folder: Path, job: Job, meta: dict[str, Any]) -> None:
     """What a run starts from: config.json, meta.json, split.csv, and seen.csv where its start has seen some of that."""
     write_run_config(folder, job.config)
