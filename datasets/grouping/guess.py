@@ -4,6 +4,7 @@ Nothing is grouped by a guess: it is said, and a person decides.
 """
 
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -92,7 +93,7 @@ def guessed(samples: Samples, thumbnails: Thumbnails) -> Guess | None:
     own. `thumbnails` is asked for a few images, and only where names give a reason to."""
     if samples.root is None or samples.grouped_by:
         return None
-    what = (str(samples.root).encode(), samples.paths.characters, samples.labels, samples.splits == LEFT_OUT)
+    what = (os.fsencode(str(samples.root)), samples.paths.characters, samples.labels, samples.splits == LEFT_OUT)
     mark = hashlib.blake2b(b"\0".join(map(bytes, what))).digest()
     if mark not in _KNOWN:
         if len(_KNOWN) > MOST_KNOWN:
