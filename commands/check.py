@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 from commands import arguments
 from commands.arguments import UsageError
 from commands.json_output import JsonOption, json_document
-from datasets.config import Columns
+from datasets.config import Columns, data_place
 from datasets.options import words
 from datasets.shell import command
 from datasets.text import aligned, counted, csv_text, printable
-from trainers.config import OutputConfig, data_folder
+from trainers.config import OutputConfig
+from trainers.data_folder import claimed_folder, data_folder
 
 if TYPE_CHECKING:
     from datasets.checking.check import CheckReport
     from datasets.sources.problems import Problem
 
-CSV_COLUMNS = ("kind", "severity", "path", "split", "label", "other", "detail")
+CSV_COLUMNS = ("kind", "severity", "path", "split", "label", "other", "detail", "data")
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,10 @@ def main(config: Options) -> int:
     with json_document(config) as document:
         report = check_source(config.data, data_root=config.data_root, columns=columns, **chosen)
         if report.findings or config.output or config.csv_path.exists():  # not one of an earlier check
-            rows = ((finding.kind, finding.severity, *finding[1:]) for finding in report.findings)
+            if config.output is None:
+                claimed_folder(OutputConfig(), config.data)
+            place = data_place(config.data)
+            rows = ((finding.kind, finding.severity, *finding[1:], place) for finding in report.findings)
             with arguments.output_file(config.csv_path) as file:
                 file.write(csv_text(CSV_COLUMNS, rows))
         print("\n".join([*_table(config, report), *_groups(config, report)]))

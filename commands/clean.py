@@ -10,7 +10,8 @@ import tyro
 from commands.arguments import ImagesOptions
 from datasets.options import named_set
 from datasets.shell import command
-from trainers.config import OutputConfig, RunConfig, data_folder
+from trainers.config import OutputConfig, RunConfig
+from trainers.data_folder import claimed_folder, data_folder
 from vit.config import require, require_finite
 
 
@@ -89,6 +90,8 @@ def main(options: Options) -> int:
         else:
             judged = clean.judge_set(config, folds=options.folds, minutes=options.minutes)
         samples, suspects = judged.samples, clean.look(judged, folder)
+    if options.output is None and not options.of_run:
+        claimed_folder(OutputConfig(), options.data)
     save = partial(clean.save, folder, samples)
     save(suspects)
     write_cleaned(folder / "given.csv", samples, [])

@@ -19,15 +19,16 @@ from datasets.errors import DataError
 from datasets.files import write_bytes
 from datasets.images import picture_of, to_array
 from datasets.loaders import split_samples
-from datasets.shell import command
+from datasets.shell import command, quoted
 from datasets.suspects import DROP, KEEP, Suspect, write_cleaned, write_suspects
 from datasets.text import aligned, counted, printable
 from datasets.units import united, units_of
 from figures.judged import Judged as Pictured
 from figures.sheets import judged_sheet, png
 from inference.label_issues import COPY, OUTLIER, WRONG_LABEL, issues_found, label_issues
-from trainers.config import RunConfig
+from trainers.config import OutputConfig, RunConfig
 from trainers.console import say
+from trainers.data_folder import data_folder
 from trainers.errors import ConfigError
 from trainers.out_of_fold import features_of_set, fitted, fold_of_each, out_of_fold
 from trainers.result import as_data
@@ -237,6 +238,8 @@ def lines(
     yield f"{'table':>9}  {folder}/cleaned.csv ({made})"
     recipe = ("--recipe", "finetune-small", "--seeds", 3, *(() if may_mirror else ("--mirror", "no")))
     if (samples.splits == TEST).any():
-        for name in ("given", "cleaned"):
-            yield f"{'train':>9}  {command('train', '--data', folder / f'{name}.csv', *recipe)}"
-        yield f"{'compare':>9}  python main.py compare runs/given/vit_stem_16_s? runs/cleaned/vit_stem_16_s?"
+        tables = [folder / f"{name}.csv" for name in ("given", "cleaned")]
+        for table in tables:
+            yield f"{'train':>9}  {command('train', '--data', table, *recipe)}"
+        runs = " ".join(quoted(data_folder(OutputConfig(), str(table)) / "vit_stem_16_s") + "?" for table in tables)
+        yield f"{'compare':>9}  {command('compare')} {runs}"

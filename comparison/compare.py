@@ -21,6 +21,7 @@ from datasets.split_file import write_split
 from inference.evaluate import score_last_epoch
 from trainers import console, lock
 from trainers.config import OutputConfig, to_dict
+from trainers.data_folder import claimed_folder, release
 from trainers.interruption import signals
 from trainers.outcome import best_of_several, record_outcome
 from trainers.result import find_run, read_result
@@ -70,6 +71,7 @@ def take_folder(plan: Plan, holding: ExitStack) -> None:
     while not lock.hold(plan.folder, holding):
         plan.folder, plan.continued = find_folder(plan.request)
     if not plan.continued:
+        holding.callback(release, claimed_folder(plan.request.base.output, plan.request.base.data.source))
         with made_whole(plan.folder) as aside:
             plan.write_settled(aside)
             write_split(aside / "split.csv", plan.split.samples)

@@ -15,8 +15,9 @@ from datasets.config import DataConfig
 from datasets.shared_split import shared_split
 from datasets.splits import subset_training
 from trainers import defaults
-from trainers.config import RunConfig, completed, data_folder, to_dict
+from trainers.config import RunConfig, completed, to_dict
 from trainers.console import say
+from trainers.data_folder import data_folder
 from trainers.distributed import world_size
 from trainers.errors import ConfigError
 from trainers.job import prepare

@@ -28,7 +28,8 @@ from datasets.text import csv_text
 from datasets.units import units_of
 from figures.results import png
 from trainers import defaults
-from trainers.config import RunConfig, data_folder
+from trainers.config import RunConfig
+from trainers.data_folder import claimed_folder
 from trainers.errors import ConfigError
 from trainers.features import features_once
 from trainers.intervals import Clusters, design_of, wilson
@@ -183,8 +184,7 @@ def compare_command(data: DataConfig, arms: Sequence[str]) -> str:
 
 def write(rows: Sequence[Backbone], config: RunConfig) -> Path:
     """ranking.csv and ranking.png in the folder of the runs on these images, which is returned."""
-    folder = data_folder(config.output, config.data.source)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = claimed_folder(config.output, config.data.source)
     header = ("backbone", "classifier", "labels", "low", "accuracy", "high", "draws", "images")
     cells = [
         (row.arm, *key, *row.accuracy(*key), *right.shape, row.parameters, row.memory, row.seconds)

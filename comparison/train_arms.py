@@ -15,7 +15,8 @@ from comparison.protocol import rates_text
 from comparison.runs import Arm, Certainty, Condition, labels_text, read_run, require_same_data
 from comparison.slow_machine import RESTARTS, SlowMachine, Watch, start_over
 from trainers import console, heartbeat, process
-from trainers.config import RunConfig, data_folder
+from trainers.config import RunConfig
+from trainers.data_folder import claimed_folder, data_folder
 from trainers.errors import Diverged, TrainingError
 from trainers.on_slurm import placed
 from trainers.pace import Pace
@@ -70,7 +71,7 @@ def train_arms(plan: Plan, slurm: dict[str, str] | None = None) -> tuple[list[Co
     where this one stopped."""
     if any(arm.resolved.train.cache_features == "on" for arm in plan.arms):  # then all of an arm's runs look once
         base = plan.request.base
-        (data_folder(base.output, base.data.source) / "features").mkdir(parents=True, exist_ok=True)
+        (claimed_folder(base.output, base.data.source) / "features").mkdir(parents=True, exist_ok=True)
     restarts = RESTARTS if slurm is None and not plan.continued else 0
     while True:
         try:

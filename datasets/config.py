@@ -1,5 +1,6 @@
 """Which images, how they are split, and how they are fed. No torch here: `python main.py --help` imports this file."""
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,14 @@ def data_name(source: str) -> str:
     path = Path(source)
     stem = path.absolute().parent.name if "*" in path.name else path.stem
     return re.sub("[\ud800-\udfff]", "_", stem) if stem.strip(".") else "data"
+
+
+def data_place(source: str) -> str:
+    """What tells a data set from others of its name: its absolute path, links followed; of one that is no file, such
+    as a built-in one, its name."""
+    path = os.path.expanduser(source)
+    is_file = source not in DATASETS and (os.path.lexists(path) or "*" in path)
+    return os.path.realpath(path) if is_file else source
 
 
 @dataclass(frozen=True)

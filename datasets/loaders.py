@@ -4,7 +4,6 @@ import atexit
 import weakref
 from collections.abc import Iterable
 from copy import copy
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, ImageSpecLike, Samples
 from datasets.cache import SHARE_OF_FREE_MEMORY, ImageCache, available_memory
 from datasets.classes_in_use import without_empty_classes
 from datasets.config import IMBALANCE, Columns, DataConfig
+from datasets.excluded import listed_images, without_listed
 from datasets.grouping.option import with_groups
 from datasets.grouping.parts import split_by_groups
 from datasets.identity import identified
@@ -26,7 +26,6 @@ from datasets.processes import begin_loader
 from datasets.sampling import BatchSampler, EpochBatchSampler, OrderedBatchSampler, evenly
 from datasets.shell import command
 from datasets.splits import assign_splits, require_complete, subset_training
-from datasets.text import read_rows
 from datasets.transforms import Pipeline
 from datasets.units import with_copies
 
@@ -128,20 +127,11 @@ def read_samples(config: DataConfig) -> Samples:
     """The sample table of a built-in set or of a person's own data, not yet split."""
     from datasets.sources.open_data import read  # a run on a program's own images does without
 
-    left_out = frozenset() if config.exclude is None else listed_images(config.exclude)
+    listed = listed_images(config)
     columns = Columns(config.path_column, config.label_column, config.group)
     reading = read(config.source, config.root, columns=columns)
-    samples = reading.usable(left_out, check=command("check", *named_set(config)))
-    if left_out:
-        rows = [row for row, path in enumerate(samples.paths) if path in left_out]
-        samples = samples.with_splits({LEFT_OUT: rows}).note(f"{len(rows)} images left out, as {config.exclude} asks")
-    return with_groups(samples, config.group)
-
-
-def listed_images(table: Path) -> frozenset[str]:
-    """The paths in a table; of one with a severity, such as that of `check`, those of its errors."""
-    rows = read_rows(table, ("path",), what="list of images to exclude")
-    return frozenset(row["path"] for row in rows if row.get("severity", "error") == "error")
+    samples = reading.usable(listed, check=command("check", *named_set(config)))
+    return with_groups(without_listed(samples, listed, config), config.group)
 
 
 def split_samples(config: DataConfig) -> Samples:

@@ -137,7 +137,7 @@ def test_runs_on_other_images_are_refused(finished, capsys, tmp_path):
     assert (
         call(capsys, "train", "--data", data, "--model", "vit_nano_8", *SMALL, "--output-dir", tmp_path / "r")[0] == 0
     )
-    (other,) = (tmp_path / "r" / "pets").iterdir()
+    (other,) = (tmp_path / "r" / "pets").glob("[!.]*")
     mine = sorted((finished / "runs" / "pets").rglob("s1"))[0]
     code, _, err = call(capsys, "compare", mine, other, "--output-dir", tmp_path / "c")
     assert code == 3

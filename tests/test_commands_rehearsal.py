@@ -52,5 +52,5 @@ def test_the_rate_finder_draws_a_curve_for_every_run_of_a_plan(tmp_path, capsys,
     monkeypatch.setattr("trainers.lr_finder.range_test", lambda config: ([1e-4, 1e-3, 1e-2], [2.0, 1.0, 0.5]))
     code, _out, err = call(capsys, *words_of(tmp_path), "--find-lr")
     assert code == 0, err
-    names = {path.name for path in (tmp_path / "runs" / "pets").iterdir()}
+    names = {path.name for path in (tmp_path / "runs" / "pets").glob("[!.]*")}
     assert names == {"lr_finder.png", "lr_finder_2.png"}

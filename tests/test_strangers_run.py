@@ -16,7 +16,8 @@ from small_run import labelled_photos, make_run
 
 import main
 from trainers.checkpoint import CheckpointWriter, read_checkpoint
-from trainers.config import ModelConfig, OutputConfig, data_folder, to_dict
+from trainers.config import ModelConfig, OutputConfig, to_dict
+from trainers.data_folder import data_folder
 from trainers.result import read_run_config
 from trainers.run_directory import write_json, write_run_config
 

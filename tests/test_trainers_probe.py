@@ -13,7 +13,8 @@ from datasets.sampling import BatchKey
 from inference.evaluate import evaluate_run
 from trainers import features, saving
 from trainers.checkpoint import CheckpointWriter, checkpoints, read_checkpoint
-from trainers.config import OutputConfig, RunConfig, TrainConfig, data_folder
+from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.data_folder import data_folder
 from trainers.errors import ConfigError, Interrupted
 from trainers.job import head_of, prepare
 from trainers.probe import features_of

@@ -91,7 +91,7 @@ def test_a_full_disk_at_the_first_checkpoint_of_a_resumed_run_removes_nothing(st
 def test_a_new_run_that_stops_before_its_first_checkpoint_leaves_nothing(tmp_path):
     with pytest.raises(Crash):
         train(tiny_run(tmp_path), handlers=[crash_after(1)])
-    assert not list((tmp_path / "digits").iterdir())
+    assert not (tmp_path / "digits").exists()
 
 
 def test_a_new_run_into_which_somebody_put_a_file_is_not_removed(tmp_path):
@@ -161,7 +161,7 @@ def test_auto_resume_takes_up_or_starts_over_a_run_that_was_killed_in_its_start(
         run_dir = any_moment.bring_back(state)
         assert train_or_resume(tiny_run(any_moment.runs, auto_resume=True)).run_dir == run_dir
         assert_same_content(any_moment.whole, run_content(run_dir))
-        assert [path.name for path in run_dir.parent.iterdir()] == ["r"]
+        assert [path.name for path in run_dir.parent.glob("[!.]*")] == ["r"]
 
 
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 import tyro
 
-from datasets.config import DataConfig, Name, data_name
+from datasets.config import DataConfig, Name
 from datasets.text import did_you_mean, printable
 from trainers.errors import OPTION_ERRORS, ConfigError
 from vit.config import ModelConfig, require, require_finite
@@ -144,11 +144,6 @@ class RunConfig:
         """The same options with other values: `config.changed(train={"epochs": 3}, data={"workers": 0})`."""
         changes = {name: dataclasses.replace(getattr(self, name), **values) for name, values in sections.items()}
         return dataclasses.replace(self, **changes)
-
-
-def data_folder(output: OutputConfig, source: str) -> Path:
-    """Where everything that was trained on a data set goes."""
-    return output.output_dir / data_name(source)
 
 
 def to_dict(config: Any) -> dict[str, Any]:

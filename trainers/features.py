@@ -15,7 +15,8 @@ from datasets.files import replacing
 from datasets.loaders import Loader, stop_workers
 from datasets.sampling import batch_sampler
 from datasets.split_file import fingerprint
-from trainers.config import data_folder, to_dict
+from trainers.config import to_dict
+from trainers.data_folder import data_folder
 from trainers.job import Job, head_of
 from trainers.probe import FeatureDataset, features_of
 from vit.errors import WeightsError

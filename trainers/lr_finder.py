@@ -8,7 +8,8 @@ from ignite.engine import Engine, Events
 
 from datasets.loaders import stop_workers
 from trainers import console
-from trainers.config import RunConfig, data_folder
+from trainers.config import RunConfig
+from trainers.data_folder import claimed_folder
 from trainers.errors import ConfigError, TrainingError
 from trainers.handlers import attach_learning_rate, endless_batches
 from trainers.job import prepare, trainer_of
@@ -26,7 +27,7 @@ def find_lr(config: RunConfig, *, number: int = 1) -> Path:
     rates, losses = range_test(config)
     suggestion = suggest(rates, losses)
     name = "lr_finder.png" if number == 1 else f"lr_finder_{number}.png"
-    path = data_folder(config.output, config.data.source) / name
+    path = claimed_folder(config.output, config.data.source) / name
     draw(rates, losses, suggestion, path)
     console.say(f"steepest fall of the loss at --lr {suggestion:.2g}, of {len(rates)} rates tried")
     console.say(f"curve: {path}")

@@ -17,8 +17,9 @@ from datasets.loaders import dataloaders_of, split_samples
 from trainers import distributed, lock
 from trainers.assembly import Run
 from trainers.checkpoint import best_of, checkpoints, has_best, named_like_checkpoints, read_checkpoint, require_whole
-from trainers.config import RunConfig, completed, data_folder, to_dict
+from trainers.config import RunConfig, completed, to_dict
 from trainers.console import announce, say
+from trainers.data_folder import data_folder
 from trainers.errors import CheckpointError, ConfigError
 from trainers.handlers import best_row
 from trainers.interruption import signals

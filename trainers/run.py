@@ -17,7 +17,8 @@ from datasets.units import units_of
 from trainers import console, defaults, distributed, heartbeat, start_here, tensorboard
 from trainers.assembly import Run
 from trainers.checkpoint import best_of, checkpoints, read_checkpoint
-from trainers.config import RunConfig, data_folder
+from trainers.config import RunConfig
+from trainers.data_folder import data_folder
 from trainers.errors import Interrupted, TrainingError
 from trainers.evaluation import Scores, score_split, scores_of, write_predictions
 from trainers.handlers import best_row, endless_batches, reset_peak_memory

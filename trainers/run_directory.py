@@ -10,7 +10,8 @@ from typing import Any
 
 from datasets.files import write_text
 from datasets.text import csv_text
-from trainers.config import OutputConfig, RunConfig, data_folder, to_dict
+from trainers.config import OutputConfig, RunConfig, to_dict
+from trainers.data_folder import data_folder
 from trainers.errors import CheckpointError, ConfigError
 
 

@@ -11,8 +11,9 @@ from statistics import mean, stdev
 from datasets.files import write_text
 from datasets.text import csv_text
 from trainers import defaults, distributed, process
-from trainers.config import RunConfig, data_folder
+from trainers.config import RunConfig
 from trainers.console import quiet, say
+from trainers.data_folder import data_folder
 from trainers.interruption import signals
 from trainers.job import prepare
 from trainers.on_slurm import placed

@@ -17,6 +17,7 @@ from datasets.files import folder_aside
 from datasets.split_file import fingerprint, write_split
 from trainers import distributed, lock
 from trainers.config import RunConfig, to_dict
+from trainers.data_folder import claimed_folder, release
 from trainers.job import Job
 from trainers.places import working_directory
 from trainers.run_directory import command_line, plan_run_directory, write_json, write_run_config
@@ -35,8 +36,10 @@ def new_run_directory(job: Job, *, requested: RunConfig) -> Iterator[Path]:
 
 def make_run_directory(job: Job, requested: RunConfig, holding: ExitStack) -> Path:
     meta = describe_start(job, to_dict(requested))
-    while not lock.hold(run_dir := plan_run_directory(job.config), holding):
-        pass  # another process has made it meanwhile: the next name
+    while True:
+        holding.callback(release, claimed_folder(job.config.output, job.config.data.source))
+        if lock.hold(run_dir := plan_run_directory(job.config), holding):
+            break  # else another process has made it meanwhile: the next name
     with made_whole(run_dir) as aside:
         write_inputs(aside, job, meta)
     return run_dir

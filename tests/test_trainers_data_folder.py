@@ -1,0 +1,112 @@
+"""Two sets in folders of one name: each has its own folder of runs, and the table of one leaves out no image of the
+other."""
+
+from pathlib import Path
+
+import pytest
+from fake_sets import class_folders
+from small_run import call
+
+from trainers.config import OutputConfig
+from trainers.data_folder import MARKER, claimed_folder, data_folder, release
+
+TINY = ["--model", "vit_micro_2", "--image-size", 8, "--epochs", 1, "--device", "cpu", "--workers", 0]
+
+
+@pytest.fixture
+def two(tmp_path, monkeypatch) -> tuple[Path, Path]:
+    monkeypatch.chdir(tmp_path)
+    return tuple(class_folders(tmp_path / name / "photos", {"a": 12, "b": 12}) for name in ("one", "two"))
+
+
+def test_the_first_set_has_the_plain_name_and_the_second_one_of_its_own(two):
+    one, other = map(str, two)
+    output = OutputConfig()
+    assert data_folder(output, one) == claimed_folder(output, one) == Path("runs/photos")
+    assert (Path("runs/photos") / MARKER).is_file()
+    folder = claimed_folder(output, other)
+    assert folder.parent == Path("runs")
+    assert folder.name.startswith("photos-")
+    assert [data_folder(output, name) for name in (one, other)] == [Path("runs/photos"), folder]
+
+
+def test_a_set_is_the_same_by_whatever_path_it_is_reached(two, tmp_path, monkeypatch):
+    output = OutputConfig(tmp_path / "runs")
+    claimed_folder(output, "one/photos")
+    claimed_folder(output, "two/photos")
+    (tmp_path / "photos").symlink_to(two[0])
+    monkeypatch.chdir(tmp_path / "one")
+    for name in ("photos", "../photos", "../one/photos/", str(two[0])):
+        assert data_folder(output, name) == tmp_path / "runs" / "photos", name
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_set_that_was_moved_keeps_its_folder(two, tmp_path, which):
+    output = OutputConfig(tmp_path / "runs")
+    (two[1] / "a" / "more.png").write_bytes((two[1] / "a" / "000.png").read_bytes())
+    folders = [claimed_folder(output, str(path)) for path in two]
+    (tmp_path / "three").mkdir()
+    moved = two[which].rename(tmp_path / "three" / "photos")
+    assert data_folder(output, str(moved)) == folders[which]
+    assert claimed_folder(output, str(moved)) == folders[which]
+    other = class_folders(two[which], {"x": 3, "y": 3})  # in its old place
+    assert data_folder(output, str(other)) not in folders
+
+
+def test_another_set_does_not_take_the_folder_of_one_that_is_gone(two, tmp_path):
+    output = OutputConfig(tmp_path / "runs")
+    claimed_folder(output, str(two[0]))
+    two[0].rename(tmp_path / "elsewhere")
+    (two[1] / "c").mkdir()
+    assert data_folder(output, str(two[1])) != tmp_path / "runs" / "photos"
+
+
+def test_a_built_in_set_and_a_folder_of_its_name_are_two(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    own = class_folders(tmp_path / "digits", {"a": 2, "b": 2})
+    assert claimed_folder(OutputConfig(), "digits") == Path("runs/digits")
+    assert claimed_folder(OutputConfig(), str(own)).name.startswith("digits-")
+
+
+def test_a_marker_that_is_damaged_is_as_none(two):
+    folder = claimed_folder(OutputConfig(), str(two[0]))
+    for text in ("{", "[]", "{}", '{"source": 3}', ""):
+        (folder / MARKER).write_text(text)
+        assert data_folder(OutputConfig(), str(two[0])).name.startswith("photos")
+
+
+def test_a_folder_with_its_marker_alone_is_given_back_and_no_other(two):
+    folder = claimed_folder(OutputConfig(), str(two[0]))
+    (folder / "run").mkdir()
+    release(folder)
+    assert folder.is_dir()
+    (folder / "run").rmdir()
+    release(folder)
+    assert not folder.exists()
+
+
+def test_check_and_train_of_two_sets_of_one_name_do_not_mix(two, capsys):
+    for number, path in enumerate(two):
+        (path / "a" / f"00{number}.png").write_bytes(b"")
+        assert call(capsys, "check", path)[0] == 3
+    tables = sorted(Path("runs").glob("photos*/check.csv"))
+    assert len(tables) == 2
+    code, out, err = call(capsys, "train", "--data", two[0], "--exclude", "runs/photos/check.csv", *TINY)
+    assert (code, "1 images left out" in out) == (0, True), err
+    code, _, err = call(capsys, "train", "--data", two[1], "--exclude", "runs/photos/check.csv", *TINY)
+    assert code == 3
+    said = f"error: runs/photos/check.csv was written for {two[0]}, not for {two[1]}; this writes one: "
+    assert err == f"{said}python main.py check {two[1]}\n"
+    code, out, err = call(capsys, "train", "--data", two[1], "--exclude", tables[1], *TINY)
+    assert code == 0, err
+    runs = {path.parent.name: path.name for path in Path("runs").glob("*/vit_micro_2_s0")}
+    assert set(runs) == {table.parent.name for table in tables}
+
+
+def test_the_table_of_a_set_that_was_moved_is_still_its_own(two, tmp_path, capsys):
+    (two[0] / "a" / "000.png").write_bytes(b"")
+    assert call(capsys, "check", two[0])[0] == 3
+    moved = two[0].rename(tmp_path / "pictures")
+    words = ["train", "--data", moved, "--exclude", "runs/photos/check.csv", *TINY]
+    code, out, err = call(capsys, *words)
+    assert (code, "1 images left out" in out) == (0, True), err
