@@ -10,9 +10,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, cast
 
 from datasets.text import printable
-from trainers import process
 from trainers.errors import Interrupted, exit_code, first_line, out_of_memory
-from trainers.interruption import signals
+from trainers.system import process
+from trainers.system.signals import signals
 
 if TYPE_CHECKING:
     from commands.arguments import Command

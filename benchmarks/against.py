@@ -31,7 +31,10 @@ import json, os, sys, time
 began = time.perf_counter()
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 import main
-from trainers import process
+try:
+    from trainers.system import process
+except ImportError:  # a checkout from before 24 November 2026
+    from trainers import process
 stamps = []
 def note(*_):
     stamps.append((time.process_time(), time.perf_counter() - began))

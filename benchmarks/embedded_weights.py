@@ -27,13 +27,13 @@ from typing import Any
 import torch
 
 from benchmarks.environment import describe, write_result
-from comparison.plan import SMALL_GRID
+from comparison.request.plan import SMALL_GRID
 from datasets.config import DataConfig
-from trainers import console
 from trainers.config import OutputConfig, RunConfig, TrainConfig, to_dict
-from trainers.result import load, read_run_config
+from trainers.reporting import console
 from trainers.run import train
-from trainers.run_directory import read_json
+from trainers.storage.finished_run import load, read_run_config
+from trainers.storage.run_folder import read_json
 from vit.config import EMBEDDED_WEIGHTS, ModelConfig
 from vit.export import describe as describe_export
 from vit.export import export_safetensors

@@ -33,16 +33,16 @@ from torch import nn
 
 from benchmarks.environment import describe, write_result
 from datasets.config import DataConfig
-from trainers.assembly import Run
-from trainers.checkpoint import CheckpointWriter
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.engines import StepOptions, create_trainer
-from trainers.handlers import attach_learning_rate, endless_batches
+from trainers.engine.engines import StepOptions, create_trainer
+from trainers.engine.handlers import attach_learning_rate, endless_batches
+from trainers.engine.optim import set_learning_rate
+from trainers.engine.randomness import seed_step
 from trainers.job import Job, prepare, schedule, training_loss
-from trainers.optim import set_learning_rate
-from trainers.record import Record
-from trainers.seeding import seed_step
-from trainers.tensorboard import RunLoggers
+from trainers.reporting.tensorboard import RunLoggers
+from trainers.run_engines import Run
+from trainers.run_status import Record
+from trainers.storage.checkpoint_file import CheckpointWriter
 from vit.config import ModelConfig
 
 

@@ -83,7 +83,7 @@ def prepare(family: str) -> Callable[[], None]:
     """What the process of a command does before it starts."""
 
     def of_two() -> None:
-        from trainers import process
+        from trainers.system import process
 
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))

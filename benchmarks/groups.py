@@ -22,9 +22,9 @@ from random import Random
 from PIL import Image
 
 from benchmarks.environment import describe, write_result
-from comparison.group_worth import MODEL, accuracies
 from datasets import DataConfig
 from datasets.loaders import read_samples
+from trainers.multirun.group_worth import MODEL, accuracies
 
 PHOTOGRAPHS, CROPS, FILES = 100, 4, 1_400
 NAMES = {"a camera's names": "IMG_{:05}.jpg", "names with groups": "p{0:03}_{1}.jpg"}

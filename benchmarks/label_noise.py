@@ -31,14 +31,14 @@ import numpy as np
 from sklearn.metrics import confusion_matrix, roc_auc_score
 
 from benchmarks.environment import RESULTS, describe
-from comparison.clean import TEST, Judged, judge_features, samples_of, suspects_of
+from cleaning.clean import TEST, Judged, judge_features, samples_of, suspects_of
+from cleaning.suspects import DROP
 from datasets.bundle import Samples
 from datasets.checking.copies import groups_of_copies
 from datasets.config import DataConfig
-from datasets.suspects import DROP
-from trainers import weights_at_hand
+from trainers.budget import local_weights
 from trainers.config import RunConfig
-from trainers.out_of_fold import features_of_set, fitted, fold_of_each, out_of_fold
+from trainers.multirun.out_of_fold import features_of_set, fitted, fold_of_each, out_of_fold
 from vit.at_hand import at_hand
 
 CASES = [(kind, rate) for kind in ("random", "similar") for rate in (0.05, 0.10)]
@@ -158,7 +158,7 @@ def main() -> None:
     parser.add_argument("--weights-left-out", default="", help="weights that have learnt from the very images")
     options = parser.parse_args()
     hidden = options.weights_left_out
-    weights_at_hand.at_hand = lambda: (model for model in at_hand() if model.weights != hidden)  # type: ignore[assignment]
+    local_weights.at_hand = lambda: (model for model in at_hand() if model.weights != hidden)  # type: ignore[assignment]
     for word in options.data:
         name, _, source = word.partition("=")
         write(name, cases_of(name, source, options))

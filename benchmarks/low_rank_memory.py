@@ -18,9 +18,9 @@ import torch
 
 from benchmarks.environment import describe
 from benchmarks.whole_process import numbers_of
-from trainers.engines import create_trainer
-from trainers.handlers import peak_memory_mb
-from trainers.optim import build_optimizer
+from trainers.engine.engines import create_trainer
+from trainers.engine.handlers import peak_memory_mb
+from trainers.engine.optim import build_optimizer
 from vit import ModelConfig, build_model, image_spec
 from vit.param_groups import param_groups
 

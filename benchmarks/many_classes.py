@@ -15,9 +15,9 @@ import torch
 from ignite.engine import Engine
 
 from benchmarks.environment import describe, write_result
-from trainers.evaluation import scores_of, write_predictions
-from trainers.handlers import peak_memory_mb, reset_peak_memory
-from trainers.metrics import attach_metrics
+from trainers.engine.evaluation import scores_of, write_predictions
+from trainers.engine.handlers import peak_memory_mb, reset_peak_memory
+from trainers.engine.metrics import attach_metrics
 
 BATCH = 256
 

@@ -26,7 +26,7 @@ from datasets.checking.near_duplicates import THUMBNAIL_SIZE, near_duplicates
 from datasets.images import read_image
 from datasets.sources.own_data import read_source
 from tests.planted_faults import EDITS
-from trainers.handlers import peak_memory_mb, reset_peak_memory
+from trainers.engine.handlers import peak_memory_mb, reset_peak_memory
 
 TURNS = 4  # of 90 degrees
 SHOWN = 48

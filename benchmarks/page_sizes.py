@@ -18,7 +18,7 @@ from inference import page
 from inference.classifier import Classifier
 from inference.moments import Moment
 from tests.headless_browser import Browser
-from trainers.pictures import KEPT
+from trainers.reporting.pictures import KEPT
 from vit import ModelConfig, build_model, image_spec
 from vit.parts import count_parameters
 

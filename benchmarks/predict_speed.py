@@ -27,7 +27,7 @@ from datasets.transforms import Pipeline, preprocess
 from inference.classifier import Classifier
 from inference.images import ImageFile, read_pixels
 from inference.predict import predict
-from trainers import process
+from trainers.system import process
 from vit import Blueprint, ModelConfig, build_model, image_spec
 
 SIZES = {"40 x 36 px": (40, 36), "500 x 400 px": (500, 400)}

@@ -36,7 +36,7 @@ from datasets.config import DataConfig
 from datasets.files import write_text
 from trainers.config import OutputConfig, RunConfig, TrainConfig, from_dict
 from trainers.job import prepare
-from trainers.recipes import RECIPES
+from trainers.options.recipes import RECIPES
 from trainers.run import train
 from vit.config import EMBEDDED_WEIGHTS
 

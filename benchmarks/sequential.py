@@ -18,9 +18,9 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from benchmarks.environment import describe
-from comparison.certainty import FIRST_LOOK, half_width, look
-from comparison.runs import Certainty, read_run
-from comparison.statistics import LEVEL, Spread, estimate
+from comparison.analysis.certainty import FIRST_LOOK, half_width, look
+from comparison.analysis.runs import Certainty, read_run
+from comparison.analysis.statistics import LEVEL, Spread, estimate
 
 DIFFERENCES = (0.0, 0.005, 0.01, 0.03, 0.05)
 SPREADS = (0.003, 0.01, 0.03)

@@ -30,7 +30,7 @@ from benchmarks.environment import describe, write_result
 from benchmarks.photographs import blend, textures
 from datasets import build_dataloaders
 from datasets.config import DataConfig
-from datasets.packing import pack
+from datasets.sources.large.packing import pack
 from datasets.sources.own_data import read_source
 from vit.config import ImageSpec
 

@@ -32,7 +32,7 @@ from torch import nn
 
 from benchmarks.environment import describe, write_result
 from benchmarks.peers import CONTESTANTS, OURS, PEERS, Peer
-from trainers.handlers import peak_memory_mb
+from trainers.engine.handlers import peak_memory_mb
 from vit.config import VIT_SHAPES, ViTConfig
 from vit.model import VisionTransformer
 from vit.summary import summarise

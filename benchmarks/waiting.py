@@ -3,10 +3,10 @@
     python -m benchmarks.waiting [--rounds 5] [--images 256] [--steps 200] [--busy 1]
 
 `predict`: the embedded vit_stem_16 on JPEGs of 500 x 400 pixels, the whole command from Enter to its end. `step`: the
-median training step of vit_micro_2 on 64 images, milliseconds. `sleep` is what `choose_waiting` in trainers/process.py
-sets, `spin` what OpenMP does by itself, and one thread has nobody to wait for. In each round every way has its turn,
-alone and beside so many processes that compute without end; a ratio is the median over rounds of the ratios within a
-round. Others on the machine count as well: the load average when the benchmark begins is noted.
+median training step of vit_micro_2 on 64 images, milliseconds. `sleep` is what `choose_waiting` in
+trainers/system/process.py sets, `spin` what OpenMP does by itself, and one thread has nobody to wait for. In each round
+every way has its turn, alone and beside so many processes that compute without end; a ratio is the median over rounds
+of the ratios within a round. Others on the machine count as well: the load average when the benchmark begins is noted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from statistics import median
 
 from benchmarks.environment import describe, write_result
 from benchmarks.predict_speed import write_images
-from trainers.process import WAITING
+from trainers.system.process import WAITING
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "vit" / "weights" / "vit_stem_16-tiny_imagenet.safetensors"

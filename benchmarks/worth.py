@@ -3,8 +3,8 @@
 python -m benchmarks.worth COMPARISON [COMPARISON ...] [--output benchmarks/results/worth.json]
 
 Each COMPARISON is the folder of a finished comparison over several numbers of labels. For every arm and every rung but
-the first and the last, the accuracy at that rung, mean over its seeds, is predicted by `comparison.worth` from the
-other rungs, and compared with what was measured on the same images.
+the first and the last, the accuracy at that rung, mean over its seeds, is predicted by `comparison.analysis.worth` from
+the other rungs, and compared with what was measured on the same images.
 """
 
 import argparse
@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.environment import describe
-from comparison.runs import Arm, Condition, read_run
-from comparison.worth import curves, drawn_accuracies, labels_of
+from comparison.analysis.runs import Arm, Condition, read_run
+from comparison.analysis.worth import curves, drawn_accuracies, labels_of
 
 
 def ladders(folder: Path) -> dict[str, list[tuple[float, np.ndarray]]]:

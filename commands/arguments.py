@@ -18,7 +18,7 @@ from datasets.options import flag
 from datasets.text import did_you_mean
 from trainers.config import Device, RunConfig, load_config
 from trainers.errors import OPTION_ERRORS
-from trainers.recipes import recipe_config
+from trainers.options.recipes import recipe_config
 from vit.config import require_counts
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ class TrainOptions(SeveralRuns, RunConfig):
     recipe: Literal["scratch-small", "finetune-small", "finetune-sgd", "finetune-adamw-llrd", "linear-probe"] | None = (
         None
     )
-    """Named set of options with a source, from trainers/recipes.toml; file and command line override it."""
+    """Named set of options with a source, from trainers/options/recipes.toml; file and command line override it."""
     minutes: float | None = None
     """Plan the run for this time, start and end included: the pace on this machine is measured, then epochs, and the
     model and image size that were left open, are chosen."""

@@ -36,7 +36,7 @@ class Options:
 
 def main(options: Options) -> int:
     from inference.average import average
-    from trainers.result import find_run
+    from trainers.storage.finished_run import find_run
 
     runs = [find_run(name, options.output_dir) for name in options.runs]
     path = options.output or runs[0] / "export" / "average.safetensors"

@@ -16,7 +16,7 @@ from datasets.options import words
 from datasets.shell import command
 from datasets.text import aligned, counted, csv_text, printable
 from trainers.config import OutputConfig
-from trainers.data_folder import claimed_folder, data_folder
+from trainers.storage.data_folder import claimed_folder, data_folder
 
 if TYPE_CHECKING:
     from datasets.checking.check import CheckReport
@@ -120,7 +120,7 @@ def _groups(config: Options, report: CheckReport) -> Iterator[str]:
     from datasets.sources.archives import is_archive
 
     if config.sample is None and not config.no_near and not is_archive(Path(config.data)):
-        from comparison.group_worth import MODEL, accuracies
+        from trainers.multirun.group_worth import MODEL, accuracies
 
         if found := accuracies(config.images, report.guess.option):
             random, grouped, images = found

@@ -11,7 +11,7 @@ from commands.arguments import ImagesOptions
 from datasets.options import named_set
 from datasets.shell import command
 from trainers.config import OutputConfig, RunConfig
-from trainers.data_folder import claimed_folder, data_folder
+from trainers.storage.data_folder import claimed_folder, data_folder
 from vit.config import require, require_finite
 
 
@@ -56,7 +56,7 @@ class Options(ImagesOptions):
     def config(self) -> RunConfig:
         """The set, as training reads it: of a run, as its fold did."""
         if self.of_run:
-            from trainers.result import read_run_config
+            from trainers.storage.finished_run import read_run_config
 
             return read_run_config(Path(self.data))
         return RunConfig(data=replace(self.images, on_bad_image=self.on_bad_image))
@@ -73,10 +73,10 @@ def review_command(options: Options) -> str:
 
 def main(options: Options) -> int:
     """Look for suspects where no list of them is there, write the table that their decisions make, and review them."""
-    from comparison import clean
-    from datasets.suspects import read_suspects, write_cleaned
-    from inference.label_issues import cleanlab_filter
-    from inference.review import Review
+    from cleaning import clean
+    from cleaning.label_issues import cleanlab_filter
+    from cleaning.review import Review
+    from cleaning.suspects import read_suspects, write_cleaned
 
     folder, config = options.folder, options.config()
     if (folder / "suspects.csv").is_file():

@@ -20,9 +20,9 @@ from trainers.config import RunConfig, TrainConfig
 from vit.config import ModelConfig, require, require_counts, require_finite
 
 if TYPE_CHECKING:
+    from comparison.analysis.runs import Certainty
     from comparison.compare import Report
-    from comparison.plan import Request
-    from comparison.runs import Certainty
+    from comparison.request.plan import Request
 
 ARM_OPTIONS = {*flags(ModelConfig), *flags(TrainConfig), "--augment", "--batch-size"} - {
     "--seed", "--epochs", "--device", "--max-minutes", "--patience", "--select", "--loop", "--model", "--threads"
@@ -131,8 +131,8 @@ def main(options: Options) -> int:
 def compared(options: Options) -> Report:
     """Compare the runs that are named, or train the arms."""
     from comparison.compare import compare_arms, compare_runs
-    from trainers import console, heartbeat
-    from trainers.defaults import SMALL_IMAGES
+    from trainers.options.defaults import SMALL_IMAGES
+    from trainers.reporting import console, heartbeat
 
     if options.runs:
         return compare_runs(options.runs, options.output, certainty=certainty_of(options))
@@ -150,9 +150,9 @@ def compared(options: Options) -> Report:
 
 def as_json(report: Report) -> dict[str, Any]:
     """What `--json` prints: docs/use-the-result.md lists the fields."""
-    from comparison.advice import advice
-    from comparison.runs import couples
-    from comparison.table import rows
+    from comparison.analysis.advice import advice
+    from comparison.analysis.runs import couples
+    from comparison.reporting.table import rows
 
     comparison, results, folder, kept = report
     runs = [[run.run_dir for run in row.arm.runs] for result in results for row in result.arms]
@@ -186,8 +186,8 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 def request_of(options: Options) -> Request:
-    from comparison.arms import default_arms, rungs
-    from comparison.plan import Request
+    from comparison.request.arms import default_arms, rungs
+    from comparison.request.plan import Request
 
     base, certainty = RunConfig(**sections(options)), certainty_of(options)
     if certainty is not None:
@@ -213,7 +213,7 @@ def request_of(options: Options) -> Request:
 
 
 def certainty_of(options: Options) -> Certainty | None:
-    from comparison.runs import Certainty
+    from comparison.analysis.runs import Certainty
 
     if not options.until_sure:
         return None

@@ -68,7 +68,7 @@ def main(options: Options) -> int:
 
 def own_images(options: Options) -> dict[str, Any]:
     from inference.evaluate import evaluate_run
-    from trainers.result import find_run
+    from trainers.storage.finished_run import find_run
 
     run_dir, split = find_run(options.run, options.output_dir), options.split or "val"
     evaluation = evaluate_run(run_dir, split=split, data_root=options.data_root, tta=options.tta)

@@ -71,7 +71,7 @@ def main(options: Options) -> int:
 
 def arm_of(word: str) -> str:
     """What `compare` calls the backbone that a person named."""
-    from trainers.run_directory import read_json
+    from trainers.storage.run_folder import read_json
 
     if word in EMBEDDED_WEIGHTS:
         return arm_text({"name": EMBEDDED_WEIGHTS[word], "weights": word})

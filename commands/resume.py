@@ -26,9 +26,9 @@ class Options:
 
 
 def main(options: Options) -> int:
-    from trainers.distributed import is_main_process
-    from trainers.result import as_data, find_run
     from trainers.resume import resume
+    from trainers.storage.finished_run import as_data, find_run
+    from trainers.system.distributed import is_main_process
 
     with as_data(may_fetch_images=options.data_root is not None):
         run_dir = find_run(options.run, options.output_dir)

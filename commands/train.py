@@ -14,14 +14,14 @@ from datasets.config import DATASETS
 from datasets.shell import command, typed
 from datasets.text import counted, printable
 from trainers.config import RunConfig
-from trainers.recipes import card
+from trainers.options.recipes import card
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trainers.intervals import Design
-    from trainers.planning import PlannedRun
-    from trainers.result import RunResult
+    from trainers.budget.plan import PlannedRun
+    from trainers.engine.intervals import Design
+    from trainers.storage.finished_run import RunResult
 
 
 parse = parse_train_options
@@ -38,13 +38,13 @@ def main(options: TrainOptions) -> int:
     until = time.monotonic() + 60 * (minutes or 0)
     config = with_weights(options.run)
     if options.recipe is not None:
-        from trainers import console
+        from trainers.reporting import console
 
         console.say(f"{card(options.recipe)}\n")
     rehearsal = options.dry_run or options.find_lr
     if minutes is not None:
-        from trainers import console, heartbeat
-        from trainers.planning import planned
+        from trainers.budget.plan import planned
+        from trainers.reporting import console, heartbeat
 
         runs = planned(config, minutes=minutes, until=until)
         with heartbeat.heard(partial(console.write, label="")):
@@ -74,9 +74,9 @@ def left_open(options: TrainOptions) -> bool:
 
 def train_best(runs: Iterable[PlannedRun]) -> int:
     """Train one run after the other and report the one to keep; there is at least one."""
-    from trainers.outcome import record_outcome
-    from trainers.planning import better
+    from trainers.budget.plan import better
     from trainers.resume import train_or_resume
+    from trainers.storage.outcome import record_outcome
 
     kept: RunResult | None = None
     for run in runs:
@@ -94,7 +94,7 @@ def train_best(runs: Iterable[PlannedRun]) -> int:
 
 def side_by_side(kept: RunResult, other: RunResult) -> str:
     """What the run that is kept has on the validation images, and the one beside it."""
-    from trainers.few_images import FEW
+    from trainers.reporting.few_images import FEW
 
     images, shares = kept.images["val"], [result.val["accuracy"] for result in (kept, other)]
     ours, theirs = (f"{share:.2%}" if images >= FEW else f"{round(share * images)}" for share in shares)
@@ -106,18 +106,18 @@ def with_weights(config: RunConfig) -> RunConfig:
     """`--weights auto` resolved: it looks at the images."""
     if config.model.weights != "auto":
         return config
-    from trainers.weights_at_hand import with_best_weights
+    from trainers.budget.local_weights import with_best_weights
 
     return with_best_weights(config)
 
 
 def train(config: RunConfig) -> int:
-    from trainers.distributed import is_main_process
+    from trainers.budget.pace import say_forecast
+    from trainers.budget.threads import with_threads
     from trainers.job import prepare
-    from trainers.pace import say_forecast
-    from trainers.plain_loop import refuse_other_options, train_plainly
     from trainers.resume import train_or_resume  # torch takes seconds to import; --help should not
-    from trainers.threads import with_threads
+    from trainers.system.distributed import is_main_process
+    from trainers.tools.plain_loop import refuse_other_options, train_plainly
 
     if config.train.loop == "plain":
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -135,9 +135,11 @@ def train(config: RunConfig) -> int:
 
 def rehearse(configs: Sequence[RunConfig], *, find_lr: bool) -> int:
     """Do what `--find-lr` and `--dry-run` do instead of a run, for each run that would be started."""
-    from trainers import console, distributed, dry_run, lr_finder
+    from trainers.budget.threads import with_threads
     from trainers.job import prepare
-    from trainers.threads import with_threads
+    from trainers.reporting import console
+    from trainers.system import distributed
+    from trainers.tools import dry_run, lr_finder
 
     if not distributed.is_main_process():  # one process is enough
         return 0
@@ -155,25 +157,25 @@ def rehearse(configs: Sequence[RunConfig], *, find_lr: bool) -> int:
 
 def train_several(config: RunConfig, seeds: int, *, jobs: int | None, slurm: dict[str, str] | None) -> int:
     """Runs that differ in their fold, or in their seed alone, and the mean and spread of their scores."""
-    from trainers import several
-    from trainers.distributed import is_main_process
-    from trainers.outcome import record_outcome
+    from trainers.multirun import seeds_and_folds
+    from trainers.storage.outcome import record_outcome
+    from trainers.system.distributed import is_main_process
 
     if seeds > 1 and (config.data.folds is not None or config.train.loop == "plain"):
         raise UsageError("--seeds trains ordinary runs: leave out --folds and --loop plain")
     if slurm is not None and (config.output.run_name is None or "WORLD_SIZE" in os.environ):
         raise UsageError("--on slurm needs --run-name, by which the same command finds its jobs again, and no torchrun")
-    configs = several.of_folds(config) if seeds == 1 else several.of_seeds(config, seeds)
-    results = several.train_all(configs, jobs=jobs, slurm=slurm)
+    configs = seeds_and_folds.of_folds(config) if seeds == 1 else seeds_and_folds.of_seeds(config, seeds)
+    results = seeds_and_folds.train_all(configs, jobs=jobs, slurm=slurm)
     if not is_main_process():
         return 0
     print(f"{len(results)} {'folds' if seeds == 1 else 'seeds'}: mean (standard deviation)")
-    for split, score, mean, deviation in several.spread(results):
+    for split, score, mean, deviation in seeds_and_folds.spread(results):
         print(f"{split:>9}  {score:<17}  {mean:.4f} ({deviation:.4f})")
     say_what_was_seen(results)
     if seeds == 1:
-        print(f"{'table':>9}  {several.write_folds(results)}")
-    kept, why = several.kept_of(results)
+        print(f"{'table':>9}  {seeds_and_folds.write_folds(results)}")
+    kept, why = seeds_and_folds.kept_of(results)
     record_outcome(kept.run_dir, [result.run_dir for result in results])
     print(f"{'latest':>9}  {kept.run_dir}: {why}")
     return 0
@@ -183,8 +185,8 @@ def score_lines(rows: Sequence[tuple[str, Mapping[str, float], str, int | Design
     """Scores of some splits as a table, each with a remark; balanced: the mean of the classes' recalls. Those of few
     images, where their number is known, have fewer digits, and the interval of their accuracy; of images in groups it
     stands below the table."""
-    from trainers.few_images import FEW
-    from trainers.intervals import Design
+    from trainers.engine.intervals import Design
+    from trainers.reporting.few_images import FEW
 
     in_groups = []
     yield f"{'split':>9}  {'accuracy':>8}  {'balanced':>8}  {'loss':>7}  {'macro F1':>8}  {'ECE':>6}"

@@ -10,26 +10,35 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, NamedTuple
 
-from comparison.plan import Plan, Request, find_folder
-from comparison.protocol import announce, certainty_text, known_problems, protocol
-from comparison.runs import Certainty, Comparison, Condition, cautions, group_into_arms, read_run, require_same_data
-from comparison.timing import settle_time
-from comparison.train_arms import train_arms
-from comparison.unseen import on_unseen
+from comparison.analysis.runs import (
+    Certainty,
+    Comparison,
+    Condition,
+    cautions,
+    group_into_arms,
+    read_run,
+    require_same_data,
+)
+from comparison.analysis.unseen import on_unseen
+from comparison.request.plan import Plan, Request, find_folder
+from comparison.request.protocol import announce, certainty_text, known_problems, protocol
+from comparison.request.timing import settle_time
+from comparison.training.train_arms import train_arms
 from datasets.shell import typed
 from datasets.split_file import write_split
 from inference.evaluate import score_last_epoch
-from trainers import console, lock
 from trainers.config import OutputConfig, to_dict
-from trainers.data_folder import claimed_folder, release
-from trainers.interruption import signals
-from trainers.outcome import best_of_several, record_outcome
-from trainers.result import find_run, read_result
-from trainers.run_directory import command_line, free_folder, write_json
-from trainers.start import made_whole
+from trainers.reporting import console
+from trainers.run_start import made_whole
+from trainers.storage.data_folder import claimed_folder, release
+from trainers.storage.finished_run import find_run, read_result
+from trainers.storage.outcome import best_of_several, record_outcome
+from trainers.storage.run_folder import command_line, free_folder, write_json
+from trainers.system import folder_lock
+from trainers.system.signals import signals
 
 if TYPE_CHECKING:
-    from comparison.results import ConditionResult
+    from comparison.analysis.results import ConditionResult
 
 
 class Report(NamedTuple):
@@ -68,7 +77,7 @@ def compare_arms(request: Request, *, jobs: int | None = None, slurm: dict[str, 
 
 def take_folder(plan: Plan, holding: ExitStack) -> None:
     """Make the folder of a comparison, or go on in a stopped one's; this process holds it until `holding` ends."""
-    while not lock.hold(plan.folder, holding):
+    while not folder_lock.hold(plan.folder, holding):
         plan.folder, plan.continued = find_folder(plan.request)
     if not plan.continued:
         holding.callback(release, claimed_folder(plan.request.base.output, plan.request.base.data.source))
@@ -151,9 +160,9 @@ def command() -> str:
 def show(comparison: Comparison, folder: Path, *, watch: Path) -> Report:
     """Judge a comparison, write its report and print its tables; TensorBoard is to `watch` a folder."""
     # Only now: what matplotlib, scipy and scikit-learn take would count as memory of the runs before.
-    from comparison.report import write_report
-    from comparison.results import analyse
-    from comparison.table import terminal_table
+    from comparison.analysis.results import analyse
+    from comparison.reporting.report import write_report
+    from comparison.reporting.table import terminal_table
 
     results = analyse(comparison)
     write_report(comparison, results, folder)

@@ -15,10 +15,10 @@ import torch
 from scipy.stats import norm, sem, t
 from torch.nn.functional import normalize
 
-from comparison.drawing import accuracy_by_labels
-from comparison.statistics import holm, is_claim, paired_difference
-from comparison.table import fitted
-from comparison.unseen import images_to_judge, starts_of_arms
+from comparison.analysis.statistics import holm, is_claim, paired_difference
+from comparison.analysis.unseen import images_to_judge, starts_of_arms
+from comparison.reporting.drawing import accuracy_by_labels
+from comparison.reporting.table import fitted
 from datasets.bundle import image_set, samples_of
 from datasets.config import DataConfig
 from datasets.files import write_bytes, write_text
@@ -27,16 +27,16 @@ from datasets.shell import command
 from datasets.text import csv_text
 from datasets.units import units_of
 from figures.results import png
-from trainers import defaults
+from trainers.budget.local_weights import probes
+from trainers.budget.ridge import predictions
+from trainers.budget.threads import memory_of
+from trainers.cached_features import features_once
 from trainers.config import RunConfig
-from trainers.data_folder import claimed_folder
+from trainers.engine.intervals import Clusters, design_of, wilson
 from trainers.errors import ConfigError
-from trainers.features import features_once
-from trainers.intervals import Clusters, design_of, wilson
 from trainers.job import Job
-from trainers.ridge import predictions
-from trainers.threads import memory_of
-from trainers.weights_at_hand import probes
+from trainers.options import defaults
+from trainers.storage.data_folder import claimed_folder
 
 DRAWS = 20
 """Of N labels of each class."""

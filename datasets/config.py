@@ -93,7 +93,7 @@ class DataConfig:
     """Against unequal classes: draw every class equally often, or weight the loss by 1 / class size."""
     augment: Literal["auto", "none", "light", "standard", "strong"] = "auto"
     """What training images go through. light: shift or crop, mirror. standard: RandAugment, MixUp and CutMix, too.
-    strong: more of it, and erasing. `auto`: by model and start, from trainers/defaults.toml."""
+    strong: more of it, and erasing. `auto`: by model and start, from trainers/options/defaults.toml."""
     mirror: Literal["auto", "yes", "no"] = "auto"
     """Whether a mirrored image keeps its label. `auto`: no for digits and mnist, yes for all others."""
     allow_seen: bool = False

@@ -15,16 +15,16 @@ from torch import Tensor
 from inference.classifier import Classifier
 from inference.evaluate import images_of
 from inference.export import export
-from trainers import console
-from trainers.checkpoint import best_of, read_checkpoint
 from trainers.config import RunConfig, to_dict
+from trainers.engine.evaluation import score_split
 from trainers.errors import ConfigError
-from trainers.evaluation import score_split
 from trainers.job import AMP_DTYPES, prepare
-from trainers.result import as_data, open_best, read_run_config
-from trainers.run_directory import META, read_json
+from trainers.reporting import console
 from trainers.seen.overlap import said_at_start
 from trainers.seen.starts import seen_by
+from trainers.storage.checkpoint_file import best_of, read_checkpoint
+from trainers.storage.finished_run import as_data, open_best, read_run_config
+from trainers.storage.run_folder import META, read_json
 from vit.low_rank import merged_state
 
 State = Mapping[str, Tensor]
@@ -110,7 +110,7 @@ def start_of(config: RunConfig) -> State:
     with as_data():
         job = prepare(config)
     if config.train.start_head == "probe":
-        from trainers.start_head import fit_head
+        from trainers.head_init import fit_head
 
         fit_head(job)
     return merged_state(job.network)

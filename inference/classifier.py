@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from datasets.shell import command
 from datasets.text import counted
-from trainers.checkpoint import best_of
 from trainers.config import from_dict
-from trainers.defaults import resolve_device
 from trainers.errors import ConfigError, fitting
-from trainers.result import as_data, find_run, open_best
+from trainers.options.defaults import resolve_device
 from trainers.seen.hashes import Seen
 from trainers.seen.starts import RECORD, seen_by
+from trainers.storage.checkpoint_file import best_of
+from trainers.storage.finished_run import as_data, find_run, open_best
 from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, build_model, image_spec, load_weights
 from vit.config import HF_PREFIX, TORCHVISION_MODELS
 from vit.export import OnnxModule, open_session

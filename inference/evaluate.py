@@ -20,18 +20,18 @@ from datasets.units import with_copies
 from inference.classifier import Classifier
 from inference.evaluation_report import Evaluation, write_evaluation
 from inference.ten_views import TenViews
-from trainers.checkpoint import best_of, read_checkpoint
 from trainers.config import RunConfig
+from trainers.engine.evaluation import score_split, write_predictions
 from trainers.errors import CheckpointError
-from trainers.evaluation import score_split, write_predictions
 from trainers.job import AMP_DTYPES, prepare
-from trainers.places import require_images
-from trainers.result import as_data, load, read_history, read_run_config
 from trainers.resume import newest_checkpoint
-from trainers.run_directory import META, read_json
+from trainers.run_start import changes_of_machine
 from trainers.seen.overlap import left_out, read_seen, said_at_start, seen_images, unknown
 from trainers.seen.starts import Start
-from trainers.start import changes_of_machine
+from trainers.storage.checkpoint_file import best_of, read_checkpoint
+from trainers.storage.finished_run import as_data, load, read_history, read_run_config
+from trainers.storage.places import require_images
+from trainers.storage.run_folder import META, read_json
 from vit import ImageSpec
 from vit.config import WHAT_THEY_ARE
 

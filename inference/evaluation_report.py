@@ -15,11 +15,11 @@ from datasets.text import aligned, csv_text, printable
 from datasets.units import units_of
 from figures.judged import Judged
 from inference.predict import write_rows
-from trainers.evaluation import Scores, write_predictions
-from trainers.intervals import Design, design_of
-from trainers.many_classes import SHOWN_CLASSES, most_confused
-from trainers.metrics import ClassRow, confidence_bins, expected_calibration_error, per_class
-from trainers.run_directory import read_json, write_json
+from trainers.engine.evaluation import Scores, write_predictions
+from trainers.engine.intervals import Design, design_of
+from trainers.engine.many_classes import SHOWN_CLASSES, most_confused
+from trainers.engine.metrics import ClassRow, confidence_bins, expected_calibration_error, per_class
+from trainers.storage.run_folder import read_json, write_json
 
 LIKELIEST = ("paths", "class_names", "labels", "classes", "probabilities")
 LIMITS = (0.05, 20.0)  # a model that is right on every val image would want a temperature of zero

@@ -19,8 +19,8 @@ from inference.classifier import Classifier, open_classifier
 from inference.images import find_images, read_pixels
 from trainers.config import to_dict
 from trainers.errors import ConfigError
-from trainers.result import as_data, read_run_config
 from trainers.seen.hashes import to_text
+from trainers.storage.finished_run import as_data, read_run_config
 from vit import ImageSpec, WeightsError
 from vit.export import describe, export_onnx, export_pt2, export_safetensors
 

@@ -14,7 +14,7 @@ from socketserver import TCPServer
 from typing import TYPE_CHECKING, Any
 
 from trainers.errors import ConfigError, Interrupted
-from trainers.interruption import signals
+from trainers.system.signals import signals
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

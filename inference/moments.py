@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from inference.classifier import Classifier
-from trainers.checkpoint import best_of, read_checkpoint
 from trainers.config import RunConfig
+from trainers.engine.randomness import seed_everything
 from trainers.errors import fitting
-from trainers.result import as_data, open_best, read_run_config
-from trainers.seeding import seed_everything
+from trainers.storage.checkpoint_file import best_of, read_checkpoint
+from trainers.storage.finished_run import as_data, open_best, read_run_config
 from vit.at_hand import at_hand
 from vit.factory import Blueprint
 from vit.tensor_files import read_tree

@@ -31,9 +31,9 @@ from inference.changes import changes_of, said_of
 from inference.classifier import Classifier
 from inference.images import ImageFile
 from inference.moments import Moment, moments_of
-from trainers.console import say
-from trainers.places import require_images
-from trainers.result import as_data, read_run_config
+from trainers.reporting.console import say
+from trainers.storage.finished_run import as_data, read_run_config
+from trainers.storage.places import require_images
 from vit.attention_maps import head_map, maps_of, pools_patches, relevance
 from vit.low_rank import merged_state
 from vit.model import ConvStem, VisionTransformer

@@ -17,7 +17,7 @@ from inference.explain import explain
 from inference.images import ImageFile, Unreadable
 from inference.local_server import LocalHandler, LocalServer
 from inference.predict import predict
-from trainers.process import give_back_freed_memory
+from trainers.system.process import give_back_freed_memory
 from vit.errors import NoAttention
 
 PAGE = Path(__file__).with_name("serve_page.html")

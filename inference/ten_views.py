@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from inference.classifier import Classifier
-from trainers.result import read_run_config
+from trainers.storage.finished_run import read_run_config
 
 SHIFT = 1 / 16
 """Of an image's side: that of the patch of a ViT at 16 patches a side."""

@@ -12,9 +12,9 @@ from ignite.engine import Events
 
 import main
 from datasets.config import DataConfig
-from trainers import distributed, process
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.errors import ConfigError, Interrupted, TrainingError
+from trainers.system import distributed, process
 from vit.config import ModelConfig
 
 torch.set_num_threads(1)

@@ -171,7 +171,7 @@ def thinned(writes: Sequence[Moment]) -> list[Moment]:
 def content(folder: Path) -> dict[str, Any]:
     """All that must come out the same: of each run its weights, history and curves; tables; exports."""
     from tests.killed_runs import run_content
-    from trainers.run_directory import read_json
+    from trainers.storage.run_folder import read_json
 
     found: dict[str, Any] = {}
     for run in sorted(path.parent for path in folder.rglob("summary.json")):

@@ -21,12 +21,13 @@ from ignite.engine import Engine, Events
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from datasets.config import DataConfig
-from trainers import checkpoint, engines, handlers, metrics
-from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.engine import engines, handlers, metrics
 from trainers.resume import resume
 from trainers.run import Handler, train
-from trainers.run_directory import read_json, write_json
+from trainers.storage import checkpoint_file
+from trainers.storage.checkpoint_file import checkpoints, read_checkpoint
+from trainers.storage.run_folder import read_json, write_json
 from vit import tensor_files
 from vit.config import ModelConfig
 
@@ -177,9 +178,13 @@ def arm(phase: str, occurrence: int) -> None:
     elif phase == "save":
         before(tensor_files, "bytes_of")
     elif phase == "rename":
-        before(checkpoint.os, "replace", only=lambda source, *_: str(source).endswith(".tmp") and "step" in str(source))
+        before(
+            checkpoint_file.os,
+            "replace",
+            only=lambda source, *_: str(source).endswith(".tmp") and "step" in str(source),
+        )
     elif phase == "prune":
-        before(checkpoint.CheckpointWriter, "prune")
+        before(checkpoint_file.CheckpointWriter, "prune")
 
 
 def child(folder: Path, phase: str, occurrence: int, workers: int) -> None:

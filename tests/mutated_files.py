@@ -28,8 +28,8 @@ import torch
 from PIL import Image
 
 import main
-from comparison.plan import Request, find_folder
-from comparison.runs import read_run, require_same_data
+from comparison.analysis.runs import read_run, require_same_data
+from comparison.request.plan import Request, find_folder
 from datasets.config import DataConfig
 from datasets.images import read_image
 from datasets.loaders import read_samples
@@ -37,11 +37,11 @@ from datasets.sources.archives import unpack
 from datasets.split_file import read_split
 from inference.classifier import open_classifier
 from inference.export import export
-from trainers.checkpoint import CheckpointWriter, checkpoints, read_checkpoint
 from trainers.config import ModelConfig, OutputConfig, RunConfig, load_config, to_dict
-from trainers.handlers import peak_memory_mb, reset_peak_memory
-from trainers.result import load, read_result, read_run_config
-from trainers.run_directory import META, read_json, write_json, write_run_config
+from trainers.engine.handlers import peak_memory_mb, reset_peak_memory
+from trainers.storage.checkpoint_file import CheckpointWriter, checkpoints, read_checkpoint
+from trainers.storage.finished_run import load, read_result, read_run_config
+from trainers.storage.run_folder import META, read_json, write_json, write_run_config
 from vit.factory import Blueprint, build_model
 from vit.torch_files import convert
 from vit.weight_files import read_weights

@@ -3,10 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from comparison.certainty import decide
-from comparison.runs import Certainty
-from comparison.statistics import is_claim, paired_difference
-from trainers.intervals import design_of, wilson
+from comparison.analysis.certainty import decide
+from comparison.analysis.runs import Certainty
+from comparison.analysis.statistics import is_claim, paired_difference
+from trainers.engine.intervals import design_of, wilson
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from small_run import CLASSES, make_run
 
-from comparison.runs import Arm, Comparison, Condition, read_run
-from trainers.run_directory import read_json, write_json, write_metrics_csv
+from comparison.analysis.runs import Arm, Comparison, Condition, read_run
+from trainers.storage.run_folder import read_json, write_json, write_metrics_csv
 
 
 def finished_run(

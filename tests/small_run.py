@@ -13,11 +13,11 @@ from torch.optim.swa_utils import update_bn
 
 import main
 from datasets.config import DataConfig
-from trainers.checkpoint import FORMAT_VERSION, CheckpointWriter
 from trainers.config import OutputConfig, RunConfig, TrainConfig, to_dict
-from trainers.run_directory import write_run_config
 from trainers.seen.hashes import NOTHING, to_tree
 from trainers.seen.starts import RECORD
+from trainers.storage.checkpoint_file import FORMAT_VERSION, CheckpointWriter
+from trainers.storage.run_folder import write_run_config
 from vit.config import ModelConfig
 from vit.factory import Blueprint, build_model, image_spec
 

@@ -13,8 +13,28 @@ from PIL import Image
 
 ROOT = Path(__file__).resolve().parent.parent
 # The house: a file imports its own room, or rooms on lower floors.
-FLOORS = {"commands": 5, "comparison": 4, "inference": 3, "trainers": 2, "figures": 1, "datasets": 0, "vit": 0}
+FLOORS = {
+    "commands": 6, "cleaning": 5, "comparison": 4, "inference": 3, "trainers": 2, "figures": 1, "datasets": 0, "vit": 0,
+}  # fmt: skip
 PACKAGES = tuple(FLOORS)
+# The rooms of a package, from the lowest to the highest; a file in none of them stands on the highest floor that is
+# named `top`. A file imports its own row or rows before it.
+ROOMS = {
+    "trainers": (
+        ("errors",),
+        ("system",),
+        ("config", "options"),
+        ("engine",),
+        ("storage", "seen"),
+        ("job", "distillation"),
+        ("reporting",),
+        ("top",),
+        ("budget",),
+        ("multirun",),
+        ("tools",),
+    ),
+    "comparison": (("names",), ("analysis",), ("request",), ("training",), ("reporting",), ("top",)),
+}
 TORCH_FREE = (
     "main.py",
     "vit/config.py",
@@ -25,7 +45,10 @@ TORCH_FREE = (
     "commands/arguments.py",
 )
 # The parts of a run: they take plain values, never a RunConfig, so a two-layer model tests them.
-MECHANICS = ("engines", "metrics", "optim", "handlers", "checkpoint", "tensorboard", "seeding")
+MECHANICS = (
+    "engine.engines", "engine.metrics", "engine.optim", "engine.handlers", "engine.randomness",
+    "storage.checkpoint_file", "reporting.tensorboard",
+)  # fmt: skip
 
 
 def modules(package: str) -> list[Path]:
@@ -120,6 +143,27 @@ def test_every_file_imports_its_own_room_or_one_below():
             assert same_room or floor(other) < floor(name), f"{name} imports {other}"
 
 
+def row_of(module: str) -> int:
+    """The floor of a module's room within its package."""
+    package, room = (*module.split("."), "top")[:2]
+    rows = {name: number for number, row in enumerate(ROOMS[package]) for name in row}
+    return rows.get(room, rows["top"])
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_every_room_of_a_package_imports_only_lower_ones(package):
+    names = {name for name in SOURCES if name.startswith(f"{package}.")}
+    for name in names:
+        for other in ARROWS[name] & names:
+            assert row_of(other) <= row_of(name), f"{name} imports {other}"
+
+
+def test_every_named_room_exists():
+    for package, rows in ROOMS.items():
+        rooms = {name for row in rows for name in row} - {"top"}
+        assert all((ROOT / package / room).is_dir() or (ROOT / package / f"{room}.py").is_file() for room in rooms)
+
+
 def test_no_files_import_each_other_in_a_circle():
     graph = {name: {other for other in ARROWS[name] if other not in FLOORS} for name in SOURCES}
     tuple(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError, which names the circle
@@ -136,7 +180,7 @@ def test_no_module_of_ours_is_imported_as_text_outside_a_registry():
 @pytest.mark.parametrize(
     ("source", "found"),
     [
-        ('import_module("trainers.features")', {"trainers.features"}),
+        ('import_module("trainers.cached_features")', {"trainers.cached_features"}),
         ('READER = "vit.checkpoints"', {"vit.checkpoints"}),
         ('TABLE = {"digits": "datasets.sources.builtin:read_digits"}', {"datasets.sources.builtin"}),
         ('importlib.import_module(f"trainers.{name}")', {"trainers."}),
@@ -170,7 +214,7 @@ def test_the_mechanics_import_no_models_no_data_and_no_options():
 
 def test_runs_on_digits_and_on_photographs_import_only_what_they_use(tmp_path):
     program = (
-        "import sys; from trainers import process; process.settle()\n"
+        "import sys; from trainers.system import process; process.settle()\n"
         "import vit; from datasets import DataConfig, build_dataloaders; from trainers import job\n"
         "from trainers.config import RunConfig, TrainConfig\n"
         "build_dataloaders(DataConfig(source='digits', workers=0), vit.ImageSpec(image_size=8))\n"
@@ -223,7 +267,7 @@ OPENERS = {
 }  # fmt: skip
 ALLOWED = {
     ("vit/torch_files.py", "torch.load"), ("inference/classifier.py", "torch.export.load"),
-    ("trainers/side_by_side.py", "pickle"),
+    ("trainers/multirun/worker_pool.py", "pickle"),
 }  # fmt: skip
 """The one door to what torch has pickled; a .pt2 file with --trust; a pipe to a process of this one's own making."""
 

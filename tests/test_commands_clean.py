@@ -22,18 +22,18 @@ from headless_browser import Browser, find_browser
 from PIL import Image
 from small_run import call
 
-from comparison.clean import Judged, judge_features, look
+from cleaning.clean import Judged, judge_features, look
+from cleaning.label_issues import COPY, OUTLIER, label_issues
+from cleaning.review import Review
+from cleaning.suspects import Suspect, cleaned, read_suspects, write_cleaned, write_suspects
 from datasets import DataConfig
 from datasets.bundle import SPLITS, PathTable, Samples
 from datasets.errors import DataError
 from datasets.loaders import split_samples
-from datasets.suspects import Suspect, cleaned, read_suspects, write_cleaned, write_suspects
 from datasets.text import read_rows
-from inference.label_issues import COPY, OUTLIER, label_issues
-from inference.review import Review
+from trainers.budget.local_weights import Ranked
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.out_of_fold import features_of_set, fold_of_each, out_of_fold
-from trainers.weights_at_hand import Ranked
+from trainers.multirun.out_of_fold import features_of_set, fold_of_each, out_of_fold
 from vit.at_hand import at_hand
 
 pytest.importorskip("cleanlab", reason="requirements-extras.txt is not installed")
@@ -83,8 +83,8 @@ def test_two_networks_judge_not_two_sizes_of_one(monkeypatch, capsys):
         return Ranked(f"{name} at {size} px", {"model": model}, 0.9, 0.8, 1.0, 0.1, 1.0)
 
     rows = [ranked("efficientnet_lite0", 224), ranked("efficientnet_lite0", 128), ranked("vit_stem_16", 64)]
-    monkeypatch.setattr("trainers.out_of_fold.rank", lambda config, seconds: rows)
-    monkeypatch.setattr("trainers.out_of_fold.prepare", Mock(side_effect=InterruptedError))
+    monkeypatch.setattr("trainers.multirun.out_of_fold.rank", lambda config, seconds: rows)
+    monkeypatch.setattr("trainers.multirun.out_of_fold.prepare", Mock(side_effect=InterruptedError))
     for images, taken in ((512, "at 224 px, for"), (513, "at 224 px and vit_stem_16 at 64 px, for")):
         with pytest.raises(InterruptedError):
             features_of_set(RunConfig(), images=images, seconds=60.0)
@@ -94,8 +94,8 @@ def test_two_networks_judge_not_two_sizes_of_one(monkeypatch, capsys):
 def test_fewer_images_than_components_are_judged_too(tmp_path, monkeypatch):
     model = {"name": "vit_nano_8", "weights": "fashion_mnist"}
     ranked = Ranked("vit_nano_8", {"model": {**model, "trainable": "head"}}, 0.9, 0.8, 1.0, 0.1, 1.0)
-    monkeypatch.setattr("trainers.out_of_fold.rank", lambda config, seconds: [ranked])
-    monkeypatch.setattr("trainers.out_of_fold.MOST_COMPONENTS", 64)
+    monkeypatch.setattr("trainers.multirun.out_of_fold.rank", lambda config, seconds: [ranked])
+    monkeypatch.setattr("trainers.multirun.out_of_fold.MOST_COMPONENTS", 64)
     data = DataConfig(str(class_folders(tmp_path / "set", {"a": 20, "b": 20})), tmp_path / "data", workers=0)
     config = RunConfig(data=data, train=TrainConfig(device="cpu"), output=OutputConfig(output_dir=tmp_path / "runs"))
     _, rows, features = features_of_set(config, images=40, seconds=60.0)
@@ -117,7 +117,7 @@ def test_each_image_is_left_out_once_with_all_its_copies_and_each_class_is_sprea
 
 
 def test_no_label_of_an_image_s_own_fold_and_of_no_test_image_changes_its_probabilities(monkeypatch):
-    monkeypatch.setattr("trainers.out_of_fold.PENALTIES", (0.1,))  # all labels choose it
+    monkeypatch.setattr("trainers.multirun.out_of_fold.PENALTIES", (0.1,))  # all labels choose it
     features, labels = blobs()
     folds = fold_of_each(labels, np.arange(len(labels)), folds=5)
     learns = np.arange(len(labels)) % 7 != 0
@@ -191,7 +191,7 @@ def test_a_decision_that_is_none_is_refused_by_name(tmp_path, decision, message)
 @pytest.fixture
 def cats_and_dogs(tmp_path, monkeypatch):
     """Dark cats and bright dogs; those in the wrong folder are the darkest and the brightest, or a copy."""
-    monkeypatch.setattr("trainers.weights_at_hand.at_hand", lambda: [next(at_hand())])
+    monkeypatch.setattr("trainers.budget.local_weights.at_hand", lambda: [next(at_hand())])
     monkeypatch.chdir(tmp_path)
     for split, count in (("train", 16), ("val", 4), ("test", 6)):
         for label in ("cat", "dog"):
@@ -431,8 +431,8 @@ def test_fifty_decisions_by_keys_with_two_kills_in_between_lose_none(tmp_path):
 
 
 def test_the_predictions_of_folds_are_judged_as_they_are_and_those_of_the_test_by_their_mean(tmp_path, monkeypatch):
-    from comparison import clean
-    from comparison.runs import Run
+    from cleaning import clean
+    from comparison.analysis.runs import Run
 
     data = DataConfig("digits", folds=2, fold=1)
     samples = clean.samples_of(data)

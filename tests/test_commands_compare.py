@@ -21,16 +21,16 @@ from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 import main
 from commands.arguments import parse
 from commands.compare import STORY, Options, parse_arm
-from comparison import arms
-from comparison.arms import default_arms
-from comparison.plan import Plan, measure_arms
-from comparison.protocol import known_problems
+from comparison.request import arms
+from comparison.request.arms import default_arms
+from comparison.request.plan import Plan, measure_arms
+from comparison.request.protocol import known_problems
 from datasets.config import DataConfig
 from datasets.shared_split import shared_split
-from trainers import process
 from trainers.config import RunConfig, TrainConfig
-from trainers.result import read_history
 from trainers.seen.overlap import Overlap
+from trainers.storage.finished_run import read_history
+from trainers.system import process
 from vit.config import ModelConfig
 
 ROOT = Path(__file__).resolve().parent.parent

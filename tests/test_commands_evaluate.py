@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 import main
 from inference.evaluation_report import LIMITS, fit_temperature
-from trainers.metrics import balanced_accuracy, per_class
+from trainers.engine.metrics import balanced_accuracy, per_class
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from inference.classifier import open_classifier
 from inference.export import BATCH_SIZES, compare, generated_images
 from inference.images import ImageFile
 from inference.predict import predict
-from trainers.result import load
+from trainers.storage.finished_run import load
 from vit.export import fits_torchvision
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "docs" / "examples"

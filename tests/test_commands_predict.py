@@ -25,7 +25,7 @@ from figures.judged import Judged
 from inference.classifier import open_classifier
 from inference.images import ImageFile, Unreadable, find_images
 from inference.predict import Spread, predict
-from trainers.result import load
+from trainers.storage.finished_run import load
 
 
 @pytest.fixture(scope="module")

@@ -23,11 +23,11 @@ from comparison.ranking import ALL, NEAREST, RIDGE, Backbone, draws, judge
 from datasets.bundle import image_set
 from datasets.config import DataConfig
 from datasets.text import read_rows
-from trainers import features
+from trainers import cached_features
+from trainers.budget.local_weights import probes
+from trainers.budget.ridge import PENALTIES
+from trainers.cached_features import features_once
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.features import features_once
-from trainers.ridge import PENALTIES
-from trainers.weights_at_hand import probes
 from vit.config import ModelConfig
 
 
@@ -56,7 +56,7 @@ def test_a_ranking_judges_what_can_be_had_and_keeps_the_features(capsys, tmp_pat
     assert all(float(row["low"]) <= float(row["accuracy"]) <= float(row["high"]) for row in rows)
     assert (folder / "ranking.png").read_bytes().startswith(b"\x89PNG")
     assert len(list((folder / "features").glob("*.safetensors"))) == 4  # train and val; never test
-    monkeypatch.setattr(features, "features_of", None)
+    monkeypatch.setattr(cached_features, "features_of", None)
     code, out, _ = rank(capsys, data, tmp_path / "runs", "--shots", 2, *models[:-1])
     assert code == 0
     assert {row["labels"] for row in read_rows(folder / "ranking.csv", ["labels"])} == {"2", ALL}

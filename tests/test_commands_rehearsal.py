@@ -6,8 +6,9 @@ import pytest
 from fake_sets import class_folders
 from small_run import call
 
-from trainers import dry_run, planning
-from trainers.planning import PlannedRun
+from trainers.budget import plan
+from trainers.budget.plan import PlannedRun
+from trainers.tools import dry_run
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def two_runs(monkeypatch):
         done.append(f"try {config.model.trainable}")
         return rehearsed(config)
 
-    monkeypatch.setattr(planning, "planned", probe_and_model)
+    monkeypatch.setattr(plan, "planned", probe_and_model)
     monkeypatch.setattr(dry_run, "dry_run", note)
     return done
 
@@ -49,7 +50,7 @@ def test_a_dry_run_tries_every_run_of_a_plan(tmp_path, capsys, two_runs):
 
 
 def test_the_rate_finder_draws_a_curve_for_every_run_of_a_plan(tmp_path, capsys, two_runs, monkeypatch):
-    monkeypatch.setattr("trainers.lr_finder.range_test", lambda config: ([1e-4, 1e-3, 1e-2], [2.0, 1.0, 0.5]))
+    monkeypatch.setattr("trainers.tools.lr_finder.range_test", lambda config: ([1e-4, 1e-3, 1e-2], [2.0, 1.0, 0.5]))
     code, _out, err = call(capsys, *words_of(tmp_path), "--find-lr")
     assert code == 0, err
     names = {path.name for path in (tmp_path / "runs" / "pets").glob("[!.]*")}

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from small_comparison import arm_of, comparison_of
 
-from comparison.advice import which_to_use
-from comparison.results import analyse
-from comparison.table import table_md, terminal_table
+from comparison.analysis.advice import which_to_use
+from comparison.analysis.results import analyse
+from comparison.reporting.table import table_md, terminal_table
 
 LABELS = [row % 3 for row in range(60)]
 

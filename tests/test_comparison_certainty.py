@@ -9,7 +9,7 @@ from small_comparison import arm_of
 
 from commands.arguments import UsageError, parse
 from commands.compare import Options, request_of
-from comparison.certainty import (
+from comparison.analysis.certainty import (
     decide,
     half_width,
     levels,
@@ -19,10 +19,10 @@ from comparison.certainty import (
     still_part,
     unsure,
 )
-from comparison.results import judge
-from comparison.runs import Certainty, Condition
-from comparison.statistics import LEVEL, Estimate, Spread, estimate
-from comparison.train_arms import Training
+from comparison.analysis.results import judge
+from comparison.analysis.runs import Certainty, Condition
+from comparison.analysis.statistics import LEVEL, Estimate, Spread, estimate
+from comparison.training.train_arms import Training
 
 CERTAINTY = Certainty()
 

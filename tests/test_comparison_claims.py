@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from small_comparison import arm_of, comparison_of
 
-from comparison.certainty import decide, power_line, unsure
-from comparison.results import analyse, judge
-from comparison.runs import Arm, Certainty, Condition, Run
-from comparison.statistics import LEVEL, holm, paired_difference
-from comparison.table import notes
+from comparison.analysis.certainty import decide, power_line, unsure
+from comparison.analysis.results import analyse, judge
+from comparison.analysis.runs import Arm, Certainty, Condition, Run
+from comparison.analysis.statistics import LEVEL, holm, paired_difference
+from comparison.reporting.table import notes
 
 CONDITIONS, LABELS = 6, [row % 3 for row in range(60)]
 

@@ -13,15 +13,16 @@ from fake_sets import class_folders
 from small_run import call
 from test_comparison_progress import pace, true_seconds
 
-from comparison import slow_machine, timing
-from comparison.deadline import Deadline
-from comparison.plan import Plan
-from comparison.progress import Progress
-from comparison.protocol import left_out
-from comparison.timing import REPORT, fitted
-from trainers import heartbeat
+from comparison.request import timing
+from comparison.request.plan import Plan
+from comparison.request.protocol import left_out
+from comparison.request.timing import REPORT, fitted
+from comparison.training import slow_machine
+from comparison.training.deadline import Deadline
+from comparison.training.progress import Progress
+from trainers.budget.pace import Pace, measure
 from trainers.config import RunConfig
-from trainers.pace import Pace, measure
+from trainers.reporting import heartbeat
 
 STEPS = (0.1, 0.2, 0.3)
 
@@ -137,7 +138,7 @@ def test_a_comparison_that_turns_out_slower_says_what_it_leaves_out_and_ends_wit
         return Pace(found.step / 10, found.steps_per_epoch, found.validation / 10, 0.0, 0.0)
 
     monkeypatch.setattr(timing, "measure", ten_times_too_quick)
-    monkeypatch.setattr("trainers.pace.PICTURES_AND_FILES", 0.1)  # of ten runs in half a minute
+    monkeypatch.setattr("trainers.budget.pace.PICTURES_AND_FILES", 0.1)  # of ten runs in half a minute
     monkeypatch.setattr(timing, "REPORT", 2.0)
     monkeypatch.setattr(slow_machine, "SLOWER", 1e9)
     monkeypatch.setattr(heartbeat, "heard", partial(heartbeat.heard, every=0.2))

@@ -8,13 +8,22 @@ import pytest
 from simulated_groups import equal_arms, told_apart
 from small_comparison import arm_of, comparison_of, finished_run
 
-from comparison.certainty import ASSUMED, assumed, decide, look, power_line, smallest_difference, unsure, wanted
+from comparison.analysis.certainty import (
+    ASSUMED,
+    assumed,
+    decide,
+    look,
+    power_line,
+    smallest_difference,
+    unsure,
+    wanted,
+)
+from comparison.analysis.results import analyse
+from comparison.analysis.runs import Certainty, Condition, read_run
+from comparison.analysis.statistics import estimate, minus, paired_difference, sign_flip, verdict
+from comparison.analysis.worth import drawn_accuracies
 from comparison.ranking import Backbone
-from comparison.results import analyse
-from comparison.runs import Certainty, Condition, read_run
-from comparison.statistics import estimate, minus, paired_difference, sign_flip, verdict
-from comparison.table import notes, terminal_table
-from comparison.worth import drawn_accuracies
+from comparison.reporting.table import notes, terminal_table
 
 CERTAINTY = Certainty()
 

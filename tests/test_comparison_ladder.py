@@ -10,9 +10,9 @@ from small_comparison import arm_of, comparison_of
 from small_run import call
 
 from commands.compare import Options, parse_arm, request_of
-from comparison.advice import which_pays
-from comparison.arms import RUNGS
-from comparison.results import analyse
+from comparison.analysis.advice import which_pays
+from comparison.analysis.results import analyse
+from comparison.request.arms import RUNGS
 from trainers.config import RunConfig
 from vit.config import ModelConfig
 

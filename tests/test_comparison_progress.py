@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from comparison.progress import Progress, makespan
+from comparison.training.progress import Progress, makespan
+from trainers.budget.pace import Pace
 from trainers.config import RunConfig
-from trainers.pace import Pace
 
 
 def pace(step: float) -> Pace:

@@ -14,13 +14,13 @@ from small_comparison import arm_of, comparison_of
 from small_run import CLASSES, few_digits, labelled_photos, photo
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from comparison.drawing import Picture, confusion
-from comparison.images import only_one_right, open_images, usual_prediction
-from comparison.report import write_inside
-from comparison.report import write_report as write_analysed_report
-from comparison.results import analyse
-from comparison.runs import group_into_arms, read_run, require_same_data
-from comparison.table import rows
+from comparison.analysis.results import analyse
+from comparison.analysis.runs import group_into_arms, read_run, require_same_data
+from comparison.reporting.drawing import Picture, confusion
+from comparison.reporting.images import only_one_right, open_images, usual_prediction
+from comparison.reporting.report import write_inside
+from comparison.reporting.report import write_report as write_analysed_report
+from comparison.reporting.table import rows
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.run import train
 from vit.config import ModelConfig
@@ -141,7 +141,7 @@ def test_a_bug_in_the_page_of_a_report_is_not_taken_for_images_that_are_gone(rep
     def broken(*_):
         raise ValueError("operands could not be broadcast together")
 
-    monkeypatch.setattr("comparison.report.page_of", broken)
+    monkeypatch.setattr("comparison.reporting.report.page_of", broken)
     with pytest.raises(ValueError, match="broadcast"):
         write_inside(SimpleNamespace(arms=analyse(report[0])[-1].arms), tmp_path / "page.html")
 
@@ -217,7 +217,7 @@ def test_tensorboard_finds_the_table_and_the_figures(report):
 def test_a_second_report_replaces_the_first(report, tmp_path, monkeypatch):
     comparison, folder, _ = report
     drawing = Picture("confusion", None, "", (folder / "figures" / "accuracy_by_labels.png").read_bytes())
-    monkeypatch.setattr("comparison.report.draw", lambda *_: [drawing])
+    monkeypatch.setattr("comparison.reporting.report.draw", lambda *_: [drawing])
     copy = tmp_path / "compare"
     shutil.copytree(folder, copy)
     (copy / "figures" / "stale.png").write_bytes(b"old")

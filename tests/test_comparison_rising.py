@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from comparison.rising import rise
+from comparison.analysis.rising import rise
 
 EPOCHS = 40
 

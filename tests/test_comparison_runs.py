@@ -7,20 +7,20 @@ import torch
 from small_comparison import finished_run
 from test_trainers_start import tiny_run
 
+from comparison.analysis.results import judge
+from comparison.analysis.runs import Condition, cautions, group_into_arms, read_run, require_same_data
 from comparison.compare import compare_runs
 from comparison.names import arm_names, settings_that_differ, slugs
-from comparison.results import judge
-from comparison.runs import Condition, cautions, group_into_arms, read_run, require_same_data
 from datasets.errors import DataError
 from datasets.split_file import read_split
 from datasets.text import read_rows
 from inference.evaluation_report import as_table
 from trainers.config import OutputConfig
+from trainers.engine.evaluation import Scores, write_predictions
+from trainers.engine.predictions import outputs_of
 from trainers.errors import CheckpointError
-from trainers.evaluation import Scores, write_predictions
-from trainers.outputs import outputs_of
 from trainers.run import train
-from trainers.run_directory import read_json, write_json
+from trainers.storage.run_folder import read_json, write_json
 
 LABELS = [0, 1, 2, 0, 1, 2]
 RIGHT = [True, True, False, True, False, False]
@@ -61,7 +61,7 @@ def test_classes_of_a_run_that_are_no_text_are_named(tmp_path):
 def test_the_table_of_the_first_run_is_read_once_for_all_others(tmp_path, monkeypatch):
     runs = [read_run(run_in(tmp_path / str(seed), seed=seed)) for seed in range(4)]
     opened = []
-    monkeypatch.setattr("comparison.runs.read_split", lambda path: opened.append(path) or read_split(path))
+    monkeypatch.setattr("comparison.analysis.runs.read_split", lambda path: opened.append(path) or read_split(path))
     require_same_data(runs)
     assert opened == [run.run_dir / "split.csv" for run in runs]
 

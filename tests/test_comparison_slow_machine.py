@@ -13,9 +13,10 @@ from fake_sets import class_folders
 from ignite.engine import Engine
 from small_run import call
 
-from comparison import slow_machine, timing
-from comparison.slow_machine import SlowMachine, Watch
-from trainers.pace import Pace, measure
+from comparison.request import timing
+from comparison.training import slow_machine
+from comparison.training.slow_machine import SlowMachine, Watch
+from trainers.budget.pace import Pace, measure
 
 MEASURED = Pace(step=1.0, steps_per_epoch=10, validation=2.0, decoding=5.0, conclusion=1.0)
 
@@ -65,7 +66,7 @@ def test_all_runs_start_over_with_equal_and_fewer_epochs(tmp_path, capsys, monke
         return Pace(found.step / 30, found.steps_per_epoch, found.validation / 30, 0.0, 0.0)
 
     monkeypatch.setattr(timing, "measure", much_too_quick)
-    monkeypatch.setattr("trainers.pace.PICTURES_AND_FILES", 0.1)
+    monkeypatch.setattr("trainers.budget.pace.PICTURES_AND_FILES", 0.1)
     for module in (timing, slow_machine):
         monkeypatch.setattr(module, "REPORT", 2.0)
     data = class_folders(tmp_path / "pets", {f"{split}/{name}": 30 for split in ("train", "val") for name in "ab"})

@@ -9,7 +9,7 @@ from killed_runs import Crash
 
 import main
 from comparison import compare
-from trainers.run_directory import read_json, write_json
+from trainers.storage.run_folder import read_json, write_json
 
 
 @pytest.fixture(scope="module")

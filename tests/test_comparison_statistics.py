@@ -6,7 +6,7 @@ import torch
 from scipy.stats import norm
 from sklearn.metrics import confusion_matrix
 
-from comparison.statistics import (
+from comparison.analysis.statistics import (
     calibration_bins,
     holm,
     is_claim,
@@ -15,8 +15,8 @@ from comparison.statistics import (
     verdict,
 )
 from inference.evaluation_report import reliability
-from trainers.intervals import wilson
-from trainers.metrics import expected_calibration_error, macro_f1
+from trainers.engine.intervals import wilson
+from trainers.engine.metrics import expected_calibration_error, macro_f1
 
 
 @pytest.mark.parametrize(("correct", "n"), [(0, 1), (1, 1), (0, 360), (153, 153), (147, 153), (9012, 10000)])

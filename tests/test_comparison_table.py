@@ -7,11 +7,12 @@ import pytest
 from sklearn.metrics import f1_score
 from small_comparison import arm_of, comparison_of
 
-from comparison import results, table
-from comparison.results import gflops
-from comparison.statistics import holm, minus, sign_flip
-from comparison.table import WIDTH
-from trainers.intervals import wilson
+from comparison.analysis import results
+from comparison.analysis.results import gflops
+from comparison.analysis.statistics import holm, minus, sign_flip
+from comparison.reporting import table
+from comparison.reporting.table import WIDTH
+from trainers.engine.intervals import wilson
 from vit.factory import build_model
 from vit.summary import summarise
 

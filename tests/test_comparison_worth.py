@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from small_comparison import arm_of, comparison_of
 
-from comparison.results import analyse
-from comparison.table import notes
-from comparison.worth import as_text, curves, drawn_accuracies, matching_and_meeting
+from comparison.analysis.results import analyse
+from comparison.analysis.worth import as_text, curves, drawn_accuracies, matching_and_meeting
+from comparison.reporting.table import notes
 
 LABELS = np.array([5.0, 10, 20, 40, 80])
 

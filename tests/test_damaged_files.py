@@ -16,8 +16,8 @@ from datasets.split_file import read_split
 from datasets.text import csv_text, read_rows
 from inference.classifier import open_classifier
 from inference.export import export
-from trainers.checkpoint import CheckpointWriter, checkpoints, read_checkpoint
-from trainers.run_directory import write_json
+from trainers.storage.checkpoint_file import CheckpointWriter, checkpoints, read_checkpoint
+from trainers.storage.run_folder import write_json
 from vit.export import describe
 from vit.tensor_files import BLANK, SEAL, seal
 

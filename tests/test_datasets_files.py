@@ -15,17 +15,17 @@ import pytest
 from small_run import labelled_photos, make_run, photo
 
 import main
-from comparison.events import write_events
-from comparison.runs import Arm, Condition
+from comparison.analysis.runs import Arm, Condition
+from comparison.reporting.events import write_events
 from datasets import build_dataloaders
 from datasets.config import DataConfig
 from datasets.files import aside_of, write_bytes, write_text
 from datasets.split_file import write_split
 from figures.results import save
-from trainers.full_pictures import write_sprite, write_tsv
-from trainers.lr_finder import draw
-from trainers.run_directory import write_json, write_metrics_csv
-from trainers.tensorboard import RunLoggers
+from trainers.reporting.pictures_full import write_sprite, write_tsv
+from trainers.reporting.tensorboard import RunLoggers
+from trainers.storage.run_folder import write_json, write_metrics_csv
+from trainers.tools.lr_finder import draw
 from vit.config import ImageSpec
 
 YESTERDAY = "yesterday's table\n"

@@ -273,8 +273,8 @@ def test_split_csv_has_the_groups(tmp_path):
 
 def test_clean_judges_an_image_by_models_of_other_groups_and_writes_them_into_its_table(tmp_path, monkeypatch):
     pytest.importorskip("cleanlab", reason="requirements-extras.txt is not installed")
-    from comparison import clean
-    from datasets.suspects import write_cleaned
+    from cleaning import clean
+    from cleaning.suspects import write_cleaned
 
     samples = split_samples(config(patients(tmp_path / "set"), tmp_path, group=r"p\d+"))
     rows = np.flatnonzero(samples.splits >= 0)
@@ -295,8 +295,8 @@ def test_clean_judges_an_image_by_models_of_other_groups_and_writes_them_into_it
 def test_rank_asks_about_no_image_of_a_group_that_it_has_learnt_from(tmp_path, monkeypatch):
     """Pictures of one patient are alike and tell nothing of the class: who knows the patient knows the answer."""
     from comparison.ranking import ALL, NEAREST, RIDGE, judge
+    from trainers.budget.local_weights import probes
     from trainers.config import OutputConfig, RunConfig, TrainConfig
-    from trainers.weights_at_hand import probes
     from vit.config import ModelConfig
 
     generator = np.random.default_rng(0)

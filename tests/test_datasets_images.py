@@ -19,7 +19,7 @@ import main
 from datasets.checking.inspection import inspect_file
 from datasets.errors import DataError
 from datasets.images import FORMATS, MOST_GB, fit, image_size, read_image, to_array, to_mode
-from trainers.handlers import peak_memory_mb, reset_peak_memory
+from trainers.engine.handlers import peak_memory_mb, reset_peak_memory
 
 ROOT = Path(__file__).resolve().parent.parent
 COLOURS = np.array([[[255, 0, 0], [0, 255, 0]], [[0, 0, 255], [250, 128, 7]]], np.uint8)
@@ -274,12 +274,12 @@ def test_no_small_file_takes_more_than_a_gigabyte_in_any_command(tmp_path, name,
         assert peak_memory_mb(torch.device("cpu")) - before < 1.05 * 2**30 / 1e6, words
 
 
-@pytest.mark.parametrize("begin", ["trainers.process.settle()", "datasets.processes.begin_loader()"])
+@pytest.mark.parametrize("begin", ["trainers.system.process.settle()", "datasets.processes.begin_loader()"])
 def test_what_pillow_warns_of_is_not_shown_by_a_command_whatever_the_interpreter_is_told(tmp_path, begin):
     path = saved(
         Image.new("RGB", (4, 4)), tmp_path / "a.jpg", exif=b"Exif\0\0II*\0\x08\0\0\0\x05\0"
     )  # five entries, none there
-    words = f"import datasets.processes, trainers.process; {begin}; "
+    words = f"import datasets.processes, trainers.system.process; {begin}; "
     words += "from datasets.images import read_image; import sys; read_image(sys.argv[1]).getexif()"
     done = subprocess.run([sys.executable, "-W", "error", "-c", words, path], capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")

@@ -8,8 +8,9 @@ from small_images import image_folder
 
 from datasets import DataConfig, identity
 from datasets.loaders import split_samples
-from datasets.packing import pack
-from datasets.sources import index, own_data
+from datasets.sources import own_data
+from datasets.sources.large import index
+from datasets.sources.large.packing import pack
 from datasets.sources.own_data import read_source
 from datasets.split_file import _fingerprint
 

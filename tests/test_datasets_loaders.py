@@ -15,7 +15,7 @@ from fake_sets import Spec, class_folders, write_table
 from datasets import DataConfig, DataError, build_dataloaders, class_weights, describe, fingerprint
 from datasets.bundle import samples_of
 from datasets.cache import ImageCache, available_memory
-from datasets.packing import pack
+from datasets.sources.large.packing import pack
 
 
 @pytest.fixture(scope="module")

@@ -14,12 +14,12 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from torchvision.datasets import FakeData
 
 from datasets import DataConfig, DataError, build_dataloaders
-from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.errors import ConfigError
-from trainers.result import load
 from trainers.resume import resume, train_or_resume
 from trainers.run import train
+from trainers.storage.checkpoint_file import checkpoints, read_checkpoint
+from trainers.storage.finished_run import load
 from vit import ImageSpec, ModelConfig
 from vit.errors import WeightsError
 
@@ -170,7 +170,7 @@ def test_the_page_runs_as_it_stands(tmp_path, monkeypatch, capsys):
     blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
     assert len(blocks) == 6
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("trainers.pictures.draw_best", lambda *_, **__: None)  # which takes most of the time
+    monkeypatch.setattr("trainers.reporting.pictures.draw_best", lambda *_, **__: None)  # which takes most of the time
     monkeypatch.setattr("torchvision.models.resnet18", narrow)
     exec("\n".join(blocks), {"__name__": "page"})
     assert "4 steps seen" in capsys.readouterr().out

@@ -16,10 +16,11 @@ import torch
 from ignite.engine import Engine
 from small_run import few_digits
 
-from trainers import distributed, on_slurm, process
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.interruption import Signals
+from trainers.multirun import slurm
 from trainers.run import train
+from trainers.system import distributed, process
+from trainers.system.signals import Signals
 from vit.config import ModelConfig
 
 OF_OTHERS = ("KMP_", "TORCHINDUCTOR_")
@@ -111,8 +112,8 @@ def test_slurms_job_is_hidden_from_ignite_alone(monkeypatch):
 def test_jobs_find_the_program_and_later_commands_their_own_path(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/of/mine")
     executor = type("Executor", (), {"__init__": lambda *_: None, "update_parameters": lambda *_, **__: None})
-    monkeypatch.setattr(on_slurm, "imported", lambda *_: type("submitit", (), {"SlurmExecutor": executor}))
-    with on_slurm.on_slurm(tmp_path, 1, {}):
+    monkeypatch.setattr(slurm, "imported", lambda *_: type("submitit", (), {"SlurmExecutor": executor}))
+    with slurm.on_slurm(tmp_path, 1, {}):
         assert os.environ["PYTHONPATH"] == f"{ROOT}{os.pathsep}/of/mine"
     assert os.environ["PYTHONPATH"] == "/of/mine"
 

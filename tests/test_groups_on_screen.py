@@ -9,7 +9,7 @@ import pytest
 from fake_sets import save
 from small_run import call
 
-from trainers.result import read_result
+from trainers.storage.finished_run import read_result
 
 PICTURES, COPIES = 6, 4
 TINY = (

@@ -9,12 +9,12 @@ from small_run import call, few_digits, make_run
 import inference.average
 from inference.average import LINE, average, greedy_soup, mean, refuse_what_cannot_be_averaged
 from inference.classifier import open_classifier
-from trainers.checkpoint import best_of, read_checkpoint
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.errors import ConfigError
-from trainers.result import read_run_config
 from trainers.run import train
-from trainers.run_directory import write_json
+from trainers.storage.checkpoint_file import best_of, read_checkpoint
+from trainers.storage.finished_run import read_run_config
+from trainers.storage.run_folder import write_json
 from vit.config import ModelConfig
 
 

@@ -23,9 +23,9 @@ from torchvision.models import VisionTransformer as Torchvision
 from inference import changes, page
 from inference.classifier import Classifier, open_classifier
 from inference.moments import moments_of
-from trainers.assembly import Run
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.run import train
+from trainers.run_engines import Run
 from vit import build_model
 from vit.attention_maps import attention_weights, head_map, relevance, rollout
 from vit.config import ImageSpec, ModelConfig, ViTConfig

@@ -11,7 +11,7 @@ from datasets.transforms import Pipeline
 from inference.classifier import open_classifier
 from inference.images import find_images, read_pixels
 from inference.ten_views import TenViews, with_ten_views
-from trainers.run_directory import read_json, write_json
+from trainers.storage.run_folder import read_json, write_json
 
 
 class Corner(nn.Module):

@@ -15,11 +15,11 @@ import pytest
 from small_run import labelled_photos, make_run
 
 import main
-from trainers.checkpoint import CheckpointWriter, read_checkpoint
 from trainers.config import ModelConfig, OutputConfig, to_dict
-from trainers.data_folder import data_folder
-from trainers.result import read_run_config
-from trainers.run_directory import write_json, write_run_config
+from trainers.storage.checkpoint_file import CheckpointWriter, read_checkpoint
+from trainers.storage.data_folder import data_folder
+from trainers.storage.finished_run import read_run_config
+from trainers.storage.run_folder import write_json, write_run_config
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY = ["--labels-per-class", "5", "--model", "vit_micro_2", "--device", "cpu", "--workers", "0", "--tb", "scalars"]

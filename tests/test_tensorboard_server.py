@@ -19,8 +19,8 @@ from killed_runs import Crash, crash_after, demanding_config
 from PIL import Image
 from small_comparison import arm_of
 
-from comparison.events import write_events
-from comparison.runs import Condition
+from comparison.analysis.runs import Condition
+from comparison.reporting.events import write_events
 from datasets.config import DataConfig
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.resume import resume

@@ -4,8 +4,8 @@ import pytest
 from ignite.engine import Events
 from killed_runs import Crash, crash, demanding_config
 
-from trainers import distributed
 from trainers.run import train
+from trainers.system import distributed
 
 
 def attached(folder, event) -> list[str]:

@@ -11,8 +11,8 @@ from safetensors import safe_open
 from test_datasets_files import full_disk
 from torch import nn
 
-from trainers.checkpoint import CheckpointWriter, Fact, checkpoints, read_checkpoint
 from trainers.errors import CheckpointError
+from trainers.storage.checkpoint_file import CheckpointWriter, Fact, checkpoints, read_checkpoint
 
 
 def content(value=1.0):

@@ -10,11 +10,11 @@ from test_trainers_start import tiny_run
 
 import main
 from datasets.files import replacing
-from trainers.checkpoint import checkpoints
 from trainers.errors import CheckpointError
-from trainers.result import read_result
 from trainers.resume import resume, train_or_resume
 from trainers.run import train
+from trainers.storage.checkpoint_file import checkpoints
+from trainers.storage.finished_run import read_result
 
 
 def saving_each_step(folder, **options):

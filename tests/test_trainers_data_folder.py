@@ -8,7 +8,7 @@ from fake_sets import class_folders
 from small_run import call
 
 from trainers.config import OutputConfig
-from trainers.data_folder import MARKER, claimed_folder, data_folder, release
+from trainers.storage.data_folder import MARKER, claimed_folder, data_folder, release
 
 TINY = ["--model", "vit_micro_2", "--image-size", 8, "--epochs", 1, "--device", "cpu", "--workers", 0]
 

@@ -16,9 +16,9 @@ from slurm_node import lives
 from small_images import image_folder
 
 from inference.evaluate import evaluate_run
-from trainers.checkpoint import checkpoints, read_checkpoint
 from trainers.run import train
-from trainers.run_directory import read_json
+from trainers.storage.checkpoint_file import checkpoints, read_checkpoint
+from trainers.storage.run_folder import read_json
 
 
 def start(processes, *argv, **environment):

@@ -6,10 +6,10 @@ import torch
 from ignite.engine import Events
 from torch import nn
 
-from trainers.engines import StepOptions, create_evaluator, create_trainer
+from trainers.engine.engines import StepOptions, create_evaluator, create_trainer
+from trainers.engine.handlers import attach_learning_rate
+from trainers.engine.optim import build_optimizer
 from trainers.errors import TrainingError
-from trainers.handlers import attach_learning_rate
-from trainers.optim import build_optimizer
 
 CPU = torch.device("cpu")
 

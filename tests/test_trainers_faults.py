@@ -8,8 +8,8 @@ from test_from_python import net, options, tensors
 from torch.utils.data import Dataset
 
 from trainers.errors import TrainingError
-from trainers.record import explain
 from trainers.run import train
+from trainers.run_status import explain
 
 OUT_OF_MEMORY = "out of memory at --batch-size 64{}: try half of it, a smaller --image-size, or --amp bf16"
 CUDA, CPU = "CUDA out of memory. Tried to allocate 2.00 GiB", "DefaultCPUAllocator: can't allocate memory: 9 bytes"
@@ -57,7 +57,7 @@ GLOO = "[third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by p
     ("processes", "said"), [(1, None), (2, f"another process of this run has ended ({GLOO}); its")]
 )
 def test_another_process_is_blamed_only_where_there_is_one(monkeypatch, processes, said):
-    monkeypatch.setattr("trainers.distributed.world_size", lambda: processes)
+    monkeypatch.setattr("trainers.system.distributed.world_size", lambda: processes)
     fault = explain(RuntimeError(GLOO), batch_size=64, workers=0)
     assert fault is None if said is None else str(fault).startswith(said)
     assert explain(KeyError("gloom"), batch_size=64, workers=0) is None

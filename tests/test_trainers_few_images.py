@@ -11,8 +11,8 @@ from scipy.stats import binomtest
 from small_run import call
 
 from commands.train import score_lines, side_by_side
-from trainers.few_images import FEW, cannot_tell, needed_to_tell
-from trainers.intervals import score_interval
+from trainers.engine.intervals import score_interval
+from trainers.reporting.few_images import FEW, cannot_tell, needed_to_tell
 
 SCORES = {"accuracy": 1.0, "balanced_accuracy": 1.0, "loss": 0.12345, "macro_f1": 1.0, "ece": 0.98765}
 

@@ -7,7 +7,7 @@ import torch
 from ignite.engine import Engine, Events
 from torch.utils.data import DataLoader
 
-from trainers.handlers import (
+from trainers.engine.handlers import (
     StepClock,
     Sums,
     attach_early_stopping,

@@ -14,10 +14,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
 import main
-from trainers import start
+from trainers import run_start
 from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.reporting.tensorboard import row_name
 from trainers.run import train
-from trainers.tensorboard import row_name
 
 
 def rows_shown(folder: Path) -> dict[str, list[float]]:
@@ -41,7 +41,7 @@ def test_a_row_is_called_by_the_path_below_the_log_folder_arm_first():
 def test_runs_of_one_second_have_rows_of_their_own_with_their_own_accuracy(tmp_path, monkeypatch):
     """The bare command showed 9 rows for 12 runs, one of them the mean of scratch and pretrained."""
     now = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
-    monkeypatch.setattr(start, "datetime", SimpleNamespace(now=lambda zone: now))
+    monkeypatch.setattr(run_start, "datetime", SimpleNamespace(now=lambda zone: now))
     accuracies = []
     for name in ("compare/from_scratch/10/s0", "compare/pretrained/10/s0"):
         config = RunConfig(

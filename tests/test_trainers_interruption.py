@@ -17,14 +17,14 @@ from small_images import image_folder
 
 import main
 from datasets.config import DataConfig
-from trainers import engines
-from trainers.checkpoint import checkpoints
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.dry_run import dry_run
+from trainers.engine import engines
 from trainers.errors import Interrupted
-from trainers.interruption import signals
 from trainers.run import train
-from trainers.run_directory import read_json
+from trainers.storage.checkpoint_file import checkpoints
+from trainers.storage.run_folder import read_json
+from trainers.system.signals import signals
+from trainers.tools.dry_run import dry_run
 from vit.config import ModelConfig
 
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCPU")
@@ -81,15 +81,15 @@ def signal_before(monkeypatch, name, signum=signal.SIGTERM):
     "phase",
     [
         "datasets.loaders.read_samples",
-        "trainers.tensorboard.write_start",
-        "trainers.pictures.draw_attention",
-        "trainers.metrics.expected_calibration_error",
-        "trainers.engines.TrainStep.__call__",
-        "trainers.assembly.write_metrics_csv",
-        "trainers.checkpoint.CheckpointWriter.__call__",
+        "trainers.reporting.tensorboard.write_start",
+        "trainers.reporting.pictures.draw_attention",
+        "trainers.engine.metrics.expected_calibration_error",
+        "trainers.engine.engines.TrainStep.__call__",
+        "trainers.run_engines.write_metrics_csv",
+        "trainers.storage.checkpoint_file.CheckpointWriter.__call__",
         "trainers.run.load_best_weights",
         "trainers.run.score_split",
-        "trainers.pictures.draw_best",
+        "trainers.reporting.pictures.draw_best",
         "commands.train.report",
     ],
 )
@@ -107,11 +107,15 @@ def test_a_signal_in_any_phase_of_a_run_ends_it(tmp_path, capsys, monkeypatch, p
 @pytest.mark.parametrize(
     ("words", "phase", "hint"),
     [
-        (["compare", *TWO_ARMS], "comparison.plan.shared_split", "give the same command again: it goes on"),
+        (["compare", *TWO_ARMS], "comparison.request.plan.shared_split", "give the same command again: it goes on"),
         (["compare", *TWO_ARMS], "trainers.run.write_results", "give the same command again: it goes on"),
-        (["compare", *TWO_ARMS], "comparison.report.write_report", "give the same command again: it goes on"),
+        (["compare", *TWO_ARMS], "comparison.reporting.report.write_report", "give the same command again: it goes on"),
         (["train", "--folds", "3"], "trainers.run.write_results", "with --auto-resume"),
-        (["train", "--folds", "3"], "trainers.several.process.give_back_freed_memory", "with --auto-resume"),
+        (
+            ["train", "--folds", "3"],
+            "trainers.multirun.seeds_and_folds.process.give_back_freed_memory",
+            "with --auto-resume",
+        ),
     ],
 )
 def test_a_signal_while_one_of_several_runs_concludes_ends_them_all(tmp_path, capsys, monkeypatch, words, phase, hint):
@@ -124,7 +128,7 @@ def test_a_signal_while_one_of_several_runs_concludes_ends_them_all(tmp_path, ca
 
 
 def test_a_signal_while_features_are_cached_ends_the_run(tmp_path, capsys, monkeypatch):
-    steps = signal_before(monkeypatch, "trainers.probe._require_memory")
+    steps = signal_before(monkeypatch, "trainers.engine.feature_sets._require_memory")
     words = [
         "train",
         "--data",
@@ -151,7 +155,7 @@ def test_an_import_that_a_signal_broke_ends_as_interrupted():
 
 @pytest.mark.parametrize("signum", SIGNALS, ids=lambda signum: signum.name)
 def test_any_signal_saves_and_says_how_to_go_on(tmp_path, monkeypatch, signum):
-    signal_before(monkeypatch, "trainers.engines.TrainStep.__call__", signum)
+    signal_before(monkeypatch, "trainers.engine.engines.TrainStep.__call__", signum)
     with pytest.raises(Interrupted, match=f"{signum.name}; resume with: python main.py resume") as stop:
         train(demanding_config(tmp_path))
     assert stop.value.exit_code == 128 + signum
@@ -215,8 +219,8 @@ def test_ranks_save_and_end_with_torchrun_whatever_ends_it(tmp_path, signum):
 
 TOLD_TWICE = """
 import os, signal
-from trainers import process
-from trainers.interruption import signals
+from trainers.system import process
+from trainers.system.signals import signals
 process.settle()
 with signals.heeded(), signals.held_back():
     for _ in range(2):
@@ -236,9 +240,9 @@ def test_a_rank_saves_though_each_thread_of_torchrun_that_ends_tells_it_so():
 
 
 WAITING = """
-from trainers import process
-from trainers.distributed import joined
-from trainers.interruption import signals
+from trainers.system import process
+from trainers.system.distributed import joined
+from trainers.system.signals import signals
 process.settle()
 with signals.heeded():
     print("ready", flush=True)
@@ -293,11 +297,11 @@ loader.join()
 
 TWICE = """
 import os, signal, sys, time
-from trainers import interruption
+from trainers.system import signals as module
 from trainers.errors import Interrupted
-from trainers.interruption import signals
+from trainers.system.signals import signals
 
-interruption.ONE_REQUEST = float(sys.argv[1])
+module.ONE_REQUEST = float(sys.argv[1])
 try:
     with signals.heeded(), signals.held_back():  # as in a step
         os.kill(os.getpid(), signal.SIGTERM)

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import binomtest
 from simulated_groups import ACCURACIES, KINDS, LAWS, SIZES, coverage, groups_of, right_images
 
-from trainers.intervals import Design, design_of, score_interval, summed, wilson
+from trainers.engine.intervals import Design, design_of, score_interval, summed, wilson
 
 
 def in_groups(kind="eights", *, images=200, accuracy=0.8, correlation=0.5, seed=0):

@@ -15,18 +15,18 @@ from ignite.engine import Events
 from killed_runs import ROOT
 from test_trainers_start import tiny_run
 
-from trainers import lock
 from trainers.errors import ConfigError
 from trainers.resume import resume
 from trainers.run import train
+from trainers.system import folder_lock
 
 
 def hold_and_release(folder):
-    with lock.held(folder):
-        assert lock.path_of(folder).is_file()
-        with pytest.raises(ConfigError, match="is in use by (process|another)"), lock.held(folder):
+    with folder_lock.held(folder):
+        assert folder_lock.path_of(folder).is_file()
+        with pytest.raises(ConfigError, match="is in use by (process|another)"), folder_lock.held(folder):
             pass
-    assert not lock.path_of(folder).exists()
+    assert not folder_lock.path_of(folder).exists()
 
 
 def test_a_run_that_is_being_trained_is_not_resumed(tmp_path):
@@ -48,15 +48,15 @@ def test_a_run_that_is_being_trained_is_not_resumed(tmp_path):
 def test_a_killed_holder_is_gone_at_once_even_while_its_children_live_and_nobody_has_asked_for_its_exit_code(tmp_path):
     """A forked loader process has the holder's files open until it has noticed its death."""
     program = (
-        "import os, pathlib, sys, time; from trainers import lock\n"
-        "with lock.held(pathlib.Path(sys.argv[1])):\n"
+        "import os, pathlib, sys, time; from trainers.system import folder_lock\n"
+        "with folder_lock.held(pathlib.Path(sys.argv[1])):\n"
         "    if os.fork(): print('taken', flush=True)\n"
         "    time.sleep(5)\n"
     )
     command = [sys.executable, "-W", "ignore", "-c", program, str(tmp_path / "r")]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "taken\n"
-    with pytest.raises(ConfigError, match=f"in use by process {process.pid} on"), lock.held(tmp_path / "r"):
+    with pytest.raises(ConfigError, match=f"in use by process {process.pid} on"), folder_lock.held(tmp_path / "r"):
         pass
     process.send_signal(signal.SIGKILL)
     time.sleep(0.2)
@@ -66,7 +66,7 @@ def test_a_killed_holder_is_gone_at_once_even_while_its_children_live_and_nobody
 
 @pytest.mark.parametrize("content", ["", "{", "process 1 on node7"])
 def test_what_a_dead_holder_leaves_holds_nothing(tmp_path, content):
-    lock.path_of(tmp_path / "r").write_text(content)
+    folder_lock.path_of(tmp_path / "r").write_text(content)
     hold_and_release(tmp_path / "r")
 
 
@@ -84,7 +84,7 @@ def test_of_many_that_come_together_one_holds_the_folder(tmp_path):
 
     def try_to_hold(_):
         try:
-            with lock.held(tmp_path / "r"):
+            with folder_lock.held(tmp_path / "r"):
                 inside.append(1)
                 assert len(inside) == 1
                 time.sleep(0.001)
@@ -99,19 +99,19 @@ def test_of_many_that_come_together_one_holds_the_folder(tmp_path):
 
 def test_a_folder_that_comes_or_goes_meanwhile_is_looked_for_again(tmp_path, monkeypatch):
     folder = tmp_path / "r"
-    held = lock.held
+    held = folder_lock.held
 
     def made_meanwhile(path):
         path.mkdir(exist_ok=True)
         return held(path)
 
     with ExitStack() as holding:
-        assert lock.hold(folder, holding)
+        assert folder_lock.hold(folder, holding)
     with monkeypatch.context() as patch, ExitStack() as holding:
-        patch.setattr(lock, "held", made_meanwhile)
-        assert not lock.hold(folder, holding)
+        patch.setattr(folder_lock, "held", made_meanwhile)
+        assert not folder_lock.hold(folder, holding)
     with held(folder), ExitStack() as holding, pytest.raises(ConfigError, match="in use by"):
-        lock.hold(folder, holding)
+        folder_lock.hold(folder, holding)
     folder.rmdir()
     with held(folder), ExitStack() as holding:
-        assert not lock.hold(folder, holding)
+        assert not folder_lock.hold(folder, holding)

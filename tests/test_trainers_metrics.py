@@ -4,9 +4,9 @@ import torch
 from ignite.engine import Engine
 from sklearn.metrics import confusion_matrix, f1_score, log_loss, top_k_accuracy_score
 
-from trainers.many_classes import most_confused, spread
-from trainers.metrics import SCALARS, attach_metrics, macro_f1
-from trainers.outputs import confusion_of, outputs_of
+from trainers.engine.many_classes import most_confused, spread
+from trainers.engine.metrics import SCALARS, attach_metrics, macro_f1
+from trainers.engine.predictions import confusion_of, outputs_of
 
 
 def score(logits, labels, batch_size=7):
@@ -70,15 +70,15 @@ def test_every_named_scalar_is_computed(outputs):
 
 def test_a_pass_too_large_to_keep_its_logits_has_the_same_metrics_to_the_bit(monkeypatch, outputs):
     kept = score(*outputs)
-    monkeypatch.setattr("trainers.metrics.MOST_LOGITS", 0)
-    monkeypatch.setattr("trainers.outputs.MOST_CLASSES", 0)
+    monkeypatch.setattr("trainers.engine.metrics.MOST_LOGITS", 0)
+    monkeypatch.setattr("trainers.engine.predictions.MOST_CLASSES", 0)
     metrics = score(*outputs)
     assert torch.equal(metrics.pop("confusion").to_dense(), kept.pop("confusion"))
     assert metrics == kept
 
 
 def test_of_the_likeliest_classes_and_the_label_the_probability_stays_and_the_rest_lies_evenly(monkeypatch):
-    monkeypatch.setattr("trainers.outputs.LIKELIEST", 3)
+    monkeypatch.setattr("trainers.engine.predictions.LIKELIEST", 3)
     logits, labels = torch.randn(200, 9, generator=torch.Generator().manual_seed(1)), torch.arange(200) % 9
     exact, shares = logits.double().softmax(dim=1), spread(outputs_of(logits, labels, whole=False), 9)
     rank = exact.argsort(dim=1, descending=True).argsort(dim=1)
@@ -97,7 +97,7 @@ def test_of_many_classes_the_most_confused_are_shown(monkeypatch, sparse):
     mistakes = oracle.sum(0) + oracle.sum(1) - 2 * oracle.diagonal()
     worst = np.sort(np.argsort(-mistakes, kind="stable")[:30])
     if sparse:
-        monkeypatch.setattr("trainers.outputs.MOST_CLASSES", 10)
+        monkeypatch.setattr("trainers.engine.predictions.MOST_CLASSES", 10)
     logits = torch.nn.functional.one_hot(torch.from_numpy(predicted), 60).float()
     confusion = confusion_of(outputs_of(logits, torch.from_numpy(labels)), 60)
     counts, names, title = most_confused(confusion, [str(number) for number in range(60)])

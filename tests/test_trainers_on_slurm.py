@@ -18,7 +18,7 @@ from killed_runs import ROOT, TIMING_FIELDS
 from slurm_node import slurm_node, why_not
 from small_run import call
 
-from trainers.checkpoint import best_of, read_checkpoint
+from trainers.storage.checkpoint_file import best_of, read_checkpoint
 
 needs_slurm = pytest.mark.skipif(bool(why_not()), reason=why_not())
 ARMS = ("vit_micro_2", "vit_micro_2,dropout=0.1", "vit_micro_2,dropout=0.2")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainers.optim import build_optimizer, gradient_norm, learning_rate, set_learning_rate
+from trainers.engine.optim import build_optimizer, gradient_norm, learning_rate, set_learning_rate
 
 RUN = {"peak": 0.1, "total_steps": 100, "warmup_steps": 10, "steps_per_epoch": 10}
 

@@ -16,17 +16,17 @@ import main
 from datasets.augmentation import BatchMix
 from datasets.config import DataConfig
 from inference.evaluate import evaluate_run
-from trainers.checkpoint import best_of, checkpoints, read_checkpoint
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.console import without_effect
-from trainers.ema import ModelEMA
-from trainers.engines import Slices, StepOptions, create_trainer
+from trainers.engine.ema import ModelEMA
+from trainers.engine.engines import Slices, StepOptions, create_trainer
+from trainers.engine.optim import build_optimizer
 from trainers.errors import ConfigError
 from trainers.job import prepare, training_loss
-from trainers.optim import build_optimizer
+from trainers.reporting.console import without_effect
 from trainers.resume import resume
 from trainers.run import train
-from trainers.run_directory import read_json
+from trainers.storage.checkpoint_file import best_of, checkpoints, read_checkpoint
+from trainers.storage.run_folder import read_json
 from vit.config import ModelConfig, ViTConfig
 from vit.factory import build_model
 from vit.model import VisionTransformer

@@ -11,11 +11,11 @@ import pytest
 from fake_sets import class_folders
 from small_run import call
 
-from trainers import planning
-from trainers.outcome import best_of_several, record_outcome
-from trainers.planning import PlannedRun
-from trainers.result import find_run, read_result
-from trainers.run_directory import read_json, write_json
+from trainers.budget import plan
+from trainers.budget.plan import PlannedRun
+from trainers.storage.finished_run import find_run, read_result
+from trainers.storage.outcome import best_of_several, record_outcome
+from trainers.storage.run_folder import read_json, write_json
 
 OPTIONS = "--epochs 1 --device cpu --workers 0 --tb scalars"
 SMALL = ["--model", "vit_micro_2", "--image-size", "8", *OPTIONS.split()]
@@ -75,7 +75,7 @@ def test_a_plan_keeps_what_latest_opens_also_where_two_runs_are_equal(tmp_path, 
         for name in ("probe", "all"):
             yield PlannedRun(config.changed(train={"epochs": 1}, output={"run_name": name}), favoured=favoured)
 
-    monkeypatch.setattr(planning, "planned", same_scores_twice)
+    monkeypatch.setattr(plan, "planned", same_scores_twice)
     words = ["train", "--data", pets, *(word for word in SMALL if word not in ("--epochs", "1"))]
     code, out, err = call(capsys, *words, "--minutes", 1, "--output-dir", tmp_path / "runs")
     assert code == 0, err

@@ -33,17 +33,17 @@ from figures.sheets import (
     sheet,
     tile_picture,
 )
-from trainers import pictures
 from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.engine.evaluation import Scores
+from trainers.engine.predictions import outputs_of
 from trainers.errors import Interrupted
-from trainers.evaluation import Scores
-from trainers.full_pictures import hardest, position_embeddings
 from trainers.job import prepare
-from trainers.outputs import outputs_of
-from trainers.result import load
+from trainers.reporting import pictures
+from trainers.reporting.pictures_full import hardest, position_embeddings
+from trainers.reporting.tensorboard import recall_scalars
 from trainers.resume import resume
 from trainers.run import train
-from trainers.tensorboard import recall_scalars
+from trainers.storage.finished_run import load
 from vit.config import ModelConfig, ViTConfig
 from vit.model import VisionTransformer
 

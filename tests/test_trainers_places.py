@@ -9,13 +9,13 @@ from fake_sets import class_folders, zip_folder
 from killed_runs import Crash, assert_same_content, crash_after, run_content
 from small_run import call
 
-from comparison.runs import read_run
+from comparison.analysis.runs import read_run
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.places import is_a_name, is_there
-from trainers.result import read_run_config
 from trainers.resume import find_same_options, resume
 from trainers.run import train
-from trainers.run_directory import read_json
+from trainers.storage.finished_run import read_run_config
+from trainers.storage.places import is_a_name, is_there
+from trainers.storage.run_folder import read_json
 from vit.config import ModelConfig
 
 

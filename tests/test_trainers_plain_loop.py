@@ -8,8 +8,8 @@ from datasets.config import DataConfig
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.errors import ConfigError
 from trainers.job import prepare
-from trainers.plain_loop import refuse_other_options, train_plainly
 from trainers.run import train
+from trainers.tools.plain_loop import refuse_other_options, train_plainly
 from vit.config import ModelConfig
 
 CONFIG = RunConfig(

@@ -18,23 +18,24 @@ import main
 import trainers.run
 from commands.arguments import parse_train_options
 from commands.train import left_open, rehearse
-from comparison.timing import fitted, parts
+from comparison.request.timing import fitted, parts
 from datasets.config import DataConfig
 from datasets.transforms import Pipeline
-from trainers import pace, planning, threads
-from trainers.candidates import Candidate, fine_tuned, from_scratch
-from trainers.checkpoint import checkpoints, read_checkpoint
+from trainers.budget import pace, threads
+from trainers.budget import plan as planning
+from trainers.budget.candidates import Candidate, fine_tuned, from_scratch
+from trainers.budget.deadline import Deadline, Fit
+from trainers.budget.local_weights import Ranked
+from trainers.budget.pace import Pace, forecast, measure
+from trainers.budget.plan import better, choose, planned
+from trainers.budget.threads import chosen, with_threads
 from trainers.config import OutputConfig, RunConfig, TrainConfig, from_dict, load_config, to_dict
 from trainers.errors import ConfigError
-from trainers.fitting import Deadline, Fit
 from trainers.job import head_of, prepare
-from trainers.pace import Pace, forecast, measure
-from trainers.planning import better, choose, planned
-from trainers.recipes import filled_in
+from trainers.options.recipes import filled_in
 from trainers.run import train
-from trainers.run_directory import read_json
-from trainers.threads import chosen, with_threads
-from trainers.weights_at_hand import Ranked
+from trainers.storage.checkpoint_file import checkpoints, read_checkpoint
+from trainers.storage.run_folder import read_json
 from vit.config import ModelConfig
 
 SECONDS = [1, 5, 20, 60, 120, 300, 900, 3600, 36_000]
@@ -404,7 +405,7 @@ def test_fewer_threads_are_taken_only_where_they_are_much_faster(capsys):
 def test_a_rehearsal_computes_with_the_threads_of_the_run(monkeypatch):
     rehearsed = []
     monkeypatch.setattr(threads, "with_threads", lambda config, job: config.changed(train={"threads": 1}))
-    monkeypatch.setattr("trainers.dry_run.dry_run", rehearsed.append)
+    monkeypatch.setattr("trainers.tools.dry_run.dry_run", rehearsed.append)
     rehearse([RunConfig()], find_lr=False)
     assert [config.train.threads for config in rehearsed] == [1]
 

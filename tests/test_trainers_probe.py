@@ -11,17 +11,17 @@ from small_run import few_digits
 
 from datasets.sampling import BatchKey
 from inference.evaluate import evaluate_run
-from trainers import features, saving
-from trainers.checkpoint import CheckpointWriter, checkpoints, read_checkpoint
+from trainers import cached_features, checkpointing
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.data_folder import data_folder
+from trainers.engine.feature_sets import features_of
 from trainers.errors import ConfigError, Interrupted
 from trainers.job import head_of, prepare
-from trainers.probe import features_of
-from trainers.result import load
 from trainers.resume import resume
 from trainers.run import train
-from trainers.run_directory import read_json
+from trainers.storage.checkpoint_file import CheckpointWriter, checkpoints, read_checkpoint
+from trainers.storage.data_folder import data_folder
+from trainers.storage.finished_run import load
+from trainers.storage.run_folder import read_json
 from vit.config import ModelConfig
 from vit.parts import parts
 
@@ -136,7 +136,7 @@ def test_caching_what_cannot_be_cached_is_refused(options, message):
 
 
 def test_feature_rows_follow_the_table_and_labels_stay_with_them(tmp_path):
-    from trainers.features import with_cached_features
+    from trainers.cached_features import with_cached_features
 
     job = prepare(probe_config(tmp_path))
     cached, _line = with_cached_features(job)
@@ -167,7 +167,7 @@ def test_probes_that_begin_alike_share_what_the_backbone_made_of_the_images(tmp_
     kept.mkdir(parents=True)
     history(tmp_path / "shared", 0)
     assert len(list(kept.iterdir())) == 3
-    monkeypatch.setattr(features, "features_of", None)
+    monkeypatch.setattr(cached_features, "features_of", None)
     assert history(tmp_path / "shared", 1) == alone
 
 
@@ -176,13 +176,13 @@ def test_probes_that_begin_alike_share_what_the_backbone_made_of_the_images(tmp_
 )
 def test_a_probe_that_was_stopped_ends_like_one_that_was_not(tmp_path, monkeypatch, model):
     whole = train(probe_config(tmp_path / "whole", model=model))
-    monkeypatch.setattr(saving, "SECONDS_BETWEEN_SAVES", 0.0)
+    monkeypatch.setattr(checkpointing, "SECONDS_BETWEEN_SAVES", 0.0)
     with pytest.raises(Crash):
         train(
             probe_config(tmp_path / "cut", model=model),
             handlers=[lambda trainer: trainer.add_event_handler(Events.EPOCH_COMPLETED(once=2), crash)],
         )
-    monkeypatch.setattr(saving, "SECONDS_BETWEEN_SAVES", 1e9)
+    monkeypatch.setattr(checkpointing, "SECONDS_BETWEEN_SAVES", 1e9)
     resumed = resume(tmp_path / "cut" / "digits" / "r")
     for kind in ("step", "best"):
         ours, theirs = final_weights(resumed, kind), final_weights(whole, kind)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from main import COMMANDS
-from trainers import process
+from trainers.system import process
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -29,7 +29,7 @@ def test_one_of_several_processes_leaves_without_taking_the_interpreter_down(pro
     """Where a thread of its process group still held a tensor, that ended in SIGABRT about once in a hundred times."""
     code = """
 import atexit
-from trainers import process
+from trainers.system import process
 print("said", end="")
 atexit.register(print, "taken down")
 process.leave(3)
@@ -43,7 +43,7 @@ def test_a_process_leaves_none_of_its_own_behind(processes):
     """Loader processes ignore the signals that end a run, and look for their parent every few seconds only."""
     code = """
 import multiprocessing, signal, time
-from trainers import process
+from trainers.system import process
 def stay():
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     time.sleep(300)
@@ -58,7 +58,7 @@ process.leave(0)
 def test_the_program_settles_first_and_leaves_last():
     code = """
 import runpy, sys
-from trainers import process
+from trainers.system import process
 process.settle = lambda: print("settled")
 process.leave = lambda code: print("left with", code)
 sys.argv = ["main.py", "--help"]
@@ -136,7 +136,7 @@ def test_openmp_reads_the_policy_that_a_command_sets():
 def test_what_a_step_frees_is_there_for_the_next_without_new_pages():
     code = """
 import resource
-from trainers import process
+from trainers.system import process
 process.settle()
 def step():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -156,7 +156,7 @@ def test_a_run_does_not_inherit_the_memory_of_the_one_before():
 import re
 from pathlib import Path
 import torch
-from trainers import process
+from trainers.system import process
 process.settle()
 def resident():
     return int(re.search(r"VmRSS:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) // 1024

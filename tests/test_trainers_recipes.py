@@ -8,13 +8,13 @@ import pytest
 import main
 from commands.arguments import parse_train_options
 from datasets.config import DataConfig
-from trainers import defaults
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.dry_run import dry_run
 from trainers.errors import ConfigError
-from trainers.lr_finder import HIGHEST, LOWEST, smooth, suggest
-from trainers.recipes import RECIPES, card, recipe_config
-from trainers.run_directory import read_json
+from trainers.options import defaults
+from trainers.options.recipes import RECIPES, card, recipe_config
+from trainers.storage.run_folder import read_json
+from trainers.tools.dry_run import dry_run
+from trainers.tools.lr_finder import HIGHEST, LOWEST, smooth, suggest
 from vit.config import ModelConfig
 
 

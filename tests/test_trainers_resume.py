@@ -34,14 +34,16 @@ from killed_runs import (
 )
 
 from datasets.files import aside_of
-from trainers import distributed, handlers, lock, run, saving
-from trainers.checkpoint import checkpoints, read_checkpoint
+from trainers import checkpointing, run
 from trainers.config import to_dict
+from trainers.engine import handlers
 from trainers.errors import CheckpointError, ConfigError, Interrupted
-from trainers.recipes import recipe_config
+from trainers.options.recipes import recipe_config
 from trainers.resume import resume, train_or_resume, upgraded, was_asked_for
 from trainers.run import train
-from trainers.run_directory import read_json, write_json
+from trainers.storage.checkpoint_file import checkpoints, read_checkpoint
+from trainers.storage.run_folder import read_json, write_json
+from trainers.system import distributed, folder_lock
 from vit.tensor_files import from_bytes, to_bytes
 
 
@@ -200,9 +202,9 @@ def test_only_damaged_checkpoints_are_refused(crashed):
 
 def test_a_finished_run_resumed_is_a_no_op(finished, capsys):
     before = {path: path.stat().st_mtime_ns for path in finished.run_dir.rglob("*")}
-    lock.path_of(finished.run_dir).touch()  # of a process that was killed at its very end
+    folder_lock.path_of(finished.run_dir).touch()  # of a process that was killed at its very end
     again = resume(finished.run_dir)
-    assert not lock.path_of(finished.run_dir).exists()
+    assert not folder_lock.path_of(finished.run_dir).exists()
     assert {path: path.stat().st_mtime_ns for path in finished.run_dir.rglob("*")} == before
     assert "is finished: nothing to do" in capsys.readouterr().out
     assert (again.best_epoch, again.val, again.test) == (finished.best_epoch, finished.val, finished.test)
@@ -245,7 +247,7 @@ def test_auto_resume_takes_an_option_that_an_older_run_does_not_know_for_its_def
 
 
 def test_a_full_disk_keeps_the_old_checkpoint_and_is_named(monkeypatch, tmp_path, whole):
-    original = saving.ResumeCheckpoint.save
+    original = checkpointing.ResumeCheckpoint.save
     saves = []
 
     def full_disk(self, **options):
@@ -255,7 +257,7 @@ def test_a_full_disk_keeps_the_old_checkpoint_and_is_named(monkeypatch, tmp_path
         original(self, **options)
 
     with monkeypatch.context() as patch, pytest.raises(run.TrainingError, match="No space left.*resume with"):
-        patch.setattr(saving.ResumeCheckpoint, "save", full_disk)
+        patch.setattr(checkpointing.ResumeCheckpoint, "save", full_disk)
         train(demanding_config(tmp_path))
     run_dir = tmp_path / "digits" / "r"
     assert read_json(run_dir / "summary.json")["status"] == "failed"
@@ -321,7 +323,7 @@ def test_a_killed_worker_is_named_and_the_run_can_be_resumed(tmp_path):
 def test_a_second_signal_stops_at_once():
     program = (
         "import time\n"
-        "from trainers.interruption import signals\n"
+        "from trainers.system.signals import signals\n"
         "with signals.heeded(), signals.held_back():\n"
         "    print('ready', flush=True)\n"
         "    time.sleep(60)\n"

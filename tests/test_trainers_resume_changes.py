@@ -13,10 +13,10 @@ from test_trainers_start import tiny_run
 from datasets import DataError
 from trainers.errors import ConfigError
 from trainers.job import Given
-from trainers.result import read_run_config
 from trainers.resume import open_run, resume
 from trainers.run import train
-from trainers.run_directory import read_json, write_json
+from trainers.storage.finished_run import read_run_config
+from trainers.storage.run_folder import read_json, write_json
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_another_thread_count_is_announced(crashed, capsys):
 
 def test_another_processor_and_instruction_set_are_announced_in_one_line(crashed, capsys, monkeypatch):
     monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "SSE")
-    monkeypatch.setattr("trainers.start.processor_name", lambda: "a slow one")
+    monkeypatch.setattr("trainers.run_start.processor_name", lambda: "a slow one")
     then = read_json(crashed / "meta.json")
     open_again(crashed)
     (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("note: "))

@@ -14,15 +14,16 @@ from small_run import few_digits
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from inference.evaluate import evaluate_run
-from trainers import assembly, handlers
-from trainers.checkpoint import checkpoints, read_checkpoint
+from trainers import run_engines
 from trainers.config import OutputConfig, RunConfig, TrainConfig, load_config
+from trainers.engine import handlers
+from trainers.engine.evaluation import score_split
 from trainers.errors import ConfigError, TrainingError
-from trainers.evaluation import score_split
 from trainers.job import prepare
-from trainers.result import load
 from trainers.run import train
-from trainers.run_directory import read_json
+from trainers.storage.checkpoint_file import checkpoints, read_checkpoint
+from trainers.storage.finished_run import load
+from trainers.storage.run_folder import read_json
 from vit.config import ModelConfig
 
 
@@ -138,9 +139,9 @@ def test_a_run_loads_from_its_directory_alone(finished):
 
 @pytest.mark.parametrize(("limit", "first"), [(52, 32), (53, 53)])
 def test_before_the_first_step_a_sample_of_a_very_large_validation_split_is_enough(tmp_path, monkeypatch, limit, first):
-    assert (assembly.UNTRAINED_SEES, assembly.OF_MORE_THAN) == (1_000, 10_000)
-    monkeypatch.setattr(assembly, "UNTRAINED_SEES", 32)
-    monkeypatch.setattr(assembly, "OF_MORE_THAN", limit)
+    assert (run_engines.UNTRAINED_SEES, run_engines.OF_MORE_THAN) == (1_000, 10_000)
+    monkeypatch.setattr(run_engines, "UNTRAINED_SEES", 32)
+    monkeypatch.setattr(run_engines, "OF_MORE_THAN", limit)
     seen, attach = [], handlers.attach_validation
 
     def counting(trainer, evaluator, *loaders, **words):

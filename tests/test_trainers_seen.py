@@ -21,14 +21,14 @@ from datasets.text import read_rows
 from inference.average import average
 from inference.classifier import open_classifier
 from inference.export import export
-from trainers.checkpoint import CheckpointWriter, best_of, checkpoints, read_checkpoint
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.result import load
 from trainers.resume import resume
 from trainers.run import train
-from trainers.run_directory import read_json
 from trainers.seen.hashes import NOTHING, SELECTED, TRAINED, Seen, from_text, from_tree, sorted_once, to_text, to_tree
 from trainers.seen.starts import seen_by, starts_of
+from trainers.storage.checkpoint_file import CheckpointWriter, best_of, checkpoints, read_checkpoint
+from trainers.storage.finished_run import load
+from trainers.storage.run_folder import read_json
 from vit import Blueprint, build_model
 from vit.config import ModelConfig
 from vit.errors import WeightsError

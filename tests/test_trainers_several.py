@@ -8,9 +8,10 @@ from every_state import every_state
 
 import main
 from datasets import DataConfig
-from trainers import process, several
+from trainers.budget.threads import Sharing
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.threads import Sharing
+from trainers.multirun import seeds_and_folds
+from trainers.system import process
 from vit import ModelConfig
 
 
@@ -57,18 +58,22 @@ def folds_of(tmp_path, **output):
 
 
 def test_folds_without_a_name_are_found_again_by_auto_resume(tmp_path, capsys):
-    first, again = (several.train_all(several.of_folds(folds_of(tmp_path, auto_resume=True))) for _ in range(2))
+    first, again = (
+        seeds_and_folds.train_all(seeds_and_folds.of_folds(folds_of(tmp_path, auto_resume=True))) for _ in range(2)
+    )
     assert [result.run_dir for result in again] == [result.run_dir for result in first]
     assert capsys.readouterr().out.count("is finished: nothing to do") == 2
 
 
 def test_folds_of_a_model_with_slashes_in_its_name_have_a_plain_name(tmp_path, monkeypatch):
     names = []
-    monkeypatch.setattr(several, "shared_by", lambda configs, jobs: Sharing(1, 1))
-    monkeypatch.setattr(several, "train_or_resume", lambda config: names.append(config.output.run_name) or 1 / 0)
+    monkeypatch.setattr(seeds_and_folds, "shared_by", lambda configs, jobs: Sharing(1, 1))
+    monkeypatch.setattr(
+        seeds_and_folds, "train_or_resume", lambda config: names.append(config.output.run_name) or 1 / 0
+    )
     config = dataclasses.replace(folds_of(tmp_path), model=ModelConfig(name="hf:org/name"))
     with pytest.raises(ZeroDivisionError):
-        several.train_all(several.of_folds(config))
+        seeds_and_folds.train_all(seeds_and_folds.of_folds(config))
     assert names[0] == "hf_org_name_s0_fold1"
 
 
@@ -90,8 +95,8 @@ def test_folds_that_were_killed_at_any_moment_go_on_and_end_in_the_same_table(tm
 
 
 def cross_validated(runs):
-    results = several.train_all(several.of_folds(folds_of(runs, auto_resume=True)))
-    return results, several.write_folds(results)
+    results = seeds_and_folds.train_all(seeds_and_folds.of_folds(folds_of(runs, auto_resume=True)))
+    return results, seeds_and_folds.write_folds(results)
 
 
 def scores_of(table: str) -> list[str]:

@@ -16,9 +16,9 @@ from killed_runs import ROOT, TIMING_FIELDS, assert_same_content, run_content
 from other_process import do
 from test_trainers_interruption import environment, lives, processes_of, wait_until
 
-from trainers import threads
+from trainers.budget import threads
 from trainers.errors import ConfigError, Interrupted, TrainingError
-from trainers.side_by_side import side_by_side
+from trainers.multirun.worker_pool import side_by_side
 
 
 def test_items_are_done_one_after_the_other_here_or_side_by_side_elsewhere():

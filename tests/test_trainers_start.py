@@ -10,13 +10,13 @@ from ignite.engine import Events
 from killed_runs import Crash, assert_same_content, crash_after, run_content
 from small_run import few_digits
 
-from trainers import saving
-from trainers.checkpoint import checkpoints
+from trainers import checkpointing
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.errors import CheckpointError, ConfigError, TrainingError
 from trainers.resume import resume, train_or_resume
 from trainers.run import train
-from trainers.run_directory import read_json, write_json
+from trainers.storage.checkpoint_file import checkpoints
+from trainers.storage.run_folder import read_json, write_json
 from vit.config import ModelConfig
 
 
@@ -82,7 +82,7 @@ def test_a_resumed_run_that_stops_before_its_first_checkpoint_is_not_removed(sta
 
 
 def test_a_full_disk_at_the_first_checkpoint_of_a_resumed_run_removes_nothing(started, monkeypatch):
-    monkeypatch.setattr(saving.ResumeCheckpoint, "save", full_disk)
+    monkeypatch.setattr(checkpointing.ResumeCheckpoint, "save", full_disk)
     with pytest.raises(TrainingError, match="No space left on device; resume with: python main.py resume"):
         resume(started)
     assert (started / "note.txt").is_file()

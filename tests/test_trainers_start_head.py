@@ -9,11 +9,11 @@ from small_run import few_digits
 from torch import nn
 
 from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.head_init import best_probe, fit_head, logistic_regression
 from trainers.job import prepare
 from trainers.resume import resume
 from trainers.run import train
-from trainers.run_directory import read_json
-from trainers.start_head import best_probe, fit_head, logistic_regression
+from trainers.storage.run_folder import read_json
 from vit.config import ModelConfig
 
 

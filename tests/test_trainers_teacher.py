@@ -12,15 +12,15 @@ from torch.nn import functional as F
 
 from datasets.bundle import BatchKey
 from datasets.config import DataConfig
-from trainers import pace
+from trainers.budget import pace
+from trainers.budget.pace import measure
 from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.distillation import TEMPERATURE, Student, soft_loss
 from trainers.errors import ConfigError
 from trainers.job import prepare, trainer_of
-from trainers.pace import measure
-from trainers.result import load
 from trainers.resume import resume
 from trainers.run import train
-from trainers.teacher import TEMPERATURE, Student, soft_loss
+from trainers.storage.finished_run import load
 from vit.config import ModelConfig
 
 
@@ -59,7 +59,7 @@ def test_every_image_comes_with_what_its_teacher_says_of_it_as_in_evaluation(tmp
 
 def test_targets_are_computed_once_for_the_same_images_and_teacher(tmp_path, teacher, monkeypatch):
     prepare(config_of(tmp_path, teacher))
-    monkeypatch.setattr("trainers.teacher.features_of", None)
+    monkeypatch.setattr("trainers.distillation.features_of", None)
     prepare(config_of(tmp_path, teacher, seed=3, epochs=1))
     with pytest.raises(TypeError):
         prepare(config_of(tmp_path, teacher, data={"labels_per_class": 5}))

@@ -11,10 +11,10 @@ from fake_sets import class_folders
 from ignite.engine import Engine, Events
 from small_run import call, few_digits
 
-from trainers import console, heartbeat
 from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.reporting import console, heartbeat
+from trainers.reporting.time_left import TimeLeft, on_a_clock
 from trainers.run import train
-from trainers.time_left import TimeLeft, on_a_clock
 
 
 def seconds_said(seconds_of_step, *, steps=4, epochs=6, most=None, start=0):

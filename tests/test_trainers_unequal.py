@@ -10,8 +10,9 @@ from sklearn.metrics import balanced_accuracy_score
 from test_trainers_metrics import score
 
 from datasets.loaders import class_weights
-from trainers import console, defaults
 from trainers.config import TrainConfig
+from trainers.options import defaults
+from trainers.reporting import console
 
 
 def test_balanced_accuracy_of_a_pass_equals_scikit_learn():

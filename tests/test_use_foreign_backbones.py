@@ -14,9 +14,9 @@ from inference.classifier import open_classifier
 from inference.evaluate import evaluate_run
 from inference.export import export
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.result import load
 from trainers.resume import resume
 from trainers.run import train
+from trainers.storage.finished_run import load
 from vit.attention_maps import attention_weights
 from vit.config import WHAT_THEY_ARE, ModelConfig
 

@@ -15,7 +15,7 @@ from small_run import labelled_photos, make_run
 import main
 from commands.arguments import options_of
 from datasets.transforms import Pipeline
-from trainers.result import load
+from trainers.storage.finished_run import load
 
 ROOT = Path(__file__).resolve().parent.parent
 FROZEN = ROOT / "tests" / "data" / "format_1"

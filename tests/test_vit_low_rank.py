@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.models.vision_transformer import VisionTransformer as TorchvisionViT
 
-from trainers.engines import autocast
+from trainers.engine.engines import autocast
 from vit.factory import build_model
 from vit.freezing import freeze
 from vit.low_rank import LowRank, load_merged_state, merged_state

@@ -23,7 +23,7 @@ Device = Annotated[str, tyro.conf.arg(metavar="DEVICE", help="auto, cpu, cuda, c
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Optimisation. A value left at None depends on the model and is filled in from `trainers/defaults.toml`."""
+    """Optimisation. A value left at None depends on the model and comes from `trainers/options/defaults.toml`."""
 
     epochs: int | float | None = None
     """Passes over the training images; the last may be a fraction, for sets that are large for the time there is."""

@@ -19,21 +19,22 @@ from datasets.bundle import DataBundle, Samples, samples_of
 from datasets.errors import DataError
 from datasets.loaders import class_weights, dataloaders_of, split_samples, with_table
 from datasets.sampling import batch_sampler
-from trainers import defaults, distributed
 from trainers.config import RunConfig, from_dict
-from trainers.engines import Slices, StepOptions, create_trainer
+from trainers.engine.engines import Slices, StepOptions, create_trainer
+from trainers.engine.optim import build_optimizer, learning_rate
+from trainers.engine.randomness import seed_everything
 from trainers.errors import OPTION_ERRORS, CheckpointError, ConfigError
-from trainers.optim import build_optimizer, learning_rate
-from trainers.seeding import seed_everything
+from trainers.options import defaults
 from trainers.seen.overlap import Overlap, as_begun, without_seen
 from trainers.seen.starts import starts_of
+from trainers.system import distributed
 from vit import Blueprint, ImageSpec, ModelConfig, attention_path
 from vit.config import HF_PREFIX, OWN_PREFIX, VIT_SHAPES
 from vit.param_groups import param_groups
 from vit.parts import parts, recompute_activations
 
 if TYPE_CHECKING:
-    from trainers.teacher import Student
+    from trainers.distillation import Student
 
 AMP_DTYPES = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -194,7 +195,7 @@ def answers_of_teacher(config: RunConfig, data: DataBundle) -> np.ndarray | None
     """What the teacher says of each training image, float16 (N, K); None without `--teacher`."""
     if not config.train.teacher:
         return None
-    from trainers.teacher import targets_of
+    from trainers.distillation import targets_of
 
     return distributed.main_process_first(partial(targets_of, config, data))
 
@@ -205,7 +206,7 @@ def student_of_teacher(
     """The model as it learns from its teacher, too; None without one."""
     if targets is None:
         return None
-    from trainers.teacher import student_of
+    from trainers.distillation import student_of
 
     return student_of(model, config, data, targets).to(distributed.own_device(config.train.device))
 

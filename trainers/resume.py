@@ -14,23 +14,30 @@ from datasets import DataBundle
 from datasets.bundle import samples_of
 from datasets.files import remove_leftovers
 from datasets.loaders import dataloaders_of, split_samples
-from trainers import distributed, lock
-from trainers.assembly import Run
-from trainers.checkpoint import best_of, checkpoints, has_best, named_like_checkpoints, read_checkpoint, require_whole
 from trainers.config import RunConfig, completed, to_dict
-from trainers.console import announce, say
-from trainers.data_folder import data_folder
+from trainers.engine.handlers import best_row
 from trainers.errors import CheckpointError, ConfigError
-from trainers.handlers import best_row
-from trainers.interruption import signals
 from trainers.job import Given, Job, prepare, schedule
-from trainers.places import is_a_name, moved_to, place_of, require_images, same_source, started_in
-from trainers.result import RunResult, read_result, read_run_config, refuse_links_out
+from trainers.reporting.console import announce, say
 from trainers.run import Handler, execute, train
-from trainers.run_directory import META, command_line, read_if_whole, write_json, write_run_config
+from trainers.run_engines import Run
+from trainers.run_start import changes_of_machine, describe_start, write_inputs
 from trainers.same_images import require_same_images
 from trainers.seen.overlap import left_out, read_seen, refuse_exchanged
-from trainers.start import changes_of_machine, describe_start, write_inputs
+from trainers.storage.checkpoint_file import (
+    best_of,
+    checkpoints,
+    has_best,
+    named_like_checkpoints,
+    read_checkpoint,
+    require_whole,
+)
+from trainers.storage.data_folder import data_folder
+from trainers.storage.finished_run import RunResult, read_result, read_run_config, refuse_links_out
+from trainers.storage.places import is_a_name, moved_to, place_of, require_images, same_source, started_in
+from trainers.storage.run_folder import META, command_line, read_if_whole, write_json, write_run_config
+from trainers.system import distributed, folder_lock
+from trainers.system.signals import signals
 from vit import ImageSpec
 
 
@@ -67,14 +74,14 @@ def resume(
     with distributed.joined(config.train.device):
         done = read_summary(run_dir)["status"] == "finished" and has_best(run_dir)
         if done and epochs in (None, config.train.epochs):
-            with suppress(ConfigError, OSError), lock.held(run_dir):
+            with suppress(ConfigError, OSError), folder_lock.held(run_dir):
                 pass  # which takes away the file of a process that was killed at its very end
             if data is not None:
                 distributed.broadcast(lambda: record_place(run_dir, config))
             say(f"run {run_dir} is finished: nothing to do; --epochs N trains it further")
             return read_result(run_dir)
         with ExitStack() as holding:
-            distributed.broadcast(lambda: holding.enter_context(lock.held(run_dir)))
+            distributed.broadcast(lambda: holding.enter_context(folder_lock.held(run_dir)))
             distributed.broadcast(lambda: remove_leftovers(run_dir.rglob(".*.tmp*")))
             job, checkpoint = open_run(run_dir, config, epochs=epochs, given=Given(model, dataloaders, spec))
             if data is not None:

@@ -14,21 +14,23 @@ from datasets.description import data_report
 from datasets.files import write_text
 from datasets.loaders import stop_workers
 from datasets.units import units_of
-from trainers import console, defaults, distributed, heartbeat, start_here, tensorboard
-from trainers.assembly import Run
-from trainers.checkpoint import best_of, checkpoints, read_checkpoint
+from trainers.checkpointing import identity
 from trainers.config import RunConfig
-from trainers.data_folder import data_folder
+from trainers.engine.evaluation import Scores, score_split, scores_of, write_predictions
+from trainers.engine.handlers import best_row, endless_batches, reset_peak_memory
+from trainers.engine.intervals import Design, design_of
 from trainers.errors import Interrupted, TrainingError
-from trainers.evaluation import Scores, score_split, scores_of, write_predictions
-from trainers.handlers import best_row, endless_batches, reset_peak_memory
-from trainers.interruption import signals
-from trainers.intervals import Design, design_of
 from trainers.job import Given, Job, prepare
-from trainers.record import recorded
-from trainers.result import RunResult
-from trainers.saving import identity
-from trainers.start import new_run_directory
+from trainers.options import defaults
+from trainers.reporting import console, heartbeat, overview, tensorboard
+from trainers.run_engines import Run
+from trainers.run_start import new_run_directory
+from trainers.run_status import recorded
+from trainers.storage.checkpoint_file import best_of, checkpoints, read_checkpoint
+from trainers.storage.data_folder import data_folder
+from trainers.storage.finished_run import RunResult
+from trainers.system import distributed
+from trainers.system.signals import signals
 from vit import ImageSpec
 from vit.origins import ORIGINS, Origin
 
@@ -93,11 +95,11 @@ def execute(
         if start_step == 0 and loggers:
             write_start(job, run_dir, loggers)
         if checkpoint is None and job.config.train.start_head == "probe":
-            from trainers.start_head import fit_head
+            from trainers.head_init import fit_head
 
             console.say(fit_head(job), label="head")
         if job.config.train.cache_features == "on":
-            from trainers.features import with_cached_features
+            from trainers.cached_features import with_cached_features
 
             heartbeat.at_work_on("computing the features of each image, once")
             job, line = with_cached_features(job)
@@ -131,9 +133,9 @@ def write_start(job: Job, run_dir: Path, loggers: tensorboard.RunLoggers) -> Non
     """What TensorBoard shows from the start: options, the images found, the row in HPARAMS."""
     report = data_report(job.data)
     write_text(run_dir / "data_report.txt", report)
-    tensorboard.write_start(loggers, page=start_here.before(job, run_dir), data=report)
+    tensorboard.write_start(loggers, page=overview.before(job, run_dir), data=report)
     name = tensorboard.row_name(run_dir, data_folder(job.config.output, job.config.data.source))
-    asked = {option[2:].replace("-", "_"): value for option, value, _ in start_here.differences(job, run_dir)}
+    asked = {option[2:].replace("-", "_"): value for option, value, _ in overview.differences(job, run_dir)}
     tensorboard.start_hparams(loggers, asked | hparam_values(job.config), name=name)
 
 
@@ -227,7 +229,7 @@ def write_results(run: Run, best: dict[str, Any], scores: dict[str, Scores]) -> 
     if "test" in scores:
         final |= {f"test_{name}": scores["test"].metrics[name] for name in ("accuracy", "loss")}
     tensorboard.finish_hparams(run.loggers, final, step)
-    page = start_here.after(job, run.run_dir, epoch=best["epoch"], scores=scores)
+    page = overview.after(job, run.run_dir, epoch=best["epoch"], scores=scores)
     tensorboard.add_text(run.loggers.val.writer, "start here", page, step)
     if run.painter is not None:
         run.painter.draw_best(job, scores["val"], run.loggers, epoch=best["epoch"], step=step)

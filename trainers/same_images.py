@@ -6,7 +6,7 @@ from typing import Any
 from datasets.bundle import DataBundle
 from datasets.errors import DataError
 from datasets.split_file import changes_since, fingerprint, write_split
-from trainers.console import say
+from trainers.reporting.console import say
 
 
 def require_same_images(run_dir: Path, meta: dict[str, Any] | None, data: DataBundle, source: str) -> bool:

@@ -137,7 +137,7 @@ def open_session(path: Path) -> Any:
     require_seal(path)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = torch.get_num_threads(), 3
-    # Threads that spin take the processor of the one they wait for; see choose_waiting in trainers/process.py.
+    # Threads that spin take the processor of the one they wait for; see choose_waiting in trainers/system/process.py.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])

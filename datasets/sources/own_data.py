@@ -13,11 +13,11 @@ from datasets.grouping.option import by_column, column_of
 from datasets.images import is_image_name
 from datasets.sources.archives import is_archive, unpack
 from datasets.sources.csv_table import TABLE_SUFFIXES, is_sample_table, read_table
-from datasets.sources.hub import PREFIX, obtain_from_hub
 from datasets.sources.image_folder import innermost, list_folder, read_image_folder
-from datasets.sources.index import indexed
+from datasets.sources.large.hub import PREFIX, obtain_from_hub
+from datasets.sources.large.index import indexed
+from datasets.sources.large.shards import TABLES, read_shards, shards_at, shards_in
 from datasets.sources.reading import SPLIT_FOLDERS, Reading
-from datasets.sources.shards import TABLES, read_shards, shards_at, shards_in
 from datasets.text import did_you_mean
 
 EXPECTED = (
@@ -87,7 +87,7 @@ def _read_shards(files: Sequence[Path], name: str, root: Path, columns: Columns)
     """Tar shards where they lie; parquet and Arrow, which give pictures by the thousand, once written as such."""
     group = column_of(columns.group) if files[0].suffix in TABLES else None
     if files[0].suffix in TABLES:
-        from datasets.sources.parquet import unpack_parquet
+        from datasets.sources.large.parquet import unpack_parquet
 
         unpacked = root / "unpacked" / f"{name}-{_mark(*files)}"
         if group is not None:  # the groups of another column are other files

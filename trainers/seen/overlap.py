@@ -21,9 +21,9 @@ from datasets.files import text_file
 from datasets.identity import identified
 from datasets.shell import quoted
 from datasets.text import csv_lines, read_rows
-from trainers.run_directory import read_if_whole
 from trainers.seen.hashes import NOTHING, SELECTED, TRAINED, UNKNOWN_KIND, Seen, from_tree, is_made_up, seen_in
 from trainers.seen.starts import RECORD, Start
+from trainers.storage.run_folder import read_if_whole
 
 FILE = "seen.csv"
 """In a run directory: the validation and test images that its starts have seen, where there are any."""

@@ -10,9 +10,9 @@ from torch import nn
 import vit
 from datasets.errors import DataError
 from datasets.split_file import read_split
-from trainers.checkpoint import best_of, read_file
 from trainers.config import RunConfig
 from trainers.seen.hashes import USES, Seen, from_text, from_tree
+from trainers.storage.checkpoint_file import best_of, read_file
 from vit import Blueprint
 from vit.errors import WeightsError
 from vit.origins import ORIGINS

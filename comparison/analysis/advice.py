@@ -1,0 +1,56 @@
+"""What to do after a comparison, in one sentence: which model to use, or which rung of a ladder pays."""
+
+from comparison.analysis.results import ArmResult, ConditionResult
+from comparison.analysis.runs import Comparison, couples
+from datasets.text import counted
+from trainers.reporting.console import duration
+
+
+def advice(comparison: Comparison, result: ConditionResult) -> str:
+    return which_pays(result) if comparison.ladder else which_to_use(result, scored=comparison.scored_images)
+
+
+def which_to_use(result: ConditionResult, *, scored: str) -> str:
+    """The arm with the highest accuracy, and beside it those that are as good, or may be."""
+    arms = result.arms
+    best, second, *_ = sorted(range(len(arms)), key=lambda place: -arms[place].scores["accuracy"])
+    beside: dict[str, list[ArmResult]] = {"same": [], "unclear": []}
+    for places, pair in zip(couples(range(len(arms))), result.pairs, strict=True):
+        if best in places and pair.mark in beside:
+            beside[pair.mark].append(arms[sum(places) - best])
+    images = counted(arms[best].scores["images"], f"{scored} image")
+    text = f"Use {arms[best].arm.name} ({_share(arms[best])} of {images} right)"
+    if beside["same"]:
+        text += f" or {_listed(beside['same'])}, which {'is' if len(beside['same']) == 1 else 'are'} as good"
+    if beside["unclear"]:
+        text += f", {'and' if beside['same'] else 'which'} may be no better than {_listed(beside['unclear'])}"
+    if not any(beside.values()):
+        more = 100 * (arms[best].scores["accuracy"] - arms[second].scores["accuracy"])
+        text += f": {more:.1f} points more than {'the next, ' * (len(arms) > 2)}{arms[second].arm.name}"
+    return f"{text}."
+
+
+def _share(row: ArmResult) -> str:
+    return f"{100 * row.scores['accuracy']:.1f} %"
+
+
+def _listed(rows: list[ArmResult]) -> str:
+    *others, last = [f"{row.arm.name} ({_share(row)})" for row in rows]
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def which_pays(result: ConditionResult) -> str:
+    """Which rung of the ladder pays at this number of labels; where none is surely better than the first, the quickest
+    that is not surely worse."""
+    first, best = result.arms[0], max(result.arms, key=lambda row: row.scores["accuracy"])
+    pair = best.against_first
+    if pair is not None and pair.mark == "better":
+        low, mean, high = (100 * value for value in pair.interval)
+        text = f"{best.arm.name} pays: {mean:+.1f} points ({low:+.1f} to {high:+.1f}) over {first.arm.name}"
+    else:
+        like_it = [row for row in result.arms if row.against_first is None or row.against_first.mark != "worse"]
+        least = min(like_it, key=lambda row: row.costs["seconds"])
+        text = f"no rung is surely better than {first.arm.name}"
+        if least is not first:
+            text += f"; not surely worse, and quicker: {least.arm.name} ({duration(least.costs['seconds'])} a run)"
+    return f"{text}."

@@ -1,0 +1,55 @@
+"""What a run predicted, read back from its files: a table, or of a large split the likeliest classes of each image."""
+
+import zipfile
+from collections.abc import Sequence
+from operator import itemgetter
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from datasets.errors import DataError
+from datasets.text import read_rows, some
+from trainers.engine.many_classes import spread
+from trainers.engine.predictions import Outputs
+
+Predictions = tuple[tuple[str, ...], np.ndarray, np.ndarray, np.ndarray]
+"""N images, sorted by path: paths, labels and predicted classes int64 (N,), probabilities float64 (N, classes)."""
+
+
+def read_predictions(path: Path, names: Sequence[str]) -> Predictions:
+    """The predictions of a run whose classes are `names`. Raises DataError: they are damaged, or of other classes."""
+    paths, labels, predicted, probabilities = (_of_file if path.suffix == ".npz" else _of_table)(path, names)
+    if not len(paths):
+        raise DataError(f"{path} has no rows")
+    order = sorted(range(len(paths)), key=paths.__getitem__)
+    return tuple(paths[row] for row in order), labels[order], predicted[order], probabilities[order]
+
+
+def _of_table(path: Path, names: Sequence[str]) -> Predictions:
+    table = read_rows(path, ("path", "label", "predicted", "probabilities"))
+    number = {name: index for index, name in enumerate(names)}
+    unknown = [row[column] for column in ("label", "predicted") for row in table if row[column] not in number]
+    if unknown:
+        raise DataError(f"{path}: class {unknown[0]!r} is not one of the run's: {some(names, 20)}")
+    labels, predicted = (np.array([number[row[column]] for row in table], int) for column in ("label", "predicted"))
+    try:
+        probabilities = np.array(" ".join(row["probabilities"] for row in table).split(), dtype=np.float64)
+    except ValueError:
+        probabilities = np.empty(0)
+    if probabilities.size != len(table) * len(names):
+        raise DataError(f"{path} does not hold {len(names)} probabilities per image; evaluate the run again")
+    paths = tuple(map(itemgetter("path"), table))
+    return paths, labels, predicted, probabilities.reshape(len(table), len(names))
+
+
+def _of_file(path: Path, names: Sequence[str]) -> Predictions:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            outputs = Outputs(*(torch.from_numpy(file[column]) for column in Outputs._fields))
+            paths, own = tuple(file["paths"].tolist()), file["class_names"].tolist()
+    except (EOFError, OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} is damaged ({error}); evaluate the run again") from None
+    if own != list(names):
+        raise DataError(f"{path}: the classes {some(own)} are not the run's: {some(names)}; evaluate the run again")
+    return paths, outputs.labels.numpy(), outputs.predicted.numpy(), spread(outputs, len(names)).numpy()

@@ -1,0 +1,316 @@
+"""Finished runs as they lie on disk, and what makes them comparable: the same data, and arms with the same seeds."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
+from itertools import combinations
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from comparison.analysis.predictions import read_predictions
+from comparison.names import arm_names, settings
+from datasets.bundle import SPLITS
+from datasets.errors import DataError
+from datasets.shell import command
+from datasets.split_file import SplitRow, clusters_of, groups_in, read_split
+from datasets.text import counted, read_rows, some
+from datasets.units import united
+from trainers.config import to_dict
+from trainers.engine.intervals import Design, design_of
+from trainers.errors import CheckpointError
+from trainers.storage.checkpoint_file import best_of, read_file
+from trainers.storage.finished_run import find_run, read_given_config, read_history
+from trainers.storage.run_folder import SUMMARY, read_json
+
+Item = TypeVar("Item")
+SCORED = {"test": "test", "val_last": "validation (last epoch)", "val": "validation"}
+"""Predictions that a run may have, the most telling first, and what a sentence calls their images."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished run directory, read from its files. N scored images, sorted by path; C classes."""
+
+    run_dir: Path
+    seed: int
+    config: dict[str, Any]
+    summary: dict[str, Any]
+    meta: dict[str, Any]
+    history: list[dict[str, Any]]
+    """metrics.csv: numbers, None where a cell is empty."""
+    scored: str
+    """test; val: the best epoch on the images that chose it; val_last: the last epoch on them."""
+    paths: tuple[str, ...]
+    labels: np.ndarray  # int64 (N,)
+    predicted: np.ndarray  # int64 (N,)
+    probabilities: np.ndarray  # float64 (N, C)
+    class_names: tuple[str, ...]
+    left_out: frozenset[str] = frozenset()
+    """Paths that do not count here, as the start of another run has seen them."""
+    groups: Mapping[str, str] = field(default_factory=dict)
+    """The group of each image that has one, by its path, as split.csv says."""
+
+    @property
+    def correct(self) -> np.ndarray:
+        """bool (N,)"""
+        return self.labels == self.predicted
+
+    @property
+    def accuracy(self) -> float:
+        return float(self.correct.mean())
+
+    @property
+    def clusters(self) -> np.ndarray:
+        """int64 (N,): images that belong together share a number."""
+        return clusters_of(self.paths, self.groups)
+
+    @property
+    def confusion(self) -> np.ndarray:
+        """int64 (C, C), rows true."""
+        count = len(self.class_names)
+        return np.bincount(self.labels * count + self.predicted, minlength=count**2).reshape(count, count)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to train, with one run per seed, ordered by seed."""
+
+    name: str
+    runs: tuple[Run, ...]
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(run.seed for run in self.runs)
+
+    @property
+    def correct(self) -> np.ndarray:
+        """bool (K, N)"""
+        return np.stack([run.correct for run in self.runs])
+
+    @property
+    def accuracies(self) -> np.ndarray:
+        """float64 (K,)"""
+        return self.correct.mean(axis=1)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Arms that trained on the same images: `labels_per_class` of each class, or all of them (None)."""
+
+    labels_per_class: int | None
+    arms: tuple[Arm, ...]
+
+    @property
+    def labels(self) -> str:
+        """In a table and in a file's name."""
+        return "all" if self.labels_per_class is None else str(self.labels_per_class)
+
+    @property
+    def title(self) -> str:
+        return labels_text(self.labels_per_class)
+
+    @property
+    def names(self) -> list[str]:
+        return [arm.name for arm in self.arms]
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.arms[0].runs[0].class_names
+
+    @cached_property
+    def clusters(self) -> np.ndarray:
+        """int64 (N,): scored images that belong together, in whichever of the runs, share a number."""
+        return reduce(united, (run.clusters for arm in self.arms for run in arm.runs))
+
+    @property
+    def design(self) -> Design:
+        """What their groups take from the scored images, over all runs."""
+        return design_of(np.concatenate([arm.correct for arm in self.arms]), self.clusters)
+
+
+def couples(arms: Sequence[Item], *, against_first: bool = False) -> list[tuple[Item, Item]]:
+    """The pairs of arms that are judged under one condition: all of them, those with the first arm first, or only
+    these."""
+    pairs = list(combinations(arms, 2))
+    return pairs[: len(arms) - 1] if against_first else pairs
+
+
+def labels_text(count: int | None, *, every: str = "all labels") -> str:
+    return every if count is None else f"{counted(count, 'label')} per class"
+
+
+@dataclass(frozen=True)
+class Certainty:
+    """When a comparison that adds seeds may stop."""
+
+    margin: float = 0.01
+    """Differences of accuracy below this are none."""
+    max_seeds: int = 10
+    minutes: float | None = None
+    """No seed is added after this time."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything that a report is made from."""
+
+    data: str
+    conditions: tuple[Condition, ...]
+    protocol: tuple[str, ...]
+    warnings: tuple[str, ...]
+    command: str
+    tuning: tuple[dict[str, Any], ...] = ()
+    """Rows with labels_per_class, arm, lr, val_accuracy, val_loss, chosen."""
+    certainty: Certainty | None = None
+    """Where the verdicts are to be certain, not those of a fixed number of seeds."""
+    ladder: bool = False
+    """Whether the arms are rungs, each to be judged against the first."""
+    scored: str = ""
+    """What the scored images are called, such as "held-out half of val"; by default the split of the runs."""
+
+    @property
+    def scored_images(self) -> str:
+        return self.scored or SCORED[self.conditions[0].arms[0].runs[0].scored]
+
+
+def read_run(run_dir: Path, *, split: str | None = None) -> Run:
+    """Read a finished run: the predictions of `split`, or of the first of test, val_last and val that it has. Raises
+    FileNotFoundError: no run directory. DataError: it is not finished, or a file or its content is missing.
+    CheckpointError: a damaged file."""
+    run_dir = find_run(str(run_dir))
+    config = read_given_config(run_dir)
+    summary, meta = read_json(run_dir / "summary.json"), read_json(run_dir / "meta.json")
+    if (status := summary.get("status")) != "finished":
+        raise DataError(f"{run_dir} is {status}, not finished; finish it with: {command('resume', run_dir)}")
+    best = read_json(run_dir / "summary.json", **SUMMARY)["best"]
+    if not isinstance(best.get("epoch"), int):
+        raise DataError(f"{run_dir}/summary.json is damaged: best is {best!r:.100}")
+    if not (run_dir / "metrics.csv").is_file():
+        raise DataError(f"{run_dir} has no metrics.csv: the run is not finished, or not whole")
+    scored, predictions = _predictions_file(run_dir, split)
+    names = _class_names(run_dir, meta)
+    history, images = read_history(run_dir), read_predictions(predictions, names)
+    groups = groups_in(row for row in read_split(run_dir / "split.csv") if row.split == scored.partition("_")[0])
+    known = (run_dir, config.train.seed, to_dict(config), summary, meta, history, scored, *images, names)
+    return Run(*known, groups=groups)
+
+
+def _class_names(run_dir: Path, meta: Mapping[str, Any]) -> tuple[str, ...]:
+    """The classes in the order of the model's outputs; of a run of before meta.json named them, out of its weights."""
+    names = meta.get("class_names") or read_file(best_of(run_dir))["class_names"]
+    if not all(isinstance(name, str) for name in names):
+        raise CheckpointError(f"{run_dir}/meta.json is damaged: not all of its class_names are text")
+    return tuple(names)
+
+
+def require_same_data(runs: Sequence[Run], *, splits: Sequence[str] = SPLITS) -> None:
+    """Refuse to compare runs that were given different images, classes or labels in these splits."""
+    first, *others = runs
+    for other, reasons in zip(others, differences(first, others, splits), strict=True):
+        if reasons:
+            raise DataError(f"{first.run_dir} and {other.run_dir} cannot be compared: {'; '.join(reasons)}")
+
+
+def differences(first: Run, others: Sequence[Run], splits: Sequence[str] = SPLITS) -> Iterator[list[str]]:
+    """How the data of each of the other runs in these splits differ from those of the first, one phrase each, A being
+    the first run and B the other."""
+    table = _split_table(first, splits) if others else {}
+    return (_differences(first, other, splits, table) for other in others)
+
+
+def _differences(first: Run, other: Run, splits: Sequence[str], ours: Mapping[str, SplitRow]) -> list[str]:
+    if first.class_names != other.class_names:
+        unlike = _unlike("classes", set(first.class_names), set(other.class_names))
+        return unlike or ["the same classes in another order"]
+    reasons = []
+    if first.scored != other.scored:
+        reasons.append(f"A is scored on {SCORED[first.scored]} images, B on {SCORED[other.scored]} images")
+    theirs = _split_table(other, splits)
+    for split in reversed(splits):
+        named = ({path for path, row in table.items() if row.split == split} for table in (ours, theirs))
+        reasons += _unlike(f"{split} images", *named)
+    for column, name in (("hash", "content"), ("label", "label")):
+        both = [path for path in ours if path in theirs]
+        changed = [path for path in both if getattr(ours[path], column) != getattr(theirs[path], column)]
+        if changed:
+            reasons.append(f"{counted(len(changed), 'image')} changed {name}, first {changed[0]!r}")
+    if not reasons and first.paths != other.paths:
+        reasons.append(f"predictions for {len(first.paths):,} images in A, {len(other.paths):,} in B")
+    return reasons
+
+
+def _unlike(noun: str, ours: set[str], theirs: set[str]) -> list[str]:
+    only = {"A": ours - theirs, "B": theirs - ours}
+    parts = [f"{len(names):,} only in {run}, first {min(names)!r}" for run, names in only.items() if names]
+    return [f"{len(ours):,} {noun} in A, {len(theirs):,} in B ({'; '.join(parts)})"] if parts else []
+
+
+def _split_table(run: Run, splits: Sequence[str]) -> dict[str, SplitRow]:
+    """The images of these splits in split.csv by path, in the order of the paths."""
+    rows = (row for row in sorted(read_split(run.run_dir / "split.csv")) if row.path not in run.left_out)
+    return {row.path: row for row in rows if row.split in splits}
+
+
+def group_into_arms(runs: Sequence[Run]) -> tuple[Arm, ...]:
+    """Runs of one configuration but for the seed are one arm, in the order of first appearance.
+
+    Only the seeds that all arms have are kept (`cautions` says which are not). A second run of the same configuration
+    and seed begins an arm of its own.
+    """
+    groups: dict[tuple[str, int], dict[int, Run]] = {}
+    for run in runs:
+        text, copy = json.dumps(settings(run.config), sort_keys=True), 1
+        while run.seed in groups.get((text, copy), {}):
+            copy += 1
+        groups.setdefault((text, copy), {})[run.seed] = run
+    if len(groups) < 2:
+        raise DataError(
+            f"{counted(len(runs), 'run')} of one configuration are one arm, not a comparison; "
+            "name runs that differ in more than their seed"
+        )
+    arms = list(groups.values())
+    shared = set.intersection(*(set(arm) for arm in arms))
+    names = _numbered(arm_names([next(iter(arm.values())).config for arm in arms], planned=False))
+    if not shared:
+        listed = "; ".join(f"{name}: {sorted(arm)}" for name, arm in zip(names, arms, strict=True))
+        raise DataError(f"the arms share no seed ({listed}); train each with the same --seed values")
+    return tuple(Arm(name, tuple(arm[seed] for seed in sorted(shared))) for name, arm in zip(names, arms, strict=True))
+
+
+def _numbered(names: Sequence[str]) -> list[str]:
+    """A name that stood before gets a number: the second is `name (2)`."""
+    counts = [names[: index + 1].count(name) for index, name in enumerate(names)]
+    return [name if count == 1 else f"{name} ({count})" for name, count in zip(names, counts, strict=True)]
+
+
+def cautions(runs: Sequence[Run], arms: Sequence[Arm]) -> Iterator[str]:
+    """What to know of finished runs before their arms are judged, a line each: those left out, for want of the same
+    seed in every arm; the arms that learnt from other images than the first; and, where it learnt from a table of
+    `clean`, how often each is right but for the test labels doubted there."""
+    kept = {id(run) for arm in arms for run in arm.runs}
+    gone = some([run.run_dir.name for run in runs if id(run) not in kept], 5)
+    first = arms[0].runs[0]
+    if gone:
+        seeds = ", ".join(map(str, arms[0].seeds))
+        yield f"only seeds that every arm has are compared ({seeds}); left out: {gone}"
+    for arm, reasons in zip(arms[1:], differences(first, [arm.runs[0] for arm in arms[1:]]), strict=True):
+        if reasons:
+            yield f"{arms[0].name} (A) and {arm.name} (B) learnt from different images: {'; '.join(reasons)}"
+    table = Path(first.config["data"]["source"]).parent / "test_suspects.csv"
+    if first.scored == "test" and table.is_file():
+        doubted = tuple(f"/{row['path']}{end}" for row in read_rows(table, ("path",)) for end in ("", ".png"))
+        sure = np.array([not f"/{path}".endswith(doubted) for path in first.paths])
+        shares = ", ".join(f"{arm.name} {arm.correct[:, sure].mean():.1%}" for arm in arms)
+        yield f"{(~sure).sum():,} of {len(sure):,} test labels are doubtful ({table}); right of the others: {shares}"
+
+
+def _predictions_file(run_dir: Path, split: str | None) -> tuple[str, Path]:
+    files = [(name, run_dir / "eval" / f"{name}_predictions") for name in ([split] if split else SCORED)]
+    for name, path in files:
+        for whole in (path.with_suffix(".csv"), path.with_suffix(".npz")):
+            if whole.is_file():
+                return name, whole
+    raise DataError(f"{run_dir} has no {' and no '.join(f'{path.name}.csv' for _, path in files)} in eval/")

@@ -1,0 +1,111 @@
+"""The images behind the numbers: which ones only one arm gets right, and how they look."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from comparison.analysis.results import ConditionResult
+from comparison.analysis.runs import Arm, Run
+from datasets.config import DataConfig
+from datasets.errors import DataError
+from datasets.images import picture_of
+from datasets.loaders import read_samples
+from figures.thumbnails import thumbnail
+from trainers.config import from_dict
+from trainers.storage.finished_run import as_data
+from trainers.storage.places import data_placed
+
+EXAMPLES = 8  # images per side that only one arm gets right
+THUMBNAIL = 160  # pixels; the longer side
+
+
+@dataclass(frozen=True)
+class Example:
+    """One image on which arms disagree, and the usual predictions with their votes."""
+
+    path: str
+    label: str
+    first: tuple[str, int]
+    second: tuple[str, int]
+    thumbnail: str | None
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """Images that only one of two arms gets right; `problem` says why there are no pictures."""
+
+    first: Arm
+    second: Arm
+    only_first: list[Example]
+    only_second: list[Example]
+    problem: str = ""
+
+
+def disagreement(result: ConditionResult) -> Disagreement:
+    """The images that only the first arm, or only the most accurate of the others, gets right."""
+    first = result.condition.arms[0]
+    second = max(result.arms[1:], key=lambda row: row.scores["accuracy"]).arm
+    only_first, only_second = only_one_right(first, second)
+    run, rows, problem = first.runs[0], [*only_first, *only_second], ""
+    pictures: dict[int, Image.Image] = {}
+    try:
+        pictures = dict(zip(rows, open_images(run, rows), strict=True)) if rows else {}
+    except (DataError, OSError, ValueError) as error:
+        problem = f"The images are not shown: {error}"
+
+    def example(row: int) -> Example:
+        predictions = usual_prediction(first, row), usual_prediction(second, row)
+        picture = thumbnail(pictures[row], THUMBNAIL) if pictures else None
+        return Example(run.paths[row], run.class_names[run.labels[row]], *predictions, picture)
+
+    return Disagreement(first, second, [*map(example, only_first)], [*map(example, only_second)], problem)
+
+
+def only_one_right(first: Arm, second: Arm) -> tuple[list[int], list[int]]:
+    """Rows of the images that most runs of one arm get right and most of the other do not, clearest first.
+
+    Of equally clear ones the classes take turns, each beginning where the winner is surer of the true class.
+    """
+    right, other = first.correct.mean(axis=0), second.correct.mean(axis=0)  # (N,)
+    sure, labels = _true_class_probability(first) - _true_class_probability(second), first.runs[0].labels
+    ours, theirs = _clearest(right - other, sure, labels), _clearest(other - right, -sure, labels)
+    return (
+        ours[(right[ours] > 0.5) & (other[ours] < 0.5)][:EXAMPLES].tolist(),
+        theirs[(right[theirs] < 0.5) & (other[theirs] > 0.5)][:EXAMPLES].tolist(),
+    )
+
+
+def _clearest(gap: np.ndarray, sure: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    order = np.lexsort((-sure, labels, -gap))
+    gap, sure, place = gap[order], sure[order], np.arange(len(order))
+    begins = np.append(True, (np.diff(gap) != 0) | (np.diff(labels[order]) != 0))  # of one gap and label
+    turn = place - np.maximum.accumulate(np.where(begins, place, 0))
+    return order[np.lexsort((-sure, turn, -gap))]
+
+
+def _true_class_probability(arm: Arm) -> np.ndarray:
+    rows = np.arange(len(arm.runs[0].labels))
+    return np.mean([run.probabilities[rows, run.labels] for run in arm.runs], axis=0)
+
+
+def usual_prediction(arm: Arm, row: int) -> tuple[str, int]:
+    """The class that most of an arm's runs predict for an image, and how many do."""
+    votes = np.bincount([run.predicted[row] for run in arm.runs])
+    return arm.runs[0].class_names[int(votes.argmax())], int(votes.max())
+
+
+def open_images(run: Run, rows: Sequence[int]) -> list[Image.Image]:
+    """The scored images `rows` of a run, as its data set has them."""
+    config = from_dict(DataConfig, run.config["data"])
+    if directory := run.meta.get("directory"):
+        config = data_placed(config, Path(directory))
+    with as_data():
+        samples = read_samples(config)
+    place = {path: index for index, path in enumerate(samples.paths)}
+    missing = [run.paths[row] for row in rows if run.paths[row] not in place]
+    if missing:
+        raise DataError(f"{config.source} no longer has {missing[0]!r}")
+    return [picture_of(samples, place[run.paths[row]]) for row in rows]

@@ -1,0 +1,252 @@
+"""The table of a comparison: for a terminal, a spreadsheet and a document."""
+
+import re
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from comparison.analysis.advice import advice
+from comparison.analysis.certainty import power_line
+from comparison.analysis.results import ArmResult, ConditionResult, Pair
+from comparison.analysis.rising import RULE
+from comparison.analysis.runs import Comparison, Condition
+from comparison.analysis.statistics import estimate, minus
+from comparison.analysis.worth import sentences
+from datasets.text import aligned, csv_text, printable
+from trainers.reporting.console import duration
+from vit.config import WHAT_THEY_ARE
+
+WIDTH = 120
+MARKS = {"better": "+", "worse": "-", "unclear": "?", "same": "="}
+MARKS_EXPLAINED = "+ better than the first arm, - worse, ? these images and seeds cannot tell, = the same"
+Results = Sequence[ConditionResult]
+Table = tuple[list[str], list[list[str]]]
+"""Header and cells."""
+Columns = dict[str, Callable[[ArmResult], str]]
+"""Heading -> what stands below it for an arm."""
+
+
+def rows(comparison: Comparison, results: Results) -> list[dict[str, Any]]:
+    """One row per condition and arm; shares as fractions, empty cells None; `difference` is to the first arm."""
+    return [
+        {
+            "data": comparison.data,
+            "labels_per_class": result.condition.labels_per_class,
+            "arm": row.arm.name,
+            "scored": comparison.scored_images,
+            **row.scores,
+            **_difference(row.against_first),
+            **row.costs,
+            "runs": " ".join(str(run.run_dir) for run in row.arm.runs),
+        }
+        for result in results
+        for row in result.arms
+    ]
+
+
+def _difference(pair: Pair | None) -> dict[str, Any]:
+    difference = pair.difference if pair else None
+    return {
+        "difference": difference and difference.mean,
+        "difference_low": difference and difference.low,
+        "difference_high": difference and difference.high,
+        "p": difference and difference.p,
+        "p_holm": pair and pair.adjusted_p,
+        "mcnemar_significant_seeds": pair and pair.significant_seeds,
+        "verdict": pair and pair.mark,
+    }
+
+
+def table_csv(comparison: Comparison, results: Results) -> str:
+    """Every number in full precision."""
+    table = rows(comparison, results)
+    return csv_text(list(table[0]), [row.values() for row in table])
+
+
+def table_of(results: Results, columns: Columns) -> Table:
+    """One line per condition and arm; where there are several conditions, their labels stand first."""
+    lines = [
+        [result.condition.labels, *(cell(row) for cell in columns.values())]
+        for result in results
+        for row in result.arms
+    ]
+    return (["labels", *columns], lines) if len(results) > 1 else ([*columns], [cells[1:] for cells in lines])
+
+
+def _accuracy(row: ArmResult) -> str:
+    spread = "" if row.scores["accuracy_sd"] is None else f" ± {row.scores['accuracy_sd'] * 100:.1f}"
+    return f"{row.scores['accuracy'] * 100:.1f}{spread} (n={row.scores['seeds']})"
+
+
+def _points(row: ArmResult) -> str:
+    if row.against_first is None:
+        return "-"
+    low, mean, high = row.against_first.interval
+    return f"{100 * mean:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
+
+
+def _optional(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+RESULTS: Columns = {
+    "arm": lambda row: row.arm.name,
+    "accuracy %": _accuracy,
+    "Wilson 95 %": lambda row: f"{row.scores['wilson_low'] * 100:.1f} to {row.scores['wilson_high'] * 100:.1f}",
+    "macro F1": lambda row: f"{row.scores['macro_f1']:.3f}",
+    "ECE": lambda row: f"{row.scores['ece']:.3f}",
+    "vs first, points": _points,
+    "McNemar": lambda row: f"{pair.significant_seeds} of {row.scores['seeds']}" if (pair := row.against_first) else "-",
+    "": lambda row: MARKS[row.against_first.mark] if row.against_first else "",
+}
+"""How good the arms are."""
+
+
+def _worst(row: ArmResult) -> str:
+    interval = f"{row.scores['worst_low'] * 100:.0f} to {row.scores['worst_high'] * 100:.0f}"
+    return f"{row.scores['worst_class']}: {row.scores['worst_recall'] * 100:.1f} ({interval})"
+
+
+FIRST = ("arm", "accuracy %", "", "vs first, points")
+WITH_WORST_CLASS: Columns = {**{name: RESULTS[name] for name in FIRST}, "worst class %": _worst, **RESULTS}
+"""The same where there is room for it; the verdict is where a telephone shows it."""
+
+COSTS: Columns = {
+    "arm": lambda row: row.arm.name,
+    "parameters": lambda row: f"{row.costs['parameters']:,}",
+    "trainable": lambda row: f"{row.costs['trainable']:,}",
+    "GFLOPs": lambda row: _optional(row.costs["gflops_per_image"], ".3g"),
+    "images seen": lambda row: f"{row.costs['images_seen']:,}{' ^' * (row.scores['rising'] is not None)}",
+    "time": lambda row: duration(row.costs["seconds"]),
+    "memory MB": lambda row: _optional(row.costs["memory_mb"], ",.0f"),
+    "lr": lambda row: f"{row.costs['lr']:.3g}",
+    "best epoch": lambda row: row.costs["best_epoch"],
+}
+"""What the arms cost. Seconds and memory are medians over seeds."""
+
+
+def notes(comparison: Comparison, results: Results, *, marks: str = f"; {MARKS_EXPLAINED}") -> list[str]:
+    """What the columns mean, and what was scored."""
+    runs = comparison.conditions[0].arms[0].runs
+    lines = [
+        f"scored: {len(runs[0].labels):,} {comparison.scored_images} images, weights of the "
+        + ("last epoch" if runs[0].scored == "val_last" else "best validation epoch"),
+        "accuracy: mean ± standard deviation over n seeds; Wilson: one run's interval, lowest to highest of the runs",
+        *in_groups(comparison.conditions),
+        f"McNemar: seeds at which the exact test of the two runs gives p <= 0.05{marks}",
+    ]
+    if any(row.scores["rising"] is not None for result in results for row in result.arms):
+        lines.append(f"^ its validation accuracy still rose: {RULE}")
+    claims = sum(len(result.pairs) for result in results)
+    for result in results:
+        first, second = (arm.correct for arm in result.condition.arms[:2])
+        spread = estimate(minus(second, first), result.condition.clusters).spread
+        scored = comparison.scored_images
+        seen = power_line(second.shape[1], len(second), spread, scored=scored, claims=claims)
+        lines.append(f"{result.condition.title}: {seen}, as the first two arms vary")
+    worth = sentences(comparison.conditions)
+    lines += worth
+    models = {run.config["model"]["name"] for arm in comparison.conditions[0].arms for run in arm.runs}
+    lines += [f"{model}: {WHAT_THEY_ARE[model]}" for model in sorted(models & WHAT_THEY_ARE.keys())]
+    if runs[0].scored == "val":
+        lines.append("the scored images also chose the epoch of every run: all accuracies are a little too high")
+    if claims > 1:
+        lines += judged_together(claims, interim=comparison.certainty is not None, worth=bool(worth))
+    if len(results) > 1:
+        lines.append("labels: training images per class")
+    return lines
+
+
+def in_groups(conditions: Sequence[Condition]) -> Iterator[str]:
+    """What groups of images take from the scored ones, where there are groups."""
+    design, several = conditions[0].design, len(conditions) > 1
+    if not design.alone:
+        yield (
+            f"groups: the {design.images:,} scored images come {design} that stand alone"
+            f"{f', with {conditions[0].title}' * several}; intervals and tests draw whole groups, of which an image "
+            "that stands alone is one, and McNemar's is the sign-flip test over groups"
+        )
+
+
+def judged_together(claims: int, *, interim: bool, worth: bool) -> list[str]:
+    """What it means that all verdicts of a report share one level, and which of its numbers do not."""
+    how = "each has its part of the 5 %" if interim else "Holm's correction"
+    alone = [*["the 95 % intervals"] * (not interim), "McNemar's counts", *["what labels are worth"] * worth]
+    contrary = "" if interim else ": an interval may leave out 0 where the verdict is that nothing can be told"
+    return [
+        f"the {claims} comparisons of this report are judged together ({how}): where no arm is better than another, at "
+        "most 5 % of such reports name a winner",
+        f"not corrected, each for one comparison alone: {', '.join(alone)}{contrary}",
+    ]
+
+
+def verdicts(comparison: Comparison, results: Results) -> tuple[list[str], list[str]]:
+    """What to use, and the sentence on each pair of arms; with their condition in front where there are several."""
+    where = [f"{result.condition.title}: " if len(results) > 1 else "" for result in results]
+    return (
+        [title + advice(comparison, result) for title, result in zip(where, results, strict=True)],
+        [title + pair.sentence for title, result in zip(where, results, strict=True) for pair in result.pairs],
+    )
+
+
+def terminal_table(comparison: Comparison, results: Results) -> str:
+    """Verdict, results and costs in at most 120 columns."""
+    use, pairs = verdicts(comparison, results)
+    parts = [
+        *(_wrapped(line) for line in use),
+        "",
+        *(_wrapped(line) for line in pairs),
+        "",
+        *fitted(*table_of(results, RESULTS)),
+        "",
+        *fitted(*table_of(results, COSTS)),
+        "",
+        *(_wrapped(line) for line in notes(comparison, results)),
+    ]
+    return "\n".join(parts)
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(printable(text), WIDTH, subsequent_indent="  ")
+
+
+def fitted(header: list[str], lines: list[list[str]]) -> Iterator[str]:
+    """Columns side by side; names of arms are cut where the line would be too wide."""
+    arm = header.index("arm")
+    table = [header, *([printable(cell) for cell in line] for line in lines)]
+    room = WIDTH - max(map(len, aligned([row[:arm] + row[arm + 1 :] for row in table], left=()))) - 2
+    return aligned([[*row[:arm], shortened(row[arm], room), *row[arm + 1 :]] for row in table], left=[arm])
+
+
+def shortened(name: str, width: int) -> str:
+    """The two ends of a long name: what tells arms apart stands at the end."""
+    if len(name) <= width:
+        return name
+    half = (width - 1) // 2
+    return f"{name[: width - 1 - half]}…{name[-half:]}"
+
+
+def table_md(comparison: Comparison, results: Results) -> str:
+    parts = [f"# {_md(comparison.data)}: {len(comparison.conditions[0].arms)} arms compared", ""]
+    use, pairs = verdicts(comparison, results)
+    parts += [*(f"**{_md(line)}**  " for line in use), "", *(f"{_md(line)}  " for line in pairs)]
+    for header, lines in (table_of(results, WITH_WORST_CLASS), table_of(results, COSTS)):
+        parts += ["", _md_line(header), _md_line(["---" if cell == "arm" else "---:" for cell in header], raw=True)]
+        parts += [_md_line(line) for line in lines]
+    parts += ["", *(f"- {_md(line)}" for line in notes(comparison, results))]
+    for title, lines_ in (("Warnings", comparison.warnings), ("Protocol", comparison.protocol)):
+        if lines_:
+            parts += ["", f"## {title}", *(f"- {_md(line)}" for line in lines_)]
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", comparison.command)), default=0))
+    parts += ["", "## Command", fence, printable(comparison.command), fence, ""]
+    return "\n".join(parts)
+
+
+def _md_line(cells: Sequence[str], *, raw: bool = False) -> str:
+    return "| " + " | ".join(cell if raw else _md(cell) for cell in cells) + " |"
+
+
+def _md(text: str) -> str:
+    """Text that Markdown, and HTML within it, shows as it is."""
+    text = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_\[\]|#])", r"\\\1", text)

@@ -1,0 +1,280 @@
+"""A comparison before its first step: what was asked, and everything that follows from it. Nothing is trained here."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from comparison.analysis.runs import Certainty
+from comparison.names import arm_names, slugs
+from datasets.bundle import TRAIN, VAL
+from datasets.config import DataConfig
+from datasets.shared_split import shared_split
+from datasets.splits import subset_training
+from trainers.budget.pace import Pace
+from trainers.budget.threads import memory_of, sharing
+from trainers.config import RunConfig, completed, to_dict
+from trainers.errors import ConfigError
+from trainers.job import prepare
+from trainers.options import defaults
+from trainers.reporting.console import say
+from trainers.seen.overlap import without_seen
+from trainers.seen.starts import Start
+from trainers.storage.data_folder import data_folder
+from trainers.storage.run_folder import free_folder, read_if_whole, tuning, write_json
+from trainers.system.distributed import world_size
+from vit.summary import summarise
+
+SMALL_GRID = (3e-4, 1e-3, 3e-3)
+"""Peak rates every arm tries where all models are small; spaced by about 3, around what they usually take."""
+LARGE_GRID = (5e-5, 2e-4, 1e-3)
+"""The same where one is large: from fine-tuning a pretrained ViT-B to training a small one from scratch."""
+
+TUNING_FLOPS = {"cpu": 1e15, "mps": 1e16, "cuda": 3e17}
+"""`--tune-lr auto` tunes when the additional runs take no more than this: about an hour on a device of the kind."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a person asked to be compared. `arms` and `base` carry everything a run takes."""
+
+    base: RunConfig
+    arms: tuple[RunConfig, ...]
+    seeds: int = 3
+    labels: tuple[int | None, ...] = (None,)
+    """Labels per class of each condition; None: all training images."""
+    images_seen: tuple[int, ...] = ()
+    """Of every run; one number, or one for each condition."""
+    tune_lr: Literal["auto", "on", "off"] = "auto"
+    lr_grid: tuple[float, ...] | None = None
+    minutes: float | None = None
+    """Time for all runs together, which sets their epochs."""
+    ladder: bool = False
+    """Whether the arms are rungs, each to be judged against the first."""
+    certainty: Certainty | None = None
+    """`seeds` are then the most; fewer may do."""
+
+
+@dataclass(frozen=True)
+class PlannedArm:
+    """One contestant: all of its options but seed, budget and tuned rate."""
+
+    name: str
+    slug: str
+    """The name as a part of a folder's name."""
+    config: RunConfig
+    """As it was asked for."""
+    resolved: RunConfig
+    """With every default filled in, as a run by itself would have it."""
+    flops: float
+    """Of one image's forward pass."""
+    parameters: int
+    trainable: int
+    memory: int
+    """Bytes that a run holds, roughly."""
+    starts: tuple[Start, ...] = ()
+    """Its weights and its teacher, as far as it is known which images these have seen."""
+
+
+class Plan:
+    """A request with everything decided before the first step: split, arms, budgets, rates, folder."""
+
+    def __init__(self, request: Request, *, jobs: int | None = None) -> None:
+        """`jobs`: runs side by side; None: as many as this machine carries."""
+        refuse_what_cannot_be_shared(request)
+        self.request = request
+        self.until = None if request.minutes is None else time.monotonic() + 60 * request.minutes
+        """When all is to be over, by `time.monotonic`."""
+        self.paces: list[Pace] | None = None
+        """How long the parts of each arm's runs take, where that was measured."""
+        all_labels = replace(request.base.data, labels_per_class=None, fraction=None)
+        self.split = shared_split(all_labels)
+        samples = self.split.samples
+        self.select = defaults.resolve_select(
+            request.base.train.select, samples.labels[(samples.splits == TRAIN) | (samples.splits == VAL)]
+        )
+        self.folder, self.continued = find_folder(request)
+        self.arms = measure_arms(request.arms)
+        starts = {start.name: start for arm in self.arms for start in arm.starts}
+        unseen, self.overlap = without_seen(samples, [*starts.values()], request.base.data)
+        self.split = replace(self.split, samples=unseen)
+        subsets = [subset_training(samples, with_labels(request.base.data, labels)) for labels in request.labels]
+        self.train_images = [len(subset.indices("train")) for subset in subsets]
+        # A comparison goes on as it was begun: `--minutes` and another machine would find something else.
+        settled = (read_if_whole(self.folder / "compare.json") or {}) if self.continued else {}
+        first = request.base.train.seed
+        self.seeds = range(first, first + settled.get("seeds", request.seeds))
+        """Those of every arm; of several that were asked for `--minutes` may leave some out."""
+        self.epochs = settled.get("epochs") or [*map(self._shared_epochs, range(len(request.labels)))]
+        # The rates every arm tries are the same for all of them.
+        large = any(defaults.model_family(arm.resolved.model.name) == "vit" for arm in self.arms)
+        self.all_rates = tuple(sorted(set(request.lr_grid or (LARGE_GRID if large else SMALL_GRID))))
+        self.grid = tuple(settled.get("grid", self.all_rates))
+        """Of all rates those that every arm tries; `--minutes` may leave some out."""
+        self.device = defaults.resolve_device(request.base.train.device)
+        self.tuned, self.why_tuned = self._tunes()
+        threads, need = request.base.train.threads, max(arm.memory for arm in self.arms)
+        if self.continued:
+            threads = threads or settled.get("threads", torch.get_num_threads())
+        self.sharing = sharing(self.device, need, self.number_of_runs, self.all_work, jobs=jobs, threads=threads)
+
+    def write_settled(self, folder: Path) -> None:
+        """What a stopped comparison goes on with."""
+        settled = {"epochs": self.epochs, "threads": self.sharing.threads}
+        settled |= {"seeds": len(self.seeds), "grid": self.grid}
+        write_json(folder / "compare.json", {"status": "running", "requested": to_dict(self.request), **settled})
+
+    @property
+    def split_file(self) -> Path:
+        return self.folder / "split.csv"
+
+    def rates(self, arm: PlannedArm) -> tuple[float | None, ...]:
+        """The rates an arm tries; None: its default. A rate that a person gave is not looked for."""
+        if arm.config.train.lr is not None or not self.tuned:
+            return (arm.config.train.lr,)
+        return self.grid
+
+    def searches(self, arm: PlannedArm) -> bool:
+        """Whether the rate of an arm was to be chosen of several."""
+        return self.tuned and arm.config.train.lr is None and len(self.all_rates) > 1
+
+    @property
+    def order_of_rates(self) -> list[float]:
+        """All rates in the order in which they are tried: the middle first, then the others by their distance from it,
+        the higher one first. The last ones may be left out."""
+        middle = len(self.all_rates) // 2
+        return sorted(self.all_rates, key=lambda lr: (abs((n := self.all_rates.index(lr)) - middle), -n))
+
+    def runs_of(self, arm: PlannedArm) -> int:
+        """Under one condition: every rate at the first seed, one rate at the others."""
+        return len(self.rates(arm)) + len(self.seeds) - 1
+
+    @property
+    def number_of_runs(self) -> int:
+        return sum(self.runs_of(arm) for arm in self.arms) * len(self.request.labels)
+
+    def work(self, arm: PlannedArm, condition: int) -> float:
+        """Floating-point operations of one run: three forward passes a training image, one a validation image; of a
+        frozen backbone whose features are kept one of each in all."""
+        train, val = self.train_images[condition], self.split.size("val")
+        if arm.resolved.train.cache_features == "on":
+            return arm.flops * (train + val)
+        return arm.flops * self.epochs[condition] * (3 * train + val)
+
+    @property
+    def all_work(self) -> float:
+        conditions = range(len(self.request.labels))
+        return sum(self.work(arm, i) * self.runs_of(arm) for i in conditions for arm in self.arms)
+
+    def _shared_epochs(self, condition: int) -> int | float:
+        """Epochs every arm gets: `--epochs`, or those in which it sees `--images-seen`, by default as many as the arm
+        that asks for most."""
+        train_images, seen = self.train_images[condition], self.request.images_seen
+        if self.request.base.train.epochs is not None:
+            return self.request.base.train.epochs
+        if seen:
+            return max(1, round(seen[condition % len(seen)] / train_images))
+        rows = [defaults.lookup(arm.resolved) for arm in self.arms]
+        images_seen, max_epochs = max(row.images_seen for row in rows), max(row.max_epochs for row in rows)
+        return defaults.default_epochs(images_seen, max_epochs, train_images=train_images)
+
+    def _tunes(self) -> tuple[bool, str]:
+        """Whether each arm's rate is looked for, and why.
+
+        The cost of the additional runs: a training step is three forward passes, a step on cached features nothing.
+        """
+        if self.request.tune_lr != "auto":
+            return self.request.tune_lr == "on", f"--tune-lr {self.request.tune_lr}"
+        searched = [arm for arm in self.arms if arm.config.train.lr is None and arm.config.model.trainable != "head"]
+        images_seen = sum(epochs * images for epochs, images in zip(self.epochs, self.train_images, strict=True))
+        cost = sum(3 * arm.flops * images_seen for arm in searched) * (len(self.all_rates) - 1)
+        limit = TUNING_FLOPS[self.device.split(":")[0]]
+        return cost <= limit, (
+            f"the additional runs take {cost:.1e} floating-point operations, the limit of --tune-lr auto is {limit:.0e}"
+        )
+
+    def run_config(self, arm: PlannedArm, condition: int, *, seed: int, lr: float | None) -> RunConfig:
+        """The options of one run. Its name says which it is, so that a stopped comparison finds it again."""
+        labels = self.request.labels[condition]
+        name = f"{self.folder.name}/{arm.slug}/{labels or 'all'}/s{seed}"
+        config, output = arm.config, arm.config.output
+        if self.searches(arm) and seed == self.seeds[0]:
+            name, output = f"{name}_lr{lr:g}", tuning(output)
+        pictures = config.output.tb if seed == self.seeds[0] else "scalars"  # those of every seed say the same
+        budget = {"epochs": self.epochs[condition], "threads": self.sharing.threads}
+        return replace(
+            config,
+            data=replace(with_labels(config.data, labels), split=self.split_file),
+            train=replace(config.train, seed=seed, lr=lr, select=self.select, **budget),
+            output=replace(output, run_name=name, tb=pictures),
+        )
+
+
+def measure_arms(configs: Sequence[RunConfig]) -> tuple[PlannedArm, ...]:
+    """Build every arm once, so that whatever is wrong with one shows before any of them trains."""
+    # Which images are scored is decided for all arms together.
+    jobs = [prepare(config.changed(data={"allow_seen": True})) for config in configs]
+    names = arm_names([to_dict(job.config) for job in jobs])
+    twins = sorted(name for name in names if names.count(name) > 1)
+    if twins:
+        raise ConfigError(f"two arms are the same: {twins[0]}; each --arms must differ from the others")
+    arms = []
+    for config, job, name, slug in zip(configs, jobs, names, slugs(names), strict=True):
+        summary = summarise(job.model, in_channels=job.spec.in_channels, image_size=job.spec.image_size)
+        size = (float(summary.flops), summary.parameters, summary.trainable, memory_of(job))
+        arms.append(PlannedArm(name, slug, config, job.config, *size, job.overlap.starts))
+    return tuple(arms)
+
+
+def refuse_what_cannot_be_shared(request: Request) -> None:
+    """Options that make no sense for several runs on one split."""
+    if len(request.arms) < 2:
+        raise ConfigError(f"a comparison needs two arms or more, found {len(request.arms)}; see --arms")
+    if request.base.data.folds is not None:
+        raise ConfigError("compare scores all arms on one test split; leave out --folds")
+    if request.labels != (None,) and request.base.data.fraction is not None:
+        raise ConfigError("--fraction and --labels both choose the training images; give one of them")
+    if len(request.images_seen) not in (0, 1, len(request.labels)):
+        raise ConfigError(
+            f"--images-seen has {len(request.images_seen)} numbers, --labels {len(request.labels)}: give one for all "
+            "of them, or one for each"
+        )
+    for option, given in (
+        ("--max-minutes", request.base.train.max_minutes is not None),
+        ("--patience", request.base.train.patience > 0),
+        ("--loop plain", request.base.train.loop == "plain"),
+    ):
+        if given:
+            raise ConfigError(f"compare gives every arm the same images to see, in ordinary runs; leave out {option}")
+    if world_size() > 1:
+        raise ConfigError("compare starts the processes that it needs (--jobs); start it without torchrun")
+
+
+def with_labels(data: DataConfig, labels: int | None) -> DataConfig:
+    """The data with so many labels per class; with all of them `fraction` still applies."""
+    return data if labels is None else replace(data, labels_per_class=labels)
+
+
+def of_today(requested: dict[str, Any]) -> dict[str, Any]:
+    """What an earlier version of this application was asked, as plain data, with the options that came since."""
+    known = to_dict(Request(RunConfig(), ())) | requested
+    if not isinstance(known["images_seen"], list):  # None or one number
+        known["images_seen"] = [known["images_seen"]] if known["images_seen"] else []
+    return known | {"base": completed(known["base"]), "arms": [completed(arm) for arm in known["arms"]]}
+
+
+def find_folder(request: Request) -> tuple[Path, bool]:
+    """The folder of the same comparison that was stopped, or a new one; and whether it was there."""
+    output, data = request.base.output, request.base.data.source
+    wanted = to_dict(request)  # the same again means the same comparison
+    for path in sorted(data_folder(output, data).glob("[!.]*/compare.json"), reverse=True):
+        known = read_if_whole(path) or {}
+        try:
+            if known["status"] != "finished" and of_today(known["requested"]) == wanted:
+                return path.parent, True
+        except (KeyError, TypeError, AttributeError, ValueError):
+            say(f"note: {path} is damaged: whether this comparison was begun there is not known")
+    return free_folder(output, data, "compare"), False

@@ -1,0 +1,124 @@
+"""What a plan does, in words: one screen before the first run, and the protocol and the warnings of the report."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from comparison.analysis.runs import Certainty, couples, labels_text
+from comparison.request.plan import Plan
+from datasets.options import named_set
+from datasets.shared_split import PRETRAINED_ON, copies_of_training_images, have_seen
+from datasets.shell import command, typed
+from datasets.text import counted
+from datasets.units import units_of
+from trainers.reporting import console
+
+
+def announce(plan: Plan) -> None:
+    """Print one screen before the first run."""
+    from comparison.analysis.certainty import (  # scipy takes a second, which no import of this file shall
+        assumed,
+        power_line,
+    )
+
+    request, split = plan.request, plan.split
+    held_out = "; the set has no test images: half of val was held out" if split.halved else ""
+    rows = [("data", f"{request.base.data.source}: {sizes(plan)}{held_out}")]
+    for arm in plan.arms:
+        size = f"{arm.parameters:,} parameters, {arm.trainable:,} trainable, {arm.flops / 1e9:.2g} GFLOPs per image"
+        rows.append(("arm", f"{arm.name}: {size}, lr {rates_text(plan.rates(arm))}"))
+    for labels, images, epochs in zip(request.labels, plan.train_images, plan.epochs, strict=True):
+        budget = f"{images:,} images x {epochs:g} epochs = {round(images * epochs):,} images per run"
+        rows.append(("budget", f"{labels_text(labels)}: {budget}"))
+    tuned = "each arm tries every rate at its first seed" if plan.tuned else "rates are not tuned"
+    most = "at most " if request.certainty else ""
+    claims = len(couples(plan.arms, against_first=request.ladder)) * len(request.labels)
+    clusters = units_of(split.samples, split.samples.indices("test"))
+    seen = power_line(len(clusters), request.seeds, assumed(clusters), claims=claims)
+    agree = "" if len(np.unique(clusters)) == len(clusters) else ", those of a group together,"
+    beside = "one after the other" if plan.sharing.jobs == 1 else f"{plan.sharing.jobs} side by side"
+    threads = plan.sharing.threads
+    shared = f"{beside} on {plan.device}" + ("" if threads is None else f", {counted(threads, 'thread')} each")
+    rows += [
+        ("rates", f"{tuned} ({plan.why_tuned})"),
+        ("runs", f"{most}{plan.number_of_runs}, seeds {', '.join(map(str, plan.seeds))}, {shared}"),
+        ("power", f"{seen}, where runs disagree about a tenth of the images{agree} and seeds spread by a point"),
+        ("folder", f"{plan.folder}{' (continued)' if plan.continued else ''}"),
+        ("watch", typed("tensorboard", "--logdir", plan.folder)),
+    ]
+    for label, text in rows:
+        console.say(text, label=label)
+    console.say()
+
+
+def protocol(plan: Plan) -> Iterator[str]:
+    """Yield how the arms were treated, one sentence each."""
+    request, split = plan.request, plan.split
+    yield f"All runs use one split, saved as {plan.split_file.name}: {sizes(plan)} images."
+    if split.halved:
+        yield "The set has no test split: half of its validation images, drawn per class, were held out as test images."
+    for labels, images, epochs in zip(request.labels, plan.train_images, plan.epochs, strict=True):
+        yield (
+            f"With {labels_text(labels, every='all training labels')} ({images:,} images) every run takes {epochs:g} "
+            f"epochs: {round(images * epochs):,} images seen, the same for all arms. Choices used "
+            f"{split.size('val'):,} validation labels beside them."
+        )
+    if plan.tuned:
+        yield (
+            f"Every arm tried the peak learning rates {rates_text(plan.grid)} at seed {plan.seeds[0]}; the one with "
+            f"the best validation {plan.select} (ties: lower loss) served its other seeds too."
+        )
+    else:
+        yield f"Learning rates are the defaults or as given, not tuned ({plan.why_tuned})."
+    if missing := left_out(plan):
+        yield f"The machine was slower than measured: to end in time, all arms went without {missing}."
+    given = [arm.name for arm in plan.arms if arm.config.train.lr is not None]
+    if given:
+        yield f"The learning rate of {', '.join(given)} was given, not tuned."
+    if request.certainty:
+        yield certainty_text(request.certainty)
+    yield (
+        f"The epoch is chosen by validation {plan.select} alone; its weights are scored on the test "
+        "images once, by the evaluator that training uses."
+    )
+
+
+def left_out(plan: Plan) -> str:
+    """Which rates and seeds the plan has lost, such as `the learning rate 0.003 and seed 2`; empty where none."""
+    rates = [f"{lr:g}" for lr in plan.all_rates if lr not in plan.grid] if plan.tuned else []
+    seeds = [str(plan.seeds[0] + n) for n in range(len(plan.seeds), plan.request.seeds)]
+    kinds = (("the learning rate", rates), ("seed", seeds))
+    return " and ".join(f"{kind}{'s' * (len(names) > 1)} {' and '.join(names)}" for kind, names in kinds if names)
+
+
+def certainty_text(certainty: Certainty) -> str:
+    return (
+        f"Seeds were added, {certainty.max_seeds} at most, until each pair of arms was judged with certainty: one is "
+        f"better, or they are the same within {100 * certainty.margin:g} points. All looks together have one level of "
+        "5 %, of which each spends its share; all comparisons of the report divide it among them."
+    )
+
+
+def known_problems(plan: Plan) -> Iterator[str]:
+    """Yield what a reader of the result must know about the data."""
+    data = plan.request.base.data
+    source = data.source
+    if any(have_seen(arm.resolved.model.weights, source) for arm in plan.arms):
+        yield f"{PRETRAINED_ON[source]}: a pretrained arm may have seen the test images"
+    yield from plan.overlap.said
+    if not plan.tuned:
+        yield "learning rates were not tuned: the verdict is one on these rates, too; --tune-lr on looks for others"
+    copies = copies_of_training_images(plan.split.samples, plan.request.base.data.root)
+    if copies is None:
+        yield f"too many images to look for copies between train and test; {command('check', *named_set(data))} does"
+    elif copies:
+        images = plan.split.size("test")
+        yield f"{len(copies)} of {images} test images are near-duplicates of training images, first {copies[0]!r}"
+
+
+def sizes(plan: Plan) -> str:
+    return ", ".join(f"{plan.split.size(name):,} {name}" for name in ("train", "val", "test"))
+
+
+def rates_text(rates: Sequence[float | None]) -> str:
+    return ", ".join("default" if rate is None else f"{rate:g}" for rate in rates)

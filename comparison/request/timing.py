@@ -1,0 +1,71 @@
+"""How long a comparison takes on this machine, and the epochs with which it takes the time that a person has."""
+
+import time
+from collections.abc import Sequence
+
+import torch
+
+from comparison.request.plan import Plan, PlannedArm
+from trainers.budget.pace import Pace, measure
+from trainers.job import prepare
+from trainers.reporting import console, heartbeat
+
+WORTH_MEASURING = 1e13
+"""Operations of all runs from which a measurement of pace is worth its seconds."""
+
+REPORT = 10.0
+"""Seconds that the tables, figures and pages at the end take."""
+
+
+def settle_time(plan: Plan) -> None:
+    """Fit the epochs of all runs to `--minutes`, and say how long they take where that is not a moment."""
+    if plan.until is None and plan.all_work < WORTH_MEASURING:
+        return
+    if plan.sharing.threads is not None:
+        torch.set_num_threads(plan.sharing.threads)
+    paces = plan.paces = [pace_of(arm) for arm in plan.arms]
+    if plan.until is not None and not plan.continued:
+        left = plan.until - time.monotonic() - REPORT
+        plan.epochs = fitted(plan, paces, left * plan.sharing.jobs)
+    seconds = sum(parts(plan, paces)) / plan.sharing.jobs
+    if seconds >= 90:
+        console.say(f"about {console.duration(seconds)} for {plan.number_of_runs} runs", label="time")
+
+
+def pace_of(arm: PlannedArm) -> Pace:
+    heartbeat.at_work_on(f"measuring the pace of {arm.name}")
+    with console.quiet():
+        return measure(prepare(arm.config.changed(data={"allow_seen": True})))
+
+
+def seconds_of_run(plan: Plan, paces: Sequence[Pace], cell: tuple[int, int], *, first: bool) -> float:
+    """Of one run under a condition; the `first` of an arm whose features are kept leaves them to its others."""
+    place, number = cell
+    pace, share = paces[number], plan.train_images[place] / max(plan.train_images)
+    kept = plan.arms[number].resolved.train.cache_features == "on" and not first
+    return pace.fixed - kept * pace.decoding + plan.epochs[place] * seconds_of_epoch(pace, share)
+
+
+def seconds_of_epoch(pace: Pace, share: float) -> float:
+    """On this share of the training images."""
+    return share * pace.step * pace.steps_per_epoch + pace.validation
+
+
+def parts(plan: Plan, paces: Sequence[Pace]) -> tuple[float, float]:
+    """Seconds of all runs that do not depend on their epochs, and those that do."""
+    fixed = passing = 0.0
+    for images, epochs in zip(plan.train_images, plan.epochs, strict=True):
+        for arm, pace in zip(plan.arms, paces, strict=True):
+            share = images / max(plan.train_images)
+            fixed += plan.runs_of(arm) * pace.fixed
+            if arm.resolved.train.cache_features == "on":  # the first run leaves its features to the others
+                fixed -= (plan.runs_of(arm) - 1) * pace.decoding
+            passing += plan.runs_of(arm) * epochs * seconds_of_epoch(pace, share)
+    return fixed, passing
+
+
+def fitted(plan: Plan, paces: Sequence[Pace], seconds: float) -> list[int | float]:
+    """Epochs for each condition, in the proportions of the plan, so that all runs take so many seconds together."""
+    fixed, passing = parts(plan, paces)
+    scale = max(0.0, seconds - fixed) / passing
+    return [max(0.1, round(scale * epochs, 2)) for epochs in plan.epochs]

@@ -1,0 +1,224 @@
+"""Train every arm of a plan. Each run is an ordinary run; what was stopped goes on, what was finished is read."""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from comparison.analysis.runs import Arm, Certainty, Condition, labels_text, read_run, require_same_data
+from comparison.request.plan import Plan, PlannedArm
+from comparison.request.protocol import rates_text
+from comparison.training.deadline import Deadline
+from comparison.training.progress import Cell, Progress
+from comparison.training.slow_machine import RESTARTS, SlowMachine, Watch, start_over
+from trainers.budget.pace import Pace
+from trainers.config import RunConfig
+from trainers.errors import Diverged, TrainingError
+from trainers.multirun.slurm import placed
+from trainers.reporting import console, heartbeat
+from trainers.resume import is_finished, resume
+from trainers.run import train
+from trainers.storage.data_folder import claimed_folder, data_folder
+from trainers.storage.finished_run import RunResult, read_run_config
+from trainers.storage.run_folder import read_json
+from trainers.system import process
+
+Done = tuple[RunResult | None, bool, float]
+"""What became of a task, None where it diverged; whether it was trained now, and not finished before; and the seconds
+that it took now."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run of a comparison, as another process can be told to do it."""
+
+    cell: Cell
+    seed: int
+    lr: float | None
+    config: RunConfig
+    settled: Path
+    """Where the run lies when its rate is the chosen one."""
+    title: str
+    measured: Pace | None = None
+    """The pace by which the machine is judged while the run trains."""
+
+    def __str__(self) -> str:
+        return self.title
+
+    @property
+    def key(self) -> str:
+        return str(self.config.output.run_name)
+
+    @property
+    def run_dir(self) -> Path:
+        """Where its run lies, or will lie."""
+        if (self.settled / "config.json").is_file() and read_run_config(self.settled).train.lr == self.lr:
+            return self.settled
+        return data_folder(self.config.output, self.config.data.source) / self.key
+
+    def result(self) -> Done:
+        """What a job has left of it; one that it has ended without a result has diverged."""
+        if not is_finished(self.run_dir):
+            return None, True, 0.0
+        return one_run(self)[0], True, read_json(self.run_dir / "summary.json", seconds=(int, float))["seconds"]
+
+
+def train_arms(plan: Plan, slurm: dict[str, str] | None = None) -> tuple[list[Condition], list[dict[str, Any]]]:
+    """Train every arm under every condition, as jobs with the options `slurm` where these are given; also returns what
+    each learning rate was chosen from, a row per rate. Raises TrainingError, Interrupted: the same comparison goes on
+    where this one stopped."""
+    if any(arm.resolved.train.cache_features == "on" for arm in plan.arms):  # then all of an arm's runs look once
+        base = plan.request.base
+        (claimed_folder(base.output, base.data.source) / "features").mkdir(parents=True, exist_ok=True)
+    restarts = RESTARTS if slurm is None and not plan.continued else 0
+    while True:
+        try:
+            with placed(plan.sharing, slurm, plan.folder / "jobs") as each:
+                training = Training(plan, each, judging=restarts > 0)
+                training.do_all()
+            break
+        except SlowMachine as slow:
+            restarts -= 1
+            start_over(plan, slow.ratio, training.begun)
+    return [training.condition(place) for place in range(len(plan.request.labels))], training.tuning
+
+
+class Training:
+    """The runs of a plan as they are trained, by `each` of `trainers.multirun.worker_pool`."""
+
+    def __init__(self, plan: Plan, each: Callable[..., Iterator[tuple[Task, Done]]], *, judging: bool = False) -> None:
+        """`judging`: the first runs raise SlowMachine where `--minutes` was planned for a quicker one."""
+        self.plan, self.each = plan, each
+        self.cells = [(place, number) for place in range(len(plan.request.labels)) for number in range(len(plan.arms))]
+        self.rates = {cell: plan.rates(self.arm(cell))[0] for cell in self.cells if not plan.searches(self.arm(cell))}
+        self.folders: dict[Cell, dict[int, Path]] = {cell: {} for cell in self.cells}
+        self.tuning: list[dict[str, Any]] = []
+        self.progress = Progress(plan, self.cells)
+        self.deadline = None
+        if plan.until is not None and plan.request.certainty is None:
+            self.deadline = Deadline(plan, self.progress, until=plan.until)
+        self.judging = judging and self.deadline is not None
+        self.begun: list[Path] = []
+
+    def do_all(self) -> None:
+        self.choose_rates()
+        if self.plan.request.certainty is None:
+            self.add_seeds(self.cells, self.plan.seeds)
+        else:
+            self.add_until_sure(self.plan.request.certainty)
+
+    def arm(self, cell: Cell) -> PlannedArm:
+        return self.plan.arms[cell[1]]
+
+    def choose_rates(self) -> None:
+        """Try all rates at the first seed, where there are several; the best run there serves as that of the seed."""
+        searched = [cell for cell in self.cells if cell not in self.rates]
+        seed, select, results = self.plan.seeds[0], self.plan.select, {}
+        sign = -1 if select == "loss" else 1
+        in_order = [lr for lr in self.plan.order_of_rates if lr in self.plan.grid]
+        for task, result in self.run([self.task(c, seed, lr) for lr in in_order for c in searched]):
+            results[task.cell, task.lr] = result
+        for cell in searched:
+            tried = [(lr, results[cell, lr]) for lr in self.plan.grid]
+            usable = [(lr, result) for lr, result in tried if result is not None]
+            if not usable:
+                rates = rates_text(self.plan.grid)
+                raise TrainingError(f"{self.arm(cell).name} diverged at every learning rate of {rates}")
+            best_lr, best = max(usable, key=lambda pair: (sign * pair[1].val[select], -pair[1].val["loss"]))
+            settled = self.task(cell, seed, best_lr).settled
+            if best.run_dir != settled:
+                settled.parent.mkdir(parents=True, exist_ok=True)
+                best.run_dir.rename(settled)
+            self.rates[cell], self.folders[cell][seed] = best_lr, settled
+            of_arm = {"labels_per_class": self.plan.request.labels[cell[0]], "arm": self.arm(cell).name}
+            for lr, result in tried:
+                scores = {f"val_{name}": result.val[name] if result else None for name in ("accuracy", "loss")}
+                self.tuning.append({**of_arm, "lr": lr, **scores, "chosen": lr == best_lr})
+
+    def add_seeds(self, cells: Sequence[Cell], seeds: Iterable[int]) -> None:
+        """Train these arms at these seeds, but for those that are there."""
+        missing = [(cell, seed) for seed in seeds for cell in cells if seed not in self.folders[cell]]
+        for task, result in self.run([self.task(cell, seed, self.rates[cell]) for cell, seed in missing]):
+            if result is None:
+                raise TrainingError(f"{task.title} diverged: choose other rates by --lr-grid, or lr=R of its arm")
+            self.folders[task.cell][task.seed] = result.run_dir
+
+    def add_until_sure(self, certainty: Certainty) -> None:
+        """Train seed by seed, where the arms are not judged with certainty yet."""
+        from comparison.analysis.certainty import FIRST_LOOK, unsure  # scipy would count as memory of the runs before
+
+        request = self.plan.request
+        still_unsure = partial(
+            unsure, certainty=certainty, conditions=len(request.labels), against_first=request.ladder
+        )
+        self.add_seeds(self.cells, self.plan.seeds[:FIRST_LOOK])
+        for number, seed in enumerate(self.plan.seeds[FIRST_LOOK:], FIRST_LOOK):
+            conditions = [self.condition(place) for place in range(len(self.plan.request.labels))]
+            arms = [[arm.correct[:number] for arm in condition.arms] for condition in conditions]
+            groups = [condition.clusters for condition in conditions]
+            places = [place for place, correct in enumerate(arms) if still_unsure(correct, clusters=groups[place])]
+            if not places or self.progress.seconds > 60 * (certainty.minutes or math.inf):
+                return
+            names = ", ".join(conditions[place].title for place in places)
+            console.say(f"after {number} seeds not certain yet: {names}", label="look")
+            self.add_seeds([cell for cell in self.cells if cell[0] in places], [seed])
+
+    def condition(self, place: int) -> Condition:
+        """The runs under one condition, of the seeds that are there."""
+        arms = []
+        for number, arm in enumerate(self.plan.arms):
+            folders = self.folders[place, number]
+            arms.append(Arm(arm.name, tuple(read_run(folders[seed], split="test") for seed in sorted(folders))))
+        require_same_data([run for arm in arms for run in arm.runs])
+        return Condition(self.plan.request.labels[place], tuple(arms))
+
+    def task(self, cell: Cell, seed: int, lr: float | None) -> Task:
+        (place, _), arm = cell, self.arm(cell)
+        config = self.plan.run_config(arm, place, seed=seed, lr=lr)
+        name = Path(str(config.output.run_name))
+        settled = self.plan.folder.joinpath(*name.parts[1:-1], name.name.partition("_")[0])
+        title = f"{arm.name}, {labels_text(self.plan.request.labels[place])}, seed {seed}"
+        title += f", lr {lr:g}" if lr is not None else ""
+        return Task(cell, seed, lr, config, settled, title)
+
+    def run(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, RunResult | None]]:
+        """Do all tasks, with a line for each when it is done."""
+        heartbeat.at_work_on(lambda: self.progress)
+        for task, (result, trained, seconds) in self.each(one_run, self.in_turn(tasks)):
+            self.progress.end(task.key, seconds if trained and result is not None else None)
+            self.progress.line(task.title, result, trained=trained)
+            if self.deadline is not None:
+                self.deadline.keep()
+            yield task, result
+
+    def in_turn(self, tasks: Iterable[Task]) -> Iterator[Task]:
+        """Each task when its turn has come, but for those that are left out by then."""
+        for task in tasks:
+            searched = self.plan.searches(self.arm(task.cell))
+            if task.seed in self.plan.seeds and (task.lr in self.plan.grid or not searched):
+                self.progress.start(task.key, task.cell)
+                if self.deadline is not None:
+                    self.deadline.begun.add((task.seed, task.lr))
+                self.begun.append(task.run_dir)
+                judged = self.judging and self.plan.paces is not None and not self.progress.done
+                yield replace(task, measured=self.plan.paces[task.cell[1]]) if judged and self.plan.paces else task
+
+
+def one_run(task: Task) -> Done:
+    """Train one run, take it up where it stopped, or read its result."""
+    folder, began = task.run_dir, time.perf_counter()
+    known, trained = (folder / "config.json").is_file(), not is_finished(folder)
+    try:
+        if trained:
+            process.give_back_freed_memory()
+        with console.quiet():
+            watch = None if task.measured is None else partial(Watch, pace=task.measured)
+            result = resume(folder) if known else train(task.config, before_steps=watch)
+            return result, trained, time.perf_counter() - began
+    except TrainingError as error:
+        if not isinstance(error.__cause__, Diverged):
+            raise
+        return None, True, time.perf_counter() - began

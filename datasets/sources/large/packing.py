@@ -1,0 +1,60 @@
+"""`pack`: any set of images as tar shards, which this program and others of the WebDataset convention read."""
+
+import io
+import os
+import tarfile
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from datasets.bundle import SPLITS, UNSPLIT, Samples
+from datasets.errors import DataError
+from datasets.files import flush, folder_aside
+from datasets.identity import file_sizes
+from datasets.images import picture_of
+from datasets.sources.large.shards import CLASS_NAMES, add
+
+SHARD_BYTES = 2**29  # pictures, about: few enough files to list, small enough to copy one
+
+
+def pack(samples: Samples, folder: Path) -> list[Path]:
+    """Write the new folder whole or not at all, pictures as they are, in the order of the set; returns its shards.
+    Equal sets make equal bytes. Raises DataError: `folder` is there already, or cannot be written."""
+    if folder.exists():
+        raise DataError(f"{folder} is there already: name a new folder")
+    used: set[str] = set()
+    try:
+        with folder_aside(folder) as aside, tqdm(total=len(samples), unit="image", disable=None) as progress:
+            (aside / CLASS_NAMES).write_text("\n".join(samples.class_names), encoding="utf-8")
+            for shard, rows in _shards(samples):
+                with tarfile.open(aside / shard, "x") as tar:
+                    for row in rows:
+                        add(tar, row, *_content(samples, row), samples.labels[row], used, samples.group_of(row))
+                        progress.update()
+                flush(aside / shard, os.O_RDWR)
+            aside.rename(folder)
+    except OSError as error:
+        raise DataError(f"cannot pack {error.filename or folder}: {error.strerror}") from error
+    return sorted(folder.glob("*.tar"))
+
+
+def _shards(samples: Samples) -> Iterator[tuple[str, list[int]]]:
+    """Name and samples of each shard, split by split."""
+    for code, split in ((UNSPLIT, "all"), *enumerate(SPLITS)):
+        rows = np.flatnonzero(samples.splits == code)
+        numbers = np.cumsum(file_sizes(samples, rows)) // SHARD_BYTES
+        for number, part in groupby(zip(numbers.tolist(), rows.tolist(), strict=True), lambda pair: pair[0]):
+            yield f"{split}-{number:06}.tar", [row for _, row in part]
+
+
+def _content(samples: Samples, row: int) -> tuple[str, bytes]:
+    """The path of a picture, and its bytes."""
+    path = samples.paths[row]
+    if samples.pixels is None:
+        return path, samples.file(row).read_bytes()
+    file = io.BytesIO()
+    picture_of(samples, row).save(file, "PNG")
+    return f"{path}.png", file.getvalue()

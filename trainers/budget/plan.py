@@ -1,0 +1,220 @@
+"""`--minutes M`: the plan of a run or two out of the candidates, by the pace on this machine."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from datasets.description import native_sizes
+from datasets.split_file import clusters_of, groups_in, read_split
+from datasets.text import read_rows
+from trainers.budget.candidates import AS_GIVEN, Candidate, fine_tuned, from_scratch
+from trainers.budget.deadline import Deadline, Fit
+from trainers.budget.local_weights import HINT, SAMPLE, Ranked, rank
+from trainers.budget.pace import Pace, measure
+from trainers.budget.threads import with_threads
+from trainers.config import RunConfig, from_dict
+from trainers.engine.intervals import numbered, summed
+from trainers.errors import ConfigError
+from trainers.job import Job, prepare
+from trainers.options.recipes import filled_in
+from trainers.reporting import console, heartbeat
+from trainers.resume import find_same_options
+from trainers.run_engines import Run
+from trainers.storage.finished_run import RunResult
+from trainers.storage.run_folder import read_json
+from vit.at_hand import at_hand
+from vit.config import PACKAGED_MODELS
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was chosen for the time there is, and why."""
+
+    candidate: Candidate
+    epochs: int | float
+    reasons: tuple[str, ...]
+
+
+def choose(candidates: Sequence[Candidate], epochs: Sequence[float]) -> Plan:
+    """The richest candidate that sees the images often enough in the time; `epochs` says how often each would."""
+    chosen = max((n for n, candidate in enumerate(candidates) if epochs[n] >= candidate.wants), default=0)
+    reasons = [f"{candidates[chosen].name} sees each image {times(epochs[chosen])}"]
+    if chosen + 1 < len(candidates):
+        larger, seen = candidates[chosen + 1], times(epochs[chosen + 1])
+        reasons.append(f"{larger.name} would see it {seen}, and pays from {larger.wants:g} times on")
+    if epochs[chosen] > candidates[chosen].most:
+        reasons = [f"{candidates[chosen].name} gains no more by seeing each image more often"]
+    return Plan(candidates[chosen], rounded(min(epochs[chosen], candidates[chosen].most)), tuple(reasons))
+
+
+def rounded(epochs: float) -> int | float:
+    """Whole epochs where that changes the length by little, else hundredths of one."""
+    return int(epochs) if epochs >= 20 else max(0.01, int(100 * epochs) / 100)
+
+
+def times(epochs: float) -> str:
+    return f"{epochs:.0f} times" if epochs >= 10 else f"{epochs:.1f} times"
+
+
+LOOKING = 0.3
+"""Share of the time that may be spent on looking at the images with weights at hand."""
+PROBING = 0.12
+"""Share of what is left then that a linear probe on all images may take, where a model is to be trained after it."""
+PROBE_STEPS = 1500
+LEAST_STEPS = 100
+"""Of the run after a probe, unless they are more than a pass: in fewer it would not come near the probe."""
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """The options of a run, and what is to be called with it before its steps (see `trainers.run.train`)."""
+
+    config: RunConfig
+    before_steps: Callable[[Run], object] | None = None
+    favoured: bool = False
+    """Whether it is kept where the validation images cannot tell it from the run before it."""
+
+
+def planned(config: RunConfig, *, minutes: float, until: float) -> Iterator[PlannedRun]:
+    """The runs that make the most of the time until `until` (of `time.monotonic`), each planned when it is asked for;
+    the best of them is to be kept.
+
+    Where the model was left open and there are weights at hand, their linear probe comes first if it takes a moment,
+    and a model that is trained follows where it may do better. Raises ConfigError: epochs are given too, or there are
+    several runs or processes; and whatever `trainers.job.prepare` raises.
+    """
+    if config.train.epochs is not None:
+        raise ConfigError(f"--minutes plans the epochs: leave out --epochs {config.train.epochs:g}, or --minutes")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError("--minutes measures the pace of one process; with torchrun give --epochs")
+    if config.data.folds is not None and config.data.fold is None:
+        raise ConfigError("--minutes plans one run; with --folds give --epochs, or one --fold")
+    heartbeat.at_work_on("opening the images")
+    with console.quiet():
+        job = trial(config, AS_GIVEN)
+    images, per_epoch = job.data.dataset_sizes["train"], job.steps_per_epoch
+    console.say(f"{minutes:g} minutes, {images:,} training images", label="plan")
+    candidates = [AS_GIVEN]
+    if config.model.name == "auto" and config.model.weights in (None, "none"):
+        side = float(np.median(native_sizes(job.data).min(axis=1)))
+        candidates = list(from_scratch(side))
+    heartbeat.at_work_on("measuring with how many threads the model is quickest")
+    config = with_threads(config, partial(trial, config, candidates[0]))
+    rows: list[Ranked] = []
+    probe: Ranked | None = None
+    if candidates != [AS_GIVEN] and config.model.weights is None:
+        rows = rank(config, seconds=LOOKING * (until - time.monotonic()), sample=SAMPLE)
+        if all(model.name not in PACKAGED_MODELS for model in at_hand()):
+            console.say(HINT, label="note")
+    if rows:
+        candidates = fine_tuned(rows, images=images, side=side)
+        probe = probe_first(rows, candidates, job.data.dataset_sizes, until - time.monotonic())
+    if probe:
+        yield PlannedRun(named(probe_of(config, probe.options, per_epoch), "probe"))
+    for run in fitting(config, candidates, until, least=LEAST_STEPS if probe else 0):
+        yield replace(run, favoured=probe is not None and candidates[0].weights == probe.name)
+
+
+def probe_first(
+    rows: Sequence[Ranked], candidates: Sequence[Candidate], sizes: Mapping[str, int], seconds: float
+) -> Ranked | None:
+    """The best weights of which a linear probe fits the time, of which training takes most where there is something to
+    train: then None where even the probe of what is to be trained takes too long, else the quickest."""
+
+    def takes(row: Ranked) -> float:
+        looked_at = row.images if row.images == sizes["train"] else 0  # features of a part are not used again
+        return row.seconds / row.images * (sum(sizes.values()) - looked_at)
+
+    if not candidates:  # the head and its pictures take time, too
+        return next((row for row in rows if takes(row) <= 0.8 * seconds), min(rows, key=takes))
+    names: list[str | None] = [row.name for row in rows]
+    for row in rows[: 1 + names.index(candidates[0].weights)]:
+        if takes(row) <= PROBING * seconds:
+            return row
+        console.say(f"no probe of {row.name}: all images would take it {console.duration(takes(row))}", label="plan")
+    return None
+
+
+def named(config: RunConfig, kind: str) -> RunConfig:
+    """The options with a name of its own for the first of two runs, where a person gave one."""
+    name = config.output.run_name
+    return config if name is None else config.changed(output={"run_name": f"{name}_{kind}"})
+
+
+def probe_of(config: RunConfig, options: dict[str, dict[str, Any]], per_epoch: int) -> RunConfig:
+    """A linear probe with enough steps, each of which takes milliseconds."""
+    probe = filled_in(config, options)
+    return probe.changed(train={"epochs": min(100, max(20, -(-PROBE_STEPS // per_epoch)))})
+
+
+def fitting(
+    config: RunConfig, candidates: Sequence[Candidate], until: float, *, least: int = 0
+) -> Iterator[PlannedRun]:
+    """The run of the best of the candidates, and what fits its end to the time; one that was stopped has its plan.
+    None where there is time for neither one pass over the images nor so many steps."""
+    for candidate in candidates:
+        stopped = find_same_options(filled_in(config, candidate.options), planned=True)
+        if stopped is not None:
+            requested = from_dict(RunConfig, read_json(stopped / "meta.json")["requested"])
+            yield PlannedRun(replace(requested, output=config.output))
+            return
+    if not candidates:
+        return
+    with console.quiet():
+        plan, pace = plan_for(config, candidates, until)
+    if plan.epochs < min(1, least / pace.steps_per_epoch):
+        console.say(f"no time is left to train more: {plan.reasons[0]}", label="plan")
+        return
+    console.say(f"{plan.epochs:g} epochs: {'; '.join(plan.reasons)}", label="plan")
+    chosen = filled_in(config, plan.candidate.options).changed(train={"epochs": plan.epochs})
+    yield PlannedRun(chosen, partial(Fit, deadline=Deadline(until, pace, most=plan.candidate.most)))
+
+
+def plan_for(config: RunConfig, candidates: Sequence[Candidate], until: float) -> tuple[Plan, Pace]:
+    """Measure one candidate after the other, until one would see the images too seldom."""
+    paces, epochs = [], []
+    for candidate in candidates:
+        heartbeat.at_work_on(f"measuring the pace of {candidate.name.rstrip(',')}")
+        paces.append(measure(trial(config, candidate)))
+        epochs.append(paces[-1].epochs(until - time.monotonic()))
+        if epochs[-1] < candidate.wants:
+            break
+    plan = choose(candidates[: len(epochs)], epochs)
+    return plan, paces[candidates.index(plan.candidate)]
+
+
+DECISIVE = 200
+"""Validation images, or groups of them, from which the run is kept that is right on more of them, by however few."""
+
+
+def better(later: RunResult, earlier: RunResult, *, favoured: bool) -> bool:
+    """Whether the later of two runs is the one to keep: where it leads, by the validation images that one alone has
+    right; of fewer than `DECISIVE` by more than one standard error (McNemar 1947), or if `favoured` where it is no more
+    than one image behind. Images of one group count as one: they err together."""
+    paths, now = hits(later.run_dir)
+    gains = now - hits(earlier.run_dir)[1]
+    clusters = clusters_of(paths, groups_in(read_split(later.run_dir / "split.csv")))
+    of_groups = summed(gains[None], numbered(clusters, len(gains))[0])[0]
+    lead, error = gains.sum(), (of_groups**2).sum() ** 0.5
+    return bool(lead > (0 if len(of_groups) >= DECISIVE else error) or (favoured and lead >= -1))
+
+
+def trial(config: RunConfig, candidate: Candidate) -> Job:
+    return prepare(filled_in(config, candidate.options).changed(train={"epochs": 1}))
+
+
+def hits(run_dir: Path) -> tuple[list[str], np.ndarray]:
+    """The paths of the validation images, in stored order, and int64 (N,): 1 where the best weights of a finished run
+    are right, else 0."""
+    path = run_dir / "eval" / "val_predictions.npz"
+    if path.is_file():
+        with np.load(path, allow_pickle=False) as file:
+            return file["paths"].tolist(), (file["labels"] == file["predicted"]).astype(int)
+    rows = read_rows(path.with_suffix(".csv"), ("path", "label", "predicted"))
+    return [row["path"] for row in rows], np.array([row["label"] == row["predicted"] for row in rows], int)

@@ -1,0 +1,160 @@
+"""How many threads a run computes with: as many as help on a machine that others use too. Recorded in config.json.
+
+PyTorch's threads wait for each other by spinning, unless others compute when the command starts (`choose_waiting` in
+trainers/system/process.py). Where another process holds one of the processors, two threads that spin took 1,167 ms for
+a step that one takes in 63. Results depend on the number in their last bits, so a run keeps its own.
+"""
+
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from datasets.cache import available_memory, total_memory
+from datasets.image_dataset import cpu_count
+from trainers.budget.pace import few_batches, read, seconds_of
+from trainers.config import RunConfig
+from trainers.engine.engines import autocast
+from trainers.job import Job
+from trainers.reporting import console
+
+BUSY = 0.7
+"""Processes waiting for a processor, on the average of a minute, from which a machine counts as shared, where half as
+many processors work at the moment."""
+GIVEN_UP = 4.0
+"""A number of threads that is so much slower at its first pass is not tried again."""
+GAIN = 1.3
+"""Fewer threads are taken only where they are so much faster: on a quiet machine the number never changes."""
+
+OF_A_PROCESS = 7 * 2**27
+"""Bytes allowed for what a run holds beside model and batch: libraries, images, pictures, what malloc keeps."""
+
+WORTH_A_PROCESS = 1e12
+"""Operations of all runs, about half a minute of one processor, from which another process is worth its start."""
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """How several runs share a machine. The results depend on `threads` alone, which do not depend on `jobs`."""
+
+    jobs: int
+    """Runs side by side."""
+    threads: int | None
+    """Of each; None on a GPU."""
+    gpus: tuple[str, ...] = ()
+    """As CUDA_VISIBLE_DEVICES calls them, where there are several."""
+
+
+def sharing(
+    device: str, need: int, runs: int, work: float, *, jobs: int | None = None, threads: int | None = None
+) -> Sharing:
+    """For so many runs, each of which needs so many bytes at most, and all of them so much `work` in operations;
+    `jobs` and `threads` are a person's own.
+
+    Each has an equal share of the processors: of as many runs as there are, or as the machine's memory carries.
+    """
+    kind, _, number = device.partition(":")
+    if kind == "cuda":
+        count = 1 if number else torch.cuda.device_count()
+        names = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
+        return Sharing(min(jobs or count, runs), threads, tuple(names[:count]) if count > 1 else ())
+    if kind != "cpu":
+        return Sharing(min(jobs or 1, runs), threads)
+    if threads is None:
+        carried = max(1, min(runs, total_memory() // need))
+        threads = torch.get_num_threads() if "OMP_NUM_THREADS" in os.environ else max(1, cpu_count() // carried)
+    fitting = max(1, min(cpu_count() // threads, available_memory() // need)) if work > WORTH_A_PROCESS else 1
+    return Sharing(min(jobs or fitting, runs), threads)
+
+
+def memory_of(job: Job) -> int:
+    """Bytes that a run holds, roughly: four times the weights, and what a step keeps for its backward pass."""
+    images = -(-(job.config.data.batch_size or 1) // job.config.train.accumulate)
+    of_one, of_two = kept_for_backward(job, 1), kept_for_backward(job, 2)  # casts of weights are in both
+    weights = sum(parameter.nbytes for parameter in job.model.parameters())
+    return OF_A_PROCESS + 4 * weights + of_one + (images - 1) * (of_two - of_one)
+
+
+def kept_for_backward(job: Job, images: int) -> int:
+    kept: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    side, was_training = job.spec.image_size, job.model.training
+    job.model.eval()
+    with torch.enable_grad(), autocast(job.device, job.amp_dtype), saved_tensors_hooks(note, lambda tensor: tensor):
+        logits = job.model(torch.zeros(images, job.spec.in_channels, side, side, device=job.device))
+        total = sum(kept.values())
+    del logits  # only now: memory that is free again would stand for two tensors
+    job.model.train(was_training)
+    return total
+
+
+def shared_machine() -> bool:
+    """Whether the number of threads is worth a measurement: others compute here, and nobody has chosen it."""
+    chosen = "OMP_NUM_THREADS" in os.environ or torch.get_num_threads() < cpu_count()
+    return not chosen and hasattr(os, "getloadavg") and os.getloadavg()[0] > BUSY and processors_at_work() > BUSY / 2
+
+
+def processors_at_work(seconds: float = 0.2) -> float:
+    """How many work while this process waits: the average of a minute still counts a command that has ended. Infinite
+    where the system does not say (it is not Linux)."""
+    try:
+        before = ticks()
+        time.sleep(seconds)
+        idle, total = (now - then for now, then in zip(ticks(), before, strict=True))
+    except (OSError, ValueError):
+        return math.inf
+    return (os.cpu_count() or 1) * (1 - idle / max(1, total))
+
+
+def ticks() -> tuple[int, int]:
+    """Of all processors since the start of the machine: idle, and in all (proc_stat(5))."""
+    with open("/proc/stat", encoding="ascii") as file:
+        counts = [int(count) for count in file.readline().split()[1:9]]
+    return counts[3] + counts[4], sum(counts)
+
+
+def with_threads(config: RunConfig, trial: Callable[[], Job]) -> RunConfig:
+    """The options with the number of threads written out, and this process set to it; `trial` gives a job like
+    theirs where something has to be measured."""
+    threads = config.train.threads
+    if threads is None:
+        threads = quickest(trial()) if shared_machine() else torch.get_num_threads()
+    torch.set_num_threads(threads)
+    return config.changed(train={"threads": threads})
+
+
+@torch.inference_mode()
+def quickest(job: Job) -> int:
+    """The number of threads with which a forward pass is fastest; all of them unless fewer are much faster."""
+    most, number = torch.get_num_threads(), 1
+    if job.device.type != "cpu":
+        return most
+    images = read(few_batches(job.data).dataloaders["train"])[1][0][0]
+    seconds: dict[int, float] = {}
+    while most not in seconds:
+        torch.set_num_threads(number)
+        passes = [seconds_of(lambda: job.model(images))]
+        while len(passes) < 4 and passes[0] < GIVEN_UP * min(seconds.values(), default=math.inf):
+            passes.append(seconds_of(lambda: job.model(images)))
+        seconds[number] = min(passes)
+        number = min(2 * number, most)
+    return chosen(seconds)
+
+
+def chosen(seconds: dict[int, float]) -> int:
+    """From the seconds of a pass by the number of threads; says so where it is not all of them."""
+    best, most = min(seconds, key=seconds.__getitem__), max(seconds)
+    if seconds[most] < GAIN * seconds[best]:
+        return most
+    passes = f"a forward pass takes {1000 * seconds[best]:.0f} ms, {1000 * seconds[most]:.0f} with {most}"
+    console.say(f"{best}, for others compute here: {passes}", label="threads")
+    return best

@@ -1,0 +1,81 @@
+"""Score a model on one split, and keep every single prediction."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from ignite.engine import Engine, Events
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from datasets.files import replacing, text_file
+from datasets.text import csv_lines
+from trainers.engine.engines import create_evaluator
+from trainers.engine.handlers import best_row
+from trainers.engine.metrics import SCALARS
+from trainers.engine.predictions import Outputs
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Metrics of a split as fractions, its confusion matrix (see `confusion_of`), and what they come from."""
+
+    metrics: dict[str, float]
+    confusion: Tensor
+    outputs: Outputs
+
+
+def score_split(model: nn.Module, loader: DataLoader, device: torch.device, amp_dtype: torch.dtype | None) -> Scores:
+    """Run the evaluator that training uses over a whole split, in its stored order.
+
+    With several processes each scores its share; the metrics and all predictions are known to all of them.
+    """
+    evaluator = create_evaluator(model, device, amp_dtype=amp_dtype)
+    evaluator.run(loader)
+    return scores_of(evaluator.state.outputs, evaluator.state.metrics)
+
+
+def scores_of(outputs: Outputs, metrics: Mapping[str, Any]) -> Scores:
+    return Scores({name: float(metrics[name]) for name in SCALARS}, metrics["confusion"], outputs)
+
+
+def attach_best_outputs(trainer: Engine, evaluator: Engine, *, select: str) -> None:
+    """Keep (epoch, outputs, metrics) of the best validation as `trainer.state.best_outputs`, so that a finished run
+    need not validate its best weights again. They are in no checkpoint: a run resumed after its best epoch does so."""
+    trainer.state.best_outputs = None
+
+    @trainer.on(Events.EPOCH_COMPLETED)
+    def keep_if_best(engine: Engine) -> None:
+        best = best_row(engine.state.history, select)
+        if best is not None and best["epoch"] == engine.state.epoch:
+            engine.state.best_outputs = engine.state.epoch, evaluator.state.outputs, dict(evaluator.state.metrics)
+
+
+def write_predictions(folder: Path, name: str, scores: Scores, dataset: Any, class_names: Sequence[str]) -> Path:
+    """Write `<name>_predictions.csv`, a row per image: path, label, predicted, probabilities (in class order, separated
+    by spaces). Where the logits were not kept, `<name>_predictions.npz`: paths, class_names, and `Outputs` by name."""
+    folder.mkdir(exist_ok=True)
+    outputs, paths = scores.outputs, map(dataset.path, range(len(scores.outputs.labels)))
+    path, other = folder / f"{name}_predictions.csv", folder / f"{name}_predictions.npz"
+    if not outputs.whole:
+        path, other = other, path
+    if outputs.whole:
+        probabilities = outputs.logits.double().softmax(dim=1)
+        rows = zip(
+            paths,
+            (class_names[label] for label in outputs.labels.tolist()),
+            (class_names[index] for index in probabilities.argmax(dim=1).tolist()),
+            (" ".join(f"{share:.7g}" for share in shares.tolist()) for shares in probabilities),
+            strict=True,
+        )
+        with text_file(path) as file:
+            file.writelines(csv_lines(("path", "label", "predicted", "probabilities"), rows))
+    else:
+        columns = {name: column.numpy() for name, column in outputs._asdict().items()}
+        with replacing(path) as aside:
+            np.savez_compressed(aside, paths=np.array(list(paths)), class_names=np.array(class_names), **columns)
+    other.unlink(missing_ok=True)  # of an evaluation by other limits
+    return path

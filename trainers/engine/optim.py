@@ -1,0 +1,79 @@
+"""Optimizers, and learning rates as closed forms of the step."""
+
+import math
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.optim import SGD, AdamW, Optimizer
+
+from trainers.errors import ConfigError
+
+COOLDOWN = 0.3
+"""Share of the steps in which the schedule of that name falls."""
+
+
+def build_optimizer(groups: Iterable[dict[str, Any]], *, name: str, lr: float) -> Optimizer:
+    """AdamW, SGD or Muon over parameter groups; a group's own `lr_scale` multiplies the schedule (1 without one)."""
+    groups = [{"lr_scale": 1.0, **group} for group in groups]
+    leave_out_the_compiler()
+    on_mps = any(p.device.type == "mps" for group in groups for p in group["params"])
+    if name == "sgd":
+        return SGD(groups, lr=lr, momentum=0.9, fused=not on_mps)
+    if name == "muon":
+        from trainers.engine.muon import Muon
+
+        return Muon(groups, lr=lr)
+    return AdamW(groups, lr=lr, fused=not on_mps)
+
+
+def leave_out_the_compiler() -> None:
+    """Let an optimizer be made without torch.compile's compiler, which the first step imports early enough: torch hides
+    `add_param_group` from it at the first call, and imports it for that, which takes a second."""
+    method = Optimizer.add_param_group.__wrapped__  # type: ignore[attr-defined]
+    if "torch._dynamo" not in sys.modules:
+        method.__dynamo_disable = method  # where torch keeps the hidden method
+
+
+def learning_rate(
+    *, peak: float, schedule: str, total_steps: int, warmup_steps: int, steps_per_epoch: int
+) -> Callable[[int], float]:
+    """The learning rate of step 0, 1, ..., total_steps - 1, as a function of the step alone.
+
+    Nothing has to be saved to resume it. Ignite's wrapper around torch's schedulers is off for most of them under
+    torch 2.14, and torch's own carry state.
+
+    The warm-up climbs linearly and reaches `peak` at step `warmup_steps`. Then: `cosine` falls to 0 just after the
+    last step (Loshchilov & Hutter 2017, eq. 5); `step` is a tenth of `peak` from the epoch at 60 % of the run and a
+    hundredth from the one at 85 %; `constant` stays; `cooldown` stays, then falls linearly to 0 over the last 30 % of
+    the run (Zhai et al. 2022, section 3.5), so that a longer run can go on from before the fall.
+    """
+    if warmup_steps >= total_steps:
+        raise ConfigError(f"a warm-up of {warmup_steps} steps leaves nothing of a run of {total_steps} steps")
+    total_epochs = math.ceil(total_steps / steps_per_epoch)
+    drops = [round(share * total_epochs) * steps_per_epoch for share in (0.6, 0.85)]
+
+    def at(step: int) -> float:
+        if step < warmup_steps:
+            return peak * (step + 1) / (warmup_steps + 1)
+        if schedule == "cosine":
+            progress = (step - warmup_steps) / (total_steps - warmup_steps)
+            return peak * 0.5 * (1 + math.cos(math.pi * progress))
+        if schedule == "cooldown":
+            return peak * min(1, (total_steps - step) / (total_steps * COOLDOWN))
+        if schedule == "step":
+            return peak * 0.1 ** sum(step >= drop for drop in drops)
+        return peak
+
+    return at
+
+
+def set_learning_rate(optimizer: Optimizer, lr: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group["lr_scale"]
+
+
+def gradient_norm(parameters: Iterable[torch.nn.Parameter], *, clip_norm: float) -> torch.Tensor:
+    """Norm of the whole gradient, before clipping it to `clip_norm` in place (0: no clipping). A 0-d tensor."""
+    return torch.nn.utils.clip_grad_norm_(parameters, clip_norm or math.inf, foreach=True)

@@ -1,0 +1,162 @@
+"""Several runs of one request: `--seeds N`, and cross-validation by `--folds K`. Each is an ordinary run."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import mean, stdev
+
+from datasets.files import write_text
+from datasets.text import csv_text
+from trainers.budget.pace import operations
+from trainers.budget.threads import Sharing, memory_of, sharing
+from trainers.config import RunConfig
+from trainers.job import prepare
+from trainers.multirun.slurm import placed
+from trainers.options import defaults
+from trainers.reporting.console import quiet, say
+from trainers.resume import train_or_resume, was_asked_for
+from trainers.storage.data_folder import data_folder
+from trainers.storage.finished_run import RunResult, read_result, read_run_config
+from trainers.storage.outcome import best_of_several
+from trainers.storage.run_folder import plan_run_directory
+from trainers.system import distributed, process
+from trainers.system.signals import signals
+
+SCORES = ("accuracy", "balanced_accuracy", "loss", "macro_f1", "ece")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the runs, as another process can be told to do it."""
+
+    number: int
+    of: int
+    config: RunConfig
+
+    def __str__(self) -> str:
+        return f"run {self.number} of {self.of}"
+
+    @property
+    def run_dir(self) -> Path:
+        name = self.config.output.run_name
+        assert name is not None, "jobs find their runs again by name"
+        return data_folder(self.config.output, self.config.data.source) / name
+
+    @property
+    def key(self) -> str:
+        return str(self.run_dir)
+
+    def result(self) -> RunResult:
+        return read_result(self.run_dir)
+
+
+@signals.heeded()
+def train_all(
+    configs: Sequence[RunConfig], *, jobs: int | None = None, slurm: dict[str, str] | None = None
+) -> list[RunResult]:
+    """Train all runs, so many at a time; None: as many as this machine carries, or all as jobs with the options `slurm`
+    of its queue. After an interruption `--auto-resume` goes on, and jobs do so by themselves."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # under torchrun each run has all processes
+        shared = Sharing(1, configs[0].train.threads)
+    else:
+        shared = shared_by(configs, jobs if slurm is None else jobs or len(configs))
+    train, output = {"threads": shared.threads}, {} if slurm is None else {"auto_resume": True}
+    configs = [config.changed(train=train, output=output) for config in configs]
+    parts = [Part(number, len(configs), config) for number, config in enumerate(configs, 1)]
+    results, folder = {}, None if slurm is None else Path(f"{parts[0].key}_jobs")
+    with (
+        distributed.joined(configs[0].train.device),  # once: a second meeting would read the addresses of the first
+        signals.hinting("the same command with --auto-resume goes on where this one stopped"),
+        placed(shared, slurm, folder) as each,
+    ):
+        for part, result in each(partial(train_part, aloud=shared.jobs == 1), parts):
+            results[part.number] = result
+            if shared.jobs > 1:
+                say(f"{part}: val {result.val['accuracy']:.1%}, epoch {result.best_epoch}")
+    return [results[part.number] for part in parts]
+
+
+def shared_by(configs: Sequence[RunConfig], jobs: int | None) -> Sharing:
+    with quiet():
+        job, count, threads = prepare(configs[0]), len(configs), configs[0].train.threads
+    work = count * operations(job)
+    return sharing(job.config.train.device, memory_of(job), count, work, jobs=jobs, threads=threads)
+
+
+def train_part(part: Part, *, aloud: bool) -> RunResult:
+    """One run; where several train side by side, none speaks."""
+    process.give_back_freed_memory()
+    with nullcontext() if aloud else quiet():
+        say(str(part))
+        result = train_or_resume(part.config)
+        say()
+    return result
+
+
+def of_seeds(config: RunConfig, count: int) -> list[RunConfig]:
+    """The same run at its seed and at the numbers that follow it."""
+    first, name = config.train.seed, config.output.run_name
+    return [
+        config.changed(train={"seed": seed}, output={"run_name": name and f"{name}_s{seed}"})
+        for seed in range(first, first + count)
+    ]
+
+
+def of_folds(config: RunConfig) -> list[RunConfig]:
+    """Fold 1 to K. Without `--run-name` they are called like the folds that `--auto-resume` shall find."""
+    assert config.data.folds is not None
+    name = config.output.run_name or (name_of_earlier_folds(config) if config.output.auto_resume else None)
+    name = name or plan_run_directory(defaults.resolve_model(config)).name
+    return [fold_config(config, fold, name) for fold in range(1, config.data.folds + 1)]
+
+
+def fold_config(config: RunConfig, fold: int, name: str) -> RunConfig:
+    return config.changed(data={"fold": fold}, output={"run_name": f"{name}_fold{fold}"})
+
+
+def name_of_earlier_folds(config: RunConfig) -> str | None:
+    """What the newest folds with these same options are called."""
+    folds = data_folder(config.output, config.data.source).glob("*_fold1/meta.json")
+    for path in sorted(folds, key=lambda path: path.stat().st_mtime_ns, reverse=True):
+        name = path.parent.name.removesuffix("_fold1")
+        if was_asked_for(fold_config(config, 1, name), path.parent):
+            return name
+    return None
+
+
+def kept_of(results: Sequence[RunResult]) -> tuple[RunResult, str]:
+    """The one of several runs that is the result of their command, and why. Folds have no validation images in common
+    by which one could be the best."""
+    config = read_run_config(results[0].run_dir)
+    if config.data.fold is not None:
+        return results[0], "the first fold; validation scores of different images choose none"
+    select = config.train.select
+    return best_of_several(results, select=select), f"the best seed by validation {select.replace('_', ' ')}"
+
+
+def write_folds(results: Sequence[RunResult]) -> Path:
+    """The table of the folds' validation scores: a row per fold, then mean and standard deviation."""
+    names = [score for score in SCORES if all(score in result.val for result in results)]
+    columns = [[result.val[score] for result in results] for score in names]
+    rows: list[Sequence[object]] = [
+        *([fold, *(column[fold - 1] for column in columns), run.run_dir.name] for fold, run in enumerate(results, 1)),
+        ["mean", *map(mean, columns), ""],
+        ["standard deviation", *map(stdev, columns), ""],
+    ]
+    first = results[0].run_dir
+    path = first.with_name(f"{first.name.removesuffix('_fold1')}_folds.csv")
+    write_text(path, csv_text(["fold", *(f"val_{score}" for score in names), "run"], rows))
+    return path
+
+
+def spread(results: Sequence[RunResult]) -> Iterator[tuple[str, str, float, float]]:
+    """(split, score, mean, standard deviation) over the runs. Folds share training images: theirs says less than one
+    over seeds."""
+    for split in ("val", "test"):
+        for score in SCORES:
+            values = [scores[score] for run in results if (scores := getattr(run, split)) and score in scores]
+            if len(values) > 1:
+                yield split, score, mean(values), stdev(values)

@@ -1,0 +1,130 @@
+"""Several runs of one command as jobs in Slurm's queue, through submitit: the same function, elsewhere.
+
+A job that is warned of its end saves and puts itself into the queue again; one that Slurm moves starts again; either
+goes on where it stopped. The first process only waits for what they leave in a folder that all machines see.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from trainers.budget.threads import Sharing
+from trainers.errors import ConfigError, Interrupted, TrainingError, first_line
+from trainers.multirun.worker_pool import side_by_side
+from trainers.reporting.console import say
+from trainers.resume import is_finished
+from trainers.storage.run_folder import read_if_whole, write_json
+from trainers.system import process
+from trainers.system.distributed import attempt, raise_elsewhere, told
+from trainers.system.signals import signals
+from vit.errors import imported
+
+SECONDS_BETWEEN_LOOKS = 2.0
+LOOKS_UNTIL_LOST = 15
+"""In which a job is neither in the queue nor has left a result: a network's disk may show a file late."""
+WARNED = ("SIGUSR1", "SIGUSR2")
+"""What says that a job's time is almost over; SIGTERM comes where Slurm itself puts it back, or someone cancels it."""
+
+
+def placed(
+    sharing: Sharing, slurm: dict[str, str] | None, folder: Path | None
+) -> AbstractContextManager[Callable[..., Iterator[tuple[Any, Any]]]]:
+    """Where runs are trained: by processes of this machine or, with these options of sbatch, as jobs with files in
+    `folder`. Each item has its `run_dir`, from which `result()` reads what the run found, and a `key` of its own."""
+    if slurm is None:
+        return side_by_side(sharing.jobs, sharing.gpus)
+    assert folder is not None
+    return on_slurm(folder, sharing.jobs, {"cpus-per-task": str(sharing.threads or 1)} | slurm)
+
+
+@contextmanager
+def on_slurm(folder: Path, jobs: int, options: dict[str, str]) -> Iterator[Callable[..., Iterator[tuple[Any, Any]]]]:
+    """Gives a function like `side_by_side.one_by_one` that does up to `jobs` items at a time as jobs, with these
+    options of sbatch; what is finished it only reads. Raises MissingPackage: no submitit. ConfigError: no Slurm."""
+    submitit = imported("submitit", "--on slurm needs submitit: pip install -r requirements-extras.txt")
+    try:
+        executor = submitit.SlurmExecutor(folder)
+    except RuntimeError as error:
+        raise ConfigError(f"--on slurm needs Slurm's commands, sbatch, srun, squeue: {first_line(error)}") from error
+    defaults = {"requeue": True, "time": "1-00:00:00"}
+    executor.update_parameters(job_name="vit", array_parallelism=jobs, additional_parameters=defaults | options)
+    ours = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
+    with process.variable("PYTHONPATH", ours):  # of the jobs, which do not start at main.py
+        yield partial(as_jobs, executor)
+
+
+def as_jobs(executor: Any, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    """Each item with its result, in the order in which they end. Jobs of an earlier command are taken up."""
+    items = [*items]
+    register = executor.folder / "jobs.json"
+    known, queue = read_if_whole(register) or {}, in_queue() or set()
+    for item in items:
+        if is_finished(item.run_dir):
+            yield item, function(item)
+    todo = {item.key: item for item in items if not is_finished(item.run_dir)}
+    fresh = [key for key in todo if known.get(key) not in queue]
+    if fresh:
+        with signals.held_back():  # or nobody would know of these jobs
+            submitted = executor.map_array(partial(run_as_job, function, executor.folder), [todo[key] for key in fresh])
+            known |= {key: job.job_id for key, job in zip(fresh, submitted, strict=True)}
+            write_json(register, known)
+    waiting = {known[key]: item for key, item in todo.items()}
+    if waiting:
+        taken_up = len(todo) - len(fresh)
+        say(f"{len(fresh)} jobs submitted, {taken_up} taken up; their output: {executor.folder}", label="slurm")
+    try:
+        for item in as_they_end(executor, waiting):
+            yield item, item.result()
+    except Interrupted:
+        say(f"{len(waiting)} jobs go on; scancel {' '.join(waiting)} ends them", label="slurm")
+        raise
+
+
+def as_they_end(executor: Any, waiting: dict[str, Any]) -> Iterator[Any]:
+    """Takes each item out of `waiting`, whose keys are numbers of jobs. Raises TrainingError: a job is gone.
+    FailedElsewhere: what the function raised in it."""
+    missed: Counter[str] = Counter()
+    while waiting:
+        queue = in_queue()
+        for number, item in list(waiting.items()):
+            if (said := read_if_whole(executor.folder / f"{number}.json")) is not None:
+                del waiting[number]
+                raise_elsewhere([said["error"]])
+                yield item
+            elif queue is not None:
+                missed[number] = 0 if number in queue else missed[number] + 1
+                if missed[number] > LOOKS_UNTIL_LOST:
+                    log = executor.folder / f"{number}_0_log.err"
+                    raise TrainingError(f"job {number}, {item}, ended without a result; its output: {log}")
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def in_queue() -> set[str] | None:
+    """The numbers of this user's jobs that wait or run; None where Slurm does not answer now."""
+    asked = subprocess.run(["squeue", "--me", "--noheader", "--array", "--format=%i"], capture_output=True, text=True)
+    return set(asked.stdout.split()) if asked.returncode == 0 else None
+
+
+def run_as_job(function: Callable[[Any], Any], folder: Path, item: Any) -> None:
+    """In a job: leave the error of the function, or that there was none, in a file of its number. Interrupted, it
+    leaves none, and comes again where it was warned."""
+    signals.sent_again += ("SIGTERM", *WARNED)
+    process.settle()
+    os.environ["TQDM_DISABLE"] = "1"
+    from submitit import JobEnvironment
+
+    try:
+        with signals.heeded():
+            _, error = attempt(partial(function, item))
+        write_json(folder / f"{JobEnvironment().job_id}.json", {"error": told(error)})
+    except Interrupted as stop:
+        if signal.Signals(stop.signum).name in WARNED:
+            subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=True)
+        process.leave(stop.exit_code)

@@ -1,0 +1,213 @@
+"""What a person reads on the terminal: one screen before the first step, a line per epoch, a table at the end."""
+
+import logging
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ignite.engine import Engine, Events
+from tqdm import tqdm
+
+from datasets.bundle import image_set
+from datasets.description import describe
+from datasets.shell import typed
+from datasets.text import counted, printable
+from trainers.config import RunConfig
+from trainers.job import Job
+from trainers.reporting import heartbeat
+from trainers.reporting.few_images import FEW, cannot_tell
+from trainers.system import distributed
+from vit.config import WHAT_THEY_ARE
+from vit.parts import count_parameters
+
+FOLDS = 5
+"""Folds that are advised, where each class has an image for each of them."""
+_quiet = False
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Say nothing: of many runs that follow one protocol, each would repeat the screen of the one before."""
+    global _quiet
+    data_log = logging.getLogger("datasets")
+    before, level, _quiet = _quiet, data_log.level, True
+    data_log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        _quiet = before
+        data_log.setLevel(level)
+
+
+def say(line: str = "", *, label: str | None = None) -> None:
+    """Print without tearing a progress bar; of several processes, the first alone. Labels stand in a column."""
+    if not _quiet:
+        write(line, label=label)
+
+
+def write(line: str, *, label: str | None = None) -> None:
+    """The same, where all others are to be quiet too."""
+    if distributed.is_main_process():
+        tqdm.write(line if label is None else f"{label:>9}  {line}")
+        heartbeat.line_was_said()
+
+
+@contextmanager
+def model_log() -> Iterator[None]:
+    """Inside, what the model factory logs is said: which weights were loaded how, and what was interpolated or
+    replaced."""
+    log, handler = logging.getLogger("vit"), logging.Handler()
+    handler.emit = lambda record: say(record.getMessage(), label="weights")  # type: ignore[method-assign]
+    before = log.level, log.propagate, log.handlers
+    log.propagate, log.handlers = False, [handler]
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        level, log.propagate, log.handlers = before
+        log.setLevel(level)
+
+
+def announce(job: Job, run_dir: Path | None, *, defaults_source: str) -> None:
+    """The screen before step 1; without a `run_dir` that stays, none is named."""
+    config = job.config
+    total, trainable = count_parameters(job.model)
+    train, data = config.train, config.data
+    extras = {"label smoothing": train.label_smoothing, "MixUp": train.mixup, "CutMix": train.cutmix}
+    options = [f"{name} {value:g}" for name, value in (extras | {"EMA": train.ema_decay}).items() if value]
+    if train.teacher:
+        options.append(f"{train.teacher_weight:g} of the loss from {train.teacher}")
+    set_line, *lines = describe(job.data)
+    rows = [("data", set_line), *(("", line) for line in lines)]
+    size = f"{job.spec.image_size} px, {total:,} parameters, {trainable:,} trainable"
+    rows.append(("model", f"{config.model.name} at {size}, weights {config.model.weights}"))
+    rows.append(("", WHAT_THEY_ARE.get(config.model.name, "")))
+    steps = f"{counted(job.steps_per_epoch, 'step')} of {data.batch_size} images"
+    length = f"{counted(train.epochs or 0, 'epoch')} x {steps}"
+    rate = f"lr {train.lr:.3g} ({train.schedule}, warm-up {train.warmup_epochs:.3g} epochs)"
+    rows.append(("training", f"{length}, {train.optimizer} {rate}, weight decay {train.weight_decay:g}"))
+    precision = "fp32" if train.amp == "off" else train.amp
+    options += [f"augmentation {data.augment}", f"precision {precision}", f"seed {train.seed}"]
+    rows.append(("", ", ".join(options)))
+    rows += [("defaults", defaults_source), ("device", train.device)]
+    rows.append(("note", too_few_to_validate(job)))
+    if run_dir is not None:
+        rows += [("run", printable(str(run_dir))), ("watch", typed("tensorboard", "--logdir", run_dir.parent))]
+    for label, text in rows:
+        if text:
+            say(text, label=label)
+    say()
+
+
+def too_few_to_validate(job: Job) -> str:
+    """What the validation images are too few for, and what would do; empty where there are enough."""
+    train, val = (image_set(job.data.dataloaders[split]).labels for split in ("train", "val"))
+    said = cannot_tell(val, job.data.class_names)
+    drawn = job.config.data.folds is None and job.config.data.split is None
+    if said and drawn and np.bincount(train).min() >= FOLDS:
+        said += f"; --folds {FOLDS} validates on every image"
+    return said
+
+
+def attach_epoch_lines(trainer: Engine, *, epochs: int, val_images: int, left: object = "", lines: int = 25) -> None:
+    """A line for every epoch of a short run, for about `lines` of a long one, and always for the last; each ends in
+    what is `left`."""
+    every = -(-epochs // lines)
+
+    @trainer.on(Events.EPOCH_COMPLETED)
+    def line(engine: Engine) -> None:
+        epoch = engine.state.epoch
+        if epoch % every == 0 or epoch in (1, epochs):
+            words = epoch_line(engine.state.history[-1], engine.state.max_epochs or epochs, val_images=val_images)
+            say(f"{words}{left}")
+
+
+def attach_learning_note(trainer: Engine, job: Job) -> None:
+    """After a fifth of three epochs or more, and the warm-up: whether validation is no better than the commonest class,
+    within a standard error, by the score that chooses the epoch, and what to type then. Nothing where the validation
+    images are too few to tell."""
+    labels = image_set(job.data.dataloaders["val"]).labels
+    if (job.config.train.epochs or 0) < 3 or cannot_tell(labels, job.data.class_names):
+        return
+    train, sizes = job.config.train, np.bincount(labels)
+    balanced, commonest = train.select == "balanced_accuracy", job.data.class_names[int(sizes.argmax())]
+    score, share = ("balanced_accuracy", 1 / (sizes > 0).sum()) if balanced else ("accuracy", sizes.max() / sizes.sum())
+    margin = (share * (1 - share) / sizes.sum()) ** 0.5
+    when = math.ceil(max((train.epochs or 0) / 5, train.warmup_epochs or 0))
+
+    @trainer.on(Events.EPOCH_COMPLETED)
+    def note(engine: Engine) -> None:
+        row = engine.state.history[-1]
+        if row["epoch"] != when or row[f"val_{score}"] > share + margin:
+            return
+        if balanced and job.config.data.balance == "none":
+            hint = "it may call everything so: --balance sampler"
+        elif row["train_accuracy"] < share + 0.1:
+            hint = f"a smaller rate may learn: --lr {(train.lr or 0) / 4:.2g}"
+        else:
+            from_scratch = job.config.model.weights in (None, "none")
+            ways = ["more images", "--augment strong", *["--model vit_b_16"] * from_scratch]
+            hint = f"it learns its training images alone: {', '.join(ways[:-1])} or {ways[-1]} help"
+        reached = f"validation {score.replace('_', ' ')} {row[f'val_{score}']:.1%}"
+        always = f"always {commonest!r} would have {share:.1%}"
+        say(f"not learning after {when} of {train.epochs:g} epochs: {reached}, {always}; {hint}", label="note")
+
+
+def say_what_has_no_effect(job: Job) -> None:
+    for line in without_effect(job.config, steps_per_epoch=job.steps_per_epoch):
+        say(line, label="note")
+    wanted = job.config.train.warmup_epochs or 0
+    if job.warmup_steps < round(wanted * job.steps_per_epoch):
+        left = f"{counted(job.warmup_steps, 'step')}: the run has {counted(job.total_steps, 'step')}"
+        say(f"the warm-up of {wanted:g} epochs is shortened to {left}", label="note")
+
+
+def without_effect(config: RunConfig, *, steps_per_epoch: int) -> list[str]:
+    """One line for every option of a resolved configuration that has no effect, with the reason."""
+    model, data, train = config.model, config.data, config.train
+    epochs = train.epochs or 0
+    steps = max(1, round(epochs * steps_per_epoch))
+    frozen = model.trainable == "head"
+    only_head = "only the head trains, and it has one layer"
+    eval_mode = "the frozen backbone stays in evaluation mode"
+    drawn = "the split comes from --split"
+    rules: list[tuple[bool, str, str]] = [
+        (train.layer_decay != 1 and frozen, "--layer-decay", only_head),
+        (train.optimizer == "muon" and frozen, "--optimizer muon", only_head),
+        (train.checkpoint_activations and frozen, "--checkpoint-activations", "no block trains"),
+        (train.compile and train.cache_features == "on", "--compile", "the backbone runs once per image"),
+        (model.dropout > 0 and frozen, "--dropout", eval_mode),
+        (model.attention_dropout > 0 and frozen, "--attention-dropout", eval_mode),
+        (model.stochastic_depth > 0 and frozen, "--stochastic-depth", eval_mode),
+        (bool(train.mixup) and data.batch_size == 1, "--mixup", "a batch of one image has nothing to mix with"),
+        (bool(train.cutmix) and data.batch_size == 1, "--cutmix", "a batch of one image has nothing to mix with"),
+        (train.patience >= epochs > 0, "--patience", f"the run has {epochs} epochs"),
+        ((train.save_every or 0) >= steps_per_epoch, "--save-every", f"an epoch has {steps_per_epoch} steps"),
+        ((train.log_every or 0) > steps, "--log-every", f"the run has {steps} steps"),
+        (model.weights == "none" and model.weights_source is not None, "--weights-source", "no weights are loaded"),
+        (data.split is not None and data.split_seed != 0, "--split-seed", drawn),
+        (data.split is not None and data.val_fraction is not None, "--val-fraction", drawn),
+        (data.split is not None and data.test_fraction is not None, "--test-fraction", drawn),
+    ]
+    return [f"{option} has no effect: {reason}" for holds, option, reason in rules if holds]
+
+
+def epoch_line(row: dict[str, Any], epochs: int, *, val_images: int) -> str:
+    right = f"{row['val_accuracy']:6.1%}"
+    if val_images < FEW:
+        right = f"{round(row['val_accuracy'] * val_images):>{len(str(val_images))}} of {val_images}"
+    return (
+        f"epoch {row['epoch']:>{len(str(epochs))}}/{epochs}  "
+        f"train loss {row['train_loss']:.4f} acc {row['train_accuracy']:6.1%}  "
+        f"val loss {row['val_loss']:.4f} acc {right}  "
+        f"lr {row['lr']:.2e}  {row['seconds']:.1f} s"
+    )
+
+
+def duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, seconds):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

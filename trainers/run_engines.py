@@ -1,0 +1,172 @@
+"""A run put together: the two engines, and everything that hangs on them, in one stated order.
+
+Ignite fires the handlers of an event in the order of their attachment. So an epoch ends in validation, history,
+pictures, best weights, files, early stopping and, after all that it must hold, the checkpoint to resume from.
+"""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any, Protocol
+
+from ignite.engine import Engine, Events
+from torch import nn
+
+from datasets.loaders import sample_of
+from datasets.text import counted
+from trainers.checkpointing import BestCheckpoint, ResumeCheckpoint
+from trainers.config import RunConfig, to_dict
+from trainers.engine import handlers
+from trainers.engine.ema import ModelEMA
+from trainers.engine.engines import create_evaluator
+from trainers.engine.evaluation import Scores, attach_best_outputs
+from trainers.job import Job, head_of, schedule, trainer_of
+from trainers.reporting import console, tensorboard
+from trainers.reporting.time_left import TimeLeft
+from trainers.run_status import Record
+from trainers.storage.run_folder import write_metrics_csv
+from trainers.system import distributed
+
+UNTRAINED_SEES, OF_MORE_THAN = 1_000, 10_000
+"""Validation images that the model sees before its first step, where there are more than so many: in a minute, at the
+speed of a large model on a small machine."""
+
+
+class Painter(Protocol):
+    """A module that draws what a run shows beside curves."""
+
+    def attach(self, trainer: Engine, job: Job, evaluated: nn.Module, loggers: tensorboard.RunLoggers) -> None:
+        """Draw while the run trains."""
+
+    def draw_best(self, job: Job, scores: Scores, loggers: tensorboard.RunLoggers, *, epoch: int, step: int) -> None:
+        """Draw what the best weights, which the model now holds, are like; `scores` are theirs on val."""
+
+
+def painter_of(detail: str) -> Painter | None:
+    """What draws for this value of `--tb`; a run that shows curves alone imports no matplotlib."""
+    if detail == "standard":
+        from trainers.reporting import pictures
+
+        return pictures
+    if detail == "full":
+        from trainers.reporting import pictures_full
+
+        return pictures_full
+    return None
+
+
+class Run:
+    """A job with its engines and everything that watches, saves and ends it.
+
+    `network` is the whole model that is saved and chosen: the trained one, or the average of its weights; `evaluated`
+    what of it is validated, which is its head where features are cached.
+    `expected_steps` are those of the plan, or those that fit the time of `--minutes` as it looks now.
+    `states` is everything that has a state, by its name in a checkpoint; `loggers` are None but in the main process.
+    """
+
+    def __init__(self, job: Job, run_dir: Path, *, loggers: Any, record: Record) -> None:
+        self.job, self.run_dir, self.options = job, run_dir, job.config.train
+        self.loggers, self.record = loggers, record
+        self.val_loader = job.data.dataloaders["val"]
+        self.ema = ModelEMA(job.network, decay=self.options.ema_decay) if self.options.ema_decay else None
+        self.network, self.evaluated = job.network, job.model
+        if self.ema is not None:
+            self.network = self.ema.model
+            self.evaluated = head_of(self.network) if job.on_features else self.network
+        self.trainer = trainer_of(job)
+        self.evaluator = create_evaluator(self.evaluated, job.device, amp_dtype=job.amp_dtype)
+        self.painter = painter_of(job.config.output.tb)
+        self.rate = schedule(job)
+        self.expected_steps = job.total_steps
+        self.left = TimeLeft(self.trainer, last_step=lambda: self.expected_steps, most=self.time_budget)
+        self.best: BestCheckpoint
+        self.saver: ResumeCheckpoint
+        self.states: dict[str, Any] = {
+            "model": job.network,
+            "optimizer": job.optimizer,
+            "scaler": self.trainer.scaler,
+            "trainer": self.trainer,
+        }
+        if job.student is not None:
+            self.states["student"] = job.student.projection
+        attach_handlers(self)
+
+    def lengthen(self, config: RunConfig) -> None:
+        """Go on with other epochs, on which no step so far depends."""
+        self.job = dataclasses.replace(self.job, config=config)
+        self.rate, self.expected_steps = schedule(self.job), self.job.total_steps
+        self.trainer.state.max_epochs = self.job.last_epoch
+        for saved in (self.saver, self.best):
+            saved.config.value = to_dict(config)
+
+    def progress(self) -> str:
+        state, steps = self.trainer.state, self.job.steps_per_epoch
+        done = state.iteration - steps * (max(1, state.epoch) - 1)
+        return f"epoch {max(1, state.epoch)}, step {done} of {steps}{self.left}"
+
+    def time_budget(self) -> float:
+        """Seconds of steps that `--max-minutes` leaves."""
+        most = self.options.max_minutes
+        return math.inf if most is None else 60 * most - self.trainer.state.step_seconds
+
+    @property
+    def over(self) -> str:
+        """Which of time and patience is over, in an earlier life perhaps; empty where none is."""
+        options, state, stopping = self.job.config.train, self.trainer.state, self.states.get("early_stopping")
+        if options.max_minutes is not None and state.step_seconds >= 60 * options.max_minutes:
+            epochs = f"{state.iteration / self.job.steps_per_epoch:.1f} of {options.epochs} epochs"
+            return f"{options.max_minutes:g} minutes of training steps are over, after {epochs}"
+        if stopping is not None and stopping.counter >= stopping.patience:
+            return f"no better validation {options.select} for {counted(options.patience, 'epoch')}: stopped early"
+        return ""
+
+
+def attach_handlers(run: Run) -> None:
+    """All that happens between the steps of a run, in the order in which it happens; only the main process writes."""
+    job, options, trainer, evaluator = run.job, run.options, run.trainer, run.evaluator
+    assert options.log_every is not None
+    writes, clock = distributed.is_main_process(), handlers.StepClock()
+    handlers.attach_learning_rate(trainer, job.optimizer, lambda step: run.rate(step))
+    if run.ema is not None:
+        run.ema.attach(trainer)
+        run.states["ema"] = run.network
+    handlers.Sums().attach(trainer)
+    clock.attach(trainer)
+    if writes:
+        tensorboard.attach_train_scalars(trainer, run.loggers, job.optimizer, clock, every=options.log_every)
+        handlers.attach_progress(trainer)
+    many = job.data.dataset_sizes["val"] > OF_MORE_THAN
+    untrained = sample_of(run.val_loader, UNTRAINED_SEES) if many else run.val_loader
+    evaluator.add_event_handler(Events.STARTED, distributed.share_buffers, run.evaluated)
+    handlers.attach_validation(trainer, evaluator, run.val_loader, untrained=untrained)
+    handlers.attach_history(trainer, evaluator, job.optimizer, clock, job.device)
+    attach_best_outputs(trainer, evaluator, select=options.select)
+    if writes:
+        tensorboard.attach_epoch_scalars(trainer, run.loggers, class_names=job.data.class_names)
+        if run.painter is not None:
+            run.painter.attach(trainer, job, run.evaluated, run.loggers)
+        run.best = BestCheckpoint(trainer, job, run.network, run.run_dir)
+        metrics = run.run_dir / "metrics.csv"
+        trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda: write_metrics_csv(metrics, trainer.state.history))
+        images = job.data.dataset_sizes["val"]
+        console.attach_epoch_lines(trainer, epochs=job.last_epoch, val_images=images, left=run.left)
+        console.attach_learning_note(trainer, job)
+    if options.patience:
+        run.states["early_stopping"] = handlers.attach_early_stopping(
+            trainer, evaluator, patience=options.patience, select=options.select
+        )
+    trainer.add_event_handler(Events.ITERATION_COMPLETED, end_within_epoch, run)
+    if options.max_minutes is not None:
+        handlers.attach_time_budget(trainer, 60 * options.max_minutes)
+    run.saver = ResumeCheckpoint(job, run.run_dir, trainer, run.states)
+    if writes:
+        run.saver.attach(save_every=options.save_every, before_save=(run.loggers.flush, run.best.save))
+    run.record.attach(trainer)
+    distributed.attach_signals(trainer, evaluator, run.val_loader)
+
+
+def end_within_epoch(trainer: Engine, run: Run) -> None:
+    """End a run whose last epoch is a fraction; Ignite counts to whole epochs."""
+    total = run.job.total_steps
+    if trainer.state.iteration == total and total % run.job.steps_per_epoch:
+        trainer.terminate()

@@ -1,0 +1,127 @@
+"""How a run directory comes to be: in one step, with everything in it that the run starts from."""
+
+import os
+import platform
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from datasets.bundle import samples_of
+from datasets.files import folder_aside
+from datasets.split_file import fingerprint, write_split
+from trainers.config import RunConfig, to_dict
+from trainers.job import Job
+from trainers.seen.overlap import write_seen
+from trainers.storage.data_folder import claimed_folder, release
+from trainers.storage.places import working_directory
+from trainers.storage.run_folder import command_line, plan_run_directory, write_json, write_run_config
+from trainers.system import distributed, folder_lock
+
+VERSIONED = ("torch", "torchvision", "pytorch-ignite", "tensorboard", "numpy", "pillow")
+
+
+@contextmanager
+def new_run_directory(job: Job, *, requested: RunConfig) -> Iterator[Path]:
+    """The folder of a new run, with config.json, meta.json and split.csv; this process holds it while the block runs.
+    Raises ConfigError: `--run-name` is taken."""
+    with ExitStack() as holding:
+        yield Path(distributed.broadcast(lambda: str(make_run_directory(job, requested, holding))))
+
+
+def make_run_directory(job: Job, requested: RunConfig, holding: ExitStack) -> Path:
+    meta = describe_start(job, to_dict(requested))
+    while True:
+        holding.callback(release, claimed_folder(job.config.output, job.config.data.source))
+        if folder_lock.hold(run_dir := plan_run_directory(job.config), holding):
+            break  # else another process has made it meanwhile: the next name
+    with made_whole(run_dir) as aside:
+        write_inputs(aside, job, meta)
+    return run_dir
+
+
+@contextmanager
+def made_whole(folder: Path) -> Iterator[Path]:
+    """A hidden folder to fill, which becomes `folder` when the block ends well: no stop leaves half of it. The folder
+    is this process's: it holds its lock, or nobody else knows of it."""
+    with folder_aside(folder) as aside:
+        yield aside
+        os.rename(aside, folder)
+
+
+def discard(folder: Path) -> None:
+    """Remove a folder of this process's own making, in one step for all who look."""
+    with folder_aside(folder) as aside:
+        os.rename(folder, aside / folder.name)
+
+
+def describe_start(job: Job, requested: dict[str, Any]) -> dict[str, Any]:
+    """What a run depends on beside its config: the content of meta.json."""
+    versions = {"python": platform.python_version()} | {name: metadata.version(name) for name in VERSIONED}
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "argv": command_line(),
+        "directory": working_directory(),
+        "versions": versions,
+        "git": git_state(),
+        "platform": platform.platform(),
+        **describe_machine(job.device),
+        "data_fingerprint": fingerprint(job.data),
+        "class_names": list(job.data.class_names),
+        "processes": distributed.world_size(),
+        "seen": job.overlap.summary,
+        "skipped_images": list(samples_of(job.data).skipped),
+        "requested": requested,
+    }
+
+
+def describe_machine(device: torch.device) -> dict[str, Any]:
+    """What the results of a run depend on in their last bits, beside the libraries."""
+    return {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "processor": processor_name(),
+        "instruction_set": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def changes_of_machine(meta: dict[str, Any], device: torch.device) -> str:
+    """What is not as it was when a run with this meta.json started: the machine, the threads, the version of torch."""
+    was, now = meta | meta["versions"], describe_machine(device) | {"torch": metadata.version("torch")}
+    changed = [name for name, value in now.items() if was.get(name, value) != value]
+    return ", ".join(f"{name.replace('_', ' ')} from {was[name]} to {now[name]}" for name in changed)
+
+
+def write_inputs(folder: Path, job: Job, meta: dict[str, Any]) -> None:
+    """What a run starts from: config.json, meta.json, split.csv, and seen.csv where its start has seen some of that."""
+    write_run_config(folder, job.config)
+    write_json(folder / "meta.json", meta)
+    write_split(folder / "split.csv", job.data)
+    write_seen(folder, job.overlap)
+
+
+def processor_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def git_state() -> dict[str, Any] | None:
+    """Commit and cleanliness of the code that runs, or None outside a git checkout."""
+    here = Path(__file__).resolve().parent
+    words = ["git", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
+    try:
+        done = subprocess.run(words, cwd=here, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    first, *lines = done.stdout.splitlines()  # "# branch.oid COMMIT", other lines about the branch, one per change
+    return {"commit": first.split()[-1], "dirty": any(line[0] != "#" for line in lines)}

@@ -1,0 +1,151 @@
+"""summary.json: how far a run is, and how it ended, whatever ends it."""
+
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ignite.engine import Engine, Events
+
+from datasets.shell import command
+from trainers.engine import handlers
+from trainers.errors import Interrupted, TrainingError, first_line, out_of_memory
+from trainers.job import Job
+from trainers.run_start import discard
+from trainers.storage.checkpoint_file import checkpoints
+from trainers.storage.finished_run import RunResult
+from trainers.storage.run_folder import read_if_whole, write_json
+from trainers.system import distributed
+from vit.parts import count_parameters
+
+WRITTEN_AT_START = {
+    "config.json", "meta.json", "split.csv", "summary.json", "metrics.csv", "data_report.txt", "checkpoints", "tb",
+    "figures", "seen.csv",
+}  # fmt: skip
+"""What a run may have written when its first checkpoint fails."""
+_PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "gloo", "NCCL")
+"""What gloo and NCCL say where another process has gone or stands still."""
+
+
+class Record:
+    """summary.json: how far the run is, and how it ended."""
+
+    def __init__(self, job: Job, run_dir: Path) -> None:
+        self.job, self.path = job, run_dir / "summary.json"
+        self.history: list[dict[str, Any]] = []
+        self.result: RunResult | None = None
+        self.earlier = read_if_whole(self.path, seconds=float) or {}
+        self.started = time.perf_counter()
+
+    def attach(self, trainer: Engine) -> None:
+        @trainer.on(Events.EPOCH_COMPLETED)
+        def note(engine: Engine) -> None:
+            self.history = engine.state.history
+            self.write("running")
+
+    def finish(self, result: RunResult) -> RunResult:
+        self.result, self.history = result, result.history
+        self.write("finished")
+        return result
+
+    def write(self, status: str) -> None:
+        if not distributed.is_main_process():
+            return
+        job, result = self.job, self.result
+        total, trainable = count_parameters(job.model)
+        best = handlers.best_row(self.history, job.config.train.select)
+        epochs = self.history[-1]["epoch"] if self.history else 0
+        values = {
+            "status": status,
+            "epochs": epochs,
+            "seconds": round(self.earlier.get("seconds", 0.0) + time.perf_counter() - self.started, 3),
+            "images": dict(job.data.dataset_sizes),
+            "images_seen": self.images_seen(),
+            "parameters": total,
+            "trainable": trainable,
+            "best": best and {"epoch": best["epoch"], "accuracy": best["val_accuracy"], "loss": best["val_loss"]},
+            "groups": {split: asdict(design) for split, design in result.designs.items()} if result else {},
+            "test": result.test | {"n": job.data.dataset_sizes["test"]} if result and result.test else None,
+            "seen": job.overlap.summary,
+        }
+        if not self.history:  # taken up, and nothing new yet
+            values |= {name: self.earlier[name] for name in ("epochs", "images_seen", "best") if name in self.earlier}
+        write_json(self.path, values)
+
+    def images_seen(self) -> int:
+        """Training images of all steps; the last epoch may have been cut short."""
+        epochs, steps = divmod(self.history[-1]["step"] if self.history else 0, self.job.steps_per_epoch)
+        return epochs * self.job.data.dataset_sizes["train"] + steps * (self.job.config.data.batch_size or 0)
+
+
+@contextmanager
+def recorded(job: Job, run_dir: Path, *, created: bool) -> Iterator[Record]:
+    """Write down how a run ends. One that was `created` just now and has no checkpoint yet leaves no directory behind.
+    Raises TrainingError: a fault of the machine, named, with the command that resumes the run where one can.
+    Interrupted: with that command as its hint."""
+    record = Record(job, run_dir)
+    record.write("running")
+    try:
+        yield record
+    except BaseException as error:
+        resumable = distributed.is_main_process() and not (created and discarded(run_dir))
+        if resumable:
+            record.write("interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed")
+        hint = f"resume with: {command('resume', run_dir)}" if resumable else ""
+        if isinstance(error, Interrupted):
+            error.hint = hint
+            raise
+        fault = None
+        if isinstance(error, Exception):
+            fault = explain(error, batch_size=job.config.data.batch_size, workers=job.config.data.workers)
+        if fault is None:
+            raise
+        raise TrainingError("; ".join(filter(None, [str(fault), hint]))) from error
+
+
+def discarded(run_dir: Path) -> bool:
+    """Remove what a run wrote that has no checkpoint yet, if that is all there is; whether the directory is gone."""
+    others = {path.name for path in run_dir.iterdir() if path.name[0] != "."} - WRITTEN_AT_START
+    if others or checkpoints(run_dir / "checkpoints", "step"):
+        return False
+    discard(run_dir)
+    return True
+
+
+def explain(error: Exception, *, batch_size: int | None, workers: int | None) -> TrainingError | None:
+    """The TrainingError that says what `error` means for a run, beside its own words; None for anything else, such as a
+    bug."""
+    text, words = str(error), f" ({first_line(error)})" if str(error) else ""
+    if isinstance(error, TrainingError):
+        return error
+    if isinstance(error, BrokenPipeError):  # whoever read the output has stopped: no fault of the run
+        return None
+    if out_of_memory(error):
+        return TrainingError(
+            f"out of memory at --batch-size {batch_size}{words}: try half of it, a smaller --image-size, or --amp bf16"
+        )
+    if "DataLoader worker (pid" in text or broken_between_processes(error):
+        return TrainingError(
+            f"a loader process was killed{words}: it probably ran out of memory; try fewer --workers"
+            f" than {workers if workers else 'now'}, or --workers 0"
+        )
+    of_the_network = isinstance(error, RuntimeError | ConnectionError) and distributed.world_size() > 1
+    if of_the_network and any(sign in text for sign in _PEER_GONE):
+        how = "stands still" if "Timed out" in text else "has ended"
+        return TrainingError(
+            f"another process of this run {how}{words}; its own message, or the system's log, says why"
+        )
+    if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+        return TrainingError(first_line(error))
+    return None
+
+
+def broken_between_processes(error: Exception) -> bool:
+    """Whether a connection between this program's own processes broke: a loader process that dies while it hands over a
+    batch does that before torch has noticed its death."""
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    passed = (frame.f_globals.get("__name__", "") for frame in frames)
+    return isinstance(error, ConnectionError | EOFError) and any(name.startswith("multiprocessing.") for name in passed)

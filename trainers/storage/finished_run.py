@@ -1,0 +1,183 @@
+"""Find a run, and read back what it leaves to others: its best model, its scores and its history."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from datasets.files import ONLY_READ
+from datasets.text import read_rows
+from trainers.config import RunConfig, from_dict, load_config
+from trainers.engine.intervals import Design
+from trainers.engine.metrics import SCALARS
+from trainers.errors import CheckpointError, fitting
+from trainers.seen.hashes import Seen
+from trainers.seen.starts import RECORD, seen_by
+from trainers.storage.checkpoint_file import best_of, read_checkpoint
+from trainers.storage.places import placed
+from trainers.storage.run_folder import read_if_whole, read_json
+from vit import ImageSpec, ModelConfig, build_model
+from vit.config import AT_HAND
+from vit.origins import ORIGINS, Origin
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run found. Metrics are fractions; `val` is the best epoch's, `test` None where there is no such split.
+    `images`: how many each split has."""
+
+    run_dir: Path
+    best_epoch: int
+    val: dict[str, float]
+    test: dict[str, float] | None
+    history: list[dict[str, Any]]
+    images: Mapping[str, int] = field(default_factory=dict)
+    designs: Mapping[str, Design] = field(default_factory=dict)
+    """What groups take from the images of a split; of splits whose images all stand alone nothing."""
+
+
+def find_run(name: str, output_dir: Path = Path("runs")) -> Path:
+    """The run directory that a person named: a path, or `latest` below `output_dir`, which is the run that was started
+    last; where its command trained several and kept another one, that one. Raises FileNotFoundError: no such run.
+    CheckpointError: a link in it leads elsewhere."""
+    if name == "latest":
+        configs = [*output_dir.glob("*/[!.]*/config.json"), *output_dir.glob("*/[!.]*/*/*/[!.]*/config.json")]
+        if not configs:
+            raise FileNotFoundError(f"no run in {output_dir}/: `python main.py train` makes one")
+        return kept_instead(max(configs, key=lambda path: path.stat().st_mtime_ns).parent)
+    folder = Path(name)
+    if not (folder / "config.json").is_file():
+        what = "has no config.json" if folder.is_dir() else "is a file" if folder.exists() else "does not exist"
+        raise FileNotFoundError(
+            f"{folder} is not a run directory: it {what}; name a folder below {output_dir}/, or latest"
+        )
+    refuse_links_out(folder)
+    return folder
+
+
+def kept_instead(run_dir: Path) -> Path:
+    """The run that its command kept in place of this one, if it is still there; else this one."""
+    kept = (read_if_whole(run_dir / "summary.json") or {}).get("kept")
+    other = Path(os.path.normpath(run_dir / kept)) if isinstance(kept, str) else run_dir
+    return other if (other / "config.json").is_file() else run_dir
+
+
+def refuse_links_out(run_dir: Path) -> None:
+    """Raise CheckpointError for a link that leads out of a run, which may be a stranger's: its files are read and
+    replaced."""
+    home = os.path.realpath(run_dir)
+    for folder, folders, files in os.walk(run_dir):
+        for path in (Path(folder, name) for name in (*folders, *files)):
+            if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(home):
+                raise CheckpointError(f"{path} is a link that leads out of the run: put what it names in its place")
+
+
+@contextmanager
+def as_data(*, may_fetch_images: bool = False) -> Iterator[None]:
+    """Inside, what the files of a run name is read where it lies, as they may be a stranger's: nothing is unpacked or
+    downloaded, and no network is asked; images may be where a person named the folder for them."""
+    limits = (AT_HAND,) if may_fetch_images else (ONLY_READ, AT_HAND)
+    tokens = [(limit, limit.set(True)) for limit in limits]
+    try:
+        yield
+    finally:
+        for limit, token in tokens:
+            limit.reset(token)
+
+
+def read_run_config(folder: Path) -> RunConfig:
+    """The options of a run, with its files where they are now (see `trainers.storage.places`). Raises CheckpointError
+    where its config.json holds none, and else as `load_config` does."""
+    return placed(read_given_config(folder), folder)
+
+
+def read_given_config(folder: Path) -> RunConfig:
+    """The options of a run as its config.json holds them, from wherever it was started."""
+    path = folder / "config.json"
+    if read_if_whole(path) is None:
+        raise CheckpointError(f"{path} is damaged: it holds no options; bring it back, or train anew")
+    return load_config(path)
+
+
+def load(run: Path) -> tuple[nn.Module, ImageSpec, tuple[str, ...]]:
+    """The best model of a run on the CPU in evaluation mode, its preprocessing and its class names. Needs no data.
+    Raises CheckpointError: the file is damaged or no checkpoint, or there is none yet."""
+    opened = open_best(best_of(run))
+    return opened.model, opened.spec, opened.class_names
+
+
+class Opened(NamedTuple):
+    """The model of a checkpoint on the CPU in evaluation mode, and what one must know of it."""
+
+    model: nn.Module
+    spec: ImageSpec
+    class_names: tuple[str, ...]
+    config: ModelConfig
+    """The options that built the model."""
+    seen: Seen
+    """Which images it was trained on."""
+
+
+def open_best(path: Path) -> Opened:
+    """The model of a checkpoint. Raises CheckpointError as `load` does."""
+    checkpoint = read_checkpoint(path)
+    seen = seen_by(checkpoint, path)
+    with fitting(path), as_data():
+        # No more than the model's options: those of data and training may have changed their names since.
+        config = from_dict(ModelConfig, checkpoint["config"]["model"])
+        spec = from_dict(ImageSpec, checkpoint["image_spec"])
+        classes = len(checkpoint["class_names"])
+        plain: dict[str, Any] = {"weights": "none", "weights_source": None, "trainable": "all"}
+        build = partial(build_model, config, num_classes=classes, **plain)
+        with torch.device("meta"):  # shapes without numbers, which may be too many
+            require_shapes(build(), checkpoint["model"])
+        if config.image_size not in (None, spec.image_size):
+            raise ValueError(f"its images have {spec.image_size} pixels, its model takes {config.image_size}")
+        model = build()
+        model.load_state_dict(checkpoint["model"])
+    beside = {name: content for name, content in checkpoint.items() if name in ("class_names", "config", RECORD)}
+    ORIGINS[model] = Origin(path, beside)
+    return Opened(model.eval(), spec, tuple(checkpoint["class_names"]), config, seen)
+
+
+def require_shapes(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    for name, tensor in model.state_dict().items():
+        if name not in tensors or tensors[name].shape != tensor.shape:
+            there = [*tensors[name].shape] if name in tensors else "not there"
+            raise ValueError(f"{name} is {there}, of the model that it names {[*tensor.shape]}")
+
+
+def read_result(run_dir: Path) -> RunResult:
+    """What a finished run found, from its files. Raises CheckpointError: the run did not finish, or has lost what it
+    found."""
+    summary = read_json(run_dir / "summary.json", status=str)
+    if summary["status"] != "finished":
+        raise CheckpointError(f"run {run_dir} is {summary['status']}: it has no result yet")
+    best_of(run_dir)
+    with fitting(run_dir / "summary.json"):
+        history, best = read_history(run_dir), summary["best"]["epoch"]
+        if best >= len(history):
+            raise CheckpointError(
+                f"{run_dir}/metrics.csv has no row for epoch {best}, which is the best: it was cut short"
+            )
+        test = summary["test"] and {name: value for name, value in summary["test"].items() if name != "n"}
+        val = {name: history[best][f"val_{name}"] for name in SCALARS if f"val_{name}" in history[best]}
+        designs = {split: Design(**fields) for split, fields in summary.get("groups", {}).items()}
+        return RunResult(run_dir, best, val, test, history, summary.get("images", {}), designs)
+
+
+def read_history(run_dir: Path) -> list[dict[str, Any]]:
+    """The rows of a run's metrics.csv, one per epoch: numbers, None where a cell is empty."""
+    path = run_dir / "metrics.csv"
+    try:
+        return [
+            {name: float(text) if text else None for name, text in row.items()} for row in read_rows(path, ("epoch",))
+        ]
+    except ValueError as error:
+        raise CheckpointError(f"{path} is damaged: {error}") from None

@@ -1,0 +1,94 @@
+"""A run's folder on disk: everything a later command, a person or a script needs, in plain files."""
+
+import json
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from datasets.files import write_text
+from datasets.text import csv_text
+from trainers.config import OutputConfig, RunConfig, to_dict
+from trainers.errors import CheckpointError, ConfigError
+from trainers.storage.data_folder import data_folder
+
+
+def plan_run_directory(config: RunConfig) -> Path:
+    """The folder this run will get (see `free_folder`)."""
+    model = config.model.name.replace(":", "_").replace("/", "_")
+    return free_folder(config.output, config.data.source, f"{model}_s{config.train.seed}")
+
+
+def tuning(output: OutputConfig) -> OutputConfig:
+    """The parent of runs that only try a learning rate, which TensorBoard does not show among the others."""
+    return replace(output, output_dir=output.output_dir / "tuning")
+
+
+def free_folder(output: OutputConfig, source: str, name: str) -> Path:
+    """A folder of its own: `--run-name`, else `name`, numbered from the second on. Nothing is created yet, so that a
+    wrong input leaves nothing behind. Raises ConfigError: `--run-name` is taken."""
+    parent = data_folder(output, source)
+    if output.run_name is not None:
+        folder = parent / output.run_name
+        if folder.exists():
+            going_on = " add --auto-resume to go on with it," if (folder / "config.json").is_file() else ""
+            raise ConfigError(f"{folder} exists already;{going_on} choose another --run-name, or remove it")
+        return folder
+    taken = [path.name for folder in (parent, data_folder(tuning(output), source)) for path in folder.glob("*")]
+    names = (name if number == 1 else f"{name}_{number}" for number in count(1))
+    # The folds and the runs of a comparison begin with its name: another would take up those of one that was removed.
+    return parent / next(name for name in names if not any(f"{other}_".startswith(f"{name}_") for other in taken))
+
+
+META = {"data_fingerprint": str, "threads": int, "versions": dict}
+"""What meta.json holds at least."""
+SUMMARY = {"best": dict, "seconds": (int, float), "parameters": int, "images_seen": (int, float)}
+"""What summary.json holds of a finished run."""
+KNOWN = {"requested": dict, "versions": dict, "processes": int, "git": (dict, type(None)), "class_names": list,
+         "directory": (str, type(None))}  # fmt: skip
+"""What these are, where a file has them."""
+
+
+def write_json(path: Path, values: dict[str, Any]) -> None:
+    # What of a name is no UTF-8 becomes \udcXX, which JSON reads back as it was.
+    write_text(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n", errors="backslashreplace")
+
+
+def read_json(path: Path, **kinds: Any) -> dict[str, Any]:
+    """What a JSON file of a run holds, at least values of these `kinds`. Raises FileNotFoundError: no such file.
+    CheckpointError: it holds something else."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path.parent} has no {path.name}: the run is not finished, or not whole")
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is damaged: it is not readable JSON ({str(error)[:100]})") from None
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{path} is damaged: it holds no table of values")
+    expected: dict[str, Any] = {name: kind for name, kind in KNOWN.items() if name in values} | kinds
+    wrong = [name for name, kind in expected.items() if not isinstance(values.get(name), kind)]
+    if wrong:
+        raise CheckpointError(f"{path} is damaged: {wrong[0]} is {values.get(wrong[0])!r:.100}")
+    return values
+
+
+def read_if_whole(path: Path, **kinds: Any) -> dict[str, Any] | None:
+    """The same; None where there is no such file, or only a damaged one."""
+    with suppress(FileNotFoundError, CheckpointError):
+        return read_json(path, **kinds)
+    return None
+
+
+def write_metrics_csv(path: Path, history: list[dict[str, Any]]) -> None:
+    """All rows of the history, each float in full precision."""
+    write_text(path, csv_text(list(history[0]), ([row.get(name) for name in history[0]] for row in history)))
+
+
+def write_run_config(folder: Path, config: RunConfig) -> None:
+    write_json(folder / "config.json", to_dict(config))
+
+
+def command_line() -> list[str]:
+    return [Path(sys.argv[0]).name, *sys.argv[1:]]

@@ -1,0 +1,54 @@
+"""`--dry-run`: two batches of everything, so that what can go wrong goes wrong in seconds, and nothing left behind."""
+
+import dataclasses
+import tempfile
+from pathlib import Path
+
+from datasets.text import counted
+from trainers.budget.pace import few_batches, measure
+from trainers.config import RunConfig, to_dict
+from trainers.errors import ConfigError
+from trainers.job import Job, prepare
+from trainers.options import defaults
+from trainers.reporting import console
+from trainers.run import execute
+from trainers.run_start import describe_start, made_whole, write_inputs
+from trainers.storage.checkpoint_file import checkpoints, read_checkpoint
+from trainers.storage.finished_run import RunResult, load
+
+
+@console.model_log()
+def dry_run(config: RunConfig) -> RunResult:
+    """Train, validate, save, load and resume on two batches each, in a folder that is removed again."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "run"
+        config = config.changed(output={"output_dir": Path(name)})
+        job = prepare(config)
+        console.announce(job, None, defaults_source=defaults.lookup(job.config).source)
+        console.say_what_has_no_effect(job)
+        pace, epochs = measure(job), job.config.train.epochs or 0
+        first = shortened(job, epochs=1)
+        with made_whole(folder) as aside:
+            write_inputs(aside, first, describe_start(first, to_dict(config)))
+        execute(first, folder)
+        load(folder)
+        checkpoint = read_checkpoint(checkpoints(folder / "checkpoints", "step")[0])
+        checkpoint["trainer"]["max_epochs"] = 2
+        result = execute(
+            shortened(prepare(config, checkpoint=checkpoint, run_dir=folder), epochs=2), folder, checkpoint
+        )
+        steps, recorded = len(first.data.dataloaders["train"]), [row["step"] for row in result.history]
+        if recorded != [0, steps, 2 * steps]:
+            raise ConfigError(f"dry run: the resumed run recorded steps {recorded}, not {[0, steps, 2 * steps]}")
+    console.say(
+        f"dry run passed: trained, validated, saved, loaded and resumed. A step takes about {pace.step:.3g} s, so an"
+        f" epoch {console.duration(pace.epoch)} with its validation, and {counted(epochs, 'epoch')} with their pictures"
+        f" {console.duration(pace.seconds(epochs))}. Nothing is left behind"
+    )
+    return result
+
+
+def shortened(job: Job, *, epochs: int) -> Job:
+    """The same job on a few batches of each split. A probe then sees images: features would take all of them."""
+    train = {"epochs": epochs, "warmup_epochs": 0.0, "log_every": 1, "cache_features": "off"}
+    return dataclasses.replace(job, config=job.config.changed(train=train), data=few_batches(job.data))
