@@ -19,6 +19,7 @@ from trainers.options.recipes import card
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from datasets.opened import OpenedImages
     from trainers.budget.plan import PlannedRun
     from trainers.engine.intervals import Design
     from trainers.storage.finished_run import RunResult
@@ -36,7 +37,10 @@ def main(options: TrainOptions) -> int:
         minutes = DEFAULT_MINUTES
         print(f"No --model, no --epochs: the best that fits {minutes:g} minutes; --minutes M takes another time.\n")
     until = time.monotonic() + 60 * (minutes or 0)
-    config = with_weights(options.run)
+    from datasets.opened import OpenedImages  # torch takes seconds to import; --help should not
+
+    images = OpenedImages()
+    config = with_weights(options.run, images)
     if options.recipe is not None:
         from trainers.reporting import console
 
@@ -46,12 +50,12 @@ def main(options: TrainOptions) -> int:
         from trainers.budget.plan import planned
         from trainers.reporting import console, heartbeat
 
-        runs = planned(config, minutes=minutes, until=until)
+        runs = planned(config, minutes=minutes, until=until, images=images)
         with heartbeat.heard(partial(console.write, label="")):
             if rehearsal:  # all are planned before the first, as if it had not taken its time
                 return rehearse([run.config for run in runs], find_lr=options.find_lr)
             if config.train.loop == "ignite":
-                return train_best(runs)
+                return train_best(runs, images)
             config = next(runs).config
     folds = config.data.folds is not None and config.data.fold is None and config.train.loop == "ignite"
     several = options.seeds > 1 or folds
@@ -60,7 +64,7 @@ def main(options: TrainOptions) -> int:
         raise UsageError(f"{given}: one run is one process; of --seeds and --folds several train at a time")
     if several and not rehearsal:
         return train_several(config, options.seeds, **options.placed)
-    return rehearse([config], find_lr=options.find_lr) if rehearsal else train(config)
+    return rehearse([config], find_lr=options.find_lr) if rehearsal else train(config, images)
 
 
 def left_open(options: TrainOptions) -> bool:
@@ -72,7 +76,7 @@ def left_open(options: TrainOptions) -> bool:
     return own and options.seeds == 1 and (model, train) == (default.model, default.train)
 
 
-def train_best(runs: Iterable[PlannedRun]) -> int:
+def train_best(runs: Iterable[PlannedRun], images: OpenedImages) -> int:
     """Train one run after the other and report the one to keep; there is at least one."""
     from trainers.budget.plan import better
     from trainers.resume import train_or_resume
@@ -80,7 +84,7 @@ def train_best(runs: Iterable[PlannedRun]) -> int:
 
     kept: RunResult | None = None
     for run in runs:
-        result = train_or_resume(run.config, before_steps=run.before_steps)
+        result = train_or_resume(run.config, before_steps=run.before_steps, images=images)
         if kept is None:
             kept = result
             continue
@@ -102,20 +106,20 @@ def side_by_side(kept: RunResult, other: RunResult) -> str:
     return f"{kept.run_dir.name}: right on {ours} {of}, {other.run_dir.name}, which stays beside it, on {theirs}"
 
 
-def with_weights(config: RunConfig) -> RunConfig:
+def with_weights(config: RunConfig, images: OpenedImages) -> RunConfig:
     """`--weights auto` resolved: it looks at the images."""
     if config.model.weights != "auto":
         return config
     from trainers.budget.local_weights import with_best_weights
 
-    return with_best_weights(config)
+    return with_best_weights(config, images)
 
 
-def train(config: RunConfig) -> int:
+def train(config: RunConfig, images: OpenedImages) -> int:
     from trainers.budget.pace import say_forecast
     from trainers.budget.threads import with_threads
     from trainers.job import prepare
-    from trainers.resume import train_or_resume  # torch takes seconds to import; --help should not
+    from trainers.resume import train_or_resume
     from trainers.system.distributed import is_main_process
     from trainers.tools.plain_loop import refuse_other_options, train_plainly
 
@@ -126,8 +130,8 @@ def train(config: RunConfig) -> int:
         refuse_other_options(config, job.config)
         train_plainly(job)
         return 0
-    config = with_threads(config, partial(prepare, config))
-    result = train_or_resume(config, before_steps=lambda run: say_forecast(run.job))
+    config = with_threads(config, partial(prepare, config, images=images))
+    result = train_or_resume(config, before_steps=lambda run: say_forecast(run.job), images=images)
     if is_main_process():
         report(result)
     return 0

@@ -136,8 +136,16 @@ def read_samples(config: DataConfig) -> Samples:
 
 def split_samples(config: DataConfig) -> Samples:
     """The sample table with a split for every image, before any training image is taken out to learn from fewer."""
-    samples = require_used_range(_leave_out_unreadable(read_samples(config), config))
-    samples = identified(samples, config.root)
+    return split_opened(open_samples(config), config)
+
+
+def open_samples(config: DataConfig) -> Samples:
+    """The sample table with what tells each image from others, not yet split: all images that can be used."""
+    return identified(require_used_range(_leave_out_unreadable(read_samples(config), config)), config.root)
+
+
+def split_opened(samples: Samples, config: DataConfig) -> Samples:
+    """A table of `open_samples` with a split for every image."""
     return without_empty_classes(split_by_groups(with_copies(samples, config.root), config, assign_splits))
 
 

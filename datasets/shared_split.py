@@ -7,7 +7,7 @@ import numpy as np
 
 from datasets.bundle import LEFT_OUT, TEST, TRAIN, Samples
 from datasets.config import DataConfig
-from datasets.loaders import split_samples
+from datasets.opened import OpenedImages
 from datasets.splits import hold_out_half_of_val, require_complete
 from datasets.units import SEARCHED_UP_TO, copies_of
 
@@ -37,12 +37,12 @@ class SharedSplit:
         return len(self.samples.indices(split))
 
 
-def shared_split(config: DataConfig) -> SharedSplit:
+def shared_split(config: DataConfig, images: OpenedImages | None = None) -> SharedSplit:
     """The split a single run would draw, with a test split in any case.
 
     `labels_per_class` and `fraction` are left to the runs, which take them out of the same training images.
     """
-    samples = require_complete(split_samples(config))
+    samples = require_complete((images or OpenedImages()).split(config))
     if len(samples.indices("test")):
         return SharedSplit(samples, halved=False)
     return SharedSplit(hold_out_half_of_val(samples, config.split_seed), halved=True)

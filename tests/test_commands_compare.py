@@ -26,6 +26,7 @@ from comparison.request.arms import default_arms
 from comparison.request.plan import Plan, measure_arms
 from comparison.request.protocol import known_problems
 from datasets.config import DataConfig
+from datasets.opened import OpenedImages
 from datasets.shared_split import shared_split
 from trainers.config import RunConfig, TrainConfig
 from trainers.seen.overlap import Overlap
@@ -320,7 +321,7 @@ def test_test_images_that_were_trained_on_are_counted_in_output_and_report(troub
 
 def test_an_arm_that_may_have_seen_the_test_images_in_pretraining_is_warned_of():
     base = RunConfig(data=DataConfig(source="digits"), train=TrainConfig(device="cpu"))
-    scratch, pretrained = measure_arms([parse_arm(text, base) for text in default_arms("digits")])
+    scratch, pretrained = measure_arms([parse_arm(text, base) for text in default_arms("digits")], OpenedImages())
 
     def plan(source, *arms):
         request = SimpleNamespace(base=SimpleNamespace(data=DataConfig(source=source)))

@@ -20,6 +20,7 @@ from commands.arguments import parse_train_options
 from commands.train import left_open, rehearse
 from comparison.request.timing import fitted, parts
 from datasets.config import DataConfig
+from datasets.opened import OpenedImages
 from datasets.transforms import Pipeline
 from trainers.budget import pace, threads
 from trainers.budget import plan as planning
@@ -123,7 +124,7 @@ def test_an_input_is_not_much_larger_than_the_images():
 def test_a_second_run_is_favoured_with_the_weights_of_the_first(monkeypatch, best, favoured):
     rows = [Ranked(name, {"model": {"name": "vit_nano_8"}}, 0.8, 0.7, 0.9, 0.2, 0, 1) for name in {best: 0, "a": 0}]
     rows[0].options["model"]["name"] = "vit_nano_8" if best == "a" else "efficientnet_lite0"
-    monkeypatch.setattr(planning, "rank", lambda config, seconds, sample: rows)
+    monkeypatch.setattr(planning, "rank", lambda config, seconds, sample, images: rows)
     monkeypatch.setattr(planning, "probe_of", lambda config, options, per_epoch: config)
     monkeypatch.setattr(planning, "fitting", lambda *options, least: [planning.PlannedRun(options[0])])
     until = time.monotonic() + 300
@@ -291,10 +292,11 @@ def test_after_a_probe_nothing_is_trained_in_no_time(monkeypatch, capsys, second
     paced = Pace(step=0.1, steps_per_epoch=100, validation=0.0, decoding=0.0, conclusion=0.0)
     monkeypatch.setattr(planning, "measure", lambda job: paced)
     until = time.monotonic() + seconds
-    found = [*planning.fitting(config, CANDIDATES[:1], until, least=planning.LEAST_STEPS)]
+    found = [*planning.fitting(config, CANDIDATES[:1], until, OpenedImages(), least=planning.LEAST_STEPS)]
     assert len(found) == runs
     assert ("no time is left to train more" in capsys.readouterr().out) == (not runs)
-    assert len([*planning.fitting(config, CANDIDATES[:1], until)]) == 1  # without a probe there must be a model
+    alone = planning.fitting(config, CANDIDATES[:1], until, OpenedImages())
+    assert len([*alone]) == 1  # without a probe there must be a model
 
 
 def test_minutes_and_epochs_contradict_each_other(monkeypatch):

@@ -34,7 +34,7 @@ def crashed(crashed_once, tmp_path):
 
 
 def open_again(run_dir):
-    return open_run(run_dir, read_run_config(run_dir), epochs=None, given=Given())
+    return open_run(run_dir, read_run_config(run_dir), None, Given(), None)
 
 
 def test_changed_options_are_refused_by_name(crashed):

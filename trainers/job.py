@@ -17,7 +17,8 @@ from torch.utils.data import DataLoader, Dataset
 from datasets.augmentation import BatchMix
 from datasets.bundle import DataBundle, Samples, samples_of
 from datasets.errors import DataError
-from datasets.loaders import class_weights, dataloaders_of, split_samples, with_table
+from datasets.loaders import class_weights, dataloaders_of, with_table
+from datasets.opened import OpenedImages
 from datasets.sampling import batch_sampler
 from trainers.config import RunConfig, from_dict
 from trainers.engine.engines import Slices, StepOptions, create_trainer
@@ -107,15 +108,16 @@ def prepare(
     checkpoint: dict[str, Any] | None = None,
     run_dir: Path | None = None,
     given: Given = Given(),
+    images: OpenedImages | None = None,
 ) -> Job:
     """Resolve the options, read the data, build model and optimizer, but for what is `given`.
 
     With the checkpoint of the run in `run_dir`, that run's weights and preprocessing are used, and its images are split
-    as it split them; no initial weights are looked for.
+    as it split them; no initial weights are looked for. `images`: those that the command has opened already.
     Raises ConfigError: options that cannot work. DataError, WeightsError, FileNotFoundError: data or weights that
     cannot."""
     try:
-        return _prepare(named_by(given, config), checkpoint, run_dir, given)
+        return _prepare(named_by(given, config), checkpoint, run_dir, given, images or OpenedImages())
     except OPTION_ERRORS as error:  # a value that one of the parts refuses, such as an image size
         raise ConfigError(str(error)) from error
 
@@ -151,7 +153,9 @@ def spec_of(given: Given, config: RunConfig) -> ImageSpec:
     return ImageSpec(image_size=height, mean=(0.0,) * channels, std=(1.0,) * channels, in_channels=channels)
 
 
-def _prepare(config: RunConfig, checkpoint: dict[str, Any] | None, run_dir: Path | None, given: Given) -> Job:
+def _prepare(
+    config: RunConfig, checkpoint: dict[str, Any] | None, run_dir: Path | None, given: Given, images: OpenedImages
+) -> Job:
     config = defaults.resolve(config)
     if config.train.threads is not None:
         torch.set_num_threads(config.train.threads)
@@ -167,7 +171,7 @@ def _prepare(config: RunConfig, checkpoint: dict[str, Any] | None, run_dir: Path
         look: Look = partial(without_seen, starts=starts_of(config, blueprint, given.model), data=config.data)
     else:
         look = partial(as_begun, run_dir=run_dir, data=config.data, checkpoint=checkpoint)
-    data, overlap = distributed.main_process_first(partial(read_data, config, spec, given, look))
+    data, overlap = distributed.main_process_first(partial(read_data, config, spec, given, images, look))
     config = defaults.resolve_for(config, data)
     targets = answers_of_teacher(config, data)
     device = distributed.own_device(config.train.device)
@@ -226,13 +230,15 @@ Look = Callable[[Samples], tuple[Samples, Overlap]]
 """From images with their splits to those that are scored."""
 
 
-def read_data(config: RunConfig, spec: ImageSpec, given: Given, look: Look) -> tuple[DataBundle, Overlap]:
+def read_data(
+    config: RunConfig, spec: ImageSpec, given: Given, images: OpenedImages, look: Look
+) -> tuple[DataBundle, Overlap]:
     """The loaders of this process, with its share of every batch and of every other split, and what the starts of the
     run have seen."""
     rank, processes = distributed.rank(), distributed.world_size()
     share: dict[str, int] = {"seed": config.train.seed, "rank": rank, "world_size": processes}
     if given.dataloaders is None:
-        samples, overlap = look(split_samples(config.data))
+        samples, overlap = look(images.split(config.data))
         data = dataloaders_of(samples, config.data, spec, **share)
     elif isinstance(given.dataloaders, DataBundle):
         data = given.dataloaders

@@ -14,6 +14,7 @@ from datasets import DataBundle
 from datasets.bundle import samples_of
 from datasets.files import remove_leftovers
 from datasets.loaders import dataloaders_of, split_samples
+from datasets.opened import OpenedImages
 from trainers.config import RunConfig, completed, to_dict
 from trainers.engine.handlers import best_row
 from trainers.errors import CheckpointError, ConfigError
@@ -52,13 +53,14 @@ def resume(
     dataloaders: DataBundle | Mapping[str, Dataset | DataLoader] | None = None,
     spec: ImageSpec | None = None,
     handlers: Sequence[Handler] = (),
+    images: OpenedImages | None = None,
 ) -> RunResult:
     """Train a stopped run to its end, as if it had never stopped. A finished run is left as it is.
 
     More `epochs` than planned re-plan the learning rate, so the run is then no longer the one it would have been.
     `data`: where the images of the run are now, if they moved; config.json names that place from then on. `data_root`:
     where built-in sets and unpacked archives lie now. A program that gave `train` a module, Datasets or handlers gives
-    them again.
+    them again. `images`: as for `train`.
 
     Raises:
         DataError: the images, or their split.csv, are not those the run started with. CheckpointError: no whole
@@ -83,7 +85,7 @@ def resume(
         with ExitStack() as holding:
             distributed.broadcast(lambda: holding.enter_context(folder_lock.held(run_dir)))
             distributed.broadcast(lambda: remove_leftovers(run_dir.rglob(".*.tmp*")))
-            job, checkpoint = open_run(run_dir, config, epochs=epochs, given=Given(model, dataloaders, spec))
+            job, checkpoint = open_run(run_dir, config, epochs, Given(model, dataloaders, spec), images)
             if data is not None:
                 distributed.broadcast(lambda: write_run_config(run_dir, job.config))
             announce(job, run_dir, defaults_source="as resolved when the run started")
@@ -91,7 +93,7 @@ def resume(
 
 
 def open_run(
-    run_dir: Path, config: RunConfig, *, epochs: int | float | None, given: Given
+    run_dir: Path, config: RunConfig, epochs: int | float | None, given: Given, images: OpenedImages | None
 ) -> tuple[Job, dict[str, Any] | None]:
     """The job of a run as it goes on, and the checkpoint that it goes on from; None where it starts over."""
     summary, meta = read_summary(run_dir), read_if_whole(run_dir / "meta.json", **META)
@@ -109,7 +111,7 @@ def open_run(
         refuse_another_number_of_processes(run_dir, meta)
     if given.dataloaders is None:
         require_images(run_dir, config)
-    job = prepare(config, checkpoint=checkpoint, run_dir=run_dir, given=given)
+    job = prepare(config, checkpoint=checkpoint, run_dir=run_dir, given=given, images=images)
     if meta is None and checkpoint is not None:
         refuse_exchanged(samples_of(job.data), job.overlap)
     known = distributed.broadcast(lambda: require_same_images(run_dir, meta, job.data, config.data.source))

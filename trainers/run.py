@@ -13,6 +13,7 @@ from datasets.bundle import SPLITS, DataBundle, Samples, samples_of
 from datasets.description import data_report
 from datasets.files import write_text
 from datasets.loaders import stop_workers
+from datasets.opened import OpenedImages
 from datasets.units import units_of
 from trainers.checkpointing import identity
 from trainers.config import RunConfig
@@ -47,6 +48,7 @@ def train(
     spec: ImageSpec | None = None,
     handlers: Sequence[Handler] = (),
     before_steps: Callable[[Run], object] | None = None,
+    images: OpenedImages | None = None,
 ) -> RunResult:
     """Train one model and leave everything it found in a run directory.
 
@@ -58,6 +60,7 @@ def train(
         handlers: each is called with the trainer before its first step, to attach what it likes with Ignite's
             `add_event_handler`; it then comes after the run's own handlers.
         before_steps: is called with the run as it is put together, before all of that.
+        images: those that the program has opened already; other runs may share them.
 
     Raises:
         ConfigError: options that cannot work. DataError, WeightsError: images or weights that cannot be used.
@@ -65,7 +68,7 @@ def train(
         Interrupted: a signal; the run can be resumed.
     """
     with distributed.joined(config.train.device):
-        job = prepare(config, given=Given(model, dataloaders, spec))
+        job = prepare(config, given=Given(model, dataloaders, spec), images=images)
         with new_run_directory(job, requested=config) as run_dir:
             console.announce(job, run_dir, defaults_source=defaults.lookup(job.config).source)
             console.say_what_has_no_effect(job)

@@ -12,6 +12,7 @@ from comparison.analysis.runs import Certainty
 from comparison.names import arm_names, slugs
 from datasets.bundle import TRAIN, VAL
 from datasets.config import DataConfig
+from datasets.opened import OpenedImages
 from datasets.shared_split import shared_split
 from datasets.splits import subset_training
 from trainers.budget.pace import Pace
@@ -91,13 +92,14 @@ class Plan:
         self.paces: list[Pace] | None = None
         """How long the parts of each arm's runs take, where that was measured."""
         all_labels = replace(request.base.data, labels_per_class=None, fraction=None)
-        self.split = shared_split(all_labels)
+        self.images = OpenedImages()
+        self.split = shared_split(all_labels, self.images)
         samples = self.split.samples
         self.select = defaults.resolve_select(
             request.base.train.select, samples.labels[(samples.splits == TRAIN) | (samples.splits == VAL)]
         )
         self.folder, self.continued = find_folder(request)
-        self.arms = measure_arms(request.arms)
+        self.arms = measure_arms(request.arms, self.images)
         starts = {start.name: start for arm in self.arms for start in arm.starts}
         unseen, self.overlap = without_seen(samples, [*starts.values()], request.base.data)
         self.split = replace(self.split, samples=unseen)
@@ -213,10 +215,10 @@ class Plan:
         )
 
 
-def measure_arms(configs: Sequence[RunConfig]) -> tuple[PlannedArm, ...]:
+def measure_arms(configs: Sequence[RunConfig], images: OpenedImages) -> tuple[PlannedArm, ...]:
     """Build every arm once, so that whatever is wrong with one shows before any of them trains."""
     # Which images are scored is decided for all arms together.
-    jobs = [prepare(config.changed(data={"allow_seen": True})) for config in configs]
+    jobs = [prepare(config.changed(data={"allow_seen": True}), images=images) for config in configs]
     names = arm_names([to_dict(job.config) for job in jobs])
     twins = sorted(name for name in names if names.count(name) > 1)
     if twins:

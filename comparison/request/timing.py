@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 
 from comparison.request.plan import Plan, PlannedArm
+from datasets.opened import OpenedImages
 from trainers.budget.pace import Pace, measure
 from trainers.job import prepare
 from trainers.reporting import console, heartbeat
@@ -23,7 +24,7 @@ def settle_time(plan: Plan) -> None:
         return
     if plan.sharing.threads is not None:
         torch.set_num_threads(plan.sharing.threads)
-    paces = plan.paces = [pace_of(arm) for arm in plan.arms]
+    paces = plan.paces = [pace_of(arm, plan.images) for arm in plan.arms]
     if plan.until is not None and not plan.continued:
         left = plan.until - time.monotonic() - REPORT
         plan.epochs = fitted(plan, paces, left * plan.sharing.jobs)
@@ -32,10 +33,10 @@ def settle_time(plan: Plan) -> None:
         console.say(f"about {console.duration(seconds)} for {plan.number_of_runs} runs", label="time")
 
 
-def pace_of(arm: PlannedArm) -> Pace:
+def pace_of(arm: PlannedArm, images: OpenedImages) -> Pace:
     heartbeat.at_work_on(f"measuring the pace of {arm.name}")
     with console.quiet():
-        return measure(prepare(arm.config.changed(data={"allow_seen": True})))
+        return measure(prepare(arm.config.changed(data={"allow_seen": True}), images=images))
 
 
 def seconds_of_run(plan: Plan, paces: Sequence[Pace], cell: tuple[int, int], *, first: bool) -> float:

@@ -14,6 +14,7 @@ from comparison.request.protocol import rates_text
 from comparison.training.deadline import Deadline
 from comparison.training.progress import Cell, Progress
 from comparison.training.slow_machine import RESTARTS, SlowMachine, Watch, start_over
+from datasets.opened import OpenedImages
 from trainers.budget.pace import Pace
 from trainers.config import RunConfig
 from trainers.errors import Diverged, TrainingError
@@ -187,7 +188,8 @@ class Training:
     def run(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, RunResult | None]]:
         """Do all tasks, with a line for each when it is done."""
         heartbeat.at_work_on(lambda: self.progress)
-        for task, (result, trained, seconds) in self.each(one_run, self.in_turn(tasks)):
+        work = partial(one_run, images=self.plan.images)
+        for task, (result, trained, seconds) in self.each(work, self.in_turn(tasks)):
             self.progress.end(task.key, seconds if trained and result is not None else None)
             self.progress.line(task.title, result, trained=trained)
             if self.deadline is not None:
@@ -207,8 +209,8 @@ class Training:
                 yield replace(task, measured=self.plan.paces[task.cell[1]]) if judged and self.plan.paces else task
 
 
-def one_run(task: Task) -> Done:
-    """Train one run, take it up where it stopped, or read its result."""
+def one_run(task: Task, images: OpenedImages | None = None) -> Done:
+    """Train one run, take it up where it stopped, or read its result. `images`: those that are opened already."""
     folder, began = task.run_dir, time.perf_counter()
     known, trained = (folder / "config.json").is_file(), not is_finished(folder)
     try:
@@ -216,7 +218,7 @@ def one_run(task: Task) -> Done:
             process.give_back_freed_memory()
         with console.quiet():
             watch = None if task.measured is None else partial(Watch, pace=task.measured)
-            result = resume(folder) if known else train(task.config, before_steps=watch)
+            result = resume(folder, images=images) if known else train(task.config, before_steps=watch, images=images)
             return result, trained, time.perf_counter() - began
     except TrainingError as error:
         if not isinstance(error.__cause__, Diverged):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from datasets.bundle import image_set
+from datasets.opened import OpenedImages
 from datasets.text import aligned
 from datasets.units import units_of
 from trainers.budget.pace import seconds_of_forward
@@ -60,7 +61,9 @@ class Ranked:
     """Looked at."""
 
 
-def rank(config: RunConfig, *, seconds: float | None = None, sample: int = MOST_IMAGES) -> list[Ranked]:
+def rank(
+    config: RunConfig, *, seconds: float | None = None, sample: int = MOST_IMAGES, images: OpenedImages | None = None
+) -> list[Ranked]:
     """Look at the training images with all weights at hand, cheap ones first; print the table; best first.
 
     Of those whose accuracy lies in the interval of the highest, the least squared error is the best.
@@ -71,7 +74,7 @@ def rank(config: RunConfig, *, seconds: float | None = None, sample: int = MOST_
     """
     rows, start = [], time.perf_counter()
     models = (dataclasses.replace(model, in_channels=config.model.in_channels) for model in at_hand())
-    for model, job in probes(config, models, sample=sample):
+    for model, job in probes(config, models, sample=sample, images=images):
         wanted = 0.0 if seconds is None else seconds_of_forward(job, job.data.dataset_sizes["train"])
         if seconds is not None and wanted > seconds - (time.perf_counter() - start):
             console.say(f"{name_of(model)}: left out, it would take about {console.duration(wanted)}", label="weights")
@@ -86,12 +89,12 @@ def rank(config: RunConfig, *, seconds: float | None = None, sample: int = MOST_
     return rows
 
 
-def with_best_weights(config: RunConfig) -> RunConfig:
+def with_best_weights(config: RunConfig, images: OpenedImages | None = None) -> RunConfig:
     """`--weights auto`: the linear probe of the weights that suit the training images best, in place of the model.
     Raises MissingPackage: there are no weights at hand; the line says what to install."""
     if config.model.name != "auto":
         raise ConfigError(f"--weights auto chooses the model, too: leave --model {config.model.name} out")
-    rows = rank(config)
+    rows = rank(config, images=images)
     if not rows:
         raise MissingPackage(f"no pretrained weights at hand; {HINT}")
     return filled_in(config.changed(model={"weights": None}), rows[0].options)
@@ -106,19 +109,24 @@ def table(rows: list[Ranked]) -> list[str]:
 
 
 def probes(
-    config: RunConfig, models: Iterable[ModelConfig], *, labels: int = 1, sample: int = MOST_IMAGES
+    config: RunConfig,
+    models: Iterable[ModelConfig],
+    *,
+    labels: int = 1,
+    sample: int = MOST_IMAGES,
+    images: OpenedImages | None = None,
 ) -> Iterator[tuple[ModelConfig, Job]]:
     """The linear probe of each model that can be had, on up to `MOST_IMAGES` training images, of more on `sample`, or
     at least `labels` of each class; a line about each that cannot. They share the images, decoded, where they can."""
-    previous: Job | None = None
+    images, previous = images or OpenedImages(), None
     for model in models:
         heartbeat.at_work_on(f"looking at the training images with {name_of(model)}")
         try:
-            job = _prepared(_probe(config, model), previous)
+            job = _prepared(_probe(config, model), previous, images)
             if job.data.dataset_sizes["train"] > MOST_IMAGES:
                 most = max(labels, -(-sample // len(job.data.class_names)))
                 config = config.changed(data={"labels_per_class": most, "fraction": None})
-                job = _prepared(_probe(config, model), previous)
+                job = _prepared(_probe(config, model), previous, images)
         except (WeightsError, MissingPackage, FileNotFoundError) as error:
             console.say(f"{name_of(model)}: left out; {error}", label="weights")
             continue
@@ -126,14 +134,14 @@ def probes(
         yield model, job
 
 
-def _prepared(config: RunConfig, previous: Job | None) -> Job:
+def _prepared(config: RunConfig, previous: Job | None, images: OpenedImages) -> Job:
     """The job of these options, with the images of the previous one where they are prepared and batched alike."""
     given = Given()
     with suppress(ValueError):  # `prepare` says what is wrong
         resolved = defaults.resolve(config)
         if previous and resolved.data == previous.config.data and image_spec(resolved.model) == previous.spec:
             given = Given(dataloaders=previous.data)
-    return prepare(config, given=given)
+    return prepare(config, given=given, images=images)
 
 
 def _probe(config: RunConfig, model: ModelConfig) -> RunConfig:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from datasets.description import native_sizes
+from datasets.opened import OpenedImages
 from datasets.split_file import clusters_of, groups_in, read_split
 from datasets.text import read_rows
 from trainers.budget.candidates import AS_GIVEN, Candidate, fine_tuned, from_scratch
@@ -81,7 +82,9 @@ class PlannedRun:
     """Whether it is kept where the validation images cannot tell it from the run before it."""
 
 
-def planned(config: RunConfig, *, minutes: float, until: float) -> Iterator[PlannedRun]:
+def planned(
+    config: RunConfig, *, minutes: float, until: float, images: OpenedImages | None = None
+) -> Iterator[PlannedRun]:
     """The runs that make the most of the time until `until` (of `time.monotonic`), each planned when it is asked for;
     the best of them is to be kept.
 
@@ -96,28 +99,29 @@ def planned(config: RunConfig, *, minutes: float, until: float) -> Iterator[Plan
     if config.data.folds is not None and config.data.fold is None:
         raise ConfigError("--minutes plans one run; with --folds give --epochs, or one --fold")
     heartbeat.at_work_on("opening the images")
+    images = images or OpenedImages()
     with console.quiet():
-        job = trial(config, AS_GIVEN)
-    images, per_epoch = job.data.dataset_sizes["train"], job.steps_per_epoch
-    console.say(f"{minutes:g} minutes, {images:,} training images", label="plan")
+        job = trial(config, AS_GIVEN, images)
+    count, per_epoch = job.data.dataset_sizes["train"], job.steps_per_epoch
+    console.say(f"{minutes:g} minutes, {count:,} training images", label="plan")
     candidates = [AS_GIVEN]
     if config.model.name == "auto" and config.model.weights in (None, "none"):
         side = float(np.median(native_sizes(job.data).min(axis=1)))
         candidates = list(from_scratch(side))
     heartbeat.at_work_on("measuring with how many threads the model is quickest")
-    config = with_threads(config, partial(trial, config, candidates[0]))
+    config = with_threads(config, partial(trial, config, candidates[0], images))
     rows: list[Ranked] = []
     probe: Ranked | None = None
     if candidates != [AS_GIVEN] and config.model.weights is None:
-        rows = rank(config, seconds=LOOKING * (until - time.monotonic()), sample=SAMPLE)
+        rows = rank(config, seconds=LOOKING * (until - time.monotonic()), sample=SAMPLE, images=images)
         if all(model.name not in PACKAGED_MODELS for model in at_hand()):
             console.say(HINT, label="note")
     if rows:
-        candidates = fine_tuned(rows, images=images, side=side)
+        candidates = fine_tuned(rows, images=count, side=side)
         probe = probe_first(rows, candidates, job.data.dataset_sizes, until - time.monotonic())
     if probe:
         yield PlannedRun(named(probe_of(config, probe.options, per_epoch), "probe"))
-    for run in fitting(config, candidates, until, least=LEAST_STEPS if probe else 0):
+    for run in fitting(config, candidates, until, images, least=LEAST_STEPS if probe else 0):
         yield replace(run, favoured=probe is not None and candidates[0].weights == probe.name)
 
 
@@ -154,7 +158,7 @@ def probe_of(config: RunConfig, options: dict[str, dict[str, Any]], per_epoch: i
 
 
 def fitting(
-    config: RunConfig, candidates: Sequence[Candidate], until: float, *, least: int = 0
+    config: RunConfig, candidates: Sequence[Candidate], until: float, images: OpenedImages, *, least: int = 0
 ) -> Iterator[PlannedRun]:
     """The run of the best of the candidates, and what fits its end to the time; one that was stopped has its plan.
     None where there is time for neither one pass over the images nor so many steps."""
@@ -167,7 +171,7 @@ def fitting(
     if not candidates:
         return
     with console.quiet():
-        plan, pace = plan_for(config, candidates, until)
+        plan, pace = plan_for(config, candidates, until, images)
     if plan.epochs < min(1, least / pace.steps_per_epoch):
         console.say(f"no time is left to train more: {plan.reasons[0]}", label="plan")
         return
@@ -176,12 +180,14 @@ def fitting(
     yield PlannedRun(chosen, partial(Fit, deadline=Deadline(until, pace, most=plan.candidate.most)))
 
 
-def plan_for(config: RunConfig, candidates: Sequence[Candidate], until: float) -> tuple[Plan, Pace]:
+def plan_for(
+    config: RunConfig, candidates: Sequence[Candidate], until: float, images: OpenedImages
+) -> tuple[Plan, Pace]:
     """Measure one candidate after the other, until one would see the images too seldom."""
     paces, epochs = [], []
     for candidate in candidates:
         heartbeat.at_work_on(f"measuring the pace of {candidate.name.rstrip(',')}")
-        paces.append(measure(trial(config, candidate)))
+        paces.append(measure(trial(config, candidate, images)))
         epochs.append(paces[-1].epochs(until - time.monotonic()))
         if epochs[-1] < candidate.wants:
             break
@@ -205,8 +211,8 @@ def better(later: RunResult, earlier: RunResult, *, favoured: bool) -> bool:
     return bool(lead > (0 if len(of_groups) >= DECISIVE else error) or (favoured and lead >= -1))
 
 
-def trial(config: RunConfig, candidate: Candidate) -> Job:
-    return prepare(filled_in(config, candidate.options).changed(train={"epochs": 1}))
+def trial(config: RunConfig, candidate: Candidate, images: OpenedImages) -> Job:
+    return prepare(filled_in(config, candidate.options).changed(train={"epochs": 1}), images=images)
 
 
 def hits(run_dir: Path) -> tuple[list[str], np.ndarray]:

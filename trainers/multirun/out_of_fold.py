@@ -15,6 +15,7 @@ from sklearn.preprocessing import StandardScaler
 
 from datasets.bundle import Samples, image_set, samples_of
 from datasets.errors import DataError
+from datasets.opened import OpenedImages
 from datasets.shared_split import PRETRAINED_ON, have_seen
 from trainers.budget.local_weights import MOST_IMAGES, rank
 from trainers.cached_features import features_once
@@ -40,7 +41,8 @@ def features_of_set(config: RunConfig, *, images: int, seconds: float) -> tuple[
     looked_at = min(images, MOST_IMAGES)
     share = looked_at / (images + looked_at) if images > MOST_IMAGES else 1.0  # features of fewer are kept
     say(f"looking at {images:,} images with the weights at hand, for at most {duration(seconds)}", label="features")
-    ranking = rank(config, seconds=seconds * share)
+    opened = OpenedImages()
+    ranking = rank(config, seconds=seconds * share, images=opened)
     if not ranking:
         raise ConfigError(f"{duration(seconds)} are too short for any of the weights at hand: give more --minutes")
     networks = dict.fromkeys(ranked.options["model"]["name"] for ranked in ranking)
@@ -51,7 +53,7 @@ def features_of_set(config: RunConfig, *, images: int, seconds: float) -> tuple[
     for ranked in chosen:
         if have_seen(ranked.options["model"]["weights"], config.data.source):
             say(f"{PRETRAINED_ON[config.data.source]}: wrong labels that they know look right", label="note")
-        job = prepare(filled_in(config, ranked.options))
+        job = prepare(filled_in(config, ranked.options), images=opened)
         features = torch.cat([features_once(job, split).flatten(1).float() for split in job.data.dataloaders]).numpy()
         features = StandardScaler().fit_transform(features)
         components = min(MOST_COMPONENTS, len(features))

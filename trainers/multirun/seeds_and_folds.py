@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from datasets.files import write_text
+from datasets.opened import OpenedImages
 from datasets.text import csv_text
 from trainers.budget.pace import operations
 from trainers.budget.threads import Sharing, memory_of, sharing
@@ -59,10 +60,11 @@ def train_all(
 ) -> list[RunResult]:
     """Train all runs, so many at a time; None: as many as this machine carries, or all as jobs with the options `slurm`
     of its queue. After an interruption `--auto-resume` goes on, and jobs do so by themselves."""
+    images = OpenedImages()
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # under torchrun each run has all processes
         shared = Sharing(1, configs[0].train.threads)
     else:
-        shared = shared_by(configs, jobs if slurm is None else jobs or len(configs))
+        shared = shared_by(configs, jobs if slurm is None else jobs or len(configs), images)
     train, output = {"threads": shared.threads}, {} if slurm is None else {"auto_resume": True}
     configs = [config.changed(train=train, output=output) for config in configs]
     parts = [Part(number, len(configs), config) for number, config in enumerate(configs, 1)]
@@ -72,26 +74,26 @@ def train_all(
         signals.hinting("the same command with --auto-resume goes on where this one stopped"),
         placed(shared, slurm, folder) as each,
     ):
-        for part, result in each(partial(train_part, aloud=shared.jobs == 1), parts):
+        for part, result in each(partial(train_part, aloud=shared.jobs == 1, images=images), parts):
             results[part.number] = result
             if shared.jobs > 1:
                 say(f"{part}: val {result.val['accuracy']:.1%}, epoch {result.best_epoch}")
     return [results[part.number] for part in parts]
 
 
-def shared_by(configs: Sequence[RunConfig], jobs: int | None) -> Sharing:
+def shared_by(configs: Sequence[RunConfig], jobs: int | None, images: OpenedImages | None = None) -> Sharing:
     with quiet():
-        job, count, threads = prepare(configs[0]), len(configs), configs[0].train.threads
+        job, count, threads = prepare(configs[0], images=images), len(configs), configs[0].train.threads
     work = count * operations(job)
     return sharing(job.config.train.device, memory_of(job), count, work, jobs=jobs, threads=threads)
 
 
-def train_part(part: Part, *, aloud: bool) -> RunResult:
+def train_part(part: Part, *, aloud: bool, images: OpenedImages) -> RunResult:
     """One run; where several train side by side, none speaks."""
     process.give_back_freed_memory()
     with nullcontext() if aloud else quiet():
         say(str(part))
-        result = train_or_resume(part.config)
+        result = train_or_resume(part.config, images=images)
         say()
     return result
 

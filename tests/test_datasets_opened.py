@@ -1,0 +1,92 @@
+"""The images of a command are listed, identified and split once."""
+
+import pickle
+
+import numpy as np
+import pytest
+from fake_sets import class_folders
+
+import main
+from datasets import opened
+from datasets.config import DataConfig
+from datasets.loaders import split_samples
+from datasets.opened import LISTING, SPLITTING, OpenedImages
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("opened") / "pets"
+    class_folders(root, {"cats": 24, "dogs": 24})
+    return root
+
+
+def counted(monkeypatch):
+    """The names of the functions that open and split, as they are called."""
+    calls = []
+    for name in ("open_samples", "split_opened"):
+        original = getattr(opened, name)
+        monkeypatch.setattr(
+            opened, name, lambda *args, name=name, original=original: (calls.append(name), original(*args))[1]
+        )
+    return calls
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"split_seed": 3},
+        {"val_fraction": 0.3},
+        {"folds": 3, "fold": 2},
+        {"labels_per_class": 2},
+    ],
+)
+def test_it_gives_what_opening_anew_gives(folder, tmp_path, changed):
+    images, config = OpenedImages(), DataConfig(source=str(folder), root=tmp_path)
+    images.split(config)
+    config = DataConfig(source=str(folder), root=tmp_path, **changed)
+    expected, found = split_samples(config), images.split(config)
+    np.testing.assert_array_equal(found.splits, expected.splits)
+    assert list(found.paths) == list(expected.paths)
+
+
+def test_what_only_feeds_opens_nothing_anew_and_another_split_lists_nothing_anew(folder, tmp_path, monkeypatch):
+    calls, images = counted(monkeypatch), OpenedImages()
+    config = {"source": str(folder), "root": tmp_path}
+    first = images.split(DataConfig(**config))
+    feeding = {"labels_per_class": 3, "balance": "loss", "augment": "none", "mirror": "no", "cache": "off"}
+    feeding |= {"batch_size": 4, "workers": 0, "allow_seen": True}
+    assert images.split(DataConfig(**config, **feeding)) is first
+    assert calls == ["open_samples", "split_opened"]
+    images.split(DataConfig(**config, split_seed=1))
+    assert calls == ["open_samples", "split_opened", "split_opened"]
+
+
+def test_every_option_is_known_to_list_to_split_or_to_feed():
+    """An option that is added and forgotten would give the table of other options."""
+    feeding = {"labels_per_class", "fraction", "balance", "augment", "mirror", "allow_seen", "cache", "batch_size"}
+    assert {*SPLITTING, *feeding, "workers"} == set(DataConfig.__dataclass_fields__)
+    assert set(LISTING) < set(SPLITTING)
+
+
+def test_another_process_opens_the_images_itself(folder, tmp_path):
+    images = OpenedImages()
+    images.split(DataConfig(source=str(folder), root=tmp_path))
+    assert not vars(pickle.loads(pickle.dumps(images)))["_listed"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "--minutes", "0.05"],
+        ["train", "--model", "vit_micro_4", "--epochs", "1"],
+        ["train", "--model", "vit_micro_4", "--epochs", "1", "--seeds", "2", "--jobs", "1"],
+        ["compare", "--arms", "vit_micro_4", "vit_micro_4,pool=mean", "--images-seen", "64", "--seeds", "1"],
+    ],
+    ids=lambda words: " ".join(words[:3]),
+)
+def test_a_command_opens_its_images_once(folder, tmp_path, monkeypatch, words):
+    calls = counted(monkeypatch)
+    data = ["--data", str(folder), "--data-root", str(tmp_path / "data"), "--workers", "0", "--tb", "scalars"]
+    assert main.main([*words, *data, "--device", "cpu", "--output-dir", str(tmp_path / "runs")]) == 0
+    assert calls.count("open_samples") == 1
