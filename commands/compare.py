@@ -194,13 +194,13 @@ def request_of(options: Options) -> Request:
         base = replace(base, train=replace(base.train, max_minutes=None))  # of all runs, not of each
     if base.model.name != "auto":
         raise UsageError(f"--model {base.model.name}: compare takes its models from --arms")
-    texts = options.arms or default_arms(base.data.source)
+    arms = tuple(parse_arm(text, base) for text in options.arms) or default_arms(base)
     if options.ladder:
-        texts = rungs(texts[-1] if options.arms else texts[1])
+        arms = rungs(arms[-1] if options.arms else arms[1])
     labels = (None if word == "all" else int(word) for word in options.labels)
     return Request(
         base=base,
-        arms=tuple(parse_arm(text, base) for text in texts),
+        arms=arms,
         ladder=options.ladder,
         seeds=certainty.max_seeds if certainty else options.seeds,
         certainty=certainty,

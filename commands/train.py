@@ -78,8 +78,8 @@ def left_open(options: TrainOptions) -> bool:
 
 def train_best(runs: Iterable[PlannedRun], images: OpenedImages) -> int:
     """Train one run after the other and report the one to keep; there is at least one."""
+    from trainers.auto_resume import train_or_resume
     from trainers.budget.plan import better
-    from trainers.resume import train_or_resume
     from trainers.storage.outcome import record_outcome
 
     kept: RunResult | None = None
@@ -116,10 +116,10 @@ def with_weights(config: RunConfig, images: OpenedImages) -> RunConfig:
 
 
 def train(config: RunConfig, images: OpenedImages) -> int:
+    from trainers.auto_resume import train_or_resume
     from trainers.budget.pace import say_forecast
     from trainers.budget.threads import with_threads
     from trainers.job import prepare
-    from trainers.resume import train_or_resume
     from trainers.system.distributed import is_main_process
     from trainers.tools.plain_loop import refuse_other_options, train_plainly
 

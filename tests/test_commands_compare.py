@@ -274,15 +274,16 @@ def test_the_bare_command_compares_scratch_and_pretrained_at_ten_labels_and_all(
 
 def test_on_photographs_the_embedded_vit_is_compared_with_itself_from_scratch_beside_a_frozen_reference(monkeypatch):
     known = [("vit_stem_16", "tiny_imagenet"), ("efficientnet_lite0", "imagenet"), ("efficientnet_lite0", "imagenet")]
+    photographs = RunConfig(data=DataConfig(source="path/to/images"))
     monkeypatch.setattr(arms, "at_hand", lambda: (ModelConfig(name=name, weights=weights) for name, weights in known))
-    models = [parse_arm(text, RunConfig()).model for text in default_arms("path/to/images")]
+    models = [arm.model for arm in default_arms(photographs)]
     assert [(model.name, model.weights, model.trainable) for model in models] == [
         ("vit_stem_16", "none", "all"),
         ("vit_stem_16", "tiny_imagenet", "all"),
         ("efficientnet_lite0", "imagenet", "head"),
     ]
     monkeypatch.setattr(arms, "at_hand", lambda: iter(()))
-    assert len(default_arms("path/to/images")) == 2
+    assert len(default_arms(photographs)) == 2
 
 
 def test_a_frozen_backbone_counts_each_image_once():
@@ -321,7 +322,7 @@ def test_test_images_that_were_trained_on_are_counted_in_output_and_report(troub
 
 def test_an_arm_that_may_have_seen_the_test_images_in_pretraining_is_warned_of():
     base = RunConfig(data=DataConfig(source="digits"), train=TrainConfig(device="cpu"))
-    scratch, pretrained = measure_arms([parse_arm(text, base) for text in default_arms("digits")], OpenedImages())
+    scratch, pretrained = measure_arms(default_arms(base), OpenedImages())
 
     def plan(source, *arms):
         request = SimpleNamespace(base=SimpleNamespace(data=DataConfig(source=source)))

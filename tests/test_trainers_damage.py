@@ -10,8 +10,9 @@ from test_trainers_start import tiny_run
 
 import main
 from datasets.files import replacing
+from trainers.auto_resume import train_or_resume
 from trainers.errors import CheckpointError
-from trainers.resume import resume, train_or_resume
+from trainers.resume import resume
 from trainers.run import train
 from trainers.storage.checkpoint_file import checkpoints
 from trainers.storage.finished_run import read_result

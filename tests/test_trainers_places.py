@@ -10,8 +10,9 @@ from killed_runs import Crash, assert_same_content, crash_after, run_content
 from small_run import call
 
 from comparison.analysis.runs import read_run
+from trainers.auto_resume import find_same_options
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.resume import find_same_options, resume
+from trainers.resume import resume
 from trainers.run import train
 from trainers.storage.finished_run import read_run_config
 from trainers.storage.places import is_a_name, is_there

@@ -35,11 +35,12 @@ from killed_runs import (
 
 from datasets.files import aside_of
 from trainers import checkpointing, run
+from trainers.auto_resume import train_or_resume, was_asked_for
 from trainers.config import to_dict
 from trainers.engine import handlers
 from trainers.errors import CheckpointError, ConfigError, Interrupted
 from trainers.options.recipes import recipe_config
-from trainers.resume import resume, train_or_resume, upgraded, was_asked_for
+from trainers.resume import resume, upgraded
 from trainers.run import train
 from trainers.storage.checkpoint_file import checkpoints, read_checkpoint
 from trainers.storage.run_folder import read_json, write_json

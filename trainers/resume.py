@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,12 @@ from datasets.bundle import samples_of
 from datasets.files import remove_leftovers
 from datasets.loaders import dataloaders_of, split_samples
 from datasets.opened import OpenedImages
-from trainers.config import RunConfig, completed, to_dict
+from trainers.config import RunConfig, to_dict
 from trainers.engine.handlers import best_row
 from trainers.errors import CheckpointError, ConfigError
 from trainers.job import Given, Job, prepare, schedule
 from trainers.reporting.console import announce, say
-from trainers.run import Handler, execute, train
-from trainers.run_engines import Run
+from trainers.run import Handler, execute
 from trainers.run_start import changes_of_machine, describe_start, write_inputs
 from trainers.same_images import require_same_images
 from trainers.seen.overlap import left_out, read_seen, refuse_exchanged
@@ -33,10 +32,9 @@ from trainers.storage.checkpoint_file import (
     read_checkpoint,
     require_whole,
 )
-from trainers.storage.data_folder import data_folder
 from trainers.storage.finished_run import RunResult, read_result, read_run_config, refuse_links_out
-from trainers.storage.places import is_a_name, moved_to, place_of, require_images, same_source, started_in
-from trainers.storage.run_folder import META, command_line, read_if_whole, write_json, write_run_config
+from trainers.storage.places import is_a_name, moved_to, place_of, require_images, started_in
+from trainers.storage.run_folder import META, read_if_whole, write_json, write_run_config
 from trainers.system import distributed, folder_lock
 from trainers.system.signals import signals
 from vit import ImageSpec
@@ -185,52 +183,6 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
 
 def is_finished(run_dir: Path) -> bool:
     return (run_dir / "config.json").is_file() and read_summary(run_dir)["status"] == "finished"
-
-
-@signals.heeded()
-def train_or_resume(
-    config: RunConfig, *, before_steps: Callable[[Run], object] | None = None, **given: Any
-) -> RunResult:
-    """Start a run, or take one up that was started with these same options: with `--auto-resume` the newest, else the
-    one of the same `--run-name` where it was stopped before its first checkpoint. `given`: as for
-    `train`."""
-    with distributed.joined(config.train.device):
-        earlier = distributed.broadcast(lambda: str(find_same_options(config) or ""))
-        return resume(Path(earlier), **given) if earlier else train(config, before_steps=before_steps, **given)
-
-
-def find_same_options(config: RunConfig, *, planned: bool = False) -> Path | None:
-    """The newest run directory that may be taken up and whose `requested` options, in meta.json, are these; if
-    `planned`, whatever its epochs, that of this very command line."""
-    output = config.output
-    if output.auto_resume:
-        folders = [path.parent for path in output.output_dir.glob("*/[!.]*/meta.json")]
-    elif output.run_name is not None:
-        folders = [data_folder(output, config.data.source) / output.run_name]
-        folders = [folder for folder in folders if not checkpoints(folder / "checkpoints", "step")]
-    else:
-        return None
-    same = [folder / "meta.json" for folder in folders if was_asked_for(config, folder, planned=planned)]
-    return max(same, key=lambda path: path.stat().st_mtime_ns).parent if same else None
-
-
-def was_asked_for(config: RunConfig, run_dir: Path, *, planned: bool = False) -> bool:
-    """Whether a run was started with these options; `--auto-resume` changes nothing about a run."""
-
-    def plain(options: dict[str, Any]) -> dict[str, Any]:
-        options = completed(options)
-        train = options["train"] | {"threads": None} | ({"epochs": None} if planned else {})  # those of the run stay
-        return options | {"train": train, "output": options["output"] | {"auto_resume": None}}
-
-    path = run_dir / "meta.json"
-    meta = read_if_whole(path)
-    if meta is None and path.exists():
-        say(f"note: {path} is damaged: whether this run was started with the same options is not known")
-    if meta is None or "requested" not in meta:
-        return False
-    if planned and not {*meta["argv"]} ^ {*command_line()} <= {"--auto-resume"}:
-        return False
-    return plain(meta["requested"]) == plain(to_dict(config)) and same_source(config.data.source, meta)
 
 
 def refuse_an_edited_config(run_dir: Path, config: RunConfig, checkpoint: dict[str, Any]) -> None:

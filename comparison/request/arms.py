@@ -1,30 +1,33 @@
 """What is compared where a person names no arms, or one model for a ladder of ways to fine-tune it."""
 
+from trainers.config import RunConfig
 from trainers.options import defaults
 from vit.at_hand import at_hand
 from vit.config import EMBEDDED_WEIGHTS
 
-RUNGS = (
-    "trainable=all",
-    "trainable=head",
-    "trainable=norms",
-    "trainable=lora:8",
-    "trainable=last:4",
-    "trainable=all,start_head=probe",
+RUNGS: tuple[dict[str, dict[str, str]], ...] = (
+    {"model": {"trainable": "all"}},
+    {"model": {"trainable": "head"}},
+    {"model": {"trainable": "norms"}},
+    {"model": {"trainable": "lora:8"}},
+    {"model": {"trainable": "last:4"}},
+    {"model": {"trainable": "all"}, "train": {"start_head": "probe"}},
 )
 """What everybody does comes first: the others are judged against it."""
 
 
-def rungs(model: str) -> tuple[str, ...]:
-    """One arm for each rung of a model, as the command line names it."""
-    return tuple(f"{model},{rung}" for rung in RUNGS)
+def rungs(arm: RunConfig) -> tuple[RunConfig, ...]:
+    """The arm with each way to fine-tune its model."""
+    return tuple(arm.changed(**rung) for rung in RUNGS)
 
 
-def default_arms(source: str) -> tuple[str, ...]:
-    """The same architecture at the same image size, from scratch and pretrained; beside them, for photographs, what is
-    at hand of ImageNet, frozen, as a reference. As arms of the command line."""
-    if source in defaults.SMALL_IMAGES:
-        return "vit_nano_8,weights=none", "vit_nano_8,weights=fashion_mnist"
-    models = {model.name: model.weights for model in at_hand() if model.weights not in EMBEDDED_WEIGHTS}
-    references = [f"{name},weights={weights},trainable=head" for name, weights in models.items()]
-    return "vit_stem_16,weights=none", "vit_stem_16,weights=tiny_imagenet", *references
+def default_arms(base: RunConfig) -> tuple[RunConfig, ...]:
+    """The same architecture at the same image size, from scratch and pretrained; beside them, for photographs, the
+    ImageNet models that are installed, frozen, as a reference. Everything else is as in `base`."""
+    if base.data.source in defaults.SMALL_IMAGES:
+        models = [{"name": "vit_nano_8", "weights": weights} for weights in ("none", "fashion_mnist")]
+    else:
+        models = [{"name": "vit_stem_16", "weights": weights} for weights in ("none", "tiny_imagenet")]
+        references = {model.name: model.weights for model in at_hand() if model.weights not in EMBEDDED_WEIGHTS}
+        models += [{"name": name, "weights": str(found), "trainable": "head"} for name, found in references.items()]
+    return tuple(base.changed(model=model) for model in models)

@@ -14,6 +14,7 @@ from datasets.description import native_sizes
 from datasets.opened import OpenedImages
 from datasets.split_file import clusters_of, groups_in, read_split
 from datasets.text import read_rows
+from trainers.auto_resume import find_same_options
 from trainers.budget.candidates import AS_GIVEN, Candidate, fine_tuned, from_scratch
 from trainers.budget.deadline import Deadline, Fit
 from trainers.budget.local_weights import HINT, SAMPLE, Ranked, rank
@@ -25,7 +26,6 @@ from trainers.errors import ConfigError
 from trainers.job import Job, prepare
 from trainers.options.recipes import filled_in
 from trainers.reporting import console, heartbeat
-from trainers.resume import find_same_options
 from trainers.run_engines import Run
 from trainers.storage.finished_run import RunResult
 from trainers.storage.run_folder import read_json

@@ -11,6 +11,7 @@ from statistics import mean, stdev
 from datasets.files import write_text
 from datasets.opened import OpenedImages
 from datasets.text import csv_text
+from trainers.auto_resume import train_or_resume, was_asked_for
 from trainers.budget.pace import operations
 from trainers.budget.threads import Sharing, memory_of, sharing
 from trainers.config import RunConfig
@@ -18,7 +19,6 @@ from trainers.job import prepare
 from trainers.multirun.slurm import placed
 from trainers.options import defaults
 from trainers.reporting.console import quiet, say
-from trainers.resume import train_or_resume, was_asked_for
 from trainers.storage.data_folder import data_folder
 from trainers.storage.finished_run import RunResult, read_result, read_run_config
 from trainers.storage.outcome import best_of_several

@@ -1,0 +1,64 @@
+"""`--auto-resume` and a command given again: take up the run that was started with the same options, else start one."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from trainers.config import RunConfig, completed, to_dict
+from trainers.reporting.console import say
+from trainers.resume import resume
+from trainers.run import train
+from trainers.run_engines import Run
+from trainers.storage.checkpoint_file import checkpoints
+from trainers.storage.data_folder import data_folder
+from trainers.storage.finished_run import RunResult
+from trainers.storage.places import same_source
+from trainers.storage.run_folder import command_line, read_if_whole
+from trainers.system import distributed
+from trainers.system.signals import signals
+
+
+@signals.heeded()
+def train_or_resume(
+    config: RunConfig, *, before_steps: Callable[[Run], object] | None = None, **given: Any
+) -> RunResult:
+    """Start a run, or take one up that was started with these same options: with `--auto-resume` the newest, else the
+    one of the same `--run-name` where it was stopped before its first checkpoint. `given`: as for
+    `train`."""
+    with distributed.joined(config.train.device):
+        earlier = distributed.broadcast(lambda: str(find_same_options(config) or ""))
+        return resume(Path(earlier), **given) if earlier else train(config, before_steps=before_steps, **given)
+
+
+def find_same_options(config: RunConfig, *, planned: bool = False) -> Path | None:
+    """The newest run directory that may be taken up and whose `requested` options, in meta.json, are these; if
+    `planned`, whatever its epochs, that of this very command line."""
+    output = config.output
+    if output.auto_resume:
+        folders = [path.parent for path in output.output_dir.glob("*/[!.]*/meta.json")]
+    elif output.run_name is not None:
+        folders = [data_folder(output, config.data.source) / output.run_name]
+        folders = [folder for folder in folders if not checkpoints(folder / "checkpoints", "step")]
+    else:
+        return None
+    same = [folder / "meta.json" for folder in folders if was_asked_for(config, folder, planned=planned)]
+    return max(same, key=lambda path: path.stat().st_mtime_ns).parent if same else None
+
+
+def was_asked_for(config: RunConfig, run_dir: Path, *, planned: bool = False) -> bool:
+    """Whether a run was started with these options; `--auto-resume` changes nothing about a run."""
+
+    def plain(options: dict[str, Any]) -> dict[str, Any]:
+        options = completed(options)
+        train = options["train"] | {"threads": None} | ({"epochs": None} if planned else {})  # those of the run stay
+        return options | {"train": train, "output": options["output"] | {"auto_resume": None}}
+
+    path = run_dir / "meta.json"
+    meta = read_if_whole(path)
+    if meta is None and path.exists():
+        say(f"note: {path} is damaged: whether this run was started with the same options is not known")
+    if meta is None or "requested" not in meta:
+        return False
+    if planned and not {*meta["argv"]} ^ {*command_line()} <= {"--auto-resume"}:
+        return False
+    return plain(meta["requested"]) == plain(to_dict(config)) and same_source(config.data.source, meta)
