@@ -121,9 +121,10 @@ def train(config: RunConfig, images: OpenedImages) -> int:
     from trainers.budget.threads import with_threads
     from trainers.job import prepare
     from trainers.system.distributed import is_main_process
-    from trainers.tools.plain_loop import refuse_other_options, train_plainly
 
     if config.train.loop == "plain":
+        from trainers.tools.plain_loop import refuse_other_options, train_plainly
+
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise UsageError("--loop plain trains in one process: start it without torchrun")
         job = prepare(config)

@@ -22,7 +22,9 @@ from datasets.config import USUAL_COLUMNS, Columns
 from datasets.grouping.evidence import as_array
 from datasets.grouping.guess import Guess
 from datasets.grouping.option import with_groups
-from datasets.grouping.parts import Suspicion, line, suspicion, torn
+from datasets.grouping.parts import line
+from datasets.grouping.suspicion import Suspicion, suspicion
+from datasets.grouping.torn import torn
 from datasets.sources.archives import is_archive
 from datasets.sources.open_data import read
 from datasets.sources.problems import KINDS, Problem

@@ -1,19 +1,15 @@
 """Whether parts and folds can keep groups together, and what a person has to know about it."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from datasets.bundle import LEFT_OUT, SPLITS, UNSPLIT, Samples
 from datasets.config import DataConfig
 from datasets.errors import DataError
-from datasets.grouping.evidence import Thumbnails, thumbnails_of
-from datasets.grouping.guess import Guess, guessed
-from datasets.grouping.option import with_groups
-from datasets.sources.problems import Problem
+from datasets.grouping.torn import named_groups, torn
 from datasets.text import counted
-from datasets.units import COPIES, units_of
+from datasets.units import units_of
 
 MOST = 0.5
 """A group with more of a class than this decides alone what is learnt of it, or how it is scored."""
@@ -28,8 +24,13 @@ def split_by_groups(
     of which it cannot make several parts, and for groups that a given split tears. Raises DataError: there are fewer
     groups than parts or folds, or groups so large that a part is left without an image."""
     parts = _drawn(samples, config)
-    if not _named(samples).any():
+    if not named_groups(samples).any():
         split = assign_splits(samples, config)
+        if samples.root is None:  # its names are made up
+            return split
+        from datasets.grouping.evidence import thumbnails_of
+        from datasets.grouping.suspicion import suspicion
+
         found = suspicion(split, thumbnails_of(samples), drawn=bool(parts))
         return split if found is None else split.note(f"{found}: {found.guess.words}")
     if not parts:
@@ -54,16 +55,11 @@ def _require_enough(samples: Samples, config: DataConfig, parts: Sequence[str], 
         raise DataError(f"{samples.name} has {counted(count, 'group')} for {wanted}: {cure}")
 
 
-def _named(samples: Samples) -> np.ndarray:
-    """bool (groups,): which groups are a person's, and no mere copies of one picture (`datasets.units`)."""
-    return np.array([not name.startswith(COPIES) for name in samples.group_names], bool)
-
-
 def _sizes(samples: Samples) -> np.ndarray:
     """int64: the images in use of each group that a person named and that has some."""
     assert samples.groups is not None
     used = samples.groups[samples.splits != LEFT_OUT]
-    sizes = np.bincount(used[used >= 0], minlength=len(samples.group_names))[_named(samples)]
+    sizes = np.bincount(used[used >= 0], minlength=len(samples.group_names))[named_groups(samples)]
     return sizes[sizes > 0]
 
 
@@ -98,53 +94,6 @@ def _narrow_classes(samples: Samples, rows: np.ndarray, units: np.ndarray) -> It
         yield from lines[:NAMED]
         if len(lines) > NAMED:
             yield f"and {len(lines) - NAMED} more classes like these"
-
-
-def torn(samples: Samples) -> list[Problem]:
-    """The groups that lie in more than one part of the split: the first image in the later part, beside the first in
-    the earliest."""
-    if samples.groups is None:
-        return []
-    named = np.isin(samples.groups, np.flatnonzero(_named(samples)))
-    used = np.flatnonzero((samples.splits >= 0) & named)
-    order = used[np.lexsort((used, samples.splits[used], samples.groups[used]))]
-    starts = np.flatnonzero(np.diff(samples.groups[order], prepend=-1))
-    problems = []
-    for rows in np.split(order, starts[1:]) if len(order) else ():
-        splits = samples.splits[rows]
-        if splits[0] == splits[-1]:
-            continue
-        codes, counts = np.unique(splits, return_counts=True)
-        sizes = [f"{counted(int(n), 'image')} in {SPLITS[code]}" for code, n in zip(codes, counts, strict=True)]
-        sizes[1:] = [size.replace(" images", "").replace(" image", "") for size in sizes[1:]]
-        row = rows[np.flatnonzero(splits != splits[0])[0]]
-        detail = f"group {samples.group_of(row)!r}: {', '.join(sizes)}"
-        label = samples.class_names[samples.labels[row]]
-        path, other = samples.paths[row], samples.paths[rows[0]]
-        problems.append(Problem("group_across_splits", path, SPLITS[samples.splits[row]], label, other, detail))
-    return problems
-
-
-class Suspicion(NamedTuple):
-    """Groups that names suggest, and that the split tears apart or would tear apart."""
-
-    guess: Guess
-    torn: str
-    """What becomes of them, in words."""
-
-    def __str__(self) -> str:
-        return f"{self.guess.sentence}; {self.torn}, and the score would be too good. If they belong together"
-
-
-def suspicion(samples: Samples, thumbnails: Thumbnails, *, drawn: bool) -> Suspicion | None:
-    """The groups that a set seems to have, where its split is `drawn` at random, or tears them."""
-    guess = guessed(samples, thumbnails)
-    if guess is None:
-        return None
-    if drawn:
-        return Suspicion(guess, "a random split tears them apart")
-    count = len(torn(with_groups(samples, guess.option)))
-    return Suspicion(guess, f"the split that is given tears {count:,} of them apart") if count else None
 
 
 def say_torn(samples: Samples) -> Samples:
