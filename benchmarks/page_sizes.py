@@ -14,9 +14,9 @@ from unittest import mock
 import numpy as np
 import torch
 
-from inference import page
 from inference.classifier import Classifier
-from inference.moments import Moment
+from inference.page import document as page
+from inference.page.snapshots import Moment
 from tests.headless_browser import Browser
 from trainers.reporting.pictures import KEPT
 from vit import ModelConfig, build_model, image_spec

@@ -64,20 +64,21 @@ def main(options: Options) -> int:
 
 def _write_page(options: Options) -> int:
     from datasets.files import write_text
-    from inference import page
+    from inference import insides
     from inference.images import find_images
 
+    insides.require()
     second, images = options.images[:1], options.images[1:]
     if not (second and Path(second[0], "config.json").is_file()):
         second, images = (), options.images
     classifiers = [options.open(name, device=options.device) for name in (options.run, *second)]
     if images:
-        pictures = [*islice(page.named_pictures(find_images(images)), options.limit or page.SHOWN)]
+        pictures = [*islice(insides.named_pictures(find_images(images)), options.limit or insides.SHOWN)]
     elif classifiers[0].run_dir is None:
         raise UsageError(f"{options.run} is no run with validation images of its own: name some images")
     else:
-        pictures = page.validation_pictures(classifiers[0])[: options.limit]
-    html = page.page_of(classifiers, pictures)
+        pictures = insides.validation_pictures(classifiers[0])[: options.limit]
+    html = insides.page_of(classifiers, pictures)
     path = (options.output or classifiers[0].folder / "explain") / "page.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, html)

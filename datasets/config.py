@@ -14,6 +14,8 @@ DATASETS = (
     "digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "hymenoptera", "dog_breed", "oxford_pets", "flowers102",
 )  # fmt: skip
 """The built-in sets; `READERS` in datasets/sources/builtin.py reads them."""
+HUB_PREFIX = "hf:"
+"""How the name of a set of Hugging Face's hub begins: hf:ORG/NAME."""
 IMBALANCE = 10
 """So many times the images of the smallest class in the largest one are unequal classes."""
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from PIL import Image
 
 from inference.classifier import open_classifier
-from inference.page import page_of, validation_pictures
+from inference.page.document import page_of, validation_pictures
 from tests.headless_browser import Browser
 
 HERE = Path(__file__).resolve().parent / "pages"

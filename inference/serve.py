@@ -9,7 +9,7 @@ from typing import Any
 
 from jinja2 import Template
 
-from datasets.errors import DataError
+from datasets.errors import DataError, MissingPackage
 from datasets.images import THE_IMAGE
 from figures.thumbnails import data_uri
 from inference.classifier import Classifier
@@ -98,11 +98,12 @@ def classify(classifier: Classifier, content: bytes, *, top: int = 5) -> dict[st
 
 def look_inside(classifier: Classifier, content: bytes, **_: Any) -> dict[str, Any] | str:
     """The page of `explain --page` about one image, or an `error`."""
-    from inference.page import named_pictures, page_of
+    from inference import insides
 
     try:
-        return page_of([classifier], [*named_pictures([ImageFile(THE_IMAGE, content)])])
-    except (DataError, NoAttention) as error:
+        insides.require()
+        return insides.page_of([classifier], [*insides.named_pictures([ImageFile(THE_IMAGE, content)])])
+    except (DataError, MissingPackage, NoAttention) as error:
         return {"error": str(error)}
 
 

@@ -94,9 +94,9 @@ def test_a_mistake_is_one_line_and_leaves_nothing_behind(capsys, folder, line):
     [
         ("vit.factory.Blueprint.build", "summary --model vit_micro_2"),
         ("vit.factory.Blueprint.build", TRAIN),
-        ("trainers.job.split_samples", TRAIN),
+        ("datasets.opened.open_samples", TRAIN),
         ("inference.explain.maps_of", "explain {folder}/digits/vit {folder}/a.png"),
-        ("inference.page.maps_of", "explain {folder}/digits/vit {folder}/a.png --page"),
+        ("inference.page.document.maps_of", "explain {folder}/digits/vit {folder}/a.png --page"),
     ],
 )
 def test_a_bug_is_shown_as_one_and_not_as_a_wrong_option(capsys, monkeypatch, folder, place, line):

@@ -20,9 +20,10 @@ from ignite.engine import Engine, Events
 from small_run import call, few_digits, make_run, photo, stir
 from torchvision.models import VisionTransformer as Torchvision
 
-from inference import changes, page
 from inference.classifier import Classifier, open_classifier
-from inference.moments import moments_of
+from inference.page import document as page
+from inference.page import perturbations as changes
+from inference.page.snapshots import moments_of
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.run import train
 from trainers.run_engines import Run

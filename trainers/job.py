@@ -199,7 +199,12 @@ def answers_of_teacher(config: RunConfig, data: DataBundle) -> np.ndarray | None
     """What the teacher says of each training image, float16 (N, K); None without `--teacher`."""
     if not config.train.teacher:
         return None
-    from trainers.distillation import targets_of
+    try:
+        from trainers.distillation import targets_of
+    except ModuleNotFoundError as error:
+        if "distillation" not in str(error.name).split("."):
+            raise
+        raise ConfigError("--teacher: this copy of the application has no trainers/distillation.py") from None
 
     return distributed.main_process_first(partial(targets_of, config, data))
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
+from vit.config import grid_side
 from vit.errors import OptionError
 
 
@@ -101,3 +102,12 @@ def _forward_again(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
     if not (block.training and torch.is_grad_enabled()):
         return forward(*args, **kwargs)
     return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+
+
+def position_embeddings(model: nn.Module) -> Tensor | None:
+    """The learnt positions (T, D) of one class token and a square grid of patches, the class token's first; None where
+    a model has none."""
+    for name, parameter in model.named_parameters():
+        if "pos" in name and parameter.dim() == 3 and parameter.size(0) == 1 and grid_side(parameter.size(1)):
+            return parameter.detach()[0]
+    return None

@@ -23,8 +23,8 @@ from comparison.reporting.table import COSTS, WITH_WORST_CLASS, Table, notes, ta
 from datasets.files import folder_aside, write_bytes, write_text
 from datasets.text import printable
 from figures.thumbnails import data_uri
+from inference import insides
 from inference.classifier import open_classifier
-from inference.page import page_of, validation_pictures
 from trainers.errors import exit_code
 from trainers.reporting.console import say
 
@@ -63,12 +63,12 @@ def write_inside(result: ConditionResult, path: Path) -> str:
     damaged, which is said, too."""
     arms = [row.arm for row in sorted(result.arms, key=lambda row: row.scores["accuracy"], reverse=True)]
     shown = [arm for arm in arms if (arm.runs[0].run_dir / "moments").is_dir()][:2]
-    if not shown:
+    if not (shown and insides.available):
         return ""
     try:
         opened = [(arm.name, open_classifier(str(arm.runs[0].run_dir), device="cpu")) for arm in shown]
         classifiers = [replace(classifier, source=name) for name, classifier in opened]
-        text = page_of(classifiers, validation_pictures(classifiers[0])[::2])
+        text = insides.page_of(classifiers, insides.validation_pictures(classifiers[0])[::2])
     except Exception as error:
         if exit_code(error) == 1:  # a bug
             raise

@@ -1,5 +1,7 @@
 """Unpack zip and tar archives that nobody has vouched for."""
 
+import hashlib
+import os
 import shutil
 import stat
 import tarfile
@@ -100,3 +102,16 @@ class _Judge:
             raise DataError(f"{self.archive} is refused: {name!r} is in it twice")
         self.names.add("/".join(parts))
         return "/".join(parts)
+
+
+def mark_of(*files: Path) -> str:
+    """Tells files of one name apart: by size, start and end, where a zip lists its members and their checksums."""
+    digest = hashlib.blake2b(digest_size=4)
+    for path in files:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 2**20))
+            end = file.read()
+            file.seek(0)
+            digest.update(b"%d|" % size + file.read(2**16) + end)
+    return digest.hexdigest()

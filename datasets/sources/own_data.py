@@ -1,22 +1,18 @@
 """Find out what a person's own data is: a folder, a table, shards, or an archive of a folder or a table."""
 
-import hashlib
 import os
 import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from datasets.config import DATASETS, USUAL_COLUMNS, Columns, data_name
+from datasets.config import DATASETS, HUB_PREFIX, USUAL_COLUMNS, Columns, data_name
 from datasets.errors import DataError, UnknownDataSet
-from datasets.grouping.option import by_column, column_of
 from datasets.images import is_image_name
-from datasets.sources.archives import is_archive, unpack
+from datasets.sources.archives import is_archive, mark_of, unpack
 from datasets.sources.csv_table import TABLE_SUFFIXES, is_sample_table, read_table
 from datasets.sources.image_folder import innermost, list_folder, read_image_folder
-from datasets.sources.large.hub import PREFIX, obtain_from_hub
-from datasets.sources.large.index import indexed
-from datasets.sources.large.shards import TABLES, read_shards, shards_at, shards_in
+from datasets.sources.large_sets import indexed, obtain_from_hub, read_shards, shards_at, shards_in
 from datasets.sources.reading import SPLIT_FOLDERS, Reading
 from datasets.text import did_you_mean
 
@@ -29,16 +25,16 @@ EXPECTED = (
 def read_source(source: str, root: Path, *, columns: Columns = USUAL_COLUMNS) -> Reading:
     """Read a folder, a table, shards, an archive or a set of the hub, with its faults; archives are unpacked below
     `root`/unpacked."""
-    path = obtain_from_hub(source, root) if source.startswith(PREFIX) else Path(source).expanduser()
+    path = obtain_from_hub(source, root) if source.startswith(HUB_PREFIX) else Path(source).expanduser()
     if path.is_dir():
         return _read_folder(path, path.resolve().name, root, columns)
     if path.is_file() and path.suffix.lower() in TABLE_SUFFIXES:
         return read_table(path, columns=columns)
     if shards := shards_at(path):
-        return _read_shards(shards, data_name(source), root, columns)
+        return read_shards(shards, data_name(source), root, columns)
     if path.is_file() and is_archive(path):
         name = path.name.partition(".")[0]
-        unpacked = root / "unpacked" / f"{name}-{_mark(path)}"
+        unpacked = root / "unpacked" / f"{name}-{mark_of(path)}"
         folder = unpacked if unpacked.is_dir() else unpack(path, unpacked)
         return _read_folder(folder, name, root, columns, confined=True)
     if path.exists():
@@ -56,7 +52,7 @@ def _read_folder(folder: Path, name: str, root: Path, columns: Columns, *, confi
     try:
         inner = innermost(folder)
         if shards := shards_in(inner):
-            return _read_shards(shards, name, root, columns)
+            return read_shards(shards, name, root, columns)
         folders, files = list_folder(inner)
         tables = [inner / file for file in files if file.lower().endswith(TABLE_SUFFIXES)]
         sure = any(columns[:2]) or not tables or _has_class_folders(inner, folders)
@@ -81,36 +77,3 @@ def _has_class_folders(root: Path, folders: Sequence[str]) -> bool:
         if count > 1 or (of_a_split and within):
             return True
     return False
-
-
-def _read_shards(files: Sequence[Path], name: str, root: Path, columns: Columns) -> Reading:
-    """Tar shards where they lie; parquet and Arrow, which give pictures by the thousand, once written as such."""
-    group = column_of(columns.group) if files[0].suffix in TABLES else None
-    if files[0].suffix in TABLES:
-        from datasets.sources.large.parquet import unpack_parquet
-
-        unpacked = root / "unpacked" / f"{name}-{_mark(*files)}"
-        if group is not None:  # the groups of another column are other files
-            mark = hashlib.blake2b(group.encode(), digest_size=4).hexdigest()
-            unpacked = unpacked.with_name(f"{unpacked.name}-{mark}")
-        if not unpacked.is_dir():
-            unpack_parquet(files, unpacked, columns)
-        files = shards_in(unpacked)
-    key = [(file, file.absolute()) for file in files]
-    reading = indexed(partial(read_shards, files, name, columns), root, name, key, columns)
-    if group is not None:
-        reading.samples = reading.samples.replace(grouped_by=by_column(group))
-    return reading
-
-
-def _mark(*files: Path) -> str:
-    """Tells files of one name apart: by size, start and end, where a zip lists its members and their checksums."""
-    digest = hashlib.blake2b(digest_size=4)
-    for path in files:
-        with open(path, "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - 2**20))
-            end = file.read()
-            file.seek(0)
-            digest.update(b"%d|" % size + file.read(2**16) + end)
-    return digest.hexdigest()

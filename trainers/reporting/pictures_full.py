@@ -26,8 +26,7 @@ from trainers.engine.metrics import per_class
 from trainers.job import Job
 from trainers.reporting import pictures
 from trainers.reporting.tensorboard import RunLoggers, tag_of
-from vit.parts import inputs_of, parts
-from vit.residual_stream import position_embeddings
+from vit.parts import inputs_of, parts, position_embeddings
 
 PROJECTED = 1_000  # validation images in the projector
 PR_CLASSES = 20  # those with the lowest F1 of more classes than that

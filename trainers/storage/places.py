@@ -7,10 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from datasets.config import DATASETS, DataConfig
+from datasets.config import DATASETS, HUB_PREFIX, DataConfig
 from datasets.errors import DataError
 from datasets.shell import command
-from datasets.sources.large.hub import PREFIX
 from trainers.config import RunConfig
 from trainers.errors import ConfigError
 from trainers.storage.run_folder import read_if_whole
@@ -69,7 +68,7 @@ def is_there(path: Path) -> bool:
 
 def is_a_set(source: str) -> bool:
     """Whether this names a built-in set or one of the hub, and no path."""
-    return source in DATASETS or source.startswith(PREFIX)
+    return source in DATASETS or source.startswith(HUB_PREFIX)
 
 
 def is_a_name(value: str | None) -> bool:

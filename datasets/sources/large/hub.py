@@ -5,11 +5,11 @@ import re
 import shutil
 from pathlib import Path
 
+from datasets.config import HUB_PREFIX
 from datasets.errors import DataError, MissingPackage
 from datasets.files import require_told
 from datasets.text import some
 
-PREFIX = "hf:"
 REVISION = "refs/convert/parquet"
 """Where the hub itself writes each set anew: a folder for each subset, in it one for each split."""
 
@@ -21,7 +21,7 @@ def obtain_from_hub(source: str, root: Path) -> Path:
     if not (match := re.fullmatch(r"hf:(\w[\w.-]*/\w[\w.-]*)(?:/(\w[\w.-]*))?", source)):
         raise DataError(f"{source!r} names no set of the hub; expected hf:ORG/NAME or hf:ORG/NAME/SUBSET")
     name, subset = match.groups()
-    folder = root / "hub" / source.removeprefix(PREFIX).replace("/", "--")
+    folder = root / "hub" / source.removeprefix(HUB_PREFIX).replace("/", "--")
     if folder.is_dir():
         return folder
     require_told(folder)

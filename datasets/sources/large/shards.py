@@ -116,7 +116,7 @@ def _is_shard(tar: Path) -> bool:
     return any(_key(member) in labelled for member in first if is_image_name(member.name))
 
 
-def read_shards(files: Sequence[Path], name: str, columns: Columns) -> Reading:
+def read_tar_shards(files: Sequence[Path], name: str, columns: Columns) -> Reading:
     """Index shards, whose split is a word of their path. Raises DataError: a tar is damaged, cut short or compressed,
     holds a link, or a name twice; a label that cannot be read."""
     root = Path(os.path.commonpath([file.parent for file in files]))

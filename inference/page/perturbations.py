@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from inference.page.residual_stream import entering
 from vit.attention_maps import head_map, maps_of, relevance
-from vit.parts import parts
-from vit.residual_stream import entering, position_embeddings
+from vit.parts import parts, position_embeddings
 
 MOST_WORK = 2e12  # multiply-adds of all passes: within it each head is tried alone, or else each block, or neither
 

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vit.config import grid_side
-from vit.parts import parts
+from vit.parts import parts, position_embeddings
 
 
 @contextmanager
@@ -36,15 +35,6 @@ def logit_lens(model: nn.Module, images: Tensor, stream: list[Tensor]) -> Tensor
 
     with parts(model).blocks[-1].register_forward_hook(hand_on):
         return model(images).unflatten(0, (len(stream), len(images)))
-
-
-def position_embeddings(model: nn.Module) -> Tensor | None:
-    """The learnt positions (T, D) of one class token and a square grid of patches, the class token's first; None where
-    a model has none."""
-    for name, parameter in model.named_parameters():
-        if "pos" in name and parameter.dim() == 3 and parameter.size(0) == 1 and grid_side(parameter.size(1)):
-            return parameter.detach()[0]
-    return None
 
 
 def entering(model: nn.Module, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:

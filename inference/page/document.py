@@ -27,25 +27,25 @@ from datasets.sampling import evenly
 from datasets.text import counted
 from datasets.transforms import Pipeline
 from figures.thumbnails import thumbnail
-from inference.changes import changes_of, said_of
 from inference.classifier import Classifier
 from inference.images import ImageFile
-from inference.moments import Moment, moments_of
+from inference.page.perturbations import changes_of, said_of
+from inference.page.residual_stream import entering, logit_lens, residual_stream
+from inference.page.snapshots import Moment, moments_of
 from trainers.reporting.console import say
 from trainers.storage.finished_run import as_data, read_run_config
 from trainers.storage.places import require_images
 from vit.attention_maps import head_map, maps_of, pools_patches, relevance
 from vit.low_rank import merged_state
 from vit.model import ConvStem, VisionTransformer
-from vit.parts import count_parameters
-from vit.residual_stream import entering, logit_lens, position_embeddings, residual_stream
+from vit.parts import count_parameters, position_embeddings
 
 SHOWN = 8  # pictures, where none are named
 MOST_CLASSES = 10  # of those a picture shows: its label, and the ones that the best weights find likeliest
 EVERY_HEAD = 2_500_000  # bytes of attention up to which each head's is kept; else the mean over heads, and what is read
 MOST = 5_500_000  # bytes of attention in all, before they are packed: more pictures are left out
 COMPUTED = 1_000_000  # parameters behind the patch embedding of the largest model that the page can run: 2.5 MB in it
-FILES = Path(__file__).with_name("page_files")
+FILES = Path(__file__).with_name("files")
 
 
 class Picture(NamedTuple):
