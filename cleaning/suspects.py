@@ -11,7 +11,8 @@ from datasets.bundle import SPLITS, Samples
 from datasets.errors import DataError
 from datasets.files import write_text
 from datasets.images import picture_of
-from datasets.text import csv_text, did_you_mean, read_rows
+from datasets.tables import csv_text, read_rows
+from datasets.text import did_you_mean
 from datasets.units import COPIES
 
 KEEP, DROP, RELABEL = "keep", "drop", "relabel:"

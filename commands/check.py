@@ -14,7 +14,8 @@ from commands.json_output import JsonOption, json_document
 from datasets.config import Columns, data_place
 from datasets.options import words
 from datasets.shell import command
-from datasets.text import aligned, counted, csv_text, printable
+from datasets.tables import csv_text
+from datasets.text import aligned, counted, printable
 from trainers.config import OutputConfig
 from trainers.storage.data_folder import claimed_folder, data_folder
 

@@ -38,6 +38,8 @@ from trainers.system import folder_lock
 from trainers.system.signals import signals
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from comparison.analysis.results import ConditionResult
 
 
@@ -49,6 +51,14 @@ class Report(NamedTuple):
     folder: Path
     kept: Path | None = None
     """The run that is the result, where the comparison trained it."""
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row per condition and arm, as in table.csv: accuracy and its interval, other scores, the difference to the
+        first arm, the costs and the runs; shares are fractions."""
+        from comparison.reporting.table import table_frame
+
+        return table_frame(self.comparison, self.results)
 
 
 @signals.heeded()

@@ -24,7 +24,7 @@ from datasets.config import DataConfig
 from datasets.files import write_bytes, write_text
 from datasets.options import words
 from datasets.shell import command
-from datasets.text import csv_text
+from datasets.tables import csv_text
 from datasets.units import units_of
 from figures.results import png
 from trainers.budget.local_weights import probes

@@ -8,7 +8,7 @@ from datasets.config import DataConfig, data_place
 from datasets.errors import DataError
 from datasets.options import named_set
 from datasets.shell import command
-from datasets.text import read_rows
+from datasets.tables import read_rows
 
 
 def listed_images(config: DataConfig) -> frozenset[str]:

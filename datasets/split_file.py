@@ -15,7 +15,8 @@ from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, Samples, samples_of
 from datasets.errors import DataError
 from datasets.files import text_file
 from datasets.identity import CONTENT_HASH, PATH_HASH, identified
-from datasets.text import counted, csv_lines, read_rows
+from datasets.tables import csv_lines, read_rows
+from datasets.text import counted
 from datasets.units import joined
 
 KINDS = (CONTENT_HASH, PATH_HASH, "hash")

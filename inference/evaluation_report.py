@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from datasets.files import text_file, write_text
-from datasets.text import aligned, csv_text, printable
+from datasets.tables import csv_text
+from datasets.text import aligned, printable
 from datasets.units import units_of
 from figures.judged import Judged
 from inference.predict import write_rows

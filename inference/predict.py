@@ -14,7 +14,8 @@ import torch
 from tqdm import tqdm
 
 from datasets.image_dataset import cpu_count
-from datasets.text import csv_lines, printable
+from datasets.tables import csv_lines
+from datasets.text import printable
 from datasets.transforms import Pipeline
 from figures.judged import Judged, rank
 from inference.classifier import Classifier

@@ -257,7 +257,7 @@ def of_commands(folder: Path) -> dict[str, tuple[Path, Reader]]:
             run.labels,
             run.predicted,
             run.probabilities,
-            result.history,
+            result.epochs,
             loaded[0].state_dict(),
             loaded[2],
         )

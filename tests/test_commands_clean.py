@@ -30,7 +30,7 @@ from datasets import DataConfig
 from datasets.bundle import SPLITS, PathTable, Samples
 from datasets.errors import DataError
 from datasets.loaders import split_samples
-from datasets.text import read_rows
+from datasets.tables import read_rows
 from trainers.budget.local_weights import Ranked
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.multirun.out_of_fold import features_of_set, fold_of_each, out_of_fold
@@ -83,7 +83,7 @@ def test_two_networks_judge_not_two_sizes_of_one(monkeypatch, capsys):
         return Ranked(f"{name} at {size} px", {"model": model}, 0.9, 0.8, 1.0, 0.1, 1.0)
 
     rows = [ranked("efficientnet_lite0", 224), ranked("efficientnet_lite0", 128), ranked("vit_stem_16", 64)]
-    monkeypatch.setattr("trainers.multirun.out_of_fold.rank", lambda config, seconds: rows)
+    monkeypatch.setattr("trainers.multirun.out_of_fold.rank", lambda config, seconds, images: rows)
     monkeypatch.setattr("trainers.multirun.out_of_fold.prepare", Mock(side_effect=InterruptedError))
     for images, taken in ((512, "at 224 px, for"), (513, "at 224 px and vit_stem_16 at 64 px, for")):
         with pytest.raises(InterruptedError):
@@ -94,7 +94,7 @@ def test_two_networks_judge_not_two_sizes_of_one(monkeypatch, capsys):
 def test_fewer_images_than_components_are_judged_too(tmp_path, monkeypatch):
     model = {"name": "vit_nano_8", "weights": "fashion_mnist"}
     ranked = Ranked("vit_nano_8", {"model": {**model, "trainable": "head"}}, 0.9, 0.8, 1.0, 0.1, 1.0)
-    monkeypatch.setattr("trainers.multirun.out_of_fold.rank", lambda config, seconds: [ranked])
+    monkeypatch.setattr("trainers.multirun.out_of_fold.rank", lambda config, seconds, images: [ranked])
     monkeypatch.setattr("trainers.multirun.out_of_fold.MOST_COMPONENTS", 64)
     data = DataConfig(str(class_folders(tmp_path / "set", {"a": 20, "b": 20})), tmp_path / "data", workers=0)
     config = RunConfig(data=data, train=TrainConfig(device="cpu"), output=OutputConfig(output_dir=tmp_path / "runs"))

@@ -22,7 +22,7 @@ from comparison import ranking
 from comparison.ranking import ALL, NEAREST, RIDGE, Backbone, draws, judge
 from datasets.bundle import image_set
 from datasets.config import DataConfig
-from datasets.text import read_rows
+from datasets.tables import read_rows
 from trainers import cached_features
 from trainers.budget.local_weights import probes
 from trainers.budget.ridge import PENALTIES

@@ -13,7 +13,7 @@ from comparison.compare import compare_runs
 from comparison.names import arm_names, settings_that_differ, slugs
 from datasets.errors import DataError
 from datasets.split_file import read_split
-from datasets.text import read_rows
+from datasets.tables import read_rows
 from inference.evaluation_report import as_table
 from trainers.config import OutputConfig
 from trainers.engine.evaluation import Scores, write_predictions

@@ -13,7 +13,7 @@ from small_run import CLASSES, labelled_photos, make_run
 import main
 from datasets.errors import DataError
 from datasets.split_file import read_split
-from datasets.text import csv_text, read_rows
+from datasets.tables import csv_text, read_rows
 from inference.classifier import open_classifier
 from inference.export import export
 from trainers.storage.checkpoint_file import CheckpointWriter, checkpoints, read_checkpoint

@@ -22,7 +22,7 @@ from datasets.checking.check import check_source
 from datasets.checking.inspection import inspect_file, inspect_files
 from datasets.errors import DataError
 from datasets.sources.problems import KINDS
-from datasets.text import read_rows
+from datasets.tables import read_rows
 
 
 def found_in(source, **options):

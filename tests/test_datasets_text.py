@@ -5,7 +5,8 @@ import io
 import subprocess
 import sys
 
-from datasets.text import counted, csv_text, did_you_mean, printable, some
+from datasets.tables import csv_text
+from datasets.text import counted, did_you_mean, printable, some
 
 
 def test_the_nearest_name_is_offered_or_none():

@@ -66,7 +66,7 @@ def test_the_line_begins_at_the_start_and_ends_at_the_best_weights(results, tmp_
     rows = average([run.run_dir], output, greedy=False)
     assert [row[0] for row in rows] == ["val"] * len(LINE) + ["test"]
     assert rows[0][1] == {name: run.val[name] for name in rows[0][1]}
-    assert rows[len(LINE) - 1][1]["accuracy"] == run.history[0]["val_accuracy"]  # the probe, before the first step
+    assert rows[len(LINE) - 1][1]["accuracy"] == run.epochs[0]["val_accuracy"]  # the probe, before the first step
     best = max(rows[: len(LINE)], key=lambda row: (row[1]["accuracy"], -row[1]["loss"]))
     assert rows[-1][2] == f"{best[2]}, scored once"
 

@@ -6,7 +6,7 @@ import torch
 from small_run import call, make_run, photo
 from torch import nn
 
-from datasets.text import read_rows
+from datasets.tables import read_rows
 from datasets.transforms import Pipeline
 from inference.classifier import open_classifier
 from inference.images import find_images, read_pixels

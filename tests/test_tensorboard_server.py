@@ -87,7 +87,7 @@ def wait_for_address(process, log) -> str:
 def test_a_resumed_run_shows_every_point_once(server, resumed):
     runs = {split: f"cut/digits/r/tb/{split}" for split in ("train", "val")}
     get_json_when_loaded(server, "plugin/scalars/tags", lambda tags: set(runs.values()) <= set(tags))
-    last = resumed.history[-1]["step"]
+    last = resumed.epochs[-1]["step"]
     assert points(server, runs["train"], "5_steps/loss") == list(range(1, last + 1))
     assert points(server, runs["train"]) == [4, 8, last]
     assert points(server, runs["val"]) == [0, 4, 8, last]
@@ -118,8 +118,8 @@ def test_scalars_of_train_and_val_come_back_under_one_tag(server, finished):
     for run in runs.values():
         assert {"1_learning/loss", "1_learning/accuracy"} <= set(tags[run])
     points = json.loads(get(server, "plugin/scalars/scalars", run=runs["val"], tag="1_learning/accuracy"))
-    assert [step for _, step, _ in points] == [row["step"] for row in finished.history]
-    assert [value for _, _, value in points] == pytest.approx([row["val_accuracy"] for row in finished.history])
+    assert [step for _, step, _ in points] == [row["step"] for row in finished.epochs]
+    assert [value for _, _, value in points] == pytest.approx([row["val_accuracy"] for row in finished.epochs])
 
 
 def test_the_picture_of_the_batch_is_served_as_png(server):
@@ -238,7 +238,7 @@ def test_a_comparison_shows_the_mean_of_each_arm_in_its_band(tmp_path):
     for name, level in (("plain", 0.2), ("mixed", 0.6)):
         arm = arm_of(tmp_path / "runs", name, np.ones((3, 4), bool), [0, 1, 2, 0])
         for seed, run in enumerate(arm.runs):
-            for row in run.history:
+            for row in run.epochs:
                 row |= {"val_accuracy": level + 0.1 * seed, "val_loss": 1.0}
         arms.append(arm)
     write_events(tmp_path / "verdict", "mixed beats plain", [], [SimpleNamespace(condition=Condition(10, tuple(arms)))])

@@ -252,7 +252,7 @@ def test_a_run_with_low_rank_changes_goes_on_exactly_and_leaves_an_ordinary_mode
     assert best["model"].keys() == build_model("vit_micro_2", num_classes=10).state_dict().keys()
     evaluation = evaluate_run(whole.run_dir, split="val")
     assert evaluation.metrics == {name: whole.val[name] for name in evaluation.metrics}
-    assert resume(whole.run_dir, epochs=3).history[:3] == whole.history
+    assert resume(whole.run_dir, epochs=3).epochs[:3] == whole.epochs
 
 
 def test_layer_decay_slows_each_layer_below_the_head(tmp_path):
@@ -266,15 +266,15 @@ def test_layer_decay_slows_each_layer_below_the_head(tmp_path):
 
 def test_a_run_may_end_within_an_epoch_and_go_on_from_there(tmp_path):
     result = train(run_config(tmp_path, epochs=1.5))  # epochs of 7 steps
-    assert [row["step"] for row in result.history] == [0, 7, 10]
+    assert [row["step"] for row in result.epochs] == [0, 7, 10]
     assert read_json(result.run_dir / "config.json")["train"]["epochs"] == 1.5
     assert resume(result.run_dir).best_epoch == result.best_epoch  # finished: nothing to do
-    assert [row["step"] for row in resume(result.run_dir, epochs=2.25).history] == [0, 7, 10, 14, 16]
+    assert [row["step"] for row in resume(result.run_dir, epochs=2.25).epochs] == [0, 7, 10, 14, 16]
 
 
 def test_a_time_budget_ends_within_an_epoch_validates_and_concludes(tmp_path, capsys):
     result = train(run_config(tmp_path, epochs=500, max_minutes=0.4 / 60))
-    last = result.history[-1]
+    last = result.epochs[-1]
     assert 0 < last["step"] < 500 * 7
     assert result.test is not None
     assert "0.00666667 minutes of training steps are over" in capsys.readouterr().out

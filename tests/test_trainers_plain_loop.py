@@ -21,7 +21,7 @@ CONFIG = RunConfig(
 
 def test_the_plain_loop_has_the_history_of_the_ignite_loop(tmp_path):
     plain = train_plainly(prepare(CONFIG))
-    ignite = train(replace(CONFIG, output=OutputConfig(output_dir=tmp_path, tb="scalars"))).history[1:]
+    ignite = train(replace(CONFIG, output=OutputConfig(output_dir=tmp_path, tb="scalars"))).epochs[1:]
     assert len(plain) == len(ignite) == 3
     for ours, theirs in zip(plain, ignite, strict=True):
         for name, value in ours.items():

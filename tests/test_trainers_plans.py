@@ -336,7 +336,7 @@ def test_a_planned_run_ends_in_time_whatever_the_pace_and_repeats_from_its_confi
     result, clock = run_with_deadline(tmp_path, schedule, lambda step: seconds)
     assert clock[0] == pytest.approx(24, abs=2 * seconds)
     written = load_config(result.run_dir / "config.json")
-    assert written.train.epochs == result.history[-1]["step"] / 4
+    assert written.train.epochs == result.epochs[-1]["step"] / 4
     output = OutputConfig(output_dir=tmp_path, run_name="again", tb="scalars")
     again = train(dataclasses.replace(written, output=output))
     assert read_metrics(again.run_dir) == read_metrics(result.run_dir)
@@ -473,6 +473,6 @@ def test_all_runs_of_a_comparison_take_the_time_together_each_condition_in_its_p
 def test_a_planned_run_on_a_machine_too_slow_for_its_warm_up_ends_in_time(tmp_path):
     """It ended in a traceback: a warm-up of 2 steps leaves nothing of a run of 2 steps."""
     result, _ = run_with_deadline(tmp_path, "cooldown", lambda step: 20.0)
-    assert result.history[-1]["step"] == 2
+    assert result.epochs[-1]["step"] == 2
     written = load_config(result.run_dir / "config.json")
     assert written.train.epochs == 0.75  # a step more than the warm-up, whose rates are then those of the plan

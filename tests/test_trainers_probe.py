@@ -94,7 +94,7 @@ def test_training_on_cached_features_equals_training_on_the_images(tmp_path, cap
         for name, value in ours.items():
             torch.testing.assert_close(value, theirs[name], atol=1e-5, rtol=0)
     assert float(final_weights(cached)["head.weight"].abs().max()) > 1e-3
-    for mine, other in zip(cached.history, uncached.history, strict=True):
+    for mine, other in zip(cached.epochs, uncached.epochs, strict=True):
         for name in ("val_loss", "val_accuracy"):
             assert mine[name] == pytest.approx(other[name], abs=1e-5)
     assert cached.test["loss"] == pytest.approx(uncached.test["loss"], abs=1e-5)
@@ -160,7 +160,7 @@ def test_probes_that_begin_alike_share_what_the_backbone_made_of_the_images(tmp_
         config = probe_config(folder, model={"name": "vit_nano_8", "weights": "fashion_mnist"}, seed=seed)
         config = dataclasses.replace(config, output=dataclasses.replace(config.output, run_name=f"s{seed}"))
         timed = ("seconds", "images_per_s", "data_wait", "memory_mb")
-        return [{key: value for key, value in row.items() if key not in timed} for row in train(config).history]
+        return [{key: value for key, value in row.items() if key not in timed} for row in train(config).epochs]
 
     alone = history(tmp_path / "alone", 1)
     kept = data_folder(OutputConfig(output_dir=tmp_path / "shared"), "digits") / "features"

@@ -95,7 +95,7 @@ def small_run(folder, *, model=None, **train_options) -> RunConfig:
 )
 def test_a_dry_run_trains_saves_loads_resumes_and_leaves_nothing(tmp_path, capsys, options):
     result = dry_run(small_run(tmp_path, **options))
-    assert [row["step"] for row in result.history] == [0, 2, 4]
+    assert [row["step"] for row in result.epochs] == [0, 2, 4]
     assert not list(tmp_path.iterdir())
     out = capsys.readouterr().out
     assert "dry run passed: trained, validated, saved, loaded and resumed" in out

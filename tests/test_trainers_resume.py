@@ -190,7 +190,7 @@ def test_a_new_run_starts_from_the_best_weights_of_another(finished, tmp_path):
         output=replace(config.output, run_name="second"),
         train=replace(config.train, epochs=1),
     )
-    untrained = train(second).history[0]
+    untrained = train(second).epochs[0]
     assert untrained["val_loss"] == pytest.approx(finished.val["loss"], abs=1e-6)
 
 
@@ -213,7 +213,7 @@ def test_a_finished_run_resumed_is_a_no_op(finished, capsys):
 
 def test_more_epochs_replan_the_learning_rate_and_say_so(crashed, capsys):
     result = resume(crashed, epochs=5)
-    assert result.history[-1]["epoch"] == 5
+    assert result.epochs[-1]["epoch"] == 5
     assert "5 epochs instead of 3: the learning rate at step" in capsys.readouterr().out
     assert read_json(crashed / "config.json")["train"]["epochs"] == 5
 
@@ -387,7 +387,7 @@ def test_a_run_that_ends_early_is_not_trained_further_when_it_stops_before_its_r
         return replace(config, train=replace(config.train, epochs=6, patience=1, lr=1e-50))
 
     whole = train(impatient(tmp_path / "whole"))
-    last = whole.history[-1]["epoch"]
+    last = whole.epochs[-1]["epoch"]
     assert last < 6
     for stop in (crash, signal_myself):
         folder = tmp_path / stop.__name__
@@ -406,10 +406,10 @@ def test_a_resumed_run_has_the_time_that_its_first_life_left_over(tmp_path, monk
         config = demanding_config(folder)
         return replace(config, train=replace(config.train, max_minutes=0.28 / 60, save_every=1))
 
-    expected = train(limited(tmp_path / "whole")).history[-1]["step"]
+    expected = train(limited(tmp_path / "whole")).epochs[-1]["step"]
     assert expected == 6
     for stop in (1, 5):
         folder = tmp_path / f"stopped_{stop}"
         with pytest.raises(Crash):
             train(limited(folder), handlers=[crash_after(stop)])
-        assert resume(folder / "digits" / "r").history[-1]["step"] == expected
+        assert resume(folder / "digits" / "r").epochs[-1]["step"] == expected

@@ -13,6 +13,7 @@ from killed_runs import TIMING_FIELDS
 from small_run import few_digits
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from datasets.errors import DataError
 from inference.evaluate import evaluate_run
 from trainers import run_engines
 from trainers.config import OutputConfig, RunConfig, TrainConfig, load_config
@@ -51,7 +52,7 @@ def without_timing(table: list[dict[str, str]]) -> list[dict[str, str]]:
 
 
 def test_a_run_learns(finished):
-    losses = [row["val_loss"] for row in finished.history]
+    losses = [row["val_loss"] for row in finished.epochs]
     assert losses[0] == pytest.approx(math.log(10), abs=1e-3)  # a zero head: all classes equally likely
     assert losses[2] < losses[0]  # in two epochs; after one it may still be on its way
     assert finished.test["loss"] < losses[1]
@@ -107,7 +108,7 @@ def test_resolved_options_leave_nothing_open_and_rerun_the_run_bit_for_bit(finis
 
 def test_another_seed_gives_another_result_on_the_same_split(finished, tmp_path):
     other = train(short_run(tmp_path / "other", seed=1, epochs=1))
-    assert other.history[1]["val_loss"] != finished.history[1]["val_loss"]
+    assert other.epochs[1]["val_loss"] != finished.epochs[1]["val_loss"]
     assert (other.run_dir / "split.csv").read_bytes() == (finished.run_dir / "split.csv").read_bytes()
 
 
@@ -180,7 +181,7 @@ def test_train_and_val_share_tags_and_count_optimizer_steps(finished):
     of_test = {"hparam/test_accuracy", "hparam/test_loss"}
     of_val |= {f"recall/{digit}" for digit in range(10)}
     assert shared | of_val | of_test == set(val_events.Tags()["scalars"])  # of ten classes top-5 says little
-    last = finished.history[-1]["step"]
+    last = finished.epochs[-1]["step"]
     assert [event.step for event in val_events.Scalars("1_learning/loss")] == [0, last // 2, last]
     assert [event.step for event in train_events.Scalars("1_learning/loss")] == [last // 2, last]
     for tag in by_step:
@@ -219,7 +220,7 @@ def test_a_taken_run_name_is_refused_before_training(tmp_path):
 
 def test_early_stopping_ends_the_run(tmp_path, capsys):
     result = train(short_run(tmp_path, lr=1e-12, patience=1, epochs=30))
-    assert result.history[-1]["epoch"] < 10
+    assert result.epochs[-1]["epoch"] < 10
     assert "no better validation accuracy for 1 epoch: stopped early" in capsys.readouterr().out
     assert json.loads((result.run_dir / "summary.json").read_text())["status"] == "finished"
 
@@ -244,3 +245,17 @@ def test_the_best_epochs_validation_is_not_repeated_and_its_predictions_are_thos
     assert again.metrics == result.val
     predicted = [int(row["predicted"]) for row in rows(result.run_dir / "eval" / "val_predictions.csv")]
     assert predicted == again.outputs.predicted.tolist()
+
+
+def test_from_python_history_and_predictions_are_data_frames(finished):
+    history = finished.history
+    assert history["epoch"].tolist() == [row["epoch"] for row in finished.epochs]
+    assert history["val_loss"].tolist() == [row["val_loss"] for row in finished.epochs]
+    for split, scores in (("val", finished.val), ("test", finished.test)):
+        table = finished.predictions(split)
+        probabilities = table.filter(regex=r"^p\(")
+        assert (table["label"] == table["predicted"]).mean() == pytest.approx(scores["accuracy"])
+        assert (probabilities.columns[probabilities.to_numpy().argmax(axis=1)] == "p(" + table["predicted"] + ")").all()
+        assert probabilities.sum(axis=1).to_numpy() == pytest.approx(1, abs=1e-5)
+    with pytest.raises(DataError, match="no predictions of 'mixed'"):
+        finished.predictions("mixed")

@@ -17,7 +17,7 @@ from datasets.errors import DataError
 from datasets.loaders import build_dataloaders
 from datasets.options import words
 from datasets.split_file import read_split
-from datasets.text import read_rows
+from datasets.tables import read_rows
 from inference.average import average
 from inference.classifier import open_classifier
 from inference.export import export

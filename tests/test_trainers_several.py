@@ -38,7 +38,7 @@ def test_every_fold_is_a_run_and_the_table_sums_them_up(tmp_path, capsys, monkey
         table = list(csv.DictReader(file))
     assert [row["fold"] for row in table] == ["1", "2", "3", "mean", "standard deviation"]
     scores = [float(row["val_accuracy"]) for row in table]
-    assert scores[3] == statistics.mean(scores[:3])
+    assert scores[3] == pytest.approx(statistics.mean(scores[:3]), rel=1e-12)
     assert scores[4] == statistics.stdev(scores[:3])
     assert "3 folds: mean (standard deviation)" in capsys.readouterr().out
 

@@ -79,7 +79,7 @@ def test_a_resumed_run_that_stops_before_its_first_checkpoint_is_not_removed(sta
         resume(started, handlers=[crash_after(1)])
     assert (started / "note.txt").read_text() == "seen on Monday"
     assert read_json(started / "summary.json")["status"] == "failed"
-    assert resume(started).history[-1]["val_loss"] == resume(finished_once).history[-1]["val_loss"]
+    assert resume(started).epochs[-1]["val_loss"] == resume(finished_once).epochs[-1]["val_loss"]
 
 
 def test_a_full_disk_at_the_first_checkpoint_of_a_resumed_run_removes_nothing(started, monkeypatch):

@@ -58,8 +58,8 @@ def test_the_penalty_is_the_one_with_the_least_validation_loss():
 def test_the_first_look_of_a_run_is_the_probes_and_a_stopped_run_goes_on_exactly(tmp_path, capsys):
     whole = train(run_config(tmp_path / "whole"))
     said = capsys.readouterr().out
-    assert f"begins as a linear probe: {whole.history[0]['val_accuracy']:.1%} of the validation images" in said
-    assert whole.history[0]["val_accuracy"] > 0.5  # a zero head has 0.1
+    assert f"begins as a linear probe: {whole.epochs[0]['val_accuracy']:.1%} of the validation images" in said
+    assert whole.epochs[0]["val_accuracy"] > 0.5  # a zero head has 0.1
     assert read_json(whole.run_dir / "config.json")["train"]["start_head"] == "probe"
     with pytest.raises(Crash):
         train(run_config(tmp_path / "stopped", save_every=1), handlers=[crash_after(2)])

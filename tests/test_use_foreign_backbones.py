@@ -59,7 +59,7 @@ def test_a_run_is_resumed_evaluated_exported_and_explained(name, trainable, atte
     result = train(config_of(tmp_path, 1, name=name, trainable=trainable, image_size=size))
     assert (name not in WHAT_THEY_ARE) or WHAT_THEY_ARE[name] in capsys.readouterr().out
     resumed = resume(result.run_dir, epochs=2)
-    assert [row["epoch"] for row in resumed.history] == [0, 1, 2]
+    assert [row["epoch"] for row in resumed.epochs] == [0, 1, 2]
     evaluation = evaluate_run(result.run_dir, split="val")
     assert evaluation.metrics == pytest.approx({key: resumed.val[key] for key in evaluation.metrics}, abs=1e-6)
     assert any("ImageNet" in note for note in evaluation.notes) == (name in WHAT_THEY_ARE)

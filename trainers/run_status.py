@@ -47,7 +47,7 @@ class Record:
             self.write("running")
 
     def finish(self, result: RunResult) -> RunResult:
-        self.result, self.history = result, result.history
+        self.result, self.history = result, result.epochs
         self.write("finished")
         return result
 

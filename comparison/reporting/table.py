@@ -3,7 +3,7 @@
 import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from comparison.analysis.advice import advice
 from comparison.analysis.certainty import power_line
@@ -12,9 +12,13 @@ from comparison.analysis.rising import RULE
 from comparison.analysis.runs import Comparison, Condition
 from comparison.analysis.statistics import estimate, minus
 from comparison.analysis.worth import sentences
-from datasets.text import aligned, csv_text, printable
+from datasets.tables import frame_text
+from datasets.text import aligned, printable
 from trainers.reporting.console import duration
 from vit.config import WHAT_THEY_ARE
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 WIDTH = 120
 MARKS = {"better": "+", "worse": "-", "unclear": "?", "same": "="}
@@ -57,10 +61,16 @@ def _difference(pair: Pair | None) -> dict[str, Any]:
     }
 
 
+def table_frame(comparison: Comparison, results: Results) -> "pd.DataFrame":
+    """`rows` as a DataFrame."""
+    import pandas as pd
+
+    return pd.DataFrame(rows(comparison, results)).convert_dtypes()
+
+
 def table_csv(comparison: Comparison, results: Results) -> str:
     """Every number in full precision."""
-    table = rows(comparison, results)
-    return csv_text(list(table[0]), [row.values() for row in table])
+    return frame_text(table_frame(comparison, results))
 
 
 def table_of(results: Results, columns: Columns) -> Table:

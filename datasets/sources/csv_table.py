@@ -1,10 +1,10 @@
 """A table of images: path, label and perhaps split, one row per image, paths relative to the table."""
 
 import codecs
-import csv
 import io
 import os
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 
 from datasets.bundle import SPLITS
@@ -16,7 +16,8 @@ from datasets.images import IMAGE_EXTENSIONS, is_image_name
 from datasets.shell import quoted
 from datasets.sources.image_folder import list_folder
 from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows
-from datasets.text import counted, unguarded
+from datasets.tables import cells_of, unguarded
+from datasets.text import counted
 
 TABLE_SUFFIXES = (".csv", ".tsv")
 USUAL = {
@@ -46,7 +47,7 @@ def read_table(
     label_at = _columns(header, "label", columns, table)[0]
     group_at = _group_column(header, columns, table)
     for number, cells in lines:
-        if len(cells) > len(header):
+        if any(cells[len(header) :]):
             rows.problem("ragged_row", cells[path_at], detail=f"line {number}")
         else:
             path, label, split, group = (_cell(cells, at) for at in (path_at, label_at, split_at, group_at))
@@ -87,12 +88,27 @@ def _read(table: Path) -> tuple[list[str], Lines, str]:
         first = text.partition("\n")[0]
         delimiter = "\t" if table.suffix.lower() == ".tsv" else max(",;\t", key=first.count)
         manner = f", semicolons between cells{manner}" if delimiter == ";" else manner
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
-        header = [cell.strip().lower() for cell in next(reader, [])]
-        lines = [(reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells)]
-    except (OSError, csv.Error) as error:
+    except OSError as error:
         raise DataError(f"cannot read table {table}: {error}") from error
-    return header, lines, manner
+    rows = _rows(text, delimiter, table)
+    header = [cell.strip().lower() for cell in rows[0]] if rows else []
+    while header and not header[-1]:
+        header.pop()
+    numbers = accumulate((1 + sum(cell.count("\n") for cell in cells) for cells in rows), initial=0)
+    lines = [(number, cells) for number, cells in zip(numbers, rows, strict=False) if any(map(str.strip, cells))]
+    return header, [(number + 1, cells) for number, cells in lines if number], manner
+
+
+def _rows(text: str, delimiter: str, table: Path) -> list[list[str]]:
+    """The cells of every line, blank ones too, those of a short line filled up with empty ones."""
+    if not text.strip():
+        return []
+    width = 1 + max(line.count(delimiter) for line in text.split("\n"))
+    how = {"header": None, "names": range(width), "skip_blank_lines": False, "skipinitialspace": True}
+    try:
+        return cells_of(io.StringIO(text, newline=""), sep=delimiter, **how).to_numpy().tolist()
+    except DataError as error:
+        raise DataError(f"cannot read table {table}: {error}") from None
 
 
 def _decode(content: bytes, table: Path) -> tuple[str, str]:

@@ -13,7 +13,7 @@ import numpy as np
 from datasets.description import native_sizes
 from datasets.opened import OpenedImages
 from datasets.split_file import clusters_of, groups_in, read_split
-from datasets.text import read_rows
+from datasets.tables import read_rows
 from trainers.auto_resume import find_same_options
 from trainers.budget.candidates import AS_GIVEN, Candidate, fine_tuned, from_scratch
 from trainers.budget.deadline import Deadline, Fit

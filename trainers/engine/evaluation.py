@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from datasets.files import replacing, text_file
-from datasets.text import csv_lines
+from datasets.tables import csv_lines
 from trainers.engine.engines import create_evaluator
 from trainers.engine.handlers import best_row
 from trainers.engine.metrics import SCALARS

@@ -6,11 +6,11 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import mean, stdev
+from typing import TYPE_CHECKING
 
 from datasets.files import write_text
 from datasets.opened import OpenedImages
-from datasets.text import csv_text
+from datasets.tables import frame_text
 from trainers.auto_resume import train_or_resume, was_asked_for
 from trainers.budget.pace import operations
 from trainers.budget.threads import Sharing, memory_of, sharing
@@ -25,6 +25,9 @@ from trainers.storage.outcome import best_of_several
 from trainers.storage.run_folder import plan_run_directory
 from trainers.system import distributed, process
 from trainers.system.signals import signals
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCORES = ("accuracy", "balanced_accuracy", "loss", "macro_f1", "ece")
 
@@ -141,24 +144,31 @@ def kept_of(results: Sequence[RunResult]) -> tuple[RunResult, str]:
 
 def write_folds(results: Sequence[RunResult]) -> Path:
     """The table of the folds' validation scores: a row per fold, then mean and standard deviation."""
-    names = [score for score in SCORES if all(score in result.val for result in results)]
-    columns = [[result.val[score] for result in results] for score in names]
-    rows: list[Sequence[object]] = [
-        *([fold, *(column[fold - 1] for column in columns), run.run_dir.name] for fold, run in enumerate(results, 1)),
-        ["mean", *map(mean, columns), ""],
-        ["standard deviation", *map(stdev, columns), ""],
-    ]
+    import pandas as pd
+
+    scores = scores_of_runs(results, "val")
+    table: pd.DataFrame = pd.concat([scores, scores.agg(["mean", "std"])]).add_prefix("val_").astype(object)
+    table.insert(0, "fold", [*range(1, len(results) + 1), "mean", "standard deviation"])
+    table["run"] = [*(result.run_dir.name for result in results), "", ""]
     first = results[0].run_dir
     path = first.with_name(f"{first.name.removesuffix('_fold1')}_folds.csv")
-    write_text(path, csv_text(["fold", *(f"val_{score}" for score in names), "run"], rows))
+    write_text(path, frame_text(table))
     return path
+
+
+def scores_of_runs(results: Sequence[RunResult], split: str) -> "pd.DataFrame":
+    """A row per run, a column per score that all of them have; empty where a run has no such split."""
+    import pandas as pd
+
+    scores = pd.DataFrame([getattr(result, split) or {} for result in results])
+    return scores[[score for score in SCORES if score in scores]].dropna(axis="columns")
 
 
 def spread(results: Sequence[RunResult]) -> Iterator[tuple[str, str, float, float]]:
     """(split, score, mean, standard deviation) over the runs. Folds share training images: theirs says less than one
     over seeds."""
     for split in ("val", "test"):
-        for score in SCORES:
-            values = [scores[score] for run in results if (scores := getattr(run, split)) and score in scores]
-            if len(values) > 1:
-                yield split, score, mean(values), stdev(values)
+        scores = scores_of_runs(results, split)
+        if len(results) > 1 and not scores.empty:
+            for score, row in scores.agg(["mean", "std"]).T.iterrows():
+                yield split, str(score), row["mean"], row["std"]

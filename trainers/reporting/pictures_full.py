@@ -17,7 +17,8 @@ from torch.utils.tensorboard.summary import compute_curve
 from datasets.bundle import BatchKey
 from datasets.files import replacing, write_text
 from datasets.sampling import evenly
-from datasets.text import csv_text, printable
+from datasets.tables import csv_text
+from datasets.text import printable
 from figures.sheets import png, position_similarity_figure, tile_picture
 from trainers.engine.engines import autocast
 from trainers.engine.evaluation import Scores

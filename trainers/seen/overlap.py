@@ -20,7 +20,7 @@ from datasets.errors import DataError
 from datasets.files import text_file
 from datasets.identity import identified
 from datasets.shell import quoted
-from datasets.text import csv_lines, read_rows
+from datasets.tables import csv_lines, read_rows
 from trainers.seen.hashes import NOTHING, SELECTED, TRAINED, UNKNOWN_KIND, Seen, from_tree, is_made_up, seen_in
 from trainers.seen.starts import RECORD, Start
 from trainers.storage.run_folder import read_if_whole

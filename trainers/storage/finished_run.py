@@ -6,13 +6,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from datasets.files import ONLY_READ
-from datasets.text import read_rows
+from datasets.tables import read_rows
 from trainers.config import RunConfig, from_dict, load_config
 from trainers.engine.intervals import Design
 from trainers.engine.metrics import SCALARS
@@ -26,6 +26,9 @@ from vit import ImageSpec, ModelConfig, build_model
 from vit.config import AT_HAND
 from vit.origins import ORIGINS, Origin
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 @dataclass(frozen=True)
 class RunResult:
@@ -36,10 +39,25 @@ class RunResult:
     best_epoch: int
     val: dict[str, float]
     test: dict[str, float] | None
-    history: list[dict[str, Any]]
+    epochs: list[dict[str, Any]]
+    """A row per epoch, as in metrics.csv; the first is from before the first step."""
     images: Mapping[str, int] = field(default_factory=dict)
     designs: Mapping[str, Design] = field(default_factory=dict)
     """What groups take from the images of a split; of splits whose images all stand alone nothing."""
+
+    @property
+    def history(self) -> "pd.DataFrame":
+        """metrics.csv: a row per epoch, NaN where an epoch has no such value."""
+        import pandas as pd
+
+        return pd.DataFrame(self.epochs)
+
+    def predictions(self, split: str = "test") -> "pd.DataFrame":
+        """A row per image of a split: path, label, predicted, and the probability `p(NAME)` of each class. Raises
+        DataError: the run has no such split. CheckpointError: a file is damaged."""
+        from trainers.storage.predictions_file import predictions_frame
+
+        return predictions_frame(self.run_dir, split)
 
 
 def find_run(name: str, output_dir: Path = Path("runs")) -> Path:

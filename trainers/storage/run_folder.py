@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets.files import write_text
-from datasets.text import csv_text
+from datasets.tables import csv_text
 from trainers.config import OutputConfig, RunConfig, to_dict
 from trainers.errors import CheckpointError, ConfigError
 from trainers.storage.data_folder import data_folder

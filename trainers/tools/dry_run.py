@@ -37,7 +37,7 @@ def dry_run(config: RunConfig) -> RunResult:
         result = execute(
             shortened(prepare(config, checkpoint=checkpoint, run_dir=folder), epochs=2), folder, checkpoint
         )
-        steps, recorded = len(first.data.dataloaders["train"]), [row["step"] for row in result.history]
+        steps, recorded = len(first.data.dataloaders["train"]), [row["step"] for row in result.epochs]
         if recorded != [0, steps, 2 * steps]:
             raise ConfigError(f"dry run: the resumed run recorded steps {recorded}, not {[0, steps, 2 * steps]}")
     console.say(

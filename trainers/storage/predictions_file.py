@@ -2,16 +2,21 @@
 
 import zipfile
 from collections.abc import Sequence
-from operator import itemgetter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from datasets.errors import DataError
-from datasets.text import read_rows, some
+from datasets.tables import read_table
+from datasets.text import some
 from trainers.engine.many_classes import spread
 from trainers.engine.predictions import Outputs
+from trainers.storage.run_folder import read_json
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Predictions = tuple[tuple[str, ...], np.ndarray, np.ndarray, np.ndarray]
 """N images, sorted by path: paths, labels and predicted classes int64 (N,), probabilities float64 (N, classes)."""
@@ -26,21 +31,40 @@ def read_predictions(path: Path, names: Sequence[str]) -> Predictions:
     return tuple(paths[row] for row in order), labels[order], predicted[order], probabilities[order]
 
 
+def predictions_frame(run_dir: Path, split: str) -> "pd.DataFrame":
+    """A row per image of a split of a finished run: path, label, predicted, and a column `p(NAME)` for each class.
+
+    Raises DataError: the run has no such split, or a file is damaged.
+    """
+    import pandas as pd
+
+    table = run_dir / "eval" / f"{split}_predictions.csv"
+    path = table if table.is_file() else table.with_suffix(".npz")
+    if not path.is_file():
+        raise DataError(f"{run_dir} has no predictions of {split!r}: there is no {table}")
+    names = read_json(run_dir / "meta.json", class_names=list)["class_names"]
+    paths, labels, predicted, probabilities = read_predictions(path, names)
+    frame = pd.DataFrame(probabilities, columns=[f"p({name})" for name in names])
+    columns = {"path": paths, "label": np.array(names)[labels], "predicted": np.array(names)[predicted]}
+    for place, (name, column) in enumerate(columns.items()):
+        frame.insert(place, name, pd.Series(column, dtype=object))
+    return frame
+
+
 def _of_table(path: Path, names: Sequence[str]) -> Predictions:
-    table = read_rows(path, ("path", "label", "predicted", "probabilities"))
+    table = read_table(path, ("path", "label", "predicted", "probabilities"))
     number = {name: index for index, name in enumerate(names)}
-    unknown = [row[column] for column in ("label", "predicted") for row in table if row[column] not in number]
+    unknown = [name for column in ("label", "predicted") for name in table[column] if name not in number]
     if unknown:
         raise DataError(f"{path}: class {unknown[0]!r} is not one of the run's: {some(names, 20)}")
-    labels, predicted = (np.array([number[row[column]] for row in table], int) for column in ("label", "predicted"))
+    labels, predicted = (np.array([number[name] for name in table[column]], int) for column in ("label", "predicted"))
     try:
-        probabilities = np.array(" ".join(row["probabilities"] for row in table).split(), dtype=np.float64)
+        probabilities = np.array(" ".join(table["probabilities"]).split(), dtype=np.float64)
     except ValueError:
         probabilities = np.empty(0)
     if probabilities.size != len(table) * len(names):
         raise DataError(f"{path} does not hold {len(names)} probabilities per image; evaluate the run again")
-    paths = tuple(map(itemgetter("path"), table))
-    return paths, labels, predicted, probabilities.reshape(len(table), len(names))
+    return tuple(table["path"]), labels, predicted, probabilities.reshape(len(table), len(names))
 
 
 def _of_file(path: Path, names: Sequence[str]) -> Predictions:
