@@ -34,6 +34,14 @@ def csv_text(header: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
     return "".join(csv_lines(header, rows))
 
 
+def frame_of(header: Iterable[object], rows: Iterable[Iterable[object]]) -> pd.DataFrame:
+    """A DataFrame of Python's own objects: the text of pandas cannot hold a file name that is no Unicode where pyarrow
+    is installed."""
+    import pandas as pd
+
+    return pd.DataFrame(map(list, rows), columns=pd.Index(list(header), dtype=object), dtype=object)
+
+
 def frame_text(frame: pd.DataFrame) -> str:
     """A DataFrame as a CSV table without its index: floats in full precision, cells that are missing empty."""
     known = frame.astype(object).where(frame.notna(), None)

@@ -12,7 +12,7 @@ from comparison.analysis.rising import RULE
 from comparison.analysis.runs import Comparison, Condition
 from comparison.analysis.statistics import estimate, minus
 from comparison.analysis.worth import sentences
-from datasets.tables import frame_text
+from datasets.tables import csv_text, frame_of
 from datasets.text import aligned, printable
 from trainers.reporting.console import duration
 from vit.config import WHAT_THEY_ARE
@@ -62,15 +62,19 @@ def _difference(pair: Pair | None) -> dict[str, Any]:
 
 
 def table_frame(comparison: Comparison, results: Results) -> "pd.DataFrame":
-    """`rows` as a DataFrame."""
+    """`rows` as a DataFrame, NaN where a number is missing."""
     import pandas as pd
 
-    return pd.DataFrame(rows(comparison, results)).convert_dtypes()
+    table = rows(comparison, results)
+    frame = frame_of(table[0], (row.values() for row in table))
+    numbers = [name for name, cells in frame.items() if not any(isinstance(cell, str) for cell in cells)]
+    return frame.assign(**frame[numbers].apply(pd.to_numeric))
 
 
 def table_csv(comparison: Comparison, results: Results) -> str:
     """Every number in full precision."""
-    return frame_text(table_frame(comparison, results))
+    table = rows(comparison, results)
+    return csv_text(table[0], (row.values() for row in table))
 
 
 def table_of(results: Results, columns: Columns) -> Table:

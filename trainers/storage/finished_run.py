@@ -50,7 +50,7 @@ class RunResult:
         """metrics.csv: a row per epoch, NaN where an epoch has no such value."""
         import pandas as pd
 
-        return pd.DataFrame(self.epochs)
+        return pd.DataFrame(self.epochs).apply(pd.to_numeric)
 
     def predictions(self, split: str = "test") -> "pd.DataFrame":
         """A row per image of a split: path, label, predicted, and the probability `p(NAME)` of each class. Raises

@@ -44,7 +44,8 @@ def predictions_frame(run_dir: Path, split: str) -> "pd.DataFrame":
         raise DataError(f"{run_dir} has no predictions of {split!r}: there is no {table}")
     names = read_json(run_dir / "meta.json", class_names=list)["class_names"]
     paths, labels, predicted, probabilities = read_predictions(path, names)
-    frame = pd.DataFrame(probabilities, columns=[f"p({name})" for name in names])
+    # Names stay Python's own objects: the text of pandas cannot hold one that is no Unicode.
+    frame = pd.DataFrame(probabilities, columns=pd.Index([f"p({name})" for name in names], dtype=object))
     columns = {"path": paths, "label": np.array(names)[labels], "predicted": np.array(names)[predicted]}
     for place, (name, column) in enumerate(columns.items()):
         frame.insert(place, name, pd.Series(column, dtype=object))
