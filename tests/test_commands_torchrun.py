@@ -27,7 +27,7 @@ def rank(request, monkeypatch):
 
 
 def test_the_card_of_a_recipe_is_printed_by_the_first_process(rank, capsys, monkeypatch):
-    monkeypatch.setattr("commands.train.train", lambda config: 0)
+    monkeypatch.setattr("commands.train.train", lambda *_: 0)
     code, out, _ = call(capsys, "train", *SHORT, "--recipe", "scratch-small")
     assert code == 0
     assert ("scratch-small" in out) == (rank == 0)

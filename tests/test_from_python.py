@@ -169,7 +169,7 @@ def narrow(*, num_classes):
 def test_the_page_runs_as_it_stands(tmp_path, monkeypatch, capsys):
     page = (Path(__file__).resolve().parent.parent / "docs" / "from_python.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("trainers.reporting.pictures.draw_best", lambda *_, **__: None)  # which takes most of the time
     monkeypatch.setattr("torchvision.models.resnet18", narrow)
