@@ -49,7 +49,8 @@ def finished_run(
     }  # fmt: skip
     write_json(folder / "summary.json", base | (summary or {}))
     versions = {"versions": {"torch": "2.0"}, "processor": "P <1>", "device": "cpu", "threads": 1, "platform": "Linux"}
-    write_json(folder / "meta.json", versions | {"git": {"commit": "0123456789abcdef", "dirty": False}})
+    git = {"commit": "0123456789abcdef", "dirty": False}
+    write_json(folder / "meta.json", versions | {"git": git, "class_names": list(classes)})
     history = [
         {"epoch": epoch, "step": 3 * epoch, "lr": "", "val_loss": 2 - 0.5 * epoch, "val_accuracy": 0.2 * epoch,
          "seconds": 0.5 * epoch, "memory_mb": 300 + epoch}

@@ -89,14 +89,15 @@ def test_a_missing_file_is_named(tmp_path, name):
         read_run(folder)
 
 
-def test_missing_predictions_weights_and_runs_are_named(tmp_path):
+def test_missing_predictions_classes_and_runs_are_named(tmp_path):
     folder = run_in(tmp_path / "run")
     with pytest.raises(DataError, match=r"has no val_predictions.csv in eval/"):
         read_run(folder, split="val")
     with pytest.raises(FileNotFoundError, match="is not a run directory: it does not exist"):
         read_run(tmp_path / "nowhere")
-    next((folder / "checkpoints").glob("best_*")).write_bytes(b"no checkpoint")
-    with pytest.raises(CheckpointError, match="not a readable safetensors file"):
+    meta = read_json(folder / "meta.json")
+    write_json(folder / "meta.json", {name: value for name, value in meta.items() if name != "class_names"})
+    with pytest.raises(CheckpointError, match="meta.json is damaged: it has no class_names"):
         read_run(folder)
 
 

@@ -24,12 +24,6 @@ def test_a_config_survives_json():
     assert from_dict(RunConfig, json.loads(json.dumps(to_dict(config)))) == config
 
 
-def test_an_option_of_old_runs_that_is_no_more_is_passed_over_where_it_stood_and_nowhere_else():
-    assert from_dict(RunConfig, {"train": {"full_rate_steps": 2000, "lr": 0.5}}) == RunConfig(train=TrainConfig(lr=0.5))
-    with pytest.raises(ConfigError, match="unknown option 'data.full_rate_steps'"):
-        from_dict(RunConfig, {"data": {"full_rate_steps": 2000}})
-
-
 def test_every_option_has_one_flag_of_its_own():
     names = list(flags(TrainOptions))
     assert len(names) == len(set(names))

@@ -1,7 +1,5 @@
 """A run that was stopped ends as if nothing had happened."""
 
-import hashlib
-import json
 import os
 import re
 import shutil
@@ -15,7 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 from ignite.engine import Events
 from killed_runs import (
     PHASES,
@@ -40,9 +37,9 @@ from trainers.config import to_dict
 from trainers.engine import handlers
 from trainers.errors import CheckpointError, ConfigError, Interrupted
 from trainers.options.recipes import recipe_config
-from trainers.resume import resume, upgraded
+from trainers.resume import resume
 from trainers.run import train
-from trainers.storage.checkpoint_file import checkpoints, read_checkpoint
+from trainers.storage.checkpoint_file import LAST_READER, CheckpointWriter, checkpoints, read_checkpoint
 from trainers.storage.run_folder import read_json, write_json
 from trainers.system import distributed, folder_lock
 from vit.tensor_files import from_bytes, to_bytes
@@ -139,22 +136,22 @@ def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(crashed, whole,
     assert "trying the one before it" in out
 
 
-def test_a_history_beside_the_trainers_state_is_read_as_if_it_were_in_it():
-    rows, recall = [{"epoch": 0, "val_loss": 0.1}], [0.5]
-    beside = {"trainer": {"iteration": 3}, "history": {"rows": json.dumps(rows), "recall": json.dumps(recall)}}
-    assert upgraded(beside)["trainer"] == {"iteration": 3, "history": rows, "recall": recall}
-
-
-def test_checkpoints_of_the_first_format_resume_as_if_they_were_of_this_one(crashed, whole):
-    for path in [path for kind in ("step", "best") for path in checkpoints(crashed / "checkpoints", kind)]:
-        old = read_checkpoint(path) | {"format_version": 1}
-        if "trainer" in old:
-            del old["trainer"]["recall"]
+@pytest.mark.parametrize("change", [{"format_version": 1}, {"history": {"rows": "[]"}}, {"head_only": True}])
+def test_checkpoints_of_earlier_versions_are_refused_with_the_commit_that_reads_them(crashed, change):
+    (newest, *_) = checkpoints(crashed / "checkpoints", "step")
+    content = read_checkpoint(newest) | change
+    for path in checkpoints(crashed / "checkpoints", "step"):
         path.unlink()
-        torch.save(old, path)
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
-        path.rename(path.with_name(f"{path.stem.rpartition('_')[0]}_{digest}.pt"))
-    assert_ends_like(whole, crashed)
+    CheckpointWriter(newest.parent, keep=1)(content, f"{newest.stem.rpartition('_')[0]}.pt")
+    with pytest.raises(CheckpointError, match=f"written before 23 November 2026; commit {LAST_READER} reads it"):
+        resume(crashed)
+
+
+def test_a_torch_file_is_refused_unopened(crashed):
+    (newest, *_) = checkpoints(crashed / "checkpoints", "step")
+    (other := newest.with_name("best_01234567.pt")).write_bytes(b"not even opened")
+    with pytest.raises(CheckpointError, match=f"commit {LAST_READER} reads it"):
+        read_checkpoint(other)
 
 
 def test_a_checkpoint_resumes_in_another_process_that_is_told_it(crashed, whole, monkeypatch):

@@ -1,4 +1,4 @@
-"""A run of the first released format opens in this version, and the page about using a result tells the truth."""
+"""A run of the oldest format that is read opens in this version, and the page about using a result tells the truth."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from datasets.transforms import Pipeline
 from trainers.storage.finished_run import load
 
 ROOT = Path(__file__).resolve().parent.parent
-FROZEN = ROOT / "tests" / "data" / "format_1"
+FROZEN = ROOT / "tests" / "data" / "format_2"
 PAGE = (ROOT / "docs" / "use-the-result.md").read_text(encoding="utf-8")
 
 
@@ -26,7 +26,7 @@ def frozen_pixels() -> np.ndarray:
     return (np.arange(256, dtype=np.uint32).reshape(4, 1, 8, 8) * 37 % 256).astype(np.uint8)
 
 
-def test_a_checkpoint_of_the_first_format_opens_and_computes_the_same():
+def test_a_checkpoint_of_the_oldest_format_opens_and_computes_the_same():
     expected = json.loads((FROZEN / "expected.json").read_text())
     model, spec, class_names = load(FROZEN)
     assert list(class_names) == expected["class_names"]
@@ -35,7 +35,7 @@ def test_a_checkpoint_of_the_first_format_opens_and_computes_the_same():
     torch.testing.assert_close(logits, torch.tensor(expected["logits"]), atol=1e-5, rtol=0)
 
 
-def test_every_command_takes_the_first_format(capsys, tmp_path):
+def test_every_command_takes_the_oldest_format(capsys, tmp_path):
     run = Path(shutil.copytree(FROZEN, tmp_path / "run"))
     data = labelled_photos(tmp_path / "data", classes=("3", "7"), n=2)
     for argv in (

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torchvision.models.vision_transformer import VisionTransformer as TorchvisionViT
 
+from trainers.storage.checkpoint_file import CheckpointWriter
 from vit.checkpoints import load_weights
 from vit.config import ImageSpec, ViTConfig
 from vit.errors import WeightsError
@@ -80,14 +81,13 @@ def test_a_checkpoint_of_ours_brings_its_preprocessing(tmp_path: Path) -> None:
         "crop_fraction": 0.9,
     }
     checkpoint = {
-        "format_version": 1,
+        "format_version": 2,
         "model": model(in_channels=1).state_dict(),
         "class_names": ["a", "b"],
         "image_spec": spec,
         "config": {"model": {"layer_norm_eps": 1e-12}},
     }
-    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
-    torch.save(checkpoint, tmp_path / "run" / "checkpoints" / "best_0123abcd.pt")
+    CheckpointWriter(tmp_path / "run" / "checkpoints", keep=1)(checkpoint, "best.pt")
     target = fresh(in_channels=1)
     load_weights(target, tmp_path / "run")  # a run directory means its best checkpoint
     assert read_weights(tmp_path / "run").image_spec == ImageSpec(16, (0.1307,), (0.3081,), "bicubic", 1, 0.9)

@@ -166,8 +166,6 @@ def from_dict(config_class: type, values: dict[str, Any], *, base: Any = None, w
     changes = {}
     for key, value in values.items():
         label = f"{where}{key}"
-        if label in NO_MORE:
-            continue
         if key not in known:
             hint = f"{did_you_mean(key, known)} Known: {', '.join(known)}"
             raise ConfigError(f"unknown option {label!r} in the config{hint}")
@@ -180,11 +178,6 @@ def from_dict(config_class: type, values: dict[str, Any], *, base: Any = None, w
     return dataclasses.replace(base, **changes)
 
 
-NO_MORE = ("train.full_rate_steps",)  # options that old runs name, whose effect is in their other values
-WITHDRAWN = {"recolour": "light"}
-"""What old runs may name -> what it means now: they open, and are refused to be trained further (see resume.py)."""
-
-
 def _coerce(value: Any, hint: Any, label: str) -> Any:
     """`value` as type `hint`: only the conversions JSON forces on us (int to float, str to Path, list to tuple)."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
@@ -194,7 +187,6 @@ def _coerce(value: Any, hint: Any, label: str) -> Any:
             with suppress(ConfigError):
                 return _coerce(value, option, label)
     elif origin is Literal:
-        value = WITHDRAWN.get(value, value) if isinstance(value, str) else value
         if value in arguments:
             return value
     elif origin is tuple and isinstance(value, list | tuple):

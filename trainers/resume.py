@@ -1,7 +1,6 @@
 """Take up a run where it stopped, and refuse or announce whatever is not as it was."""
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -144,7 +143,7 @@ def newest_checkpoint(run_dir: Path) -> dict[str, Any] | None:
     paths = named_like_checkpoints(run_dir / "checkpoints", "step")
     for path in paths:
         try:
-            checkpoint = upgraded(read_checkpoint(path))
+            checkpoint = read_checkpoint(path)
             require_best_weights(checkpoint, path)
             return checkpoint
         except CheckpointError as error:
@@ -166,13 +165,6 @@ def require_best_weights(checkpoint: dict[str, Any], path: Path) -> None:
     if best is None or best["step"] == checkpoint["trainer"]["iteration"]:
         return
     require_whole(best_of(path.parent.parent))
-
-
-def upgraded(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """A checkpoint in today's form. For a while the history stood beside the trainer's state, as strings of JSON."""
-    beside = checkpoint.get("history", {})
-    history = {"history" if name == "rows" else name: json.loads(text) for name, text in beside.items()}
-    return checkpoint | {"trainer": {"recall": []} | checkpoint["trainer"] | history}
 
 
 def read_summary(run_dir: Path) -> dict[str, Any]:

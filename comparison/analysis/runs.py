@@ -21,7 +21,6 @@ from datasets.units import united
 from trainers.config import to_dict
 from trainers.engine.intervals import Design, design_of
 from trainers.errors import CheckpointError
-from trainers.storage.checkpoint_file import best_of, read_file
 from trainers.storage.finished_run import find_run, read_given_config, read_history
 from trainers.storage.predictions_file import read_predictions
 from trainers.storage.run_folder import SUMMARY, read_json
@@ -200,8 +199,10 @@ def read_run(run_dir: Path, *, split: str | None = None) -> Run:
 
 
 def _class_names(run_dir: Path, meta: Mapping[str, Any]) -> tuple[str, ...]:
-    """The classes in the order of the model's outputs; of a run of before meta.json named them, out of its weights."""
-    names = meta.get("class_names") or read_file(best_of(run_dir))["class_names"]
+    """The classes in the order of the model's outputs."""
+    names = meta.get("class_names") or ()
+    if not names:
+        raise CheckpointError(f"{run_dir}/meta.json is damaged: it has no class_names")
     if not all(isinstance(name, str) for name in names):
         raise CheckpointError(f"{run_dir}/meta.json is damaged: not all of its class_names are text")
     return tuple(names)

@@ -263,8 +263,6 @@ def with_labels(data: DataConfig, labels: int | None) -> DataConfig:
 def of_today(requested: dict[str, Any]) -> dict[str, Any]:
     """What an earlier version of this application was asked, as plain data, with the options that came since."""
     known = to_dict(Request(RunConfig(), ())) | requested
-    if not isinstance(known["images_seen"], list):  # None or one number
-        known["images_seen"] = [known["images_seen"]] if known["images_seen"] else []
     return known | {"base": completed(known["base"]), "arms": [completed(arm) for arm in known["arms"]]}
 
 

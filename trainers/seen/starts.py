@@ -12,7 +12,7 @@ from datasets.errors import DataError
 from datasets.split_file import read_split
 from trainers.config import RunConfig
 from trainers.seen.hashes import USES, Seen, from_text, from_tree
-from trainers.storage.checkpoint_file import best_of, read_file
+from trainers.storage.checkpoint_file import best_of, read_checkpoint
 from vit import Blueprint
 from vit.errors import WeightsError
 from vit.origins import ORIGINS
@@ -53,7 +53,7 @@ def teacher_start(name: str) -> Start | None:
         return start_in(open_session(path).get_modelmeta().custom_metadata_map, path, named)
     if (path / "checkpoints").is_dir():
         best = best_of(path)
-        return start_in(read_file(best), best, named)
+        return start_in(read_checkpoint(best), best, named)
     return None
 
 

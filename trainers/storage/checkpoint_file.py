@@ -1,6 +1,6 @@
 """Checkpoints that cannot be half there: written aside, flushed, renamed once with their hash in the name, then pruned.
 
-They are safetensors files, which hold tensors and JSON and nothing else. Before format 2 they were torch files (.pt).
+They are safetensors files, which hold tensors and JSON and nothing else.
 """
 
 import hashlib
@@ -17,7 +17,9 @@ from vit.errors import WeightsError
 from vit.tensor_files import SEAL, read_tree, require_seal, write_tree
 
 FORMAT_VERSION = 2
-_NAME = re.compile(r"(?P<stem>step_(?P<step>\d+)|best|backbone)_(?P<hash>[0-9a-f]{8})\.(pt|safetensors)")
+LAST_READER = "4fe0463"
+"""The last commit that reads what was written before 23 November 2026: torch files, and heads beside their backbone."""
+_NAME = re.compile(r"(?P<stem>step_(?P<step>\d+)|best)_(?P<hash>[0-9a-f]{8})\.(pt|safetensors)")
 
 
 SAID = {"format_version": int, "class_names": list, "image_spec": dict, "config": dict}
@@ -72,7 +74,7 @@ class CheckpointWriter:
 
 
 def checkpoints(folder: Path, kind: str) -> list[Path]:
-    """The checkpoints of a kind (`step`, `best` or `backbone`) in a folder, newest first."""
+    """The checkpoints of a kind (`step` or `best`) in a folder, newest first."""
     return [path for path in named_like_checkpoints(folder, kind) if path.is_file()]
 
 
@@ -97,29 +99,11 @@ def named_like_checkpoints(folder: Path, kind: str) -> list[Path]:
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """Load a checkpoint with all weights of its model, after checking it against the hash in its name. Raises
     CheckpointError: damaged, not ours, or of a later format."""
-    data = read_file(path)
-    # A probe on cached features once kept the head alone: the rest stood beside it, or with its best head.
-    if data.get("head_only") or data.get("frozen_in_best"):
-        beside = [*checkpoints(path.parent, "backbone"), *checkpoints(path.parent, "best")]
-        rest = next((other for other in beside if other != path), None)
-        if rest is None:
-            raise CheckpointError(f"{path.parent} has no backbone_*, which holds the frozen weights of {path.name}")
-        whole = read_file(rest)["model"]
-        data |= {name: whole | data[name] for name in ("model", "ema") if name in data}
-    return data
-
-
-def read_file(path: Path) -> dict[str, Any]:
-    """What one file holds. Raises as `read_checkpoint` does."""
+    if path.suffix == ".pt":
+        raise earlier(path)
     try:
-        if path.suffix == ".pt":
-            from vit.torch_files import read_torch_file  # of a run of before
-
-            require_whole(path)
-            data = read_torch_file(path)
-        else:
-            data = read_tree(path)
-            require_whole(path, data.pop(SEAL, ""))
+        data = read_tree(path)
+        require_whole(path, data.pop(SEAL, ""))
     except WeightsError as error:
         raise CheckpointError(f"checkpoint {error}") from error
     if not isinstance(data, dict) or not isinstance(data.get("model"), dict) or "format_version" not in data:
@@ -130,11 +114,20 @@ def read_file(path: Path) -> dict[str, Any]:
             raise CheckpointError(f"{path} is damaged: its {name} is {value!r:.100}")
     if not all(isinstance(name, str) for name in data.get("class_names", ())):
         raise CheckpointError(f"{path} is damaged: not all of its class_names are text")
+    if {"head_only", "frozen_in_best", "history"} & data.keys() or data["format_version"] < FORMAT_VERSION:
+        raise earlier(path)
     if data["format_version"] > FORMAT_VERSION:
         raise CheckpointError(
             f"checkpoint {path} has format {data['format_version']}; this version reads up to {FORMAT_VERSION}"
         )
     return data
+
+
+def earlier(path: Path) -> CheckpointError:
+    """The error about a checkpoint of an earlier version."""
+    return CheckpointError(
+        f"{path} was written before 23 November 2026; commit {LAST_READER} reads it and exports its model"
+    )
 
 
 def require_whole(path: Path, digest: str | None = None) -> None:
