@@ -23,6 +23,8 @@ class Spec:
     interpolation: str = "bilinear"
     in_channels: int = 3
     crop_fraction: float = 1.0
+    fit: str = "crop"
+    decoding: str = "full"
 
 
 def picture(seed: int, size: tuple[int, int] = (40, 30)) -> Image.Image:

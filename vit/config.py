@@ -25,8 +25,8 @@ MAX_SIDE = 4096
 class ImageSpec:
     """How an image becomes a model's input: the one preprocessing of train, val, evaluate, predict and export.
 
-    An image is resized so that its shorter side is `image_size / crop_fraction` pixels, centre-cropped to `image_size`,
-    scaled to [0, 1] and normalised as `(x - mean) / std` per channel.
+    An image is fitted to `image_size` x `image_size` pixels, scaled to [0, 1] and normalised as `(x - mean) / std` per
+    channel. A run, checkpoint or export that says nothing of `fit` and `decoding` was made by their defaults.
     """
 
     image_size: int = 224
@@ -35,6 +35,12 @@ class ImageSpec:
     interpolation: Literal["nearest", "bilinear", "bicubic"] = "bilinear"
     in_channels: int = 3
     crop_fraction: float = 1.0
+    """With `crop`: the shorter side becomes `image_size / crop_fraction` pixels, of which the middle is kept."""
+    fit: Literal["crop", "pad", "squash"] = "crop"
+    """How a picture becomes square: its middle is kept (crop), the border is filled with `mean` (pad), or its
+    proportions are given up (squash)."""
+    decoding: Literal["full", "scaled"] = "full"
+    """scaled: a JPEG that is much larger than needed is decoded at 1/2, 1/4 or 1/8 of its size."""
 
     def __post_init__(self) -> None:
         require_finite(self)
