@@ -1,4 +1,4 @@
-"""From a set of images to the labels in it that are likely wrong, and what it is worth to train without them."""
+"""From a set of images to the labels in it that a model doubts, and what it is worth to train without them."""
 
 import os
 from collections import Counter
@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from cleaning.label_issues import COPY, OUTLIER, WRONG_LABEL, issues_found, label_issues
+from cleaning.label_issues import COPY, DOUBTED, OUTLIER, issues_found, label_issues
+from cleaning.review import nearest_of_classes, write_neighbours
 from cleaning.suspects import DROP, KEEP, Suspect, write_cleaned, write_suspects
 from comparison.analysis.runs import read_run
 from comparison.analysis.statistics import PairedDifference, paired_difference
@@ -26,6 +27,7 @@ from datasets.text import aligned, counted, printable
 from datasets.units import united, units_of
 from figures.judged import Judged as Pictured
 from figures.sheets import judged_sheet, png
+from review.table import percent
 from trainers.config import OutputConfig, RunConfig
 from trainers.errors import ConfigError
 from trainers.multirun.out_of_fold import features_of_set, fitted, fold_of_each, out_of_fold
@@ -40,7 +42,7 @@ SURE = 0.9
 """Below this accuracy of the models half of the suspects are hard images and more (docs/clean.md)."""
 SECONDS_PER_IMAGE, LEAST_SECONDS = 0.03, 60.0
 """Time that features may take where no time is given: a choice, whatever the machine."""
-DROPPED_FROM = {WRONG_LABEL: 0.8, COPY: 0.0}
+DROPPED_FROM = {DOUBTED: 0.8, COPY: 0.0}
 """To drop an image is proposed where a class has this probability; below it hard images are many (docs/clean.md)."""
 TEST = SPLITS.index("test")
 
@@ -148,9 +150,11 @@ def look(judged: Judged, folder: Path) -> list[Suspect]:
     write_suspects(folder / "test_suspects.csv", of_test)
     if suspects:
         write_figure(folder / "suspects.png", judged.samples, suspects)
+    if judged.features is not None:
+        write_neighbours(folder / "neighbours.csv", neighbours_of(judged, suspects))
     print(f"\n{judged.accuracy:.1%} of the labels are what models say that have not learnt from them")
     if judged.accuracy < SURE:
-        print("models that are right so seldom take many hard images for wrong labels: decide one by one")
+        print("models that are right so seldom doubt the labels of many hard images: decide one by one")
     if of_test:
         doubtful = counted(len(of_test), "test label")
         print(f"doubtful, too, and left as they are: {doubtful}, {folder / 'test_suspects.csv'}")
@@ -184,6 +188,28 @@ def suspects_of(judged: Judged, *, test: bool) -> list[Suspect]:
     ]
 
 
+def neighbours_of(judged: Judged, suspects: Sequence[Suspect]) -> list[tuple[str, str, str]]:
+    """Path, label and neighbour: for each suspect the nearest images with its label, and with the suggested one, that
+    are no suspects themselves."""
+    assert judged.features is not None
+    names, paths = judged.samples.class_names, [judged.samples.paths[row] for row in judged.rows]
+    place, number = {path: image for image, path in enumerate(paths)}, {name: label for label, name in enumerate(names)}
+    doubted = {suspect.path for suspect in suspects}
+    trusted = ~judged.in_test & np.array([path not in doubted for path in paths])
+    asked = [
+        (place[suspect.path], number[name])
+        for suspect in suspects
+        for name in dict.fromkeys((suspect.label, suspect.suggested))
+        if name
+    ]
+    found = nearest_of_classes(judged.features, judged.labels, judged.groups, trusted, asked)
+    return [
+        (paths[image], names[label], paths[near])
+        for (image, label), nearest in zip(asked, found, strict=True)
+        for near in nearest
+    ]
+
+
 def worth(judged: Judged, suspects: Sequence[Suspect]) -> PairedDifference | None:
     """How many more test images, of which no copy is learnt from, logistic regression gets right without what is to be
     dropped. None: there are no features, or no test images."""
@@ -205,7 +231,8 @@ def write_figure(path: Path, samples: Samples, suspects: Sequence[Suspect]) -> N
     place = {name: row for row, name in enumerate(samples.paths)}
     shown = []
     for suspect in suspects[:SHOWN]:
-        doubt = f"labelled {suspect.label}; {suspect.kind}, rather {suspect.suggested}".removesuffix(", rather ")
+        thinks = f"the model thinks {suspect.suggested}" if suspect.suggested else suspect.kind
+        doubt = f"labelled {suspect.label}; {thinks}"
         pixels = to_array(picture_of(samples, place[suspect.path]))
         shown.append(Pictured(suspect.path, ((doubt, float(suspect.confidence)),), pixels=pixels))
     title = f"{samples.name}: {len(shown)} of {len(suspects)} suspects, the likeliest first"
@@ -222,9 +249,9 @@ def lines(
     folder: Path, review: str, samples: Samples, suspects: Sequence[Suspect], *, may_mirror: bool
 ) -> Iterator[str]:
     """The first suspects, how many there are of each kind, and what to do next."""
-    header = ("given", "suggested", "", "kind", "decision", "image")
+    header = ("label", "the model thinks", "", "kind", "decision", "image")
     rows = [
-        (s.label, s.suggested, f"{float(s.confidence):.0%}", s.kind, s.decision, printable(s.path))
+        (s.label, s.suggested, percent(float(s.confidence)), s.kind, s.decision, printable(s.path))
         for s in suspects[:LISTED]
     ]
     if rows:

@@ -1,4 +1,4 @@
-"""Which labels are likely wrong, by what a model says of each image without having learnt from it: confident learning
+"""Which labels a model doubts that has not learnt from them: confident learning
 (Northcutt et al. 2021), which cleanlab does; beside it copies under two labels, and images that are like no others."""
 
 import warnings
@@ -11,7 +11,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from vit.errors import imported
 
-WRONG_LABEL, TWO, COPY, OUTLIER = "wrong label", "two classes", "copy with another label", "outlier"
+DOUBTED, TWO, COPY, OUTLIER = "doubted label", "two classes", "copy with another label", "outlier"
 SECOND, BOTH = 0.25, 0.8
 """An image of two classes: the probability of its label, and of the two together, at least."""
 NEIGHBOURS = 10
@@ -47,22 +47,22 @@ def label_issues(
     issues: dict[int, Issue] = {}
     for issue in (
         *copies(labels, probabilities, groups),
-        *wrong_labels(labels, probabilities),
+        *doubted_labels(labels, probabilities),
         *([] if features is None else outliers(features, probabilities)),
     ):
         issues.setdefault(issue.image, issue)
     return list(issues.values())
 
 
-def wrong_labels(labels: NDArray[np.int64], probabilities: NDArray[np.float64]) -> Iterator[Issue]:
-    """Of as many as cleanlab says are wrong, those with the least probability of their label, which is not the most
-    probable class."""
+def doubted_labels(labels: NDArray[np.int64], probabilities: NDArray[np.float64]) -> Iterator[Issue]:
+    """Of as many as cleanlab estimates, those with the least probability of their label, which is not the most probable
+    class."""
     order = {"filter_by": "low_self_confidence", "return_indices_ranked_by": "self_confidence"}
     for image in issues_found(labels, probabilities, **order).tolist():
         suggested, label = int(probabilities[image].argmax()), labels[image]
         of_label, of_both = probabilities[image, label], probabilities[image, [label, suggested]].sum()
         if suggested != label:
-            yield Issue(image, TWO if of_label >= SECOND and of_both >= BOTH else WRONG_LABEL, suggested)
+            yield Issue(image, TWO if of_label >= SECOND and of_both >= BOTH else DOUBTED, suggested)
 
 
 def issues_found(labels: NDArray[np.int64], probabilities: NDArray[np.float64], **options: str) -> NDArray[Any]:

@@ -1,108 +1,122 @@
-"""A page on this machine to decide on doubtful labels, picture by picture; each decision is saved before the next."""
+"""The doubtful labels of a set on the page of `review/`: what the model thinks, and pictures to compare with."""
 
-import json
-import threading
-from collections.abc import Callable
-from http import HTTPStatus
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from cleaning.suspects import Suspect, read_suspects, require_decision
+import numpy as np
+from numpy.typing import NDArray
+
+from cleaning.label_issues import COPY, OUTLIER, TWO
+from cleaning.suspects import DROP, KEEP, RELABEL, Suspect, read_suspects, require_decision
 from datasets.bundle import Samples
-from datasets.errors import DataError
-from datasets.images import picture_of
-from figures.thumbnails import thumbnail
-from inference.local_server import LocalHandler, LocalServer
+from datasets.files import write_text
+from datasets.tables import csv_text, read_rows
+from review.table import Choice, Examples, Reviewed, Shown, Wording, percent
 
-PAGE = Path(__file__).with_name("review_page.html")
-MOST_BYTES = 10_000
-"""Of a decision."""
-SIDE = 400
-"""Pixels of a picture, at most."""
+MOST_EXAMPLES = 4
+"""Pictures of a class beside the one in question."""
+FIELDS = ("path", "label", "neighbour")
 
 
-class ChangedElsewhere(Exception):
-    """The row to decide on is another one in the table by now."""
+class SuspectsTable(Reviewed[Suspect]):
+    """suspects.csv, and neighbours.csv beside it: of each suspect the nearest pictures of the two classes."""
+
+    def __init__(self, path: Path, samples: Samples, save: Callable[[Sequence[Suspect]], None]) -> None:
+        """`save` writes all suspects into the table at `path`, and what follows from them."""
+        self.path, self.samples, self.save_all = path, samples, save
+        self.row_of = {name: row for row, name in enumerate(samples.paths)}
+        self.suspected = {row["path"] for row in read_rows(path, ("path",))}
+        self.neighbours = read_neighbours(path.with_name("neighbours.csv"))
+        self.wording = Wording(
+            title=f"Decide on the labels of {samples.name}",
+            hint="A model contradicts these labels, and may be wrong. Every decision is saved at once; the images stay"
+            " as they are. A dashed button is what is proposed.",
+            prefix=RELABEL,
+            take=Choice("r", "relabel as", ""),
+            choices=(Choice("k", "keep", KEEP), Choice("d", "drop", DROP)),
+            new_classes=False,
+        )
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        return self.samples.class_names
+
+    def read(self) -> list[Suspect]:
+        return read_suspects(self.path, self.samples)
+
+    def decided(self, row: Suspect, decision: str, by: str) -> Suspect:
+        suspect = row._replace(decision=decision, decided=by)
+        require_decision(suspect, self.samples.class_names)
+        return suspect
+
+    def save(self, rows: Sequence[Suspect]) -> None:
+        self.save_all(rows)
+
+    def shown(self, row: Suspect) -> Shown:
+        thinks = f"{row.suggested} ({percent(float(row.confidence))})" if row.suggested else "none of the others"
+        facts = [("label", row.label), ("the model thinks", thinks), ("why it is asked", reason(row))]
+        classes = dict.fromkeys(name for name in (row.label, row.suggested) if name)
+        strips = [Examples(f"labelled {name}", self.examples(row, name)) for name in classes]
+        return Shown(
+            row=self.row_of[row.path],
+            facts=facts,
+            suggested=row.suggested,
+            other=self.row_of.get(row.other),
+            examples=[strip for strip in strips if strip.rows],
+        )
+
+    def examples(self, suspect: Suspect, name: str) -> list[int]:
+        """Pictures with this label: the nearest ones, or else the first that nobody doubts."""
+        nearest = self.neighbours.get((suspect.path, name), ())
+        if found := [self.row_of[path] for path in nearest if path in self.row_of]:
+            return found
+        rows: list[int] = []
+        number = self.samples.class_names.index(name)
+        for row in np.flatnonzero((self.samples.labels == number) & (self.samples.splits >= 0)).tolist():
+            if len(rows) < MOST_EXAMPLES and self.samples.paths[row] not in self.suspected:
+                rows.append(row)
+        return rows
 
 
-class Review(LocalServer):
-    """Answers GET / with the page, /suspects with all of them, /picture?N with a sample, and POST /decide."""
-
-    def __init__(self, samples: Samples, table: Path, save: Callable[[list[Suspect]], None], *, port: int) -> None:
-        """`save` writes all suspects into `table` after each decision. Raises ConfigError: the port is taken.
-        DataError: as `read_suspects`."""
-        self.samples, self.table, self.save = samples, table, save
-        self.suspects: list[Suspect] = []
-        self.known = b""
-        self.take_changes()
-        self.row_of = {path: row for row, path in enumerate(samples.paths)}
-        self.one_at_a_time = threading.Lock()
-        super().__init__("127.0.0.1", port, Handler)
-
-    def listed(self) -> dict[str, Any]:
-        """What the page shows: each suspect with the numbers of its picture and, of a copy, the other one's."""
-        rows = [
-            {**suspect._asdict(), "row": self.row_of[suspect.path], "other_row": self.row_of.get(suspect.other)}
-            for suspect in self.suspects
-        ]
-        return {"name": self.samples.name, "class_names": self.samples.class_names, "suspects": rows}
-
-    def take_changes(self) -> int:
-        """Take over what the table says by now, where it is not what was last read or written here: how many rows are
-        new, gone or decided otherwise. Raises DataError, OSError: it cannot be read."""
-        content = self.table.read_bytes()
-        if content == self.known:
-            return 0
-        before, self.suspects = self.suspects, read_suspects(self.table, self.samples)
-        self.known = content
-        return max(len({*self.suspects} - {*before}), len({*before} - {*self.suspects}))
-
-    def decide(self, place: int, decision: str, decided: str) -> int:
-        """Save a decision beside those that were made in the table meanwhile: how many these are.
-
-        Raises DataError: no such decision, or the table is not one any more. IndexError: no such suspect. OSError: the
-        table is gone. ChangedElsewhere: this very row was decided there, or is gone; nothing is saved.
-        """
-        if place < 0:
-            raise IndexError("a place below 0")
-        with self.one_at_a_time:
-            shown = self.suspects[place]
-            changed = self.take_changes()
-            if shown not in self.suspects:
-                raise ChangedElsewhere(f"{shown.path!r} was changed in {self.table.name} meanwhile: decide again")
-            suspect, place = shown._replace(decision=decision, decided=decided), self.suspects.index(shown)
-            require_decision(suspect, self.samples.class_names)
-            self.save([*self.suspects[:place], suspect, *self.suspects[place + 1 :]])
-            self.suspects[place], self.known = suspect, self.table.read_bytes()
-            return changed
+def reason(suspect: Suspect) -> str:
+    """One sentence about why a suspect is on the list, as what a model thinks and no more."""
+    if suspect.kind == COPY:
+        return f"a copy of it is labelled {suspect.suggested}"
+    if suspect.kind == OUTLIER:
+        return "the model finds it unlike every other picture of the set"
+    if suspect.kind == TWO:
+        return f"the model thinks that it may show both {suspect.label} and {suspect.suggested}"
+    return f"the model thinks {suspect.suggested} where the label says {suspect.label}"
 
 
-class Handler(LocalHandler):
-    server: Review
+def nearest_of_classes(
+    features: NDArray[np.float32],
+    labels: NDArray[np.int64],
+    groups: NDArray[np.int64],
+    trusted: NDArray[np.bool_],
+    asked: Sequence[tuple[int, int]],
+) -> list[list[int]]:
+    """For each asked (image, class) the `MOST_EXAMPLES` images nearest by the angle between features (N, D), nearest
+    first, among those with that label that are trusted and no copies of it; of images with the same copies one."""
+    lengths = np.linalg.norm(features, axis=1, keepdims=True)
+    unit = features / np.maximum(lengths, 1e-12)
+    found = []
+    for image, label in asked:
+        places = np.flatnonzero(trusted & (labels == label) & (groups != groups[image]))
+        order = places[np.argsort(-(unit[places] @ unit[image]), kind="stable")]
+        _, first = np.unique(groups[order], return_index=True)
+        found.append(order[np.sort(first)[:MOST_EXAMPLES]].tolist())
+    return found
 
-    def do_GET(self) -> None:
-        path, _, row = self.path.partition("?")
-        if path == "/":
-            self._reply(HTTPStatus.OK, PAGE.read_bytes(), "text/html; charset=utf-8")
-        elif path == "/suspects":
-            self._answer(self.server.listed())
-        elif path == "/picture" and row.isdecimal() and len(row) < 10 and int(row) < len(self.server.samples):
-            self._answer({"picture": thumbnail(picture_of(self.server.samples, int(row)), SIDE)})
-        else:
-            self._refuse(HTTPStatus.NOT_FOUND, "no such page")
 
-    def do_POST(self) -> None:
-        if (length := self._length(MOST_BYTES)) is None:
-            return None
-        try:
-            asked = json.loads(b"".join(self._parts(length)))
-            place, decision, decided = int(asked["place"]), str(asked["decision"]), "person" * bool(asked["decided"])
-        except (ArithmeticError, ValueError, KeyError, TypeError, RecursionError) as error:
-            return self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, f"no decision: {error}")
-        try:
-            changed = self.server.decide(place, decision, decided)
-        except (DataError, IndexError, FileNotFoundError) as error:
-            return self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, f"no decision: {error}")
-        except ChangedElsewhere as error:
-            return self._answer({"error": str(error), **self.server.listed()}, HTTPStatus.CONFLICT)
-        return self._answer({"changed": changed, **(self.server.listed() if changed else {})})
+def write_neighbours(path: Path, rows: Sequence[tuple[str, str, str]]) -> None:
+    """Write rows of path, label and neighbour: of each suspect and class the nearest pictures, in order."""
+    write_text(path, csv_text(FIELDS, rows))
+
+
+def read_neighbours(path: Path) -> Mapping[tuple[str, str], list[str]]:
+    """The neighbours by path and label; none where there is no such table. Raises DataError: it is damaged."""
+    neighbours: dict[tuple[str, str], list[str]] = {}
+    for row in read_rows(path, FIELDS) if path.is_file() else ():
+        neighbours.setdefault((row["path"], row["label"]), []).append(row["neighbour"])
+    return neighbours

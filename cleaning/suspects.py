@@ -14,6 +14,7 @@ from datasets.images import picture_of
 from datasets.tables import csv_text, read_rows
 from datasets.text import did_you_mean
 from datasets.units import COPIES
+from review.table import percent
 
 KEEP, DROP, RELABEL = "keep", "drop", "relabel:"
 
@@ -88,7 +89,8 @@ def cleaned(samples: Samples, suspects: Sequence[Suspect]) -> Iterator[tuple[str
             continue
         if suspect is not None and suspect.decision.startswith(RELABEL):
             label = suspect.decision.removeprefix(RELABEL)
-            change = f"was {suspect.label}; {suspect.kind}, {suspect.suggested} {float(suspect.confidence):.0%}"
+            thinks = f"the model thinks {suspect.suggested}, {percent(float(suspect.confidence))}"
+            change = f"was {suspect.label}; {suspect.kind}, {thinks}"
         file = os.path.abspath(samples.file(row)) if has_files(samples) else f"images/{path}.png"
         group = samples.group_of(row)
         cells = (file, label, split, change)

@@ -1,4 +1,4 @@
-"""`clean DATA`: which labels are likely wrong, by models that have not learnt from them; and a table without them."""
+"""`clean DATA`: which labels models doubt that have not learnt from them; and a table without them."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +17,7 @@ from vit.config import require, require_finite
 
 @dataclass(frozen=True)
 class Options(ImagesOptions):
-    """Find labels that are likely wrong, as models see it that have not learnt from them: a ranked list to decide on,
+    """Find labels that are likely wrong, as models think that have not learnt from them: a ranked list to decide on,
     suspects.csv, and a table to train on, cleaned.csv. The images and their folders stay as they are, and so do the
     labels of the test images. Given again, it takes the decisions from suspects.csv.
     """
@@ -25,7 +25,7 @@ class Options(ImagesOptions):
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME|PATH|RUN")]
     """A folder, a CSV or TSV table, a zip, a built-in set; or a run of `train --folds K`, for its own predictions."""
     review: bool = False
-    """Decide on a page of this machine: keep, relabel, drop, undo, by keys."""
+    """Decide on a page of this machine, by keys: keep, relabel, drop, undo, enlarge; with pictures to compare with."""
     on_bad_image: Literal["fail", "skip"] = "fail"
     """As for train: an unreadable image ends the command, or is left out."""
     folds: int = 5
@@ -75,8 +75,9 @@ def main(options: Options) -> int:
     """Look for suspects where no list of them is there, write the table that their decisions make, and review them."""
     from cleaning import clean
     from cleaning.label_issues import cleanlab_filter
-    from cleaning.review import Review
+    from cleaning.review import SuspectsTable
     from cleaning.suspects import read_suspects, write_cleaned
+    from review.server import Review
 
     folder, config = options.folder, options.config()
     if (folder / "suspects.csv").is_file():
@@ -97,6 +98,6 @@ def main(options: Options) -> int:
     write_cleaned(folder / "given.csv", samples, [])
     print("\n".join(clean.lines(folder, review_command(options), samples, suspects, may_mirror=config.data.may_mirror)))
     if options.review:
-        with Review(samples, folder / "suspects.csv", save, port=options.port) as server:
+        with Review(SuspectsTable(folder / "suspects.csv", samples, save), port=options.port) as server:
             server.serve_until_interrupted(f"{'review':>9}  on {server.url}  (Ctrl-C ends it)")
     return 0

@@ -24,13 +24,15 @@ from small_run import call
 
 from cleaning.clean import Judged, judge_features, look
 from cleaning.label_issues import COPY, OUTLIER, label_issues
-from cleaning.review import Review
+from cleaning.review import SuspectsTable, nearest_of_classes, write_neighbours
 from cleaning.suspects import Suspect, cleaned, read_suspects, write_cleaned, write_suspects
 from datasets import DataConfig
 from datasets.bundle import SPLITS, PathTable, Samples
 from datasets.errors import DataError
 from datasets.loaders import split_samples
 from datasets.tables import read_rows
+from review.server import Review
+from review.table import percent
 from trainers.budget.local_weights import Ranked
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.multirun.out_of_fold import features_of_set, fold_of_each, out_of_fold
@@ -153,7 +155,7 @@ def small_samples(names, class_names=("<b>a", "=b")):
 
 
 def suspect_of(samples, row, decision, **changes):
-    values = {"suggested": "=b", "confidence": "0.9", "kind": "wrong label", "other": "", "decided": ""} | changes
+    values = {"suggested": "=b", "confidence": "0.9", "kind": "doubted label", "other": "", "decided": ""} | changes
     return Suspect(samples.paths[row], samples.class_names[samples.labels[row]], decision=decision, **values)
 
 
@@ -165,8 +167,8 @@ def test_decisions_come_back_as_they_were_written_and_make_the_table_to_train_on
     assert read_suspects(tmp_path / "suspects.csv", samples) == suspects
     rows = list(cleaned(samples, suspects))
     assert [row[1:] for row in rows] == [
-        ("=b", "train", "was <b>a; wrong label, =b 90%"), ("<b>a", "val", ""), ("=b", "test", ""),
-        ("<b>a", "train", ""), ("=b", "train", ""),
+        ("=b", "train", "was <b>a; doubted label, the model thinks =b, 90.0 %"), ("<b>a", "val", ""),
+        ("=b", "test", ""), ("<b>a", "train", ""), ("=b", "train", ""),
     ]  # fmt: skip
     write_cleaned(tmp_path / "cleaned.csv", samples, suspects)
     back = split_samples(DataConfig(str(tmp_path / "cleaned.csv")))
@@ -211,7 +213,7 @@ def test_planted_wrong_labels_are_found_and_the_images_stay_as_they_are(cats_and
     assert code == 0
     table = Path("runs/pets/clean/suspects.csv")
     found = read_rows(table, ("path", "kind", "decision"))
-    assert {row["path"] for row in found if row["kind"] == "wrong label"} == set(WRONG[:2])
+    assert {row["path"] for row in found if row["kind"] == "doubted label"} == set(WRONG[:2])
     assert [row["path"] for row in read_rows(table.with_name("test_suspects.csv"), ("path",))] == [WRONG[2]]
     assert "doubtful, too, and left as they are: 1 test label, " in out
     samples = split_samples(DataConfig("runs/pets/clean/cleaned.csv"))
@@ -245,7 +247,7 @@ def review(tmp_path):
     suspects = [suspect_of(samples, row, "drop", suggested="</script><i>b") for row in range(60)]
     table = tmp_path / "suspects.csv"
     write_suspects(table, suspects)
-    with Review(samples, table, partial(write_suspects, table), port=0) as server:
+    with Review(SuspectsTable(table, samples, partial(write_suspects, table)), port=0) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield server
@@ -269,14 +271,16 @@ def test_each_decision_is_on_the_disk_when_the_page_hears_of_it(review, tmp_path
         written = read_suspects(tmp_path / "suspects.csv", review.samples)
         assert (written[place].decision, written[place].decided) == (decision, "person")
     assert ask(review, "POST", "/decide", {"place": 1, "decision": "keep", "decided": False})[0] == 200
-    assert read_suspects(tmp_path / "suspects.csv", review.samples) == review.suspects
-    listed = json.loads(ask(review, "GET", "/suspects")[1])
-    assert [each["decision"] for each in listed["suspects"][:3]] == ["keep", "keep", "relabel:<b>a"]
-    assert listed["suspects"][7]["row"] == 7
+    assert read_suspects(tmp_path / "suspects.csv", review.samples) == review.rows
+    listed = json.loads(ask(review, "GET", "/rows")[1])
+    assert [each["decision"] for each in listed["rows"][:3]] == ["keep", "keep", "relabel:<b>a"]
+    assert listed["rows"][7]["row"] == 7
     status, picture = ask(review, "GET", "/picture?7")
     content = base64.b64decode(json.loads(picture)["picture"].partition(",")[2])
     assert (np.asarray(Image.open(io.BytesIO(content)).convert("L")) == review.samples.pixels[7, :, :, 0]).all()
     assert status == 200
+    assert ask(review, "GET", "/picture?7&large")[0] == ask(review, "GET", "/picture?7&small")[0] == 200
+    assert ask(review, "GET", "/picture?7&huge")[0] == ask(review, "GET", "/picture?&large")[0] == 404
 
 
 @pytest.mark.parametrize(
@@ -294,11 +298,11 @@ def test_each_decision_is_on_the_disk_when_the_page_hears_of_it(review, tmp_path
     ],
 )
 def test_what_is_no_decision_or_from_elsewhere_changes_nothing(review, tmp_path, values, headers, status, message):
-    before, table = list(review.suspects), (tmp_path / "suspects.csv").read_bytes()
+    before, table = list(review.rows), (tmp_path / "suspects.csv").read_bytes()
     actual, answer = ask(review, "POST", "/decide", values, **headers)
     assert actual == status
     assert message in json.loads(answer)["error"]
-    assert review.suspects == before
+    assert review.rows == before
     assert (tmp_path / "suspects.csv").read_bytes() == table
     assert ask(review, "GET", "/picture?60")[0] == 404
 
@@ -319,9 +323,9 @@ def test_a_decision_made_in_the_table_while_the_page_is_open_is_kept_and_the_pag
     written = read_suspects(table, review.samples)
     assert [written[place].decision for place in (2, 5, 9)] == ["keep", "relabel:<b>a", "keep"]
     assert (status, json.loads(answer)["changed"]) == (200, 2)
-    assert [row["decision"] for row in json.loads(answer)["suspects"][5:10:4]] == ["relabel:<b>a", "keep"]
+    assert [row["decision"] for row in json.loads(answer)["rows"][5:10:4]] == ["relabel:<b>a", "keep"]
     status, answer = ask(review, "POST", "/decide", {"place": 3, "decision": "keep", "decided": True})
-    assert (status, json.loads(answer)) == (200, {"changed": 0})
+    assert (status, json.loads(answer)["changed"], "rows" in json.loads(answer)) == (200, 0, False)
 
 
 def test_a_row_that_was_decided_in_the_table_meanwhile_is_shown_anew_before_the_page_decides_on_it(review, tmp_path):
@@ -329,7 +333,7 @@ def test_a_row_that_was_decided_in_the_table_meanwhile_is_shown_anew_before_the_
     edit(table, review.samples, row5="relabel:<b>a")
     status, answer = ask(review, "POST", "/decide", {"place": 5, "decision": "keep", "decided": True})
     assert (status, "was changed in suspects.csv meanwhile" in json.loads(answer)["error"]) == (409, True)
-    assert json.loads(answer)["suspects"][5]["decision"] == "relabel:<b>a"
+    assert json.loads(answer)["rows"][5]["decision"] == "relabel:<b>a"
     assert read_suspects(table, review.samples)[5].decision == "relabel:<b>a"
     assert ask(review, "POST", "/decide", {"place": 5, "decision": "keep", "decided": True})[0] == 200
     assert read_suspects(table, review.samples)[5].decision == "keep"
@@ -339,7 +343,7 @@ def test_rows_that_left_the_table_meanwhile_stay_out_of_it(review, tmp_path):
     table = tmp_path / "suspects.csv"
     write_suspects(table, read_suspects(table, review.samples)[10:])
     status, answer = ask(review, "POST", "/decide", {"place": 20, "decision": "keep", "decided": True})
-    assert (status, len(json.loads(answer)["suspects"])) == (200, 50)
+    assert (status, len(json.loads(answer)["rows"])) == (200, 50)
     written = read_suspects(table, review.samples)
     assert (len(written), [place for place, row in enumerate(written) if row.decided]) == (50, [10])
 
@@ -355,6 +359,50 @@ def test_a_table_that_cannot_be_read_meanwhile_is_left_as_it_is(review, tmp_path
     status, answer = ask(review, "POST", "/decide", {"place": 20, "decision": "keep", "decided": True})
     assert (status, message in json.loads(answer)["error"]) == (422, True)
     assert (table.exists() and table.read_bytes()) == before
+
+
+@pytest.mark.parametrize(
+    ("probability", "said"),
+    [(0.9958, "99.6 %"), (0.9994, "over 99.9 %"), (1.0, "over 99.9 %"), (0.0004, "under 0.1 %"), (0.5, "50.0 %")],
+)
+def test_no_probability_is_said_to_be_certain(probability, said):
+    assert percent(probability) == said
+
+
+def test_the_nearest_pictures_of_a_class_are_those_of_brute_force_without_suspects_and_copies():
+    features, labels = blobs(count=60)
+    groups = np.arange(60)
+    groups[[3, 9, 12]] = 3  # copies of one another, all of class 0
+    trusted = groups % 7 != 0
+    asked = [(3, 0), (3, 1), (10, 0)]
+    for (image, label), found in zip(asked, nearest_of_classes(features, labels, groups, trusted, asked), strict=True):
+        angles = {
+            other: features[other] @ features[image] / np.linalg.norm(features[other]) / np.linalg.norm(features[image])
+            for other in range(60)
+            if labels[other] == label and trusted[other] and groups[other] != groups[image]
+        }
+        order = sorted(angles, key=lambda other: -angles[other])
+        once = [other for n, other in enumerate(order) if groups[other] not in groups[order[:n]]]
+        assert found == once[:4]
+
+
+def test_a_suspect_is_shown_as_what_the_model_thinks_beside_the_nearest_pictures_of_both_classes(tmp_path):
+    samples = small_samples([str(number) for number in range(12)], ("cat", "dog"))
+    suspects = [suspect_of(samples, 0, "drop", suggested="dog", confidence="0.9958", kind="doubted label")]
+    write_suspects(tmp_path / "suspects.csv", suspects)
+    table = SuspectsTable(tmp_path / "suspects.csv", samples, Mock())
+    shown = table.shown(suspects[0])
+    assert dict(shown.facts) == {
+        "label": "cat",
+        "the model thinks": "dog (99.6 %)",
+        "why it is asked": "the model thinks dog where the label says cat",
+    }
+    assert [(strip.title, strip.rows) for strip in shown.examples] == [
+        ("labelled cat", [2, 4, 6, 8]), ("labelled dog", [1, 3, 5, 7]),
+    ]  # fmt: skip
+    write_neighbours(tmp_path / "neighbours.csv", [("0", "dog", "5"), ("0", "dog", "1"), ("0", "cat", "gone")])
+    again = SuspectsTable(tmp_path / "suspects.csv", samples, Mock()).shown(suspects[0])
+    assert [strip.rows for strip in again.examples] == [[2, 4, 6, 8], [5, 1]]
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("cleaning", "commands", "comparison", "datasets", "figures", "inference", "trainers", "vit")
+ROOMS = ("cleaning", "commands", "comparison", "datasets", "figures", "inference", "review", "trainers", "vit")
 
 
 @dataclass(frozen=True)
