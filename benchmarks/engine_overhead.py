@@ -38,34 +38,34 @@ from trainers.engine.engines import StepOptions, create_trainer
 from trainers.engine.handlers import attach_learning_rate, endless_batches
 from trainers.engine.optim import set_learning_rate
 from trainers.engine.randomness import seed_step
-from trainers.job import Job, prepare, schedule, training_loss
 from trainers.reporting.tensorboard import RunLoggers
 from trainers.run_engines import Run
-from trainers.run_status import Record
+from trainers.run_status import RunStatus
+from trainers.setup import RunSetup, prepare, schedule, training_loss
 from trainers.storage.checkpoint_file import CheckpointWriter
 from vit.config import ModelConfig
 
 
-def bare_epochs(job: Job, folder: Path) -> Iterator[None]:
+def bare_epochs(setup: RunSetup, folder: Path) -> Iterator[None]:
     """A plain loop, an epoch at a time."""
-    model, optimizer, device = job.model, job.optimizer, job.device
-    loss_fn = nn.CrossEntropyLoss(label_smoothing=job.config.train.label_smoothing or 0.0)
+    model, optimizer, device = setup.model, setup.optimizer, setup.device
+    loss_fn = nn.CrossEntropyLoss(label_smoothing=setup.config.train.label_smoothing or 0.0)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    rate, train = schedule(job), job.data.dataloaders["train"]
-    end_epoch = validation_and_checkpoints(job, folder)
-    for epoch in range(epochs_of(job)):
+    rate, train = schedule(setup), setup.data.dataloaders["train"]
+    end_epoch = validation_and_checkpoints(setup, folder)
+    for epoch in range(epochs_of(setup)):
         model.train()
         train.batch_sampler.set_position(epoch)  # type: ignore[union-attr]
         total, correct, seen = 0.0, 0, 0
         for i, (images, labels) in enumerate(train):
             step = epoch * len(train) + i
             set_learning_rate(optimizer, rate(step))
-            seed_step(job.config.train.seed, step + 1, 0, device)
+            seed_step(setup.config.train.seed, step + 1, 0, device)
             logits = model(images)
             loss = loss_fn(logits, labels)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(parameters, job.config.train.clip_norm, foreach=True)
+            torch.nn.utils.clip_grad_norm_(parameters, setup.config.train.clip_norm, foreach=True)
             optimizer.step()
             total += loss.item() * len(labels)
             correct += int((logits.argmax(1) == labels).sum())
@@ -74,28 +74,28 @@ def bare_epochs(job: Job, folder: Path) -> Iterator[None]:
         yield
 
 
-def silent_epochs(job: Job, folder: Path) -> Iterator[None]:
+def silent_epochs(setup: RunSetup, folder: Path) -> Iterator[None]:
     """Ignite's engine with the application's step and learning rate, and nothing that logs, an epoch at a time."""
-    train, seed = job.data.dataloaders["train"], job.config.train.seed
-    options = StepOptions(clip_norm=job.config.train.clip_norm, seed=seed)
-    trainer = create_trainer(job.model, job.optimizer, training_loss(job), job.device, options=options)
-    attach_learning_rate(trainer, job.optimizer, schedule(job))
-    batches, end_epoch = endless_batches(train, 0), validation_and_checkpoints(job, folder)
-    for epoch in range(epochs_of(job)):
+    train, seed = setup.data.dataloaders["train"], setup.config.train.seed
+    options = StepOptions(clip_norm=setup.config.train.clip_norm, seed=seed)
+    trainer = create_trainer(setup.model, setup.optimizer, training_loss(setup), setup.device, options=options)
+    attach_learning_rate(trainer, setup.optimizer, schedule(setup))
+    batches, end_epoch = endless_batches(train, 0), validation_and_checkpoints(setup, folder)
+    for epoch in range(epochs_of(setup)):
         trainer.run(batches, max_epochs=epoch + 1, epoch_length=len(train))
         end_epoch(trainer.state.iteration)
         yield
 
 
-def epochs_of(job: Job) -> int:
-    assert job.config.train.epochs is not None
-    return job.config.train.epochs
+def epochs_of(setup: RunSetup) -> int:
+    assert setup.config.train.epochs is not None
+    return setup.config.train.epochs
 
 
-def validation_and_checkpoints(job: Job, folder: Path) -> Callable[[int], None]:
+def validation_and_checkpoints(setup: RunSetup, folder: Path) -> Callable[[int], None]:
     """Validate the untrained model; then, after each epoch, validate and save what the application saves."""
     steps, bests = (CheckpointWriter(folder / f"rival_{time.monotonic_ns()}", keep=keep) for keep in (2, 1))
-    model, optimizer, val = job.model, job.optimizer, job.data.dataloaders["val"]
+    model, optimizer, val = setup.model, setup.optimizer, setup.data.dataloaders["val"]
     best = -1.0
     validate(model, val)
 
@@ -129,12 +129,12 @@ def run_in_turns(config: RunConfig, folder: Path, rival: str) -> np.ndarray:
     """Seconds of each epoch, (epochs, 2): the rival's and the application's."""
     run_dir = folder / f"run_{time.monotonic_ns()}"
     run_dir.mkdir()
-    job, other_job = prepare(config), prepare(config)  # the same start for both
+    setup, other_job = prepare(config), prepare(config)  # the same start for both
     other = RIVALS[rival](other_job, folder)
     seconds: list[tuple[float, float]] = []
     with contextlib.redirect_stdout(io.StringIO()), RunLoggers(run_dir / "tb") as loggers:
         started = time.perf_counter()
-        run = Run(job, run_dir, loggers=loggers, record=Record(job, run_dir))
+        run = Run(setup, run_dir, loggers=loggers, record=RunStatus(setup, run_dir))
 
         @run.trainer.on(Events.EPOCH_COMPLETED)  # attached last: all that an epoch costs lies before it
         def give_turn() -> None:
@@ -146,11 +146,11 @@ def run_in_turns(config: RunConfig, folder: Path, rival: str) -> np.ndarray:
             started = time.perf_counter()
 
         run.trainer.run(
-            endless_batches(job.data.dataloaders["train"], 0),
-            max_epochs=job.config.train.epochs,
-            epoch_length=job.steps_per_epoch,
+            endless_batches(setup.data.dataloaders["train"], 0),
+            max_epochs=setup.config.train.epochs,
+            epoch_length=setup.steps_per_epoch,
         )
-    for ours, theirs in zip(job.model.parameters(), other_job.model.parameters(), strict=True):
+    for ours, theirs in zip(setup.model.parameters(), other_job.model.parameters(), strict=True):
         assert torch.equal(ours, theirs), "the two sides did not take the same steps"
     return np.array(seconds)
 

@@ -40,12 +40,12 @@ def timed(*words):
         spent.append(time.process_time() - start)
 guess._guessed = timed
 from pathlib import Path
-from trainers import job
+from trainers import setup
 from trainers.config import RunConfig, TrainConfig
 from vit import ModelConfig
 data, root = sys.argv[1:]
 config = RunConfig(model=ModelConfig(name="vit_stem_16", image_size=64), train=TrainConfig(epochs=1, device="cpu"))
-job.prepare(config.changed(data={"source": data, "root": Path(root), "workers": 0}))
+setup.prepare(config.changed(data={"source": data, "root": Path(root), "workers": 0}))
 print(json.dumps([sum(spent), time.process_time()]))
 """
 

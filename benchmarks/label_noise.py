@@ -31,14 +31,14 @@ import numpy as np
 from sklearn.metrics import confusion_matrix, roc_auc_score
 
 from benchmarks.environment import RESULTS, describe
-from cleaning.clean import TEST, Judged, judge_features, samples_of, suspects_of
+from cleaning.clean import TEST, JudgedImages, judge_features, read_samples, suspects_of
 from cleaning.suspects import DROP
 from datasets.bundle import Samples
 from datasets.checking.copies import groups_of_copies
 from datasets.config import DataConfig
 from trainers.budget import local_weights
 from trainers.config import RunConfig
-from trainers.multirun.out_of_fold import features_of_set, fitted, fold_of_each, out_of_fold
+from trainers.multirun.out_of_fold import features_of_set, fit_logistic, fold_of_each, out_of_fold
 from vit.at_hand import at_hand
 
 CASES = [(kind, rate) for kind in ("random", "similar") for rate in (0.05, 0.10)]
@@ -57,7 +57,7 @@ def planted(truth: np.ndarray, pool: np.ndarray, rate: float, seed: int, likely:
     return labels
 
 
-def case(noisy: Judged, truth: np.ndarray, penalty_right: float) -> dict[str, Any]:
+def case(noisy: JudgedImages, truth: np.ndarray, penalty_right: float) -> dict[str, Any]:
     """Judge the set as it is labelled, against the true labels, for which this penalty is the best."""
     start = time.perf_counter()
     assert noisy.features is not None
@@ -73,7 +73,7 @@ def case(noisy: Judged, truth: np.ndarray, penalty_right: float) -> dict[str, An
     right = (probabilities.argmax(axis=1) == truth)[learns].mean()
 
     def tested(rows: np.ndarray, given: np.ndarray, penalty: float) -> float:
-        model = fitted(features[rows], given[rows], penalty)
+        model = fit_logistic(features[rows], given[rows], penalty)
         return float((model.predict(features[judged.in_test]) == truth[judged.in_test]).mean())
 
     count = int(wrong.sum())
@@ -89,7 +89,7 @@ def case(noisy: Judged, truth: np.ndarray, penalty_right: float) -> dict[str, An
 
 def cases_of(name: str, source: str, options: argparse.Namespace) -> dict[str, Any]:
     config = RunConfig(data=DataConfig(source=source, root=options.data_root))
-    images = int((samples_of(config.data).splits >= 0).sum())
+    images = int((read_samples(config.data).splits >= 0).sum())
     start = time.perf_counter()
     samples, rows, features = features_of_set(config, images=images, seconds=60 * options.minutes)
     groups = groups_of_copies(samples, rows, workers=os.cpu_count() or 1)
@@ -97,7 +97,9 @@ def cases_of(name: str, source: str, options: argparse.Namespace) -> dict[str, A
     result = {"images": len(rows), "classes": len(samples.class_names), "features": features.shape[1],
               "seconds_for_features": seconds, "untouched": [], "cases": []}  # fmt: skip
     for split in range(options.splits):
-        own = Judged(samples.replace(splits=splits_of(samples, rows, groups, split)), rows, groups, EMPTY, features)
+        own = JudgedImages(
+            samples.replace(splits=splits_of(samples, rows, groups, split)), rows, groups, EMPTY, features
+        )
         pool, fold = np.flatnonzero(~own.in_test), fold_of_each(truth, groups, folds=5)
         said, penalty = out_of_fold(features, truth, fold, ~own.in_test)
         confusion = confusion_matrix(truth[pool], said.argmax(axis=1)[pool])

@@ -16,7 +16,7 @@ import torch
 
 from inference.classifier import Classifier
 from inference.page import document as page
-from inference.page.snapshots import Moment
+from inference.page.snapshots import Snapshot
 from tests.headless_browser import Browser
 from trainers.reporting.pictures import KEPT
 from vit import ModelConfig, build_model, image_spec
@@ -44,10 +44,10 @@ def page_of(name: str) -> str:
             parameter.add_(torch.randn_like(parameter) * 0.02)
     pixels = np.random.default_rng(0).integers(0, 256, (8, 3, spec.image_size, spec.image_size), dtype=np.uint8)
     count = 5 if count_parameters(model)[0] <= KEPT else 2
-    moments = [Moment(str(number), number / (count - 1), lambda: model) for number in range(count)]
+    moments = [Snapshot(str(number), number / (count - 1), lambda: model) for number in range(count)]
     with mock.patch.object(page, "moments_of", return_value=moments):
         classifier = Classifier(name, model, spec, tuple("abcdefghij"), config)
-        return page.page_of([classifier], [page.Picture("picture", "a", of) for of in pixels])
+        return page.page_of([classifier], [page.PagePicture("picture", "a", of) for of in pixels])
 
 
 def main() -> None:

@@ -35,9 +35,9 @@ from comparison.ranking import ALL, RIDGE, rank
 from datasets.config import DataConfig
 from datasets.files import write_text
 from trainers.config import OutputConfig, RunConfig, TrainConfig, from_dict
-from trainers.job import prepare
 from trainers.options.recipes import RECIPES
 from trainers.run import train
+from trainers.setup import prepare
 from vit.config import EMBEDDED_WEIGHTS
 
 BACKBONES = {  # name: source, model, images seen

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.environment import describe, write_result
 from benchmarks.step_throughput import textbook_flops
-from datasets.text import aligned
+from datasets.text import format_table
 from vit.config import VIT_SHAPES, ViTConfig
 from vit.model import VisionTransformer
 
@@ -152,7 +152,7 @@ def main() -> None:
         check(options.rounds)
         return
     rows = [on_paper(name, gpus) for name in MODELS for gpus in GPUS]
-    print("\n".join(aligned([list(rows[0]), *map(shown, rows)])))
+    print("\n".join(format_table([list(rows[0]), *map(shown, rows)])))
     write_result("scale_model", {"assumed": asdict(ASSUMED), "rows": rows})
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.environment import describe
 from comparison.analysis.runs import Arm, Condition, read_run
-from comparison.analysis.worth import curves, drawn_accuracies, labels_of
+from comparison.analysis.worth import drawn_accuracies, interpolated, label_count
 
 
 def ladders(folder: Path) -> dict[str, list[tuple[float, np.ndarray]]]:
@@ -27,7 +27,7 @@ def ladders(folder: Path) -> dict[str, list[tuple[float, np.ndarray]]]:
         for path in (path for path in arm.iterdir() if path.name == "all" or path.name.isdigit()):
             runs = Arm(arm.name, tuple(read_run(run) for run in sorted(path.glob("s[0-9]*"))))
             count = None if path.name == "all" else int(path.name)
-            rungs.append((labels_of(Condition(count, (runs,))), runs.correct))
+            rungs.append((label_count(Condition(count, (runs,))), runs.correct))
         found[arm.name] = sorted(rungs, key=lambda rung: rung[0])
     return found
 
@@ -38,7 +38,7 @@ def predicted(rungs: list[tuple[float, np.ndarray]], hidden: int) -> tuple[float
     labels = np.array([count for count, _ in rungs])
     draws = drawn_accuracies([correct for _, correct in rungs], generator)
     kept = np.arange(len(rungs)) != hidden
-    curve = curves(labels[kept], draws[:, kept], labels[hidden : hidden + 1], generator)[:, 0]
+    curve = interpolated(labels[kept], draws[:, kept], labels[hidden : hidden + 1], generator)[:, 0]
     noise = draws[:, hidden] - rungs[hidden][1].mean()  # on the images that all rungs share
     low, middle, high = np.percentile(curve - noise, (5, 50, 95))
     return float(low), float(middle), float(high)

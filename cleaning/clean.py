@@ -23,18 +23,18 @@ from datasets.files import write_bytes
 from datasets.images import picture_of, to_array
 from datasets.loaders import split_samples
 from datasets.shell import command, quoted
-from datasets.text import aligned, counted, printable
+from datasets.text import format_table, pluralise, printable
 from datasets.units import united, units_of
 from figures.judged import Judged as Pictured
 from figures.sheets import judged_sheet, png
 from review.table import percent
 from trainers.config import OutputConfig, RunConfig
 from trainers.errors import ConfigError
-from trainers.multirun.out_of_fold import features_of_set, fitted, fold_of_each, out_of_fold
+from trainers.multirun.out_of_fold import features_of_set, fit_logistic, fold_of_each, out_of_fold
 from trainers.reporting.console import say
 from trainers.seen.overlap import said_at_start
 from trainers.storage.data_folder import data_folder
-from trainers.storage.finished_run import as_data
+from trainers.storage.finished_run import untrusted_run
 
 SHOWN, LISTED = 24, 10
 """Suspects on the figure, and on the terminal."""
@@ -48,7 +48,7 @@ TEST = SPLITS.index("test")
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedImages:
     """N images of a set, and what models say of each that have not learnt from it."""
 
     samples: Samples
@@ -76,15 +76,15 @@ class Judged:
         return float((self.probabilities.argmax(axis=1) == self.labels)[~self.in_test].mean())
 
 
-def samples_of(data: DataConfig) -> Samples:
+def read_samples(data: DataConfig) -> Samples:
     """The images with the splits that a run without folds would have. What a run names is read where it lies."""
-    with as_data() if data.fold else nullcontext():
+    with untrusted_run() if data.fold else nullcontext():
         return split_samples(replace(data, folds=None, fold=None))
 
 
-def judge_set(config: RunConfig, *, folds: int, minutes: float | None) -> Judged:
+def judge_set(config: RunConfig, *, folds: int, minutes: float | None) -> JudgedImages:
     """By the frozen features of the best weights at hand."""
-    images = int((samples_of(config.data).splits >= 0).sum())
+    images = int((read_samples(config.data).splits >= 0).sum())
     seconds = 60 * minutes if minutes else max(LEAST_SECONDS, SECONDS_PER_IMAGE * images)
     samples, rows, features = features_of_set(config, images=images, seconds=seconds)
     groups = groups_of_copies(samples, rows, workers=os.cpu_count() or 1)
@@ -93,7 +93,7 @@ def judge_set(config: RunConfig, *, folds: int, minutes: float | None) -> Judged
 
 def judge_features(
     samples: Samples, rows: NDArray[np.int64], groups: NDArray[np.int64], features: NDArray[np.float32], *, folds: int
-) -> Judged:
+) -> JudgedImages:
     """By logistic regression on the features of N images (N, D), in folds that keep copies and groups together, and
     once more without what cleanlab doubts then. Test images are judged, and never learnt from."""
     labels, learns = samples.labels[rows].astype(np.int64), samples.splits[rows] != TEST
@@ -102,17 +102,17 @@ def judge_features(
     trusted = learns.copy()
     trusted[learns] = ~issues_found(labels[learns], first[learns])
     probabilities, weaker = out_of_fold(features, labels, fold, trusted)
-    return Judged(samples, rows, groups, probabilities, features, (penalty, weaker))
+    return JudgedImages(samples, rows, groups, probabilities, features, (penalty, weaker))
 
 
-def judge_folds(run_dir: Path, config: RunConfig) -> Judged:
+def judge_folds(run_dir: Path, config: RunConfig) -> JudgedImages:
     """By the predictions that the runs of `train --folds K` left of the images they were not trained on; of test images
     the mean over the runs. Raises ConfigError: the run is no fold of several. DataError: the images changed since."""
     if config.data.fold is None or config.data.folds is None:
         raise ConfigError(f"{run_dir} is not one of several folds: train --folds 5 leaves a prediction of every image")
     base = run_dir.name.removesuffix(f"_fold{config.data.fold}")
     folders = [run_dir.with_name(f"{base}_fold{fold}") for fold in range(1, config.data.folds + 1)]
-    samples = samples_of(config.data)
+    samples = read_samples(config.data)
     parts = [read_run(folder, split="val") for folder in folders]
     if (samples.splits == TEST).any():
         tests = [read_run(folder, split="test") for folder in folders]
@@ -131,18 +131,18 @@ def judge_folds(run_dir: Path, config: RunConfig) -> Judged:
     apart = np.isin(groups, np.flatnonzero(np.bincount(of_groups) > 1)).sum()
     if apart:
         say(f"{apart:,} images have a copy in another fold: their models learnt from the copy", label="note")
-    return Judged(samples, rows, groups, np.concatenate([part.probabilities for part in parts]))
+    return JudgedImages(samples, rows, groups, np.concatenate([part.probabilities for part in parts]))
 
 
 def say_what_was_seen(folders: Sequence[Path], not_judged: int) -> None:
     """Print which images the runs' starts had seen: none of these is judged, unless the runs scored them."""
     if not_judged:
-        say(f"{counted(not_judged, 'image')} had been seen by what these runs started from: not judged", label="note")
+        say(f"{pluralise(not_judged, 'image')} had been seen by what these runs started from: not judged", label="note")
     elif said := [line for folder in folders for line in said_at_start(folder)]:
         say(f"what these runs started from had seen some of the images that are judged: {said[0]}", label="note")
 
 
-def look(judged: Judged, folder: Path) -> list[Suspect]:
+def report_suspects(judged: JudgedImages, folder: Path) -> list[Suspect]:
     """Say how good the judges are, and write what is doubtful among the test images and a picture of the rest, which
     is returned."""
     suspects, of_test = (suspects_of(judged, test=test) for test in (False, True))
@@ -156,7 +156,7 @@ def look(judged: Judged, folder: Path) -> list[Suspect]:
     if judged.accuracy < SURE:
         print("models that are right so seldom doubt the labels of many hard images: decide one by one")
     if of_test:
-        doubtful = counted(len(of_test), "test label")
+        doubtful = pluralise(len(of_test), "test label")
         print(f"doubtful, too, and left as they are: {doubtful}, {folder / 'test_suspects.csv'}")
     gained = worth(judged, suspects)
     if gained is not None:
@@ -165,7 +165,7 @@ def look(judged: Judged, folder: Path) -> list[Suspect]:
     return suspects
 
 
-def suspects_of(judged: Judged, *, test: bool) -> list[Suspect]:
+def suspects_of(judged: JudgedImages, *, test: bool) -> list[Suspect]:
     """The doubtful labels of the test images, or of all others; each with what is proposed."""
     # Few test images tell little of how sure models are of a class, so they are looked at among all.
     chosen = np.flatnonzero(~judged.in_test | test)
@@ -188,7 +188,7 @@ def suspects_of(judged: Judged, *, test: bool) -> list[Suspect]:
     ]
 
 
-def neighbours_of(judged: Judged, suspects: Sequence[Suspect]) -> list[tuple[str, str, str]]:
+def neighbours_of(judged: JudgedImages, suspects: Sequence[Suspect]) -> list[tuple[str, str, str]]:
     """Path, label and neighbour: for each suspect the nearest images with its label, and with the suggested one, that
     are no suspects themselves."""
     assert judged.features is not None
@@ -210,7 +210,7 @@ def neighbours_of(judged: Judged, suspects: Sequence[Suspect]) -> list[tuple[str
     ]
 
 
-def worth(judged: Judged, suspects: Sequence[Suspect]) -> PairedDifference | None:
+def worth(judged: JudgedImages, suspects: Sequence[Suspect]) -> PairedDifference | None:
     """How many more test images, of which no copy is learnt from, logistic regression gets right without what is to be
     dropped. None: there are no features, or no test images."""
     if judged.features is None or not judged.in_test.any():
@@ -220,7 +220,7 @@ def worth(judged: Judged, suspects: Sequence[Suspect]) -> PairedDifference | Non
     kept = learnt & np.array([judged.samples.paths[row] not in dropped for row in judged.rows])
     labels, test = judged.labels, judged.in_test
     before, after = (
-        fitted(judged.features[rows], labels[rows], penalty).predict(judged.features[test]) == labels[test]
+        fit_logistic(judged.features[rows], labels[rows], penalty).predict(judged.features[test]) == labels[test]
         for rows, penalty in zip((learnt, kept), judged.penalties, strict=True)
     )
     return paired_difference(after[None], before[None])
@@ -255,7 +255,7 @@ def lines(
         for s in suspects[:LISTED]
     ]
     if rows:
-        yield from ("", *aligned([header, *rows], left=(0, 1, 3, 4, 5)))
+        yield from ("", *format_table([header, *rows], left=(0, 1, 3, 4, 5)))
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in Counter(s.kind for s in suspects).items())
     decisions = Counter(s.decision.partition(":")[0] for s in suspects)
     share = len(suspects) / sum(len(samples.indices(split)) for split in ("train", "val"))

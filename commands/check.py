@@ -15,7 +15,7 @@ from datasets.config import Columns, data_place
 from datasets.options import words
 from datasets.shell import command
 from datasets.tables import csv_text
-from datasets.text import aligned, counted, printable
+from datasets.text import format_table, pluralise, printable
 from trainers.config import OutputConfig
 from trainers.storage.data_folder import claimed_folder, data_folder
 
@@ -95,16 +95,16 @@ def _table(config: Options, report: CheckReport) -> list[str]:
     reading = report.reading
     sizes = ", ".join(f"{sum(reading.counts(split).values()):,} {split or 'images'}" for split in reading.splits)
     classes = len(set().union(*reading.classes.values()))
-    lines = [f"{printable(config.data)}: {reading.form}, {counted(classes, 'class')}, {sizes}"]
+    lines = [f"{printable(config.data)}: {reading.form}, {pluralise(classes, 'class')}, {sizes}"]
     if groups := report.groups:
         lines.append(groups)
     lines += [f"note: {note}" for note in report.notes()]
     if not report.findings:
         return [*lines, "no fault found", f"next: {train_command(config)}"]
     rows = [(first.kind, first.severity, f"{count:,}", _example(first)) for count, first in report.kinds()]
-    lines += ["", *aligned([("kind", "severity", "count", "for example"), *rows], left=(0, 1, 3))]
+    lines += ["", *format_table([("kind", "severity", "count", "for example"), *rows], left=(0, 1, 3))]
     verdict = "training would be wrong" if report.errors else "nothing that makes training wrong"
-    counts = f"{counted(report.errors, 'error')}, {counted(len(report.findings) - report.errors, 'warning')}"
+    counts = f"{pluralise(report.errors, 'error')}, {pluralise(len(report.findings) - report.errors, 'warning')}"
     lines += ["", f"{counts}: {verdict}; all of them: {printable(str(config.csv_path))}"]
     if not report.errors:
         lines.append(f"next: {train_command(config)}")

@@ -82,7 +82,7 @@ def main(options: Options) -> int:
     folder, config = options.folder, options.config()
     if (folder / "suspects.csv").is_file():
         print(f"{folder / 'suspects.csv'} is there: its decisions count; remove it to look anew")
-        samples = clean.samples_of(config.data)
+        samples = clean.read_samples(config.data)
         suspects = read_suspects(folder / "suspects.csv", samples)
     else:
         cleanlab_filter()  # where it is missing, that is said now
@@ -90,7 +90,7 @@ def main(options: Options) -> int:
             judged = clean.judge_folds(Path(options.data), config)
         else:
             judged = clean.judge_set(config, folds=options.folds, minutes=options.minutes)
-        samples, suspects = judged.samples, clean.look(judged, folder)
+        samples, suspects = judged.samples, clean.report_suspects(judged, folder)
     if options.output is None and not options.of_run:
         claimed_folder(OutputConfig(), options.data)
     save = partial(clean.save, folder, samples)

@@ -13,7 +13,7 @@ from commands.arguments import ModelOptions, UsageError
 from commands.json_output import JsonOption, json_document
 from commands.train import score_lines
 from datasets.config import DataConfig, Group, Name
-from datasets.text import counted
+from datasets.text import pluralise
 
 if TYPE_CHECKING:
     from inference.evaluation_report import Evaluation
@@ -114,7 +114,7 @@ def show(options: Options, parts: Mapping[str, tuple[Evaluation, str]]) -> None:
         if options.csv and evaluation.files[0].suffix == ".npz":
             evaluation.files.append(as_table(evaluation.files[0]))
     rows = [  # an interval would say how good it is on others, of which those that it has seen say nothing
-        (name, found.metrics, f"{counted(found.images, 'image')}{remark}", None if name == "seen" else found.design)
+        (name, found.metrics, f"{pluralise(found.images, 'image')}{remark}", None if name == "seen" else found.design)
         for name, (found, remark) in parts.items()
     ]
     first, _ = next(iter(parts.values()))

@@ -10,7 +10,7 @@ import tyro
 
 from commands.arguments import UsageError, WeightsOptions
 from datasets.config import Name
-from datasets.text import counted, printable
+from datasets.text import pluralise, printable
 from trainers.config import Device
 from vit.config import require_counts
 
@@ -105,6 +105,6 @@ def _draw_all(options: Options) -> int:
         distances.append(explanation.distance)
         print(write_pictures(explanation, folder, number, layer=options.layer, head=options.head))
     if distances:
-        figure = distance_figure(torch.stack(distances).mean(dim=0), title=counted(len(distances), "image"))
+        figure = distance_figure(torch.stack(distances).mean(dim=0), title=pluralise(len(distances), "image"))
         print(f"how far heads look: {save(figure, folder / 'attention_distance.png')}")
     return code

@@ -8,7 +8,7 @@ import tyro
 
 from commands.arguments import ImagesOptions
 from datasets.shell import command
-from datasets.text import counted
+from datasets.text import pluralise
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ def main(options: Options) -> int:
     samples = read_samples(options.images)
     shards = pack(samples, options.folder)
     size = sum(shard.stat().st_size for shard in shards) / 1e6
-    groups = f" of {counted(len(samples.group_names), 'group')}" if samples.groups is not None else ""
-    what = f"{counted(len(samples), 'image')}{groups} in {counted(len(shards), 'shard')}, {size:,.1f} MB"
+    groups = f" of {pluralise(len(samples.group_names), 'group')}" if samples.groups is not None else ""
+    what = f"{pluralise(len(samples), 'image')}{groups} in {pluralise(len(shards), 'shard')}, {size:,.1f} MB"
     print(f"{'written':>9}  {options.folder}: {what}")
     print(f"{'next':>9}  {command('train', '--data', options.folder)}")
     return 0

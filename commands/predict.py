@@ -20,7 +20,7 @@ from vit.config import require_counts
 if TYPE_CHECKING:
     from figures.judged import Judged
     from inference.classifier import Classifier
-    from inference.predict import Spread, Tally
+    from inference.predict import ExampleSheet, Tally
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Options(JsonOption, ModelOptions):
 def main(options: Options) -> int:
     """0, or 3 when a file could not be read."""
     from inference.images import find_images
-    from inference.predict import Spread, Tally, predict
+    from inference.predict import ExampleSheet, Tally, predict
     from inference.ten_views import with_ten_views
 
     with json_document(options) as document:
@@ -74,7 +74,7 @@ def main(options: Options) -> int:
             temperature=temperature,
             keep_pixels=options.grid is not None,
         )
-        tally, spread = Tally(), Spread(options.grid_images)
+        tally, spread = Tally(), ExampleSheet(options.grid_images)
         images = tally.readable(results)
         if options.grid is not None:
             images = spread.seeing(images)
@@ -113,7 +113,7 @@ def write(images: Iterable[Judged], options: Options) -> Sequence[Judged]:
     return kept
 
 
-def draw_grid(spread: Spread, path: Path, *, of: int) -> None:
+def draw_grid(spread: ExampleSheet, path: Path, *, of: int) -> None:
     from figures.sheets import judged_sheet, save
 
     shown = spread.chosen()

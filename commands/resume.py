@@ -27,10 +27,10 @@ class Options:
 
 def main(options: Options) -> int:
     from trainers.resume import resume
-    from trainers.storage.finished_run import as_data, find_run
+    from trainers.storage.finished_run import find_run, untrusted_run
     from trainers.system.distributed import is_main_process
 
-    with as_data(may_fetch_images=options.data_root is not None):
+    with untrusted_run(may_fetch_images=options.data_root is not None):
         run_dir = find_run(options.run, options.output_dir)
         result = resume(run_dir, epochs=options.epochs, data=options.data, data_root=options.data_root)
     if is_main_process():

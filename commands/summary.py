@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from commands.arguments import UsageError
-from datasets.text import aligned
+from datasets.text import format_table
 from vit.config import WHAT_THEY_ARE, ModelConfig
 
 if TYPE_CHECKING:
@@ -60,10 +60,10 @@ def lines(name: str, summary: Summary) -> Iterator[str]:
             digits = 3 if layer.flops >= 1e6 else 6  # so that no row with work shows a zero
             gflops = f"{layer.flops / 1e9:.{digits}f}" if layer.flops else ""
             rows.append((label, layer.kind, _shape(layer.shape), f"{layer.parameters:,}", gflops))
-    yield from aligned(rows, left=(0, 1, 2))
+    yield from format_table(rows, left=(0, 1, 2))
     yield ""
     yield "what one image becomes:"
-    yield from aligned([(f"  {stage}", _shape(shape)) for stage, shape in summary.stages], left=(0, 1))
+    yield from format_table([(f"  {stage}", _shape(shape)) for stage, shape in summary.stages], left=(0, 1))
     yield ""
     if name in WHAT_THEY_ARE:
         yield f"what it is  {WHAT_THEY_ARE[name]}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from commands.arguments import TrainOptions, UsageError, parse_train_options
 from datasets.config import DATASETS
 from datasets.shell import command, typed
-from datasets.text import counted, printable
+from datasets.text import pluralise, printable
 from trainers.config import RunConfig
 from trainers.options.recipes import card
 
@@ -33,7 +33,7 @@ DEFAULT_MINUTES = 15.0
 
 def main(options: TrainOptions) -> int:
     minutes = options.minutes
-    if minutes is None and left_open(options):
+    if minutes is None and nothing_chosen(options):
         minutes = DEFAULT_MINUTES
         print(f"No --model, no --epochs: the best that fits {minutes:g} minutes; --minutes M takes another time.\n")
     until = time.monotonic() + 60 * (minutes or 0)
@@ -67,7 +67,7 @@ def main(options: TrainOptions) -> int:
     return rehearse([config], find_lr=options.find_lr) if rehearsal else train(config, images)
 
 
-def left_open(options: TrainOptions) -> bool:
+def nothing_chosen(options: TrainOptions) -> bool:
     """Whether a person gave images of his own and nothing that says how to train on them."""
     config, default = options.run, TrainOptions()
     own = config.data.source not in DATASETS and config.data.folds is None and "WORLD_SIZE" not in os.environ
@@ -102,7 +102,7 @@ def side_by_side(kept: RunResult, other: RunResult) -> str:
 
     images, shares = kept.images["val"], [result.val["accuracy"] for result in (kept, other)]
     ours, theirs = (f"{share:.2%}" if images >= FEW else f"{round(share * images)}" for share in shares)
-    of = "of the validation images" if images >= FEW else f"of {counted(images, 'validation image')}"
+    of = "of the validation images" if images >= FEW else f"of {pluralise(images, 'validation image')}"
     return f"{kept.run_dir.name}: right on {ours} {of}, {other.run_dir.name}, which stays beside it, on {theirs}"
 
 
@@ -119,7 +119,7 @@ def train(config: RunConfig, images: OpenedImages) -> int:
     from trainers.auto_resume import train_or_resume
     from trainers.budget.pace import say_forecast
     from trainers.budget.threads import with_threads
-    from trainers.job import prepare
+    from trainers.setup import prepare
     from trainers.system.distributed import is_main_process
 
     if config.train.loop == "plain":
@@ -127,12 +127,12 @@ def train(config: RunConfig, images: OpenedImages) -> int:
 
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise UsageError("--loop plain trains in one process: start it without torchrun")
-        job = prepare(config)
-        refuse_other_options(config, job.config)
-        train_plainly(job)
+        setup = prepare(config)
+        refuse_other_options(config, setup.config)
+        train_plainly(setup)
         return 0
     config = with_threads(config, partial(prepare, config, images=images))
-    result = train_or_resume(config, before_steps=lambda run: say_forecast(run.job), images=images)
+    result = train_or_resume(config, before_steps=lambda run: say_forecast(run.setup), images=images)
     if is_main_process():
         report(result)
     return 0
@@ -141,8 +141,8 @@ def train(config: RunConfig, images: OpenedImages) -> int:
 def rehearse(configs: Sequence[RunConfig], *, find_lr: bool) -> int:
     """Do what `--find-lr` and `--dry-run` do instead of a run, for each run that would be started."""
     from trainers.budget.threads import with_threads
-    from trainers.job import prepare
     from trainers.reporting import console
+    from trainers.setup import prepare
     from trainers.system import distributed
     from trainers.tools import dry_run, lr_finder
 
@@ -175,7 +175,7 @@ def train_several(config: RunConfig, seeds: int, *, jobs: int | None, slurm: dic
     if not is_main_process():
         return 0
     print(f"{len(results)} {'folds' if seeds == 1 else 'seeds'}: mean (standard deviation)")
-    for split, score, mean, deviation in seeds_and_folds.spread(results):
+    for split, score, mean, deviation in seeds_and_folds.summarise_runs(results):
         print(f"{split:>9}  {score:<17}  {mean:.4f} ({deviation:.4f})")
     say_what_was_seen(results)
     if seeds == 1:
@@ -201,7 +201,7 @@ def score_lines(rows: Sequence[tuple[str, Mapping[str, float], str, int | Design
         shares, scores = (".0%", ".2f") if few else (".2%", ".4f")
         if design is not None and (few or not design.alone):
             low, high = design.interval(metrics["accuracy"])
-            of, interval = counted(design.images, "image"), f"{100 * low:.0f} to {high:.0%}"
+            of, interval = pluralise(design.images, "image"), f"{100 * low:.0f} to {high:.0%}"
             if design.alone:
                 remark += f"; 95 % interval of {of}: {interval}"
             else:

@@ -20,8 +20,8 @@ from comparison.analysis.runs import (
     require_same_data,
 )
 from comparison.analysis.unseen import on_unseen
-from comparison.request.plan import Plan, Request, find_folder
-from comparison.request.protocol import announce, certainty_text, known_problems, protocol
+from comparison.request.plan import ComparisonPlan, Request, find_folder
+from comparison.request.protocol import announce_plan, certainty_text, known_problems, protocol
 from comparison.request.timing import settle_time
 from comparison.training.train_arms import train_arms
 from datasets.shell import typed
@@ -71,10 +71,10 @@ def compare_arms(request: Request, *, jobs: int | None = None, slurm: dict[str, 
     WeightsError: before anything is trained or written. TrainingError, Interrupted: the same command goes on.
     """
     with ExitStack() as holding, signals.hinting("give the same command again: it goes on where this one stopped"):
-        plan = Plan(request, jobs=jobs if slurm is None else jobs or sys.maxsize)
+        plan = ComparisonPlan(request, jobs=jobs if slurm is None else jobs or sys.maxsize)
         settle_time(plan)
         take_folder(plan, holding)
-        announce(plan)
+        announce_plan(plan)
         comparison = run_plan(plan, slurm)
         kept = keep_the_best(comparison.conditions, select=plan.select)
         report = show(comparison, plan.folder, watch=plan.folder)
@@ -85,7 +85,7 @@ def compare_arms(request: Request, *, jobs: int | None = None, slurm: dict[str, 
     return report._replace(kept=kept)
 
 
-def take_folder(plan: Plan, holding: ExitStack) -> None:
+def take_folder(plan: ComparisonPlan, holding: ExitStack) -> None:
     """Make the folder of a comparison, or go on in a stopped one's; this process holds it until `holding` ends."""
     while not folder_lock.hold(plan.folder, holding):
         plan.folder, plan.continued = find_folder(plan.request)
@@ -98,7 +98,7 @@ def take_folder(plan: Plan, holding: ExitStack) -> None:
         write_split(plan.split_file, plan.split.samples)
 
 
-def run_plan(plan: Plan, slurm: dict[str, str] | None = None) -> Comparison:
+def run_plan(plan: ComparisonPlan, slurm: dict[str, str] | None = None) -> Comparison:
     """Train all runs of a plan that are not finished, and gather what they found."""
     warnings = tuple(known_problems(plan))
     for line in warnings:

@@ -18,7 +18,7 @@ from torch.nn.functional import normalize
 from comparison.analysis.statistics import holm, is_claim, paired_difference
 from comparison.analysis.unseen import images_to_judge, starts_of_arms
 from comparison.reporting.drawing import accuracy_by_labels
-from comparison.reporting.table import fitted
+from comparison.reporting.table import fit_width
 from datasets.bundle import image_set, samples_of
 from datasets.config import DataConfig
 from datasets.files import write_bytes, write_text
@@ -34,8 +34,8 @@ from trainers.cached_features import features_once
 from trainers.config import RunConfig
 from trainers.engine.intervals import Clusters, design_of, wilson
 from trainers.errors import ConfigError
-from trainers.job import Job
 from trainers.options import defaults
+from trainers.setup import RunSetup
 from trainers.storage.data_folder import claimed_folder
 
 DRAWS = 20
@@ -46,7 +46,7 @@ JUDGED_ON = ("train", "val")
 
 
 @dataclass(frozen=True)
-class Backbone:
+class RankedBackbone:
     """What was found of one backbone."""
 
     arm: str
@@ -79,45 +79,45 @@ class Backbone:
         return low, mean, high
 
 
-def rank(arms: Mapping[str, RunConfig], shots: Sequence[int]) -> list[Backbone]:
+def rank(arms: Mapping[str, RunConfig], shots: Sequence[int]) -> list[RankedBackbone]:
     """Judge all that can be had, with so many labels of each class (default: those of SHOTS that there are), the best
     first. Raises ConfigError: a class has fewer training images than `shots`."""
     names, base = {config.model: arm for arm, config in arms.items()}, next(iter(arms.values()))
     starts, unseen, rows = starts_of_arms(arms.values()), None, []
-    for model, job in probes(base.changed(data={"allow_seen": True}), names, labels=max(shots or SHOTS)):
+    for model, setup in probes(base.changed(data={"allow_seen": True}), names, labels=max(shots or SHOTS)):
         start = time.perf_counter()
-        unseen = images_to_judge(samples_of(job.data), starts, base.data) if unseen is None else unseen
-        right = {key: found[:, unseen] for key, found in judge(job, fitting_shots(job, shots)).items()}
+        unseen = images_to_judge(samples_of(setup.data), starts, base.data) if unseen is None else unseen
+        right = {key: found[:, unseen] for key, found in score_backbone(setup, fitting_shots(setup, shots)).items()}
         seconds = time.perf_counter() - start
-        parameters = sum(parameter.numel() for parameter in job.model.requires_grad_(True).parameters())
-        memory = memory_of(replace(job, config=defaults.resolve(arms[names[model]])))
-        clusters = units_of_judged(job)[unseen]
-        rows.append(Backbone(names[model], parameters, memory, seconds, right, clusters))
+        parameters = sum(parameter.numel() for parameter in setup.model.requires_grad_(True).parameters())
+        memory = memory_of(replace(setup, config=defaults.resolve(arms[names[model]])))
+        clusters = units_of_judged(setup)[unseen]
+        rows.append(RankedBackbone(names[model], parameters, memory, seconds, right, clusters))
     return sorted(rows, key=lambda row: -row.accuracy(RIDGE, ALL)[1])
 
 
-def fitting_shots(job: Job, shots: Sequence[int]) -> list[int]:
-    counts = np.bincount(image_set(job.data.dataloaders["train"]).labels)
+def fitting_shots(setup: RunSetup, shots: Sequence[int]) -> list[int]:
+    counts = np.bincount(image_set(setup.data.dataloaders["train"]).labels)
     least = int(counts.min())
     if max(shots, default=0) > least:
-        name = job.data.class_names[counts.argmin()]
+        name = setup.data.class_names[counts.argmin()]
         raise ConfigError(f"--shots {max(shots)}: class {name} has {least} training images; at most --shots {least}")
     return sorted(set(shots)) or [shot for shot in SHOTS if shot <= least]
 
 
-def units_of_judged(job: Job) -> Clusters:
+def units_of_judged(setup: RunSetup) -> Clusters:
     """Of the images of train, then of val."""
-    rows = [image_set(job.data.dataloaders[split]).indices for split in JUDGED_ON]
-    return units_of(samples_of(job.data), np.concatenate(rows))
+    rows = [image_set(setup.data.dataloaders[split]).indices for split in JUDGED_ON]
+    return units_of(samples_of(setup.data), np.concatenate(rows))
 
 
-def judge(job: Job, shots: Sequence[int]) -> dict[tuple[str, str], np.ndarray]:
+def score_backbone(setup: RunSetup, shots: Sequence[int]) -> dict[tuple[str, str], np.ndarray]:
     """Of each classifier and number of labels, which images it has right: see `Backbone.right`."""
-    features = torch.cat([features_once(job, split).flatten(1).float() for split in JUDGED_ON])
-    labels = np.concatenate([image_set(job.data.dataloaders[split]).labels for split in JUDGED_ON])
-    units = units_of_judged(job)
-    images = job.data.dataset_sizes["train"]
-    numbers, targets = features.double().numpy(), np.eye(len(job.data.class_names))[labels]
+    features = torch.cat([features_once(setup, split).flatten(1).float() for split in JUDGED_ON])
+    labels = np.concatenate([image_set(setup.data.dataloaders[split]).labels for split in JUDGED_ON])
+    units = units_of_judged(setup)
+    images = setup.data.dataset_sizes["train"]
+    numbers, targets = features.double().numpy(), np.eye(len(setup.data.class_names))[labels]
     unit = normalize(features)
     alike = (unit @ unit[:images].T).numpy()  # (n, images): the cosines of the angles
     alike[units[:, None] == units[:images]] = -np.inf  # between an image and itself, or one of its unit
@@ -141,7 +141,7 @@ def draws(labels: np.ndarray, shots: int) -> Iterator[np.ndarray]:
         yield np.concatenate([order[labels[order] == label][:shots] for label in np.unique(labels)])
 
 
-def table(rows: Sequence[Backbone]) -> Iterator[str]:
+def table(rows: Sequence[RankedBackbone]) -> Iterator[str]:
     """What was found, in at most 120 columns, and what follows from it."""
     labels = [name for classifier, name in rows[0].right if classifier == RIDGE]
     first, *others = (row.right[RIDGE, ALL].astype(bool) for row in rows)
@@ -160,7 +160,7 @@ def table(rows: Sequence[Backbone]) -> Iterator[str]:
         ]
         for row, other in zip(rows, (None, *behind), strict=True)
     ]
-    yield from fitted(header, lines)
+    yield from fit_width(header, lines)
     seen, design = f"on {first.shape[1]:,} images of train and val", design_of(first, rows[0].clusters)
     yield f"accuracy, %, {seen}; ± half of a 95 % interval: other images, other draws"
     if not design.alone:
@@ -182,7 +182,7 @@ def compare_command(data: DataConfig, arms: Sequence[str]) -> str:
     return command("compare", *words(data), "--arms", *arms)
 
 
-def write(rows: Sequence[Backbone], config: RunConfig) -> Path:
+def write(rows: Sequence[RankedBackbone], config: RunConfig) -> Path:
     """ranking.csv and ranking.png in the folder of the runs on these images, which is returned."""
     folder = claimed_folder(config.output, config.data.source)
     header = ("backbone", "classifier", "labels", "low", "accuracy", "high", "draws", "images")

@@ -3,7 +3,7 @@
 import numpy as np
 
 from datasets.bundle import LEFT_OUT, Samples
-from datasets.text import counted, some
+from datasets.text import pluralise, shorten_list
 
 
 def classes_in_use(samples: Samples) -> np.ndarray:
@@ -19,5 +19,5 @@ def without_empty_classes(samples: Samples) -> Samples:
     names = [name for name, has_images in zip(samples.class_names, used, strict=True) if not has_images]
     number = np.where(used, np.cumsum(used) - 1, -1).astype(samples.labels.dtype)  # -1: of images that are left out
     kept = tuple(name for name in samples.class_names if name not in {*names})
-    note = f"{counted(len(names), 'class')} without an image left out: {some(names)}"
+    note = f"{pluralise(len(names), 'class')} without an image left out: {shorten_list(names)}"
     return samples.replace(labels=number[samples.labels], class_names=kept).note(note)

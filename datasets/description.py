@@ -5,7 +5,7 @@ import numpy as np
 from datasets.bundle import SPLITS, DataBundle, image_set, samples_of
 from datasets.grouping.parts import line
 from datasets.sampling import evenly
-from datasets.text import aligned, counted, printable, some
+from datasets.text import format_table, pluralise, printable, shorten_list
 
 SIZES_LOOKED_AT = 200
 
@@ -18,7 +18,7 @@ def describe(bundle: DataBundle) -> list[str]:
     counts = samples.counts("train")
     spread = f"{counts.min()} to {counts.max()}" if counts.min() < counts.max() else f"{counts.max()}"
     return [
-        f"{printable(samples.name)}: {counted(len(names), 'class')} ({some(list(names), limit=5)})",
+        f"{printable(samples.name)}: {pluralise(len(names), 'class')} ({shorten_list(list(names), limit=5)})",
         f"images: {splits}; {spread} training images per class",
         f"image sizes: {_sizes(bundle)}",
         *filter(None, (line(samples),)),
@@ -33,7 +33,7 @@ def data_report(bundle: DataBundle) -> str:
     columns = []
     for split, size in bundle.dataset_sizes.items():
         columns.append([split, *(f"{count:,}" for count in samples.counts(split)), f"{size:,}"])
-    table = aligned(list(zip(names, *columns, strict=True)))
+    table = format_table(list(zip(names, *columns, strict=True)))
     skipped = [printable(line) for line in samples.skipped]
     left_out = ["", "left out because they cannot be read:", *skipped] if skipped else []
     return "\n".join([*describe(bundle), "", *table, *left_out]) + "\n"

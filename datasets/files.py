@@ -18,8 +18,8 @@ from datasets.errors import DataError
 
 _ASIDE = re.compile(r"\..+\.(?P<machine>[0-9a-f]{8})-(?P<pid>\d+)\.tmp")
 _DAY = 86_400.0
-ONLY_READ: ContextVar[bool] = ContextVar("only_read", default=False)
-"""Whether data are read where they lie: then a file named the folder to unpack or download to, not a person."""
+NO_DOWNLOADS: ContextVar[bool] = ContextVar("no_downloads", default=False)
+"""Forbid unpacking and downloading; set while a run is opened that may be a stranger's."""
 
 
 @contextmanager
@@ -34,10 +34,10 @@ def replacing(path: Path) -> Iterator[Path]:
         return
     place = path.resolve()
     remove_leftovers(place.parent.glob(f".{glob.escape(place.name)}.*.tmp*"))
-    aside = aside_of(place)
+    aside = temporary_path(place)
     try:
         yield aside
-        put(aside, place)
+        commit_file(aside, place)
     except BaseException as error:
         with suppress(OSError):
             aside.unlink()
@@ -46,7 +46,7 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
 
 
-def put(aside: Path, path: Path) -> None:
+def commit_file(aside: Path, path: Path) -> None:
     """Rename a file that is complete, once it is on the disk, and make the rename durable, too."""
     flush(aside, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     os.replace(aside, path)
@@ -67,7 +67,7 @@ def folder_aside(folder: Path) -> Iterator[Path]:
     """A hidden folder beside `folder`, to be filled and renamed in the block, at whose end it is gone."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder.parent.glob(".*.tmp*"))
-    aside = aside_of(folder)
+    aside = temporary_path(folder)
     shutil.rmtree(aside, ignore_errors=True)  # of a dead process that had the number of this one
     aside.mkdir()
     try:
@@ -76,7 +76,7 @@ def folder_aside(folder: Path) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def aside_of(place: Path) -> Path:
+def temporary_path(place: Path) -> Path:
     """A hidden name beside `place` that tells whose it is."""
     return place.with_name(f".{place.name}.{machine()}-{os.getpid()}.tmp{place.suffix}")
 
@@ -137,9 +137,9 @@ def write_bytes(path: Path, content: bytes) -> None:
         aside.write_bytes(content)
 
 
-def require_told(target: Path) -> None:
-    """Raise DataError before `target` would be made, where ONLY_READ is set."""
-    if ONLY_READ.get():
+def require_writable_data_root(target: Path) -> None:
+    """Raise DataError before `target` would be made, where NO_DOWNLOADS is set."""
+    if NO_DOWNLOADS.get():
         raise DataError(
             f"{target} is not there, and only the files of a run say to put it there; say where: --data-root DIR"
             " of evaluate, resume or check; or name a folder that is there: resume RUN --data FOLDER"

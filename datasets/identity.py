@@ -20,7 +20,7 @@ import numpy as np
 
 from datasets.bundle import LEFT_OUT, Samples
 from datasets.errors import DataError
-from datasets.files import ONLY_READ, replacing
+from datasets.files import NO_DOWNLOADS, replacing
 
 CONTENT_HASH, PATH_HASH = "content_hash", "path_hash"
 """What a hash is of, and the name of its column in split.csv. A path hash covers the size of a file, too."""
@@ -152,7 +152,7 @@ def _of_files(samples: Samples, rows: np.ndarray, data_root: Path | None) -> np.
     stats[stats[:, 1:].max(axis=1, initial=0) > now - SETTLED] = -1  # equal to no later ones
     order = np.argsort(names, kind="stable")
     _READ[root] = _Known(names[order], stats[order], digests[order])
-    if place is not None and len(new) and not ONLY_READ.get():
+    if place is not None and len(new) and not NO_DOWNLOADS.get():
         _keep(place, _READ[root])
     return digests
 

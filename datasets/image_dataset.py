@@ -30,7 +30,7 @@ class ImageDataset(ImageSet):
     ) -> None:
         super().__init__(samples, split)
         self.pipeline, self.seed, self.cache = pipeline, seed, cache
-        self.beside: np.ndarray | None = None
+        self.distill_targets: np.ndarray | None = None
         """(n, K): numbers to learn beside the label, of each row; a batch then ends with its own."""
         self._kept = self._pixels_as_stored()
         self.in_memory = self._kept is not None
@@ -46,7 +46,11 @@ class ImageDataset(ImageSet):
         stored = self.stored(rows.tolist())
         images = self.pipeline(stored, seed=self.seed, epoch=key.epoch, draws=key.draws)
         labels = torch.from_numpy(self.labels[rows])
-        return (images, labels) if self.beside is None else (images, labels, torch.from_numpy(self.beside[rows]))
+        return (
+            (images, labels)
+            if self.distill_targets is None
+            else (images, labels, torch.from_numpy(self.distill_targets[rows]))
+        )
 
     def native_size(self, index: int) -> tuple[int, int]:
         if self.samples.pixels is not None:

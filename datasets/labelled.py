@@ -10,7 +10,7 @@ from datasets.classes_in_use import classes_in_use
 from datasets.config import DataConfig
 from datasets.errors import DataError
 from datasets.loaders import read_samples
-from datasets.text import some
+from datasets.text import shorten_list
 
 
 def labelled_samples(config: DataConfig, *, class_names: Sequence[str], split: str | None = None) -> Samples:
@@ -25,8 +25,9 @@ def labelled_samples(config: DataConfig, *, class_names: Sequence[str], split: s
     unknown = [name for name in used if name not in known]
     if unknown:
         raise DataError(
-            f"{config.source} has classes that the model does not know: {some(unknown)}; "
-            f"the data has {some(list(samples.class_names), 20)}; the model has {some(list(class_names), 20)}"
+            f"{config.source} has classes that the model does not know: {shorten_list(unknown)}; "
+            f"the data has {shorten_list(list(samples.class_names), 20)};"
+            f" the model has {shorten_list(list(class_names), 20)}"
         )
     chosen = samples.splits != LEFT_OUT if split is None else samples.splits == SPLITS.index(split)
     if not chosen.any():

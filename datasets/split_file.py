@@ -16,7 +16,7 @@ from datasets.errors import DataError
 from datasets.files import text_file
 from datasets.identity import CONTENT_HASH, PATH_HASH, identified
 from datasets.tables import csv_lines, read_rows
-from datasets.text import counted
+from datasets.text import pluralise
 from datasets.units import joined
 
 KINDS = (CONTENT_HASH, PATH_HASH, "hash")
@@ -150,7 +150,7 @@ def changes_since(path: Path, bundle: DataBundle) -> list[str]:
         "with other contents": [old.path for old, new in both if old.kind == new.kind and old.hash != new.hash],
         "in another split": [old.path for old, new in both if old.split != new.split],
     }
-    return [f"{counted(len(paths), 'image')} {how}, first {paths[0]!r}" for how, paths in found.items() if paths]
+    return [f"{pluralise(len(paths), 'image')} {how}, first {paths[0]!r}" for how, paths in found.items() if paths]
 
 
 def _is_written_as(path: Path, bundle: DataBundle) -> bool:
@@ -186,7 +186,7 @@ def reuse_split(samples: Samples, path: Path) -> Reused:
     missing = tuple(row.path for row, present in zip(table, there.tolist(), strict=True) if not present)
     if not there.any():
         raise DataError(
-            f"{path}: none of its {counted(len(table), 'image')} is in {samples.name}, first {table[0].path!r}"
+            f"{path}: none of its {pluralise(len(table), 'image')} is in {samples.name}, first {table[0].path!r}"
             if table
             else f"{path} has no rows"
         )
@@ -256,6 +256,6 @@ def _require_same(table: Sequence[SplitRow], samples: Samples, rows: np.ndarray,
         return  # an earlier version hashed the paths of sets above 1 GB, and did not say so
     if changed:
         raise DataError(
-            f"{path}: {counted(len(changed), 'image')} changed since that split was made, first {changed[0]!r}; "
+            f"{path}: {pluralise(len(changed), 'image')} changed since that split was made, first {changed[0]!r}; "
             f"remove its column {table[0].kind} to use it all the same"
         )

@@ -20,7 +20,7 @@ from datasets.errors import DataError, OptionError
 from datasets.identity import identified, keys_of
 from datasets.seeding import SPLIT, SUBSET, hashes, mix
 from datasets.split_file import Reused, reuse_split
-from datasets.text import counted, some
+from datasets.text import pluralise, shorten_list
 from datasets.units import COPIES
 
 
@@ -95,10 +95,12 @@ def require_complete(samples: Samples) -> Samples:
             )
     untrained = [samples.class_names[i] for i in np.flatnonzero(samples.counts("train") == 0)]
     if untrained:
-        raise DataError(f"{samples.name}: no training image of class {some(untrained)}")
+        raise DataError(f"{samples.name}: no training image of class {shorten_list(untrained)}")
     unseen = [samples.class_names[i] for i in np.flatnonzero(samples.counts("val") == 0)]
     if unseen:
-        return samples.note(f"{len(unseen)} of {len(samples.class_names)} classes have no val image: {some(unseen)}")
+        return samples.note(
+            f"{len(unseen)} of {len(samples.class_names)} classes have no val image: {shorten_list(unseen)}"
+        )
     return samples
 
 
@@ -177,17 +179,17 @@ def _from_table(samples: Samples, path: Path, *, grow: bool, seed: int) -> Sampl
     missing, new = len(reused.missing), len(reused.new)
     if missing:
         are = "is" if missing == 1 else "are"
-        notes.append(f"{counted(missing, 'image')} of it {are} gone, first {reused.missing[0]!r}")
+        notes.append(f"{pluralise(missing, 'image')} of it {are} gone, first {reused.missing[0]!r}")
     samples = reused.samples
     if new and grow:
         samples = _grown(reused, seed)
         parts = ", ".join(
             f"{(samples.splits[reused.new] == code).sum():,} {SPLITS[code]}" for code in (TRAIN, VAL, TEST)
         )
-        notes.append(f"{counted(new, 'new image')} {'joins' if new == 1 else 'join'} it: {parts}")
+        notes.append(f"{pluralise(new, 'new image')} {'joins' if new == 1 else 'join'} it: {parts}")
     elif new:
         are, them = ("is", "it") if new == 1 else ("are", "them")
-        notes.append(f"{counted(new, 'image')} {are} not in it and {are} left out; --grow lets {them} join")
+        notes.append(f"{pluralise(new, 'image')} {are} not in it and {are} left out; --grow lets {them} join")
     return samples.note("; ".join(notes))
 
 

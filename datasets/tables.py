@@ -27,7 +27,7 @@ def csv_lines(header: Iterable[object], rows: Iterable[Iterable[object]]) -> Ite
     # With its own end of line the writer quotes a carriage return in a cell, too.
     writer: Any = csv.writer(SimpleNamespace(write=lambda line: line.removesuffix("\r\n") + "\n"))
     for row in chain((header,), rows):
-        yield writer.writerow(map(guarded, row))  # what `write` returned
+        yield writer.writerow(map(escape_formula, row))  # what `write` returned
 
 
 def csv_text(header: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
@@ -48,7 +48,7 @@ def frame_text(frame: pd.DataFrame) -> str:
     return csv_text([*known], known.itertuples(index=False))
 
 
-def guarded(cell: object) -> object:
+def escape_formula(cell: object) -> object:
     """A cell as it is written: text that a spreadsheet would run gets an apostrophe, which `read_table` takes off."""
     return f"'{cell}" if isinstance(cell, str) and cell[:1] in _SIGNS and _FORMULA.match(cell) else cell
 

@@ -15,7 +15,7 @@ def printable(text: str) -> str:
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
-def aligned(rows: Sequence[Sequence[str]], *, left: Collection[int] = (0,)) -> Iterator[str]:
+def format_table(rows: Sequence[Sequence[str]], *, left: Collection[int] = (0,)) -> Iterator[str]:
     """A table for a terminal, a line per row: the columns `left` begin at their left edge, others end at the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -23,13 +23,13 @@ def aligned(rows: Sequence[Sequence[str]], *, left: Collection[int] = (0,)) -> I
         yield "  ".join(f"{cell:{'<' if place in left else '>'}{width}}" for place, (cell, width) in cells).rstrip()
 
 
-def counted(number: float, noun: str) -> str:
+def pluralise(number: float, noun: str) -> str:
     """A number with its noun: `1 image`, `2,000 images`, `2.5 epochs`, `1 class`."""
     digits = f"{number:,}" if isinstance(number, int) else f"{number:g}"
     return f"{digits} {noun}" if number == 1 else f"{digits} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
-def some(names: Sequence[str], limit: int = 3) -> str:
+def shorten_list(names: Sequence[str], limit: int = 3) -> str:
     """The first few of a list of names, and how many more."""
     shown = ", ".join(map(repr, names[:limit]))
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"

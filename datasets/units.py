@@ -17,9 +17,9 @@ from tqdm import tqdm
 
 from datasets.bundle import LEFT_OUT, SPLITS, Samples
 from datasets.components import connected
-from datasets.files import ONLY_READ, replacing
+from datasets.files import NO_DOWNLOADS, replacing
 from datasets.identity import CONTENT_HASH, identified, keys_of
-from datasets.text import counted
+from datasets.text import pluralise
 
 if TYPE_CHECKING:
     from datasets.checking.inspection import Inspection
@@ -103,14 +103,14 @@ def _about_copies(samples: Samples, copies: np.ndarray) -> Iterable[str]:
     pictures = np.split(order, np.flatnonzero(np.diff(copies[order])) + 1)
     drawn = samples.splits[members[0]] < 0
     stay = "; each picture stays in one split with its copies" if drawn else ""
-    yield f"{counted(len(members), 'image')} are copies of one another, {counted(len(pictures), 'picture')}{stay}"
+    yield f"{pluralise(len(members), 'image')} are copies of one another, {pluralise(len(pictures), 'picture')}{stay}"
     for kind, column, what in (("label", samples.labels, "two labels"), ("split", samples.splits, "two splits")):
         torn = [rows for rows in pictures if len(set(column[rows].tolist())) > 1]
         if torn:
             names = samples.class_names if kind == "label" else SPLITS
             pair = (f"{samples.paths[row]!r} ({names[column[row]]})" for row in _two_of(torn[0], column))
             first = " and ".join(pair)
-            yield f"{counted(len(torn), 'picture')} in {what}, first {first}: scores are wrong; `check` lists them"
+            yield f"{pluralise(len(torn), 'picture')} in {what}, first {first}: scores are wrong; `check` lists them"
 
 
 def _two_of(rows: np.ndarray, column: np.ndarray) -> tuple[int, int]:
@@ -188,7 +188,7 @@ def _near_links(samples: Samples, rows: np.ndarray, data_root: Path | None) -> n
         with ThreadPoolExecutor(cpu_count()) as pool:
             seen = list(tqdm(pool.map(look, distinct.tolist()), "copies", len(distinct), disable=None, leave=False))
         pairs = near_copies(seen, range(len(distinct)))[0]
-        if place is not None and not ONLY_READ.get():
+        if place is not None and not NO_DOWNLOADS.get():
             _keep(place, pairs)
     return distinct[pairs]
 

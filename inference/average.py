@@ -18,12 +18,12 @@ from inference.export import export
 from trainers.config import RunConfig, to_dict
 from trainers.engine.evaluation import score_split
 from trainers.errors import ConfigError
-from trainers.job import AMP_DTYPES, prepare
 from trainers.reporting import console
 from trainers.seen.overlap import said_at_start
 from trainers.seen.starts import seen_by
+from trainers.setup import AMP_DTYPES, prepare
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
-from trainers.storage.finished_run import as_data, open_best, read_run_config
+from trainers.storage.finished_run import open_best, read_run_config, untrusted_run
 from trainers.storage.run_folder import META, read_json
 from vit.low_rank import merged_state
 
@@ -107,13 +107,13 @@ def refuse_what_cannot_be_averaged(run_dirs: Sequence[Path], configs: Sequence[R
 
 def start_of(config: RunConfig) -> State:
     """What a run started from, as the ordinary model it was."""
-    with as_data():
-        job = prepare(config)
+    with untrusted_run():
+        setup = prepare(config)
     if config.train.start_head == "probe":
         from trainers.head_init import fit_head
 
-        fit_head(job)
-    return merged_state(job.network)
+        fit_head(setup)
+    return merged_state(setup.network)
 
 
 def mean(states: Sequence[State]) -> State:

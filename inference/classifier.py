@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from datasets.shell import command
-from datasets.text import counted
+from datasets.text import pluralise
 from trainers.config import from_dict
-from trainers.errors import ConfigError, fitting
+from trainers.errors import ConfigError, report_damage
 from trainers.options.defaults import resolve_device
 from trainers.seen.hashes import Seen
 from trainers.seen.starts import RECORD, seen_by
 from trainers.storage.checkpoint_file import best_of
-from trainers.storage.finished_run import as_data, find_run, open_best
+from trainers.storage.finished_run import find_run, open_best, untrusted_run
 from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, build_model, image_spec, load_weights
 from vit.config import HF_PREFIX, TORCHVISION_MODELS
 from vit.export import OnnxModule, open_session
@@ -110,7 +110,7 @@ def is_run_name(source: str) -> bool:
 def read_class_names(path: Path, *, expected: int) -> tuple[str, ...]:
     names = tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
     if len(names) != expected:
-        raise ConfigError(f"{path} names {counted(len(names), 'class')}; the model has {expected}")
+        raise ConfigError(f"{path} names {pluralise(len(names), 'class')}; the model has {expected}")
     return names
 
 
@@ -126,7 +126,7 @@ def _open_weights(path: Path, model: str | None) -> Classifier:
     file = read_weights(path)
     names, options = (file.extras.get(key) for key in ("class_names", "config"))
     if names and isinstance(options, Mapping):
-        with fitting(path):
+        with report_damage(path):
             return _open_own_weights(path, file, tuple(names), from_dict(ModelConfig, dict(options["model"])))
     if model is None:
         raise ConfigError(f"{path} does not say which model it holds; name it with --model, such as --model vit_b_16")
@@ -141,7 +141,7 @@ def _open_weights(path: Path, model: str | None) -> Classifier:
 
 
 def _open_own_weights(path: Path, file: WeightFile, names: tuple[str, ...], config: ModelConfig) -> Classifier:
-    with as_data():
+    with untrusted_run():
         model: Any = build_model(config, num_classes=len(names), weights="none", weights_source=None, trainable="all")
     if config.name.startswith(HF_PREFIX):
         model.model.load_state_dict(file.tensors)  # reading has dropped the `model.` that all its names share

@@ -15,7 +15,7 @@ from datasets.identity import identified
 from datasets.labelled import labelled_samples
 from datasets.loaders import dataloaders_of, evaluation_loader, split_samples
 from datasets.split_file import fingerprint
-from datasets.text import some
+from datasets.text import shorten_list
 from datasets.units import with_copies
 from inference.classifier import Classifier
 from inference.evaluation_report import Evaluation, write_evaluation
@@ -23,13 +23,13 @@ from inference.ten_views import TenViews
 from trainers.config import RunConfig
 from trainers.engine.evaluation import score_split, write_predictions
 from trainers.errors import CheckpointError
-from trainers.job import AMP_DTYPES, prepare
 from trainers.resume import newest_checkpoint
 from trainers.run_start import changes_of_machine
 from trainers.seen.overlap import left_out, read_seen, said_at_start, seen_images, unknown
 from trainers.seen.starts import Start
+from trainers.setup import AMP_DTYPES, prepare
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
-from trainers.storage.finished_run import as_data, load, read_history, read_run_config
+from trainers.storage.finished_run import load, read_history, read_run_config, untrusted_run
 from trainers.storage.places import require_images
 from trainers.storage.run_folder import META, read_json
 from vit import ImageSpec
@@ -45,7 +45,7 @@ def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None, tt
         config = dataclasses.replace(config, data=dataclasses.replace(config.data, root=data_root))
     model, spec, class_names = load(run_dir)
     meta = read_json(run_dir / "meta.json", **META)
-    with as_data() if data_root is None else nullcontext():
+    with untrusted_run() if data_root is None else nullcontext():
         data = images_of(run_dir, config, spec, class_names)
     if split not in data.dataloaders:
         raise DataError(f"{config.data.source} has no {split} split; it has {', '.join(data.dataloaders)}")
@@ -71,8 +71,8 @@ def images_of(run_dir: Path, config: RunConfig, spec: ImageSpec, class_names: tu
     trained_on = read_json(run_dir / "meta.json", **META)["data_fingerprint"]
     if data.class_names != class_names:
         raise DataError(
-            f"the classes changed since the run: it has {some(list(class_names), 20)}, "
-            f"the data {some(list(data.class_names), 20)}"
+            f"the classes changed since the run: it has {shorten_list(list(class_names), 20)}, "
+            f"the data {shorten_list(list(data.class_names), 20)}"
         )
     here = fingerprint(data)
     if here != trained_on:
@@ -94,14 +94,14 @@ def score_last_epoch(run_dir: Path) -> None:
     checkpoint = newest_checkpoint(run_dir)
     if checkpoint is None:
         raise CheckpointError(f"{run_dir}/checkpoints has no step_*: without a test split its last epoch is needed")
-    with as_data():
+    with untrusted_run():
         config = read_run_config(run_dir)
         require_images(run_dir, config)
-        job = prepare(config, checkpoint=checkpoint, run_dir=run_dir)
-    job.model.load_state_dict(checkpoint.get("ema") or checkpoint["model"])
-    loader = job.data.dataloaders["val"]
-    scores = score_split(job.model, loader, job.device, job.amp_dtype)
-    write_predictions(folder, "val_last", scores, loader.dataset, job.data.class_names)
+        setup = prepare(config, checkpoint=checkpoint, run_dir=run_dir)
+    setup.model.load_state_dict(checkpoint.get("ema") or checkpoint["model"])
+    loader = setup.data.dataloaders["val"]
+    scores = score_split(setup.model, loader, setup.device, setup.amp_dtype)
+    write_predictions(folder, "val_last", scores, loader.dataset, setup.data.class_names)
 
 
 UNSEEN, SEEN = "val", "train"

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from datasets.files import text_file, write_text
 from datasets.tables import csv_text
-from datasets.text import aligned, printable
+from datasets.text import format_table, printable
 from datasets.units import units_of
 from figures.judged import Judged
 from inference.predict import write_rows
@@ -180,4 +180,4 @@ def _class_table(classes: Sequence[ClassRow]) -> Iterator[str]:
     for row in rows:
         shares = ("-" if value is None else f"{value:.2%}" for value in (row.precision, row.recall, row.f1))
         table.append([printable(row.name), *shares, f"{row.images:,}"])
-    yield from aligned(table)
+    yield from format_table(table)

@@ -20,7 +20,7 @@ from inference.images import find_images, read_pixels
 from trainers.config import to_dict
 from trainers.errors import ConfigError
 from trainers.seen.hashes import to_text
-from trainers.storage.finished_run import as_data, read_run_config
+from trainers.storage.finished_run import read_run_config, untrusted_run
 from vit import ImageSpec, WeightsError
 from vit.export import describe, export_onnx, export_pt2, export_safetensors
 
@@ -102,7 +102,7 @@ def comparison_images(classifier: Classifier, paths: Sequence[str], *, count: in
         return pipeline.normalise(torch.from_numpy(np.stack(pictures))), "given images"
     if classifier.run_dir is not None:
         config = read_run_config(classifier.run_dir)
-        with suppress(DataError, OptionError, OSError), as_data():  # gone, moved, damaged, or never there
+        with suppress(DataError, OptionError, OSError), untrusted_run():  # gone, moved, damaged, or never there
             loader = build_dataloaders(config.data, classifier.spec, seed=config.train.seed).dataloaders["val"]
             rows = np.arange(min(count, len(image_set(loader))))
             return image_set(loader).__getitems__(BatchKey(0, rows))[0], "val images of the run"

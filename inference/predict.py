@@ -113,7 +113,7 @@ def write_rows(images: Iterable[Judged], file: TextIO, *, top: int) -> None:
     file.writelines(csv_lines(header, map(row, images)))
 
 
-class Spread:
+class ExampleSheet:
     """A few pictures that stand for a stream of any length: of each predicted class the least and the most certain.
 
     Keeps a pool of ten times as many pictures as are wanted, and thins it to half of that when it is full."""

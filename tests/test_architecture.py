@@ -27,7 +27,7 @@ ROOMS = {
         ("config", "options"),
         ("engine",),
         ("storage", "seen"),
-        ("job", "distillation"),
+        ("setup", "distillation"),
         ("reporting",),
         ("top",),
         ("budget",),
@@ -216,14 +216,14 @@ def test_the_mechanics_import_no_models_no_data_and_no_options():
 def test_runs_on_digits_and_on_photographs_import_only_what_they_use(tmp_path):
     program = (
         "import sys; from trainers.system import process; process.settle()\n"
-        "import vit; from datasets import DataConfig, build_dataloaders; from trainers import job\n"
+        "import vit; from datasets import DataConfig, build_dataloaders; from trainers import setup\n"
         "from trainers.config import RunConfig, TrainConfig\n"
         "build_dataloaders(DataConfig(source='digits', workers=0), vit.ImageSpec(image_size=8))\n"
         "assert 'datasets.sources.own_data' not in sys.modules\n"
         "vit.image_spec(vit.Blueprint(vit.ModelConfig(name='vit_nano_8', weights='fashion_mnist')).resolved)\n"
         "options = vit.ModelConfig(name='vit_micro_4', image_size=28)\n"
         "data = DataConfig(source=sys.argv[1], workers=0, augment='standard')\n"
-        "job.prepare(RunConfig(model=options, data=data, train=TrainConfig(epochs=1, device='cpu')))\n"
+        "setup.prepare(RunConfig(model=options, data=data, train=TrainConfig(epochs=1, device='cpu')))\n"
         "unused = {'sklearn', 'scipy', 'matplotlib', 'pandas', 'torchvision', 'sympy', 'torch._dynamo'}\n"
         "unused |= {'transformers', 'timm', 'onnxruntime'}\n"
         "assert not unused & set(sys.modules), unused & set(sys.modules)\n"

@@ -22,7 +22,7 @@ from headless_browser import Browser, find_browser
 from PIL import Image
 from small_run import call
 
-from cleaning.clean import Judged, judge_features, look
+from cleaning.clean import JudgedImages, judge_features, report_suspects
 from cleaning.label_issues import COPY, OUTLIER, label_issues
 from cleaning.review import SuspectsTable, nearest_of_classes, write_neighbours
 from cleaning.suspects import Suspect, cleaned, read_suspects, write_cleaned, write_suspects
@@ -235,7 +235,7 @@ def test_models_that_are_right_too_seldom_are_not_to_be_followed(tmp_path, capsy
     probabilities = np.full((12, 2), 0.1)
     labels = samples.labels.astype(int)
     probabilities[rows, np.where(rows < 12 * sure, labels, 1 - labels)] = 0.9
-    look(Judged(samples, rows, rows, probabilities), tmp_path)
+    report_suspects(JudgedImages(samples, rows, rows, probabilities), tmp_path)
     assert ("right so seldom" in capsys.readouterr().out) == warned
 
 
@@ -480,10 +480,10 @@ def test_fifty_decisions_by_keys_with_two_kills_in_between_lose_none(tmp_path):
 
 def test_the_predictions_of_folds_are_judged_as_they_are_and_those_of_the_test_by_their_mean(tmp_path, monkeypatch):
     from cleaning import clean
-    from comparison.analysis.runs import Run
+    from comparison.analysis.runs import FinishedRun
 
     data = DataConfig("digits", folds=2, fold=1)
-    samples = clean.samples_of(data)
+    samples = clean.read_samples(data)
 
     def read_run(folder, *, split):
         fold = int(folder.name.removeprefix("run_fold"))
@@ -492,7 +492,7 @@ def test_the_predictions_of_folds_are_judged_as_they_are_and_those_of_the_test_b
         said = np.full((len(rows), 10), fold / 100)
         said[np.arange(len(rows)), samples.labels[rows]] = 1 - 9 * fold / 100
         paths = tuple(samples.paths[row] for row in rows)
-        return Run(folder, 0, {}, {}, {}, [], split, paths, samples.labels[rows], samples.labels[rows], said,
+        return FinishedRun(folder, 0, {}, {}, {}, [], split, paths, samples.labels[rows], samples.labels[rows], said,
                    samples.class_names)  # fmt: skip
 
     monkeypatch.setattr(clean, "read_run", read_run)

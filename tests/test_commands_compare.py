@@ -23,7 +23,7 @@ from commands.arguments import parse
 from commands.compare import STORY, Options, parse_arm
 from comparison.request import arms
 from comparison.request.arms import default_arms
-from comparison.request.plan import Plan, measure_arms
+from comparison.request.plan import ComparisonPlan, measure_arms
 from comparison.request.protocol import known_problems
 from datasets.config import DataConfig
 from datasets.opened import OpenedImages
@@ -291,8 +291,8 @@ def test_a_frozen_backbone_counts_each_image_once():
         return SimpleNamespace(flops=2, resolved=SimpleNamespace(train=SimpleNamespace(cache_features=cache)))
 
     plan = SimpleNamespace(train_images=[100], epochs=[7], split=SimpleNamespace(size=lambda split: 10))
-    assert Plan.work(plan, arm("on"), 0) == 2 * 110
-    assert Plan.work(plan, arm("off"), 0) == 2 * 7 * 310
+    assert ComparisonPlan.work(plan, arm("on"), 0) == 2 * 110
+    assert ComparisonPlan.work(plan, arm("off"), 0) == 2 * 7 * 310
 
 
 @pytest.fixture(scope="module")

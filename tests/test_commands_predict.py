@@ -24,7 +24,7 @@ from datasets.transforms import preprocess
 from figures.judged import Judged
 from inference.classifier import open_classifier
 from inference.images import ImageFile, Unreadable, find_images
-from inference.predict import Spread, predict
+from inference.predict import ExampleSheet, predict
 from trainers.storage.finished_run import load
 
 
@@ -227,7 +227,7 @@ def test_the_grid_is_spread_over_classes_and_certainty_whatever_the_order_and_nu
         name = "rare" if number in (1501, 1502) else "abc"[number % 3]
         return Judged(str(number), ((name, ((number * 7) % 3000 + 1) / 3001),))
 
-    spread = Spread(25)
+    spread = ExampleSheet(25)
     for number in range(3000):
         spread.add(image(number))
         assert len(spread.pool) < 250

@@ -19,7 +19,7 @@ from commands.arguments import parse
 from commands.compare import Options, parse_arm
 from commands.rank import arm_of
 from comparison import ranking
-from comparison.ranking import ALL, NEAREST, RIDGE, Backbone, draws, judge
+from comparison.ranking import ALL, NEAREST, RIDGE, RankedBackbone, draws, score_backbone
 from datasets.bundle import image_set
 from datasets.config import DataConfig
 from datasets.tables import read_rows
@@ -80,13 +80,13 @@ def test_a_mistake_gets_one_line(capsys, tmp_path, argv, code, message) -> None:
 
 def test_both_classifiers_judge_as_scikit_learn(tmp_path, monkeypatch) -> None:
     base = base_of(tmp_path, few_digits(labels_per_class=12))
-    ((_, job),) = probes(base, [ModelConfig(name="vit_nano_8", weights="fashion_mnist")])
+    ((_, setup),) = probes(base, [ModelConfig(name="vit_nano_8", weights="fashion_mnist")])
     monkeypatch.setattr(ranking, "DRAWS", 2)
-    right = judge(job, [3])
+    right = score_backbone(setup, [3])
     splits = ("train", "val")
-    x = torch.cat([features_once(job, split) for split in splits]).double().numpy()
-    y = np.concatenate([image_set(job.data.dataloaders[split]).labels for split in splits])
-    images = job.data.dataset_sizes["train"]
+    x = torch.cat([features_once(setup, split) for split in splits]).double().numpy()
+    y = np.concatenate([image_set(setup.data.dataloaders[split]).labels for split in splits])
+    images = setup.data.dataset_sizes["train"]
     for number, rows in enumerate(draws(y[:images], 3)):
         assert np.bincount(y[rows]).tolist() == [3] * 10
         others = np.setdiff1d(np.arange(len(y)), rows)
@@ -107,7 +107,9 @@ def test_both_classifiers_judge_as_scikit_learn(tmp_path, monkeypatch) -> None:
 
 def test_an_interval_covers_images_and_draws() -> None:
     right = np.random.default_rng(0).random((1, 80)) < 0.7
-    row = Backbone("a", 1, 1, 1.0, {(RIDGE, ALL): right.astype(float), (RIDGE, "1"): np.repeat(right, 20, 0) * 1.0})
+    row = RankedBackbone(
+        "a", 1, 1, 1.0, {(RIDGE, ALL): right.astype(float), (RIDGE, "1"): np.repeat(right, 20, 0) * 1.0}
+    )
     wilson = binomtest(int(right.sum()), 80).proportion_ci(method="wilson")
     assert row.accuracy(RIDGE, ALL) == pytest.approx((wilson.low, right.mean(), wilson.high))
     low, _mean, high = row.accuracy(RIDGE, "1")  # twenty equal draws are one
@@ -116,7 +118,7 @@ def test_an_interval_covers_images_and_draws() -> None:
     truth = expit(rng.normal(0.8, 1.25**0.5, 100_000)).mean()
     for _ in range(300):  # images and draws that differ in how hard they are
         logits = rng.normal(0.8, 1, (1, 60)) + rng.normal(0, 0.5, (20, 1))
-        found = Backbone("a", 1, 1, 1.0, {(RIDGE, "1"): (rng.logistic(size=logits.shape) < logits) * 1.0})
+        found = RankedBackbone("a", 1, 1, 1.0, {(RIDGE, "1"): (rng.logistic(size=logits.shape) < logits) * 1.0})
         low, _, high = found.accuracy(RIDGE, "1")
         covered += low <= truth <= high
     assert 0.92 <= covered / 300 <= 0.98
@@ -147,9 +149,9 @@ def test_the_features_are_those_of_the_library(door, tmp_path) -> None:
     word = arm_of(names[door])
     base = base_of(tmp_path / "runs", few_digits(labels_per_class=2))
     arms = {word: parse_arm(word, base)}
-    ((_, job),) = probes(base, [config.model for config in arms.values()])
-    images = torch.cat([batch for batch, _ in job.data.dataloaders["val"]])
-    model = job.model.eval()
+    ((_, setup),) = probes(base, [config.model for config in arms.values()])
+    images = torch.cat([batch for batch, _ in setup.data.dataloaders["val"]])
+    model = setup.model.eval()
     with torch.no_grad():
         if door in ("packaged", "timm"):
             expected = model.forward_head(model.forward_features(images), pre_logits=True)
@@ -161,7 +163,7 @@ def test_the_features_are_those_of_the_library(door, tmp_path) -> None:
             expected = model.encoder(tokens)[:, 0]
         else:
             expected = model.forward_features(images)[:, 0]
-    torch.testing.assert_close(features_once(job, "val"), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(features_once(setup, "val"), expected, atol=1e-5, rtol=1e-5)
     (row,) = ranking.rank(arms, [1])
     assert row.parameters == sum(parameter.numel() for parameter in model.parameters())
     assert 0 <= row.accuracy(RIDGE, ALL)[1] <= 1

@@ -12,14 +12,14 @@ from commands.compare import Options, request_of
 from comparison.analysis.certainty import (
     decide,
     half_width,
+    image_variance_ratio,
     levels,
     power_line,
     sentence_of,
     smallest_difference,
-    still_part,
     unsure,
 )
-from comparison.analysis.results import judge
+from comparison.analysis.results import judge_pairs
 from comparison.analysis.runs import Certainty, Condition
 from comparison.analysis.statistics import LEVEL, Estimate, Spread, estimate
 from comparison.training.train_arms import Training
@@ -52,8 +52,11 @@ def test_the_more_stands_still_the_higher_the_level_of_a_look():
         Estimate(0.0, 0.01, 0.1, seeds=5, images=1000, spread=Spread(images=0.05, runs=0.01, seeds=seeds))
         for seeds in (0.0, 0.01)
     )
-    assert (still_part(calm), still_part(noisy)) == (1.0, 0.0)  # 5 * chi2_4's lowest tenth / 4, and 1/200 of it
-    assert levels(10, LEVEL, still_part(calm))[5] > 2 * levels(10, LEVEL)[5]
+    assert (image_variance_ratio(calm), image_variance_ratio(noisy)) == (
+        1.0,
+        0.0,
+    )  # 5 * chi2_4's lowest tenth / 4, and 1/200 of it
+    assert levels(10, LEVEL, image_variance_ratio(calm))[5] > 2 * levels(10, LEVEL)[5]
 
 
 def test_a_large_difference_is_certain_after_few_seeds_and_small_ones_are_the_same():
@@ -86,10 +89,10 @@ def test_a_comparison_of_finished_runs_is_looked_at_seed_by_seed(tmp_path):
     weak, strong = runs(0.4, 0.95, images=60, seeds=4)
     labels = np.arange(60) % 2
     arms = arm_of(tmp_path, "weak", weak, labels), arm_of(tmp_path, "strong", strong, labels)
-    ((pair,),) = judge([Condition(None, arms)], scored="test", certainty=CERTAINTY)
+    ((pair,),) = judge_pairs([Condition(None, arms)], scored="test", certainty=CERTAINTY)
     assert pair.mark == "better"
     assert "certain after" in pair.sentence
-    ((pair,),) = judge([Condition(None, (arms[0], arms[0]))], scored="test", certainty=Certainty(margin=0.2))
+    ((pair,),) = judge_pairs([Condition(None, (arms[0], arms[0]))], scored="test", certainty=Certainty(margin=0.2))
     assert (pair.mark, "the same within 20 points" in pair.sentence) == ("same", True)
 
 

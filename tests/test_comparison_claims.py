@@ -7,8 +7,8 @@ import pytest
 from small_comparison import arm_of, comparison_of
 
 from comparison.analysis.certainty import decide, power_line, unsure
-from comparison.analysis.results import analyse, judge
-from comparison.analysis.runs import Arm, Certainty, Condition, Run
+from comparison.analysis.results import analyse, judge_pairs
+from comparison.analysis.runs import Arm, Certainty, Condition, FinishedRun
 from comparison.analysis.statistics import LEVEL, holm, paired_difference
 from comparison.reporting.table import notes
 
@@ -24,7 +24,7 @@ def arm(name, correct):
     return Arm(
         name,
         tuple(
-            Run(seed=seed, scored="test", labels=labels, predicted=(~row).astype(np.int64),
+            FinishedRun(seed=seed, scored="test", labels=labels, predicted=(~row).astype(np.int64),
                 probabilities=probabilities, class_names=("a", "b"), **common)
             for seed, row in enumerate(correct)
         ),
@@ -41,7 +41,7 @@ def equal_arms(generator, *, seeds=3, images=300, of_run=0.2):
 
 def names_a_winner(generator):
     conditions = [Condition(labels, tuple(map(arm, "ab", equal_arms(generator)))) for labels in range(CONDITIONS)]
-    return any(pair.mark in {"better", "worse"} for (pair,) in judge(conditions, scored="test"))
+    return any(pair.mark in {"better", "worse"} for (pair,) in judge_pairs(conditions, scored="test"))
 
 
 @pytest.mark.slow
@@ -79,7 +79,7 @@ def test_a_winner_at_one_of_six_numbers_of_labels_has_to_stand_beside_the_other_
     assert pairs[0].mark == "unclear"
     assert "cannot separate" in pairs[0].sentence
     assert "once the 6 comparisons of this report are judged together (Holm's p = " in pairs[0].sentence
-    alone = judge([report.conditions[0]], scored="test")[0][0]
+    alone = judge_pairs([report.conditions[0]], scored="test")[0][0]
     assert (alone.mark, alone.adjusted_p) == ("worse", None)
 
 
@@ -103,8 +103,8 @@ def test_seeds_are_added_until_a_pair_is_certain_beside_those_of_the_other_numbe
     assert not unsure([first, noisy], certainty)
     assert unsure([first, noisy], certainty, conditions=CONDITIONS)
     conditions = [Condition(labels, (arm("a", first), arm("b", noisy))) for labels in range(CONDITIONS)]
-    assert {pair.mark for (pair,) in judge(conditions, scored="test", certainty=certainty)} == {"unclear"}
-    assert {pair.mark for (pair,) in judge(conditions[:1], scored="test", certainty=certainty)} == {"worse"}
+    assert {pair.mark for (pair,) in judge_pairs(conditions, scored="test", certainty=certainty)} == {"unclear"}
+    assert {pair.mark for (pair,) in judge_pairs(conditions[:1], scored="test", certainty=certainty)} == {"worse"}
 
 
 def test_the_rungs_of_a_ladder_are_certain_when_each_is_beside_the_first():

@@ -14,9 +14,9 @@ from small_run import call
 from test_comparison_progress import pace, true_seconds
 
 from comparison.request import timing
-from comparison.request.plan import Plan
+from comparison.request.plan import ComparisonPlan
 from comparison.request.protocol import left_out
-from comparison.request.timing import REPORT, fitted
+from comparison.request.timing import REPORT, epochs_within
 from comparison.training import slow_machine
 from comparison.training.deadline import Deadline
 from comparison.training.progress import Progress
@@ -27,7 +27,7 @@ from trainers.reporting import heartbeat
 STEPS = (0.1, 0.2, 0.3)
 
 
-class Pretended(Plan):
+class Pretended(ComparisonPlan):
     """Three arms under one condition, three rates and three seeds: 15 runs, two side by side."""
 
     def __init__(self, minutes: float) -> None:
@@ -39,7 +39,7 @@ class Pretended(Plan):
         self.arms = [SimpleNamespace(resolved=RunConfig(), config=config) for _ in STEPS]
         self.paces, self.sharing = [pace(step) for step in STEPS], SimpleNamespace(jobs=2)
         self.train_images, self.epochs, self.folder = [900], [10.0], None
-        self.epochs = fitted(self, self.paces, (self.until - REPORT) * 2)
+        self.epochs = epochs_within(self, self.paces, (self.until - REPORT) * 2)
 
     def write_settled(self, folder) -> None:
         self.written += 1
@@ -133,8 +133,8 @@ def test_what_has_begun_is_not_left_out():
 def test_a_comparison_that_turns_out_slower_says_what_it_leaves_out_and_ends_with_a_report(
     tmp_path, capsys, monkeypatch
 ):
-    def ten_times_too_quick(job) -> Pace:
-        found = measure(job, seconds=0.2)
+    def ten_times_too_quick(setup) -> Pace:
+        found = measure(setup, seconds=0.2)
         return Pace(found.step / 10, found.steps_per_epoch, found.validation / 10, 0.0, 0.0)
 
     monkeypatch.setattr(timing, "measure", ten_times_too_quick)

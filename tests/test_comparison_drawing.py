@@ -52,7 +52,7 @@ def test_names_beside_differences_are_whole_and_the_figure_fits_a_telephone(othe
         condition=SimpleNamespace(names=NAMES[: others + 1], title="1,000 labels per class"),
         arms=[SimpleNamespace(against_first=each, arm=None) for each in (None, *[pair] * others)],
     )
-    figure = drawing.differences([result] * conditions)
+    figure = drawing.draw_differences([result] * conditions)
     assert min(margins(figure)) >= 0
     assert figure.get_size_inches()[0] * 120 <= 800  # wider ones scroll there
 

@@ -22,7 +22,7 @@ from comparison.analysis.results import analyse
 from comparison.analysis.runs import Certainty, Condition, read_run
 from comparison.analysis.statistics import estimate, minus, paired_difference, sign_flip, verdict
 from comparison.analysis.worth import drawn_accuracies
-from comparison.ranking import Backbone
+from comparison.ranking import RankedBackbone
 from comparison.reporting.table import notes, terminal_table
 
 CERTAINTY = Certainty()
@@ -239,7 +239,7 @@ def test_backbones_are_ranked_with_intervals_of_groups(draws):
     generator, groups = np.random.default_rng(0), np.repeat(np.arange(60), 5)
     right = (generator.random((draws, 60)) < 0.8).astype(float)
     once, copied, unknown = (
-        Backbone("a", 1, 1, 1.0, {("ridge", "all"): values}, clusters).accuracy("ridge", "all")
+        RankedBackbone("a", 1, 1, 1.0, {("ridge", "all"): values}, clusters).accuracy("ridge", "all")
         for values, clusters in (
             (right, None), (np.repeat(right, 5, axis=1), groups), (np.repeat(right, 5, axis=1), None),
         )

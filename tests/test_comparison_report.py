@@ -18,7 +18,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from comparison.analysis.results import analyse
 from comparison.analysis.runs import group_into_arms, read_run, require_same_data
 from comparison.compare import Report
-from comparison.reporting.drawing import Picture, confusion
+from comparison.reporting.drawing import ReportFigure, confusion
 from comparison.reporting.images import only_one_right, open_images, usual_prediction
 from comparison.reporting.report import write_inside
 from comparison.reporting.report import write_report as write_analysed_report
@@ -218,7 +218,7 @@ def test_tensorboard_finds_the_table_and_the_figures(report):
 
 def test_a_second_report_replaces_the_first(report, tmp_path, monkeypatch):
     comparison, folder, _ = report
-    drawing = Picture("confusion", None, "", (folder / "figures" / "accuracy_by_labels.png").read_bytes())
+    drawing = ReportFigure("confusion", None, "", (folder / "figures" / "accuracy_by_labels.png").read_bytes())
     monkeypatch.setattr("comparison.reporting.report.draw", lambda *_: [drawing])
     copy = tmp_path / "compare"
     shutil.copytree(folder, copy)

@@ -7,7 +7,7 @@ import torch
 from small_comparison import finished_run
 from test_trainers_start import tiny_run
 
-from comparison.analysis.results import judge
+from comparison.analysis.results import judge_pairs
 from comparison.analysis.runs import Condition, cautions, group_into_arms, read_run, require_same_data
 from comparison.compare import compare_runs
 from comparison.names import arm_names, settings_that_differ, slugs
@@ -17,7 +17,7 @@ from datasets.tables import read_rows
 from inference.evaluation_report import as_table
 from trainers.config import OutputConfig
 from trainers.engine.evaluation import Scores, write_predictions
-from trainers.engine.predictions import outputs_of
+from trainers.engine.predictions import predictions_of
 from trainers.errors import CheckpointError
 from trainers.run import train
 from trainers.storage.run_folder import read_json, write_json
@@ -105,7 +105,7 @@ def test_predictions_of_a_large_split_are_read_as_those_of_a_small_one(tmp_path)
     folder = run_in(tmp_path / "run")
     small = read_run(folder)
     logits, labels = torch.from_numpy(np.log(small.probabilities)).float(), torch.from_numpy(small.labels)
-    scores = Scores({}, torch.empty(0), outputs_of(logits, labels, whole=False))
+    scores = Scores({}, torch.empty(0), predictions_of(logits, labels, whole=False))
     images = SimpleNamespace(path=small.paths.__getitem__)
     assert write_predictions(folder / "eval", "test", scores, images, small.class_names).suffix == ".npz"
     large = read_run(folder)
@@ -355,5 +355,5 @@ def test_finished_runs_are_named_by_all_that_differs_and_unequal_training_is_in_
     arms = group_into_arms([read_run(short), read_run(long)])
     assert arms[0].name == "vit_nano_8 from scratch patch_embedding=stem pool=mean epochs=1"
     assert arms[1].name == "vit_micro_4 from scratch patch_embedding=conv pool=cls epochs=2"
-    ((pair,),) = judge([Condition(None, arms)], scored="test")
+    ((pair,),) = judge_pairs([Condition(None, arms)], scored="test")
     assert f"; but {arms[1].name} saw 4,020 training images, {arms[0].name} 12." in pair.sentence

@@ -25,8 +25,8 @@ def steps_taken(seconds_of, *, steps=40, on_features=False) -> int:
     """How many steps a run takes until it is stopped, or all of them."""
     clock = [0.0]
     trainer = Engine(lambda engine, batch: clock.__setitem__(0, clock[0] + seconds_of(engine.state.iteration)))
-    job = SimpleNamespace(steps_per_epoch=10, total_steps=steps, on_features=on_features)
-    Watch(SimpleNamespace(trainer=trainer, job=job), pace=MEASURED, clock=lambda: clock[0])
+    setup = SimpleNamespace(steps_per_epoch=10, total_steps=steps, on_features=on_features)
+    Watch(SimpleNamespace(trainer=trainer, setup=setup), pace=MEASURED, clock=lambda: clock[0])
     with suppress(SlowMachine):
         trainer.run(range(10), max_epochs=steps // 10)
     return trainer.state.iteration
@@ -61,8 +61,8 @@ def test_what_a_run_elsewhere_raises_comes_back_as_it_was():
 def test_all_runs_start_over_with_equal_and_fewer_epochs(tmp_path, capsys, monkeypatch, jobs):
     """Two of six runs took the three minutes that all six were to take."""
 
-    def much_too_quick(job) -> Pace:
-        found = measure(job, seconds=0.2)
+    def much_too_quick(setup) -> Pace:
+        found = measure(setup, seconds=0.2)
         return Pace(found.step / 30, found.steps_per_epoch, found.validation / 30, 0.0, 0.0)
 
     monkeypatch.setattr(timing, "measure", much_too_quick)

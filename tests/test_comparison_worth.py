@@ -5,7 +5,7 @@ import pytest
 from small_comparison import arm_of, comparison_of
 
 from comparison.analysis.results import analyse
-from comparison.analysis.worth import as_text, curves, drawn_accuracies, matching_and_meeting
+from comparison.analysis.worth import as_text, drawn_accuracies, interpolated, matching_and_meeting
 from comparison.reporting.table import notes
 
 LABELS = np.array([5.0, 10, 20, 40, 80])
@@ -41,9 +41,9 @@ def test_a_parabola_is_read_between_its_rungs_as_it_is():
     x = np.log(LABELS)
     draws = np.tile(0.9 - 0.03 * (x[-1] - x) ** 2, (4000, 1))
     at = np.array([7.0, 30.0])
-    drawn = curves(LABELS, draws, at, np.random.default_rng(0))
+    drawn = interpolated(LABELS, draws, at, np.random.default_rng(0))
     assert drawn.mean(axis=0) == pytest.approx(0.9 - 0.03 * (x[-1] - np.log(at)) ** 2, abs=2e-4)
-    assert curves(LABELS, draws, LABELS, np.random.default_rng(0)) == pytest.approx(draws)
+    assert interpolated(LABELS, draws, LABELS, np.random.default_rng(0)) == pytest.approx(draws)
 
 
 def test_seeds_that_spread_widen_the_interval():

@@ -19,7 +19,7 @@ from comparison.analysis.runs import Arm, Condition
 from comparison.reporting.events import write_events
 from datasets import build_dataloaders
 from datasets.config import DataConfig
-from datasets.files import aside_of, write_bytes, write_text
+from datasets.files import temporary_path, write_bytes, write_text
 from datasets.split_file import write_split
 from figures.results import save
 from trainers.reporting.pictures_full import write_sprite, write_tsv
@@ -137,7 +137,7 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
 def test_what_a_killed_writer_left_goes_with_the_next_write_and_a_living_one_keeps_its_own(tmp_path):
     with subprocess.Popen(["true"]) as dead:
         pass
-    living = aside_of(tmp_path / "table.csv")
+    living = temporary_path(tmp_path / "table.csv")
     left, of_another_run = (
         living.with_name(living.name.replace(f"-{os.getpid()}.", f"-{pid}.")) for pid in (dead.pid, os.getppid())
     )

@@ -294,7 +294,7 @@ def test_clean_judges_an_image_by_models_of_other_groups_and_writes_them_into_it
 
 def test_rank_asks_about_no_image_of_a_group_that_it_has_learnt_from(tmp_path, monkeypatch):
     """Pictures of one patient are alike and tell nothing of the class: who knows the patient knows the answer."""
-    from comparison.ranking import ALL, NEAREST, RIDGE, judge
+    from comparison.ranking import ALL, NEAREST, RIDGE, score_backbone
     from trainers.budget.local_weights import probes
     from trainers.config import OutputConfig, RunConfig, TrainConfig
     from vit.config import ModelConfig
@@ -313,8 +313,8 @@ def test_rank_asks_about_no_image_of_a_group_that_it_has_learnt_from(tmp_path, m
         base = RunConfig(
             data=data, train=TrainConfig(device="cpu", amp="off"), output=OutputConfig(output_dir=tmp_path / "runs")
         )
-        ((_, job),) = probes(base, [ModelConfig(name="vit_nano_8", weights="fashion_mnist")])
-        right[group] = judge(job, [5])
+        ((_, setup),) = probes(base, [ModelConfig(name="vit_nano_8", weights="fashion_mnist")])
+        right[group] = score_backbone(setup, [5])
     for classifier in (RIDGE, NEAREST):
         known, unknown = (float(np.nanmean(of[classifier, ALL])) for of in right.values())
         assert known > 0.85

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import pytest
 
 from datasets.errors import DataError, MissingPackage
-from datasets.files import ONLY_READ
+from datasets.files import NO_DOWNLOADS
 from datasets.sources.own_data import read_source
 from tests.test_datasets_shards import folder, parquet  # noqa: F401 - a fixture
 
@@ -115,9 +115,9 @@ def test_what_the_hub_does_not_have_is_said_in_one_line(tmp_path, folder, hub, m
         read_source("hf:org/photos", tmp_path)
     with pytest.raises(DataError, match="expected hf:ORG/NAME"):
         read_source("hf:../..", tmp_path)
-    ONLY_READ.set(True)
+    NO_DOWNLOADS.set(True)
     try:
         with pytest.raises(DataError, match="only the files of a run say to put it there"):
             read_source("hf:org/photos/large", tmp_path)
     finally:
-        ONLY_READ.set(False)
+        NO_DOWNLOADS.set(False)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from datasets.tables import csv_text
-from datasets.text import counted, did_you_mean, printable, some
+from datasets.text import did_you_mean, pluralise, printable, shorten_list
 
 
 def test_the_nearest_name_is_offered_or_none():
@@ -28,8 +28,8 @@ def test_a_csv_text_reads_back_and_ends_its_lines_with_a_line_feed():
 
 
 def test_a_long_list_is_cut_and_counted():
-    assert some(["a", "b"]) == "'a', 'b'"
-    assert some(["a", "b", "c", "d"]) == "'a', 'b', 'c' and 1 more"
+    assert shorten_list(["a", "b"]) == "'a', 'b'"
+    assert shorten_list(["a", "b", "c", "d"]) == "'a', 'b', 'c' and 1 more"
 
 
 def test_errors_and_text_come_without_torch():
@@ -41,5 +41,5 @@ def test_errors_and_text_come_without_torch():
 
 
 def test_one_of_a_thing_has_no_s() -> None:
-    assert [counted(number, "image") for number in (1, 2_000)] == ["1 image", "2,000 images"]
-    assert [counted(number, "class") for number in (1, 1.5)] == ["1 class", "1.5 classes"]
+    assert [pluralise(number, "image") for number in (1, 2_000)] == ["1 image", "2,000 images"]
+    assert [pluralise(number, "class") for number in (1, 1.5)] == ["1 class", "1.5 classes"]

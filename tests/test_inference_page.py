@@ -23,7 +23,7 @@ from torchvision.models import VisionTransformer as Torchvision
 from inference.classifier import Classifier, open_classifier
 from inference.page import document as page
 from inference.page import perturbations as changes
-from inference.page.snapshots import moments_of
+from inference.page.snapshots import snapshots_of
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.run import train
 from trainers.run_engines import Run
@@ -63,9 +63,9 @@ def classifier_of(kind: str) -> Classifier:
     return Classifier(kind, model.eval(), ImageSpec(image_size=16), NAMES)
 
 
-def pictures(count: int = 2) -> list[page.Picture]:
+def pictures(count: int = 2) -> list[page.PagePicture]:
     pixels = np.random.default_rng(0).integers(0, 256, (count, 3, 20, 24), dtype=np.uint8)
-    return [page.Picture(f"<i>{number}.png", NAMES[number], own) for number, own in enumerate(pixels)]
+    return [page.PagePicture(f"<i>{number}.png", NAMES[number], own) for number, own in enumerate(pixels)]
 
 
 def words_of(document: str) -> str:
@@ -213,7 +213,7 @@ def trained(tmp_path_factory) -> tuple[Path, dict[str, dict[str, torch.Tensor]]]
 
 def test_its_moments_are_the_model_as_it_was(trained):
     run, weights = trained
-    moments = moments_of(open_classifier(str(run), device="cpu"))
+    moments = snapshots_of(open_classifier(str(run), device="cpu"))
     assert [moment.name for moment in moments[:-1]] == ["untrained", *(f"after {epoch} epochs" for epoch in (1, 2, 3))]
     assert [moment.share for moment in moments] == [0, 0.25, 0.5, 0.75, 1]
     best = int(moments[-1].name.removeprefix("best: epoch "))

@@ -9,7 +9,7 @@ from torch.utils.data import Dataset
 
 from trainers.errors import TrainingError
 from trainers.run import train
-from trainers.run_status import explain
+from trainers.run_status import diagnose_failure
 
 OUT_OF_MEMORY = "out of memory at --batch-size 64{}: try half of it, a smaller --image-size, or --amp bf16"
 CUDA, CPU = "CUDA out of memory. Tried to allocate 2.00 GiB", "DefaultCPUAllocator: can't allocate memory: 9 bytes"
@@ -32,7 +32,7 @@ FORK = "DataLoader worker (pid 7) is killed by signal: Killed"
     ],
 )
 def test_a_fault_of_the_machine_is_named_in_one_line(error, line):
-    fault = explain(error, batch_size=64, workers=2)
+    fault = diagnose_failure(error, batch_size=64, workers=2)
     assert isinstance(fault, TrainingError)
     assert str(fault) == line
 
@@ -47,7 +47,7 @@ def broken_connection() -> Exception:
 
 
 def test_a_connection_that_breaks_between_our_own_processes_is_a_loader_that_was_killed():
-    assert str(explain(broken_connection(), batch_size=64, workers=2)) == KILLED.format("")
+    assert str(diagnose_failure(broken_connection(), batch_size=64, workers=2)) == KILLED.format("")
 
 
 GLOO = "[third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4711"
@@ -58,9 +58,9 @@ GLOO = "[third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by p
 )
 def test_another_process_is_blamed_only_where_there_is_one(monkeypatch, processes, said):
     monkeypatch.setattr("trainers.system.distributed.world_size", lambda: processes)
-    fault = explain(RuntimeError(GLOO), batch_size=64, workers=0)
+    fault = diagnose_failure(RuntimeError(GLOO), batch_size=64, workers=0)
     assert fault is None if said is None else str(fault).startswith(said)
-    assert explain(KeyError("gloom"), batch_size=64, workers=0) is None
+    assert diagnose_failure(KeyError("gloom"), batch_size=64, workers=0) is None
 
 
 NOT_OF_THE_MACHINE = [
@@ -75,13 +75,13 @@ NOT_OF_THE_MACHINE = [
 
 @pytest.mark.parametrize("error", NOT_OF_THE_MACHINE, ids=repr)
 def test_bugs_and_missing_files_are_not_taken_for_faults_of_the_machine(error):
-    assert explain(error, batch_size=64, workers=2) is None
+    assert diagnose_failure(error, batch_size=64, workers=2) is None
 
 
 def test_a_real_allocation_failure_is_recognised():
     with pytest.raises(RuntimeError) as failure:
         torch.empty(2**50)
-    assert "out of memory at --batch-size 8" in str(explain(failure.value, batch_size=8, workers=0))
+    assert "out of memory at --batch-size 8" in str(diagnose_failure(failure.value, batch_size=8, workers=0))
 
 
 class FailingLater(Dataset):

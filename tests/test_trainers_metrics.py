@@ -4,9 +4,9 @@ import torch
 from ignite.engine import Engine
 from sklearn.metrics import confusion_matrix, f1_score, log_loss, top_k_accuracy_score
 
-from trainers.engine.many_classes import most_confused, spread
+from trainers.engine.many_classes import dense_probabilities, most_confused
 from trainers.engine.metrics import SCALARS, attach_metrics, macro_f1
-from trainers.engine.predictions import confusion_of, outputs_of
+from trainers.engine.predictions import confusion_of, predictions_of
 
 
 def score(logits, labels, batch_size=7):
@@ -80,7 +80,7 @@ def test_a_pass_too_large_to_keep_its_logits_has_the_same_metrics_to_the_bit(mon
 def test_of_the_likeliest_classes_and_the_label_the_probability_stays_and_the_rest_lies_evenly(monkeypatch):
     monkeypatch.setattr("trainers.engine.predictions.LIKELIEST", 3)
     logits, labels = torch.randn(200, 9, generator=torch.Generator().manual_seed(1)), torch.arange(200) % 9
-    exact, shares = logits.double().softmax(dim=1), spread(outputs_of(logits, labels, whole=False), 9)
+    exact, shares = logits.double().softmax(dim=1), dense_probabilities(predictions_of(logits, labels, whole=False), 9)
     rank = exact.argsort(dim=1, descending=True).argsort(dim=1)
     known = (rank < 3) | (torch.arange(9) == labels[:, None])
     assert torch.allclose(shares[known], exact[known], atol=1e-6)
@@ -99,7 +99,7 @@ def test_of_many_classes_the_most_confused_are_shown(monkeypatch, sparse):
     if sparse:
         monkeypatch.setattr("trainers.engine.predictions.MOST_CLASSES", 10)
     logits = torch.nn.functional.one_hot(torch.from_numpy(predicted), 60).float()
-    confusion = confusion_of(outputs_of(logits, torch.from_numpy(labels)), 60)
+    confusion = confusion_of(predictions_of(logits, torch.from_numpy(labels)), 60)
     counts, names, title = most_confused(confusion, [str(number) for number in range(60)])
     assert confusion.is_sparse == sparse
     assert np.array_equal(counts, oracle[np.ix_(worst, worst)])

@@ -21,10 +21,10 @@ from trainers.engine.ema import ModelEMA
 from trainers.engine.engines import Slices, StepOptions, create_trainer
 from trainers.engine.optim import build_optimizer
 from trainers.errors import ConfigError
-from trainers.job import prepare, training_loss
 from trainers.reporting.console import without_effect
 from trainers.resume import resume
 from trainers.run import train
+from trainers.setup import prepare, training_loss
 from trainers.storage.checkpoint_file import best_of, checkpoints, read_checkpoint
 from trainers.storage.run_folder import read_json
 from vit.config import ModelConfig, ViTConfig
@@ -102,8 +102,8 @@ def test_a_class_weighted_loss_adds_up_over_micro_batches():
         data=DataConfig(source="digits", balance="loss", workers=0, labels_per_class=20),
         train=TrainConfig(epochs=1, device="cpu"),
     )
-    job = prepare(config)
-    loss_fn = training_loss(job)
+    setup = prepare(config)
+    loss_fn = training_loss(setup)
     generator = torch.Generator().manual_seed(0)
     logits, labels = torch.randn(12, 10, generator=generator), torch.randint(0, 10, (12,), generator=generator)
     halves = (loss_fn(logits[:5], labels[:5]) * 5 + loss_fn(logits[5:], labels[5:]) * 7) / 12
@@ -216,11 +216,11 @@ def run_config(folder: Path, *, model: dict | None = None, data: dict | None = N
 def test_frozen_parameters_stay_bit_identical_and_out_of_the_optimizer(tmp_path, trainable):
     config = run_config(tmp_path, model={"trainable": trainable, "dropout": 0.1})
     before = {name: value.clone() for name, value in prepare(config).model.state_dict().items()}
-    job = prepare(config)
-    frozen = {name for name, parameter in job.model.named_parameters() if not parameter.requires_grad}
-    held = {id(p) for group in job.optimizer.param_groups for p in group["params"]}
+    setup = prepare(config)
+    frozen = {name for name, parameter in setup.model.named_parameters() if not parameter.requires_grad}
+    held = {id(p) for group in setup.optimizer.param_groups for p in group["params"]}
     assert frozen
-    assert held == {id(p) for name, p in job.model.named_parameters() if name not in frozen}
+    assert held == {id(p) for name, p in setup.model.named_parameters() if name not in frozen}
     after = read_checkpoint(checkpoints(train(config).run_dir / "checkpoints", "best")[0])["model"]
     assert {name for name in before if not torch.equal(before[name], after[name])} == set(before) - frozen
 
@@ -247,8 +247,8 @@ def test_a_run_with_low_rank_changes_goes_on_exactly_and_leaves_an_ordinary_mode
     assert_same_content(run_content(whole.run_dir), run_content(resume(stopped).run_dir))
     summary, best = read_json(whole.run_dir / "summary.json"), read_checkpoint(best_of(whole.run_dir))
     assert summary["trainable"] == 4 * 4 * 2 * 64 + 65 * 10  # four blocks of width 64, and the head of ten classes
-    job = prepare(run_config(tmp_path, **options))
-    assert sum(p.numel() for group in job.optimizer.param_groups for p in group["params"]) == summary["trainable"]
+    setup = prepare(run_config(tmp_path, **options))
+    assert sum(p.numel() for group in setup.optimizer.param_groups for p in group["params"]) == summary["trainable"]
     assert best["model"].keys() == build_model("vit_micro_2", num_classes=10).state_dict().keys()
     evaluation = evaluate_run(whole.run_dir, split="val")
     assert evaluation.metrics == {name: whole.val[name] for name in evaluation.metrics}
@@ -256,12 +256,12 @@ def test_a_run_with_low_rank_changes_goes_on_exactly_and_leaves_an_ordinary_mode
 
 
 def test_layer_decay_slows_each_layer_below_the_head(tmp_path):
-    job = prepare(run_config(tmp_path, layer_decay=0.5))
-    scales = {id(p): group["lr_scale"] for group in job.optimizer.param_groups for p in group["params"]}
-    assert scales[id(job.model.head.weight)] == 1
-    assert scales[id(job.model.blocks[-1].mlp.fc1.weight)] == 0.5
-    assert scales[id(job.model.blocks[0].mlp.fc1.weight)] == 0.5**4
-    assert scales[id(job.model.embedding.positions)] == 0.5**5
+    setup = prepare(run_config(tmp_path, layer_decay=0.5))
+    scales = {id(p): group["lr_scale"] for group in setup.optimizer.param_groups for p in group["params"]}
+    assert scales[id(setup.model.head.weight)] == 1
+    assert scales[id(setup.model.blocks[-1].mlp.fc1.weight)] == 0.5
+    assert scales[id(setup.model.blocks[0].mlp.fc1.weight)] == 0.5**4
+    assert scales[id(setup.model.embedding.positions)] == 0.5**5
 
 
 def test_a_run_may_end_within_an_epoch_and_go_on_from_there(tmp_path):
@@ -297,8 +297,8 @@ def test_a_time_budget_ends_within_an_epoch_validates_and_concludes(tmp_path, ca
     ],
 )
 def test_an_option_without_effect_is_named(tmp_path, changes, message):
-    job = prepare(run_config(tmp_path, **changes))
-    assert [line for line in without_effect(job.config, steps_per_epoch=7) if message in line]
+    setup = prepare(run_config(tmp_path, **changes))
+    assert [line for line in without_effect(setup.config, steps_per_epoch=7) if message in line]
     assert not without_effect(prepare(run_config(tmp_path)).config, steps_per_epoch=7)
 
 

@@ -35,14 +35,14 @@ from figures.sheets import (
 )
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.engine.evaluation import Scores
-from trainers.engine.predictions import outputs_of
+from trainers.engine.predictions import predictions_of
 from trainers.errors import Interrupted
-from trainers.job import prepare
 from trainers.reporting import pictures
 from trainers.reporting.pictures_full import hardest, position_embeddings
 from trainers.reporting.tensorboard import recall_scalars
 from trainers.resume import resume
 from trainers.run import train
+from trainers.setup import prepare
 from trainers.storage.finished_run import load
 from vit.config import ModelConfig, ViTConfig
 from vit.model import VisionTransformer
@@ -156,21 +156,22 @@ def test_the_mistakes_are_shown_surest_first_in_their_original_pixels(watched, t
         assert np.array_equal(guess.pixels, dataset.original(by_path[guess.path]))
 
 
-def scores_of(job, *, right: bool) -> Scores:
-    labels = torch.from_numpy(job.data.dataloaders["val"].dataset.labels)
+def scores_of(setup, *, right: bool) -> Scores:
+    labels = torch.from_numpy(setup.data.dataloaders["val"].dataset.labels)
     logits = nn.functional.one_hot(labels if right else (labels + 1) % 10, 10) * 3.0
     if right:
         logits[5, int(labels[5])] -= 1.0
-    return Scores({"ece": 0.0}, torch.eye(10, dtype=torch.long), outputs_of(logits, labels))
+    return Scores({"ece": 0.0}, torch.eye(10, dtype=torch.long), predictions_of(logits, labels))
 
 
 def test_a_model_without_mistakes_shows_what_it_is_least_certain_of(tmp_path):
-    job = prepare(digits_run(tmp_path))
-    scores = scores_of(job, right=True)
-    assert pictures.worst(job, scores)[0].path == job.data.dataloaders["val"].dataset.path(5)
+    setup = prepare(digits_run(tmp_path))
+    scores = scores_of(setup, right=True)
+    assert pictures.worst(setup, scores)[0].path == setup.data.dataloaders["val"].dataset.path(5)
     assert pictures.mistakes_title(scores).startswith("no mistake on 179 validation images")
     assert (
-        pictures.mistakes_title(scores_of(job, right=False)) == "the 16 surest of 179 mistakes on 179 validation images"
+        pictures.mistakes_title(scores_of(setup, right=False))
+        == "the 16 surest of 179 mistakes on 179 validation images"
     )
 
 
@@ -183,8 +184,8 @@ def test_attention_is_that_of_the_same_images_each_time_and_of_the_model_at_that
     assert len({image.label for image in seen[0][0]}) >= 4  # spread over the classes
     assert not torch.equal(seen[0][0][0].rollout, seen[1][0][0].rollout)
     model, _, _ = load(run_dir)
-    job = prepare(digits_run(tmp_path))
-    images, distance = pictures.validation_attention(job, model)
+    setup = prepare(digits_run(tmp_path))
+    images, distance = pictures.validation_attention(setup, model)
     assert torch.equal(seen[-1][1], distance)
     assert distance.shape == (model.config.depth, model.config.num_heads)
     for last, again in zip(seen[-1][0], images, strict=True):
@@ -193,12 +194,12 @@ def test_attention_is_that_of_the_same_images_each_time_and_of_the_model_at_that
 
 
 def test_attention_is_shown_for_torchvisions_model_too(tmp_path):
-    job = prepare(digits_run(tmp_path))
+    setup = prepare(digits_run(tmp_path))
     model = Torchvision(8, 2, num_layers=2, num_heads=2, hidden_dim=16, mlp_dim=16, num_classes=10)
-    images, distance = pictures.validation_attention(job, model)
+    images, distance = pictures.validation_attention(setup, model)
     assert images[0].rollout.shape == (4, 4)
     assert distance.shape == (2, 2)
-    assert pictures.validation_attention(job, resnet18(num_classes=10)) is None
+    assert pictures.validation_attention(setup, resnet18(num_classes=10)) is None
 
 
 def test_a_bug_in_the_attention_is_not_taken_for_a_model_without_any(tmp_path, monkeypatch):
@@ -206,9 +207,9 @@ def test_a_bug_in_the_attention_is_not_taken_for_a_model_without_any(tmp_path, m
         raise ValueError("operands could not be broadcast together")
 
     monkeypatch.setattr(pictures, "maps_of", broken)
-    job = prepare(digits_run(tmp_path))
+    setup = prepare(digits_run(tmp_path))
     with pytest.raises(ValueError, match="broadcast"):
-        pictures.validation_attention(job, job.model)
+        pictures.validation_attention(setup, setup.model)
 
 
 @pytest.mark.slow
@@ -218,30 +219,30 @@ def test_of_huggingface_models_those_with_a_class_token_and_a_square_grid_show_a
 
     from vit.huggingface import HuggingFaceClassifier
 
-    job = prepare(digits_run(tmp_path))
+    setup = prepare(digits_run(tmp_path))
     sizes = {
         "ViT": {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16},
         "Swin": {"embed_dim": 8, "depths": [1, 1], "num_heads": [1, 2], "window_size": 2},
     }[kind]
     config = getattr(transformers, f"{kind}Config")(image_size=8, patch_size=2, num_labels=10, **sizes)
     model = getattr(transformers, f"{kind}ForImageClassification")(config)
-    attention = pictures.validation_attention(job, HuggingFaceClassifier(model, options={}))
+    attention = pictures.validation_attention(setup, HuggingFaceClassifier(model, options={}))
     assert (attention is None) == (kind == "Swin")
     assert kind == "Swin" or attention[0][0].rollout.shape == (4, 4)
     assert (position_embeddings(model) is None) == (kind == "Swin")
 
 
 def test_looking_leaves_modes_gradients_and_random_state_alone(tmp_path):
-    job = prepare(digits_run(tmp_path))
-    job.model.train()
-    job.model.norm.eval()
-    job.model.head.weight.grad = torch.ones_like(job.model.head.weight)
-    before, modes = torch.get_rng_state(), [module.training for module in job.model.modules()]
-    assert len(pictures.validation_attention(job, job.model)[0]) == 8
+    setup = prepare(digits_run(tmp_path))
+    setup.model.train()
+    setup.model.norm.eval()
+    setup.model.head.weight.grad = torch.ones_like(setup.model.head.weight)
+    before, modes = torch.get_rng_state(), [module.training for module in setup.model.modules()]
+    assert len(pictures.validation_attention(setup, setup.model)[0]) == 8
     assert torch.equal(torch.get_rng_state(), before)
-    assert [module.training for module in job.model.modules()] == modes
-    assert torch.equal(job.model.head.weight.grad, torch.ones_like(job.model.head.weight))
-    assert all(p.requires_grad for p in job.model.parameters())
+    assert [module.training for module in setup.model.modules()] == modes
+    assert torch.equal(setup.model.head.weight.grad, torch.ones_like(setup.model.head.weight))
+    assert all(p.requires_grad for p in setup.model.parameters())
 
 
 def train_until(step, where, config):
@@ -373,8 +374,8 @@ def test_the_projector_has_one_row_for_each_of_tensors_metadata_and_thumbnails(f
     header, *rows = [line.split("\t") for line in (folder / "metadata.tsv").read_text().splitlines()]
     assert header == ["shown", "label", "predicted", "loss", "path"]
     assert len(tensors) == len(rows) == 179
-    job = prepare(digits_run(full))
-    dataset = job.data.dataloaders["val"].dataset
+    setup = prepare(digits_run(full))
+    dataset = setup.data.dataloaders["val"].dataset
     by_path = {dataset.path(row): row for row in range(len(dataset))}
     model, _, _ = load(full)
     rows_of = [by_path[row[-1]] for row in rows]
@@ -464,7 +465,7 @@ def test_of_many_classes_the_hardest_get_a_pr_curve():
     confusion = torch.diag(torch.full((30,), 10))
     confusion[7, 8] = confusion[20, 21] = 50
     confusion[3] = 0  # no images: no curve
-    scores = Scores({}, confusion, outputs_of(torch.zeros(1, 30), torch.zeros(1, dtype=torch.long)))
+    scores = Scores({}, confusion, predictions_of(torch.zeros(1, 30), torch.zeros(1, dtype=torch.long)))
     indices = hardest(scores, [str(number) for number in range(30)])
     assert len(indices) == 20
     assert indices == sorted(indices)

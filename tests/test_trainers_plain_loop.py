@@ -7,8 +7,8 @@ import main
 from datasets.config import DataConfig
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.errors import ConfigError
-from trainers.job import prepare
 from trainers.run import train
+from trainers.setup import prepare
 from trainers.tools.plain_loop import refuse_other_options, train_plainly
 from vit.config import ModelConfig
 

@@ -17,24 +17,24 @@ from small_run import few_digits
 import main
 import trainers.run
 from commands.arguments import parse_train_options
-from commands.train import left_open, rehearse
-from comparison.request.timing import fitted, parts
+from commands.train import nothing_chosen, rehearse
+from comparison.request.timing import epochs_within, fixed_and_passing
 from datasets.config import DataConfig
 from datasets.opened import OpenedImages
 from datasets.transforms import Pipeline
 from trainers.budget import pace, threads
 from trainers.budget import plan as planning
 from trainers.budget.candidates import Candidate, fine_tuned, from_scratch
-from trainers.budget.deadline import Deadline, Fit
+from trainers.budget.deadline import Deadline, DeadlineHandler
 from trainers.budget.local_weights import Ranked
 from trainers.budget.pace import Pace, forecast, measure
 from trainers.budget.plan import better, choose, planned
 from trainers.budget.threads import chosen, with_threads
 from trainers.config import OutputConfig, RunConfig, TrainConfig, from_dict, load_config, to_dict
 from trainers.errors import ConfigError
-from trainers.job import head_of, prepare
 from trainers.options.recipes import filled_in
 from trainers.run import train
+from trainers.setup import head_of, prepare
 from trainers.storage.checkpoint_file import checkpoints, read_checkpoint
 from trainers.storage.run_folder import read_json
 from vit.config import ModelConfig
@@ -85,10 +85,10 @@ def test_a_step_on_cached_features_takes_what_the_head_takes_on_this_machine(tmp
         train=TrainConfig(epochs=1, device="cpu", cache_features="on"),
         output=OutputConfig(output_dir=tmp_path),
     )
-    job = prepare(config)
-    quick = measure(job, seconds=0.2)
-    head_of(job.model).register_forward_hook(lambda *_: time.sleep(0.05))
-    slow = measure(job, seconds=0.2)
+    setup = prepare(config)
+    quick = measure(setup, seconds=0.2)
+    head_of(setup.model).register_forward_hook(lambda *_: time.sleep(0.05))
+    slow = measure(setup, seconds=0.2)
     assert slow.step - quick.step == pytest.approx(0.05, abs=0.02)
     assert slow.validation > 0.05
 
@@ -126,7 +126,7 @@ def test_a_second_run_is_favoured_with_the_weights_of_the_first(monkeypatch, bes
     rows[0].options["model"]["name"] = "vit_nano_8" if best == "a" else "efficientnet_lite0"
     monkeypatch.setattr(planning, "rank", lambda config, seconds, sample, images: rows)
     monkeypatch.setattr(planning, "probe_of", lambda config, options, per_epoch: config)
-    monkeypatch.setattr(planning, "fitting", lambda *options, least: [planning.PlannedRun(options[0])])
+    monkeypatch.setattr(planning, "plan_fine_tuning", lambda *options, least: [planning.PlannedRun(options[0])])
     until = time.monotonic() + 300
     probe, trained = planned(RunConfig(train=TrainConfig(threads=1, device="cpu")), minutes=5, until=until)
     assert (probe.favoured, trained.favoured) == (False, favoured)
@@ -138,10 +138,10 @@ def test_what_a_loader_imports_once_does_not_count_as_reading(monkeypatch):
     monkeypatch.setattr(pace.time, "perf_counter", lambda: clock[0])
     monkeypatch.setattr(Pipeline, "get_ready", lambda self: clock.__setitem__(0, clock[0] + 100))
     data = DataConfig(labels_per_class=10, workers=0)
-    job = prepare(RunConfig(ModelConfig(name="vit_micro_2"), data, TrainConfig(epochs=1, device="cpu")))
-    seconds, batches = pace.read(job.data.dataloaders["train"])
+    setup = prepare(RunConfig(ModelConfig(name="vit_micro_2"), data, TrainConfig(epochs=1, device="cpu")))
+    seconds, batches = pace.read(setup.data.dataloaders["train"])
     assert (seconds, clock[0]) == (0, 100)
-    assert len(batches) == job.steps_per_epoch
+    assert len(batches) == setup.steps_per_epoch
 
 
 def test_measuring_leaves_the_job_as_it_is():
@@ -150,26 +150,26 @@ def test_measuring_leaves_the_job_as_it_is():
         data=DataConfig(labels_per_class=10, workers=0),
         train=TrainConfig(epochs=1, device="cpu"),
     )
-    job = prepare(config)
-    before = {name: value.clone() for name, value in job.model.state_dict().items()}
-    pace = measure(job, seconds=0.01)
-    assert all(value.equal(before[name]) for name, value in job.model.state_dict().items())
-    assert job.optimizer.state_dict()["state"] == {}
-    assert pace.steps_per_epoch == job.steps_per_epoch
+    setup = prepare(config)
+    before = {name: value.clone() for name, value in setup.model.state_dict().items()}
+    pace = measure(setup, seconds=0.01)
+    assert all(value.equal(before[name]) for name, value in setup.model.state_dict().items())
+    assert setup.optimizer.state_dict()["state"] == {}
+    assert pace.steps_per_epoch == setup.steps_per_epoch
     assert min(pace.step, pace.validation, pace.conclusion) > 0 <= pace.decoding
 
 
 @pytest.mark.parametrize(("operations", "forward", "measured"), [(1e12, 60, 0), (1e13, 10, 0), (1e13, 20, 1)])
 def test_the_pace_of_a_run_that_is_soon_over_is_not_measured(monkeypatch, operations, forward, measured):
     """Two epochs of hymenoptera, 45 s in all, began with 4 s of processor time for it, and said nothing then."""
-    job = prepare(
+    setup = prepare(
         RunConfig(ModelConfig(name="vit_micro_2"), DataConfig(workers=0), TrainConfig(epochs=1, device="cpu"))
     )
     paces = []
-    monkeypatch.setattr(pace, "operations", lambda job: operations)
-    monkeypatch.setattr(pace, "seconds_of_forward", lambda job, images: forward)
-    monkeypatch.setattr(pace, "measure", lambda job: paces.append(job) or PACES[0])
-    pace.say_forecast(job)
+    monkeypatch.setattr(pace, "operations", lambda setup: operations)
+    monkeypatch.setattr(pace, "seconds_of_forward", lambda setup, images: forward)
+    monkeypatch.setattr(pace, "measure", lambda setup: paces.append(setup) or PACES[0])
+    pace.say_forecast(setup)
     assert len(paces) == measured
 
 
@@ -290,12 +290,12 @@ def test_the_run_is_kept_that_is_right_more_often_than_chance_explains(
 def test_after_a_probe_nothing_is_trained_in_no_time(monkeypatch, capsys, seconds, runs):
     config = RunConfig(data=DataConfig(labels_per_class=20), train=TrainConfig(threads=1, device="cpu"))
     paced = Pace(step=0.1, steps_per_epoch=100, validation=0.0, decoding=0.0, conclusion=0.0)
-    monkeypatch.setattr(planning, "measure", lambda job: paced)
+    monkeypatch.setattr(planning, "measure", lambda setup: paced)
     until = time.monotonic() + seconds
-    found = [*planning.fitting(config, CANDIDATES[:1], until, OpenedImages(), least=planning.LEAST_STEPS)]
+    found = [*planning.plan_fine_tuning(config, CANDIDATES[:1], until, OpenedImages(), least=planning.LEAST_STEPS)]
     assert len(found) == runs
     assert ("no time is left to train more" in capsys.readouterr().out) == (not runs)
-    alone = planning.fitting(config, CANDIDATES[:1], until, OpenedImages())
+    alone = planning.plan_fine_tuning(config, CANDIDATES[:1], until, OpenedImages())
     assert len([*alone]) == 1  # without a probe there must be a model
 
 
@@ -325,7 +325,7 @@ def run_with_deadline(folder, schedule, seconds_of, most=math.inf):
         def step(engine):
             clock[0] += seconds_of(engine.state.iteration)
 
-    return train(config, handlers=[tick], before_steps=lambda run: Fit(run, deadline)), clock
+    return train(config, handlers=[tick], before_steps=lambda run: DeadlineHandler(run, deadline)), clock
 
 
 @pytest.mark.parametrize(
@@ -371,8 +371,8 @@ def test_auto_resume_takes_up_a_planned_run_with_its_plan_but_not_that_of_anothe
     words = ["train", "--model", "vit_micro_2", "--labels-per-class", "10", "--device", "cpu", "--threads", "1"]
     words += ["--tb", "scalars", "--workers", "0", "--output-dir", str(tmp_path), "--minutes"]
     paces = iter([10.0, 5.0, 20.0])
-    monkeypatch.setattr(planning, "measure", lambda job: Pace(next(paces), job.steps_per_epoch, 0.0, 0.0, 0.0))
-    monkeypatch.setattr(planning, "Fit", lambda run, deadline: None)
+    monkeypatch.setattr(planning, "measure", lambda setup: Pace(next(paces), setup.steps_per_epoch, 0.0, 0.0, 0.0))
+    monkeypatch.setattr(planning, "DeadlineHandler", lambda run, deadline: None)
 
     def start(*more):
         monkeypatch.setattr(sys, "argv", ["main.py", *words, *more])
@@ -406,7 +406,7 @@ def test_fewer_threads_are_taken_only_where_they_are_much_faster(capsys):
 
 def test_a_rehearsal_computes_with_the_threads_of_the_run(monkeypatch):
     rehearsed = []
-    monkeypatch.setattr(threads, "with_threads", lambda config, job: config.changed(train={"threads": 1}))
+    monkeypatch.setattr(threads, "with_threads", lambda config, setup: config.changed(train={"threads": 1}))
     monkeypatch.setattr("trainers.tools.dry_run.dry_run", rehearsed.append)
     rehearse([RunConfig()], find_lr=False)
     assert [config.train.threads for config in rehearsed] == [1]
@@ -452,9 +452,9 @@ def test_a_command_that_has_ended_does_not_make_a_machine_shared(monkeypatch, id
     ],
 )  # fmt: skip
 def test_own_images_get_a_plan_where_nothing_says_how_to_train_on_them(words, is_open, monkeypatch):
-    assert left_open(parse_train_options(words.split(), prog="train")) == is_open
+    assert nothing_chosen(parse_train_options(words.split(), prog="train")) == is_open
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert not left_open(parse_train_options(words.split(), prog="train"))
+    assert not nothing_chosen(parse_train_options(words.split(), prog="train"))
 
 
 @pytest.mark.parametrize("seconds", [100, 600, 7200])
@@ -462,11 +462,11 @@ def test_all_runs_of_a_comparison_take_the_time_together_each_condition_in_its_p
     fast, slow = (SimpleNamespace(resolved=RunConfig(), runs=runs) for runs in (5, 3))
     plan = SimpleNamespace(arms=[fast, slow], train_images=[100, 900], epochs=[40, 10], runs_of=lambda arm: arm.runs)
     paces = [pace for pace in PACES if pace.steps_per_epoch == 4][:2]
-    fixed, _ = parts(plan, paces)
-    plan.epochs = fitted(plan, paces, seconds)
+    fixed, _ = fixed_and_passing(plan, paces)
+    plan.epochs = epochs_within(plan, paces, seconds)
     if seconds > 2 * fixed:
         assert plan.epochs[0] == pytest.approx(4 * plan.epochs[1], rel=0.1)
-        assert sum(parts(plan, paces)) == pytest.approx(seconds, rel=0.02)
+        assert sum(fixed_and_passing(plan, paces)) == pytest.approx(seconds, rel=0.02)
     assert min(plan.epochs) > 0
 
 

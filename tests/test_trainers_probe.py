@@ -15,9 +15,9 @@ from trainers import cached_features, checkpointing
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.engine.feature_sets import features_of
 from trainers.errors import ConfigError, Interrupted
-from trainers.job import head_of, prepare
 from trainers.resume import resume
 from trainers.run import train
+from trainers.setup import head_of, prepare
 from trainers.storage.checkpoint_file import CheckpointWriter, checkpoints, read_checkpoint
 from trainers.storage.data_folder import data_folder
 from trainers.storage.finished_run import load
@@ -48,32 +48,34 @@ def probe_config(folder, *, model=None, data=None, **train_options) -> RunConfig
     ids=lambda model: model.get("name", "") + model.get("pool", ""),
 )
 def test_the_head_of_the_features_is_the_model(model):
-    job = prepare(probe_config("unused", model=model))
-    for parameter in job.model.parameters():
+    setup = prepare(probe_config("unused", model=model))
+    for parameter in setup.model.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
-    features = features_of(job.model, job.data.dataloaders["val"], CPU, amp_dtype=None)
-    images, labels = next(iter(job.data.dataloaders["val"]))
+    features = features_of(setup.model, setup.data.dataloaders["val"], CPU, amp_dtype=None)
+    images, labels = next(iter(setup.data.dataloaders["val"]))
     with torch.no_grad():
-        torch.testing.assert_close(head_of(job.model)(features[: len(labels)]), job.model(images), atol=1e-6, rtol=1e-5)
-    assert len(features) == len(job.data.dataloaders["val"].dataset)
-    assert {id(p) for p in head_of(job.model).parameters()} == {
-        id(p) for part in parts(job.model).head for p in part.parameters()
+        torch.testing.assert_close(
+            head_of(setup.model)(features[: len(labels)]), setup.model(images), atol=1e-6, rtol=1e-5
+        )
+    assert len(features) == len(setup.data.dataloaders["val"].dataset)
+    assert {id(p) for p in head_of(setup.model).parameters()} == {
+        id(p) for part in parts(setup.model).head for p in part.parameters()
     }
 
 
 @pytest.mark.usefixtures("two_layers")
 @pytest.mark.parametrize("name", ["vit_micro_2", "vit_b_16", "resnet18"])
 def test_weights_cast_once_give_what_autocast_gives_to_the_last_bit(name):
-    job = prepare(probe_config("unused", model={"name": name, "weights": "none", "image_size": 32}))
-    loader, before = job.data.dataloaders["val"], {n: (p, p.clone()) for n, p in job.model.named_parameters()}
-    features = features_of(job.model, loader, CPU, amp_dtype=torch.bfloat16)
+    setup = prepare(probe_config("unused", model={"name": name, "weights": "none", "image_size": 32}))
+    loader, before = setup.data.dataloaders["val"], {n: (p, p.clone()) for n, p in setup.model.named_parameters()}
+    features = features_of(setup.model, loader, CPU, amp_dtype=torch.bfloat16)
     images, labels = next(iter(loader))
     seen = []
-    parts(job.model).head[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    parts(setup.model).head[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
-        job.model(images)
+        setup.model(images)
     assert torch.equal(features[: len(labels)], seen[0])
-    for now, (parameter, value) in zip(job.model.parameters(), before.values(), strict=True):
+    for now, (parameter, value) in zip(setup.model.parameters(), before.values(), strict=True):
         assert now is parameter
         assert now.dtype is torch.float32
         assert torch.equal(now, value)
@@ -138,9 +140,9 @@ def test_caching_what_cannot_be_cached_is_refused(options, message):
 def test_feature_rows_follow_the_table_and_labels_stay_with_them(tmp_path):
     from trainers.cached_features import with_cached_features
 
-    job = prepare(probe_config(tmp_path))
-    cached, _line = with_cached_features(job)
-    images, features = (one.data.dataloaders["train"].dataset for one in (job, cached))
+    setup = prepare(probe_config(tmp_path))
+    cached, _line = with_cached_features(setup)
+    images, features = (one.data.dataloaders["train"].dataset for one in (setup, cached))
     rows = torch.tensor([5, 0, 17]).numpy()
     (pictures, labels), (numbers, same) = (
         images.__getitems__(BatchKey(3, rows)),
@@ -148,9 +150,9 @@ def test_feature_rows_follow_the_table_and_labels_stay_with_them(tmp_path):
     )
     assert torch.equal(labels, same)
     expected = []
-    parts(job.model).head[0].register_forward_pre_hook(lambda _, inputs: expected.append(inputs[0]))
+    parts(setup.model).head[0].register_forward_pre_hook(lambda _, inputs: expected.append(inputs[0]))
     with torch.no_grad():
-        job.model.eval()(pictures)
+        setup.model.eval()(pictures)
     torch.testing.assert_close(numbers, expected[0], atol=1e-6, rtol=1e-5)
     assert features.path(5) == images.path(5)
 

@@ -30,7 +30,7 @@ from killed_runs import (
     stopped_in_validation,
 )
 
-from datasets.files import aside_of
+from datasets.files import temporary_path
 from trainers import checkpointing, run
 from trainers.auto_resume import train_or_resume, was_asked_for
 from trainers.config import to_dict
@@ -368,7 +368,7 @@ def test_summary_of_a_running_run_says_so(tmp_path):
 
 def test_what_a_killed_process_had_begun_to_write_goes_when_its_run_is_taken_up(crashed):
     names = ("metrics.csv", "eval/x", "checkpoints/step_2")
-    left = [aside_of(crashed / name) for name in names]
+    left = [temporary_path(crashed / name) for name in names]
     left = [path.with_name(re.sub(r"-\d+\.tmp", f"-{2**22 + 1}.tmp", path.name)) for path in left]
     left.append(crashed / "checkpoints" / ".best.00000000-1.tmp")  # of another machine
     for path in left:

@@ -12,9 +12,9 @@ from test_trainers_start import tiny_run
 
 from datasets import DataError
 from trainers.errors import ConfigError
-from trainers.job import Given
 from trainers.resume import open_run, resume
 from trainers.run import train
+from trainers.setup import UserObjects
 from trainers.storage.finished_run import read_run_config
 from trainers.storage.run_folder import read_json, write_json
 
@@ -34,7 +34,7 @@ def crashed(crashed_once, tmp_path):
 
 
 def open_again(run_dir):
-    return open_run(run_dir, read_run_config(run_dir), None, Given(), None)
+    return open_run(run_dir, read_run_config(run_dir), None, UserObjects(), None)
 
 
 def test_changed_options_are_refused_by_name(crashed):

@@ -20,8 +20,8 @@ from trainers.config import OutputConfig, RunConfig, TrainConfig, load_config
 from trainers.engine import handlers
 from trainers.engine.evaluation import score_split
 from trainers.errors import ConfigError, TrainingError
-from trainers.job import prepare
 from trainers.run import train
+from trainers.setup import prepare
 from trainers.storage.checkpoint_file import checkpoints, read_checkpoint
 from trainers.storage.finished_run import load
 from trainers.storage.run_folder import read_json

@@ -10,9 +10,9 @@ from torch import nn
 
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.head_init import best_probe, fit_head, logistic_regression
-from trainers.job import prepare
 from trainers.resume import resume
 from trainers.run import train
+from trainers.setup import prepare
 from trainers.storage.run_folder import read_json
 from vit.config import ModelConfig
 
@@ -70,9 +70,9 @@ def test_the_first_look_of_a_run_is_the_probes_and_a_stopped_run_goes_on_exactly
 
 
 def test_only_the_head_of_the_model_changes(tmp_path):
-    job = prepare(run_config(tmp_path, trainable="lora:2"))
-    before = {name: tensor.clone() for name, tensor in job.model.state_dict().items()}
-    fit_head(job)
-    after = job.model.state_dict()
+    setup = prepare(run_config(tmp_path, trainable="lora:2"))
+    before = {name: tensor.clone() for name, tensor in setup.model.state_dict().items()}
+    fit_head(setup)
+    after = setup.model.state_dict()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed == {"head.weight", "head.bias"}

@@ -17,9 +17,9 @@ from trainers.budget.pace import measure
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.distillation import TEMPERATURE, Student, soft_loss
 from trainers.errors import ConfigError
-from trainers.job import prepare, trainer_of
 from trainers.resume import resume
 from trainers.run import train
+from trainers.setup import prepare, trainer_of
 from trainers.storage.finished_run import load
 from vit.config import ModelConfig
 
@@ -92,7 +92,7 @@ def test_the_feature_loss_is_zero_where_the_student_says_what_the_teacher_says()
 def test_the_loss_of_a_step_is_shared_between_labels_and_teacher(tmp_path, teacher):
     jobs = [prepare(config_of(tmp_path, teacher, teacher_weight=share)) for share in (0.25, 1.0)]
     images, labels, beside = next(iter(jobs[0].data.dataloaders["train"]))
-    steps = [trainer_of(job)._process_function for job in jobs]
+    steps = [trainer_of(setup)._process_function for setup in jobs]
     with torch.no_grad():
         logits, quarter = steps[0].losses(images, labels, beside)
         _, whole = steps[1].losses(images, labels, beside)
@@ -106,34 +106,36 @@ def with_batch_norms(folder, teacher, **options) -> RunConfig:
     return config_of(folder, teacher, model=model, data={"labels_per_class": 3}, **options)
 
 
-def state_of(job) -> dict[str, object]:
+def state_of(setup) -> dict[str, object]:
     """Everything that a step changes: tensors, gradients, modes, the optimizer's moments."""
-    networks = [job.model] if job.student is None else [job.model, job.student]
+    networks = [setup.model] if setup.student is None else [setup.model, setup.student]
     return {
         "tensors": [value.tolist() for network in networks for value in network.state_dict().values()],
         "gradients": [name for network in networks for name, p in network.named_parameters() if p.grad is not None],
         "modes": [module.training for network in networks for module in network.modules()],
-        "optimizer": job.optimizer.state_dict(),
+        "optimizer": setup.optimizer.state_dict(),
     }
 
 
 @pytest.mark.parametrize("taught", [False, True])
 def test_a_rehearsal_leaves_the_job_as_it_is_with_and_without_a_teacher(tmp_path, teacher, taught):
     """It left gradients on 94 parameters of a student, and statistics of as many batches as the clock allowed."""
-    job = prepare(with_batch_norms(tmp_path, teacher if taught else None))
-    before = state_of(job)
-    assert measure(job, seconds=0.01).step > 0
-    assert state_of(job) == before
+    setup = prepare(with_batch_norms(tmp_path, teacher if taught else None))
+    before = state_of(setup)
+    assert measure(setup, seconds=0.01).step > 0
+    assert state_of(setup) == before
 
 
 @pytest.mark.parametrize("taught", [False, True])
 def test_the_step_that_is_timed_does_what_a_step_of_the_run_does(tmp_path, teacher, monkeypatch, taught):
     """The moments of AdamW for every parameter that learns, the student's own projection among them."""
     timed, step_times = [], partial(pace.step_times, seconds=0.01)
-    monkeypatch.setattr(pace, "step_times", lambda job, batches, seconds: timed.append(job) or step_times(job, batches))
-    job = prepare(with_batch_norms(tmp_path, teacher if taught else None))
-    measure(job)
-    learns = [p for p in (job.student or job.model).parameters() if p.requires_grad]
+    monkeypatch.setattr(
+        pace, "step_times", lambda setup, batches, seconds: timed.append(setup) or step_times(setup, batches)
+    )
+    setup = prepare(with_batch_norms(tmp_path, teacher if taught else None))
+    measure(setup)
+    learns = [p for p in (setup.student or setup.model).parameters() if p.requires_grad]
     assert timed
     assert {len(copied.optimizer.state) for copied in timed} == {len(learns)}
 
@@ -141,7 +143,7 @@ def test_the_step_that_is_timed_does_what_a_step_of_the_run_does(tmp_path, teach
 def test_a_run_ends_the_same_with_and_without_a_rehearsal(tmp_path, teacher):
     plain, rehearsed = (with_batch_norms(tmp_path / name, teacher, epochs=1) for name in ("plain", "rehearsed"))
     expected = train(plain)
-    found = train(rehearsed, before_steps=lambda run: measure(run.job, seconds=0.01))
+    found = train(rehearsed, before_steps=lambda run: measure(run.setup, seconds=0.01))
     assert_same_content(run_content(expected.run_dir), run_content(found.run_dir))
 
 
@@ -187,6 +189,6 @@ def test_an_onnx_file_teaches_by_its_output_of_that_name(tmp_path):
     config = config_of(tmp_path, str(tmp_path / "t.onnx"), teacher_size=8)
     dataset = prepare(config).data.dataloaders["train"].dataset
     plain = np.stack([dataset.original(row) for row in range(len(dataset))]).mean(axis=(2, 3)) / 127.5 - 1
-    np.testing.assert_allclose(dataset.beside, np.broadcast_to(plain, (len(plain), 3)), atol=2e-3)
+    np.testing.assert_allclose(dataset.distill_targets, np.broadcast_to(plain, (len(plain), 3)), atol=2e-3)
     with pytest.raises(ConfigError, match="has no output 'logits'; its outputs: features"):
         prepare(dataclasses.replace(config, train=dataclasses.replace(config.train, teacher_target="logits")))

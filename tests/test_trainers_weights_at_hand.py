@@ -77,13 +77,13 @@ def test_of_weights_that_accuracy_cannot_tell_apart_the_least_squared_error_is_b
     worth = {"a": (0.96, 0.12), "b": (0.95, 0.10), "c": (0.50, 0.01)}
     models = [ModelConfig(name="vit_nano_8", weights=name) for name in worth]
 
-    def judged(job, model):
+    def judged(setup, model):
         accuracy, error = worth[model.weights]
         return Ranked(model.weights, {}, accuracy, accuracy - 0.03, accuracy + 0.03, error, 1.0)
 
     monkeypatch.setattr(local_weights, "at_hand", lambda: models)
-    job = SimpleNamespace(data=SimpleNamespace(dataset_sizes={"train": 10}), config=SimpleNamespace(data=None))
-    monkeypatch.setattr(local_weights, "prepare", lambda config, given, images: job)
+    setup = SimpleNamespace(data=SimpleNamespace(dataset_sizes={"train": 10}), config=SimpleNamespace(data=None))
+    monkeypatch.setattr(local_weights, "prepare", lambda config, given, images: setup)
     monkeypatch.setattr(local_weights, "_judge", judged)
     assert [row.name for row in local_weights.rank(config_of(tmp_path))] == ["b", "a", "c"]
 
@@ -144,7 +144,7 @@ def test_of_many_images_a_sample_is_looked_at(tmp_path, monkeypatch, most, sampl
 @pytest.mark.usefixtures("embedded_alone")
 def test_features_of_an_earlier_look_do_not_make_weights_seem_quick(tmp_path, monkeypatch) -> None:
     """A second plan of two minutes took 0.4 s for the price of a probe that then took 83."""
-    monkeypatch.setattr(local_weights, "seconds_of_forward", lambda job, images: 50.0)
+    monkeypatch.setattr(local_weights, "seconds_of_forward", lambda setup, images: 50.0)
     for _ in range(2):
         assert [row.seconds for row in local_weights.rank(config_of(tmp_path), seconds=1000)] == [50.0, 50.0]
     assert max(row.seconds for row in local_weights.rank(config_of(tmp_path))) < 50

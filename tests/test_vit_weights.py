@@ -11,7 +11,7 @@ import torch
 from datasets import DataConfig, build_dataloaders
 from trainers.config import RunConfig
 from trainers.engine.evaluation import score_split
-from trainers.job import prepare
+from trainers.setup import prepare
 from vit import build_model, image_spec
 from vit.config import EMBEDDED_WEIGHTS, ModelConfig
 from vit.errors import WeightsError

@@ -13,23 +13,23 @@ from torch import nn
 from datasets.bundle import samples_of
 from trainers.config import to_dict
 from trainers.engine.handlers import best_row
-from trainers.job import Job
 from trainers.seen.hashes import seen_in, to_tree
 from trainers.seen.starts import RECORD
+from trainers.setup import RunSetup
 from trainers.storage.checkpoint_file import FORMAT_VERSION, CheckpointWriter, Fact, has_best
 
 SECONDS_BETWEEN_SAVES = 60.0  # when epochs on cached features take seconds
 
 
-def identity(job: Job) -> dict[str, Fact]:
+def identity(setup: RunSetup) -> dict[str, Fact]:
     """What makes a checkpoint self-describing."""
     facts = {
         "format_version": FORMAT_VERSION,
-        "class_names": list(job.data.class_names),
-        "image_spec": to_dict(job.spec),
-        "config": to_dict(job.config),
+        "class_names": list(setup.data.class_names),
+        "image_spec": to_dict(setup.spec),
+        "config": to_dict(setup.config),
         "torch_version": str(torch.__version__),
-        RECORD: to_tree(job.overlap.before | seen_in(samples_of(job.data))),
+        RECORD: to_tree(setup.overlap.before | seen_in(samples_of(setup.data))),
     }
     return {name: Fact(value) for name, value in facts.items()}
 
@@ -40,10 +40,10 @@ class BestCheckpoint:
     They wait until the run itself is saved: on cached features an epoch takes less time than a file of the whole model.
     """
 
-    def __init__(self, trainer: Engine, job: Job, network: nn.Module, run_dir: Path) -> None:
-        self.trainer, self.job, self.network = trainer, job, network
+    def __init__(self, trainer: Engine, setup: RunSetup, network: nn.Module, run_dir: Path) -> None:
+        self.trainer, self.setup, self.network = trainer, setup, network
         self.folder = run_dir / "checkpoints"
-        self.epoch, self.weights, facts = Fact(0), Fact({}), identity(job)
+        self.epoch, self.weights, facts = Fact(0), Fact({}), identity(setup)
         self.config, self.waiting = facts["config"], False
         self._save = Checkpoint(
             {"model": self.weights, "epoch": self.epoch, **facts},
@@ -54,15 +54,15 @@ class BestCheckpoint:
         trainer.add_event_handler(Events.EPOCH_COMPLETED, self.keep_if_best)
 
     def keep_if_best(self, engine: Engine) -> None:
-        best = best_row(engine.state.history, self.job.config.train.select)
+        best = best_row(engine.state.history, self.setup.config.train.select)
         if best is None or best["epoch"] != engine.state.epoch:
             return
         from vit.low_rank import merged_state
 
         self.epoch.value, self.waiting = engine.state.epoch, True
         self.weights.value = merged_state(self.network)
-        if self.job.on_features:
-            trains = {name for name, parameter in self.job.network.named_parameters() if parameter.requires_grad}
+        if self.setup.on_features:
+            trains = {name for name, parameter in self.setup.network.named_parameters() if parameter.requires_grad}
             self.weights.value |= {name: self.weights.value[name].clone() for name in trains}
 
     def save(self) -> None:
@@ -86,13 +86,13 @@ class ResumeCheckpoint:
     not: a run resumed from it validates first.
     """
 
-    def __init__(self, job: Job, run_dir: Path, trainer: Engine, parts: dict[str, Any]) -> None:
+    def __init__(self, setup: RunSetup, run_dir: Path, trainer: Engine, parts: dict[str, Any]) -> None:
         """`parts`: everything that has a state, by the name it has in the file."""
         self.trainer, self.parts = trainer, parts
-        self.seconds_between = SECONDS_BETWEEN_SAVES if job.on_features else 0.0
+        self.seconds_between = SECONDS_BETWEEN_SAVES if setup.on_features else 0.0
         self.saved_at, self.saved_step = time.monotonic(), 0
         self.epoch_open = Fact(False)
-        facts = identity(job)
+        facts = identity(setup)
         self.config = facts["config"]
         self._save = Checkpoint(
             {**parts, "epoch_open": self.epoch_open, **facts},

@@ -46,7 +46,7 @@ class Teacher(NamedTuple):
     class_names: tuple[str, ...] | None = None
 
 
-def refuse_beside_a_teacher(config: RunConfig) -> None:
+def refuse_conflicts(config: RunConfig) -> None:
     """Raise ConfigError for options that do not go together with a teacher."""
     train = config.train
     obstacles = {
@@ -112,7 +112,7 @@ def targets_of(config: RunConfig, data: DataBundle) -> np.ndarray:
     """float16 (N, K), mapped from the file that is written where there is none yet: what the teacher says of each
     training image, in table order. Raises ConfigError: soft predictions of other classes, or images that only a program
     has."""
-    refuse_beside_a_teacher(config)
+    refuse_conflicts(config)
     teacher, images = open_teacher(config), image_set(data.dataloaders["train"])
     if config.train.teacher_target == "logits" and teacher.class_names != data.class_names:
         raise ConfigError(
@@ -179,5 +179,5 @@ def soft_loss(logits: Tensor, targets: Tensor) -> Tensor:
 def student_of(model: nn.Module, config: RunConfig, data: DataBundle, targets: np.ndarray) -> Student:
     """The model as it learns from `targets` too, which come with the training images from now on."""
     dataset: Any = data.dataloaders["train"].dataset
-    dataset.beside = targets
+    dataset.distill_targets = targets
     return Student(model, targets, config.train.teacher_target, num_classes=len(data.class_names))

@@ -27,9 +27,9 @@ class CheckpointError(ValueError):
 
 
 @contextmanager
-def fitting(path: Path) -> Iterator[None]:
-    """What a file says must fit together: whatever it provokes in the block is one line about the file. Raises
-    CheckpointError: in place of what no class of ours or of the operating system stands for."""
+def report_damage(path: Path) -> Iterator[None]:
+    """Re-raise any exception of the block as one line about a damaged file. Raises CheckpointError, which names `path`;
+    our own classes and the operating system's pass unchanged."""
     try:
         yield
     except Exception as error:

@@ -14,7 +14,7 @@ from datasets.bundle import image_set
 from datasets.image_dataset import ImageDataset
 from datasets.loaders import evaluation_loader
 from trainers.engine.feature_sets import features_of
-from trainers.job import Job
+from trainers.setup import RunSetup
 from vit.parts import parts
 
 PENALTIES = tuple(10.0**exponent for exponent in range(0, -6, -1))
@@ -22,17 +22,17 @@ PENALTIES = tuple(10.0**exponent for exponent in range(0, -6, -1))
 
 
 @torch.no_grad()
-def fit_head(job: Job) -> str:
-    """Give the job's model the head that predicts the validation images best, of those that logistic regression finds
+def fit_head(setup: RunSetup) -> str:
+    """Give the setup's model the head that predicts the validation images best, of those that logistic regression finds
     for the training images, not augmented; one line about it."""
-    ends = [module for part in parts(job.network).head for module in part.modules() if isinstance(module, nn.Linear)]
+    ends = [module for part in parts(setup.network).head for module in part.modules() if isinstance(module, nn.Linear)]
     head = ends[-1]
 
     def seen(loader: DataLoader) -> tuple[Tensor, Tensor]:
-        features = features_of(job.network, loader, job.device, amp_dtype=job.amp_dtype, end=head)
+        features = features_of(setup.network, loader, setup.device, amp_dtype=setup.amp_dtype, end=head)
         return features.double(), torch.from_numpy(image_set(loader).labels)
 
-    (x, y), (x_val, y_val) = seen(not_augmented(job)), seen(job.data.dataloaders["val"])
+    (x, y), (x_val, y_val) = seen(not_augmented(setup)), seen(setup.data.dataloaders["val"])
     mean, deviation = x.mean(dim=0), x.std(dim=0).clamp(min=1e-6)
     train, val = ((x - mean) / deviation, y), ((x_val - mean) / deviation, y_val)
     weight, bias = best_probe(train, val, head.out_features)
@@ -42,13 +42,13 @@ def fit_head(job: Job) -> str:
     return f"begins as a linear probe: {right:.1%} of the validation images"
 
 
-def not_augmented(job: Job) -> DataLoader:
+def not_augmented(setup: RunSetup) -> DataLoader:
     """The training images as evaluation would see them; the Datasets of a program as they are."""
-    loader = job.data.dataloaders["train"]
+    loader = setup.data.dataloaders["train"]
     images = image_set(loader)
     if not isinstance(images, ImageDataset):
         return loader
-    return evaluation_loader(images.samples, "train", job.spec, job.config.data)
+    return evaluation_loader(images.samples, "train", setup.spec, setup.config.data)
 
 
 def best_probe(train: tuple[Tensor, Tensor], val: tuple[Tensor, Tensor], classes: int) -> tuple[Tensor, Tensor]:

@@ -17,12 +17,12 @@ from datasets.opened import OpenedImages
 from trainers.config import RunConfig, to_dict
 from trainers.engine.handlers import best_row
 from trainers.errors import CheckpointError, ConfigError
-from trainers.job import Given, Job, prepare, schedule
 from trainers.reporting.console import announce, say
 from trainers.run import Handler, execute
 from trainers.run_start import changes_of_machine, describe_start, write_inputs
 from trainers.same_images import require_same_images
 from trainers.seen.overlap import left_out, read_seen, refuse_exchanged
+from trainers.setup import RunSetup, UserObjects, prepare, schedule
 from trainers.storage.checkpoint_file import (
     best_of,
     checkpoints,
@@ -82,17 +82,17 @@ def resume(
         with ExitStack() as holding:
             distributed.broadcast(lambda: holding.enter_context(folder_lock.held(run_dir)))
             distributed.broadcast(lambda: remove_leftovers(run_dir.rglob(".*.tmp*")))
-            job, checkpoint = open_run(run_dir, config, epochs, Given(model, dataloaders, spec), images)
+            setup, checkpoint = open_run(run_dir, config, epochs, UserObjects(model, dataloaders, spec), images)
             if data is not None:
-                distributed.broadcast(lambda: write_run_config(run_dir, job.config))
-            announce(job, run_dir, defaults_source="as resolved when the run started")
-            return execute(job, run_dir, checkpoint, handlers=handlers)
+                distributed.broadcast(lambda: write_run_config(run_dir, setup.config))
+            announce(setup, run_dir, defaults_source="as resolved when the run started")
+            return execute(setup, run_dir, checkpoint, handlers=handlers)
 
 
 def open_run(
-    run_dir: Path, config: RunConfig, epochs: int | float | None, given: Given, images: OpenedImages | None
-) -> tuple[Job, dict[str, Any] | None]:
-    """The job of a run as it goes on, and the checkpoint that it goes on from; None where it starts over."""
+    run_dir: Path, config: RunConfig, epochs: int | float | None, given: UserObjects, images: OpenedImages | None
+) -> tuple[RunSetup, dict[str, Any] | None]:
+    """The setup of a run as it goes on, and the checkpoint that it goes on from; None where it starts over."""
     summary, meta = read_summary(run_dir), read_if_whole(run_dir / "meta.json", **META)
     checkpoint = distributed.broadcast(lambda: newest_checkpoint(run_dir))
     if checkpoint is not None:
@@ -108,24 +108,24 @@ def open_run(
         refuse_another_number_of_processes(run_dir, meta)
     if given.dataloaders is None:
         require_images(run_dir, config)
-    job = prepare(config, checkpoint=checkpoint, run_dir=run_dir, given=given, images=images)
+    setup = prepare(config, checkpoint=checkpoint, run_dir=run_dir, given=given, images=images)
     if meta is None and checkpoint is not None:
-        refuse_exchanged(samples_of(job.data), job.overlap)
-    known = distributed.broadcast(lambda: require_same_images(run_dir, meta, job.data, config.data.source))
+        refuse_exchanged(samples_of(setup.data), setup.overlap)
+    known = distributed.broadcast(lambda: require_same_images(run_dir, meta, setup.data, config.data.source))
     if meta is not None:
-        announce_changes(meta, job)
+        announce_changes(meta, setup)
     elif checkpoint is not None:
         told = "its images are those of its split.csv" if known else "so whether the images changed is not known"
         say(f"note: {run_dir}/meta.json is damaged or gone, {told}")
     if checkpoint is not None:
-        replan(job, checkpoint, run_dir)
+        replan(setup, checkpoint, run_dir)
         steps = checkpoint["trainer"]["iteration"]
-        say(f"resuming {run_dir} after step {steps:,} of {job.total_steps:,}")
+        say(f"resuming {run_dir} after step {steps:,} of {setup.total_steps:,}")
     else:
         say(f"resuming {run_dir}: it has no checkpoint yet, so it starts over")
         requested = (meta or {}).get("requested", to_dict(config))
-        distributed.broadcast(lambda: write_inputs(run_dir, job, describe_start(job, requested)))
-    return job, checkpoint
+        distributed.broadcast(lambda: write_inputs(run_dir, setup, describe_start(setup, requested)))
+    return setup, checkpoint
 
 
 def record_place(run_dir: Path, config: RunConfig) -> None:
@@ -204,29 +204,31 @@ def refuse_another_number_of_processes(run_dir: Path, meta: dict[str, Any]) -> N
         raise ConfigError(f"{run_dir} was started with {then} processes, not {now}: resume it {how}")
 
 
-def announce_changes(then: dict[str, Any], job: Job) -> None:
+def announce_changes(then: dict[str, Any], setup: RunSetup) -> None:
     """Another machine, number of threads or version of torch changes last bits, and with them in many steps the result.
     `then`: the run's meta.json."""
-    if changes := changes_of_machine(then, job.device):
+    if changes := changes_of_machine(then, setup.device):
         say(f"note: changed since the run started: {changes}; it may end in other results than without a stop")
 
 
-def replan(job: Job, checkpoint: dict[str, Any], run_dir: Path) -> None:
+def replan(setup: RunSetup, checkpoint: dict[str, Any], run_dir: Path) -> None:
     """Fit a checkpoint to another number of epochs than it was written for, and say what that does to the rate."""
-    epochs, done = job.config.train.epochs, checkpoint["trainer"]["iteration"]
+    epochs, done = setup.config.train.epochs, checkpoint["trainer"]["iteration"]
     planned = checkpoint["config"]["train"]["epochs"]
     if epochs == planned:
         return
-    if job.total_steps < done:
-        raise ConfigError(f"epochs={epochs} is less than the {done / job.steps_per_epoch:.1f} epochs the run has done")
-    before = dataclasses.replace(job, config=job.config.changed(train={"epochs": planned}))
+    if setup.total_steps < done:
+        raise ConfigError(
+            f"epochs={epochs} is less than the {done / setup.steps_per_epoch:.1f} epochs the run has done"
+        )
+    before = dataclasses.replace(setup, config=setup.config.changed(train={"epochs": planned}))
     then = schedule(before)(min(done, before.total_steps - 1))
-    now = schedule(job)(min(done, job.total_steps - 1))
+    now = schedule(setup)(min(done, setup.total_steps - 1))
     say(f"{epochs} epochs instead of {planned}: the learning rate at step {done} jumps from {then:.3g} to {now:.3g}")
-    checkpoint["trainer"]["max_epochs"] = job.last_epoch
+    checkpoint["trainer"]["max_epochs"] = setup.last_epoch
     if "early_stopping" in checkpoint:  # the new epochs have the whole of its patience
         checkpoint["early_stopping"]["counter"] = 0
     if distributed.is_main_process():
         # In this order: a finished run with other epochs in config.json would pass for one that has done them.
         write_json(run_dir / "summary.json", read_summary(run_dir) | {"status": "running"})
-        write_run_config(run_dir, job.config)
+        write_run_config(run_dir, setup.config)

@@ -21,12 +21,12 @@ from trainers.engine.evaluation import Scores, score_split, scores_of, write_pre
 from trainers.engine.handlers import best_row, endless_batches, reset_peak_memory
 from trainers.engine.intervals import Design, design_of
 from trainers.errors import Interrupted, TrainingError
-from trainers.job import Given, Job, prepare
 from trainers.options import defaults
 from trainers.reporting import console, heartbeat, overview, tensorboard
 from trainers.run_engines import Run
 from trainers.run_start import new_run_directory
-from trainers.run_status import recorded
+from trainers.run_status import track_status
+from trainers.setup import RunSetup, UserObjects, prepare
 from trainers.storage.checkpoint_file import best_of, checkpoints, read_checkpoint
 from trainers.storage.data_folder import data_folder
 from trainers.storage.finished_run import RunResult
@@ -68,15 +68,15 @@ def train(
         Interrupted: a signal; the run can be resumed.
     """
     with distributed.joined(config.train.device):
-        job = prepare(config, given=Given(model, dataloaders, spec), images=images)
-        with new_run_directory(job, requested=config) as run_dir:
-            console.announce(job, run_dir, defaults_source=defaults.lookup(job.config).source)
-            console.say_what_has_no_effect(job)
-            return execute(job, run_dir, created=True, handlers=handlers, before_steps=before_steps)
+        setup = prepare(config, given=UserObjects(model, dataloaders, spec), images=images)
+        with new_run_directory(setup, requested=config) as run_dir:
+            console.announce(setup, run_dir, defaults_source=defaults.lookup(setup.config).source)
+            console.say_what_has_no_effect(setup)
+            return execute(setup, run_dir, created=True, handlers=handlers, before_steps=before_steps)
 
 
 def execute(
-    job: Job,
+    setup: RunSetup,
     run_dir: Path,
     checkpoint: dict[str, Any] | None = None,
     *,
@@ -87,30 +87,30 @@ def execute(
     """Train to the end, from the start or from a checkpoint, and conclude. What fails early removes a directory only
     where it was `created` just now.
     """
-    reset_peak_memory(job.device)
+    reset_peak_memory(setup.device)
     start_step = checkpoint["trainer"]["iteration"] if checkpoint else 0
     reopened = bool(checkpoint and checkpoint["epoch_open"])
     writes = distributed.is_main_process()
     with (
-        recorded(job, run_dir, created=created) as record,
+        track_status(setup, run_dir, created=created) as record,
         tensorboard.RunLoggers(run_dir / "tb", start_step=start_step) if writes else nullcontext() as loggers,
     ):
         if start_step == 0 and loggers:
-            write_start(job, run_dir, loggers)
-        if checkpoint is None and job.config.train.start_head == "probe":
+            log_run_start(setup, run_dir, loggers)
+        if checkpoint is None and setup.config.train.start_head == "probe":
             from trainers.head_init import fit_head
 
-            console.say(fit_head(job), label="head")
-        if job.config.train.cache_features == "on":
+            console.say(fit_head(setup), label="head")
+        if setup.config.train.cache_features == "on":
             from trainers.cached_features import with_cached_features
 
             heartbeat.at_work_on("computing the features of each image, once")
-            job, line = with_cached_features(job)
+            setup, line = with_cached_features(setup)
             console.say(line)
-        run = Run(job, run_dir, loggers=loggers, record=record)
+        run = Run(setup, run_dir, loggers=loggers, record=record)
         # From now on the module has seen these images, whatever a program does with it afterwards.
-        facts = {name: fact.value for name, fact in identity(job).items()}
-        ORIGINS[job.network] = Origin(run_dir / "checkpoints" / "best", facts)
+        facts = {name: fact.value for name, fact in identity(setup).items()}
+        ORIGINS[setup.network] = Origin(run_dir / "checkpoints" / "best", facts)
         if before_steps is not None:
             before_steps(run)
         for attach in handlers:
@@ -121,25 +121,25 @@ def execute(
             if distributed.is_main_process():
                 run.best.save_if_lost()
             if loggers and start_step and last["step"] == start_step:
-                loggers.write_val(last, run.trainer.state.recall, job.data.class_names)
+                loggers.write_val(last, run.trainer.state.recall, setup.data.class_names)
         with signals.held_back():
             fit(run, validate_first=reopened)
-        if run.over and run.trainer.state.iteration < run.job.total_steps:
+        if run.over and run.trainer.state.iteration < run.setup.total_steps:
             console.say(run.over)
         try:
             return record.finish(conclude(run))
         finally:
-            stop_workers(job.data.dataloaders.values())
+            stop_workers(setup.data.dataloaders.values())
 
 
-def write_start(job: Job, run_dir: Path, loggers: tensorboard.RunLoggers) -> None:
+def log_run_start(setup: RunSetup, run_dir: Path, loggers: tensorboard.RunLoggers) -> None:
     """What TensorBoard shows from the start: options, the images found, the row in HPARAMS."""
-    report = data_report(job.data)
+    report = data_report(setup.data)
     write_text(run_dir / "data_report.txt", report)
-    tensorboard.write_start(loggers, page=overview.before(job, run_dir), data=report)
-    name = tensorboard.row_name(run_dir, data_folder(job.config.output, job.config.data.source))
-    asked = {option[2:].replace("-", "_"): value for option, value, _ in overview.differences(job, run_dir)}
-    tensorboard.start_hparams(loggers, asked | hparam_values(job.config), name=name)
+    tensorboard.write_start(loggers, page=overview.before(setup, run_dir), data=report)
+    name = tensorboard.row_name(run_dir, data_folder(setup.config.output, setup.config.data.source))
+    asked = {option[2:].replace("-", "_"): value for option, value, _ in overview.options_asked_for(setup, run_dir)}
+    tensorboard.start_hparams(loggers, asked | hparam_values(setup.config), name=name)
 
 
 def fit(run: Run, *, validate_first: bool) -> None:
@@ -151,23 +151,23 @@ def fit(run: Run, *, validate_first: bool) -> None:
             run.saver.save_last()
         raise
     finally:
-        stop_workers(run.job.data.dataloaders.values())
-    if run.job.on_features:
+        stop_workers(run.setup.data.dataloaders.values())
+    if run.setup.on_features:
         run.saver.save_last()
 
 
 def take_steps(run: Run, *, validate_first: bool) -> None:
     """All steps that are left. None when the run is done: Ignite would start it over (its issue #3622)."""
-    job, trainer = run.job, run.trainer
+    setup, trainer = run.setup, run.trainer
     heartbeat.at_work_on(run.progress)
     trainer.should_terminate = bool(run.over)
     if validate_first:
         trainer.fire_event(Events.EPOCH_COMPLETED)  # the validation that was interrupted, and what follows it
-    if trainer.state.iteration < job.total_steps and not trainer.should_terminate:
+    if trainer.state.iteration < setup.total_steps and not trainer.should_terminate:
         trainer.run(
-            endless_batches(job.data.dataloaders["train"], trainer.state.iteration),
-            max_epochs=job.last_epoch,
-            epoch_length=job.steps_per_epoch,
+            endless_batches(setup.data.dataloaders["train"], trainer.state.iteration),
+            max_epochs=setup.last_epoch,
+            epoch_length=setup.steps_per_epoch,
         )
     if trainer.state.history[-1]["step"] != trainer.state.iteration:  # the plan or the time ended within an epoch
         trainer.fire_event(Events.EPOCH_COMPLETED)
@@ -175,18 +175,18 @@ def take_steps(run: Run, *, validate_first: bool) -> None:
 
 def conclude(run: Run) -> RunResult:
     """Score the best weights, on the test split once, and write it everywhere."""
-    job, history = run.job, run.trainer.state.history
+    setup, history = run.setup, run.trainer.state.history
     heartbeat.at_work_on("scoring the best weights, and drawing")
-    best = best_row(history, job.config.train.select)
+    best = best_row(history, setup.config.train.select)
     if best is None:
-        raise TrainingError(f"no epoch has a finite validation {job.config.train.select}: nothing to choose")
+        raise TrainingError(f"no epoch has a finite validation {setup.config.train.select}: nothing to choose")
     load_best_weights(run, best["epoch"])
-    splits = [split for split in SPLITS[1:] if split in job.data.dataloaders]
+    splits = [split for split in SPLITS[1:] if split in setup.data.dataloaders]
     scores = {split: score_best(run, split, best["epoch"]) for split in splits}
     if distributed.is_main_process():
         write_results(run, best, scores)
     test = scores["test"].metrics if "test" in scores else None
-    sizes, designs = job.data.dataset_sizes, dict(in_groups(samples_of(job.data), scores))
+    sizes, designs = setup.data.dataset_sizes, dict(in_groups(samples_of(setup.data), scores))
     return RunResult(run.run_dir, best["epoch"], scores["val"].metrics, test, history, sizes, designs)
 
 
@@ -202,7 +202,7 @@ def in_groups(samples: Samples, scores: Mapping[str, Scores]) -> Iterator[tuple[
 
 
 def load_best_weights(run: Run, epoch: int) -> None:
-    """Put the weights of the best epoch into the job's model, in every process."""
+    """Put the weights of the best epoch into the setup's model, in every process."""
     from vit.low_rank import load_merged_state, merged_state
 
     def best_weights() -> dict[str, Any]:
@@ -210,32 +210,32 @@ def load_best_weights(run: Run, epoch: int) -> None:
             return dict(read_checkpoint(best_of(run.run_dir))["model"])
         return merged_state(run.network)
 
-    load_merged_state(run.job.network, distributed.broadcast(best_weights))
+    load_merged_state(run.setup.network, distributed.broadcast(best_weights))
 
 
 def score_best(run: Run, split: str, epoch: int) -> Scores:
     """Scores of the best weights; those of its own validation where the run still has them."""
-    job = run.job
+    setup = run.setup
     best_epoch, *kept = run.trainer.state.best_outputs or (None,)
     if split == "val" and best_epoch == epoch:
         return scores_of(*kept)
-    return score_split(job.model, job.data.dataloaders[split], job.device, job.amp_dtype)
+    return score_split(setup.model, setup.data.dataloaders[split], setup.device, setup.amp_dtype)
 
 
 def write_results(run: Run, best: dict[str, Any], scores: dict[str, Scores]) -> None:
     """What the best weights are worth: predictions, HPARAMS, pictures. Older checkpoints are then done with."""
-    job, step = run.job, run.trainer.state.history[-1]["step"]
+    setup, step = run.setup, run.trainer.state.history[-1]["step"]
     for split, of_split in scores.items():
-        images = job.data.dataloaders[split].dataset
-        write_predictions(run.run_dir / "eval", split, of_split, images, job.data.class_names)
+        images = setup.data.dataloaders[split].dataset
+        write_predictions(run.run_dir / "eval", split, of_split, images, setup.data.class_names)
     final = {f"best_val_{name}": best[f"val_{name}"] for name in ("accuracy", "loss")}
     if "test" in scores:
         final |= {f"test_{name}": scores["test"].metrics[name] for name in ("accuracy", "loss")}
     tensorboard.finish_hparams(run.loggers, final, step)
-    page = overview.after(job, run.run_dir, epoch=best["epoch"], scores=scores)
+    page = overview.after(setup, run.run_dir, epoch=best["epoch"], scores=scores)
     tensorboard.add_text(run.loggers.val.writer, "start here", page, step)
     if run.painter is not None:
-        run.painter.draw_best(job, scores["val"], run.loggers, epoch=best["epoch"], step=step)
+        run.painter.draw_best(setup, scores["val"], run.loggers, epoch=best["epoch"], step=step)
     for stale in checkpoints(run.run_dir / "checkpoints", "step")[1:]:
         stale.unlink()
 

@@ -13,17 +13,17 @@ from ignite.engine import Engine, Events
 from torch import nn
 
 from datasets.loaders import sample_of
-from datasets.text import counted
+from datasets.text import pluralise
 from trainers.checkpointing import BestCheckpoint, ResumeCheckpoint
 from trainers.config import RunConfig, to_dict
 from trainers.engine import handlers
 from trainers.engine.ema import ModelEMA
 from trainers.engine.engines import create_evaluator
 from trainers.engine.evaluation import Scores, attach_best_outputs
-from trainers.job import Job, head_of, schedule, trainer_of
 from trainers.reporting import console, tensorboard
 from trainers.reporting.time_left import TimeLeft
-from trainers.run_status import Record
+from trainers.run_status import RunStatus
+from trainers.setup import RunSetup, head_of, schedule, trainer_of
 from trainers.storage.run_folder import write_metrics_csv
 from trainers.system import distributed
 
@@ -35,10 +35,12 @@ speed of a large model on a small machine."""
 class Painter(Protocol):
     """A module that draws what a run shows beside curves."""
 
-    def attach(self, trainer: Engine, job: Job, evaluated: nn.Module, loggers: tensorboard.RunLoggers) -> None:
+    def attach(self, trainer: Engine, setup: RunSetup, evaluated: nn.Module, loggers: tensorboard.RunLoggers) -> None:
         """Draw while the run trains."""
 
-    def draw_best(self, job: Job, scores: Scores, loggers: tensorboard.RunLoggers, *, epoch: int, step: int) -> None:
+    def draw_best(
+        self, setup: RunSetup, scores: Scores, loggers: tensorboard.RunLoggers, *, epoch: int, step: int
+    ) -> None:
         """Draw what the best weights, which the model now holds, are like; `scores` are theirs on val."""
 
 
@@ -56,7 +58,7 @@ def painter_of(detail: str) -> Painter | None:
 
 
 class Run:
-    """A job with its engines and everything that watches, saves and ends it.
+    """A setup with its engines and everything that watches, saves and ends it.
 
     `network` is the whole model that is saved and chosen: the trained one, or the average of its weights; `evaluated`
     what of it is validated, which is its head where features are cached.
@@ -64,43 +66,43 @@ class Run:
     `states` is everything that has a state, by its name in a checkpoint; `loggers` are None but in the main process.
     """
 
-    def __init__(self, job: Job, run_dir: Path, *, loggers: Any, record: Record) -> None:
-        self.job, self.run_dir, self.options = job, run_dir, job.config.train
+    def __init__(self, setup: RunSetup, run_dir: Path, *, loggers: Any, record: RunStatus) -> None:
+        self.setup, self.run_dir, self.options = setup, run_dir, setup.config.train
         self.loggers, self.record = loggers, record
-        self.val_loader = job.data.dataloaders["val"]
-        self.ema = ModelEMA(job.network, decay=self.options.ema_decay) if self.options.ema_decay else None
-        self.network, self.evaluated = job.network, job.model
+        self.val_loader = setup.data.dataloaders["val"]
+        self.ema = ModelEMA(setup.network, decay=self.options.ema_decay) if self.options.ema_decay else None
+        self.network, self.evaluated = setup.network, setup.model
         if self.ema is not None:
             self.network = self.ema.model
-            self.evaluated = head_of(self.network) if job.on_features else self.network
-        self.trainer = trainer_of(job)
-        self.evaluator = create_evaluator(self.evaluated, job.device, amp_dtype=job.amp_dtype)
-        self.painter = painter_of(job.config.output.tb)
-        self.rate = schedule(job)
-        self.expected_steps = job.total_steps
+            self.evaluated = head_of(self.network) if setup.on_features else self.network
+        self.trainer = trainer_of(setup)
+        self.evaluator = create_evaluator(self.evaluated, setup.device, amp_dtype=setup.amp_dtype)
+        self.painter = painter_of(setup.config.output.tb)
+        self.rate = schedule(setup)
+        self.expected_steps = setup.total_steps
         self.left = TimeLeft(self.trainer, last_step=lambda: self.expected_steps, most=self.time_budget)
         self.best: BestCheckpoint
         self.saver: ResumeCheckpoint
         self.states: dict[str, Any] = {
-            "model": job.network,
-            "optimizer": job.optimizer,
+            "model": setup.network,
+            "optimizer": setup.optimizer,
             "scaler": self.trainer.scaler,
             "trainer": self.trainer,
         }
-        if job.student is not None:
-            self.states["student"] = job.student.projection
+        if setup.student is not None:
+            self.states["student"] = setup.student.projection
         attach_handlers(self)
 
     def lengthen(self, config: RunConfig) -> None:
         """Go on with other epochs, on which no step so far depends."""
-        self.job = dataclasses.replace(self.job, config=config)
-        self.rate, self.expected_steps = schedule(self.job), self.job.total_steps
-        self.trainer.state.max_epochs = self.job.last_epoch
+        self.setup = dataclasses.replace(self.setup, config=config)
+        self.rate, self.expected_steps = schedule(self.setup), self.setup.total_steps
+        self.trainer.state.max_epochs = self.setup.last_epoch
         for saved in (self.saver, self.best):
             saved.config.value = to_dict(config)
 
     def progress(self) -> str:
-        state, steps = self.trainer.state, self.job.steps_per_epoch
+        state, steps = self.trainer.state, self.setup.steps_per_epoch
         done = state.iteration - steps * (max(1, state.epoch) - 1)
         return f"epoch {max(1, state.epoch)}, step {done} of {steps}{self.left}"
 
@@ -112,45 +114,45 @@ class Run:
     @property
     def over(self) -> str:
         """Which of time and patience is over, in an earlier life perhaps; empty where none is."""
-        options, state, stopping = self.job.config.train, self.trainer.state, self.states.get("early_stopping")
+        options, state, stopping = self.setup.config.train, self.trainer.state, self.states.get("early_stopping")
         if options.max_minutes is not None and state.step_seconds >= 60 * options.max_minutes:
-            epochs = f"{state.iteration / self.job.steps_per_epoch:.1f} of {options.epochs} epochs"
+            epochs = f"{state.iteration / self.setup.steps_per_epoch:.1f} of {options.epochs} epochs"
             return f"{options.max_minutes:g} minutes of training steps are over, after {epochs}"
         if stopping is not None and stopping.counter >= stopping.patience:
-            return f"no better validation {options.select} for {counted(options.patience, 'epoch')}: stopped early"
+            return f"no better validation {options.select} for {pluralise(options.patience, 'epoch')}: stopped early"
         return ""
 
 
 def attach_handlers(run: Run) -> None:
     """All that happens between the steps of a run, in the order in which it happens; only the main process writes."""
-    job, options, trainer, evaluator = run.job, run.options, run.trainer, run.evaluator
+    setup, options, trainer, evaluator = run.setup, run.options, run.trainer, run.evaluator
     assert options.log_every is not None
     writes, clock = distributed.is_main_process(), handlers.StepClock()
-    handlers.attach_learning_rate(trainer, job.optimizer, lambda step: run.rate(step))
+    handlers.attach_learning_rate(trainer, setup.optimizer, lambda step: run.rate(step))
     if run.ema is not None:
         run.ema.attach(trainer)
         run.states["ema"] = run.network
     handlers.Sums().attach(trainer)
     clock.attach(trainer)
     if writes:
-        tensorboard.attach_train_scalars(trainer, run.loggers, job.optimizer, clock, every=options.log_every)
+        tensorboard.attach_train_scalars(trainer, run.loggers, setup.optimizer, clock, every=options.log_every)
         handlers.attach_progress(trainer)
-    many = job.data.dataset_sizes["val"] > OF_MORE_THAN
+    many = setup.data.dataset_sizes["val"] > OF_MORE_THAN
     untrained = sample_of(run.val_loader, UNTRAINED_SEES) if many else run.val_loader
     evaluator.add_event_handler(Events.STARTED, distributed.share_buffers, run.evaluated)
     handlers.attach_validation(trainer, evaluator, run.val_loader, untrained=untrained)
-    handlers.attach_history(trainer, evaluator, job.optimizer, clock, job.device)
+    handlers.attach_history(trainer, evaluator, setup.optimizer, clock, setup.device)
     attach_best_outputs(trainer, evaluator, select=options.select)
     if writes:
-        tensorboard.attach_epoch_scalars(trainer, run.loggers, class_names=job.data.class_names)
+        tensorboard.attach_epoch_scalars(trainer, run.loggers, class_names=setup.data.class_names)
         if run.painter is not None:
-            run.painter.attach(trainer, job, run.evaluated, run.loggers)
-        run.best = BestCheckpoint(trainer, job, run.network, run.run_dir)
+            run.painter.attach(trainer, setup, run.evaluated, run.loggers)
+        run.best = BestCheckpoint(trainer, setup, run.network, run.run_dir)
         metrics = run.run_dir / "metrics.csv"
         trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda: write_metrics_csv(metrics, trainer.state.history))
-        images = job.data.dataset_sizes["val"]
-        console.attach_epoch_lines(trainer, epochs=job.last_epoch, val_images=images, left=run.left)
-        console.attach_learning_note(trainer, job)
+        images = setup.data.dataset_sizes["val"]
+        console.attach_epoch_lines(trainer, epochs=setup.last_epoch, val_images=images, left=run.left)
+        console.attach_learning_note(trainer, setup)
     if options.patience:
         run.states["early_stopping"] = handlers.attach_early_stopping(
             trainer, evaluator, patience=options.patience, select=options.select
@@ -158,7 +160,7 @@ def attach_handlers(run: Run) -> None:
     trainer.add_event_handler(Events.ITERATION_COMPLETED, end_within_epoch, run)
     if options.max_minutes is not None:
         handlers.attach_time_budget(trainer, 60 * options.max_minutes)
-    run.saver = ResumeCheckpoint(job, run.run_dir, trainer, run.states)
+    run.saver = ResumeCheckpoint(setup, run.run_dir, trainer, run.states)
     if writes:
         run.saver.attach(save_every=options.save_every, before_save=(run.loggers.flush, run.best.save))
     run.record.attach(trainer)
@@ -167,6 +169,6 @@ def attach_handlers(run: Run) -> None:
 
 def end_within_epoch(trainer: Engine, run: Run) -> None:
     """End a run whose last epoch is a fraction; Ignite counts to whole epochs."""
-    total = run.job.total_steps
-    if trainer.state.iteration == total and total % run.job.steps_per_epoch:
+    total = run.setup.total_steps
+    if trainer.state.iteration == total and total % run.setup.steps_per_epoch:
         trainer.terminate()

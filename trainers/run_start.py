@@ -16,8 +16,8 @@ from datasets.bundle import samples_of
 from datasets.files import folder_aside
 from datasets.split_file import fingerprint, write_split
 from trainers.config import RunConfig, to_dict
-from trainers.job import Job
 from trainers.seen.overlap import write_seen
+from trainers.setup import RunSetup
 from trainers.storage.data_folder import claimed_folder, release
 from trainers.storage.places import working_directory
 from trainers.storage.run_folder import command_line, plan_run_directory, write_json, write_run_config
@@ -27,21 +27,21 @@ VERSIONED = ("torch", "torchvision", "pytorch-ignite", "tensorboard", "numpy", "
 
 
 @contextmanager
-def new_run_directory(job: Job, *, requested: RunConfig) -> Iterator[Path]:
+def new_run_directory(setup: RunSetup, *, requested: RunConfig) -> Iterator[Path]:
     """The folder of a new run, with config.json, meta.json and split.csv; this process holds it while the block runs.
     Raises ConfigError: `--run-name` is taken."""
     with ExitStack() as holding:
-        yield Path(distributed.broadcast(lambda: str(make_run_directory(job, requested, holding))))
+        yield Path(distributed.broadcast(lambda: str(make_run_directory(setup, requested, holding))))
 
 
-def make_run_directory(job: Job, requested: RunConfig, holding: ExitStack) -> Path:
-    meta = describe_start(job, to_dict(requested))
+def make_run_directory(setup: RunSetup, requested: RunConfig, holding: ExitStack) -> Path:
+    meta = describe_start(setup, to_dict(requested))
     while True:
-        holding.callback(release, claimed_folder(job.config.output, job.config.data.source))
-        if folder_lock.hold(run_dir := plan_run_directory(job.config), holding):
+        holding.callback(release, claimed_folder(setup.config.output, setup.config.data.source))
+        if folder_lock.hold(run_dir := plan_run_directory(setup.config), holding):
             break  # else another process has made it meanwhile: the next name
     with made_whole(run_dir) as aside:
-        write_inputs(aside, job, meta)
+        write_inputs(aside, setup, meta)
     return run_dir
 
 
@@ -60,7 +60,7 @@ def discard(folder: Path) -> None:
         os.rename(folder, aside / folder.name)
 
 
-def describe_start(job: Job, requested: dict[str, Any]) -> dict[str, Any]:
+def describe_start(setup: RunSetup, requested: dict[str, Any]) -> dict[str, Any]:
     """What a run depends on beside its config: the content of meta.json."""
     versions = {"python": platform.python_version()} | {name: metadata.version(name) for name in VERSIONED}
     return {
@@ -70,12 +70,12 @@ def describe_start(job: Job, requested: dict[str, Any]) -> dict[str, Any]:
         "versions": versions,
         "git": git_state(),
         "platform": platform.platform(),
-        **describe_machine(job.device),
-        "data_fingerprint": fingerprint(job.data),
-        "class_names": list(job.data.class_names),
+        **describe_machine(setup.device),
+        "data_fingerprint": fingerprint(setup.data),
+        "class_names": list(setup.data.class_names),
         "processes": distributed.world_size(),
-        "seen": job.overlap.summary,
-        "skipped_images": list(samples_of(job.data).skipped),
+        "seen": setup.overlap.summary,
+        "skipped_images": list(samples_of(setup.data).skipped),
         "requested": requested,
     }
 
@@ -97,12 +97,12 @@ def changes_of_machine(meta: dict[str, Any], device: torch.device) -> str:
     return ", ".join(f"{name.replace('_', ' ')} from {was[name]} to {now[name]}" for name in changed)
 
 
-def write_inputs(folder: Path, job: Job, meta: dict[str, Any]) -> None:
+def write_inputs(folder: Path, setup: RunSetup, meta: dict[str, Any]) -> None:
     """What a run starts from: config.json, meta.json, split.csv, and seen.csv where its start has seen some of that."""
-    write_run_config(folder, job.config)
+    write_run_config(folder, setup.config)
     write_json(folder / "meta.json", meta)
-    write_split(folder / "split.csv", job.data)
-    write_seen(folder, job.overlap)
+    write_split(folder / "split.csv", setup.data)
+    write_seen(folder, setup.overlap)
 
 
 def processor_name() -> str:

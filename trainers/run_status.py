@@ -13,8 +13,8 @@ from ignite.engine import Engine, Events
 from datasets.shell import command
 from trainers.engine import handlers
 from trainers.errors import Interrupted, TrainingError, first_line, out_of_memory
-from trainers.job import Job
 from trainers.run_start import discard
+from trainers.setup import RunSetup
 from trainers.storage.checkpoint_file import checkpoints
 from trainers.storage.finished_run import RunResult
 from trainers.storage.run_folder import read_if_whole, write_json
@@ -30,11 +30,11 @@ _PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken p
 """What gloo and NCCL say where another process has gone or stands still."""
 
 
-class Record:
-    """summary.json: how far the run is, and how it ended."""
+class RunStatus:
+    """Keeps summary.json: how far the run is, and how it ended."""
 
-    def __init__(self, job: Job, run_dir: Path) -> None:
-        self.job, self.path = job, run_dir / "summary.json"
+    def __init__(self, setup: RunSetup, run_dir: Path) -> None:
+        self.setup, self.path = setup, run_dir / "summary.json"
         self.history: list[dict[str, Any]] = []
         self.result: RunResult | None = None
         self.earlier = read_if_whole(self.path, seconds=float) or {}
@@ -54,22 +54,22 @@ class Record:
     def write(self, status: str) -> None:
         if not distributed.is_main_process():
             return
-        job, result = self.job, self.result
-        total, trainable = count_parameters(job.model)
-        best = handlers.best_row(self.history, job.config.train.select)
+        setup, result = self.setup, self.result
+        total, trainable = count_parameters(setup.model)
+        best = handlers.best_row(self.history, setup.config.train.select)
         epochs = self.history[-1]["epoch"] if self.history else 0
         values = {
             "status": status,
             "epochs": epochs,
             "seconds": round(self.earlier.get("seconds", 0.0) + time.perf_counter() - self.started, 3),
-            "images": dict(job.data.dataset_sizes),
+            "images": dict(setup.data.dataset_sizes),
             "images_seen": self.images_seen(),
             "parameters": total,
             "trainable": trainable,
             "best": best and {"epoch": best["epoch"], "accuracy": best["val_accuracy"], "loss": best["val_loss"]},
             "groups": {split: asdict(design) for split, design in result.designs.items()} if result else {},
-            "test": result.test | {"n": job.data.dataset_sizes["test"]} if result and result.test else None,
-            "seen": job.overlap.summary,
+            "test": result.test | {"n": setup.data.dataset_sizes["test"]} if result and result.test else None,
+            "seen": setup.overlap.summary,
         }
         if not self.history:  # taken up, and nothing new yet
             values |= {name: self.earlier[name] for name in ("epochs", "images_seen", "best") if name in self.earlier}
@@ -77,21 +77,21 @@ class Record:
 
     def images_seen(self) -> int:
         """Training images of all steps; the last epoch may have been cut short."""
-        epochs, steps = divmod(self.history[-1]["step"] if self.history else 0, self.job.steps_per_epoch)
-        return epochs * self.job.data.dataset_sizes["train"] + steps * (self.job.config.data.batch_size or 0)
+        epochs, steps = divmod(self.history[-1]["step"] if self.history else 0, self.setup.steps_per_epoch)
+        return epochs * self.setup.data.dataset_sizes["train"] + steps * (self.setup.config.data.batch_size or 0)
 
 
 @contextmanager
-def recorded(job: Job, run_dir: Path, *, created: bool) -> Iterator[Record]:
-    """Write down how a run ends. One that was `created` just now and has no checkpoint yet leaves no directory behind.
+def track_status(setup: RunSetup, run_dir: Path, *, created: bool) -> Iterator[RunStatus]:
+    """Record how a run ends. One that was `created` just now and has no checkpoint yet leaves no directory behind.
     Raises TrainingError: a fault of the machine, named, with the command that resumes the run where one can.
     Interrupted: with that command as its hint."""
-    record = Record(job, run_dir)
+    record = RunStatus(setup, run_dir)
     record.write("running")
     try:
         yield record
     except BaseException as error:
-        resumable = distributed.is_main_process() and not (created and discarded(run_dir))
+        resumable = distributed.is_main_process() and not (created and discard_if_empty(run_dir))
         if resumable:
             record.write("interrupted" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed")
         hint = f"resume with: {command('resume', run_dir)}" if resumable else ""
@@ -100,14 +100,14 @@ def recorded(job: Job, run_dir: Path, *, created: bool) -> Iterator[Record]:
             raise
         fault = None
         if isinstance(error, Exception):
-            fault = explain(error, batch_size=job.config.data.batch_size, workers=job.config.data.workers)
+            fault = diagnose_failure(error, batch_size=setup.config.data.batch_size, workers=setup.config.data.workers)
         if fault is None:
             raise
         raise TrainingError("; ".join(filter(None, [str(fault), hint]))) from error
 
 
-def discarded(run_dir: Path) -> bool:
-    """Remove what a run wrote that has no checkpoint yet, if that is all there is; whether the directory is gone."""
+def discard_if_empty(run_dir: Path) -> bool:
+    """Remove the directory of a run without a checkpoint if it holds nothing else; return whether it is gone."""
     others = {path.name for path in run_dir.iterdir() if path.name[0] != "."} - WRITTEN_AT_START
     if others or checkpoints(run_dir / "checkpoints", "step"):
         return False
@@ -115,9 +115,8 @@ def discarded(run_dir: Path) -> bool:
     return True
 
 
-def explain(error: Exception, *, batch_size: int | None, workers: int | None) -> TrainingError | None:
-    """The TrainingError that says what `error` means for a run, beside its own words; None for anything else, such as a
-    bug."""
+def diagnose_failure(error: Exception, *, batch_size: int | None, workers: int | None) -> TrainingError | None:
+    """TrainingError that says what `error` means for a run, with its own words; None for a bug and all else."""
     text, words = str(error), f" ({first_line(error)})" if str(error) else ""
     if isinstance(error, TrainingError):
         return error

@@ -16,7 +16,7 @@ def require_same_images(run_dir: Path, meta: dict[str, Any] | None, data: DataBu
     Raises DataError: other images, labels or splits, or a split.csv that was edited; one line says what differs.
     """
     table = run_dir / "split.csv"
-    changes = differences(table, data) if table.is_file() else []
+    changes = image_changes(table, data) if table.is_file() else []
     if meta is None:
         if changes:
             raise DataError(f"the images of {source} are not those of {table}: {'; '.join(changes)}; bring them back")
@@ -38,7 +38,7 @@ def require_same_images(run_dir: Path, meta: dict[str, Any] | None, data: DataBu
     return True
 
 
-def differences(table: Path, data: DataBundle) -> list[str]:
+def image_changes(table: Path, data: DataBundle) -> list[str]:
     """How the images differ from those of a split.csv, one phrase each."""
     try:
         return changes_since(table, data)

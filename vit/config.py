@@ -135,8 +135,8 @@ EMBEDDED_SHA256: dict[str, str] = {
     "tiny_imagenet": "07c7539f6c505f8836439b7efbbe8e8137c5ad8c42d331ee4573c50ba611981d",
 }
 HF_PREFIX, TIMM_PREFIX = "hf:", "timm:"
-AT_HAND: ContextVar[bool] = ContextVar("at_hand", default=False)
-"""Whether the models of `hf:` are taken from a folder or the cache alone: then a file named them, not a person."""
+HUB_OFFLINE: ContextVar[bool] = ContextVar("hub_offline", default=False)
+"""Load `hf:` models from local files only; set while a run is opened that may be a stranger's."""
 OWN_PREFIX = "own:"
 """A module that a program gave to `trainers.run.train`: only that program can build it."""
 WEIGHT_SOURCES = ("torchvision", "timm", "huggingface", "google", "ours")

@@ -7,17 +7,17 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-from vit.config import AT_HAND
+from vit.config import HUB_OFFLINE
 
 
 @contextmanager
-def asked_once(*, wanted: bool) -> Iterator[None]:
-    """While entered, the hub's library stays off the network where the hub does not answer, and where it is not wanted;
-    files then come from its cache."""
+def hub_access(*, online: bool) -> Iterator[None]:
+    """Keep the hub's library off the network where the hub does not answer or `online` is false; files then come from
+    its cache."""
     hub: Any = import_module("huggingface_hub.constants")
     usual = hub.HF_HUB_OFFLINE
     minute = int(time.monotonic() / 60)
-    hub.HF_HUB_OFFLINE = usual or AT_HAND.get() or not (wanted and answers(hub.ENDPOINT, minute=minute))
+    hub.HF_HUB_OFFLINE = usual or HUB_OFFLINE.get() or not (online and answers(hub.ENDPOINT, minute=minute))
     try:
         yield
     finally:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from vit.config import HALF, HF_PREFIX, ImageSpec, ModelConfig, refuse_options
 from vit.errors import NoAttention, OptionError, WeightsError, imported
-from vit.hub import asked_once
+from vit.hub import hub_access
 from vit.parts import Parts
 
 _LACKS = ("stochastic_depth", "pool", "patch_embedding", "representation_size", "attention", "weights_source")
@@ -207,8 +207,8 @@ def _source(config: ModelConfig) -> str:
 
 
 def _settings(config: ModelConfig) -> Any:
-    """Of a model of pictures and words, those of its half for pictures; of ViT-MAE those of the ViT that it is without
-    its masks (He et al. 2021, arXiv:2111.06377: the same names, the same numbers)."""
+    """The image tower's settings for CLIP and SigLIP; for ViT-MAE those of the equivalent plain ViT (He et
+    al. 2021, arXiv:2111.06377: the same names, the same numbers)."""
     library = _transformers()
     with _refusals_of_the_hub(config):
         settings = library.AutoConfig.from_pretrained(_source(config), trust_remote_code=False)
@@ -265,7 +265,7 @@ def _transformers() -> Any:
 def _refusals_of_the_hub(config: ModelConfig) -> Iterator[None]:
     """Turn what transformers says in many lines into one."""
     try:
-        with asked_once(wanted=not Path(_source(config)).is_dir()):
+        with hub_access(online=not Path(_source(config)).is_dir()):
             yield
     except (OSError, ValueError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -13,7 +13,7 @@ from torch import nn
 
 from vit.config import TIMM_PREFIX, ImageSpec, ModelConfig, refuse_options
 from vit.errors import MissingPackage, OptionError, WeightsError, imported
-from vit.hub import asked_once
+from vit.hub import hub_access
 from vit.parts import set_layer_norm_eps
 from vit.weight_files import require_digest
 
@@ -44,7 +44,7 @@ def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
     if config.image_size is not None and settings.fixed_input_size:
         options["img_size"] = config.image_size
     try:
-        with asked_once(wanted=pretrained):
+        with hub_access(online=pretrained):
             model = timm.create_model(_timm_name(config), pretrained=pretrained, **options)
     except OSError as error:
         page = f"https://huggingface.co/{settings.hf_hub_id}"

@@ -2,7 +2,7 @@
 
 from comparison.analysis.results import ArmResult, ConditionResult
 from comparison.analysis.runs import Comparison, couples
-from datasets.text import counted
+from datasets.text import pluralise
 from trainers.reporting.console import duration
 
 
@@ -18,7 +18,7 @@ def which_to_use(result: ConditionResult, *, scored: str) -> str:
     for places, pair in zip(couples(range(len(arms))), result.pairs, strict=True):
         if best in places and pair.mark in beside:
             beside[pair.mark].append(arms[sum(places) - best])
-    images = counted(arms[best].scores["images"], f"{scored} image")
+    images = pluralise(arms[best].scores["images"], f"{scored} image")
     text = f"Use {arms[best].arm.name} ({_share(arms[best])} of {images} right)"
     if beside["same"]:
         text += f" or {_listed(beside['same'])}, which {'is' if len(beside['same']) == 1 else 'are'} as good"

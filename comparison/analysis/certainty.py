@@ -28,7 +28,7 @@ from comparison.analysis.statistics import (
     quantile,
     sign_flip,
 )
-from datasets.text import counted
+from datasets.text import pluralise
 from trainers.engine.intervals import Clusters, numbered
 
 Floats = NDArray[np.float64]
@@ -90,7 +90,7 @@ def level_passed_by(allowed: int, ratios: Floats, shares: Floats, seeds: int) ->
     return math.exp(bisect(too_many, -30, 0, xtol=1e-4))
 
 
-def still_part(found: Estimate) -> float:
+def image_variance_ratio(found: Estimate) -> float:
     """`still` of `levels`, rounded down to a power of two. Few seeds may lie together by chance: what one brings is
     taken as the most that it may be, 9 times in 10."""
     of_one = found.spread.seeds + found.spread.runs / found.images
@@ -105,7 +105,7 @@ def look(
     """Judge differences (K, N) between two arms, one of `claims` that share the level: at most 5 % of equal arms are
     called better at any look, and at most 5 % of those that differ by the margin the same (two one-sided tests)."""
     found = estimate(differences, clusters)
-    still = still_part(found)
+    still = image_variance_ratio(found)
     to_differ, to_equal = (
         levels(certainty.max_seeds, alpha / claims, still)[found.seeds] for alpha in (LEVEL, 2 * LEVEL)
     )
@@ -176,7 +176,7 @@ def smallest_difference(spread: Spread, seeds: int, images: int, *, claims: int 
 
 def power_line(images: int, seeds: int, spread: Spread = ASSUMED, *, scored: str = "test", claims: int = 1) -> str:
     what = images_text(images, spread.groups * images, scored)
-    seen = f"{what} and {counted(seeds, 'seed')} see differences of about"
+    seen = f"{what} and {pluralise(seeds, 'seed')} see differences of about"
     points = 100 * smallest_difference(spread, seeds, images, claims=claims)
     together = f", as one of {claims} comparisons" * (claims > 1)
     return f"{seen} {points:.1f} points or more, 8 times in 10{together}"

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from comparison.analysis.certainty import FIRST_LOOK, Decision, decide, sentence_of, wanted
-from comparison.analysis.rising import rise
-from comparison.analysis.runs import Arm, Certainty, Comparison, Condition, Run, couples
+from comparison.analysis.improving import improvement_at_end
+from comparison.analysis.runs import Arm, Certainty, Comparison, Condition, FinishedRun, couples
 from comparison.analysis.statistics import (
     LEVEL,
     PairedDifference,
@@ -28,7 +28,7 @@ from trainers.engine.intervals import Clusters, design_of, wilson
 from trainers.engine.metrics import expected_calibration_error, macro_f1
 from trainers.errors import exit_code
 from trainers.reporting.console import say
-from trainers.storage.finished_run import as_data
+from trainers.storage.finished_run import untrusted_run
 from vit.config import ModelConfig
 from vit.factory import build_model
 from vit.summary import summarise
@@ -86,7 +86,7 @@ class ConditionResult:
 def analyse(comparison: Comparison) -> tuple[ConditionResult, ...]:
     """Score every arm under each condition, and judge every pair of arms together."""
     scored, certainty = comparison.scored_images, comparison.certainty
-    judged = judge(comparison.conditions, scored=scored, certainty=certainty, against_first=comparison.ladder)
+    judged = judge_pairs(comparison.conditions, scored=scored, certainty=certainty, against_first=comparison.ladder)
     results = []
     for condition, pairs in zip(comparison.conditions, judged, strict=True):
         against_first = (None, *pairs)  # the pairs with the first arm come first
@@ -96,7 +96,7 @@ def analyse(comparison: Comparison) -> tuple[ConditionResult, ...]:
     return tuple(results)
 
 
-def judge(
+def judge_pairs(
     conditions: Sequence[Condition], *, scored: str, certainty: Certainty | None = None, against_first: bool = False
 ) -> list[tuple[Pair, ...]]:
     """Judge the pairs of arms of each condition, those with the first arm first, or these alone.
@@ -149,19 +149,21 @@ def judge_pair(
     if seen[0] != seen[1]:
         unequal = f"{second.name} saw {seen[0]:,} training images, {first.name} {seen[1]:,}"
         sentence = f"{sentence.removesuffix('.')}; but {unequal}."
-    sentence += still_rising((first, second))
+    sentence += still_improving((first, second))
     of_seeds = sum(sign_flip(row, clusters) <= LEVEL for row in minus(second.correct, first.correct)[:, None])
     return Pair(difference, adjusted_p, of_seeds, sentence, decision)
 
 
-def still_rising(arms: Sequence[Arm]) -> str:
+def still_improving(arms: Sequence[Arm]) -> str:
     """Which of these arms had not reached their end, and the option that would tell how far they come."""
-    rises = {arm.name: value for arm in arms if (value := rise([run.history for run in arm.runs])) is not None}
+    rises = {
+        arm.name: value for arm in arms if (value := improvement_at_end([run.history for run in arm.runs])) is not None
+    }
     if not rises:
         return ""
     names = " and ".join(f"{name} {100 * value:+.1f} points" for name, value in rises.items())
     more = 2 * max(images_seen(arm) for arm in arms)
-    return f" Still rising in the last fifth of the learning: {names}; --images-seen {more} would tell."
+    return f" Still improving in the last fifth of the learning: {names}; --images-seen {more} would tell."
 
 
 def score(arm: Arm, clusters: Clusters) -> dict[str, Any]:
@@ -192,7 +194,7 @@ def score(arm: Arm, clusters: Clusters) -> dict[str, Any]:
         "worst_recall": float(recalls[worst]),
         "worst_low": worst_low,  # of the interval on the class's images, for one run of that recall
         "worst_high": worst_high,
-        "rising": rise([run.history for run in runs]),
+        "improvement": improvement_at_end([run.history for run in runs]),
     }
 
 
@@ -218,7 +220,7 @@ def costs(arm: Arm) -> dict[str, Any]:
     }
 
 
-def gflops(run: Run) -> float | None:
+def gflops(run: FinishedRun) -> float | None:
     """Of one image's forward pass: 2 per multiply-add (see vit/summary.py). None, and a note, for a model that cannot
     be built here: of another version, or of a package or a program that is not at hand."""
     bare = {"weights": "none", "weights_source": None, "trainable": "all"}
@@ -236,7 +238,7 @@ _say_once = lru_cache(say)  # the arms of one condition are those of the next
 
 @lru_cache
 def _flops(config: ModelConfig, num_classes: int) -> int:
-    with as_data(), torch.device("meta"):  # shapes without numbers
+    with untrusted_run(), torch.device("meta"):  # shapes without numbers
         model = build_model(config, num_classes=num_classes)
     assert config.image_size is not None  # config.json holds resolved options
     return summarise(model, in_channels=config.in_channels, image_size=config.image_size).flops

@@ -16,7 +16,7 @@ from datasets.errors import DataError
 from datasets.shell import command
 from datasets.split_file import SplitRow, clusters_of, groups_in, read_split
 from datasets.tables import read_rows
-from datasets.text import counted, some
+from datasets.text import pluralise, shorten_list
 from datasets.units import united
 from trainers.config import to_dict
 from trainers.engine.intervals import Design, design_of
@@ -31,7 +31,7 @@ SCORED = {"test": "test", "val_last": "validation (last epoch)", "val": "validat
 
 
 @dataclass(frozen=True)
-class Run:
+class FinishedRun:
     """One finished run directory, read from its files. N scored images, sorted by path; C classes."""
 
     run_dir: Path
@@ -79,7 +79,7 @@ class Arm:
     """One way to train, with one run per seed, ordered by seed."""
 
     name: str
-    runs: tuple[Run, ...]
+    runs: tuple[FinishedRun, ...]
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -139,7 +139,7 @@ def couples(arms: Sequence[Item], *, against_first: bool = False) -> list[tuple[
 
 
 def labels_text(count: int | None, *, every: str = "all labels") -> str:
-    return every if count is None else f"{counted(count, 'label')} per class"
+    return every if count is None else f"{pluralise(count, 'label')} per class"
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class Comparison:
         return self.scored or SCORED[self.conditions[0].arms[0].runs[0].scored]
 
 
-def read_run(run_dir: Path, *, split: str | None = None) -> Run:
+def read_run(run_dir: Path, *, split: str | None = None) -> FinishedRun:
     """Read a finished run: the predictions of `split`, or of the first of test, val_last and val that it has. Raises
     FileNotFoundError: no run directory. DataError: it is not finished, or a file or its content is missing.
     CheckpointError: a damaged file."""
@@ -195,7 +195,7 @@ def read_run(run_dir: Path, *, split: str | None = None) -> Run:
     history, images = read_history(run_dir), read_predictions(predictions, names)
     groups = groups_in(row for row in read_split(run_dir / "split.csv") if row.split == scored.partition("_")[0])
     known = (run_dir, config.train.seed, to_dict(config), summary, meta, history, scored, *images, names)
-    return Run(*known, groups=groups)
+    return FinishedRun(*known, groups=groups)
 
 
 def _class_names(run_dir: Path, meta: Mapping[str, Any]) -> tuple[str, ...]:
@@ -208,7 +208,7 @@ def _class_names(run_dir: Path, meta: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def require_same_data(runs: Sequence[Run], *, splits: Sequence[str] = SPLITS) -> None:
+def require_same_data(runs: Sequence[FinishedRun], *, splits: Sequence[str] = SPLITS) -> None:
     """Refuse to compare runs that were given different images, classes or labels in these splits."""
     first, *others = runs
     for other, reasons in zip(others, differences(first, others, splits), strict=True):
@@ -216,14 +216,18 @@ def require_same_data(runs: Sequence[Run], *, splits: Sequence[str] = SPLITS) ->
             raise DataError(f"{first.run_dir} and {other.run_dir} cannot be compared: {'; '.join(reasons)}")
 
 
-def differences(first: Run, others: Sequence[Run], splits: Sequence[str] = SPLITS) -> Iterator[list[str]]:
+def differences(
+    first: FinishedRun, others: Sequence[FinishedRun], splits: Sequence[str] = SPLITS
+) -> Iterator[list[str]]:
     """How the data of each of the other runs in these splits differ from those of the first, one phrase each, A being
     the first run and B the other."""
     table = _split_table(first, splits) if others else {}
     return (_differences(first, other, splits, table) for other in others)
 
 
-def _differences(first: Run, other: Run, splits: Sequence[str], ours: Mapping[str, SplitRow]) -> list[str]:
+def _differences(
+    first: FinishedRun, other: FinishedRun, splits: Sequence[str], ours: Mapping[str, SplitRow]
+) -> list[str]:
     if first.class_names != other.class_names:
         unlike = _unlike("classes", set(first.class_names), set(other.class_names))
         return unlike or ["the same classes in another order"]
@@ -238,7 +242,7 @@ def _differences(first: Run, other: Run, splits: Sequence[str], ours: Mapping[st
         both = [path for path in ours if path in theirs]
         changed = [path for path in both if getattr(ours[path], column) != getattr(theirs[path], column)]
         if changed:
-            reasons.append(f"{counted(len(changed), 'image')} changed {name}, first {changed[0]!r}")
+            reasons.append(f"{pluralise(len(changed), 'image')} changed {name}, first {changed[0]!r}")
     if not reasons and first.paths != other.paths:
         reasons.append(f"predictions for {len(first.paths):,} images in A, {len(other.paths):,} in B")
     return reasons
@@ -250,19 +254,19 @@ def _unlike(noun: str, ours: set[str], theirs: set[str]) -> list[str]:
     return [f"{len(ours):,} {noun} in A, {len(theirs):,} in B ({'; '.join(parts)})"] if parts else []
 
 
-def _split_table(run: Run, splits: Sequence[str]) -> dict[str, SplitRow]:
+def _split_table(run: FinishedRun, splits: Sequence[str]) -> dict[str, SplitRow]:
     """The images of these splits in split.csv by path, in the order of the paths."""
     rows = (row for row in sorted(read_split(run.run_dir / "split.csv")) if row.path not in run.left_out)
     return {row.path: row for row in rows if row.split in splits}
 
 
-def group_into_arms(runs: Sequence[Run]) -> tuple[Arm, ...]:
+def group_into_arms(runs: Sequence[FinishedRun]) -> tuple[Arm, ...]:
     """Runs of one configuration but for the seed are one arm, in the order of first appearance.
 
     Only the seeds that all arms have are kept (`cautions` says which are not). A second run of the same configuration
     and seed begins an arm of its own.
     """
-    groups: dict[tuple[str, int], dict[int, Run]] = {}
+    groups: dict[tuple[str, int], dict[int, FinishedRun]] = {}
     for run in runs:
         text, copy = json.dumps(settings(run.config), sort_keys=True), 1
         while run.seed in groups.get((text, copy), {}):
@@ -270,7 +274,7 @@ def group_into_arms(runs: Sequence[Run]) -> tuple[Arm, ...]:
         groups.setdefault((text, copy), {})[run.seed] = run
     if len(groups) < 2:
         raise DataError(
-            f"{counted(len(runs), 'run')} of one configuration are one arm, not a comparison; "
+            f"{pluralise(len(runs), 'run')} of one configuration are one arm, not a comparison; "
             "name runs that differ in more than their seed"
         )
     arms = list(groups.values())
@@ -288,12 +292,12 @@ def _numbered(names: Sequence[str]) -> list[str]:
     return [name if count == 1 else f"{name} ({count})" for name, count in zip(names, counts, strict=True)]
 
 
-def cautions(runs: Sequence[Run], arms: Sequence[Arm]) -> Iterator[str]:
+def cautions(runs: Sequence[FinishedRun], arms: Sequence[Arm]) -> Iterator[str]:
     """What to know of finished runs before their arms are judged, a line each: those left out, for want of the same
     seed in every arm; the arms that learnt from other images than the first; and, where it learnt from a table of
     `clean`, how often each is right but for the test labels doubted there."""
     kept = {id(run) for arm in arms for run in arm.runs}
-    gone = some([run.run_dir.name for run in runs if id(run) not in kept], 5)
+    gone = shorten_list([run.run_dir.name for run in runs if id(run) not in kept], 5)
     first = arms[0].runs[0]
     if gone:
         seeds = ", ".join(map(str, arms[0].seeds))

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import binom, t
 from torch import Tensor
 
-from datasets.text import counted
+from datasets.text import pluralise
 from trainers.engine.intervals import LEVEL, Clusters, design_of, numbered, summed
 from trainers.engine.metrics import confidence_bins
 
@@ -52,7 +52,7 @@ class Spread:
         return math.sqrt((self.images + self.runs / seeds) / images + self.seeds / seeds)
 
     def share(self, seeds: int, images: int) -> float:
-        """Of the square of that error, what shows as spread between seeds."""
+        """Part of the square of that error that shows as spread between seeds."""
         return min(1.0, (self.runs / images + self.seeds) / seeds / self.error(seeds, images) ** 2)
 
 
@@ -63,7 +63,7 @@ class Estimate:
     centre: float
     error: float
     share: float
-    """Of the squared error, what was seen as spread between the seeds."""
+    """Part of the squared error that was seen as spread between the seeds."""
     seeds: int
     images: int
     spread: Spread
@@ -72,7 +72,7 @@ class Estimate:
 
     @property
     def mean(self) -> float:
-        """Without the two images more."""
+        """Mean without the two Bonett-Price pseudo-observations."""
         return self.centre * (self.images + 2 * self.effect) / self.images
 
     @property
@@ -80,7 +80,7 @@ class Estimate:
         return self.images * self.spread.groups
 
     def half_width(self, level: float) -> float:
-        """Of the two-sided interval that leaves out so much."""
+        """Half-width of the two-sided interval at this level."""
         return self.error * float(quantile(level, self.share, self.seeds, self.groups))
 
     def p_value(self) -> float:
@@ -213,7 +213,7 @@ def verdict(
     """One plain sentence on two arms (two on one seed). Accuracies and differences are fractions; `scored` says what
     the images are, such as "test"; `adjusted_p` is Holm's, where the report makes several `claims` of this kind."""
     images = images_text(difference.images, difference.groups, scored)
-    seeds = counted(difference.seeds, "seed")
+    seeds = pluralise(difference.seeds, "seed")
     if difference.identical:
         return f"No difference: {names[0]} and {names[1]} are right about the same of {images} ({seeds})."
     sign = 1 if difference.mean >= 0 else -1
@@ -240,8 +240,8 @@ def verdict(
 
 def images_text(images: int, groups: float, scored: str) -> str:
     """Such as `300 test images`, or `300 test images in 60 groups`."""
-    text = counted(images, f"{scored} image")
-    return text if groups == images else f"{text} in {counted(round(groups), 'group')}"
+    text = pluralise(images, f"{scored} image")
+    return text if groups == images else f"{text} in {pluralise(round(groups), 'group')}"
 
 
 def is_claim(difference: PairedDifference, adjusted_p: float | None = None) -> bool:

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from comparison.analysis.runs import Run
+from comparison.analysis.runs import FinishedRun
 from datasets.bundle import LEFT_OUT, SPLITS, Samples
 from datasets.config import DataConfig
 from datasets.errors import DataError
-from datasets.text import counted
+from datasets.text import pluralise
 from trainers.config import RunConfig
 from trainers.reporting import console
 from trainers.seen.overlap import read_seen, said_at_start, seen_images, sentences, unknown
@@ -22,7 +22,7 @@ from vit.errors import MissingPackage
 JUDGED = "train and val"
 
 
-def on_unseen(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
+def on_unseen(runs: Sequence[FinishedRun]) -> tuple[list[FinishedRun], list[str]]:
     """The runs without the images that were left out of the scores of some of them, and what to say of it; with what
     those said that scored the images which their starts had seen. Raises DataError: less than half is left."""
     allowed = [run for run in runs if run.config["data"].get("allow_seen")]
@@ -33,13 +33,13 @@ def on_unseen(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
     if not lost:
         return parts, said
     most = max(len(run.paths) for run in runs)
-    line = f"{counted(lost, 'image')} of {most:,} had been seen by what some of these runs started from"
+    line = f"{pluralise(lost, 'image')} of {most:,} had been seen by what some of these runs started from"
     if 2 * (most - lost) < most:
         raise DataError(f"{line}: too few are left to compare on; train them from one start, or with one --split")
     return parts, [f"{line}: left out for all of them", *said]
 
 
-def restricted(run: Run, gone: frozenset[str]) -> Run:
+def restricted(run: FinishedRun, gone: frozenset[str]) -> FinishedRun:
     """The run as if these images had never been scored."""
     kept = np.array([path not in gone for path in run.paths], bool)
     paths = tuple(path for path in run.paths if path not in gone)

@@ -30,16 +30,16 @@ FEWEST = 3
 
 def sentences(conditions: Sequence[Condition]) -> list[str]:
     """What each later arm's labels are worth to the first arm, and where the two meet; empty below `FEWEST` rungs."""
-    rungs = sorted(conditions, key=labels_of)
+    rungs = sorted(conditions, key=label_count)
     if len(rungs) < FEWEST:
         return []
-    labels = np.array([labels_of(rung) for rung in rungs])
+    labels = np.array([label_count(rung) for rung in rungs])
     first, *others = zip(*(rung.arms for rung in rungs), strict=True)
     return [sentence(labels, first, other, rungs[0].clusters) for other in others]
 
 
 def sentence(labels: Floats, first: Sequence[Arm], second: Sequence[Arm], clusters: Clusters) -> str:
-    """Of two arms with so many labels per class."""
+    """Compares two arms on a ladder of labels per class."""
     both = [[arm.correct for arm in rungs] for rungs in (first, second)]
     matching, (low, middle, high) = matching_and_meeting(labels, both[0], both[1], clusters)
     worth = [as_text(found, labels) for found in matching]
@@ -51,12 +51,12 @@ def sentence(labels: Floats, first: Sequence[Arm], second: Sequence[Arm], cluste
     if np.isinf(middle):
         ends = f"they do not meet up to {labels[-1]:.0f} labels"
     elif middle:
-        times = [duration(float(np.interp(middle, labels, seconds_of(arm)))) for arm in (first, second)]
+        times = [duration(float(np.interp(middle, labels, median_seconds(arm)))) for arm in (first, second)]
         ends += f", where a run takes {times[0]} and {times[1]}"
     return f"labels per class of {second[0].name}, in those of {first[0].name} (90 % interval): {equal}; {ends}"
 
 
-def seconds_of(rungs: Sequence[Arm]) -> list[float]:
+def median_seconds(rungs: Sequence[Arm]) -> list[float]:
     return [float(np.median([run.summary["seconds"] for run in arm.runs])) for arm in rungs]
 
 
@@ -69,7 +69,7 @@ def as_text(found: Sequence[float] | Floats, labels: Floats) -> str:
     return f"{low} to {high}" if found[0] == 0 and np.isinf(found[2]) else f"{middle} ({low} to {high})"
 
 
-def labels_of(condition: Condition) -> float:
+def label_count(condition: Condition) -> float:
     """Training images per class, on average: a run counts those that it has seen."""
     run = condition.arms[0].runs[0]
     return condition.labels_per_class or run.summary["images_seen"] / run.summary["epochs"] / len(run.class_names)
@@ -95,7 +95,7 @@ def drawn_accuracies(
     return draws
 
 
-def curves(labels: Floats, draws: Floats, at: Floats, generator: np.random.Generator) -> Floats:
+def interpolated(labels: Floats, draws: Floats, at: Floats, generator: np.random.Generator) -> Floats:
     """The drawn curves (D, G) at so many labels, of rungs (D, R). Between two rungs the second derivative is the mean
     of those at both, give or take half of what it is on this ladder."""
     x, place = np.log(labels), np.log(at)
@@ -112,12 +112,11 @@ def curves(labels: Floats, draws: Floats, at: Floats, generator: np.random.Gener
 def matching_and_meeting(
     labels: Floats, first: Sequence[Bools], second: Sequence[Bools], clusters: Clusters | None = None
 ) -> tuple[list[Floats], Floats]:
-    """Of arms with rungs (K, N): for each rung of the second arm the percentiles (3,) of the labels with which the
-    first is as accurate, and those from which on it is as accurate as the second with the same labels: inf where all
-    there are do not suffice, 0 where the fewest do."""
+    """For each rung (K, N) of `second`, percentiles (3,) of the label count at which `first` reaches the same accuracy;
+    and those of the count from which on both are equally accurate. inf: all labels do not suffice; 0: the fewest do."""
     generator, at = np.random.default_rng(0), np.geomspace(labels[0], labels[-1], POINTS)
     rungs = np.split(drawn_accuracies([*first, *second], generator, clusters), 2, axis=1)
-    ours, theirs = (curves(labels, draws, at, generator) for draws in rungs)  # (D, G)
+    ours, theirs = (interpolated(labels, draws, at, generator) for draws in rungs)  # (D, G)
     return [percentiles(ours >= level[:, None], at) for level in rungs[1].T], percentiles(ours >= theirs, at)
 
 

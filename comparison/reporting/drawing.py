@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from comparison.analysis.results import ConditionResult
-from comparison.analysis.runs import Arm, Condition, Run
+from comparison.analysis.runs import Arm, Condition, FinishedRun
 from comparison.analysis.statistics import calibration_bins
 from figures.results import GREY, draw_counts, escape, png, shorten, tidy
 
@@ -30,7 +30,7 @@ TITLES = {
 
 
 @dataclass(frozen=True)
-class Picture:
+class ReportFigure:
     """A finished figure of a report, as PNG."""
 
     kind: str
@@ -54,10 +54,10 @@ class Picture:
         return int.from_bytes(self.png[16:20], "big")
 
 
-def draw(results: Sequence[ConditionResult]) -> Iterator[Picture]:
+def draw(results: Sequence[ConditionResult]) -> Iterator[ReportFigure]:
     """All figures, in the order in which a report shows them."""
     caption = "Mean over the seeds and its 95 % interval, which covers images and seeds; right of zero is better."
-    yield Picture("differences", None, caption, png(differences(results)))
+    yield ReportFigure("differences", None, caption, png(draw_differences(results)))
     if len(results) > 1:
         names = results[0].condition.names
         accuracies = [[100 * arm.accuracies for arm in result.condition.arms] for result in results]
@@ -67,18 +67,18 @@ def draw(results: Sequence[ConditionResult]) -> Iterator[Picture]:
         caption = (
             "Points are seeds, lines their mean, bars the Wilson 95 % interval from the lowest to the highest run."
         )
-        yield Picture("accuracy_by_labels", None, caption, png(figure))
+        yield ReportFigure("accuracy_by_labels", None, caption, png(figure))
     for result in results:
         condition, named = result.condition, result.condition if len(results) > 1 else None
         caption = "On the validation images. Thin lines are seeds, thick ones their mean."
-        yield Picture("learning_curves", named, caption, png(learning_curves(condition)))
+        yield ReportFigure("learning_curves", named, caption, png(learning_curves(condition)))
         if len(condition.class_names) <= MOST_CLASSES:
             seeds = len(condition.arms[0].runs)
             added = f", {seeds} seeds added up" if seeds > 1 else ""
             caption = f"Counts of scored images{added}. Rows are the true classes."
-            yield Picture("confusion", named, caption, png(confusion_matrices(condition)))
+            yield ReportFigure("confusion", named, caption, png(confusion_matrices(condition)))
         caption = "On the diagonal confidence is honest; below it the arm is too sure. ECE is the mean gap."
-        yield Picture("reliability", named, caption, png(reliability(result)))
+        yield ReportFigure("reliability", named, caption, png(draw_reliability(result)))
 
 
 def colour(index: int) -> str:
@@ -107,7 +107,7 @@ def learning_curves(condition: Condition) -> Figure:
     return figure
 
 
-def curves(run: Run) -> dict[str, np.ndarray]:
+def curves(run: FinishedRun) -> dict[str, np.ndarray]:
     """The epochs of a run; its images in proportion to the steps, up to those of the whole run."""
     columns = {
         name: np.array([row.get(name) for row in run.history], dtype=float)  # NaN for None
@@ -125,7 +125,7 @@ def _curves(axis, lines: Sequence[tuple[np.ndarray, np.ndarray]], shade: str) ->
         axis.plot(*np.mean(lines, axis=0), color=shade, linewidth=2)
 
 
-def differences(results: Sequence[ConditionResult]) -> Figure:
+def draw_differences(results: Sequence[ConditionResult]) -> Figure:
     """A row for each other arm: the points by which it differs from the first, between the ends of their interval.
     Names stand above their bars, not beside them, so that a telephone shows all of it."""
     first, *others = results[0].condition.names
@@ -203,7 +203,7 @@ def confusion_matrices(condition: Condition) -> Figure:
     return figure
 
 
-def reliability(result: ConditionResult) -> Figure:
+def draw_reliability(result: ConditionResult) -> Figure:
     """Accuracy over confidence of every arm, all seeds together; a point's area goes with its images."""
     names = result.condition.names
     across = min(len(names), ACROSS)

@@ -16,13 +16,15 @@ from comparison.analysis.results import ConditionResult
 from comparison.analysis.runs import Arm, Condition
 from comparison.analysis.statistics import LEVEL
 from comparison.names import slugs
-from comparison.reporting.drawing import Picture
+from comparison.reporting.drawing import ReportFigure
 from trainers.reporting.tensorboard import add_png, add_text, failures_kept
 
 METRICS = ("accuracy", "loss")
 
 
-def write_events(folder: Path, verdict: str, pictures: Sequence[Picture], results: Sequence[ConditionResult]) -> None:
+def write_events(
+    folder: Path, verdict: str, pictures: Sequence[ReportFigure], results: Sequence[ConditionResult]
+) -> None:
     """The `verdict` (markdown) and the figures in `folder`, and below it a row per arm for its mean."""
     conditions = [result.condition for result in results]
     with failures_kept(), SummaryWriter(log_dir=str(folder)) as writer:

@@ -8,14 +8,14 @@ import numpy as np
 from PIL import Image
 
 from comparison.analysis.results import ConditionResult
-from comparison.analysis.runs import Arm, Run
+from comparison.analysis.runs import Arm, FinishedRun
 from datasets.config import DataConfig
 from datasets.errors import DataError
 from datasets.images import picture_of
 from datasets.loaders import read_samples
 from figures.thumbnails import thumbnail
 from trainers.config import from_dict
-from trainers.storage.finished_run import as_data
+from trainers.storage.finished_run import untrusted_run
 from trainers.storage.places import data_placed
 
 EXAMPLES = 8  # images per side that only one arm gets right
@@ -97,12 +97,12 @@ def usual_prediction(arm: Arm, row: int) -> tuple[str, int]:
     return arm.runs[0].class_names[int(votes.argmax())], int(votes.max())
 
 
-def open_images(run: Run, rows: Sequence[int]) -> list[Image.Image]:
+def open_images(run: FinishedRun, rows: Sequence[int]) -> list[Image.Image]:
     """The scored images `rows` of a run, as its data set has them."""
     config = from_dict(DataConfig, run.config["data"])
     if directory := run.meta.get("directory"):
         config = data_placed(config, Path(directory))
-    with as_data():
+    with untrusted_run():
         samples = read_samples(config)
     place = {path: index for index, path in enumerate(samples.paths)}
     missing = [run.paths[row] for row in rows if run.paths[row] not in place]

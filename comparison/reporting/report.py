@@ -16,7 +16,7 @@ from comparison.analysis.advice import advice
 from comparison.analysis.results import ConditionResult
 from comparison.analysis.runs import Comparison
 from comparison.names import settings_that_differ
-from comparison.reporting.drawing import MOST_CLASSES, TITLES, Picture, colour, confusion, draw
+from comparison.reporting.drawing import MOST_CLASSES, TITLES, ReportFigure, colour, confusion, draw
 from comparison.reporting.events import write_events
 from comparison.reporting.images import disagreement
 from comparison.reporting.table import COSTS, WITH_WORST_CLASS, Table, notes, table_csv, table_md, table_of
@@ -49,10 +49,10 @@ def write_report(comparison: Comparison, results: Sequence[ConditionResult], fol
     }
     for name, text in texts.items():
         write_text(folder / name, text)
-    with replacing(folder / "figures") as aside:
+    with replacing_folder(folder / "figures") as aside:
         for picture in pictures:
             write_bytes(aside / picture.file, picture.png)
-    with replacing(folder / "verdict") as aside:
+    with replacing_folder(folder / "verdict") as aside:
         write_events(aside, texts["table.md"], pictures, results)
     return [folder / name for name in texts] + [folder / "figures" / picture.file for picture in pictures]
 
@@ -82,7 +82,7 @@ def write_inside(result: ConditionResult, path: Path) -> str:
 
 
 @contextmanager
-def replacing(folder: Path) -> Iterator[Path]:
+def replacing_folder(folder: Path) -> Iterator[Path]:
     """A folder to fill, which takes the place of `folder` when it is whole."""
     with folder_aside(folder) as aside:
         yield aside
@@ -90,7 +90,9 @@ def replacing(folder: Path) -> Iterator[Path]:
         os.replace(aside, folder)
 
 
-def page(comparison: Comparison, results: Sequence[ConditionResult], pictures: Sequence[Picture], inside: str) -> str:
+def page(
+    comparison: Comparison, results: Sequence[ConditionResult], pictures: Sequence[ReportFigure], inside: str
+) -> str:
     """The whole document. The template escapes every name, path and line from outside. `inside`: what the link to the
     page about the models says; empty where there is none."""
     environment = Environment(

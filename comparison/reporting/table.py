@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from comparison.analysis.advice import advice
 from comparison.analysis.certainty import power_line
+from comparison.analysis.improving import RULE
 from comparison.analysis.results import ArmResult, ConditionResult, Pair
-from comparison.analysis.rising import RULE
 from comparison.analysis.runs import Comparison, Condition
 from comparison.analysis.statistics import estimate, minus
 from comparison.analysis.worth import sentences
 from datasets.tables import csv_text, frame_of
-from datasets.text import aligned, printable
+from datasets.text import format_table, printable
 from trainers.reporting.console import duration
 from vit.config import WHAT_THEY_ARE
 
@@ -130,7 +130,7 @@ COSTS: Columns = {
     "parameters": lambda row: f"{row.costs['parameters']:,}",
     "trainable": lambda row: f"{row.costs['trainable']:,}",
     "GFLOPs": lambda row: _optional(row.costs["gflops_per_image"], ".3g"),
-    "images seen": lambda row: f"{row.costs['images_seen']:,}{' ^' * (row.scores['rising'] is not None)}",
+    "images seen": lambda row: f"{row.costs['images_seen']:,}{' ^' * (row.scores['improvement'] is not None)}",
     "time": lambda row: duration(row.costs["seconds"]),
     "memory MB": lambda row: _optional(row.costs["memory_mb"], ",.0f"),
     "lr": lambda row: f"{row.costs['lr']:.3g}",
@@ -149,7 +149,7 @@ def notes(comparison: Comparison, results: Results, *, marks: str = f"; {MARKS_E
         *in_groups(comparison.conditions),
         f"McNemar: seeds at which the exact test of the two runs gives p <= 0.05{marks}",
     ]
-    if any(row.scores["rising"] is not None for result in results for row in result.arms):
+    if any(row.scores["improvement"] is not None for result in results for row in result.arms):
         lines.append(f"^ its validation accuracy still rose: {RULE}")
     claims = sum(len(result.pairs) for result in results)
     for result in results:
@@ -211,9 +211,9 @@ def terminal_table(comparison: Comparison, results: Results) -> str:
         "",
         *(_wrapped(line) for line in pairs),
         "",
-        *fitted(*table_of(results, RESULTS)),
+        *fit_width(*table_of(results, RESULTS)),
         "",
-        *fitted(*table_of(results, COSTS)),
+        *fit_width(*table_of(results, COSTS)),
         "",
         *(_wrapped(line) for line in notes(comparison, results)),
     ]
@@ -224,15 +224,15 @@ def _wrapped(text: str) -> str:
     return textwrap.fill(printable(text), WIDTH, subsequent_indent="  ")
 
 
-def fitted(header: list[str], lines: list[list[str]]) -> Iterator[str]:
+def fit_width(header: list[str], lines: list[list[str]]) -> Iterator[str]:
     """Columns side by side; names of arms are cut where the line would be too wide."""
     arm = header.index("arm")
     table = [header, *([printable(cell) for cell in line] for line in lines)]
-    room = WIDTH - max(map(len, aligned([row[:arm] + row[arm + 1 :] for row in table], left=()))) - 2
-    return aligned([[*row[:arm], shortened(row[arm], room), *row[arm + 1 :]] for row in table], left=[arm])
+    room = WIDTH - max(map(len, format_table([row[:arm] + row[arm + 1 :] for row in table], left=()))) - 2
+    return format_table([[*row[:arm], ellipsis(row[arm], room), *row[arm + 1 :]] for row in table], left=[arm])
 
 
-def shortened(name: str, width: int) -> str:
+def ellipsis(name: str, width: int) -> str:
     """The two ends of a long name: what tells arms apart stands at the end."""
     if len(name) <= width:
         return name

@@ -19,11 +19,11 @@ from trainers.budget.pace import Pace
 from trainers.budget.threads import memory_of, sharing
 from trainers.config import RunConfig, completed, to_dict
 from trainers.errors import ConfigError
-from trainers.job import prepare
 from trainers.options import defaults
 from trainers.reporting.console import say
 from trainers.seen.overlap import without_seen
 from trainers.seen.starts import Start
+from trainers.setup import prepare
 from trainers.storage.data_folder import data_folder
 from trainers.storage.run_folder import free_folder, read_if_whole, tuning, write_json
 from trainers.system.distributed import world_size
@@ -80,7 +80,7 @@ class PlannedArm:
     """Its weights and its teacher, as far as it is known which images these have seen."""
 
 
-class Plan:
+class ComparisonPlan:
     """A request with everything decided before the first step: split, arms, budgets, rates, folder."""
 
     def __init__(self, request: Request, *, jobs: int | None = None) -> None:
@@ -219,15 +219,15 @@ def measure_arms(configs: Sequence[RunConfig], images: OpenedImages) -> tuple[Pl
     """Build every arm once, so that whatever is wrong with one shows before any of them trains."""
     # Which images are scored is decided for all arms together.
     jobs = [prepare(config.changed(data={"allow_seen": True}), images=images) for config in configs]
-    names = arm_names([to_dict(job.config) for job in jobs])
+    names = arm_names([to_dict(setup.config) for setup in jobs])
     twins = sorted(name for name in names if names.count(name) > 1)
     if twins:
         raise ConfigError(f"two arms are the same: {twins[0]}; each --arms must differ from the others")
     arms = []
-    for config, job, name, slug in zip(configs, jobs, names, slugs(names), strict=True):
-        summary = summarise(job.model, in_channels=job.spec.in_channels, image_size=job.spec.image_size)
-        size = (float(summary.flops), summary.parameters, summary.trainable, memory_of(job))
-        arms.append(PlannedArm(name, slug, config, job.config, *size, job.overlap.starts))
+    for config, setup, name, slug in zip(configs, jobs, names, slugs(names), strict=True):
+        summary = summarise(setup.model, in_channels=setup.spec.in_channels, image_size=setup.spec.image_size)
+        size = (float(summary.flops), summary.parameters, summary.trainable, memory_of(setup))
+        arms.append(PlannedArm(name, slug, config, setup.config, *size, setup.overlap.starts))
     return tuple(arms)
 
 

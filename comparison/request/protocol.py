@@ -5,16 +5,16 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from comparison.analysis.runs import Certainty, couples, labels_text
-from comparison.request.plan import Plan
+from comparison.request.plan import ComparisonPlan
 from datasets.options import named_set
 from datasets.shared_split import PRETRAINED_ON, copies_of_training_images, have_seen
 from datasets.shell import command, typed
-from datasets.text import counted
+from datasets.text import pluralise
 from datasets.units import units_of
 from trainers.reporting import console
 
 
-def announce(plan: Plan) -> None:
+def announce_plan(plan: ComparisonPlan) -> None:
     """Print one screen before the first run."""
     from comparison.analysis.certainty import (  # scipy takes a second, which no import of this file shall
         assumed,
@@ -38,7 +38,7 @@ def announce(plan: Plan) -> None:
     agree = "" if len(np.unique(clusters)) == len(clusters) else ", those of a group together,"
     beside = "one after the other" if plan.sharing.jobs == 1 else f"{plan.sharing.jobs} side by side"
     threads = plan.sharing.threads
-    shared = f"{beside} on {plan.device}" + ("" if threads is None else f", {counted(threads, 'thread')} each")
+    shared = f"{beside} on {plan.device}" + ("" if threads is None else f", {pluralise(threads, 'thread')} each")
     rows += [
         ("rates", f"{tuned} ({plan.why_tuned})"),
         ("runs", f"{most}{plan.number_of_runs}, seeds {', '.join(map(str, plan.seeds))}, {shared}"),
@@ -51,7 +51,7 @@ def announce(plan: Plan) -> None:
     console.say()
 
 
-def protocol(plan: Plan) -> Iterator[str]:
+def protocol(plan: ComparisonPlan) -> Iterator[str]:
     """Yield how the arms were treated, one sentence each."""
     request, split = plan.request, plan.split
     yield f"All runs use one split, saved as {plan.split_file.name}: {sizes(plan)} images."
@@ -83,7 +83,7 @@ def protocol(plan: Plan) -> Iterator[str]:
     )
 
 
-def left_out(plan: Plan) -> str:
+def left_out(plan: ComparisonPlan) -> str:
     """Which rates and seeds the plan has lost, such as `the learning rate 0.003 and seed 2`; empty where none."""
     rates = [f"{lr:g}" for lr in plan.all_rates if lr not in plan.grid] if plan.tuned else []
     seeds = [str(plan.seeds[0] + n) for n in range(len(plan.seeds), plan.request.seeds)]
@@ -99,7 +99,7 @@ def certainty_text(certainty: Certainty) -> str:
     )
 
 
-def known_problems(plan: Plan) -> Iterator[str]:
+def known_problems(plan: ComparisonPlan) -> Iterator[str]:
     """Yield what a reader of the result must know about the data."""
     data = plan.request.base.data
     source = data.source
@@ -116,7 +116,7 @@ def known_problems(plan: Plan) -> Iterator[str]:
         yield f"{len(copies)} of {images} test images are near-duplicates of training images, first {copies[0]!r}"
 
 
-def sizes(plan: Plan) -> str:
+def sizes(plan: ComparisonPlan) -> str:
     return ", ".join(f"{plan.split.size(name):,} {name}" for name in ("train", "val", "test"))
 
 

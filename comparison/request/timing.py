@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 import torch
 
-from comparison.request.plan import Plan, PlannedArm
+from comparison.request.plan import ComparisonPlan, PlannedArm
 from datasets.opened import OpenedImages
 from trainers.budget.pace import Pace, measure
-from trainers.job import prepare
 from trainers.reporting import console, heartbeat
+from trainers.setup import prepare
 
 WORTH_MEASURING = 1e13
 """Operations of all runs from which a measurement of pace is worth its seconds."""
@@ -18,7 +18,7 @@ REPORT = 10.0
 """Seconds that the tables, figures and pages at the end take."""
 
 
-def settle_time(plan: Plan) -> None:
+def settle_time(plan: ComparisonPlan) -> None:
     """Fit the epochs of all runs to `--minutes`, and say how long they take where that is not a moment."""
     if plan.until is None and plan.all_work < WORTH_MEASURING:
         return
@@ -27,8 +27,8 @@ def settle_time(plan: Plan) -> None:
     paces = plan.paces = [pace_of(arm, plan.images) for arm in plan.arms]
     if plan.until is not None and not plan.continued:
         left = plan.until - time.monotonic() - REPORT
-        plan.epochs = fitted(plan, paces, left * plan.sharing.jobs)
-    seconds = sum(parts(plan, paces)) / plan.sharing.jobs
+        plan.epochs = epochs_within(plan, paces, left * plan.sharing.jobs)
+    seconds = sum(fixed_and_passing(plan, paces)) / plan.sharing.jobs
     if seconds >= 90:
         console.say(f"about {console.duration(seconds)} for {plan.number_of_runs} runs", label="time")
 
@@ -39,7 +39,7 @@ def pace_of(arm: PlannedArm, images: OpenedImages) -> Pace:
         return measure(prepare(arm.config.changed(data={"allow_seen": True}), images=images))
 
 
-def seconds_of_run(plan: Plan, paces: Sequence[Pace], cell: tuple[int, int], *, first: bool) -> float:
+def seconds_of_run(plan: ComparisonPlan, paces: Sequence[Pace], cell: tuple[int, int], *, first: bool) -> float:
     """Of one run under a condition; the `first` of an arm whose features are kept leaves them to its others."""
     place, number = cell
     pace, share = paces[number], plan.train_images[place] / max(plan.train_images)
@@ -52,7 +52,7 @@ def seconds_of_epoch(pace: Pace, share: float) -> float:
     return share * pace.step * pace.steps_per_epoch + pace.validation
 
 
-def parts(plan: Plan, paces: Sequence[Pace]) -> tuple[float, float]:
+def fixed_and_passing(plan: ComparisonPlan, paces: Sequence[Pace]) -> tuple[float, float]:
     """Seconds of all runs that do not depend on their epochs, and those that do."""
     fixed = passing = 0.0
     for images, epochs in zip(plan.train_images, plan.epochs, strict=True):
@@ -65,8 +65,8 @@ def parts(plan: Plan, paces: Sequence[Pace]) -> tuple[float, float]:
     return fixed, passing
 
 
-def fitted(plan: Plan, paces: Sequence[Pace], seconds: float) -> list[int | float]:
+def epochs_within(plan: ComparisonPlan, paces: Sequence[Pace], seconds: float) -> list[int | float]:
     """Epochs for each condition, in the proportions of the plan, so that all runs take so many seconds together."""
-    fixed, passing = parts(plan, paces)
+    fixed, passing = fixed_and_passing(plan, paces)
     scale = max(0.0, seconds - fixed) / passing
     return [max(0.1, round(scale * epochs, 2)) for epochs in plan.epochs]

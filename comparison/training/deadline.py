@@ -7,7 +7,7 @@ runs that have ended had them.
 import time
 from collections.abc import Callable
 
-from comparison.request.plan import Plan
+from comparison.request.plan import ComparisonPlan
 from comparison.request.protocol import left_out
 from comparison.request.timing import REPORT
 from comparison.training.progress import Progress
@@ -23,7 +23,7 @@ class Deadline:
     """Looks, after each run, at how late the last one would end."""
 
     def __init__(
-        self, plan: Plan, progress: Progress, *, until: float, clock: Callable[[], float] = time.monotonic
+        self, plan: ComparisonPlan, progress: Progress, *, until: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """`until`: when all is to be over, by `clock`."""
         self.plan, self.progress, self.until, self.clock = plan, progress, until, clock

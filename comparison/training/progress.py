@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from statistics import mean
 
-from comparison.request.plan import Plan
+from comparison.request.plan import ComparisonPlan
 from comparison.request.timing import seconds_of_run
 from trainers.reporting import console
 from trainers.run_status import RunResult
@@ -26,7 +26,7 @@ class Expected:
     """Seconds of a run of each cell: before any has ended as the measured pace has it, then in proportion to what its
     own runs took, else those of its arm, else any; and as much longer as the latest runs were slower than expected."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: ComparisonPlan) -> None:
         self.plan, self.load = plan, 1.0
         self.ratios: dict[Cell, float] = {}
         """What the runs of a cell took to what was measured, at a load of 1."""
@@ -53,7 +53,9 @@ class Expected:
 class Progress:
     """One line per run, and how long the rest takes where it is known how much there will be."""
 
-    def __init__(self, plan: Plan, cells: Sequence[Cell], clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, plan: ComparisonPlan, cells: Sequence[Cell], clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         self.plan, self.cells, self.clock, self.began = plan, cells, clock, clock()
         self.expected = Expected(plan)
         self.running: dict[str, tuple[Cell, float, bool]] = {}

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from ignite.engine import Engine, Events
 
-from comparison.request.plan import Plan
-from comparison.request.timing import REPORT, fitted
+from comparison.request.plan import ComparisonPlan
+from comparison.request.timing import REPORT, epochs_within
 from trainers.budget.pace import Pace
 from trainers.reporting import console
 from trainers.run_engines import Run
@@ -39,13 +39,13 @@ class Watch:
     """Holds the first steps of a run against the measured pace. Raises SlowMachine in its trainer."""
 
     def __init__(self, run: Run, *, pace: Pace, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.pace, self.clock, self.per_epoch = pace, clock, run.job.steps_per_epoch
-        self.last = int(BEGUN * run.job.total_steps)
+        self.pace, self.clock, self.per_epoch = pace, clock, run.setup.steps_per_epoch
+        self.last = int(BEGUN * run.setup.total_steps)
         self.since: tuple[float, int] | None = None
-        self.judged = run.job.on_features
-        run.trainer.add_event_handler(Events.ITERATION_COMPLETED, self.look)
+        self.judged = run.setup.on_features
+        run.trainer.add_event_handler(Events.ITERATION_COMPLETED, self.check)
 
-    def look(self, engine: Engine) -> None:
+    def check(self, engine: Engine) -> None:
         step = engine.state.iteration
         if self.since is None:  # the first step is slower than the others
             self.since = (self.clock(), step)
@@ -60,7 +60,7 @@ class Watch:
             raise SlowMachine(seconds / expected)
 
 
-def start_over(plan: Plan, ratio: float, begun: Iterable[Path]) -> None:
+def start_over(plan: ComparisonPlan, ratio: float, begun: Iterable[Path]) -> None:
     """Fit the epochs anew to the time that is left, at a pace so many times as slow, without the runs that have begun.
     In this order: a comparison that is stopped meanwhile goes on with runs of equal epochs."""
     assert plan.until is not None
@@ -69,7 +69,7 @@ def start_over(plan: Plan, ratio: float, begun: Iterable[Path]) -> None:
         if folder.is_dir():
             discard(folder)
     before, plan.paces = plan.epochs, [slower(pace, ratio) for pace in plan.paces]
-    plan.epochs = fitted(plan, plan.paces, (plan.until - time.monotonic() - REPORT) * plan.sharing.jobs)
+    plan.epochs = epochs_within(plan, plan.paces, (plan.until - time.monotonic() - REPORT) * plan.sharing.jobs)
     plan.write_settled(plan.folder)
     now, planned = (" and ".join(f"{epochs:g}" for epochs in every) for every in (plan.epochs, before))
     what = f"all runs start over with {now} epochs in place of {planned}"

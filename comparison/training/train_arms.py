@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from comparison.analysis.runs import Arm, Certainty, Condition, labels_text, read_run, require_same_data
-from comparison.request.plan import Plan, PlannedArm
+from comparison.request.plan import ComparisonPlan, PlannedArm
 from comparison.request.protocol import rates_text
 from comparison.training.deadline import Deadline
 from comparison.training.progress import Cell, Progress
@@ -18,7 +18,7 @@ from datasets.opened import OpenedImages
 from trainers.budget.pace import Pace
 from trainers.config import RunConfig
 from trainers.errors import Diverged, TrainingError
-from trainers.multirun.slurm import placed
+from trainers.multirun.slurm import runner
 from trainers.reporting import console, heartbeat
 from trainers.resume import is_finished, resume
 from trainers.run import train
@@ -67,7 +67,9 @@ class Task:
         return one_run(self)[0], True, read_json(self.run_dir / "summary.json", seconds=(int, float))["seconds"]
 
 
-def train_arms(plan: Plan, slurm: dict[str, str] | None = None) -> tuple[list[Condition], list[dict[str, Any]]]:
+def train_arms(
+    plan: ComparisonPlan, slurm: dict[str, str] | None = None
+) -> tuple[list[Condition], list[dict[str, Any]]]:
     """Train every arm under every condition, as jobs with the options `slurm` where these are given; also returns what
     each learning rate was chosen from, a row per rate. Raises TrainingError, Interrupted: the same comparison goes on
     where this one stopped."""
@@ -77,7 +79,7 @@ def train_arms(plan: Plan, slurm: dict[str, str] | None = None) -> tuple[list[Co
     restarts = RESTARTS if slurm is None and not plan.continued else 0
     while True:
         try:
-            with placed(plan.sharing, slurm, plan.folder / "jobs") as each:
+            with runner(plan.sharing, slurm, plan.folder / "jobs") as each:
                 training = Training(plan, each, judging=restarts > 0)
                 training.do_all()
             break
@@ -90,7 +92,9 @@ def train_arms(plan: Plan, slurm: dict[str, str] | None = None) -> tuple[list[Co
 class Training:
     """The runs of a plan as they are trained, by `each` of `trainers.multirun.worker_pool`."""
 
-    def __init__(self, plan: Plan, each: Callable[..., Iterator[tuple[Task, Done]]], *, judging: bool = False) -> None:
+    def __init__(
+        self, plan: ComparisonPlan, each: Callable[..., Iterator[tuple[Task, Done]]], *, judging: bool = False
+    ) -> None:
         """`judging`: the first runs raise SlowMachine where `--minutes` was planned for a quicker one."""
         self.plan, self.each = plan, each
         self.cells = [(place, number) for place in range(len(plan.request.labels)) for number in range(len(plan.arms))]

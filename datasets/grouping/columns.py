@@ -4,7 +4,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from datasets.text import counted
+from datasets.text import pluralise
 
 THINGS = frozenset((
     "patient", "subject", "person", "individual", "participant", "case", "donor", "identity", "animal", "specimen",
@@ -29,8 +29,8 @@ def group_column(header: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[
         several = [size for size in sizes.values() if size > 1]
         if len(several) >= LEAST_GROUPS and sum(several) >= 0.5 * len(rows):
             few, many = min(sizes.values()), max(sizes.values())
-            images = counted(many, "image") if few == many else f"{few:,} to {counted(many, 'image')}"
-            return name, f"{counted(len(sizes), 'group')} of {images}"
+            images = pluralise(many, "image") if few == many else f"{few:,} to {pluralise(many, 'image')}"
+            return name, f"{pluralise(len(sizes), 'group')} of {images}"
     return None
 
 

@@ -21,7 +21,7 @@ from datasets.grouping.option import BURST, FOLDER, folders, normal, with_groups
 from datasets.grouping.pattern import pattern_of
 from datasets.grouping.search import candidates, of_each_class
 from datasets.shell import quoted
-from datasets.text import counted, printable
+from datasets.text import pluralise, printable
 
 NAMES_LOOKED_AT, BLOCK = 20_000, 1_000
 """Names that are looked at, of a larger set in blocks of neighbours, for names of one group lie side by side."""
@@ -57,7 +57,7 @@ def guess_of(samples: Samples, option: str, alike: Likeness | None) -> Guess:
     sizes = f"{few} to {many}" if few < many else f"{many}"
     suggest = {FOLDER: "folders suggest", BURST: "the times in EXIF suggest"}.get(option, "names suggest")
     shown = "; ".join(_example(grouped, part, with_folder=option == FOLDER) for part in _usual(rows))
-    sentence = f"{suggest} {counted(len(rows), 'group')} of {sizes} images, such as {shown}"
+    sentence = f"{suggest} {pluralise(len(rows), 'group')} of {sizes} images, such as {shown}"
     return Guess(option, f"{sentence}{_what_pictures_say(alike)}", alike)
 
 

@@ -8,7 +8,7 @@ from datasets.bundle import LEFT_OUT, SPLITS, UNSPLIT, Samples
 from datasets.config import DataConfig
 from datasets.errors import DataError
 from datasets.grouping.torn import named_groups, torn
-from datasets.text import counted
+from datasets.text import pluralise
 from datasets.units import units_of
 
 MOST = 0.5
@@ -52,7 +52,7 @@ def _require_enough(samples: Samples, config: DataConfig, parts: Sequence[str], 
     wanted = f"{config.folds} folds" if config.folds else f"{len(parts)} parts, {', '.join(parts[:-1])} and {parts[-1]}"
     if count < (config.folds or len(parts)):
         cure = "use fewer folds" if config.folds else "--test-fraction 0 or a --split of your own needs fewer"
-        raise DataError(f"{samples.name} has {counted(count, 'group')} for {wanted}: {cure}")
+        raise DataError(f"{samples.name} has {pluralise(count, 'group')} for {wanted}: {cure}")
 
 
 def _sizes(samples: Samples) -> np.ndarray:
@@ -101,7 +101,7 @@ def say_torn(samples: Samples) -> Samples:
     problems = torn(samples)
     if not problems:
         return samples
-    lie = f"{len(problems)} of {counted(len(_sizes(samples)), 'group')}"
+    lie = f"{len(problems)} of {pluralise(len(_sizes(samples)), 'group')}"
     group = problems[0].detail.partition(":")[0].removeprefix("group ")
     return samples.note(
         f"{lie} lie in more than one part of the split, such as {group}: the score would be too good; `check` lists"
@@ -115,9 +115,9 @@ def line(samples: Samples) -> str:
     if not len(sizes):
         return ""
     few, many = int(min(sizes)), int(max(sizes))
-    images = f"{few:,} to {counted(many, 'image')}" if few < many else counted(many, "image")
+    images = f"{few:,} to {pluralise(many, 'image')}" if few < many else pluralise(many, "image")
     words = f"groups: {' '.join(filter(None, (f'{len(sizes):,}', samples.grouped_by)))}, {images} each"
     if (samples.splits == UNSPLIT).any() or not torn(samples):
         words += "; each stays in one part" if many > 1 else "; each image is a group of its own, which changes nothing"
     alone = int((samples.splits != LEFT_OUT).sum() - sum(sizes))
-    return words + (f"; {counted(alone, 'image')} {'stands' if alone == 1 else 'stand'} alone" if alone else "")
+    return words + (f"; {pluralise(alone, 'image')} {'stands' if alone == 1 else 'stand'} alone" if alone else "")

@@ -4,7 +4,7 @@ import numpy as np
 
 from datasets.bundle import SPLITS, Samples
 from datasets.sources.problems import Problem
-from datasets.text import counted
+from datasets.text import pluralise
 from datasets.units import COPIES
 
 
@@ -28,7 +28,7 @@ def torn(samples: Samples) -> list[Problem]:
         if splits[0] == splits[-1]:
             continue
         codes, counts = np.unique(splits, return_counts=True)
-        sizes = [f"{counted(int(n), 'image')} in {SPLITS[code]}" for code, n in zip(codes, counts, strict=True)]
+        sizes = [f"{pluralise(int(n), 'image')} in {SPLITS[code]}" for code, n in zip(codes, counts, strict=True)]
         sizes[1:] = [size.replace(" images", "").replace(" image", "") for size in sizes[1:]]
         row = rows[np.flatnonzero(splits != splits[0])[0]]
         detail = f"group {samples.group_of(row)!r}: {', '.join(sizes)}"

@@ -12,7 +12,7 @@ from itertools import takewhile
 from pathlib import Path, PurePosixPath
 
 from datasets.errors import DataError
-from datasets.files import folder_aside, require_told
+from datasets.files import folder_aside, require_writable_data_root
 
 # Photographs hardly compress; raw pixels reach 5 to 1. What claims more than this is refused before it fills the disk.
 MAX_RATIO = 100
@@ -26,7 +26,7 @@ def unpack(archive: Path, target: Path, *, unwrap: bool = False) -> Path:
     not a zip or tar, damaged, or a member is absolute, leaves the folder, comes twice, is a link or a device, or the
     contents are larger than 100 times the archive or than the free disk. Nothing is left behind.
     """
-    require_told(target)
+    require_writable_data_root(target)
     made = list(takewhile(lambda path: not path.exists(), target.parents))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ from datasets.shell import quoted
 from datasets.sources.image_folder import list_folder
 from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows
 from datasets.tables import cells_of, unguarded
-from datasets.text import counted
+from datasets.text import pluralise
 
 TABLE_SUFFIXES = (".csv", ".tsv")
 USUAL = {
@@ -236,10 +236,10 @@ class _Lines(Rows):
         """One line for all files that are not found by a path within the folder of the table."""
         absolute, outside = self._elsewhere[True], self._elsewhere[False]
         if absolute and not self._confined:
-            detail = f"{counted(len(absolute), 'absolute path')}: the table works on this machine only"
+            detail = f"{pluralise(len(absolute), 'absolute path')}: the table works on this machine only"
             self.problem("outside_root", absolute[0], detail=detail)
         if outside and not self._confined:
-            lead = f"{counted(len(outside), 'path')} lead{'s' * (len(outside) == 1)}"
+            lead = f"{pluralise(len(outside), 'path')} lead{'s' * (len(outside) == 1)}"
             self.problem(
                 "outside_root", outside[0], detail=f"{lead} out of its folder: the table does not move with it"
             )

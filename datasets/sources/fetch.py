@@ -15,7 +15,7 @@ from typing import Any
 from tqdm import tqdm
 
 from datasets.errors import DataError
-from datasets.files import put, require_told
+from datasets.files import commit_file, require_writable_data_root
 from datasets.sources.archives import unpack
 
 _CHUNK = 2**18
@@ -47,7 +47,7 @@ def obtain(resource: Resource, root: Path, *, name: str) -> Path:
     target = root / resource.path
     if target.is_file():
         return target
-    require_told(target)
+    require_writable_data_root(target)
     for url in resource.urls:
         try:
             return download(url, target, checksum=resource.checksum)
@@ -80,7 +80,7 @@ def download(url: str, target: Path, *, checksum: str) -> Path:
     if actual != checksum:
         part.unlink()
         raise DataError(f"{url} arrived damaged or changed: expected {checksum}, got {actual}; try again")
-    put(part, target)
+    commit_file(part, target)
     return target
 
 

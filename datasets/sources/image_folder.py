@@ -7,8 +7,8 @@ from datasets.bundle import SPLITS
 from datasets.errors import DataError
 from datasets.files import stamp
 from datasets.images import is_image_name
-from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows, told
-from datasets.text import some
+from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows, training_notes
+from datasets.text import shorten_list
 
 _SYSTEM_FILES = ("thumbs.db", "desktop.ini")
 _UNREAD_PICTURES = (".gif", ".heic", ".heif", ".avif", ".jfif", ".jpe", ".jp2", ".svg", ".tga", ".ico", ".raw", ".psd")
@@ -30,7 +30,7 @@ def read_image_folder(root: Path, name: str | None = None) -> Reading:
     if not len(tree.paths):
         raise DataError(
             f"{root} has no images in class folders; expected {root}/<class>/<image> or {root}/train/<class>/<image>"
-            + "".join(f"; {line}" for line in told(tree.problems))
+            + "".join(f"; {line}" for line in training_notes(tree.problems))
         )
     samples = tree.samples(name, root)
     form = "class folders" if "" in tree.classes else "split folders"
@@ -107,7 +107,8 @@ class _Tree(Rows):
         """`within`: the folders with images in or below a class folder."""
         names = sorted({path.removeprefix(f"{folder}/").partition("/")[0] for path in within})
         if len(names) > 1 and folder not in within:
-            detail = f"{len(names)} folders of images ({some(names)}); if these are the classes: {self.root / folder}"
+            found = f"{len(names)} folders of images ({shorten_list(names)})"
+            detail = f"{found}; if these are the classes: {self.root / folder}"
             self.problem("folder_of_folders", folder, split, label, detail)
 
     def _class_folder(self, folder: str, split: str, label: str) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from datasets.config import IMBALANCE
-from datasets.text import counted
+from datasets.text import pluralise
 
 Severity = Literal["error", "warning"]
 
@@ -54,7 +54,7 @@ def class_problems(counts: Counts, unread: Mapping[str, int]) -> Iterator[Proble
     filled = {label: count for label, count in counts[home].items() if count}
     for label, count in counts[home].items():
         if not count and (unread.get(label) or any(counts[split].get(label) for split in others)):
-            files = f"it holds {counted(unread.get(label, 0), 'file')} of a kind that is not read; "
+            files = f"it holds {pluralise(unread.get(label, 0), 'file')} of a kind that is not read; "
             detail = files * (label in unread) + "no image to learn it from: fill or remove it"
             yield Problem("empty_class", label, home, label, detail=detail)
         elif not count:
@@ -81,7 +81,7 @@ def class_problems(counts: Counts, unread: Mapping[str, int]) -> Iterator[Proble
 def _against_train(split: str, counts: Mapping[str, int], trained: Mapping[str, int]) -> Iterator[Problem]:
     for label, count in counts.items():
         if label not in trained:
-            detail = f"{counted(count, 'image')} in {split}; train has {', '.join(list(trained)[:10])}"
+            detail = f"{pluralise(count, 'image')} in {split}; train has {', '.join(list(trained)[:10])}"
             yield Problem("class_not_in_train", label, split, label, detail=detail)
     for label in trained:
         if trained[label] and not counts.get(label):

@@ -30,11 +30,11 @@ SPLIT_FOLDERS: dict[str, str] = {
     "testing": "test",
 }
 """What people call a split -> its name here."""
-TOLD = (
+NOTED_KINDS = (
     "split_without_classes", "unread_picture", "unsupported_file", "folder_of_folders", "multi_label", "few_images",
     "imbalance", "group_column",
 )  # fmt: skip
-"""Kinds of warnings that a person hears before training, too."""
+"""Kinds of problems that are noted before training, too."""
 
 UNREAD = ("unread_picture", "unsupported_file")
 
@@ -91,12 +91,12 @@ class Reading:
             check = check or command("check", operand(self.source))
             more = f"; {len(errors) - 1} more are listed by: {check}" * (len(errors) > 1)
             raise DataError(f"{self.source}: {errors[0]}{more}")
-        return self.samples.note(*told(self.problems))
+        return self.samples.note(*training_notes(self.problems))
 
 
-def told(problems: Collection[Problem]) -> Iterator[str]:
-    """A line for each kind of TOLD that there is: the first problem, and how many more."""
-    for kind in TOLD:
+def training_notes(problems: Collection[Problem]) -> Iterator[str]:
+    """Yield a line for each kind of NOTED_KINDS that occurs: the first problem, and how many more."""
+    for kind in NOTED_KINDS:
         same = [problem for problem in problems if problem.kind == kind]
         if same:
             yield f"{same[0]}" + f", and {len(same) - 1} more" * (len(same) > 1)

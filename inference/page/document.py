@@ -24,16 +24,16 @@ from torch.nn import functional as F
 from datasets.images import from_array, read_image, to_array
 from datasets.loaders import build_dataloaders
 from datasets.sampling import evenly
-from datasets.text import counted
+from datasets.text import pluralise
 from datasets.transforms import Pipeline
 from figures.thumbnails import thumbnail
 from inference.classifier import Classifier
 from inference.images import ImageFile
 from inference.page.perturbations import changes_of, said_of
 from inference.page.residual_stream import entering, logit_lens, residual_stream
-from inference.page.snapshots import Moment, moments_of
+from inference.page.snapshots import Snapshot, snapshots_of
 from trainers.reporting.console import say
-from trainers.storage.finished_run import as_data, read_run_config
+from trainers.storage.finished_run import read_run_config, untrusted_run
 from trainers.storage.places import require_images
 from vit.attention_maps import head_map, maps_of, pools_patches, relevance
 from vit.low_rank import merged_state
@@ -48,7 +48,7 @@ COMPUTED = 1_000_000  # parameters behind the patch embedding of the largest mod
 FILES = Path(__file__).with_name("files")
 
 
-class Picture(NamedTuple):
+class PagePicture(NamedTuple):
     """A picture to look at: uint8 (C, h, w), and its class where that is known."""
 
     name: str
@@ -61,29 +61,31 @@ class Picture(NamedTuple):
         return Pipeline(classifier.spec).store(image)
 
 
-def validation_pictures(classifier: Classifier) -> list[Picture]:
+def validation_pictures(classifier: Classifier) -> list[PagePicture]:
     """A few of the run's own validation images, spread over its classes. Raises DataError: they are not there."""
     assert classifier.run_dir is not None
     config = read_run_config(classifier.run_dir)
     require_images(classifier.run_dir, config)
-    with as_data():
+    with untrusted_run():
         data = build_dataloaders(config.data, classifier.spec, seed=config.train.seed)
     dataset: Any = data.dataloaders["val"].dataset
     rows = evenly(len(dataset), SHOWN).tolist()
-    return [Picture(dataset.path(row), data.class_names[dataset.labels[row]], dataset.original(row)) for row in rows]
+    return [
+        PagePicture(dataset.path(row), data.class_names[dataset.labels[row]], dataset.original(row)) for row in rows
+    ]
 
 
-def named_pictures(files: Iterable[ImageFile]) -> Iterator[Picture]:
+def named_pictures(files: Iterable[ImageFile]) -> Iterator[PagePicture]:
     """Raises DataError: a file is no image."""
     for file in files:
         source = Path(file.path) if file.content is None else io.BytesIO(file.content)
-        yield Picture(file.path, None, to_array(read_image(source, name=file.path)))
+        yield PagePicture(file.path, None, to_array(read_image(source, name=file.path)))
 
 
-def page_of(classifiers: Sequence[Classifier], pictures: Sequence[Picture], *, computes: bool = True) -> str:
+def page_of(classifiers: Sequence[Classifier], pictures: Sequence[PagePicture], *, computes: bool = True) -> str:
     """The whole document; `computes`: with the weights of small models, so that it can try any change, and not only a
     few. Raises NoAttention: no attention weights, or tokens that are not one class token and a square grid."""
-    moments = [moments_of(classifier) for classifier in classifiers]
+    moments = [snapshots_of(classifier) for classifier in classifiers]
     shapes = [shape_of(classifier, pictures[0]) for classifier in classifiers]
     every = mean = 0  # bytes of a picture's attention: of every head, and of their mean with what the classifier reads
     for of, shape in zip(moments, shapes, strict=True):
@@ -115,7 +117,7 @@ def names_of(classifiers: Sequence[Classifier]) -> list[str]:
     return ["/".join(part for part in of if part not in shared) or of[-1] for of in parts]
 
 
-def shape_of(classifier: Classifier, picture: Picture) -> dict[str, Any]:
+def shape_of(classifier: Classifier, picture: PagePicture) -> dict[str, Any]:
     model, spec = classifier.model, classifier.spec
     with residual_stream(model) as stream:
         maps = maps_of(model, normalised(classifier, picture.seen_by(classifier)))
@@ -141,7 +143,7 @@ def normalised(classifier: Classifier, pixels: np.ndarray) -> Tensor:
 
 
 def numbers_of(
-    classifier: Classifier, moments: Sequence[Moment], pictures: Sequence[Picture], *, every_head: bool
+    classifier: Classifier, moments: Sequence[Snapshot], pictures: Sequence[PagePicture], *, every_head: bool
 ) -> dict[str, Any]:
     """All that the page knows of a model beside its shape, as JSON."""
     seen = [picture.seen_by(classifier) for picture in pictures]
@@ -156,7 +158,7 @@ def numbers_of(
         "classes": classes,
         "labels": labels,
         "pictures": [thumbnail(from_array(pixels.transpose(1, 2, 0), len(pixels)), 384) for pixels in seen],
-        "moments": [moment_numbers(moment, images, classes, every_head=every_head) for moment in moments],
+        "moments": [snapshot_numbers(moment, images, classes, every_head=every_head) for moment in moments],
     }
 
 
@@ -168,19 +170,19 @@ def shown_classes(logits: Tensor, label: int | None) -> list[int]:
     return sorted(order[:MOST_CLASSES])
 
 
-def moment_numbers(
-    moment: Moment, images: Sequence[Tensor], classes: Sequence[list[int]], *, every_head: bool
+def snapshot_numbers(
+    moment: Snapshot, images: Sequence[Tensor], classes: Sequence[list[int]], *, every_head: bool
 ) -> dict[str, Any]:
     model = moment.load()
-    seen = [look(model, image, own, every_head=every_head) for image, own in zip(images, classes, strict=True)]
+    seen = [look_inside(model, image, own, every_head=every_head) for image, own in zip(images, classes, strict=True)]
     arrays = {name: np.stack([of[name] for of in seen]) for name in seen[0]}
     positions = position_embeddings(model)
     if positions is not None:
         arrays["positions"] = cosines(positions[1:])
-    return {"name": moment.name, "share": moment.share, "arrays": pack(arrays)}
+    return {"name": moment.name, "share": moment.share, "arrays": encode_arrays(arrays)}
 
 
-def look(model: nn.Module, image: Tensor, classes: list[int], *, every_head: bool) -> dict[str, np.ndarray]:
+def look_inside(model: nn.Module, image: Tensor, classes: list[int], *, every_head: bool) -> dict[str, np.ndarray]:
     """One image (1, C, S, S) through a model in evaluation mode; `classes` are those whose logits are kept."""
     with residual_stream(model) as stream:
         maps = maps_of(model, image)
@@ -213,7 +215,7 @@ def cosines(vectors: Tensor) -> np.ndarray:
 
 
 def changes_numbers(
-    classifier: Classifier, pictures: Sequence[Picture], shape: dict[str, Any], *, computes: bool
+    classifier: Classifier, pictures: Sequence[PagePicture], shape: dict[str, Any], *, computes: bool
 ) -> dict[str, Any]:
     """What tries a change: the weights of a small ViT of this project; else what a few changes do, as probabilities."""
     model, images = classifier.model, [normalised(classifier, picture.seen_by(classifier)) for picture in pictures]
@@ -222,15 +224,19 @@ def changes_numbers(
         return {"weights": weights_of(model, images), "changes": None, "effects": None}
     changes, start = changes_of(model, images, shape), perf_counter()
     classifier.logits(images[0])
-    seconds, count = (perf_counter() - start) * len(images) * len(changes[0]), counted(len(images), "picture")
+    seconds, count = (perf_counter() - start) * len(images) * len(changes[0]), pluralise(len(images), "picture")
     say(f"trying {len(changes[0]) - 1} changes of {count}, for the page to show: about {seconds:.0f} s")
     said = [
         [said_of(model, image, change, shape["heads"]).softmax(dim=1)[0].numpy() for change in own]
         for image, own in zip(images, changes, strict=True)
     ]
-    order = [[change.order.short().numpy() for change in own] for own in changes]
-    described = [{"name": of.name, "positions": of.positions, "off": of.off} for of in changes[0]]
-    return {"weights": None, "changes": described, "effects": pack({"order": np.array(order), "said": np.array(said)})}
+    order = [[change.patch_order.short().numpy() for change in own] for own in changes]
+    described = [{"name": of.name, "positions": of.use_positions, "off": of.disabled_heads} for of in changes[0]]
+    return {
+        "weights": None,
+        "changes": described,
+        "effects": encode_arrays({"order": np.array(order), "said": np.array(said)}),
+    }
 
 
 def weights_of(model: VisionTransformer, images: Sequence[Tensor]) -> dict[str, Any]:
@@ -248,10 +254,10 @@ def weights_of(model: VisionTransformer, images: Sequence[Tensor]) -> dict[str, 
         steps = value.abs().amax(dim=-1, keepdim=True).clamp(min=1e-30) / 32_767
         arrays[name] = (value / steps).round().short().cpu().numpy()
         arrays[f"{name} steps"] = steps.cpu().numpy()
-    return {"pool": model.config.pool, "eps": model.config.layer_norm_eps, "arrays": pack(arrays)}
+    return {"pool": model.config.pool, "eps": model.config.layer_norm_eps, "arrays": encode_arrays(arrays)}
 
 
-def pack(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+def encode_arrays(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
     """Type and shape of each array, and the content of all, compressed. The bytes of a number lie apart: the first ones
     are alike."""
     apart = [np.frombuffer(of.tobytes(), np.uint8).reshape(-1, of.itemsize).T.tobytes() for of in arrays.values()]

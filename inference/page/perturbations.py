@@ -14,13 +14,15 @@ MOST_WORK = 2e12  # multiply-adds of all passes: within it each head is tried al
 
 
 class Change(NamedTuple):
-    """Which patch stands at each place (N,), -1 where none does; whether positions are added; and (block, head) of one
-    block that are off."""
+    """One perturbation of a picture or of the model."""
 
     name: str
-    order: Tensor
-    positions: bool = True
-    off: Sequence[tuple[int, int]] = ()
+    patch_order: Tensor
+    """int64 (N,): the patch that stands at each place, -1 where none does."""
+    use_positions: bool = True
+    """Whether position embeddings are added."""
+    disabled_heads: Sequence[tuple[int, int]] = ()
+    """(block, head) of one block."""
 
 
 def changes_of(model: nn.Module, images: Sequence[Tensor], shape: dict[str, Any]) -> list[list[Change]]:
@@ -30,7 +32,7 @@ def changes_of(model: nn.Module, images: Sequence[Tensor], shape: dict[str, Any]
     blocks = [[(block, head) for head in range(shape["heads"])] for block in range(shape["blocks"])]
     heads = [[head] for block in blocks for head in block]
     chosen = next((off for off in (heads, blocks) if len(off) <= most), [])
-    return [[*own, *(own[0]._replace(off=off) for off in chosen)] for own in moved]
+    return [[*own, *(own[0]._replace(disabled_heads=off) for off in chosen)] for own in moved]
 
 
 def rearranged(model: nn.Module, image: Tensor) -> list[Change]:
@@ -47,8 +49,8 @@ def rearranged(model: nn.Module, image: Tensor) -> list[Change]:
         Change("as it is", places),
         *(Change(f"the {count} {name} left out", places.index_fill(0, out, -1)) for name, out in left_out.items()),
         Change("patches shuffled", chance),
-        Change("positions off", places, positions=False),
-        Change("positions off, patches shuffled", chance, positions=False),
+        Change("positions off", places, use_positions=False),
+        Change("positions off, patches shuffled", chance, use_positions=False),
     ]
 
 
@@ -58,16 +60,16 @@ def said_of(model: nn.Module, image: Tensor, change: Change, num_heads: int) -> 
 
     def move(_: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
         front, patches, positions = entering(model, given[0])
-        kept = change.order >= 0
-        patches = patches[:, change.order[kept]] + positions[1:][kept] * change.positions
-        front = torch.cat([front[:, :1] - positions[:1] * (not change.positions), front[:, 1:]], dim=1)
+        kept = change.patch_order >= 0
+        patches = patches[:, change.patch_order[kept]] + positions[1:][kept] * change.use_positions
+        front = torch.cat([front[:, :1] - positions[:1] * (not change.use_positions), front[:, 1:]], dim=1)
         return (torch.cat([front, patches], dim=1), *given[1:])
 
     blocks = parts(model).blocks
-    block = blocks[change.off[0][0] if change.off else 0]
+    block = blocks[change.disabled_heads[0][0] if change.disabled_heads else 0]
     behind = [part for name, part in block.named_modules() if "att" in name and isinstance(part, nn.Linear)][-1].weight
     before, handle = behind.clone(), blocks[0].register_forward_pre_hook(move)
-    behind.unflatten(1, (num_heads, -1))[:, [head for _, head in change.off]] = 0
+    behind.unflatten(1, (num_heads, -1))[:, [head for _, head in change.disabled_heads]] = 0
     try:
         return model(image).float().cpu()
     finally:

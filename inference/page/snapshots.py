@@ -10,15 +10,15 @@ from torch import nn
 from inference.classifier import Classifier
 from trainers.config import RunConfig
 from trainers.engine.randomness import seed_everything
-from trainers.errors import fitting
+from trainers.errors import report_damage
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
-from trainers.storage.finished_run import as_data, open_best, read_run_config
+from trainers.storage.finished_run import open_best, read_run_config, untrusted_run
 from vit.at_hand import at_hand
 from vit.factory import Blueprint
 from vit.tensor_files import read_tree
 
 
-class Moment(NamedTuple):
+class Snapshot(NamedTuple):
     """When a model was so, after which share of the run's epochs (its best counts as 1), and how to have it."""
 
     name: str
@@ -26,21 +26,21 @@ class Moment(NamedTuple):
     load: Callable[[], nn.Module]
 
 
-def moments_of(classifier: Classifier) -> list[Moment]:
+def snapshots_of(classifier: Classifier) -> list[Snapshot]:
     """In the order of time, the best last; of what is no run, the model as it is."""
     now = lambda: classifier.model  # noqa: E731
     if classifier.run_dir is None:
-        return [Moment("as it is", 1.0, now)]
+        return [Snapshot("as it is", 1.0, now)]
     run_dir, config = classifier.run_dir, read_run_config(classifier.run_dir)
-    moments = [Moment(f"best: epoch {read_checkpoint(best_of(run_dir))['epoch']}", 1.0, now)]
-    with fitting(run_dir / "moments"):
+    moments = [Snapshot(f"best: epoch {read_checkpoint(best_of(run_dir))['epoch']}", 1.0, now)]
+    with report_damage(run_dir / "moments"):
         kept = [read_tree(path) for path in (run_dir / "moments").glob("step_*.safetensors")]
         for tree in sorted(kept, key=lambda tree: -tree["epoch"]):
             share = tree["epoch"] / (config.train.epochs or 1)
-            moments.append(Moment(f"after {tree['epoch']} epochs", share, partial(kept_model, classifier, tree)))
+            moments.append(Snapshot(f"after {tree['epoch']} epochs", share, partial(kept_model, classifier, tree)))
     if can_be_rebuilt(config):
         name = "untrained" if config.model.weights == "none" else "before the first step"
-        moments.append(Moment(name, 0.0, partial(untrained_model, classifier, config)))
+        moments.append(Snapshot(name, 0.0, partial(untrained_model, classifier, config)))
     return moments[::-1]
 
 
@@ -49,7 +49,7 @@ def kept_model(classifier: Classifier, tree: dict[str, Any]) -> nn.Module:
     another's."""
     assert classifier.run_dir is not None
     model = open_best(best_of(classifier.run_dir)).model
-    with fitting(Path(classifier.run_dir, "moments")):
+    with report_damage(Path(classifier.run_dir, "moments")):
         model.load_state_dict(tree["model"])
     return model.to(classifier.device)
 
@@ -66,5 +66,5 @@ def untrained_model(classifier: Classifier, config: RunConfig) -> nn.Module:
     """The model of a run before its first step, to the last bit: built from its seed once more."""
     names = tuple(classifier.class_names)
     seed_everything(config.train.seed)
-    with as_data():
+    with untrusted_run():
         return Blueprint(config.model).build(num_classes=len(names), class_names=names).eval().to(classifier.device)

@@ -1,4 +1,4 @@
-"""`--minutes` while it runs: the end of a planned run, fitted once to the pace that the run itself has shown."""
+"""`--minutes` while it runs: the end of a planned run, set once from the pace that the run itself has shown."""
 
 import math
 import time
@@ -9,13 +9,13 @@ from ignite.engine import Engine, Events
 
 from trainers.budget.pace import Pace
 from trainers.engine.optim import COOLDOWN
-from trainers.job import schedule
 from trainers.reporting import console
 from trainers.run_engines import Run
+from trainers.setup import schedule
 from trainers.storage.run_folder import write_run_config
 
 LATE = 0.06
-"""Of the run's time: so much later it stops on the spot, because the machine has become slower since the fit."""
+"""Stop early if the projected end overshoots the deadline by more than this fraction of the run's time."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Deadline:
     """Epochs that the run takes at most, however much time there is."""
 
 
-class Fit:
+class DeadlineHandler:
     """Moves the end of a run to its deadline, before the learning rate depends on where the end is.
 
     That is, with a cooldown, until its fall begins; with the other schedules, while it warms up. The end is then
@@ -38,15 +38,15 @@ class Fit:
 
     def __init__(self, run: Run, deadline: Deadline) -> None:
         self.run, self.deadline, self.pace = run, deadline, deadline.pace
-        self.planned, self.per_epoch = run.job.total_steps, run.job.steps_per_epoch
-        self.warmup_steps = run.job.warmup_steps
-        self.cooldown = run.job.config.train.schedule == "cooldown"
+        self.planned, self.per_epoch = run.setup.total_steps, run.setup.steps_per_epoch
+        self.warmup_steps = run.setup.warmup_steps
+        self.cooldown = run.setup.config.train.schedule == "cooldown"
         self.fitted, self.slowness = False, 1.0
         self.since: tuple[float, int] | None = None
         if self.cooldown:
-            run.rate = schedule(run.job, shape="constant")
+            run.rate = schedule(run.setup, shape="constant")
         run.trainer.add_event_handler(Events.ITERATION_STARTED, self.begin)
-        run.trainer.add_event_handler(Events.ITERATION_COMPLETED, self.look)
+        run.trainer.add_event_handler(Events.ITERATION_COMPLETED, self.check)
 
     def begin(self, engine: Engine) -> None:
         """Count from the first step, and anew from the second epoch, when the images have been read."""
@@ -54,7 +54,7 @@ class Fit:
         if self.since is None or done == self.per_epoch:
             self.since = (self.deadline.clock(), done)
 
-    def look(self, engine: Engine) -> None:
+    def check(self, engine: Engine) -> None:
         step, now = engine.state.iteration, self.deadline.clock()
         if self.fitted:
             self.stop_if_late(engine, now)
@@ -82,8 +82,8 @@ class Fit:
         run, self.fitted = self.run, True
         whole, rest = divmod(total, self.per_epoch)
         epochs = whole + bool(rest) if whole >= 40 else total / self.per_epoch
-        run.lengthen(run.job.config.changed(train={"epochs": epochs}))
-        write_run_config(run.run_dir, run.job.config)
+        run.lengthen(run.setup.config.changed(train={"epochs": epochs}))
+        write_run_config(run.run_dir, run.setup.config)
         if abs(total - self.planned) > 0.03 * self.planned:
             planned = f"{self.planned / self.per_epoch:.4g} were planned"
             console.say(f"{epochs:.4g} epochs fit at the pace so far; {planned}", label="plan")
@@ -91,7 +91,7 @@ class Fit:
     def stop_if_late(self, engine: Engine, now: float) -> None:
         assert self.since is not None
         over = now + self.slowness * self.pace.ending - self.deadline.until
-        if over > LATE * (self.deadline.until - self.since[0]) and engine.state.iteration < self.run.job.total_steps:
+        if over > LATE * (self.deadline.until - self.since[0]) and engine.state.iteration < self.run.setup.total_steps:
             done = engine.state.iteration / self.per_epoch
             console.say(f"the machine has become slower: stopped after {done:.1f} epochs, to end in time", label="note")
             engine.terminate()

@@ -15,7 +15,7 @@ import numpy as np
 
 from datasets.bundle import image_set
 from datasets.opened import OpenedImages
-from datasets.text import aligned
+from datasets.text import format_table
 from datasets.units import units_of
 from trainers.budget.pace import seconds_of_forward
 from trainers.budget.ridge import predictions
@@ -23,10 +23,10 @@ from trainers.cached_features import features_once
 from trainers.config import RunConfig
 from trainers.engine.intervals import design_of, wilson
 from trainers.errors import ConfigError
-from trainers.job import Given, Job, prepare
 from trainers.options import defaults
 from trainers.options.recipes import filled_in
 from trainers.reporting import console, heartbeat
+from trainers.setup import RunSetup, UserObjects, prepare
 from vit import ModelConfig
 from vit.at_hand import at_hand
 from vit.errors import MissingPackage, WeightsError
@@ -74,12 +74,12 @@ def rank(
     """
     rows, start = [], time.perf_counter()
     models = (dataclasses.replace(model, in_channels=config.model.in_channels) for model in at_hand())
-    for model, job in probes(config, models, sample=sample, images=images):
-        wanted = 0.0 if seconds is None else seconds_of_forward(job, job.data.dataset_sizes["train"])
+    for model, setup in probes(config, models, sample=sample, images=images):
+        wanted = 0.0 if seconds is None else seconds_of_forward(setup, setup.data.dataset_sizes["train"])
         if seconds is not None and wanted > seconds - (time.perf_counter() - start):
             console.say(f"{name_of(model)}: left out, it would take about {console.duration(wanted)}", label="weights")
             continue
-        row = _judge(job, model)
+        row = _judge(setup, model)
         rows.append(dataclasses.replace(row, seconds=max(row.seconds, wanted)))
     rows.sort(key=lambda row: -row.accuracy)
     ties = [row for row in rows if row.accuracy >= rows[0].low]
@@ -105,7 +105,7 @@ def table(rows: list[Ranked]) -> list[str]:
     for row in rows:
         interval, error = f"{row.low:.1%} to {row.high:.1%}", f"{row.squared_error:.3f}"
         cells.append(("", row.name, f"{row.accuracy:.1%}", interval, error, f"{row.seconds:.1f}"))
-    return list(aligned(cells, left=(0, 1)))
+    return list(format_table(cells, left=(0, 1)))
 
 
 def probes(
@@ -115,32 +115,32 @@ def probes(
     labels: int = 1,
     sample: int = MOST_IMAGES,
     images: OpenedImages | None = None,
-) -> Iterator[tuple[ModelConfig, Job]]:
+) -> Iterator[tuple[ModelConfig, RunSetup]]:
     """The linear probe of each model that can be had, on up to `MOST_IMAGES` training images, of more on `sample`, or
     at least `labels` of each class; a line about each that cannot. They share the images, decoded, where they can."""
     images, previous = images or OpenedImages(), None
     for model in models:
         heartbeat.at_work_on(f"looking at the training images with {name_of(model)}")
         try:
-            job = _prepared(_probe(config, model), previous, images)
-            if job.data.dataset_sizes["train"] > MOST_IMAGES:
-                most = max(labels, -(-sample // len(job.data.class_names)))
+            setup = _prepared(_probe(config, model), previous, images)
+            if setup.data.dataset_sizes["train"] > MOST_IMAGES:
+                most = max(labels, -(-sample // len(setup.data.class_names)))
                 config = config.changed(data={"labels_per_class": most, "fraction": None})
-                job = _prepared(_probe(config, model), previous, images)
+                setup = _prepared(_probe(config, model), previous, images)
         except (WeightsError, MissingPackage, FileNotFoundError) as error:
             console.say(f"{name_of(model)}: left out; {error}", label="weights")
             continue
-        previous = job
-        yield model, job
+        previous = setup
+        yield model, setup
 
 
-def _prepared(config: RunConfig, previous: Job | None, images: OpenedImages) -> Job:
-    """The job of these options, with the images of the previous one where they are prepared and batched alike."""
-    given = Given()
+def _prepared(config: RunConfig, previous: RunSetup | None, images: OpenedImages) -> RunSetup:
+    """The setup of these options, with the images of the previous one where they are prepared and batched alike."""
+    given = UserObjects()
     with suppress(ValueError):  # `prepare` says what is wrong
         resolved = defaults.resolve(config)
         if previous and resolved.data == previous.config.data and image_spec(resolved.model) == previous.spec:
-            given = Given(dataloaders=previous.data)
+            given = UserObjects(dataloaders=previous.data)
     return prepare(config, given=given, images=images)
 
 
@@ -155,12 +155,12 @@ def name_of(model: ModelConfig) -> str:
     return f"{model.name} ({model.weights}){size}"
 
 
-def _judge(job: Job, model: ModelConfig) -> Ranked:
+def _judge(setup: RunSetup, model: ModelConfig) -> Ranked:
     start = time.perf_counter()
-    features = features_once(job, "train").flatten(1).double().numpy()
-    images = image_set(job.data.dataloaders["train"])
+    features = features_once(setup, "train").flatten(1).double().numpy()
+    images = image_set(setup.data.dataloaders["train"])
     labels, units = images.labels, units_of(images.samples, images.indices)
-    targets = np.eye(len(job.data.class_names))[labels]
+    targets = np.eye(len(setup.data.class_names))[labels]
     said = predictions(features, targets, np.arange(len(labels)), units)
     correct = said.argmax(axis=1) == labels
     low, high = wilson(int(correct.sum()), len(correct), design_of(correct, units))

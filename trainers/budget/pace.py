@@ -18,8 +18,8 @@ from datasets.bundle import DataBundle
 from datasets.loaders import Loader, stop_workers
 from datasets.sampling import OrderedBatchSampler, batch_sampler
 from trainers.engine.engines import autocast, create_evaluator
-from trainers.job import Job, head_of, optimizer_of, trainer_of
 from trainers.reporting import console
+from trainers.setup import RunSetup, head_of, optimizer_of, trainer_of
 from trainers.system import distributed
 from vit.parts import inputs_of, parts
 
@@ -71,38 +71,40 @@ class Pace:
         return max(1 / self.steps_per_epoch, (seconds - self.fixed) / self.epoch)
 
 
-def measure(job: Job, *, seconds: float = 1.0) -> Pace:
-    """Read a few batches and take steps with a copy of the model for about so many seconds. The job stays as it is."""
-    few = few_batches(job.data)
+def measure(setup: RunSetup, *, seconds: float = 1.0) -> Pace:
+    """Read a few batches and take steps with a copy of the model for about `seconds`; the setup stays as it is."""
+    few = few_batches(setup.data)
     train, val = few.dataloaders["train"], few.dataloaders["val"]
     first, _ = read(train)
     again, batches = read(train)
-    copied, cached = copy_of(job), job.config.train.cache_features == "on"
+    copied, cached = copy_of(setup), setup.config.train.cache_features == "on"
     step = 0.0 if cached else seconds_of_step(copied, batches, seconds=seconds)
-    evaluator = create_evaluator(copied.model, job.device, amp_dtype=job.amp_dtype)
+    evaluator = create_evaluator(copied.model, setup.device, amp_dtype=setup.amp_dtype)
     _, val_again = (seconds_of(lambda: evaluator.run(val)) for _ in range(2))
     stop_workers(few.dataloaders.values())
-    sizes, reading = job.data.dataset_sizes, again / len(batches)
+    sizes, reading = setup.data.dataset_sizes, again / len(batches)
     per_image = max(0.0, first - again) / sum(len(batch[1]) for batch in batches)
     evaluation = val_again / len(batch_sampler(val).indices)
     if cached:
         whole = (evaluation + per_image) * sum(sizes.values())
         step, scoring = seconds_on_features(copied, batches)
         validation = scoring * sizes["val"] / batch_sampler(val).batch_size
-        return Pace(step, job.steps_per_epoch, validation=validation, decoding=whole, conclusion=0.0)
+        return Pace(step, setup.steps_per_epoch, validation=validation, decoding=whole, conclusion=0.0)
     return Pace(
         step=max(step, reading) if train.num_workers else step + reading,
-        steps_per_epoch=job.steps_per_epoch,
+        steps_per_epoch=setup.steps_per_epoch,
         validation=evaluation * sizes["val"],
         decoding=per_image * (sizes["train"] + sizes["val"]),
         conclusion=(evaluation + per_image) * sizes.get("test", 0),
     )
 
 
-def copy_of(job: Job) -> Job:
-    """The job with a model and an optimizer of its own; a student holds the model, so both are copied at once."""
-    model, student = copy.deepcopy((job.model, job.student))
-    return dataclasses.replace(job, model=model, student=student, optimizer=optimizer_of(model, job.config, student))
+def copy_of(setup: RunSetup) -> RunSetup:
+    """Copy a setup, its model and its optimizer; a student holds the model, so both are copied at once."""
+    model, student = copy.deepcopy((setup.model, setup.student))
+    return dataclasses.replace(
+        setup, model=model, student=student, optimizer=optimizer_of(model, setup.config, student)
+    )
 
 
 def seconds_of(work: Callable[[], Any]) -> float:
@@ -120,28 +122,28 @@ def read(loader: DataLoader) -> tuple[float, list[Any]]:
     return time.perf_counter() - started, batches
 
 
-def seconds_of_step(job: Job, batches: Sequence[Any], *, seconds: float) -> float:
+def seconds_of_step(setup: RunSetup, batches: Sequence[Any], *, seconds: float) -> float:
     """Median of some steps after the first, which is slower; of a part of each batch, where the whole takes long."""
     part = [tuple(values[: -(-len(values) // PARTS)] for values in batch) for batch in batches]
-    step = PARTS * median(step_times(job, part, seconds=seconds / 4))
-    return step if step > seconds else median(step_times(job, batches, seconds=seconds))
+    step = PARTS * median(step_times(setup, part, seconds=seconds / 4))
+    return step if step > seconds else median(step_times(setup, batches, seconds=seconds))
 
 
-def seconds_on_features(job: Job, batches: Sequence[Any]) -> tuple[float, float]:
+def seconds_on_features(setup: RunSetup, batches: Sequence[Any]) -> tuple[float, float]:
     """Seconds that the head alone takes on cached features: for a step, and to score a batch."""
-    with torch.no_grad(), inputs_of(parts(job.model).head[0]) as seen:
-        job.model(batches[0][0][:1].to(job.device))
+    with torch.no_grad(), inputs_of(parts(setup.model).head[0]) as seen:
+        setup.model(batches[0][0][:1].to(setup.device))
     features = seen[0].cpu()  # (1, D): of one image, in the place of all
     on_features = [(features.expand(len(labels), *features.shape[1:]), labels) for _, labels in batches]
-    head = dataclasses.replace(job, model=head_of(job.model), whole=job.model)
-    evaluator = create_evaluator(head.model, job.device, amp_dtype=job.amp_dtype)
+    head = dataclasses.replace(setup, model=head_of(setup.model), whole=setup.model)
+    evaluator = create_evaluator(head.model, setup.device, amp_dtype=setup.amp_dtype)
     _, scoring = (seconds_of(lambda: evaluator.run(on_features)) for _ in range(2))
     return median(step_times(head, on_features, seconds=0.05)), scoring / len(on_features)
 
 
-def step_times(job: Job, batches: Sequence[Any], *, seconds: float) -> list[float]:
+def step_times(setup: RunSetup, batches: Sequence[Any], *, seconds: float) -> list[float]:
     """Seconds of each step but the first, of at least three."""
-    trainer = trainer_of(job)
+    trainer = trainer_of(setup)
     ends: list[float] = []
 
     @trainer.on(Events.ITERATION_COMPLETED)
@@ -164,32 +166,32 @@ def few_batches(data: DataBundle) -> DataBundle:
     return DataBundle(loaders, data.class_names, data.dataset_sizes)
 
 
-def say_forecast(job: Job) -> None:
+def say_forecast(setup: RunSetup) -> None:
     """Measure the pace of a run before its first step and say how long it takes; nothing where that is a moment."""
-    if distributed.world_size() > 1 or job.on_features or operations(job) < SOON_OVER:
+    if distributed.world_size() > 1 or setup.on_features or operations(setup) < SOON_OVER:
         return
-    if 3 * seconds_of_forward(job, job.total_steps * (job.config.data.batch_size or 1)) > SHORT / 2:
-        for line in forecast(measure(job), job.total_steps / job.steps_per_epoch, device=job.device.type):
+    if 3 * seconds_of_forward(setup, setup.total_steps * (setup.config.data.batch_size or 1)) > SHORT / 2:
+        for line in forecast(measure(setup), setup.total_steps / setup.steps_per_epoch, device=setup.device.type):
             console.say(line)
 
 
 @torch.inference_mode()
-def seconds_of_forward(job: Job, images: int) -> float:
+def seconds_of_forward(setup: RunSetup, images: int) -> float:
     """Of one pass over so many images, from a batch of 8, itself passed twice: the first time is slower."""
-    batch = torch.zeros(8, job.spec.in_channels, job.spec.image_size, job.spec.image_size, device=job.device)
-    was_training = job.model.training
-    job.model.eval()
-    with autocast(job.device, job.amp_dtype):
-        seconds = [seconds_of(lambda: job.model(batch).cpu()) for _ in range(2)]  # a GPU's work is awaited
-    job.model.train(was_training)
+    batch = torch.zeros(8, setup.spec.in_channels, setup.spec.image_size, setup.spec.image_size, device=setup.device)
+    was_training = setup.model.training
+    setup.model.eval()
+    with autocast(setup.device, setup.amp_dtype):
+        seconds = [seconds_of(lambda: setup.model(batch).cpu()) for _ in range(2)]  # a GPU's work is awaited
+    setup.model.train(was_training)
     return seconds[-1] / len(batch) * images
 
 
-def operations(job: Job) -> float:
+def operations(setup: RunSetup) -> float:
     """Of a whole run, very roughly: three products a weight and image, once for each patch of 16 pixels."""
-    images = job.total_steps * (job.config.data.batch_size or 1)
-    weights = sum(parameter.numel() for parameter in job.model.parameters())
-    return 6.0 * weights * images * (job.spec.image_size / 16) ** 2
+    images = setup.total_steps * (setup.config.data.batch_size or 1)
+    weights = sum(parameter.numel() for parameter in setup.model.parameters())
+    return 6.0 * weights * images * (setup.spec.image_size / 16) ** 2
 
 
 def forecast(pace: Pace, epochs: float, *, device: str) -> Iterator[str]:

@@ -16,17 +16,17 @@ from datasets.split_file import clusters_of, groups_in, read_split
 from datasets.tables import read_rows
 from trainers.auto_resume import find_same_options
 from trainers.budget.candidates import AS_GIVEN, Candidate, fine_tuned, from_scratch
-from trainers.budget.deadline import Deadline, Fit
+from trainers.budget.deadline import Deadline, DeadlineHandler
 from trainers.budget.local_weights import HINT, SAMPLE, Ranked, rank
 from trainers.budget.pace import Pace, measure
 from trainers.budget.threads import with_threads
 from trainers.config import RunConfig, from_dict
 from trainers.engine.intervals import numbered, summed
 from trainers.errors import ConfigError
-from trainers.job import Job, prepare
 from trainers.options.recipes import filled_in
 from trainers.reporting import console, heartbeat
 from trainers.run_engines import Run
+from trainers.setup import RunSetup, prepare
 from trainers.storage.finished_run import RunResult
 from trainers.storage.run_folder import read_json
 from vit.at_hand import at_hand
@@ -69,7 +69,7 @@ PROBING = 0.12
 """Share of what is left then that a linear probe on all images may take, where a model is to be trained after it."""
 PROBE_STEPS = 1500
 LEAST_STEPS = 100
-"""Of the run after a probe, unless they are more than a pass: in fewer it would not come near the probe."""
+"""Minimum steps for fine-tuning after a probe (or one epoch, if that is fewer): in fewer it would not come near it."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def planned(
 
     Where the model was left open and there are weights at hand, their linear probe comes first if it takes a moment,
     and a model that is trained follows where it may do better. Raises ConfigError: epochs are given too, or there are
-    several runs or processes; and whatever `trainers.job.prepare` raises.
+    several runs or processes; and whatever `trainers.setup.prepare` raises.
     """
     if config.train.epochs is not None:
         raise ConfigError(f"--minutes plans the epochs: leave out --epochs {config.train.epochs:g}, or --minutes")
@@ -101,12 +101,12 @@ def planned(
     heartbeat.at_work_on("opening the images")
     images = images or OpenedImages()
     with console.quiet():
-        job = trial(config, AS_GIVEN, images)
-    count, per_epoch = job.data.dataset_sizes["train"], job.steps_per_epoch
+        setup = trial(config, AS_GIVEN, images)
+    count, per_epoch = setup.data.dataset_sizes["train"], setup.steps_per_epoch
     console.say(f"{minutes:g} minutes, {count:,} training images", label="plan")
     candidates = [AS_GIVEN]
     if config.model.name == "auto" and config.model.weights in (None, "none"):
-        side = float(np.median(native_sizes(job.data).min(axis=1)))
+        side = float(np.median(native_sizes(setup.data).min(axis=1)))
         candidates = list(from_scratch(side))
     heartbeat.at_work_on("measuring with how many threads the model is quickest")
     config = with_threads(config, partial(trial, config, candidates[0], images))
@@ -118,10 +118,10 @@ def planned(
             console.say(HINT, label="note")
     if rows:
         candidates = fine_tuned(rows, images=count, side=side)
-        probe = probe_first(rows, candidates, job.data.dataset_sizes, until - time.monotonic())
+        probe = probe_first(rows, candidates, setup.data.dataset_sizes, until - time.monotonic())
     if probe:
         yield PlannedRun(named(probe_of(config, probe.options, per_epoch), "probe"))
-    for run in fitting(config, candidates, until, images, least=LEAST_STEPS if probe else 0):
+    for run in plan_fine_tuning(config, candidates, until, images, least=LEAST_STEPS if probe else 0):
         yield replace(run, favoured=probe is not None and candidates[0].weights == probe.name)
 
 
@@ -157,7 +157,7 @@ def probe_of(config: RunConfig, options: dict[str, dict[str, Any]], per_epoch: i
     return probe.changed(train={"epochs": min(100, max(20, -(-PROBE_STEPS // per_epoch)))})
 
 
-def fitting(
+def plan_fine_tuning(
     config: RunConfig, candidates: Sequence[Candidate], until: float, images: OpenedImages, *, least: int = 0
 ) -> Iterator[PlannedRun]:
     """The run of the best of the candidates, and what fits its end to the time; one that was stopped has its plan.
@@ -177,7 +177,7 @@ def fitting(
         return
     console.say(f"{plan.epochs:g} epochs: {'; '.join(plan.reasons)}", label="plan")
     chosen = filled_in(config, plan.candidate.options).changed(train={"epochs": plan.epochs})
-    yield PlannedRun(chosen, partial(Fit, deadline=Deadline(until, pace, most=plan.candidate.most)))
+    yield PlannedRun(chosen, partial(DeadlineHandler, deadline=Deadline(until, pace, most=plan.candidate.most)))
 
 
 def plan_for(
@@ -211,7 +211,7 @@ def better(later: RunResult, earlier: RunResult, *, favoured: bool) -> bool:
     return bool(lead > (0 if len(of_groups) >= DECISIVE else error) or (favoured and lead >= -1))
 
 
-def trial(config: RunConfig, candidate: Candidate, images: OpenedImages) -> Job:
+def trial(config: RunConfig, candidate: Candidate, images: OpenedImages) -> RunSetup:
     return prepare(filled_in(config, candidate.options).changed(train={"epochs": 1}), images=images)
 
 

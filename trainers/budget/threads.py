@@ -20,8 +20,8 @@ from datasets.image_dataset import cpu_count
 from trainers.budget.pace import few_batches, read, seconds_of
 from trainers.config import RunConfig
 from trainers.engine.engines import autocast
-from trainers.job import Job
 from trainers.reporting import console
+from trainers.setup import RunSetup
 
 BUSY = 0.7
 """Processes waiting for a processor, on the average of a minute, from which a machine counts as shared, where half as
@@ -72,28 +72,28 @@ def sharing(
     return Sharing(min(jobs or fitting, runs), threads)
 
 
-def memory_of(job: Job) -> int:
+def memory_of(setup: RunSetup) -> int:
     """Bytes that a run holds, roughly: four times the weights, and what a step keeps for its backward pass."""
-    images = -(-(job.config.data.batch_size or 1) // job.config.train.accumulate)
-    of_one, of_two = kept_for_backward(job, 1), kept_for_backward(job, 2)  # casts of weights are in both
-    weights = sum(parameter.nbytes for parameter in job.model.parameters())
+    images = -(-(setup.config.data.batch_size or 1) // setup.config.train.accumulate)
+    of_one, of_two = kept_for_backward(setup, 1), kept_for_backward(setup, 2)  # casts of weights are in both
+    weights = sum(parameter.nbytes for parameter in setup.model.parameters())
     return OF_A_PROCESS + 4 * weights + of_one + (images - 1) * (of_two - of_one)
 
 
-def kept_for_backward(job: Job, images: int) -> int:
+def kept_for_backward(setup: RunSetup, images: int) -> int:
     kept: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:
         kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
-    side, was_training = job.spec.image_size, job.model.training
-    job.model.eval()
-    with torch.enable_grad(), autocast(job.device, job.amp_dtype), saved_tensors_hooks(note, lambda tensor: tensor):
-        logits = job.model(torch.zeros(images, job.spec.in_channels, side, side, device=job.device))
+    side, was_training = setup.spec.image_size, setup.model.training
+    setup.model.eval()
+    with torch.enable_grad(), autocast(setup.device, setup.amp_dtype), saved_tensors_hooks(note, lambda tensor: tensor):
+        logits = setup.model(torch.zeros(images, setup.spec.in_channels, side, side, device=setup.device))
         total = sum(kept.values())
     del logits  # only now: memory that is free again would stand for two tensors
-    job.model.train(was_training)
+    setup.model.train(was_training)
     return total
 
 
@@ -122,8 +122,8 @@ def ticks() -> tuple[int, int]:
     return counts[3] + counts[4], sum(counts)
 
 
-def with_threads(config: RunConfig, trial: Callable[[], Job]) -> RunConfig:
-    """The options with the number of threads written out, and this process set to it; `trial` gives a job like
+def with_threads(config: RunConfig, trial: Callable[[], RunSetup]) -> RunConfig:
+    """The options with the number of threads written out, and this process set to it; `trial` gives a setup like
     theirs where something has to be measured."""
     threads = config.train.threads
     if threads is None:
@@ -133,18 +133,18 @@ def with_threads(config: RunConfig, trial: Callable[[], Job]) -> RunConfig:
 
 
 @torch.inference_mode()
-def quickest(job: Job) -> int:
+def quickest(setup: RunSetup) -> int:
     """The number of threads with which a forward pass is fastest; all of them unless fewer are much faster."""
     most, number = torch.get_num_threads(), 1
-    if job.device.type != "cpu":
+    if setup.device.type != "cpu":
         return most
-    images = read(few_batches(job.data).dataloaders["train"])[1][0][0]
+    images = read(few_batches(setup.data).dataloaders["train"])[1][0][0]
     seconds: dict[int, float] = {}
     while most not in seconds:
         torch.set_num_threads(number)
-        passes = [seconds_of(lambda: job.model(images))]
+        passes = [seconds_of(lambda: setup.model(images))]
         while len(passes) < 4 and passes[0] < GIVEN_UP * min(seconds.values(), default=math.inf):
-            passes.append(seconds_of(lambda: job.model(images)))
+            passes.append(seconds_of(lambda: setup.model(images)))
         seconds[number] = min(passes)
         number = min(2 * number, most)
     return chosen(seconds)

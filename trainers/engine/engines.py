@@ -116,15 +116,17 @@ class TrainStep:
     def add_gradients(self, iteration: int, batch: Batch) -> tuple[float, int, int]:
         """Forward and backward, slice by slice; mean loss, hits and number of images over all slices and processes."""
         slices = self.options.slices
-        images, labels, *beside = (part.to(self.device, non_blocking=True) for part in batch)
+        images, labels, *distill_targets = (part.to(self.device, non_blocking=True) for part in batch)
         n = len(labels)
         if slices.whole:
-            loss, hits, _ = self.backward(iteration, 0, images, labels, 1.0, *beside)
+            loss, hits, _ = self.backward(iteration, 0, images, labels, 1.0, *distill_targets)
             return loss.item(), int(hits), n
 
         def add(number: int, rows: slice) -> tuple[Tensor, Tensor, int]:
             scale = slices.scale(rows.stop - rows.start, share=n, iteration=iteration)
-            return self.backward(iteration, number, images[rows], labels[rows], scale, *(part[rows] for part in beside))
+            return self.backward(
+                iteration, number, images[rows], labels[rows], scale, *(part[rows] for part in distill_targets)
+            )
 
         *early, last = slices.cut(n)
         # Processes exchange gradients once a step, with its last micro-batch.
@@ -138,7 +140,7 @@ class TrainStep:
         return sums[0] / sums[2], int(sums[1]), int(sums[2])
 
     def backward(
-        self, iteration: int, number: int, images: Tensor, labels: Tensor, scale: float, *beside: Tensor
+        self, iteration: int, number: int, images: Tensor, labels: Tensor, scale: float, *distill_targets: Tensor
     ) -> tuple[Tensor, Tensor, int]:
         """Add the gradients of one slice; its mean loss, its hits and its number of images."""
         seed, mix, targets = self.options.seed, self.options.mix, labels
@@ -146,17 +148,17 @@ class TrainStep:
         if mix is not None:
             images, targets = mix(images, labels, step_generator(seed, iteration, number))
         with autocast(self.device, self.options.amp_dtype):
-            logits, loss = self.losses(images, targets, *beside)
+            logits, loss = self.losses(images, targets, *distill_targets)
         share = loss if scale == 1 else loss * scale
         (self.scaler.scale(share) if self.scaled else share).backward()
         return loss.detach(), (logits.detach().argmax(dim=1) == labels).sum(), len(labels)
 
-    def losses(self, images: Tensor, targets: Tensor, *beside: Tensor) -> tuple[Tensor, Tensor]:
+    def losses(self, images: Tensor, targets: Tensor, *distill_targets: Tensor) -> tuple[Tensor, Tensor]:
         """Logits and mean loss: of the labels, and of the teacher where there is one."""
-        if not beside:
+        if not distill_targets:
             logits = self.network(images)
             return logits, self.loss_fn(logits.float(), targets)
-        logits, of_teacher = self.network(images, *beside)
+        logits, of_teacher = self.network(images, *distill_targets)
         return logits, torch.lerp(self.loss_fn(logits.float(), targets), of_teacher, self.options.teacher_weight)
 
     def not_finite(self, quantity: str, value: float, engine: Engine) -> str:

@@ -16,7 +16,7 @@ from datasets.tables import csv_lines
 from trainers.engine.engines import create_evaluator
 from trainers.engine.handlers import best_row
 from trainers.engine.metrics import SCALARS
-from trainers.engine.predictions import Outputs
+from trainers.engine.predictions import Predictions
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Scores:
 
     metrics: dict[str, float]
     confusion: Tensor
-    outputs: Outputs
+    outputs: Predictions
 
 
 def score_split(model: nn.Module, loader: DataLoader, device: torch.device, amp_dtype: torch.dtype | None) -> Scores:
@@ -38,7 +38,7 @@ def score_split(model: nn.Module, loader: DataLoader, device: torch.device, amp_
     return scores_of(evaluator.state.outputs, evaluator.state.metrics)
 
 
-def scores_of(outputs: Outputs, metrics: Mapping[str, Any]) -> Scores:
+def scores_of(outputs: Predictions, metrics: Mapping[str, Any]) -> Scores:
     return Scores({name: float(metrics[name]) for name in SCALARS}, metrics["confusion"], outputs)
 
 
@@ -56,7 +56,8 @@ def attach_best_outputs(trainer: Engine, evaluator: Engine, *, select: str) -> N
 
 def write_predictions(folder: Path, name: str, scores: Scores, dataset: Any, class_names: Sequence[str]) -> Path:
     """Write `<name>_predictions.csv`, a row per image: path, label, predicted, probabilities (in class order, separated
-    by spaces). Where the logits were not kept, `<name>_predictions.npz`: paths, class_names, and `Outputs` by name."""
+    by spaces). Where the logits were not kept, `<name>_predictions.npz`: paths, class_names, and the columns of
+    `Predictions`."""
     folder.mkdir(exist_ok=True)
     outputs, paths = scores.outputs, map(dataset.path, range(len(scores.outputs.labels)))
     path, other = folder / f"{name}_predictions.csv", folder / f"{name}_predictions.npz"

@@ -1,4 +1,4 @@
-"""What is shown, and read back, of more classes than fit: the most confused ones, and the likeliest of each image."""
+"""Many classes: the most confused ones for a picture, and dense probabilities from the likeliest of each image."""
 
 from collections.abc import Sequence
 
@@ -6,14 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainers.engine.predictions import Outputs, class_counts
+from trainers.engine.predictions import Predictions, class_counts
 
 MOST_SHOWN, SHOWN_CLASSES = 40, 30
-"""Of more than so many classes a picture shows so many."""
+"""A picture shows SHOWN_CLASSES classes if there are more than MOST_SHOWN."""
 
 
-def spread(outputs: Outputs, count: int) -> Tensor:
-    """float64 (N, count): probabilities of all classes. Where the logits are not kept, those of the likeliest and of
+def dense_probabilities(outputs: Predictions, count: int) -> Tensor:
+    """Probabilities of all classes, float64 (N, count). Where the logits are not kept, those of the likeliest and of
     the label are right, and what is left lies evenly on the others."""
     if outputs.whole:
         return outputs.logits.double().softmax(dim=1)

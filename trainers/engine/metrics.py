@@ -11,7 +11,7 @@ from ignite.metrics import Accuracy, Loss, Metric
 from torch import Tensor
 from torch.nn.functional import nll_loss
 
-from trainers.engine.predictions import MOST_LOGITS, Outputs, Store, class_counts, confusion_of
+from trainers.engine.predictions import MOST_LOGITS, PredictionBuffer, Predictions, class_counts, confusion_of
 from trainers.system import distributed
 
 SCALARS = ("loss", "accuracy", "balanced_accuracy", "accuracy_top5", "macro_f1", "ece")
@@ -70,7 +70,7 @@ def expected_calibration_error(bins: Tensor) -> float:
 
 
 def attach_metrics(evaluator: Engine, device: torch.device) -> None:
-    """After each pass `evaluator.state.outputs` holds the `Outputs` of all images in stored order, and
+    """After each pass `evaluator.state.outputs` holds the `Predictions` of all images in stored order, and
     `evaluator.state.metrics` what follows from them: `SCALARS` and `confusion`.
 
     Each metric is given the whole pass of all processes at once, so its bits do not depend on their number.
@@ -82,7 +82,7 @@ def attach_metrics(evaluator: Engine, device: torch.device) -> None:
         state, (logits, labels) = engine.state, engine.state.output
         if state.iteration == 1:
             whole = state.epoch_length * distributed.world_size() * logits.numel() <= MOST_LOGITS
-            state.outputs = Store(state.epoch_length, whole)
+            state.outputs = PredictionBuffer(state.epoch_length, whole)
         state.outputs.add(logits, labels)
 
     @evaluator.on(Events.EPOCH_COMPLETED)
@@ -106,7 +106,7 @@ def attach_metrics(evaluator: Engine, device: torch.device) -> None:
             engine.state.metrics[name] = of_counts(confusion)
 
 
-def of_all_processes(evaluator: Engine) -> Outputs:
+def of_all_processes(evaluator: Engine) -> Predictions:
     """What is kept of the images of one pass, in stored order."""
     own = evaluator.state.outputs.outputs()
     if distributed.world_size() == 1:
@@ -115,4 +115,4 @@ def of_all_processes(evaluator: Engine) -> Outputs:
     shares = distributed.all_gather((torch.as_tensor(loader.batch_sampler.indices), *own))
     rows, *parts = map(torch.cat, zip(*shares, strict=True))
     places = np.unique(rows.numpy(), return_index=True)[1]  # a row that two processes took counts once
-    return Outputs(*(part[torch.from_numpy(places)] for part in parts))
+    return Predictions(*(part[torch.from_numpy(places)] for part in parts))

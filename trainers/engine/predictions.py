@@ -1,4 +1,4 @@
-"""What a validation keeps of each image: all its logits, or of a large pass the likeliest classes alone."""
+"""Predictions that a validation keeps of each image: all logits, or for a large pass the likeliest classes alone."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 MOST_LOGITS = 2**24
-"""Of a pass with more logits (images x classes; 64 MiB) only the LIKELIEST of each image are kept."""
+"""A pass with more logits (images x classes; 64 MiB) keeps only the LIKELIEST of each image."""
 LIKELIEST = 20
 MOST_CLASSES = 1_000
-"""Of more classes the confusion matrix is sparse."""
+"""The confusion matrix is sparse for more classes."""
 
 
-class Outputs(NamedTuple):
-    """Of N images, in stored order, on the CPU."""
+class Predictions(NamedTuple):
+    """Per-image predictions of N images, in dataset order, on the CPU."""
 
     labels: Tensor
     """int64 (N,)"""
@@ -46,11 +46,11 @@ class Outputs(NamedTuple):
         return self.predicted == self.labels
 
 
-def outputs_of(logits: Tensor, labels: Tensor, *, whole: bool = True) -> Outputs:
-    """What is kept of a batch: logits float32 (B, C) and labels (B,), on any device."""
+def predictions_of(logits: Tensor, labels: Tensor, *, whole: bool = True) -> Predictions:
+    """Predictions of a batch from logits float32 (B, C) and labels (B,), on any device."""
     shares = logits.softmax(dim=1)
     likeliest = shares.topk(0 if whole else min(LIKELIEST, logits.size(1)), dim=1)
-    parts = Outputs(
+    parts = Predictions(
         labels,
         logits.argmax(dim=1),
         cross_entropy(logits, labels, reduction="none"),
@@ -60,31 +60,31 @@ def outputs_of(logits: Tensor, labels: Tensor, *, whole: bool = True) -> Outputs
         likeliest.indices,
         likeliest.values,
     )
-    return Outputs(*(part.cpu() for part in parts))
+    return Predictions(*(part.cpu() for part in parts))
 
 
-class Store:
-    """What is kept of the batches of one pass, of which the first is the largest, in one tensor each: among the passing
-    tensors of a million images, small ones that stay would break the memory into pieces that are of no more use."""
+class PredictionBuffer:
+    """Collects the predictions of one pass, whose first batch is the largest, in one preallocated tensor per column:
+    small tensors that stay among the passing ones of a million images would fragment the memory."""
 
     def __init__(self, batches: int, whole: bool) -> None:
         self.batches, self.whole, self.images = batches, whole, 0
-        self.columns: Outputs | None = None
+        self.columns: Predictions | None = None
 
     def add(self, logits: Tensor, labels: Tensor) -> None:
-        batch = outputs_of(logits, labels, whole=self.whole)
+        batch = predictions_of(logits, labels, whole=self.whole)
         if self.columns is None:
-            self.columns = Outputs(*(part.new_empty(self.batches * len(labels), *part.shape[1:]) for part in batch))
+            self.columns = Predictions(*(part.new_empty(self.batches * len(labels), *part.shape[1:]) for part in batch))
         for column, part in zip(self.columns, batch, strict=True):
             column[self.images : self.images + len(part)] = part
         self.images += len(labels)
 
-    def outputs(self) -> Outputs:
+    def outputs(self) -> Predictions:
         assert self.columns is not None
-        return Outputs(*(column[: self.images] for column in self.columns))
+        return Predictions(*(column[: self.images] for column in self.columns))
 
 
-def confusion_of(outputs: Outputs, count: int) -> Tensor:
+def confusion_of(outputs: Predictions, count: int) -> Tensor:
     """int64 (count, count), rows true; sparse where there are more than MOST_CLASSES."""
     pairs = torch.stack([outputs.labels, outputs.predicted])
     if count > MOST_CLASSES:
@@ -94,7 +94,7 @@ def confusion_of(outputs: Outputs, count: int) -> Tensor:
 
 
 def class_counts(confusion: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each class how many images are right, how many it has, and how many are taken for it: (classes,) each."""
+    """Images of each class that are right, that it has, and that are taken for it: (classes,) each."""
     if not confusion.is_sparse:
         return confusion.diag(), confusion.sum(dim=1), confusion.sum(dim=0)
     (true, predicted), images = confusion.indices(), confusion.values()

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 
-def mix(*numbers: int) -> int:
+def derive_seed(*numbers: int) -> int:
     """Hash integers to 32 well-mixed bits. torch's CPU generator looks only at the low 32 bits of a seed, so shifting
     or adding them together would make different positions share a stream."""
     return int.from_bytes(hashlib.blake2b(repr(numbers).encode(), digest_size=4).digest(), "little")
@@ -20,15 +20,15 @@ def mix(*numbers: int) -> int:
 
 def seed_everything(seed: int) -> None:
     """Seed what runs before the first step: initial weights, above all."""
-    random.seed(mix(seed, 0))
-    np.random.seed(mix(seed, 1))
-    torch.manual_seed(mix(seed, 2))
+    random.seed(derive_seed(seed, 0))
+    np.random.seed(derive_seed(seed, 1))
+    torch.manual_seed(derive_seed(seed, 2))
 
 
 def seed_step(seed: int, iteration: int, slice_index: int, device: torch.device) -> None:
     """Seed the generator that dropout uses on `device`. torch.manual_seed would cost 100 times as much: it visits
     every device."""
-    value = mix(seed, 3, iteration, slice_index)
+    value = derive_seed(seed, 3, iteration, slice_index)
     torch.default_generator.manual_seed(value)
     if device.type == "cuda":
         torch.cuda.default_generators[device.index or 0].manual_seed(value)
@@ -38,4 +38,4 @@ def seed_step(seed: int, iteration: int, slice_index: int, device: torch.device)
 
 def step_generator(seed: int, iteration: int, slice_index: int) -> torch.Generator:
     """A generator on the CPU for what a step draws outside the model: MixUp and CutMix."""
-    return torch.Generator().manual_seed(mix(seed, 4, iteration, slice_index))
+    return torch.Generator().manual_seed(derive_seed(seed, 4, iteration, slice_index))

@@ -21,9 +21,9 @@ from trainers.budget.local_weights import MOST_IMAGES, rank
 from trainers.cached_features import features_once
 from trainers.config import RunConfig
 from trainers.errors import ConfigError
-from trainers.job import prepare
 from trainers.options.recipes import filled_in
 from trainers.reporting.console import duration, say
+from trainers.setup import prepare
 
 PENALTIES = (0.001, 0.01, 0.1, 1.0)
 """Of logistic regression (scikit-learn's C), the strongest first; the features have deviation 1."""
@@ -53,17 +53,19 @@ def features_of_set(config: RunConfig, *, images: int, seconds: float) -> tuple[
     for ranked in chosen:
         if have_seen(ranked.options["model"]["weights"], config.data.source):
             say(f"{PRETRAINED_ON[config.data.source]}: wrong labels that they know look right", label="note")
-        job = prepare(filled_in(config, ranked.options), images=opened)
-        features = torch.cat([features_once(job, split).flatten(1).float() for split in job.data.dataloaders]).numpy()
+        setup = prepare(filled_in(config, ranked.options), images=opened)
+        features = torch.cat(
+            [features_once(setup, split).flatten(1).float() for split in setup.data.dataloaders]
+        ).numpy()
         features = StandardScaler().fit_transform(features)
         components = min(MOST_COMPONENTS, len(features))
         if features.shape[1] > components:
             features = PCA(components, svd_solver="randomized", random_state=0).fit_transform(features)
         parts.append(features)
-    rows = np.concatenate([image_set(loader).indices for loader in job.data.dataloaders.values()])
+    rows = np.concatenate([image_set(loader).indices for loader in setup.data.dataloaders.values()])
     order = np.argsort(rows)
     values = np.concatenate([part * (parts[0].std() / part.std()) for part in parts], axis=1)
-    return samples_of(job.data), rows[order], values[order]
+    return samples_of(setup.data), rows[order], values[order]
 
 
 def fold_of_each(labels: Ints, groups: Ints, *, folds: int) -> Ints:
@@ -93,7 +95,7 @@ def out_of_fold(features: NDArray[np.float32], labels: Ints, folds: Ints, learns
         asked = (folds == fold) & np.isin(labels, known)
         if len(known) > 1 and asked.any():
             penalty = penalty or best_penalty(features, labels, learnt, asked & learns)
-            shares = fitted(features[learnt], labels[learnt], penalty).predict_proba(features[asked])
+            shares = fit_logistic(features[learnt], labels[learnt], penalty).predict_proba(features[asked])
             probabilities[np.ix_(asked, known)] = shares
     return probabilities, penalty or PENALTIES[0]
 
@@ -102,13 +104,13 @@ def best_penalty(features: NDArray[np.float32], labels: Ints, learnt: Bools, ask
     """Of PENALTIES the one with which a model fits the labels of the images asked about best, by its log loss."""
 
     def loss(penalty: float) -> float:
-        model = fitted(features[learnt], labels[learnt], penalty)
+        model = fit_logistic(features[learnt], labels[learnt], penalty)
         return float(log_loss(labels[asked], model.predict_proba(features[asked]), labels=model.classes_))
 
     return min(PENALTIES, key=loss)
 
 
-def fitted(features: NDArray[np.float32], labels: Ints, penalty: float) -> LogisticRegression:
+def fit_logistic(features: NDArray[np.float32], labels: Ints, penalty: float) -> LogisticRegression:
     model = LogisticRegression(C=penalty, max_iter=300)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # nearly there is near enough

@@ -15,10 +15,10 @@ from trainers.auto_resume import train_or_resume, was_asked_for
 from trainers.budget.pace import operations
 from trainers.budget.threads import Sharing, memory_of, sharing
 from trainers.config import RunConfig
-from trainers.job import prepare
-from trainers.multirun.slurm import placed
+from trainers.multirun.slurm import runner
 from trainers.options import defaults
 from trainers.reporting.console import quiet, say
+from trainers.setup import prepare
 from trainers.storage.data_folder import data_folder
 from trainers.storage.finished_run import RunResult, read_result, read_run_config
 from trainers.storage.outcome import best_of_several
@@ -33,8 +33,8 @@ SCORES = ("accuracy", "balanced_accuracy", "loss", "macro_f1", "ece")
 
 
 @dataclass(frozen=True)
-class Part:
-    """One of the runs, as another process can be told to do it."""
+class RunRequest:
+    """One run of several, as it is sent to another process."""
 
     number: int
     of: int
@@ -70,12 +70,12 @@ def train_all(
         shared = shared_by(configs, jobs if slurm is None else jobs or len(configs), images)
     train, output = {"threads": shared.threads}, {} if slurm is None else {"auto_resume": True}
     configs = [config.changed(train=train, output=output) for config in configs]
-    parts = [Part(number, len(configs), config) for number, config in enumerate(configs, 1)]
+    parts = [RunRequest(number, len(configs), config) for number, config in enumerate(configs, 1)]
     results, folder = {}, None if slurm is None else Path(f"{parts[0].key}_jobs")
     with (
         distributed.joined(configs[0].train.device),  # once: a second meeting would read the addresses of the first
         signals.hinting("the same command with --auto-resume goes on where this one stopped"),
-        placed(shared, slurm, folder) as each,
+        runner(shared, slurm, folder) as each,
     ):
         for part, result in each(partial(train_part, aloud=shared.jobs == 1, images=images), parts):
             results[part.number] = result
@@ -86,12 +86,12 @@ def train_all(
 
 def shared_by(configs: Sequence[RunConfig], jobs: int | None, images: OpenedImages | None = None) -> Sharing:
     with quiet():
-        job, count, threads = prepare(configs[0], images=images), len(configs), configs[0].train.threads
-    work = count * operations(job)
-    return sharing(job.config.train.device, memory_of(job), count, work, jobs=jobs, threads=threads)
+        setup, count, threads = prepare(configs[0], images=images), len(configs), configs[0].train.threads
+    work = count * operations(setup)
+    return sharing(setup.config.train.device, memory_of(setup), count, work, jobs=jobs, threads=threads)
 
 
-def train_part(part: Part, *, aloud: bool, images: OpenedImages) -> RunResult:
+def train_part(part: RunRequest, *, aloud: bool, images: OpenedImages) -> RunResult:
     """One run; where several train side by side, none speaks."""
     process.give_back_freed_memory()
     with nullcontext() if aloud else quiet():
@@ -164,7 +164,7 @@ def scores_of_runs(results: Sequence[RunResult], split: str) -> "pd.DataFrame":
     return scores[[score for score in SCORES if score in scores]].dropna(axis="columns")
 
 
-def spread(results: Sequence[RunResult]) -> Iterator[tuple[str, str, float, float]]:
+def summarise_runs(results: Sequence[RunResult]) -> Iterator[tuple[str, str, float, float]]:
     """(split, score, mean, standard deviation) over the runs. Folds share training images: theirs says less than one
     over seeds."""
     for split in ("val", "test"):

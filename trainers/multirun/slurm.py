@@ -22,7 +22,7 @@ from trainers.reporting.console import say
 from trainers.resume import is_finished
 from trainers.storage.run_folder import read_if_whole, write_json
 from trainers.system import process
-from trainers.system.distributed import attempt, raise_elsewhere, told
+from trainers.system.distributed import as_text_and_code, attempt, raise_elsewhere
 from trainers.system.signals import signals
 from vit.errors import imported
 
@@ -33,7 +33,7 @@ WARNED = ("SIGUSR1", "SIGUSR2")
 """What says that a job's time is almost over; SIGTERM comes where Slurm itself puts it back, or someone cancels it."""
 
 
-def placed(
+def runner(
     sharing: Sharing, slurm: dict[str, str] | None, folder: Path | None
 ) -> AbstractContextManager[Callable[..., Iterator[tuple[Any, Any]]]]:
     """Where runs are trained: by processes of this machine or, with these options of sbatch, as jobs with files in
@@ -46,7 +46,7 @@ def placed(
 
 @contextmanager
 def on_slurm(folder: Path, jobs: int, options: dict[str, str]) -> Iterator[Callable[..., Iterator[tuple[Any, Any]]]]:
-    """Gives a function like `side_by_side.one_by_one` that does up to `jobs` items at a time as jobs, with these
+    """Gives a function like `sequential_map` that does up to `jobs` items at a time as jobs, with these
     options of sbatch; what is finished it only reads. Raises MissingPackage: no submitit. ConfigError: no Slurm."""
     submitit = imported("submitit", "--on slurm needs submitit: pip install -r requirements-extras.txt")
     try:
@@ -123,7 +123,7 @@ def run_as_job(function: Callable[[Any], Any], folder: Path, item: Any) -> None:
     try:
         with signals.heeded():
             _, error = attempt(partial(function, item))
-        write_json(folder / f"{JobEnvironment().job_id}.json", {"error": told(error)})
+        write_json(folder / f"{JobEnvironment().job_id}.json", {"error": as_text_and_code(error)})
     except Interrupted as stop:
         if signal.Signals(stop.signum).name in WARNED:
             subprocess.run(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]], check=True)

@@ -25,7 +25,7 @@ from trainers.system.signals import signals
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 OWN_SIGNALS = tuple(signum for signum in STOPPING if signum.name in ("SIGTERM", "SIGXCPU"))
-"""What a process beside the first one heeds: that one's word, and a limit on processor time, which each has alone."""
+"""Signals a worker handles: SIGTERM from the parent, and its own limit on processor time."""
 
 
 @dataclass
@@ -62,16 +62,16 @@ class Worker:
 
 @contextmanager
 def side_by_side(jobs: int, gpus: Sequence[str] = ()) -> Iterator[Callable[..., Iterator[tuple[Any, Any]]]]:
-    """Gives a function like `one_by_one` that does up to `jobs` items at a time; each process has one of the `gpus`.
+    """Give a function like `sequential_map` that does up to `jobs` items at a time, each process on one of the `gpus`.
 
     When the block ends with an error or a signal, all processes save what they can and end before it is passed on.
     """
     if jobs == 1:
-        yield one_by_one
+        yield sequential_map
         return
     workers: list[Worker] = []
     try:
-        yield partial(some_at_a_time, workers, jobs, gpus)
+        yield partial(pool_map, workers, jobs, gpus)
     except BaseException:
         for worker in workers:
             worker.process.terminate()
@@ -83,20 +83,20 @@ def side_by_side(jobs: int, gpus: Sequence[str] = ()) -> Iterator[Callable[..., 
             worker.process.join()
 
 
-def one_by_one(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[tuple[Item, Result]]:
-    """Each item with its result, as soon as there is one."""
+def sequential_map(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[tuple[Item, Result]]:
+    """Yield each item with its result, in order."""
     for item in items:
         yield item, function(item)
 
 
-def some_at_a_time(
+def pool_map(
     workers: list[Worker],
     jobs: int,
     gpus: Sequence[str],
     function: Callable[[Item], Result],
     items: Iterable[Item],
 ) -> Iterator[tuple[Item, Result]]:
-    """The same, in the order in which they end; processes are started, and items asked for, as they are needed."""
+    """Yield items with their results as they end; processes are started, and items taken, as needed."""
     waiting = iter(items)
     while True:
         idle = [worker for worker in workers if worker.item is None]
@@ -128,7 +128,7 @@ def start(gpu: str | None) -> Worker:
 
 
 def serve(pipe: Any, gpu: str | None, start_method: str) -> None:
-    """In a process beside the first one: do what comes through the pipe, until it is closed. Its own processes start as
+    """In a worker: do what comes through the pipe, until it is closed. Its own processes start as
     those of the first one do; spawned ones would have semaphores that outlive a kill."""
     multiprocessing.set_start_method(start_method, force=True)
     leave_signals_to_parent()

@@ -14,11 +14,11 @@ from tqdm import tqdm
 from datasets.bundle import image_set
 from datasets.description import describe
 from datasets.shell import typed
-from datasets.text import counted, printable
+from datasets.text import pluralise, printable
 from trainers.config import RunConfig
-from trainers.job import Job
 from trainers.reporting import heartbeat
 from trainers.reporting.few_images import FEW, cannot_tell
+from trainers.setup import RunSetup
 from trainers.system import distributed
 from vit.config import WHAT_THEY_ARE
 from vit.parts import count_parameters
@@ -71,29 +71,29 @@ def model_log() -> Iterator[None]:
         log.setLevel(level)
 
 
-def announce(job: Job, run_dir: Path | None, *, defaults_source: str) -> None:
+def announce(setup: RunSetup, run_dir: Path | None, *, defaults_source: str) -> None:
     """The screen before step 1; without a `run_dir` that stays, none is named."""
-    config = job.config
-    total, trainable = count_parameters(job.model)
+    config = setup.config
+    total, trainable = count_parameters(setup.model)
     train, data = config.train, config.data
     extras = {"label smoothing": train.label_smoothing, "MixUp": train.mixup, "CutMix": train.cutmix}
     options = [f"{name} {value:g}" for name, value in (extras | {"EMA": train.ema_decay}).items() if value]
     if train.teacher:
         options.append(f"{train.teacher_weight:g} of the loss from {train.teacher}")
-    set_line, *lines = describe(job.data)
+    set_line, *lines = describe(setup.data)
     rows = [("data", set_line), *(("", line) for line in lines)]
-    size = f"{job.spec.image_size} px, {total:,} parameters, {trainable:,} trainable"
+    size = f"{setup.spec.image_size} px, {total:,} parameters, {trainable:,} trainable"
     rows.append(("model", f"{config.model.name} at {size}, weights {config.model.weights}"))
     rows.append(("", WHAT_THEY_ARE.get(config.model.name, "")))
-    steps = f"{counted(job.steps_per_epoch, 'step')} of {data.batch_size} images"
-    length = f"{counted(train.epochs or 0, 'epoch')} x {steps}"
+    steps = f"{pluralise(setup.steps_per_epoch, 'step')} of {data.batch_size} images"
+    length = f"{pluralise(train.epochs or 0, 'epoch')} x {steps}"
     rate = f"lr {train.lr:.3g} ({train.schedule}, warm-up {train.warmup_epochs:.3g} epochs)"
     rows.append(("training", f"{length}, {train.optimizer} {rate}, weight decay {train.weight_decay:g}"))
     precision = "fp32" if train.amp == "off" else train.amp
     options += [f"augmentation {data.augment}", f"precision {precision}", f"seed {train.seed}"]
     rows.append(("", ", ".join(options)))
     rows += [("defaults", defaults_source), ("device", train.device)]
-    rows.append(("note", too_few_to_validate(job)))
+    rows.append(("note", too_few_to_validate(setup)))
     if run_dir is not None:
         rows += [("run", printable(str(run_dir))), ("watch", typed("tensorboard", "--logdir", run_dir.parent))]
     for label, text in rows:
@@ -102,11 +102,11 @@ def announce(job: Job, run_dir: Path | None, *, defaults_source: str) -> None:
     say()
 
 
-def too_few_to_validate(job: Job) -> str:
+def too_few_to_validate(setup: RunSetup) -> str:
     """What the validation images are too few for, and what would do; empty where there are enough."""
-    train, val = (image_set(job.data.dataloaders[split]).labels for split in ("train", "val"))
-    said = cannot_tell(val, job.data.class_names)
-    drawn = job.config.data.folds is None and job.config.data.split is None
+    train, val = (image_set(setup.data.dataloaders[split]).labels for split in ("train", "val"))
+    said = cannot_tell(val, setup.data.class_names)
+    drawn = setup.config.data.folds is None and setup.config.data.split is None
     if said and drawn and np.bincount(train).min() >= FOLDS:
         said += f"; --folds {FOLDS} validates on every image"
     return said
@@ -125,15 +125,15 @@ def attach_epoch_lines(trainer: Engine, *, epochs: int, val_images: int, left: o
             say(f"{words}{left}")
 
 
-def attach_learning_note(trainer: Engine, job: Job) -> None:
+def attach_learning_note(trainer: Engine, setup: RunSetup) -> None:
     """After a fifth of three epochs or more, and the warm-up: whether validation is no better than the commonest class,
     within a standard error, by the score that chooses the epoch, and what to type then. Nothing where the validation
     images are too few to tell."""
-    labels = image_set(job.data.dataloaders["val"]).labels
-    if (job.config.train.epochs or 0) < 3 or cannot_tell(labels, job.data.class_names):
+    labels = image_set(setup.data.dataloaders["val"]).labels
+    if (setup.config.train.epochs or 0) < 3 or cannot_tell(labels, setup.data.class_names):
         return
-    train, sizes = job.config.train, np.bincount(labels)
-    balanced, commonest = train.select == "balanced_accuracy", job.data.class_names[int(sizes.argmax())]
+    train, sizes = setup.config.train, np.bincount(labels)
+    balanced, commonest = train.select == "balanced_accuracy", setup.data.class_names[int(sizes.argmax())]
     score, share = ("balanced_accuracy", 1 / (sizes > 0).sum()) if balanced else ("accuracy", sizes.max() / sizes.sum())
     margin = (share * (1 - share) / sizes.sum()) ** 0.5
     when = math.ceil(max((train.epochs or 0) / 5, train.warmup_epochs or 0))
@@ -143,12 +143,12 @@ def attach_learning_note(trainer: Engine, job: Job) -> None:
         row = engine.state.history[-1]
         if row["epoch"] != when or row[f"val_{score}"] > share + margin:
             return
-        if balanced and job.config.data.balance == "none":
+        if balanced and setup.config.data.balance == "none":
             hint = "it may call everything so: --balance sampler"
         elif row["train_accuracy"] < share + 0.1:
             hint = f"a smaller rate may learn: --lr {(train.lr or 0) / 4:.2g}"
         else:
-            from_scratch = job.config.model.weights in (None, "none")
+            from_scratch = setup.config.model.weights in (None, "none")
             ways = ["more images", "--augment strong", *["--model vit_b_16"] * from_scratch]
             hint = f"it learns its training images alone: {', '.join(ways[:-1])} or {ways[-1]} help"
         reached = f"validation {score.replace('_', ' ')} {row[f'val_{score}']:.1%}"
@@ -156,12 +156,12 @@ def attach_learning_note(trainer: Engine, job: Job) -> None:
         say(f"not learning after {when} of {train.epochs:g} epochs: {reached}, {always}; {hint}", label="note")
 
 
-def say_what_has_no_effect(job: Job) -> None:
-    for line in without_effect(job.config, steps_per_epoch=job.steps_per_epoch):
+def say_what_has_no_effect(setup: RunSetup) -> None:
+    for line in without_effect(setup.config, steps_per_epoch=setup.steps_per_epoch):
         say(line, label="note")
-    wanted = job.config.train.warmup_epochs or 0
-    if job.warmup_steps < round(wanted * job.steps_per_epoch):
-        left = f"{counted(job.warmup_steps, 'step')}: the run has {counted(job.total_steps, 'step')}"
+    wanted = setup.config.train.warmup_epochs or 0
+    if setup.warmup_steps < round(wanted * setup.steps_per_epoch):
+        left = f"{pluralise(setup.warmup_steps, 'step')}: the run has {pluralise(setup.total_steps, 'step')}"
         say(f"the warm-up of {wanted:g} epochs is shortened to {left}", label="note")
 
 

@@ -12,47 +12,49 @@ from datasets.text import printable
 from trainers.config import RunConfig, to_dict
 from trainers.engine.evaluation import Scores
 from trainers.engine.metrics import per_class
-from trainers.job import Job
 from trainers.options.defaults import default_epochs, lookup
+from trainers.setup import RunSetup
 from trainers.storage.run_folder import read_if_whole
 
 
-def before(job: Job, run_dir: Path) -> str:
-    model, train = job.config.model, job.config.train
+def before(setup: RunSetup, run_dir: Path) -> str:
+    model, train = setup.config.model, setup.config.train
     sentence = f"{literal(model.name)} is being trained for {train.epochs} epochs; the result will stand here."
-    check = ("what is wrong with the data", command("check", *named_set(job.config.data)))
-    return page([sentence], [check, ("go on, should it stop", command("resume", run_dir))], job, run_dir)
+    check = ("what is wrong with the data", command("check", *named_set(setup.config.data)))
+    return page([sentence], [check, ("go on, should it stop", command("resume", run_dir))], setup, run_dir)
 
 
-def after(job: Job, run_dir: Path, *, epoch: int, scores: Mapping[str, Scores]) -> str:
+def after(setup: RunSetup, run_dir: Path, *, epoch: int, scores: Mapping[str, Scores]) -> str:
     """Of a finished run: the share of right images of the last split, then its weakest class."""
-    (split, last), name = list(scores.items())[-1], job.config.model.name
+    (split, last), name = list(scores.items())[-1], setup.config.model.name
     right = {split: int(of.outputs.correct.sum()) for split, of in scores.items()}
     counts = ", ".join(f"{right[split]:,} of {len(of.outputs.labels):,} {split} images" for split, of in scores.items())
-    classes = [(row.recall, row) for row in per_class(last.confusion, job.data.class_names) if row.recall is not None]
+    classes = [(row.recall, row) for row in per_class(last.confusion, setup.data.class_names) if row.recall is not None]
     recall, weakest = min(classes)
     sentences = [
         f"**{literal(name)} is right on {last.metrics['accuracy']:.1%} of the {split} images** ({counts}; "
-        f"weights of epoch {epoch} of {job.config.train.epochs}, the best on val).",
+        f"weights of epoch {epoch} of {setup.config.train.epochs}, the best on val).",
         f"Its weakest class is {literal(weakest.name)}: {recall:.0%} of {weakest.images:,} {split} images are right.",
     ]
     evaluate = ("class by class", command("evaluate", run_dir))
-    return page(sentences, [evaluate, ("on other images", command("predict", run_dir, "path/to/images"))], job, run_dir)
+    return page(
+        sentences, [evaluate, ("on other images", command("predict", run_dir, "path/to/images"))], setup, run_dir
+    )
 
 
-def page(sentences: Sequence[str], commands: Sequence[tuple[str, str]], job: Job, run_dir: Path) -> str:
+def page(sentences: Sequence[str], commands: Sequence[tuple[str, str]], setup: RunSetup, run_dir: Path) -> str:
     lines = [f"- {why}: {code(line)}" for why, line in commands]
-    return "\n\n".join([*sentences, table(differences(job, run_dir)), "\n".join(lines)])
+    return "\n\n".join([*sentences, table(options_asked_for(setup, run_dir)), "\n".join(lines)])
 
 
-def differences(job: Job, run_dir: Path) -> list[tuple[str, Any, Any]]:
+def options_asked_for(setup: RunSetup, run_dir: Path) -> list[tuple[str, Any, Any]]:
     """Each option that was asked for, with its value and the one that it would have had; all options, where a damaged
     meta.json does not say which ones were asked for."""
     defaults, meta = to_dict(RunConfig()), read_if_whole(run_dir / "meta.json")
     asked = (meta or {}).get("requested", {})
     if not all(isinstance(asked.get(section), dict) for section in ("model", "data", "train")):
-        asked = to_dict(job.config)
-    chosen, images = lookup(job.config), job.data.dataset_sizes["train"]
+        asked = to_dict(setup.config)
+    chosen, images = lookup(setup.config), setup.data.dataset_sizes["train"]
     epochs = default_epochs(chosen.images_seen, chosen.max_epochs, train_images=images)
     of_model = {"epochs": epochs, "augment": chosen.augment} | {
         name: getattr(chosen, name) for name in ("lr", "weight_decay", "batch_size", "label_smoothing")

@@ -20,18 +20,18 @@ from torch import Tensor, nn
 from datasets.bundle import BatchKey, ImageSet
 from datasets.files import replacing
 from datasets.sampling import batch_sampler, evenly
-from datasets.text import counted
+from datasets.text import pluralise
 from figures.attention import distance_figure
 from figures.judged import Judged, rank
 from figures.results import confusion_figure, reliability_figure
 from figures.sheets import batch_sheet, judged_sheet, png
 from trainers.engine.evaluation import Scores
-from trainers.engine.many_classes import most_confused, spread
+from trainers.engine.many_classes import dense_probabilities, most_confused
 from trainers.engine.metrics import confidence_bins
-from trainers.engine.predictions import Outputs
-from trainers.job import Job
+from trainers.engine.predictions import Predictions
 from trainers.reporting import console
 from trainers.reporting.tensorboard import RunLoggers
+from trainers.setup import RunSetup
 from vit.attention_maps import maps_of
 from vit.errors import NoAttention
 from vit.low_rank import merged_state
@@ -47,30 +47,30 @@ READ_ROLLOUT = "Below each image: the brighter a patch, the more of it reaches t
 BATCH = 16  # images of the first training batch
 
 
-def attach(trainer: Engine, job: Job, evaluated: nn.Module, loggers: RunLoggers) -> None:
+def attach(trainer: Engine, setup: RunSetup, evaluated: nn.Module, loggers: RunLoggers) -> None:
     """Draw while the run trains. Cached features have no pixels and no attention."""
-    if job.on_features:
+    if setup.on_features:
         return
 
     @trainer.on(Events.ITERATION_STARTED(once=1))
     def draw_batch(engine: Engine) -> None:
         """Training pictures beside what the model sees, normalisation undone: a glance finds a wrong augmentation."""
         with attempted():
-            images, loader = engine.state.batch[0][:BATCH], job.data.dataloaders["train"]
+            images, loader = engine.state.batch[0][:BATCH], setup.data.dataloaders["train"]
             sampler, dataset = copy(batch_sampler(loader)), cast("ImageSet", loader.dataset)
             sampler.set_position(0)  # that of the run has gone on
             rows = next(iter(sampler)).draws[: len(images)] % len(dataset)
             originals = [dataset.original(row) for row in rows.tolist()]
-            picture = batch_sheet(originals, images, mean=job.spec.mean, std=job.spec.std, title=READ_BATCH)
+            picture = batch_sheet(originals, images, mean=setup.spec.mean, std=setup.spec.std, title=READ_BATCH)
             loggers.add_picture("data/augmented_batch", png(picture), 0)
 
-    attach_attention(trainer, job, evaluated, loggers)
+    attach_attention(trainer, setup, evaluated, loggers)
 
 
-def attach_attention(trainer: Engine, job: Job, evaluated: nn.Module, loggers: RunLoggers) -> None:
+def attach_attention(trainer: Engine, setup: RunSetup, evaluated: nn.Module, loggers: RunLoggers) -> None:
     """Before the first step, and after each quarter of the epochs; the best weights at the end make it five times."""
-    epochs = job.total_steps // job.steps_per_epoch
-    steps = {job.steps_per_epoch * (epochs * quarter // 4) for quarter in range(4)}
+    epochs = setup.total_steps // setup.steps_per_epoch
+    steps = {setup.steps_per_epoch * (epochs * quarter // 4) for quarter in range(4)}
     drawn: set[int] = set()
 
     # STARTED too: the untrained model, and after a resume what the first life drew at this very step.
@@ -79,9 +79,9 @@ def attach_attention(trainer: Engine, job: Job, evaluated: nn.Module, loggers: R
         step = engine.state.iteration
         if step in steps - drawn:
             drawn.add(step)
-            when = f"after {engine.state.epoch} of {job.config.train.epochs} epochs" if step else "untrained"
+            when = f"after {engine.state.epoch} of {setup.config.train.epochs} epochs" if step else "untrained"
             with attempted():
-                if draw_attention(job, evaluated, loggers, step=step, when=when) and step:
+                if draw_attention(setup, evaluated, loggers, step=step, when=when) and step:
                     keep_weights(evaluated, loggers.figures.with_name("moments") / f"step_{step}.safetensors", engine)
 
 
@@ -96,57 +96,57 @@ def keep_weights(model: nn.Module, path: Path, trainer: Engine) -> None:
         write_tree(file, {"model": weights, "epoch": trainer.state.epoch})
 
 
-def draw_attention(job: Job, model: nn.Module, loggers: RunLoggers, *, step: int, when: str) -> bool:
+def draw_attention(setup: RunSetup, model: nn.Module, loggers: RunLoggers, *, step: int, when: str) -> bool:
     """Rollout and mean attention distance of the same validation images each time; nothing, and False, for other than
     ViTs."""
-    attention = validation_attention(job, model)
+    attention = validation_attention(setup, model)
     if attention is None:
         return False
     images, distance = attention
     loggers.add_picture(
         "attention/by_image", png(judged_sheet(images, title=f"attention rollout, {when}\n{READ_ROLLOUT}")), step
     )
-    title = f"{counted(len(images), 'validation image')}, {when}"
+    title = f"{pluralise(len(images), 'validation image')}, {when}"
     loggers.add_picture("attention/distance", png(distance_figure(distance, title=title)), step)
     return True
 
 
-def validation_attention(job: Job, model: nn.Module) -> tuple[list[Judged], Tensor] | None:
+def validation_attention(setup: RunSetup, model: nn.Module) -> tuple[list[Judged], Tensor] | None:
     """The shown images with their rollout, and the mean attention distance (L, H) in pixels over them.
 
     None for a model without attention over one class token and a square grid of patches.
     """
-    dataset: Any = job.data.dataloaders["val"].dataset
+    dataset: Any = setup.data.dataloaders["val"].dataset
     judged: list[Judged] = []
     distances: list[Tensor] = []
     for row in evenly(len(dataset), SHOWN):  # one by one: the weights of all layers and heads take much memory
         images, labels = dataset.__getitems__(BatchKey(0, row[None]))[:2]
         try:
             with undisturbed(model):
-                maps = maps_of(model, images.to(job.device))
+                maps = maps_of(model, images.to(setup.device))
         except NoAttention:
             return None
-        judged += judge(job, [int(row)], maps.logits.float(), labels, maps.rollout.cpu())
+        judged += predictions_on(setup, [int(row)], maps.logits.float(), labels, maps.rollout.cpu())
         distances.append(maps.distance.cpu())
     return judged, torch.cat(distances).mean(dim=0)
 
 
-def draw_best(job: Job, scores: Scores, loggers: RunLoggers, *, epoch: int, step: int) -> None:
+def draw_best(setup: RunSetup, scores: Scores, loggers: RunLoggers, *, epoch: int, step: int) -> None:
     """Draw what the best weights, which the model now holds, are like; `scores` are theirs on val."""
     when = f"best weights (epoch {epoch})"
-    if not job.on_features:
+    if not setup.on_features:
         with attempted():
-            draw_attention(job, job.model, loggers, step=step, when=when)
+            draw_attention(setup, setup.model, loggers, step=step, when=when)
     with attempted():
-        draw_scores(job, scores, loggers, step=step, when=when)
+        draw_scores(setup, scores, loggers, step=step, when=when)
 
 
-def draw_scores(job: Job, scores: Scores, loggers: RunLoggers, *, step: int, when: str) -> None:
+def draw_scores(setup: RunSetup, scores: Scores, loggers: RunLoggers, *, step: int, when: str) -> None:
     images = len(scores.outputs.labels)
     title = f"val: {images:,} images, {when}"
     shown = f"{mistakes_title(scores)}; {when}\n{READ_MISTAKES}"
-    loggers.add_picture("mistakes/by_image", png(judged_sheet(worst(job, scores), title=shown)), step)
-    counts, names, shown = most_confused(scores.confusion, job.data.class_names)
+    loggers.add_picture("mistakes/by_image", png(judged_sheet(worst(setup, scores), title=shown)), step)
+    counts, names, shown = most_confused(scores.confusion, setup.data.class_names)
     confusion = confusion_figure(counts, names, title=f"confusion matrix, {title}{shown}\n{READ_CONFUSION}")
     loggers.add_picture("mistakes/confusion_matrix", png(confusion), step)
     bins = confidence_bins(scores.outputs.confidence, scores.outputs.correct)
@@ -154,15 +154,17 @@ def draw_scores(job: Job, scores: Scores, loggers: RunLoggers, *, step: int, whe
     loggers.add_picture("calibration/reliability", png(calibration), step)
 
 
-def worst(job: Job, scores: Scores) -> list[Judged]:
+def worst(setup: RunSetup, scores: Scores) -> list[Judged]:
     """The wrongly classified images, of which the model was surest first; where all is right, the least certain."""
     outputs, wrong = scores.outputs, ~scores.outputs.correct
     sureness = outputs.logits.double().softmax(dim=1).amax(dim=1) if outputs.whole else outputs.confidence
     order = sureness.where(wrong, -torch.inf) if wrong.any() else -sureness
     count = min(MISTAKES, int(wrong.sum()) or len(order))
     rows = order.sort(descending=True, stable=True).indices[:count]
-    chosen = Outputs(*(part[rows] for part in outputs))
-    return judge(job, rows.tolist(), spread(chosen, len(job.data.class_names)).log(), chosen.labels)
+    chosen = Predictions(*(part[rows] for part in outputs))
+    return predictions_on(
+        setup, rows.tolist(), dense_probabilities(chosen, len(setup.data.class_names)).log(), chosen.labels
+    )
 
 
 def mistakes_title(scores: Scores) -> str:
@@ -170,21 +172,21 @@ def mistakes_title(scores: Scores) -> str:
     if not wrong:
         return f"no mistake on {images:,} validation images; those it was least sure of"
     shown = f"the {MISTAKES} surest of" if wrong > MISTAKES else "all"
-    return f"{shown} {counted(wrong, 'mistake')} on {images:,} validation images"
+    return f"{shown} {pluralise(wrong, 'mistake')} on {images:,} validation images"
 
 
-def images_of(job: Job) -> Any:
+def validation_images(setup: RunSetup) -> Any:
     """The images behind the val split, also where the loaders give cached features."""
-    dataset: Any = job.data.dataloaders["val"].dataset
+    dataset: Any = setup.data.dataloaders["val"].dataset
     return getattr(dataset, "images", dataset)
 
 
-def judge(
-    job: Job, rows: Sequence[int], logits: Tensor, labels: Tensor, rollouts: Iterable[Tensor] | None = None
+def predictions_on(
+    setup: RunSetup, rows: Sequence[int], logits: Tensor, labels: Tensor, rollouts: Iterable[Tensor] | None = None
 ) -> list[Judged]:
     """The val images `rows` with the logits (N, classes) that a model gave them, and their labels (N,): their original
     pictures, or with `rollouts` what the model saw, which these lie over."""
-    images, names = images_of(job), job.data.class_names
+    images, names = validation_images(setup), setup.data.class_names
     ranked = rank(logits.softmax(dim=1), names)
     own_names = [names[label] for label in labels.tolist()]
     pictures = images.stored(rows) if rollouts is not None else (images.original(row) for row in rows)

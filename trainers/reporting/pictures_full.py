@@ -22,11 +22,11 @@ from datasets.text import printable
 from figures.sheets import png, position_similarity_figure, tile_picture
 from trainers.engine.engines import autocast
 from trainers.engine.evaluation import Scores
-from trainers.engine.many_classes import spread
+from trainers.engine.many_classes import dense_probabilities
 from trainers.engine.metrics import per_class
-from trainers.job import Job
 from trainers.reporting import pictures
 from trainers.reporting.tensorboard import RunLoggers, tag_of
+from trainers.setup import RunSetup
 from vit.parts import inputs_of, parts, position_embeddings
 
 PROJECTED = 1_000  # validation images in the projector
@@ -35,19 +35,19 @@ THRESHOLDS = 127  # TensorBoard's own number
 THUMBNAIL = 64  # pixels per side: 32 x 32 of them are a texture that every browser takes
 
 
-def draw_weights(job: Job, scores: Scores, loggers: RunLoggers, step: int) -> None:
-    positions = position_embeddings(job.network)
+def draw_weights(setup: RunSetup, scores: Scores, loggers: RunLoggers, step: int) -> None:
+    positions = position_embeddings(setup.network)
     if positions is not None:
         loggers.add_picture("model/position_similarity", png(position_similarity_figure(positions.cpu())), step)
 
 
-def draw_pr_curves(job: Job, scores: Scores, loggers: RunLoggers, step: int) -> None:
+def draw_pr_curves(setup: RunSetup, scores: Scores, loggers: RunLoggers, step: int) -> None:
     """Precision over recall of each class against all others, in TensorBoard and as figures/val_pr_curves.csv."""
-    names = job.data.class_names
+    names = setup.data.class_names
     outputs = scores.outputs
     if not outputs.whole:
         raise ValueError("precision over recall needs all logits, which a validation of this size does not keep")
-    probabilities = spread(outputs, len(names)).numpy()
+    probabilities = dense_probabilities(outputs, len(names)).numpy()
     lines: list[tuple[str, ...]] = []
     for index in hardest(scores, names):
         tp, fp, tn, fn, precision, recall = compute_curve(
@@ -68,18 +68,18 @@ def hardest(scores: Scores, names: Sequence[str]) -> list[int]:
     return sorted(sorted(indices, key=lambda index: rows[index].f1 or 0.0)[:PR_CLASSES])
 
 
-def write_projector(job: Job, scores: Scores, loggers: RunLoggers, step: int) -> None:
+def write_projector(setup: RunSetup, scores: Scores, loggers: RunLoggers, step: int) -> None:
     """The features of up to PROJECTED validation images for the PROJECTOR tab: tensors.tsv, metadata.tsv, sprite.png.
 
     Own files, not torch's add_embedding: that one breaks at a tab in a file name, and a resumed run would list its
     embeddings twice.
     """
-    images, names = pictures.images_of(job), job.data.class_names
+    images, names = pictures.validation_images(setup), setup.data.class_names
     outputs = scores.outputs
     rows = evenly(len(outputs.labels), PROJECTED).tolist()
     folder = loggers.folder / "projector"
     folder.mkdir(exist_ok=True)
-    write_tsv(folder / "tensors.tsv", [[f"{x:.6g}" for x in row] for row in features_of_rows(job, rows).tolist()])
+    write_tsv(folder / "tensors.tsv", [[f"{x:.6g}" for x in row] for row in features_of_rows(setup, rows).tolist()])
     lines = [["shown", "label", "predicted", "loss", "path"]]  # the first column of words is what a point is called
     for row in rows:
         label, guess = names[int(outputs.labels[row])], names[int(outputs.predicted[row])]
@@ -117,18 +117,18 @@ def write_sprite(stored: Sequence[np.ndarray], labels: Sequence[int], path: Path
         canvas.save(aside, "PNG")
 
 
-def features_of_rows(job: Job, rows: Sequence[int]) -> Tensor:
+def features_of_rows(setup: RunSetup, rows: Sequence[int]) -> Tensor:
     """(N, D) on the CPU: what reaches the head for these val images."""
-    dataset: Any = job.data.dataloaders["val"].dataset
-    if job.on_features:
+    dataset: Any = setup.data.dataloaders["val"].dataset
+    if setup.on_features:
         return dataset.features[torch.tensor(rows)].float()
     features: list[Tensor] = []
-    head = parts(job.model).head[0]
-    with pictures.undisturbed(job.model), autocast(job.device, job.amp_dtype), inputs_of(head) as seen:
-        size = job.config.data.batch_size or 64
+    head = parts(setup.model).head[0]
+    with pictures.undisturbed(setup.model), autocast(setup.device, setup.amp_dtype), inputs_of(head) as seen:
+        size = setup.config.data.batch_size or 64
         for start in range(0, len(rows), size):
             images, *_ = dataset.__getitems__(BatchKey(0, np.array(rows[start : start + size])))
-            job.model(images.to(job.device))
+            setup.model(images.to(setup.device))
             features.append(seen.pop().float().cpu())
     return torch.cat(features)
 
@@ -136,9 +136,9 @@ def features_of_rows(job: Job, rows: Sequence[int]) -> Tensor:
 attach = pictures.attach
 
 
-def draw_best(job: Job, scores: Scores, loggers: RunLoggers, *, epoch: int, step: int) -> None:
+def draw_best(setup: RunSetup, scores: Scores, loggers: RunLoggers, *, epoch: int, step: int) -> None:
     """What other runs draw when they end, and the rest."""
-    pictures.draw_best(job, scores, loggers, epoch=epoch, step=step)
+    pictures.draw_best(setup, scores, loggers, epoch=epoch, step=step)
     for draw in (draw_weights, draw_pr_curves, write_projector):
         with pictures.attempted():
-            draw(job, scores, loggers, step)
+            draw(setup, scores, loggers, step)

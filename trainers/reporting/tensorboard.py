@@ -45,7 +45,7 @@ VAL_TAGS = {
 SHOWN_CLASSES = 20  # of more classes, one curve for the worst tenth
 
 
-def placed(tag: str) -> str:
+def numbered_tag(tag: str) -> str:
     """The tag with the number of its section in front; of other tags, the tag."""
     section = tag.partition("/")[0]
     return f"{SECTIONS.index(section) + 1}_{tag}" if section in SECTIONS else tag
@@ -60,7 +60,7 @@ class SplitLogger(TensorboardLogger):
 
     def write_scalars(self, values: Mapping[str, float], step: int) -> None:
         """All in one event. Each event wakes the writer's thread, which takes a core from the training for a moment."""
-        scalars = [Summary.Value(tag=placed(tag), simple_value=float(value)) for tag, value in values.items()]
+        scalars = [Summary.Value(tag=numbered_tag(tag), simple_value=float(value)) for tag, value in values.items()]
         self.writer._get_file_writer().add_summary(Summary(value=scalars), step)
 
 
@@ -113,7 +113,7 @@ class RunLoggers(ExitStack):
         path = self.figures / f"{tag.replace('/', '_')}_step_{step}.png"
         path.parent.mkdir(exist_ok=True)
         write_bytes(path, png)
-        add_png(self.val.writer, placed(tag), png, step)
+        add_png(self.val.writer, numbered_tag(tag), png, step)
         return path
 
 

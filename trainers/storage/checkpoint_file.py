@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from datasets.files import aside_of, put
+from datasets.files import commit_file, temporary_path
 from trainers.errors import CheckpointError
 from vit.errors import WeightsError
 from vit.tensor_files import SEAL, read_tree, require_seal, write_tree
@@ -50,14 +50,14 @@ class CheckpointWriter:
     def __call__(self, checkpoint: Mapping, filename: str, metadata: Mapping | None = None) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         stem = Path(filename).stem
-        aside = aside_of(self.folder / stem)
+        aside = temporary_path(self.folder / stem)
         try:
             with open(aside, "wb") as file:
                 digest = write_tree(file, checkpoint)
             final = self.folder / f"{stem}_{digest[:8]}.safetensors"
             if final.is_dir():  # no checkpoint, so somebody else's
                 final.rename(final.with_name(f"not_{final.name}"))
-            put(aside, final)
+            commit_file(aside, final)
         except OSError as error:
             raise OSError(f"checkpoint {stem} could not be written to {self.folder}: {error}") from error
         finally:

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from datasets.files import ONLY_READ
+from datasets.files import NO_DOWNLOADS
 from datasets.tables import read_rows
 from trainers.config import RunConfig, from_dict, load_config
 from trainers.engine.intervals import Design
 from trainers.engine.metrics import SCALARS
-from trainers.errors import CheckpointError, fitting
+from trainers.errors import CheckpointError, report_damage
 from trainers.seen.hashes import Seen
 from trainers.seen.starts import RECORD, seen_by
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
-from trainers.storage.places import placed
+from trainers.storage.places import with_present_places
 from trainers.storage.run_folder import read_if_whole, read_json
 from vit import ImageSpec, ModelConfig, build_model
-from vit.config import AT_HAND
+from vit.config import HUB_OFFLINE
 from vit.origins import ORIGINS, Origin
 
 if TYPE_CHECKING:
@@ -97,10 +97,10 @@ def refuse_links_out(run_dir: Path) -> None:
 
 
 @contextmanager
-def as_data(*, may_fetch_images: bool = False) -> Iterator[None]:
+def untrusted_run(*, may_fetch_images: bool = False) -> Iterator[None]:
     """Inside, what the files of a run name is read where it lies, as they may be a stranger's: nothing is unpacked or
     downloaded, and no network is asked; images may be where a person named the folder for them."""
-    limits = (AT_HAND,) if may_fetch_images else (ONLY_READ, AT_HAND)
+    limits = (HUB_OFFLINE,) if may_fetch_images else (NO_DOWNLOADS, HUB_OFFLINE)
     tokens = [(limit, limit.set(True)) for limit in limits]
     try:
         yield
@@ -112,7 +112,7 @@ def as_data(*, may_fetch_images: bool = False) -> Iterator[None]:
 def read_run_config(folder: Path) -> RunConfig:
     """The options of a run, with its files where they are now (see `trainers.storage.places`). Raises CheckpointError
     where its config.json holds none, and else as `load_config` does."""
-    return placed(read_given_config(folder), folder)
+    return with_present_places(read_given_config(folder), folder)
 
 
 def read_given_config(folder: Path) -> RunConfig:
@@ -146,7 +146,7 @@ def open_best(path: Path) -> Opened:
     """The model of a checkpoint. Raises CheckpointError as `load` does."""
     checkpoint = read_checkpoint(path)
     seen = seen_by(checkpoint, path)
-    with fitting(path), as_data():
+    with report_damage(path), untrusted_run():
         # No more than the model's options: those of data and training may have changed their names since.
         config = from_dict(ModelConfig, checkpoint["config"]["model"])
         spec = from_dict(ImageSpec, checkpoint["image_spec"])
@@ -178,7 +178,7 @@ def read_result(run_dir: Path) -> RunResult:
     if summary["status"] != "finished":
         raise CheckpointError(f"run {run_dir} is {summary['status']}: it has no result yet")
     best_of(run_dir)
-    with fitting(run_dir / "summary.json"):
+    with report_damage(run_dir / "summary.json"):
         history, best = read_history(run_dir), summary["best"]["epoch"]
         if best >= len(history):
             raise CheckpointError(

@@ -29,7 +29,7 @@ def started_in(run_dir: Path) -> Path | None:
     return None if directory is None else Path(directory)
 
 
-def placed(config: RunConfig, run_dir: Path) -> RunConfig:
+def with_present_places(config: RunConfig, run_dir: Path) -> RunConfig:
     """The options of a run with its files where they are: relative paths below the directory where it started, if it
     was another one; and its own split.csv in place of a split that is gone."""
     directory = started_in(run_dir)

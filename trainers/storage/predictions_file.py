@@ -10,19 +10,19 @@ import torch
 
 from datasets.errors import DataError
 from datasets.tables import read_table
-from datasets.text import some
-from trainers.engine.many_classes import spread
-from trainers.engine.predictions import Outputs
+from datasets.text import shorten_list
+from trainers.engine.many_classes import dense_probabilities
+from trainers.engine.predictions import Predictions
 from trainers.storage.run_folder import read_json
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Predictions = tuple[tuple[str, ...], np.ndarray, np.ndarray, np.ndarray]
+SavedPredictions = tuple[tuple[str, ...], np.ndarray, np.ndarray, np.ndarray]
 """N images, sorted by path: paths, labels and predicted classes int64 (N,), probabilities float64 (N, classes)."""
 
 
-def read_predictions(path: Path, names: Sequence[str]) -> Predictions:
+def read_predictions(path: Path, names: Sequence[str]) -> SavedPredictions:
     """The predictions of a run whose classes are `names`. Raises DataError: they are damaged, or of other classes."""
     paths, labels, predicted, probabilities = (_of_file if path.suffix == ".npz" else _of_table)(path, names)
     if not len(paths):
@@ -52,12 +52,12 @@ def predictions_frame(run_dir: Path, split: str) -> "pd.DataFrame":
     return frame
 
 
-def _of_table(path: Path, names: Sequence[str]) -> Predictions:
+def _of_table(path: Path, names: Sequence[str]) -> SavedPredictions:
     table = read_table(path, ("path", "label", "predicted", "probabilities"))
     number = {name: index for index, name in enumerate(names)}
     unknown = [name for column in ("label", "predicted") for name in table[column] if name not in number]
     if unknown:
-        raise DataError(f"{path}: class {unknown[0]!r} is not one of the run's: {some(names, 20)}")
+        raise DataError(f"{path}: class {unknown[0]!r} is not one of the run's: {shorten_list(names, 20)}")
     labels, predicted = (np.array([number[name] for name in table[column]], int) for column in ("label", "predicted"))
     try:
         probabilities = np.array(" ".join(table["probabilities"]).split(), dtype=np.float64)
@@ -68,13 +68,15 @@ def _of_table(path: Path, names: Sequence[str]) -> Predictions:
     return tuple(table["path"]), labels, predicted, probabilities.reshape(len(table), len(names))
 
 
-def _of_file(path: Path, names: Sequence[str]) -> Predictions:
+def _of_file(path: Path, names: Sequence[str]) -> SavedPredictions:
     try:
         with np.load(path, allow_pickle=False) as file:
-            outputs = Outputs(*(torch.from_numpy(file[column]) for column in Outputs._fields))
+            outputs = Predictions(*(torch.from_numpy(file[column]) for column in Predictions._fields))
             paths, own = tuple(file["paths"].tolist()), file["class_names"].tolist()
     except (EOFError, OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} is damaged ({error}); evaluate the run again") from None
     if own != list(names):
-        raise DataError(f"{path}: the classes {some(own)} are not the run's: {some(names)}; evaluate the run again")
-    return paths, outputs.labels.numpy(), outputs.predicted.numpy(), spread(outputs, len(names)).numpy()
+        raise DataError(
+            f"{path}: the classes {shorten_list(own)} are not the run's: {shorten_list(names)}; evaluate the run again"
+        )
+    return paths, outputs.labels.numpy(), outputs.predicted.numpy(), dense_probabilities(outputs, len(names)).numpy()

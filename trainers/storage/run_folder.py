@@ -48,7 +48,7 @@ SUMMARY = {"best": dict, "seconds": (int, float), "parameters": int, "images_see
 """What summary.json holds of a finished run."""
 KNOWN = {"requested": dict, "versions": dict, "processes": int, "git": (dict, type(None)), "class_names": list,
          "directory": (str, type(None))}  # fmt: skip
-"""What these are, where a file has them."""
+"""Types of these values, where a file has them."""
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
@@ -57,7 +57,7 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
 
 
 def read_json(path: Path, **kinds: Any) -> dict[str, Any]:
-    """What a JSON file of a run holds, at least values of these `kinds`. Raises FileNotFoundError: no such file.
+    """Read a JSON file of a run with at least values of these `kinds`. Raises FileNotFoundError: no such file.
     CheckpointError: it holds something else."""
     if not path.is_file():
         raise FileNotFoundError(f"{path.parent} has no {path.name}: the run is not finished, or not whole")
@@ -75,7 +75,7 @@ def read_json(path: Path, **kinds: Any) -> dict[str, Any]:
 
 
 def read_if_whole(path: Path, **kinds: Any) -> dict[str, Any] | None:
-    """The same; None where there is no such file, or only a damaged one."""
+    """Like `read_json`, but None if the file is missing or damaged."""
     with suppress(FileNotFoundError, CheckpointError):
         return read_json(path, **kinds)
     return None

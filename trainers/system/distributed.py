@@ -74,7 +74,7 @@ def broadcast(make: Callable[[], T]) -> T:
         return make()
     if is_main_process():
         made, error = attempt(make)
-        idist.broadcast(_packed({"made": made, "error": told(error)}), src=0, safe_mode=True)
+        idist.broadcast(_packed({"made": made, "error": as_text_and_code(error)}), src=0, safe_mode=True)
         if error is not None:
             raise error
         return made
@@ -92,7 +92,7 @@ def main_process_first(make: Callable[[], T]) -> T:
     for main_process in (True, False):
         if is_main_process() == main_process:
             made, error = attempt(make)
-        errors = all_gather(told(error))
+        errors = all_gather(as_text_and_code(error))
         if error is not None:
             raise error
         raise_elsewhere(errors)
@@ -106,8 +106,8 @@ def attempt(make: Callable[[], T]) -> tuple[Any, Exception | None]:
         return None, error
 
 
-def told(error: Exception | None) -> tuple[str, int] | None:
-    """An error as the other processes are told it."""
+def as_text_and_code(error: Exception | None) -> tuple[str, int] | None:
+    """Message and exit code of an error, for the other processes."""
     return None if error is None else (str(error) or type(error).__name__, exit_code(error))
 
 
@@ -121,9 +121,9 @@ def all_gather(value: T) -> list[T]:
     """The values of all processes, tensors and plain data, by rank."""
     if world_size() == 1:
         return [value]
-    told = _packed({"value": value})
-    sizes = [int(size) for size in idist.all_gather(torch.tensor([len(told)], device=told.device))]
-    padded = nn.functional.pad(told, (0, max(sizes) - len(told)))
+    packed = _packed({"value": value})
+    sizes = [int(size) for size in idist.all_gather(torch.tensor([len(packed)], device=packed.device))]
+    padded = nn.functional.pad(packed, (0, max(sizes) - len(packed)))
     values = [torch.empty_like(padded) for _ in sizes]
     torch.distributed.all_gather(values, padded)
     return [_unpacked(part[:size])["value"] for part, size in zip(values, sizes, strict=True)]
@@ -134,8 +134,8 @@ def _packed(tree: dict[str, Any]) -> Tensor:
     return torch.frombuffer(bytearray(to_bytes(tree)), dtype=torch.uint8).to(idist.device())
 
 
-def _unpacked(told: Tensor) -> dict[str, Any]:
-    return from_bytes(told.cpu().numpy().tobytes())
+def _unpacked(packed: Tensor) -> dict[str, Any]:
+    return from_bytes(packed.cpu().numpy().tobytes())
 
 
 def main_process_decides(flag: bool) -> bool:

@@ -4,15 +4,15 @@ import dataclasses
 import tempfile
 from pathlib import Path
 
-from datasets.text import counted
+from datasets.text import pluralise
 from trainers.budget.pace import few_batches, measure
 from trainers.config import RunConfig, to_dict
 from trainers.errors import ConfigError
-from trainers.job import Job, prepare
 from trainers.options import defaults
 from trainers.reporting import console
 from trainers.run import execute
 from trainers.run_start import describe_start, made_whole, write_inputs
+from trainers.setup import RunSetup, prepare
 from trainers.storage.checkpoint_file import checkpoints, read_checkpoint
 from trainers.storage.finished_run import RunResult, load
 
@@ -23,11 +23,11 @@ def dry_run(config: RunConfig) -> RunResult:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "run"
         config = config.changed(output={"output_dir": Path(name)})
-        job = prepare(config)
-        console.announce(job, None, defaults_source=defaults.lookup(job.config).source)
-        console.say_what_has_no_effect(job)
-        pace, epochs = measure(job), job.config.train.epochs or 0
-        first = shortened(job, epochs=1)
+        setup = prepare(config)
+        console.announce(setup, None, defaults_source=defaults.lookup(setup.config).source)
+        console.say_what_has_no_effect(setup)
+        pace, epochs = measure(setup), setup.config.train.epochs or 0
+        first = on_few_batches(setup, epochs=1)
         with made_whole(folder) as aside:
             write_inputs(aside, first, describe_start(first, to_dict(config)))
         execute(first, folder)
@@ -35,20 +35,20 @@ def dry_run(config: RunConfig) -> RunResult:
         checkpoint = read_checkpoint(checkpoints(folder / "checkpoints", "step")[0])
         checkpoint["trainer"]["max_epochs"] = 2
         result = execute(
-            shortened(prepare(config, checkpoint=checkpoint, run_dir=folder), epochs=2), folder, checkpoint
+            on_few_batches(prepare(config, checkpoint=checkpoint, run_dir=folder), epochs=2), folder, checkpoint
         )
         steps, recorded = len(first.data.dataloaders["train"]), [row["step"] for row in result.epochs]
         if recorded != [0, steps, 2 * steps]:
             raise ConfigError(f"dry run: the resumed run recorded steps {recorded}, not {[0, steps, 2 * steps]}")
     console.say(
         f"dry run passed: trained, validated, saved, loaded and resumed. A step takes about {pace.step:.3g} s, so an"
-        f" epoch {console.duration(pace.epoch)} with its validation, and {counted(epochs, 'epoch')} with their pictures"
-        f" {console.duration(pace.seconds(epochs))}. Nothing is left behind"
+        f" epoch {console.duration(pace.epoch)} with its validation, and {pluralise(epochs, 'epoch')} with their"
+        f" pictures {console.duration(pace.seconds(epochs))}. Nothing is left behind"
     )
     return result
 
 
-def shortened(job: Job, *, epochs: int) -> Job:
-    """The same job on a few batches of each split. A probe then sees images: features would take all of them."""
+def on_few_batches(setup: RunSetup, *, epochs: int) -> RunSetup:
+    """Restrict a setup to a few batches of each split. A probe then sees images: features would take all of them."""
     train = {"epochs": epochs, "warmup_epochs": 0.0, "log_every": 1, "cache_features": "off"}
-    return dataclasses.replace(job, config=job.config.changed(train=train), data=few_batches(job.data))
+    return dataclasses.replace(setup, config=setup.config.changed(train=train), data=few_batches(setup.data))

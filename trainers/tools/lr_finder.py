@@ -11,8 +11,8 @@ from trainers.budget.pace import measure
 from trainers.config import RunConfig
 from trainers.engine.handlers import attach_learning_rate, endless_batches
 from trainers.errors import ConfigError, TrainingError
-from trainers.job import prepare, trainer_of
 from trainers.reporting import console
+from trainers.setup import prepare, trainer_of
 from trainers.storage.data_folder import claimed_folder
 
 LOWEST, HIGHEST = 1e-7, 1.0
@@ -36,14 +36,14 @@ def find_lr(config: RunConfig, *, number: int = 1) -> Path:
 
 def range_test(config: RunConfig) -> tuple[list[float], list[float]]:
     """The rates that were tried, and the smoothed loss at each."""
-    job = prepare(config)
-    step = measure(job, seconds=0.5).step
+    setup = prepare(config)
+    step = measure(setup, seconds=0.5).step
     steps = int(min(STEPS, max(FEWEST, SECONDS / step)))
     console.say(f"{steps} rates, a step each: about {console.duration(steps * step)} at most")
-    trainer = trainer_of(job)
+    trainer = trainer_of(setup)
     losses: list[float] = []
     rates = np.geomspace(LOWEST, HIGHEST, steps).tolist()
-    attach_learning_rate(trainer, job.optimizer, rates.__getitem__)
+    attach_learning_rate(trainer, setup.optimizer, rates.__getitem__)
 
     @trainer.on(Events.ITERATION_COMPLETED)
     def note(engine: Engine) -> None:
@@ -53,11 +53,11 @@ def range_test(config: RunConfig) -> tuple[list[float], list[float]]:
             engine.terminate()
 
     try:
-        trainer.run(endless_batches(job.data.dataloaders["train"], 0), max_epochs=1, epoch_length=steps)
+        trainer.run(endless_batches(setup.data.dataloaders["train"], 0), max_epochs=1, epoch_length=steps)
     except TrainingError:  # not finite: as diverged as can be
         pass
     finally:
-        stop_workers(job.data.dataloaders.values())
+        stop_workers(setup.data.dataloaders.values())
     return rates[: len(losses)], smooth(losses)
 
 

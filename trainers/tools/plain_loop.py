@@ -13,7 +13,7 @@ from torch import nn
 from trainers.config import RunConfig, TrainConfig
 from trainers.engine.randomness import seed_step
 from trainers.errors import ConfigError
-from trainers.job import Job, schedule
+from trainers.setup import RunSetup, schedule
 
 # The options of TrainConfig that this loop obeys; all others must be at their default.
 OBEYED = {
@@ -34,23 +34,23 @@ def refuse_other_options(asked: RunConfig, resolved: RunConfig) -> None:
         raise ConfigError(f"--loop plain does not know {flags} (given or by default); turn it off, or leave out --loop")
 
 
-def train_plainly(job: Job) -> list[dict[str, float]]:
+def train_plainly(setup: RunSetup) -> list[dict[str, float]]:
     """Train, and return one row per epoch: epoch, train_loss, train_accuracy, val_loss, val_accuracy."""
-    config, model, optimizer = job.config.train, job.model, job.optimizer
-    train_loader, val_loader = job.data.dataloaders["train"], job.data.dataloaders["val"]
+    config, model, optimizer = setup.config.train, setup.model, setup.optimizer
+    train_loader, val_loader = setup.data.dataloaders["train"], setup.data.dataloaders["val"]
     loss_fn = nn.CrossEntropyLoss(label_smoothing=config.label_smoothing or 0.0)
-    rate = schedule(job)
+    rate = schedule(setup)
     step, history = 0, []
-    for epoch in range(job.last_epoch):
+    for epoch in range(setup.last_epoch):
         model.train()
         train_loader.batch_sampler.set_position(epoch)  # type: ignore[union-attr]  # which shuffle, which augmentation
         total_loss, correct, seen = 0.0, 0, 0
-        for images, labels in islice(train_loader, job.total_steps - step):
-            images, labels = images.to(job.device), labels.to(job.device)
+        for images, labels in islice(train_loader, setup.total_steps - step):
+            images, labels = images.to(setup.device), labels.to(setup.device)
             for group in optimizer.param_groups:
                 group["lr"] = rate(step) * group["lr_scale"]
             step += 1
-            seed_step(config.seed, step, 0, job.device)  # dropout depends on the step alone
+            seed_step(config.seed, step, 0, setup.device)  # dropout depends on the step alone
             logits = model(images)
             loss = loss_fn(logits, labels)
             optimizer.zero_grad()
@@ -60,7 +60,7 @@ def train_plainly(job: Job) -> list[dict[str, float]]:
             total_loss += loss.item() * len(labels)
             correct += int((logits.argmax(dim=1) == labels).sum())
             seen += len(labels)
-        val_loss, val_accuracy = validate(model, val_loader, job.device)
+        val_loss, val_accuracy = validate(model, val_loader, setup.device)
         history.append(
             {
                 "epoch": epoch + 1,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from datasets.config import HUB_PREFIX
 from datasets.errors import DataError, MissingPackage
-from datasets.files import require_told
-from datasets.text import some
+from datasets.files import require_writable_data_root
+from datasets.text import shorten_list
 
 REVISION = "refs/convert/parquet"
 """Where the hub itself writes each set anew: a folder for each subset, in it one for each split."""
@@ -24,7 +24,7 @@ def obtain_from_hub(source: str, root: Path) -> Path:
     folder = root / "hub" / source.removeprefix(HUB_PREFIX).replace("/", "--")
     if folder.is_dir():
         return folder
-    require_told(folder)
+    require_writable_data_root(folder)
     try:
         from huggingface_hub import dataset_info, snapshot_download
     except ImportError as error:
@@ -40,7 +40,9 @@ def obtain_from_hub(source: str, root: Path) -> Path:
         subsets = sorted({file.partition("/")[0] for file in files})
         chosen = [subset] if subset else subsets
         if len(chosen) != 1 or chosen[0] not in subsets:
-            raise DataError(f"{source}: name one of its subsets, hf:{name}/SUBSET; it has {some(subsets) or 'none'}")
+            raise DataError(
+                f"{source}: name one of its subsets, hf:{name}/SUBSET; it has {shorten_list(subsets) or 'none'}"
+            )
         wanted = [file for file in files if file.startswith(f"{chosen[0]}/")]
         snapshot_download(name, repo_type="dataset", revision=REVISION, allow_patterns=wanted, local_dir=aside)
         if not all((aside / file).is_file() for file in wanted):  # the library gives back what it has

@@ -15,7 +15,7 @@ import numpy as np
 
 from datasets.bundle import PathTable, Samples
 from datasets.errors import DataError
-from datasets.files import ONLY_READ, replacing, stamp
+from datasets.files import NO_DOWNLOADS, replacing, stamp
 from datasets.sources.large.shards import Members
 from datasets.sources.problems import Problem
 from datasets.sources.reading import Reading
@@ -42,7 +42,7 @@ def indexed(read: Callable[[], Reading], data_root: Path, name: str, *key: objec
         notes = [f"{place} was damaged: the images were listed again"]
     before = time.time_ns()
     reading = read()
-    if len(reading.samples) >= LARGE and not ONLY_READ.get():
+    if len(reading.samples) >= LARGE and not NO_DOWNLOADS.get():
         try:
             _keep(reading, place, before)
         except (OSError, DataError) as error:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from datasets.config import Columns
 from datasets.errors import DataError, MissingPackage
-from datasets.files import folder_aside, require_told
+from datasets.files import folder_aside, require_writable_data_root
 from datasets.grouping.option import column_of, normal
 from datasets.sources.csv_table import column_names
 from datasets.sources.large.shards import CLASS_NAMES, add
@@ -20,7 +20,7 @@ def unpack_parquet(files: Sequence[Path], folder: Path, columns: Columns) -> Non
     """Write the tables as the tar shards of a new folder, one for each; rows without a label, -1, are left out. Raises
     MissingPackage: no pyarrow. DataError: a file is no parquet and no Arrow, or has no column of pictures or of
     labels."""
-    require_told(folder)
+    require_writable_data_root(folder)
     try:
         import pyarrow
     except ImportError as error:

@@ -31,7 +31,7 @@ from datasets.images import IMAGE_EXTENSIONS, is_image_name
 from datasets.sources.csv_table import column_names
 from datasets.sources.image_folder import list_folder
 from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows
-from datasets.text import counted
+from datasets.text import pluralise
 
 CLASS_NAMES = "classnames.txt"
 GROUP = "group"
@@ -134,7 +134,7 @@ def read_tar_shards(files: Sequence[Path], name: str, columns: Columns) -> Readi
     members = Members(root, rows.paths, tuple(map(str, files)), *places)
     known = {"class_names": rows.in_order(), "grouped_by": rows.grouped_by}
     samples = rows.samples(name, root, members=members, sizes=members.sizes, **known)
-    return Reading(str(root), counted(len(files), "tar shard"), samples, rows.classes, rows.problems, stamps)
+    return Reading(str(root), pluralise(len(files), "tar shard"), samples, rows.classes, rows.problems, stamps)
 
 
 def _split_of(shard: Path) -> str:

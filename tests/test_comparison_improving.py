@@ -1,11 +1,11 @@
-"""When an arm counts as still rising, on curves made up for it."""
+"""When an arm counts as still improving, on curves made up for it."""
 
 import math
 
 import numpy as np
 import pytest
 
-from comparison.analysis.rising import rise
+from comparison.analysis.improving import improvement_at_end
 
 EPOCHS = 40
 
@@ -31,28 +31,28 @@ def flat(share):
 
 
 def test_a_curve_that_rises_to_its_end_is_named_with_its_rise_whatever_the_schedule():
-    assert rise([history(straight)]) == pytest.approx(0.5 * 0.2, abs=0.03)
-    assert rise([history(straight, rate=lambda done: 1.0)]) == pytest.approx(0.5 * 0.2, abs=0.03)
+    assert improvement_at_end([history(straight)]) == pytest.approx(0.5 * 0.2, abs=0.03)
+    assert improvement_at_end([history(straight, rate=lambda done: 1.0)]) == pytest.approx(0.5 * 0.2, abs=0.03)
 
 
 def test_a_curve_that_came_to_rest_is_not_named():
-    assert rise([history(flat)]) is None
-    assert rise([history(straight, fitted=0.99)]) is None  # nothing left to learn of its training images
-    assert rise([history(lambda share: 0.1 + 0.04 * share)]) is None  # less than a point
+    assert improvement_at_end([history(flat)]) is None
+    assert improvement_at_end([history(straight, fitted=0.99)]) is None  # nothing left to learn of its training images
+    assert improvement_at_end([history(lambda share: 0.1 + 0.04 * share)]) is None  # less than a point
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_noise_is_not_taken_for_a_rise(seeds):
     named = [
-        rise([history(flat, noise=0.02, seed=seeds * trial + k) for k in range(seeds)]) is not None
+        improvement_at_end([history(flat, noise=0.02, seed=seeds * trial + k) for k in range(seeds)]) is not None
         for trial in range(200)
     ]
     assert np.mean(named) <= 0.05
-    assert rise([history(straight, noise=0.02, seed=k) for k in range(seeds)]) is not None
+    assert improvement_at_end([history(straight, noise=0.02, seed=k) for k in range(seeds)]) is not None
 
 
 def test_of_few_epochs_or_old_files_nothing_is_said():
-    assert rise([history(straight)[:8]]) is None
+    assert improvement_at_end([history(straight)[:8]]) is None
     rows = history(straight)
     del rows[3]["lr"]
-    assert rise([rows]) is None
+    assert improvement_at_end([rows]) is None

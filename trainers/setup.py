@@ -41,8 +41,8 @@ AMP_DTYPES = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
-class Job:
-    """Resolved options, and everything built from them."""
+class RunSetup:
+    """Resolved options of one run, and everything built from them."""
 
     config: RunConfig
     spec: ImageSpec
@@ -93,9 +93,9 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Given:
-    """What a program gives a run in place of options: a module, a Dataset or DataLoader for each split (or the bundle
-    of `build_dataloaders`), and how its images are prepared, for `predict` and `export` to do the same."""
+class UserObjects:
+    """Objects that a program gives a run in place of options: a module, a Dataset or DataLoader for each split (or the
+    bundle of `build_dataloaders`), and how its images are prepared, for `predict` and `export` to do the same."""
 
     model: nn.Module | None = None
     dataloaders: DataBundle | Mapping[str, Dataset | DataLoader] | None = None
@@ -107,9 +107,9 @@ def prepare(
     *,
     checkpoint: dict[str, Any] | None = None,
     run_dir: Path | None = None,
-    given: Given = Given(),
+    given: UserObjects = UserObjects(),
     images: OpenedImages | None = None,
-) -> Job:
+) -> RunSetup:
     """Resolve the options, read the data, build model and optimizer, but for what is `given`.
 
     With the checkpoint of the run in `run_dir`, that run's weights and preprocessing are used, and its images are split
@@ -117,12 +117,12 @@ def prepare(
     Raises ConfigError: options that cannot work. DataError, WeightsError, FileNotFoundError: data or weights that
     cannot."""
     try:
-        return _prepare(named_by(given, config), checkpoint, run_dir, given, images or OpenedImages())
+        return _prepare(with_user_names(given, config), checkpoint, run_dir, given, images or OpenedImages())
     except OPTION_ERRORS as error:  # a value that one of the parts refuses, such as an image size
         raise ConfigError(str(error)) from error
 
 
-def named_by(given: Given, config: RunConfig) -> RunConfig:
+def with_user_names(given: UserObjects, config: RunConfig) -> RunConfig:
     """The options with the names of what a program gives instead."""
     if given.model is not None:
         if config.model.trainable != "all":
@@ -138,7 +138,7 @@ def named_by(given: Given, config: RunConfig) -> RunConfig:
     return config
 
 
-def spec_of(given: Given, config: RunConfig) -> ImageSpec:
+def spec_of(given: UserObjects, config: RunConfig) -> ImageSpec:
     """How images reach a module of one's own: as its Dataset gives them, else by the application's values."""
     size = config.model.image_size
     if given.dataloaders is None or isinstance(given.dataloaders, DataBundle):
@@ -154,8 +154,8 @@ def spec_of(given: Given, config: RunConfig) -> ImageSpec:
 
 
 def _prepare(
-    config: RunConfig, checkpoint: dict[str, Any] | None, run_dir: Path | None, given: Given, images: OpenedImages
-) -> Job:
+    config: RunConfig, checkpoint: dict[str, Any] | None, run_dir: Path | None, given: UserObjects, images: OpenedImages
+) -> RunSetup:
     config = defaults.resolve(config)
     if config.train.threads is not None:
         torch.set_num_threads(config.train.threads)
@@ -192,7 +192,7 @@ def _prepare(
     config = dataclasses.replace(config, model=record_attention(config))
     student = student_of_teacher(model, config, data, targets)
     optimizer = optimizer_of(model, config, student)
-    return Job(config, spec, data, model, optimizer, device, student=student, overlap=overlap)
+    return RunSetup(config, spec, data, model, optimizer, device, student=student, overlap=overlap)
 
 
 def answers_of_teacher(config: RunConfig, data: DataBundle) -> np.ndarray | None:
@@ -236,7 +236,7 @@ Look = Callable[[Samples], tuple[Samples, Overlap]]
 
 
 def read_data(
-    config: RunConfig, spec: ImageSpec, given: Given, images: OpenedImages, look: Look
+    config: RunConfig, spec: ImageSpec, given: UserObjects, images: OpenedImages, look: Look
 ) -> tuple[DataBundle, Overlap]:
     """The loaders of this process, with its share of every batch and of every other split, and what the starts of the
     run have seen."""
@@ -281,25 +281,25 @@ def head_of(model: nn.Module) -> nn.Module:
     return head[0] if len(head) == 1 else nn.Sequential(*head)
 
 
-def schedule(job: Job, *, shape: str | None = None) -> Callable[[int], float]:
+def schedule(setup: RunSetup, *, shape: str | None = None) -> Callable[[int], float]:
     """The learning rate as a function of the step; of the run's own shape unless told otherwise."""
-    config = job.config.train
+    config = setup.config.train
     assert config.lr is not None
     return learning_rate(
         peak=config.lr,
         schedule=shape or config.schedule,
-        total_steps=job.total_steps,
-        warmup_steps=job.warmup_steps,
-        steps_per_epoch=job.steps_per_epoch,
+        total_steps=setup.total_steps,
+        warmup_steps=setup.warmup_steps,
+        steps_per_epoch=setup.steps_per_epoch,
     )
 
 
-def training_loss(job: Job) -> Callable[[Tensor, Tensor], Tensor]:
+def training_loss(setup: RunSetup) -> Callable[[Tensor, Tensor], Tensor]:
     """Cross-entropy with label smoothing, weighted by class if so asked. Validation always uses the plain one."""
-    smoothing = job.config.train.label_smoothing or 0.0
-    if job.config.data.balance != "loss":
+    smoothing = setup.config.train.label_smoothing or 0.0
+    if setup.config.data.balance != "loss":
         return nn.CrossEntropyLoss(label_smoothing=smoothing)
-    weight = class_weights(job.data).to(job.device)
+    weight = class_weights(setup.data).to(setup.device)
 
     def weighted(logits: Tensor, targets: Tensor) -> Tensor:
         # torch's own mean divides by the weights in the batch, so micro-batches would not add up to their batch.
@@ -309,31 +309,36 @@ def training_loss(job: Job) -> Callable[[Tensor, Tensor], Tensor]:
     return weighted
 
 
-def slices(job: Job) -> Slices:
-    sampler = batch_sampler(job.data.dataloaders["train"])
-    n, batch_size, steps = sampler.length, sampler.batch_size, job.steps_per_epoch
+def slices(setup: RunSetup) -> Slices:
+    sampler = batch_sampler(setup.data.dataloaders["train"])
+    n, batch_size, steps = sampler.length, sampler.batch_size, setup.steps_per_epoch
 
     def step_images(iteration: int) -> int:
         return min(batch_size, n - (iteration - 1) % steps * batch_size)
 
-    return Slices(job.config.train.accumulate, distributed.rank(), distributed.world_size(), step_images)
+    return Slices(setup.config.train.accumulate, distributed.rank(), distributed.world_size(), step_images)
 
 
-def training_forward(job: Job) -> nn.Module:
+def training_forward(setup: RunSetup) -> nn.Module:
     """The model as the training step calls it: itself, or wrapped for several processes, or compiled."""
-    if job.on_features:
-        return job.model
+    if setup.on_features:
+        return setup.model
     # A Hugging Face model may bring a part that its classifier does not use.
-    skips = job.config.model.name.startswith(HF_PREFIX)
-    forward = distributed.wrap(job.student or job.model, job.device, may_skip_parameters=skips)
-    return torch.compile(forward) if job.config.train.compile else forward  # type: ignore[return-value]
+    skips = setup.config.model.name.startswith(HF_PREFIX)
+    forward = distributed.wrap(setup.student or setup.model, setup.device, may_skip_parameters=skips)
+    return torch.compile(forward) if setup.config.train.compile else forward  # type: ignore[return-value]
 
 
-def trainer_of(job: Job) -> Engine:
-    train = job.config.train
+def trainer_of(setup: RunSetup) -> Engine:
+    train = setup.config.train
     alphas = (train.mixup or 0.0, train.cutmix or 0.0)
-    mix = BatchMix(len(job.data.class_names), *alphas) if any(alphas) else None
-    options = StepOptions(job.amp_dtype, train.clip_norm, train.seed, mix, slices(job), train.teacher_weight)
+    mix = BatchMix(len(setup.data.class_names), *alphas) if any(alphas) else None
+    options = StepOptions(setup.amp_dtype, train.clip_norm, train.seed, mix, slices(setup), train.teacher_weight)
     return create_trainer(
-        job.model, job.optimizer, training_loss(job), job.device, options=options, forward=training_forward(job)
+        setup.model,
+        setup.optimizer,
+        training_loss(setup),
+        setup.device,
+        options=options,
+        forward=training_forward(setup),
     )

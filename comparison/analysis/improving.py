@@ -21,8 +21,8 @@ RULE = (
 )
 
 
-def rise(histories: Sequence[Sequence[Mapping[str, Any]]]) -> float | None:
-    """By how much the validation accuracy of an arm's runs rose in the last fifth of their learning; None where it did
+def improvement_at_end(histories: Sequence[Sequence[Mapping[str, Any]]]) -> float | None:
+    """Rise of the validation accuracy of an arm's runs in the last fifth of their learning; None where it did
     not, by more than a point and twice its noise, or where the training images are fitted. `histories`: the rows of
     metrics.csv of each run, the first that of the untrained model."""
     rises, noises = [], []
