@@ -52,7 +52,7 @@ def test_a_snippet_with_a_wrong_output_is_noticed() -> None:
 def test_no_snippet_escapes_the_check() -> None:
     for page in DOCS.glob("*.md"):
         text = page.read_text(encoding="utf-8")
-        assert page == WALKTHROUGH or ">>>" not in text
+        assert page.name in {"walkthrough.md", "training.md"} or ">>>" not in text
         # Run by tests/test_use_the_result.py and tests/test_from_python.py.
         runnable = {"python"} if page.name in {"use-the-result.md", "from_python.md"} else set()
         assert set(re.findall(r"^```(\w+)$", text, flags=re.MULTILINE)) <= {"pycon", "text"} | runnable

@@ -45,6 +45,12 @@ def test_mixing_that_a_preset_brings_is_refused_too():
         refuse_other_options(config, prepare(config).config)
 
 
+@pytest.mark.parametrize("model", ["vit_micro_2", "vit_nano_8"])
+def test_the_models_of_the_demo_need_no_option(model):
+    config = replace(CONFIG, model=ModelConfig(name=model), train=replace(CONFIG.train, loop="plain"))
+    refuse_other_options(config, prepare(config).config)
+
+
 def test_from_the_command_line(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     base = ["train", "--loop", "plain", "--labels-per-class", "10", "--epochs", "1", "--device", "cpu"]
