@@ -7,12 +7,13 @@ import os
 import sys
 import traceback
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from datasets.text import printable
 from trainers.errors import Interrupted, exit_code, first_line, out_of_memory
 from trainers.system import process
 from trainers.system.signals import signals
+from trainers.version import VERSION
 
 if TYPE_CHECKING:
     from commands.arguments import Command
@@ -42,7 +43,7 @@ the same one pretrained, on 1,797 scanned digits, in about two minutes.
 commands:
 {commands}
 
-python main.py COMMAND --help lists a command's options; --version names the libraries;
+python main.py COMMAND --help lists a command's options; --version says which version this is, and of the libraries;
 --debug shows the traceback of an error."""
 
 
@@ -62,9 +63,8 @@ def main(argv: list[str]) -> int:
     if argv == ["--version"]:
         from importlib.metadata import version
 
-        print(
-            ", ".join(f"{name} {version(name)}" for name in ("torch", "torchvision", "pytorch-ignite", "tensorboard"))
-        )
+        libraries = ("torch", "torchvision", "pytorch-ignite", "tensorboard")
+        print(", ".join((f"vit-train {VERSION}", *(f"{name} {version(name)}" for name in libraries))))
         return 0
     if not argv:
         from commands.compare import STORY
@@ -116,7 +116,12 @@ def complain(message: str, code: int) -> int:
     return code
 
 
-if __name__ == "__main__":
+def program() -> NoReturn:
+    """The whole program: the words after its name are the command."""
     process.settle()
     process.choose_waiting(sys.argv[1:])
     process.leave(main(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    program()

@@ -5,13 +5,16 @@ import re
 import shlex
 import subprocess
 
+PROGRAM = "python main.py"
+"""How this application is started; where it is installed, its command."""
+
 _PLAIN = re.compile(r"[\w@%+=:,./\\-]+")
 """A word that the command prompt of Windows takes as it is."""
 
 
 def command(*words: object) -> str:
     """A command of this application, to be pasted: `python main.py` and these words."""
-    return typed("python", "main.py", *words)
+    return " ".join((PROGRAM, *map(quoted, words)))
 
 
 def typed(*words: object) -> str:

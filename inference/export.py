@@ -21,6 +21,7 @@ from trainers.config import to_dict
 from trainers.errors import ConfigError
 from trainers.seen.hashes import to_text
 from trainers.storage.finished_run import read_run_config, untrusted_run
+from trainers.version import VERSION
 from vit import ImageSpec, WeightsError
 from vit.export import describe, export_onnx, export_pt2, export_safetensors
 
@@ -62,7 +63,9 @@ def export(classifier: Classifier, kind: str, path: Path, *, images: Sequence[st
         raise ConfigError(f"{classifier.source} is an export itself; export the run or the weights it came from")
     batch, origin = comparison_images(classifier, images)
     seen = None if classifier.seen is None else to_text(classifier.seen)
-    metadata = describe(classifier.spec, classifier.class_names, {"model": to_dict(classifier.config)}, seen=seen)
+    options = {"model": to_dict(classifier.config)}
+    versions = {"vit-train": VERSION, "torch": str(torch.__version__)}
+    metadata = describe(classifier.spec, classifier.class_names, options, seen=seen, versions=versions)
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as aside:
         if kind == "safetensors":

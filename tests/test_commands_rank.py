@@ -22,6 +22,7 @@ from comparison import ranking
 from comparison.ranking import ALL, NEAREST, RIDGE, RankedBackbone, draws, score_backbone
 from datasets.bundle import image_set
 from datasets.config import DataConfig
+from datasets.shell import PROGRAM
 from datasets.tables import read_rows
 from trainers import cached_features
 from trainers.budget.local_weights import probes
@@ -45,9 +46,9 @@ def test_a_ranking_judges_what_can_be_had_and_keeps_the_features(capsys, tmp_pat
     code, out, err = rank(capsys, data, tmp_path / "runs", *models)
     assert (code, err) == (3, "")
     assert "vit_nano_8 (gone.pth): left out; gone.pth: no such weights file" in out
-    command = shlex.split(out.rpartition("next")[2])
-    assert command[:5] == ["python", "main.py", "compare", "--data", str(data)]
-    options = parse(Options, command[3:], prog="compare")
+    command = shlex.split(out.rpartition("next")[2].partition(f"{PROGRAM} ")[2])
+    assert command[:3] == ["compare", "--data", str(data)]
+    options = parse(Options, command[1:], prog="compare")
     assert sorted(options.arms) == sorted(["vit_nano_8,weights=fashion_mnist", f"vit_micro_4,weights={run},pool=mean"])
     assert all(parse_arm(arm, RunConfig()).model.weights for arm in options.arms)
     folder = tmp_path / "runs" / "photos"

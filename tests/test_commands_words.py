@@ -17,6 +17,7 @@ from datasets.errors import DataError
 from datasets.images import read_image
 from trainers.config import load_config, to_dict
 from trainers.errors import ConfigError
+from trainers.version import VERSION
 from vit.config import MODEL_NAMES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,9 +33,10 @@ def help_of(name, capsys):
 
 def test_version_names_the_application_and_what_it_stands_on(capsys):
     assert main.main(["--version"]) == 0
-    assert "torch 2." in capsys.readouterr().out
+    assert capsys.readouterr().out.startswith(f"vit-train {VERSION}, torch 2.")
 
 
+@pytest.mark.clone
 @pytest.mark.parametrize("words", [[], ["train"], ["--version"]], ids=["bare", "train", "version"])
 def test_a_python_without_the_libraries_is_told_which_one_has_them(words):
     bare = [sys.executable, "-S", str(ROOT / "main.py"), *words]  # -S: no site-packages

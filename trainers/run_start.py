@@ -22,6 +22,7 @@ from trainers.storage.data_folder import claimed_folder, release
 from trainers.storage.places import working_directory
 from trainers.storage.run_folder import command_line, plan_run_directory, write_json, write_run_config
 from trainers.system import distributed, folder_lock
+from trainers.version import VERSION
 
 VERSIONED = ("torch", "torchvision", "pytorch-ignite", "tensorboard", "numpy", "pillow")
 
@@ -62,7 +63,8 @@ def discard(folder: Path) -> None:
 
 def describe_start(setup: RunSetup, requested: dict[str, Any]) -> dict[str, Any]:
     """What a run depends on beside its config: the content of meta.json."""
-    versions = {"python": platform.python_version()} | {name: metadata.version(name) for name in VERSIONED}
+    versions = {"vit-train": VERSION, "python": platform.python_version()}
+    versions |= {name: metadata.version(name) for name in VERSIONED}
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "argv": command_line(),
@@ -116,8 +118,10 @@ def processor_name() -> str:
 
 
 def git_state() -> dict[str, Any] | None:
-    """Commit and cleanliness of the code that runs, or None outside a git checkout."""
-    here = Path(__file__).resolve().parent
+    """Commit and cleanliness of the code that runs, or None outside a git checkout of it."""
+    here = Path(__file__).resolve().parents[1]
+    if not (here / ".git").exists():  # installed, perhaps below another project's checkout
+        return None
     words = ["git", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
     try:
         done = subprocess.run(words, cwd=here, capture_output=True, text=True, timeout=10, check=True)

@@ -28,10 +28,17 @@ EXAMPLE_BATCH = 2  # 0 and 1 are special to torch.export: it would fix them
 
 
 def describe(
-    spec: ImageSpec, class_names: Sequence[str], config: Mapping[str, Any], *, seen: str | None = None
+    spec: ImageSpec,
+    class_names: Sequence[str],
+    config: Mapping[str, Any],
+    *,
+    seen: str | None = None,
+    versions: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """What every export carries beside its tensors: name -> JSON. `seen`: which images the weights were trained on."""
+    """What every export carries beside its tensors: name -> JSON. `seen`: which images the weights were trained on;
+    `versions`: of the programs that wrote it."""
     values = {"class_names": list(class_names), "image_spec": dataclasses.asdict(spec), "config": dict(config)}
+    values |= {} if versions is None else {"versions": dict(versions)}
     texts = {name: _json(value) for name, value in values.items()}
     return texts if seen is None else texts | {"seen": seen}
 

@@ -37,7 +37,8 @@ def read_torch_file(path: Path) -> Any:
 
 def convert_elsewhere(source: Path, target: Path) -> str:
     """Let another process `convert`; its answer."""
-    words = [sys.executable, "-I", __file__, str(source), str(target)]
+    home = Path(__file__).resolve().parents[__name__.count(".")]  # from which this module is imported
+    words = [sys.executable, "-I", __file__, str(source), str(target), str(home)]
     settings = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     with suppress(subprocess.TimeoutExpired):
         done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=SECONDS, env=settings)
@@ -80,8 +81,8 @@ def convert(source: Path, target: Path) -> str:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-    source, target = map(Path, sys.argv[1:])
+    source, target = map(Path, sys.argv[1:3])
+    sys.path.insert(0, sys.argv[3])
     with suppress(ImportError):  # on Windows it may take what there is
         import resource
 

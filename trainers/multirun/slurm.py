@@ -55,7 +55,8 @@ def on_slurm(folder: Path, jobs: int, options: dict[str, str]) -> Iterator[Calla
         raise ConfigError(f"--on slurm needs Slurm's commands, sbatch, srun, squeue: {first_line(error)}") from error
     defaults = {"requeue": True, "time": "1-00:00:00"}
     executor.update_parameters(job_name="vit", array_parallelism=jobs, additional_parameters=defaults | options)
-    ours = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
+    home = Path(__file__).parents[__name__.count(".")]  # from which this module is imported
+    ours = os.pathsep.join(filter(None, (str(home), os.environ.get("PYTHONPATH"))))
     with process.variable("PYTHONPATH", ours):  # of the jobs, which do not start at main.py
         yield partial(as_jobs, executor)
 

@@ -1,0 +1,172 @@
+"""The installable package: one name, whatever lies beside it."""
+
+import ast
+import json
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from installed_suite import environment, pip_install, wheel
+from test_architecture import FLOORS
+
+import hatch_build
+import vit_train
+from hatch_build import NOT_INSTALLED, PACKAGE, Mover, extras, files_of, modules_of, move, requirements, rooms
+from trainers.version import VERSION
+
+ROOT = Path(__file__).resolve().parent.parent
+NOT_CODE_OF_THE_APPLICATION = {*NOT_INSTALLED, "docs", "examples"}
+
+
+@pytest.fixture(scope="module")
+def moved(tmp_path_factory):
+    """The package as it is installed."""
+    folder = tmp_path_factory.mktemp("installed") / PACKAGE
+    move(ROOT, folder)
+    return folder
+
+
+def test_every_folder_of_the_application_is_installed():
+    """A new feature's folder needs an `__init__.py` and a floor; then the build finds it."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    with_code = {name.partition("/")[0] for name in listed if name.endswith(".py") and "/" in name}
+    assert set(rooms(ROOT)) == with_code - NOT_CODE_OF_THE_APPLICATION == set(FLOORS)
+    assert all((ROOT / path).parent.joinpath("__init__.py").is_file() for path in files_of(ROOT) if len(path.parts) > 1
+               and path.suffix == ".py")  # fmt: skip
+
+
+def test_data_files_come_along_as_they_are(moved):
+    data = {path for path in files_of(ROOT) if path.suffix != ".py"}
+    assert {path.suffix for path in data} >= {".toml", ".html", ".jinja", ".css", ".js", ".safetensors"}
+    for path in data:
+        same = (moved / path).read_bytes() == (ROOT / path).read_bytes()
+        assert same or path.suffix in hatch_build.TEXTS, path
+    assert (moved / "py.typed").is_file()
+    listed = subprocess.run(["git", "ls-files", *rooms(ROOT)], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert {Path(name) for name in listed.stdout.splitlines() if (ROOT / name).is_file()} <= set(files_of(ROOT))
+
+
+def test_no_module_is_named_without_the_package(moved):
+    modules, tops = modules_of(ROOT), {*rooms(ROOT), "main"}
+    for path in moved.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            names += [node.value] if isinstance(node, ast.Constant) and node.value in modules - tops else []
+            assert not [name for name in names if name.partition(".")[0] in tops], f"{path}: {names}"
+
+
+def test_what_is_installed_speaks_of_its_command_alone(moved):
+    for path in (path for path in moved.rglob("*") if path.suffix in {".py", *hatch_build.TEXTS}):
+        text = path.read_text(encoding="utf-8")
+        assert "python main.py" not in text, path
+        assert "requirements-extras.txt" not in text, path
+
+
+CASES = {
+    "from vit.model import attend": "from vit_train.vit.model import attend",
+    "from datasets import DataConfig as D": "from vit_train.datasets import DataConfig as D",
+    "from . import parts": "from . import parts",
+    "import vit": "from vit_train import vit",
+    "import os, vit.model": "import os; import vit_train.vit.model; from vit_train import vit",
+    "import vit.model as m": "import vit_train.vit.model as m",
+    "import visual": "import visual",
+    "def f():\n    import main; main.main([])": "def f():\n    from vit_train import main; main.main([])",
+    "é = 'é'; from vit import freeze": "é = 'é'; from vit_train.vit import freeze",
+    'MODELS = {"a": "vit.scratch_models"}': 'MODELS = {"a": "vit_train.vit.scratch_models"}',
+    'b = r"vit.model:attend"': 'b = r"vit_train.vit.model:attend"',
+    'import_module(f"commands.{name}")': 'import_module(f"vit_train.commands.{name}")',
+    'file = f"vit.{suffix}"; name = "vit"; other = "vit.pt"': None,
+    'print("from vit import model")': None,
+    "# from vit import model": None,
+}
+
+
+@pytest.mark.parametrize("source", CASES)
+def test_a_name_is_moved_and_nothing_else(source):
+    expected = CASES[source] or source
+    if source.startswith("file"):  # the beginning of a module's name where the room is a package
+        expected = expected.replace('f"vit.{', 'f"vit_train.vit.{')
+    assert Mover(ROOT).source(source) == expected
+
+
+def test_a_program_in_a_test_is_moved():
+    source = 'run("import vit; from datasets import x; from importlib import vit")\nset("trainers.run.score_split")'
+    expected = (
+        'run("from vit_train import vit; from vit_train.datasets import x; from importlib import vit")\n'
+        'set("vit_train.trainers.run.score_split")'
+    )
+    assert Mover(ROOT).source(source, programs=True) == expected
+
+
+def test_requirements_files_are_the_one_list():
+    """Of what the package needs, and of its extras; each with the version that is tested as the least."""
+    pinned = dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "requirements.txt").read_text(), flags=re.M))
+    assert [row for _, row in requirements(ROOT / "requirements.txt")] == [f"{k}>={v}" for k, v in pinned.items()]
+    found = extras(ROOT)
+    assert set(found) == {"imagenet", "onnx", "clean", "slurm", "hub", "all"}
+    optional = re.findall(r"^([\w.-]+)==", (ROOT / "requirements-extras.txt").read_text(), flags=re.M)
+    assert sorted(row.partition(">")[0] for row in found["all"]) == sorted(optional)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert {"version", "dependencies", "optional-dependencies"} == {*project["dynamic"]}
+
+
+def test_a_requirement_without_an_extra_is_refused(tmp_path):
+    (tmp_path / "requirements-extras.txt").write_text("# Only for x.\nx==1\n")
+    with pytest.raises(ValueError, match="no line `# \\[EXTRA\\] ...` stands above x>=1"):
+        extras(tmp_path)
+
+
+def test_the_doors_of_the_package_lead_to_what_they_name():
+    assert vit_train.__version__ == VERSION
+    for name in vit_train.__all__:
+        assert getattr(vit_train, name).__name__ == name
+    assert set(vit_train.__all__) <= set(dir(vit_train))
+
+
+ORDERS = {
+    "theirs first": "import datasets; from datasets import Dataset\nimport vit_train.trainers.run\n",
+    "ours first": "import vit_train.trainers.run\nimport datasets; from datasets import Dataset\n",
+}
+BOTH = """
+from vit_train import DataConfig, ImageSpec, build_dataloaders
+bundle = build_dataloaders(DataConfig(source="digits", workers=0), ImageSpec(image_size=8))
+print(Dataset.from_dict({"a": [1, 2]}).num_rows, bundle.dataset_sizes["test"], datasets.__name__)
+"""
+
+
+@pytest.mark.slow
+def test_installed_beside_hugging_faces_datasets_both_work_and_removal_leaves_nothing(tmp_path):
+    python = environment(tmp_path / "environment")
+    try:
+        pip_install(python, "datasets")
+    except subprocess.CalledProcessError:
+        pytest.skip("pip cannot fetch Hugging Face's datasets here")
+    here = {path for path in (tmp_path / "environment").rglob("*") if "__pycache__" not in path.parts}
+    pip_install(python, "--no-deps", str(wheel(tmp_path / "wheel")))
+
+    def output(*words: object) -> str:
+        empty = tmp_path / "empty"
+        empty.mkdir(exist_ok=True)
+        done = subprocess.run([*map(str, words)], cwd=empty, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    for order in ORDERS.values():
+        assert output(python, "-c", order + BOTH) == "2 360 datasets\n"
+    command = python.with_name("vit-train")
+    assert output(command, "--version") == output(python, "-m", PACKAGE, "--version")
+    short = "--model vit_micro_2 --epochs 1 --device cpu --workers 2 --run-name r --tb scalars"
+    output(command, "train", "--data", "digits", *short.split())
+    run = tmp_path / "empty" / "runs" / "digits" / "r"
+    meta = json.loads((run / "meta.json").read_text())
+    assert meta["versions"]["vit-train"] == VERSION
+    assert meta["git"] is None
+    predicted = output(command, "evaluate", run)
+    assert "%" in predicted
+    subprocess.run([python, "-m", "pip", "uninstall", "-qy", "vit-train"], check=True, capture_output=True)
+    left = {path for path in (tmp_path / "environment").rglob("*") if "__pycache__" not in path.parts} - here
+    assert not left
+    assert not (tmp_path / "environment" / "lib" / PACKAGE).exists()
