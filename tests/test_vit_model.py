@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+import typing
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vit.config import ViTConfig
+from vit.config import Shape, ViTConfig
+from vit.errors import OptionError
 from vit.fast import explicit_attention
 from vit.model import (
     MLP,
@@ -463,3 +465,23 @@ def test_wrong_images_are_refused_in_one_line(shape: tuple[int, ...], message: s
 def test_wrong_shapes_are_refused_before_anything_is_built(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         tiny(**options)
+
+
+def test_a_shape_may_be_given_by_keywords_as_other_libraries_take_it():
+    torch.manual_seed(0)
+    by_keywords = VisionTransformer(image_size=32, patch_size=8, num_classes=7, embed_dim=16, depth=2, num_heads=2)
+    torch.manual_seed(0)
+    by_config = VisionTransformer(ViTConfig(32, 8, num_classes=7, embed_dim=16, depth=2, num_heads=2))
+    assert by_keywords.config == by_config.config
+    pairs = zip(by_keywords.parameters(), by_config.parameters(), strict=True)
+    assert all(torch.equal(ours, theirs) for ours, theirs in pairs)
+    assert VisionTransformer(by_config.config, depth=1).config == dataclasses.replace(by_config.config, depth=1)
+    assert VisionTransformer().config == ViTConfig()
+    assert list(Shape.__annotations__) == [field.name for field in dataclasses.fields(ViTConfig)]
+    assert typing.get_type_hints(Shape) == typing.get_type_hints(ViTConfig)
+
+
+@pytest.mark.parametrize(("given", "meant"), [("img_size", "image_size"), ("heads", "num_heads"), ("dept", "depth")])
+def test_another_librarys_name_of_a_shape_is_answered_with_ours(given, meant):
+    with pytest.raises(OptionError, match=f"VisionTransformer has no option '{given}'; did you mean {meant}?"):
+        VisionTransformer(**{given: 1})

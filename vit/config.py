@@ -2,14 +2,15 @@
 
 import dataclasses
 import difflib
+import functools
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
 import tyro
 
@@ -17,10 +18,47 @@ from vit.errors import OptionError
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 HALF = (0.5, 0.5, 0.5)
+T = TypeVar("T")
+OTHER_NAMES = {
+    "img_size": "image_size", "in_chans": "in_channels", "channels": "in_channels", "num_channels": "in_channels",
+    "dim": "embed_dim", "hidden_size": "embed_dim", "hidden_dim": "embed_dim", "heads": "num_heads",
+    "num_layers": "depth", "num_hidden_layers": "depth", "drop_path_rate": "stochastic_depth", "drop_rate": "dropout",
+    "attn_drop_rate": "attention_dropout", "emb_dropout": "dropout", "global_pool": "pool", "model": "name",
+    "model_name": "name", "pretrained": "weights",
+}  # fmt: skip
+"""What timm, vit-pytorch, torchvision and transformers call these options."""
 MAX_SIDE = 4096
 """Pixels: a batch of 32 such pictures takes 6 GB."""
 
 
+def refuse_unknown(whose: str, given: Iterable[str], known: Sequence[str], other_names: Mapping[str, str]) -> None:
+    """Refuse keywords that are no options, with the one that was meant: the same under its name in `other_names`, or
+    the nearest. Raises OptionError."""
+    for name in (name for name in given if name not in known):
+        meant = other_names.get(name) or next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.5)), None)
+        hint = f"; did you mean {meant}?" if meant else "."
+        raise OptionError(f"{whose} has no option {name!r}{hint} Known: {', '.join(known)}")
+
+
+def known_keywords(other_names: Mapping[str, str]) -> Callable[[type[T]], type[T]]:
+    """A decorator of dataclasses: a keyword that is none of its fields gets one line in place of a TypeError."""
+
+    def decorate(config_class: type[T]) -> type[T]:
+        known = [field.name for field in dataclasses.fields(config_class)]  # type: ignore[arg-type]
+        initialise = config_class.__init__
+
+        @functools.wraps(initialise)
+        def checked(self: T, *values: Any, **given: Any) -> None:
+            refuse_unknown(config_class.__name__, given, known, other_names)
+            initialise(self, *values, **given)
+
+        config_class.__init__ = checked  # type: ignore[assignment]
+        return config_class
+
+    return decorate
+
+
+@known_keywords(OTHER_NAMES)
 @dataclass(frozen=True)
 class ImageSpec:
     """How an image becomes a model's input: the one preprocessing of train, val, evaluate, predict and export.
@@ -54,6 +92,7 @@ class ImageSpec:
         require(self, "lie in (0, 1]", lambda share: 0 < share <= 1, "crop_fraction")
 
 
+@known_keywords(OTHER_NAMES)
 @dataclass(frozen=True)
 class ViTConfig:
     """The shape of a Vision Transformer (Dosovitskiy et al. 2020, table 1)."""
@@ -113,6 +152,35 @@ class ViTConfig:
         return (self.in_channels, *(self.embed_dim // 2**left for left in reversed(range(halvings))))
 
 
+class Shape(TypedDict, total=False):
+    """The fields of `ViTConfig` as keywords, for type checkers and editors."""
+
+    image_size: int
+    patch_size: int
+    in_channels: int
+    num_classes: int
+    embed_dim: int
+    depth: int
+    num_heads: int
+    mlp_ratio: float
+    patch_embedding: Literal["conv", "linear", "stem", "stem_bn"]
+    pool: Literal["cls", "mean", "mean_norm"]
+    representation_size: int | None
+    qkv_bias: bool
+    dropout: float
+    attention_dropout: float
+    stochastic_depth: float
+    layer_norm_eps: float
+    attention: Literal["auto", "sdpa", "explicit"]
+    fast: bool
+
+
+def shaped(config: ViTConfig | None, shape: Shape) -> ViTConfig:
+    """The shape of a model, with other values for some of its fields. Raises OptionError: a name that is no field."""
+    refuse_unknown("VisionTransformer", shape, [field.name for field in dataclasses.fields(ViTConfig)], OTHER_NAMES)
+    return dataclasses.replace(config or ViTConfig(), **shape)
+
+
 VIT_SHAPES: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("shapes.toml").read_text("utf-8"))
 TORCHVISION_MODELS: tuple[str, ...] = ("vit_b_16", "resnet18")
 PACKAGED_MODELS: tuple[str, ...] = ("efficientnet_lite0", "efficientnet_lite2")
@@ -142,6 +210,7 @@ OWN_PREFIX = "own:"
 WEIGHT_SOURCES = ("torchvision", "timm", "huggingface", "google", "ours")
 
 
+@known_keywords(OTHER_NAMES)
 @dataclass(frozen=True)
 class ModelConfig:
     """Which model, where its weights come from, and which of its parameters train."""

@@ -11,13 +11,14 @@ Shapes, everywhere in this file:
 
 import math
 from itertools import pairwise
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vit import fast
-from vit.config import ViTConfig, nearest_sizes
+from vit.config import Shape, ViTConfig, nearest_sizes, shaped
 
 
 class PatchEmbed(nn.Module):
@@ -154,11 +155,14 @@ class Block(nn.Module):
 
 
 class VisionTransformer(nn.Module):
-    """Images (B, C, S, S) -> logits (B, classes): embedding, `depth` blocks, LayerNorm, pooling, head (eq. 1-4)."""
+    """Images (B, C, S, S) -> logits (B, classes): embedding, `depth` blocks, LayerNorm, pooling, head (eq. 1-4).
 
-    def __init__(self, config: ViTConfig) -> None:
+    The shape is a `ViTConfig`, its fields as keywords, or both: `VisionTransformer(image_size=32, patch_size=4)`.
+    """
+
+    def __init__(self, config: ViTConfig | None = None, **shape: Unpack[Shape]) -> None:
         super().__init__()
-        self.config = config
+        self.config = config = shaped(config, shape)
         self.embedding = Embedding(config)
         # Block l of L is dropped with probability l / (L - 1) * stochastic_depth: early blocks matter more.
         rates = [config.stochastic_depth * layer / max(config.depth - 1, 1) for layer in range(config.depth)]
