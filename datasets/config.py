@@ -1,14 +1,17 @@
 """Which images, how they are split, and how they are fed. No torch here: `python main.py --help` imports this file."""
 
+import dataclasses
+import functools
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import tyro
 
 from datasets.errors import OptionError
+from datasets.text import did_you_mean
 
 DATASETS = (
     "digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "hymenoptera", "dog_breed", "oxford_pets", "flowers102",
@@ -52,6 +55,32 @@ def data_place(source: str) -> str:
     return os.path.realpath(path) if is_file else source
 
 
+OTHER_NAMES = {
+    "data": "source", "dataset": "source", "name": "source", "path": "source", "data_dir": "root", "data_root": "root",
+    "num_workers": "workers", "augmentation": "augment", "transform": "augment", "num_folds": "folds",
+}  # fmt: skip
+"""What the command line and other libraries call these options."""
+
+
+def known_keywords(config_class: type["DataConfig"]) -> type["DataConfig"]:
+    """Let a keyword that is no option get one line, with the one that was meant, in place of a TypeError."""
+    known = [field.name for field in dataclasses.fields(config_class)]
+    initialise = config_class.__init__
+
+    @functools.wraps(initialise)
+    def checked(self: "DataConfig", *values: Any, **given: Any) -> None:
+        for name in given:
+            if name not in known:
+                meant = OTHER_NAMES.get(name)
+                hint = f"; did you mean {meant}?" if meant else did_you_mean(name, known)
+                raise OptionError(f"DataConfig has no option {name!r}{hint} Known: {', '.join(known)}")
+        initialise(self, *values, **given)
+
+    config_class.__init__ = checked  # type: ignore[method-assign]
+    return config_class
+
+
+@known_keywords
 @dataclass(frozen=True)
 class DataConfig:
     """A labelled set of images."""
@@ -111,6 +140,12 @@ class DataConfig:
     """Loader processes. Default: chosen from the data and the processor."""
 
     def __post_init__(self) -> None:
+        for name in ("root", "exclude", "split"):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                object.__setattr__(self, name, Path(value))
+        if not isinstance(self.source, str):
+            object.__setattr__(self, "source", os.fspath(self.source))
         for name, holds, wanted in (
             ("val_fraction", lambda value: 0 < value < 1, "lie in (0, 1)"),
             ("test_fraction", lambda value: 0 <= value < 1, "lie in [0, 1)"),

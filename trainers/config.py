@@ -16,11 +16,25 @@ import tyro
 from datasets.config import DataConfig, Name
 from datasets.text import did_you_mean, printable
 from trainers.errors import OPTION_ERRORS, ConfigError
-from vit.config import ModelConfig, require, require_finite
+from vit.config import ModelConfig, known_keywords, require, require_finite
 
 Device = Annotated[str, tyro.conf.arg(metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps.")]
 
 
+def elsewhere(*config_classes: type) -> dict[str, str]:
+    """Options of other sections, each as its owner takes it."""
+    return {f.name: f"{owner.__name__}({f.name}=...)" for owner in config_classes for f in dataclasses.fields(owner)}
+
+
+OTHER_NAMES = elsewhere(DataConfig, ModelConfig) | {
+    "learning_rate": "lr", "num_epochs": "epochs", "max_epochs": "epochs", "num_train_epochs": "epochs",
+    "wd": "weight_decay", "scheduler": "schedule", "lr_scheduler": "schedule", "gradient_clip_val": "clip_norm",
+    "max_grad_norm": "clip_norm", "accelerator": "device", "precision": "amp", "ema": "ema_decay",
+}  # fmt: skip
+"""What other libraries call these options, and where those of other sections belong."""
+
+
+@known_keywords(OTHER_NAMES)
 @dataclass(frozen=True)
 class TrainConfig:
     """Optimisation. A value left at None depends on the model and comes from `trainers/options/defaults.toml`."""
@@ -108,6 +122,7 @@ class TrainConfig:
             require(self, wanted, holds, *names)
 
 
+@known_keywords({"root": "output_dir", "log_dir": "output_dir", "name": "run_name"})
 @dataclass(frozen=True)
 class OutputConfig:
     """Where a run leaves what it found."""
@@ -124,6 +139,8 @@ class OutputConfig:
     """Take up the newest run that was started with these same options; for schedulers that repeat a command."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.output_dir, str):
+            object.__setattr__(self, "output_dir", Path(self.output_dir))
         for option, name in (("--output-dir", str(self.output_dir)), ("--run-name", self.run_name or "")):
             if not name.isascii() and name.encode("utf-8", "replace").decode() != name:
                 raise ConfigError(f"{option} {printable(name)} is not UTF-8, and TensorBoard opens no other folder")
@@ -131,6 +148,7 @@ class OutputConfig:
             raise ConfigError(f"run_name={self.run_name!r} must be a plain folder name, or a few of them joined by '/'")
 
 
+@known_keywords(elsewhere(DataConfig, ModelConfig, TrainConfig, OutputConfig))
 @dataclass(frozen=True)
 class RunConfig:
     """Every option of one training run. `config.json` in the run directory holds the resolved one."""
@@ -139,6 +157,14 @@ class RunConfig:
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
+
+    def __post_init__(self) -> None:
+        for f, first in zip(dataclasses.fields(self), ("name", "source", "epochs", "output_dir"), strict=True):
+            value, section = getattr(self, f.name), f.default_factory
+            if not isinstance(value, section):  # type: ignore[arg-type]
+                given = f"**{value!r}" if isinstance(value, Mapping) else f"{first}={value!r}"
+                meant = f"{f.name}={section.__name__}({given})"  # type: ignore[union-attr]
+                raise ConfigError(f"{f.name}={value!r:.100} is no section of options; did you mean {meant:.200}?")
 
     def changed(self, **sections: Mapping[str, Any]) -> Self:
         """The same options with other values: `config.changed(train={"epochs": 3}, data={"workers": 0})`."""

@@ -41,10 +41,10 @@ from vit import ImageSpec
 
 @signals.heeded()
 def resume(
-    run_dir: Path,
+    run_dir: Path | str,
     *,
     epochs: int | float | None = None,
-    data_root: Path | None = None,
+    data_root: Path | str | None = None,
     data: str | None = None,
     model: nn.Module | None = None,
     dataloaders: DataBundle | Mapping[str, Dataset | DataLoader] | None = None,
@@ -64,6 +64,7 @@ def resume(
         checkpoint. ConfigError: `epochs` below what is done, a config.json that was edited since, another number of
         processes.
     """
+    run_dir = Path(run_dir)
     refuse_links_out(run_dir)
     config = read_run_config(run_dir)
     if data is not None:

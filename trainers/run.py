@@ -23,7 +23,7 @@ from trainers.engine.intervals import Design, design_of
 from trainers.errors import Interrupted, TrainingError
 from trainers.options import defaults
 from trainers.reporting import console, heartbeat, overview, tensorboard
-from trainers.run_engines import Run
+from trainers.run_engines import Run, ended_early
 from trainers.run_start import new_run_directory
 from trainers.run_status import track_status
 from trainers.setup import RunSetup, UserObjects, prepare
@@ -58,7 +58,8 @@ def train(
             `test`, in place of the images that `config` names; or what `build_dataloaders` gave.
         spec: how their images were prepared, for `predict` and `export` to do the same.
         handlers: each is called with the trainer before its first step, to attach what it likes with Ignite's
-            `add_event_handler`; it then comes after the run's own handlers.
+            `add_event_handler`; it then comes after the run's own handlers. `trainer.state.run` has all the rest:
+            evaluator, optimizer, history, setup.
         before_steps: is called with the run as it is put together, before all of that.
         images: those that the program has opened already; other runs may share them.
 
@@ -124,8 +125,9 @@ def execute(
                 loggers.write_val(last, run.trainer.state.recall, setup.data.class_names)
         with signals.held_back():
             fit(run, validate_first=reopened)
-        if run.over and run.trainer.state.iteration < run.setup.total_steps:
-            console.say(run.over)
+        record.stopped = ended_early(run)
+        if record.stopped:
+            console.say(record.stopped)
         try:
             return record.finish(conclude(run))
         finally:

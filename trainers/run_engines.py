@@ -6,11 +6,13 @@ pictures, best weights, files, early stopping and, after all that it must hold, 
 
 import dataclasses
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from ignite.engine import Engine, Events
 from torch import nn
+from torch.optim import Optimizer
 
 from datasets.loaders import sample_of
 from datasets.text import pluralise
@@ -20,6 +22,7 @@ from trainers.engine import handlers
 from trainers.engine.ema import ModelEMA
 from trainers.engine.engines import create_evaluator
 from trainers.engine.evaluation import Scores, attach_best_outputs
+from trainers.engine.own_schedule import OwnSchedule
 from trainers.reporting import console, tensorboard
 from trainers.reporting.time_left import TimeLeft
 from trainers.run_status import RunStatus
@@ -58,7 +61,7 @@ def painter_of(detail: str) -> Painter | None:
 
 
 class Run:
-    """A setup with its engines and everything that watches, saves and ends it.
+    """A setup with its engines and everything that watches, saves and ends it; handlers find it as `trainer.state.run`.
 
     `network` is the whole model that is saved and chosen: the trained one, or the average of its weights; `evaluated`
     what of it is validated, which is its head where features are cached.
@@ -76,6 +79,7 @@ class Run:
             self.network = self.ema.model
             self.evaluated = head_of(self.network) if setup.on_features else self.network
         self.trainer = trainer_of(setup)
+        self.trainer.state.run = self
         self.evaluator = create_evaluator(self.evaluated, setup.device, amp_dtype=setup.amp_dtype)
         self.painter = painter_of(setup.config.output.tb)
         self.rate = schedule(setup)
@@ -92,6 +96,16 @@ class Run:
         if setup.student is not None:
             self.states["student"] = setup.student.projection
         attach_handlers(self)
+
+    @property
+    def optimizer(self) -> Optimizer:
+        return self.setup.optimizer
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """A row per epoch, as in metrics.csv; the first is from before the first step."""
+        rows: list[dict[str, Any]] = self.trainer.state.history
+        return rows
 
     def lengthen(self, config: RunConfig) -> None:
         """Go on with other epochs, on which no step so far depends."""
@@ -123,12 +137,24 @@ class Run:
         return ""
 
 
+def ended_early(run: Run) -> str:
+    """Why a run ends before its last planned step; empty where it does not."""
+    setup, state = run.setup, run.trainer.state
+    if state.iteration >= setup.total_steps:
+        return ""
+    done = f"{state.iteration / setup.steps_per_epoch:.3g} of {pluralise(setup.config.train.epochs or 0, 'epoch')}"
+    return run.over or f"a handler of your own ended the run after {done}"
+
+
 def attach_handlers(run: Run) -> None:
     """All that happens between the steps of a run, in the order in which it happens; only the main process writes."""
     setup, options, trainer, evaluator = run.setup, run.options, run.trainer, run.evaluator
     assert options.log_every is not None
     writes, clock = distributed.is_main_process(), handlers.StepClock()
+    noticed = OwnSchedule(setup.optimizer, partial(console.say, label="note"))
+    noticed.attach_first(trainer)
     handlers.attach_learning_rate(trainer, setup.optimizer, lambda step: run.rate(step))
+    noticed.attach_last(trainer)
     if run.ema is not None:
         run.ema.attach(trainer)
         run.states["ema"] = run.network

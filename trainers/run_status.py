@@ -37,6 +37,8 @@ class RunStatus:
         self.setup, self.path = setup, run_dir / "summary.json"
         self.history: list[dict[str, Any]] = []
         self.result: RunResult | None = None
+        self.stopped = ""
+        """Why the run ended before its last planned step."""
         self.earlier = read_if_whole(self.path, seconds=float) or {}
         self.started = time.perf_counter()
 
@@ -61,6 +63,8 @@ class RunStatus:
         values = {
             "status": status,
             "epochs": epochs,
+            "planned_epochs": setup.config.train.epochs,
+            "stopped": self.stopped or None,
             "seconds": round(self.earlier.get("seconds", 0.0) + time.perf_counter() - self.started, 3),
             "images": dict(setup.data.dataset_sizes),
             "images_seen": self.images_seen(),

@@ -15,16 +15,17 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
 from datasets.augmentation import BatchMix
-from datasets.bundle import DataBundle, Samples, samples_of
+from datasets.bundle import BatchKey, DataBundle, Samples, image_set, samples_of
 from datasets.errors import DataError
 from datasets.loaders import class_weights, dataloaders_of, with_table
 from datasets.opened import OpenedImages
+from datasets.own_dataset import first_image, own_dataloaders, own_name, splits_of
 from datasets.sampling import batch_sampler
 from trainers.config import RunConfig, from_dict
 from trainers.engine.engines import Slices, StepOptions, create_trainer
 from trainers.engine.optim import build_optimizer, learning_rate
 from trainers.engine.randomness import seed_everything
-from trainers.errors import OPTION_ERRORS, CheckpointError, ConfigError
+from trainers.errors import OPTION_ERRORS, CheckpointError, ConfigError, exit_code, first_line
 from trainers.options import defaults
 from trainers.seen.overlap import Overlap, as_begun, without_seen
 from trainers.seen.starts import starts_of
@@ -132,8 +133,7 @@ def with_user_names(given: UserObjects, config: RunConfig) -> RunConfig:
         name = f"{OWN_PREFIX}{type(given.model).__name__}"
         config = config.changed(model={"name": name, "weights": "none"})
     if given.dataloaders is not None and not isinstance(given.dataloaders, DataBundle):
-        split = given.dataloaders.get("train")
-        source = type(split.dataset if isinstance(split, DataLoader) else split).__name__.lower()
+        source = own_name(splits_of(given.dataloaders)["train"]).lower()
         config = config.changed(data={"source": source, "augment": "none"})
     return config
 
@@ -143,8 +143,7 @@ def spec_of(given: UserObjects, config: RunConfig) -> ImageSpec:
     size = config.model.image_size
     if given.dataloaders is None or isinstance(given.dataloaders, DataBundle):
         return ImageSpec(image_size=size or ImageSpec.image_size, in_channels=config.model.in_channels)
-    split: Any = given.dataloaders["train"]
-    image = (split.dataset if isinstance(split, DataLoader) else split)[0][0]
+    image = first_image("train", splits_of(given.dataloaders)["train"])
     shape = tuple(getattr(image, "shape", ()))
     if len(shape) != 3:
         kind = f"{type(image).__name__} {shape or ''}".rstrip()
@@ -175,10 +174,12 @@ def _prepare(
     config = defaults.resolve_for(config, data)
     targets = answers_of_teacher(config, data)
     device = distributed.own_device(config.train.device)
+    if given.model is not None:
+        require_outputs(given.model.to(device), data, device, config.model.name)
     seed_everything(config.train.seed)
     if blueprint is None:
         assert given.model is not None
-        model = given.model.to(device)
+        model = given.model
     else:
         model = blueprint.build(num_classes=len(data.class_names), class_names=data.class_names).to(device)
     if checkpoint is not None:
@@ -193,6 +194,33 @@ def _prepare(
     student = student_of_teacher(model, config, data, targets)
     optimizer = optimizer_of(model, config, student)
     return RunSetup(config, spec, data, model, optimizer, device, student=student, overlap=overlap)
+
+
+def require_outputs(model: nn.Module, data: DataBundle, device: torch.device, name: str) -> None:
+    """Let a program's own module see one image, before anything is written. Raises ConfigError: it cannot take the
+    image, or has not one output for each class."""
+    classes = len(data.class_names)
+    images = image_set(data.dataloaders["train"]).__getitems__(BatchKey(0, np.zeros(1, np.int64)))[0]
+    model = getattr(model, "_orig_mod", model)  # of torch.compile, which would compile for a batch of one
+    modes = {module: module.training for module in model.modules()}
+    try:
+        with torch.no_grad():
+            outputs = model.eval()(images.to(device))
+    except Exception as error:
+        if exit_code(error) != 1:  # out of memory, say
+            raise
+        shape = tuple(images.shape[1:])
+        raise ConfigError(f"{name} cannot take images of shape {shape}: {first_line(error)}") from error
+    finally:
+        for module, training in modes.items():
+            module.training = training
+    if not isinstance(outputs, Tensor):
+        raise ConfigError(f"{name} gives a {type(outputs).__name__}: its forward must return logits (B, {classes})")
+    if outputs.shape != (1, classes):
+        found = f"logits of shape {tuple(outputs.shape)}"
+        raise ConfigError(
+            f"{name} gives {found} for one image, and there are {classes} classes: (1, {classes}) would do"
+        )
 
 
 def answers_of_teacher(config: RunConfig, data: DataBundle) -> np.ndarray | None:
@@ -248,8 +276,6 @@ def read_data(
     elif isinstance(given.dataloaders, DataBundle):
         data = given.dataloaders
     else:
-        from datasets.own_dataset import own_dataloaders
-
         data = own_dataloaders(given.dataloaders, config.data, **share)
     if given.dataloaders is not None:
         samples, overlap = look(samples_of(data))

@@ -1,5 +1,6 @@
 """Find a run, and read back what it leaves to others: its best model, its scores and its history."""
 
+import html
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -28,12 +29,13 @@ from vit.origins import ORIGINS, Origin
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunResult:
     """What a run found. Metrics are fractions; `val` is the best epoch's, `test` None where there is no such split.
-    `images`: how many each split has."""
+    `images`: how many each split has. As the last line of a notebook's cell it is a table of its scores."""
 
     run_dir: Path
     best_epoch: int
@@ -44,6 +46,29 @@ class RunResult:
     images: Mapping[str, int] = field(default_factory=dict)
     designs: Mapping[str, Design] = field(default_factory=dict)
     """What groups take from the images of a split; of splits whose images all stand alone nothing."""
+
+    def __repr__(self) -> str:
+        scores = {"val": self.val, "test": self.test}
+        said = [f"{split} accuracy {metrics['accuracy']:.1%}" for split, metrics in scores.items() if metrics]
+        return f"RunResult({str(self.run_dir)!r}, {', '.join(said)}, best epoch {self.best_epoch})"
+
+    def _repr_html_(self) -> str:
+        where = html.escape(str(self.run_dir), quote=False)
+        return f"{self.scores.to_html(float_format='{:.4f}'.format)}<p>best epoch {self.best_epoch}, in {where}</p>"
+
+    @property
+    def scores(self) -> "pd.DataFrame":
+        """A row per split and a column per metric: of the best epoch's weights, as fractions."""
+        import pandas as pd
+
+        found = {split: metrics for split, metrics in (("val", self.val), ("test", self.test)) if metrics}
+        return pd.DataFrame.from_dict(found, orient="index").rename_axis("split")
+
+    def plot(self) -> "Figure":
+        """Loss and accuracy of each epoch, train and val, as a matplotlib figure; the best epoch is marked."""
+        from figures.learning import learning_figure
+
+        return learning_figure(self.epochs, best_epoch=self.best_epoch, title=str(self.run_dir))
 
     @property
     def history(self) -> "pd.DataFrame":
@@ -60,10 +85,11 @@ class RunResult:
         return predictions_frame(self.run_dir, split)
 
 
-def find_run(name: str, output_dir: Path = Path("runs")) -> Path:
+def find_run(name: str, output_dir: Path | str = "runs") -> Path:
     """The run directory that a person named: a path, or `latest` below `output_dir`, which is the run that was started
     last; where its command trained several and kept another one, that one. Raises FileNotFoundError: no such run.
     CheckpointError: a link in it leads elsewhere."""
+    output_dir = Path(output_dir)
     if name == "latest":
         configs = [*output_dir.glob("*/[!.]*/config.json"), *output_dir.glob("*/[!.]*/*/*/[!.]*/config.json")]
         if not configs:
@@ -123,10 +149,10 @@ def read_given_config(folder: Path) -> RunConfig:
     return load_config(path)
 
 
-def load(run: Path) -> tuple[nn.Module, ImageSpec, tuple[str, ...]]:
+def load(run: Path | str) -> tuple[nn.Module, ImageSpec, tuple[str, ...]]:
     """The best model of a run on the CPU in evaluation mode, its preprocessing and its class names. Needs no data.
     Raises CheckpointError: the file is damaged or no checkpoint, or there is none yet."""
-    opened = open_best(best_of(run))
+    opened = open_best(best_of(Path(run)))
     return opened.model, opened.spec, opened.class_names
 
 
@@ -171,9 +197,10 @@ def require_shapes(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
             raise ValueError(f"{name} is {there}, of the model that it names {[*tensor.shape]}")
 
 
-def read_result(run_dir: Path) -> RunResult:
+def read_result(run_dir: Path | str) -> RunResult:
     """What a finished run found, from its files. Raises CheckpointError: the run did not finish, or has lost what it
     found."""
+    run_dir = Path(run_dir)
     summary = read_json(run_dir / "summary.json", status=str)
     if summary["status"] != "finished":
         raise CheckpointError(f"run {run_dir} is {summary['status']}: it has no result yet")

@@ -1,0 +1,270 @@
+"""Everyday mistakes in Python, and everyday wishes: each mistake is one line that says what would work."""
+
+import json
+
+import pytest
+import torch
+from ignite.engine import Events
+from ignite.handlers import EarlyStopping
+from PIL import Image
+from test_from_python import net, options, splits, tensors
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, random_split
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import ToTensor
+
+from datasets.config import DataConfig
+from datasets.errors import DataError
+from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.errors import OPTION_ERRORS, ConfigError
+from trainers.resume import resume
+from trainers.run import train
+from trainers.storage.finished_run import RunResult, find_run, load, read_result
+from vit.config import ModelConfig, ViTConfig
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        yield from ((torch.zeros(1, 8, 8), 0) for _ in range(4))
+
+
+class Rows(Dataset):
+    """Samples as dictionaries, as Hugging Face's sets give them."""
+
+    def __init__(self, item):
+        self.item = item
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return self.item
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ([tensors(6, 0), tensors(6, 0)], "dataloaders=a list: give a mapping, {'train': ..., 'val': ...}"),
+        (DataLoader(tensors(6, 0)), "dataloaders=a DataLoader: give a mapping"),
+        (
+            {"train": Stream(), "val": tensors(6, 0)},
+            "the train Dataset Stream has no images by number: give a map-style",
+        ),
+        ({"train": DataLoader(Stream()), "val": tensors(6, 0)}, "the train Dataset Stream has no images by number"),
+        (
+            {"train": Rows({"image": torch.zeros(1, 8, 8), "label": 0}), "val": tensors(6, 0)},
+            r"the train Dataset Rows gives no \(image, label\): its items are a dict with 'image', 'label'; wrap it",
+        ),
+        (
+            {"train": tensors(6, 0), "val": Rows((torch.zeros(1, 8, 8), 0, "name"))},
+            r"the val Dataset Rows gives no \(image, label\): its items are a tuple of 3",
+        ),
+    ],
+    ids=["list", "one loader", "stream", "loader of a stream", "dict", "triple"],
+)
+def test_data_of_another_shape_gets_one_line_and_leaves_nothing(tmp_path, given, line):
+    with pytest.raises(DataError, match=line):
+        train(options(tmp_path), model=net(), dataloaders=given)
+    assert not list(tmp_path.iterdir())
+
+
+class Wrapped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = net()
+
+    def forward(self, images):
+        return {"logits": self.inner(images)}
+
+
+@pytest.mark.parametrize(
+    ("model", "line"),
+    [
+        (
+            lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 2)),
+            r"own:Sequential gives logits of shape \(1, 2\) for one image, and there are 3 classes: \(1, 3\) would do",
+        ),
+        (lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 1000)), r"gives logits of shape \(1, 1000\)"),
+        (lambda: nn.Conv2d(1, 3, 3), r"own:Conv2d gives logits of shape \(1, 3, 6, 6\)"),
+        (
+            lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 3)),
+            r"own:Sequential cannot take images of shape \(1, 8, 8\): mat1 and mat2",
+        ),
+        (Wrapped, r"own:Wrapped gives a dict: its forward must return logits \(B, 3\)"),
+    ],
+    ids=["too few", "too many", "maps", "other images", "dict"],
+)
+def test_a_module_is_tried_on_one_image_before_anything_is_written(tmp_path, model, line):
+    module = model().train()
+    with pytest.raises(ConfigError, match=line):
+        train(options(tmp_path), model=module, dataloaders=splits())
+    assert not list(tmp_path.iterdir())
+    assert all(part.training for part in module.modules())
+
+
+def test_trying_a_module_leaves_its_modes_and_its_numbers_alone(tmp_path):
+    module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 3))
+    module[1].eval()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    seen = []
+
+    def look(trainer):
+        seen.append(([part.training for part in module], {n: v.clone() for n, v in module.state_dict().items()}))
+
+    train(options(tmp_path, epochs=1), model=module, dataloaders=splits(), handlers=[look])
+    modes, state = seen[0]
+    assert modes == [True, False, True, True]
+    assert all(torch.equal(before[name], value) for name, value in state.items())
+
+
+@pytest.mark.parametrize(
+    ("make", "line"),
+    [
+        (
+            lambda: RunConfig(data="digits"),
+            r"data='digits' is no section of options; did you mean data=DataConfig\(source=",
+        ),
+        (lambda: RunConfig(model="vit_tiny_16"), r"did you mean model=ModelConfig\(name='vit_tiny_16'\)\?"),
+        (lambda: RunConfig(train={"lr": 1}), r"did you mean train=TrainConfig\(\*\*\{'lr': 1\}\)\?"),
+        (lambda: RunConfig(epochs=3), r"RunConfig has no option 'epochs'; did you mean TrainConfig\(epochs=...\)\?"),
+        (lambda: TrainConfig(learning_rate=1), "TrainConfig has no option 'learning_rate'; did you mean lr?"),
+        (lambda: TrainConfig(batch_size=8), r"did you mean DataConfig\(batch_size=...\)\?"),
+        (lambda: TrainConfig(epoch=8), "did you mean epochs?"),
+        (lambda: ModelConfig(img_size=64), "ModelConfig has no option 'img_size'; did you mean image_size?"),
+        (lambda: ViTConfig(heads=3), "ViTConfig has no option 'heads'; did you mean num_heads?"),
+        (lambda: DataConfig(num_workers=2), "DataConfig has no option 'num_workers'; did you mean workers?"),
+        (lambda: DataConfig(bach_size=2), "DataConfig has no option 'bach_size'; did you mean batch_size?"),
+        (lambda: OutputConfig(log_dir="x"), "OutputConfig has no option 'log_dir'; did you mean output_dir?"),
+    ],
+)
+def test_an_option_of_another_name_is_answered_with_ours(make, line):
+    with pytest.raises(OPTION_ERRORS, match=line):
+        make()
+
+
+def test_paths_may_be_strings_everywhere(tmp_path):
+    output = OutputConfig(output_dir=str(tmp_path / "runs"), run_name="r")
+    config = RunConfig(
+        data=DataConfig(batch_size=8, workers=0, root=str(tmp_path / "data")),
+        train=TrainConfig(epochs=1, device="cpu"),
+        output=output,
+    )
+    result = train(config, model=net(), dataloaders=splits())
+    run = str(result.run_dir)
+    assert run == str(tmp_path / "runs" / "noisy" / "r")
+    again = resume(run, epochs=2, model=net(), dataloaders=splits())
+    assert read_result(run).val == again.val
+    assert find_run("latest", str(tmp_path / "runs")) == result.run_dir
+    named = train(
+        RunConfig(model=ModelConfig(name="vit_micro_2", image_size=8, in_channels=1), data=config.data,
+                  train=config.train, output=OutputConfig(output_dir=str(tmp_path / "named"))),
+        dataloaders=splits(),
+    )  # fmt: skip
+    assert load(str(named.run_dir))[2] == ("0", "1", "2")
+    assert DataConfig(source=tmp_path).source == str(tmp_path)
+
+
+def test_a_random_split_keeps_name_and_classes_and_reads_no_image_for_its_labels(tmp_path):
+    for number, name in enumerate(("ant", "bee")):
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        for row in range(8):
+            Image.new("L", (8, 8), 100 * number + row).save(tmp_path / "pets" / name / f"{row}.png")
+    whole = ImageFolder(str(tmp_path / "pets"), ToTensor())
+    parts = random_split(whole, [12, 4], torch.Generator().manual_seed(0))
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
+    result = train(options(tmp_path / "runs", epochs=1), model=flat, dataloaders={"train": parts[0], "val": parts[1]})
+    assert result.run_dir.parent.name == "imagefolder"
+    assert {"p(ant)", "p(bee)"} <= set(result.predictions("val"))
+    assert result.predictions("val")["label"].tolist() == [
+        whole.classes[whole.targets[row]] for row in parts[1].indices
+    ]
+
+
+def test_a_network_of_ones_own_is_not_given_what_suits_vits(tmp_path, capsys):
+    config = RunConfig(train=TrainConfig(epochs=1, device="cpu"), output=OutputConfig(output_dir=tmp_path))
+    result = train(config, model=net(), dataloaders=splits())
+    chosen = json.loads((result.run_dir / "config.json").read_text())["train"]
+    assert (chosen["label_smoothing"], chosen["weight_decay"], chosen["amp"]) == (0.0, 0.01, "off")
+    out = capsys.readouterr().out
+    assert "DeiT" not in out
+    assert "PyTorch's own of AdamW" in out
+
+
+def test_a_handler_reaches_everything_by_one_name(tmp_path):
+    """Ignite's own example: EarlyStopping on the evaluator, by the validation loss; its end is said and kept."""
+    reached = []
+
+    def attach(trainer):
+        run = trainer.state.run
+        stopping = EarlyStopping(patience=1, score_function=lambda engine: 0.0, trainer=trainer)
+        run.evaluator.add_event_handler(Events.COMPLETED, stopping)
+        trainer.add_event_handler(
+            Events.EPOCH_COMPLETED,
+            lambda: reached.append((run.evaluator.state.metrics["accuracy"], run.history[-1]["val_accuracy"])),
+        )
+        assert run.trainer is trainer
+        assert run.optimizer is run.setup.optimizer
+        assert run.setup.data.class_names == ("0", "1", "2")
+
+    result = train(options(tmp_path, epochs=8), model=net(), dataloaders=splits(), handlers=[attach])
+    assert reached
+    assert all(evaluated == kept for evaluated, kept in reached)
+    summary = json.loads((result.run_dir / "summary.json").read_text())
+    assert (summary["status"], summary["planned_epochs"]) == ("finished", 8)
+    assert summary["epochs"] < 8
+    assert summary["stopped"] == f"a handler of your own ended the run after {summary['epochs']} of 8 epochs"
+
+
+def test_the_end_by_ones_own_handler_is_on_the_screen_and_an_ordinary_end_is_not(tmp_path, capsys):
+    def stop(trainer):
+        trainer.add_event_handler(Events.ITERATION_COMPLETED(once=9), trainer.terminate)
+
+    train(options(tmp_path / "a"), model=net(), dataloaders=splits(), handlers=[stop])
+    assert "a handler of your own ended the run after 1.5 of 4 epochs" in capsys.readouterr().out
+    result = train(options(tmp_path / "b"), model=net(), dataloaders=splits())
+    assert "a handler of your own" not in capsys.readouterr().out
+    assert json.loads((result.run_dir / "summary.json").read_text())["stopped"] is None
+
+
+@pytest.mark.parametrize("event", [Events.ITERATION_STARTED, Events.ITERATION_COMPLETED, Events.EPOCH_COMPLETED])
+def test_a_schedule_of_ones_own_is_said_once_with_what_becomes_of_it(tmp_path, capsys, event):
+    def attach(trainer):
+        def halve():
+            for group in trainer.state.run.optimizer.param_groups:
+                group["lr"] = 0.007
+
+        trainer.add_event_handler(event, halve)
+
+    train(options(tmp_path, epochs=2), model=net(), dataloaders=splits(), handlers=[attach])
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "learning rate:" in line]
+    if event is Events.ITERATION_STARTED:
+        assert "set by a handler of your own: 0.007 in step 1, not" in line
+    else:
+        step = 1 if event is Events.ITERATION_COMPLETED else 6
+        assert f"a handler of your own set 0.007 after step {step}, without effect" in line
+        assert line.endswith("attach yours to Events.ITERATION_STARTED")
+
+
+def test_a_run_without_ones_own_schedule_says_nothing_of_it(tmp_path, capsys):
+    train(options(tmp_path, schedule="step", ema_decay=0.9), model=net(), dataloaders=splits())
+    assert "learning rate:" not in capsys.readouterr().out
+
+
+def test_a_result_is_short_in_a_shell_and_a_table_in_a_notebook(tmp_path):
+    rows = [
+        {"epoch": 0, "step": 0, "train_loss": None, "val_loss": 1.1, "train_accuracy": None, "val_accuracy": 0.3},
+        {"epoch": 1, "step": 6, "train_loss": 0.9, "val_loss": 0.7, "train_accuracy": 0.5, "val_accuracy": 0.8},
+    ]
+    result = RunResult(tmp_path / "a<b", 1, {"accuracy": 0.8, "loss": 0.7}, {"accuracy": 0.75, "loss": 0.8}, rows)
+    assert repr(result) == f"RunResult('{tmp_path}/a<b', val accuracy 80.0%, test accuracy 75.0%, best epoch 1)"
+    assert result.scores.loc["test", "accuracy"] == 0.75
+    page = result._repr_html_()
+    assert "<table" in page
+    assert "a&lt;b" in page
+    figure = result.plot()
+    loss, accuracy = figure.axes
+    drawn = {line.get_label(): line.get_xydata().tolist() for line in loss.lines}
+    assert drawn["train"] == [[1, 0.9]]
+    assert drawn["val"] == [[0, 1.1], [1, 0.7]]
+    assert {line.get_label() for line in accuracy.lines} == {"train", "val", "best epoch, 1"}
+    assert figure._repr_png_().startswith(b"\x89PNG")
