@@ -17,7 +17,8 @@ from main import COMMANDS
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 WALKTHROUGH = DOCS / "walkthrough.md"
-OF_OTHERS = "logdir index-url out nproc-per-node nnodes node-rank master-addr master-port nodes require-hashes no-deps"
+OF_OTHERS = """logdir index-url out nproc-per-node nnodes node-rank master-addr master-port nodes require-hashes no-deps
+from"""
 """Options of other programs, without their hyphens."""
 
 
