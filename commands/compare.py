@@ -137,7 +137,7 @@ def compared(options: Options) -> Report:
     if options.runs:
         return compare_runs(options.runs, options.output, certainty=certainty_of(options))
     heartbeat.at_work_on("opening the images, and building each arm once")
-    with nullcontext() if options.minutes is None else heartbeat.heard(partial(console.write, label="")):
+    with nullcontext() if options.minutes is None else heartbeat.heard(partial(console.say, label="", always=True)):
         report = compare_arms(request_of(options), **options.placed)
     if not options.arms and options.data.source in SMALL_IMAGES:
         print(f"{'next':>9}  python main.py compare --data FOLDER")

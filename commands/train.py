@@ -51,7 +51,7 @@ def main(options: TrainOptions) -> int:
         from trainers.reporting import console, heartbeat
 
         runs = planned(config, minutes=minutes, until=until, images=images)
-        with heartbeat.heard(partial(console.write, label="")):
+        with heartbeat.heard(partial(console.say, label="", always=True)):
             if rehearsal:  # all are planned before the first, as if it had not taken its time
                 return rehearse([run.config for run in runs], find_lr=options.find_lr)
             if config.train.loop == "ignite":

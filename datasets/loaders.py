@@ -51,12 +51,13 @@ class Loader(DataLoader):
             self.dataset.pipeline.get_ready()
         batches = super().__iter__()
         if self.num_workers:
-            _PASSES.add(batches)
+            _PASSES[batches] = self.batch_sampler
         return batches
 
 
-_PASSES: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Over images, by processes: an engine that was stopped holds its last one, and its processes, for ever."""
+_PASSES: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+"""Passes over images by processes, and the sampler of each: an engine that was stopped holds its last pass, and its
+processes, for ever."""
 
 
 @atexit.register
@@ -64,8 +65,9 @@ def stop_workers(loaders: Iterable[DataLoader] | None = None) -> None:
     """End the processes of these loaders now; of all at the interpreter's exit, which would wait for them for ever, as
     they ignore SIGTERM."""
     samplers = None if loaders is None else [loader.batch_sampler for loader in loaders]
-    for batches in list(_PASSES):
-        if samplers is None or batches._index_sampler in samplers:
+    for batches, sampler in list(_PASSES.items()):
+        if samplers is None or sampler in samplers:
+            # torch's private way: it gives no other, and no process may be left (test_datasets_loaders.py sees to it).
             batches._shutdown_workers()
 
 

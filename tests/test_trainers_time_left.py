@@ -95,7 +95,7 @@ def test_a_line_that_was_said_ends_a_silence_and_hours_get_no_line_every_ten_sec
     work.heard = 3600.0
     assert [work.silent_for_long(now, 9.0) for now in (3700.0, 3800.0)] == [False, True]
     before = heartbeat._work.heard
-    console.write("a line")
+    console.say("a line")
     assert heartbeat._work.heard > before
 
 

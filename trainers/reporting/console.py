@@ -25,50 +25,82 @@ from vit.parts import count_parameters
 
 FOLDS = 5
 """Folds that are advised, where each class has an image for each of them."""
-_quiet = False
+LOG = logging.getLogger("trainers")
+"""Where all that the application says goes. Its records have a `label`, such as "note" or "plan", or None."""
+
+
+class Console(logging.Handler):
+    """Prints records, labels in a column, without tearing a progress bar; the main process alone, and not in quiet."""
+
+    silent = False
+
+    def __init__(self, label: str | None = None) -> None:
+        """`label`: that of records without one of their own."""
+        super().__init__()
+        self.label = label
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return distributed.is_main_process() and (getattr(record, "always", False) or not Console.silent)
+
+    def format(self, record: logging.LogRecord) -> str:
+        label: str | None = getattr(record, "label", self.label)
+        return record.getMessage() if label is None else f"{label:>9}  {record.getMessage()}"
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tqdm.write(self.format(record))
+        heartbeat.line_was_said()
+
+
+CONSOLE, CONSOLE_OF_MODELS = Console(), Console(label="weights")
+
+
+def left_to_console(log: logging.Logger) -> bool:
+    """Whether a program has said nothing of this log: neither a level nor a handler."""
+    return log.level == logging.NOTSET and not log.handlers
+
+
+def say(line: str = "", *, label: str | None = None, always: bool = False) -> None:
+    """Log a line: notes as warnings, in quiet all as DEBUG unless it is `always` said, else as information. The console
+    prints it only where a program has said nothing of the log, as `logging.lastResort` does for all logs of Python."""
+    level = logging.DEBUG if Console.silent and not always else logging.WARNING if label == "note" else logging.INFO
+    extra = {"label": label, "always": always}
+    if left_to_console(LOG):
+        CONSOLE.handle(LOG.makeRecord(LOG.name, level, __file__, 0, line, (), None, extra=extra))
+    else:
+        LOG.log(level, line, extra=extra, stacklevel=2)
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Say nothing: of many runs that follow one protocol, each would repeat the screen of the one before."""
-    global _quiet
+    """Keep the console silent: many runs that follow one protocol would each repeat the screen of the one before."""
     data_log = logging.getLogger("datasets")
-    before, level, _quiet = _quiet, data_log.level, True
+    before, level, Console.silent = Console.silent, data_log.level, True
     data_log.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        _quiet = before
+        Console.silent = before
         data_log.setLevel(level)
-
-
-def say(line: str = "", *, label: str | None = None) -> None:
-    """Print without tearing a progress bar; of several processes, the first alone. Labels stand in a column."""
-    if not _quiet:
-        write(line, label=label)
-
-
-def write(line: str, *, label: str | None = None) -> None:
-    """The same, where all others are to be quiet too."""
-    if distributed.is_main_process():
-        tqdm.write(line if label is None else f"{label:>9}  {line}")
-        heartbeat.line_was_said()
 
 
 @contextmanager
 def model_log() -> Iterator[None]:
-    """Inside, what the model factory logs is said: which weights were loaded how, and what was interpolated or
-    replaced."""
-    log, handler = logging.getLogger("vit"), logging.Handler()
-    handler.emit = lambda record: say(record.getMessage(), label="weights")  # type: ignore[method-assign]
-    before = log.level, log.propagate, log.handlers
-    log.propagate, log.handlers = False, [handler]
+    """Let the console print what the model factory logs: which weights were loaded how, and what was interpolated or
+    replaced. A program that has said where that log goes keeps it so."""
+    log = logging.getLogger("vit")
+    if not left_to_console(log):
+        yield
+        return
+    propagate = log.propagate
+    log.addHandler(CONSOLE_OF_MODELS)
     log.setLevel(logging.INFO)
+    log.propagate = False
     try:
         yield
     finally:
-        level, log.propagate, log.handlers = before
-        log.setLevel(level)
+        log.propagate = propagate
+        log.setLevel(logging.NOTSET)
+        log.removeHandler(CONSOLE_OF_MODELS)
 
 
 def announce(setup: RunSetup, run_dir: Path | None, *, defaults_source: str) -> None:

@@ -61,7 +61,7 @@ class SplitLogger(TensorboardLogger):
     def write_scalars(self, values: Mapping[str, float], step: int) -> None:
         """All in one event. Each event wakes the writer's thread, which takes a core from the training for a moment."""
         scalars = [Summary.Value(tag=numbered_tag(tag), simple_value=float(value)) for tag, value in values.items()]
-        self.writer._get_file_writer().add_summary(Summary(value=scalars), step)
+        add_event(self.writer, Summary(value=scalars), step)
 
 
 @contextmanager
@@ -117,17 +117,23 @@ class RunLoggers(ExitStack):
         return path
 
 
+def add_event(writer: SummaryWriter, summary: Summary, step: int | None = None) -> None:
+    """Several values, or one under the very tag that is given, as one event: SummaryWriter's methods can do neither."""
+    events: Any = writer.file_writer
+    events.add_summary(summary, step)
+
+
 def add_png(writer: SummaryWriter, tag: str, png: bytes, step: int) -> None:
     """The very file: torch's add_image would encode pixels."""
     width, height = Image.open(io.BytesIO(png)).size
     picture = Summary.Image(encoded_image_string=png, width=width, height=height, colorspace=3)  # 3: RGB
-    writer._get_file_writer().add_summary(Summary(value=[Summary.Value(tag=tag, image=picture)]), step)
+    add_event(writer, Summary(value=[Summary.Value(tag=tag, image=picture)]), step)
 
 
 def add_text(writer: SummaryWriter, tag: str, markdown: str, step: int) -> None:
     summary = text(tag, utf8(markdown))
     summary.value[0].tag = tag  # torch would have it end in /text_summary
-    writer._get_file_writer().add_summary(summary, step)
+    add_event(writer, summary, step)
 
 
 def utf8(text: str) -> str:
@@ -229,11 +235,11 @@ def start_hparams(loggers: RunLoggers, values: dict[str, Any], *, name: str) -> 
     session = HParamsPluginData.FromString(plugin.content)
     session.session_start_info.group_name = utf8(name)
     plugin.content = session.SerializeToString()
-    loggers.val.writer._get_file_writer().add_summary(start)
+    add_event(loggers.val.writer, start)
 
 
 def finish_hparams(loggers: RunLoggers, metrics: dict[str, float], step: int) -> None:
     """Close the row with the run's final metrics, as `hparam/<name>` scalars in the same run."""
     loggers.val.write_scalars({f"hparam/{name}": value for name, value in metrics.items()}, step)
     _experiment, _start, end = hparams({}, {})
-    loggers.val.writer._get_file_writer().add_summary(end)
+    add_event(loggers.val.writer, end)

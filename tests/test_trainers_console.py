@@ -1,0 +1,141 @@
+"""The console is one handler of a standard logger: what is printed, and how a program takes it over."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+from small_run import few_digits
+
+from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.reporting import console
+from trainers.run import train
+from trainers.system import distributed
+from vit.config import ModelConfig
+
+
+class Kept(logging.Handler):
+    """Keeps (level, label, message) of every record."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[tuple[str, str | None, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append((record.levelname, getattr(record, "label", None), record.getMessage()))
+
+
+@pytest.fixture
+def log() -> Iterator[logging.Logger]:
+    """The application's logger, which is afterwards as it was."""
+    log = logging.getLogger("trainers")
+    assert (log.level, log.handlers) == (logging.NOTSET, [])
+    yield log
+    log.setLevel(logging.NOTSET)
+    log.handlers.clear()
+
+
+def say_everything() -> None:
+    console.say("epoch 1/2  100 %s")
+    console.say("it has no effect", label="note")
+    console.say()
+
+
+def test_a_program_that_says_nothing_sees_every_line_with_its_label_in_a_column(capsys: pytest.CaptureFixture[str]):
+    say_everything()
+    assert capsys.readouterr() == ("epoch 1/2  100 %s\n     note  it has no effect\n\n", "")
+
+
+def test_a_handler_of_the_program_takes_the_consoles_place(log: logging.Logger, capsys: pytest.CaptureFixture[str]):
+    log.addHandler(kept := Kept())
+    log.setLevel(logging.INFO)
+    say_everything()
+    assert kept.records == [
+        ("INFO", None, "epoch 1/2  100 %s"), ("WARNING", "note", "it has no effect"), ("INFO", None, ""),
+    ]  # fmt: skip
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("level", "heard"), [(logging.INFO, 3), (logging.WARNING, 1), (logging.ERROR, 0)])
+def test_a_level_of_the_program_decides_what_its_own_root_handlers_get(
+    level: int, heard: int, log: logging.Logger, capsys: pytest.CaptureFixture[str]
+):
+    logging.getLogger().addHandler(kept := Kept())
+    try:
+        log.setLevel(level)
+        say_everything()
+    finally:
+        logging.getLogger().removeHandler(kept)
+    assert len(kept.records) == heard
+    assert capsys.readouterr().out == ""
+
+
+def test_in_quiet_only_what_is_always_said_is_printed_and_the_rest_is_logged_for_debugging(
+    log: logging.Logger, capsys: pytest.CaptureFixture[str]
+):
+    with console.quiet():
+        say_everything()
+        console.say("still at it", label="", always=True)
+        with console.quiet():
+            say_everything()
+        say_everything()
+    assert capsys.readouterr().out == "           still at it\n"
+    log.addHandler(kept := Kept())
+    log.setLevel(logging.DEBUG)
+    with console.quiet():
+        console.say("a trial", label="note")
+    assert kept.records == [("DEBUG", "note", "a trial")]
+
+
+def test_of_several_processes_the_first_alone_prints(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(distributed, "is_main_process", lambda: False)
+    say_everything()
+    assert capsys.readouterr().out == ""
+
+
+def test_the_models_log_is_printed_as_weights_unless_the_program_has_taken_it(capsys: pytest.CaptureFixture[str]):
+    log = logging.getLogger("vit")
+    with console.model_log(), console.model_log():
+        logging.getLogger("vit.factory").info("loaded")
+    assert capsys.readouterr().out == "  weights  loaded\n"
+    assert (log.level, log.handlers, log.propagate) == (logging.NOTSET, [], True)
+    log.addHandler(kept := Kept())
+    try:
+        with console.model_log():
+            logging.getLogger("vit.factory").warning("replaced")
+    finally:
+        log.removeHandler(kept)
+    assert kept.records == [("WARNING", None, "replaced")]
+    assert capsys.readouterr().out == ""
+
+
+def test_a_run_prints_to_the_console_what_it_logs_to_a_program(
+    tmp_path, log: logging.Logger, capsys: pytest.CaptureFixture[str]
+):
+    def run(name: str) -> None:
+        train(
+            RunConfig(
+                model=ModelConfig(name="vit_micro_2"),
+                data=few_digits(),
+                train=TrainConfig(epochs=1, device="cpu"),
+                output=OutputConfig(output_dir=tmp_path, run_name=name, tb="scalars"),
+            )
+        )
+
+    run("a")
+    printed = capsys.readouterr().out
+    assert printed.startswith("     data  digits: ")
+    log.addHandler(kept := Kept())
+    log.setLevel(logging.INFO)
+    run("b")
+    assert capsys.readouterr().out == ""
+    lines = [message if label is None else f"{label:>9}  {message}" for _, label, message in kept.records]
+    timeless = [
+        [line for line in lines if not line.startswith(("epoch", "      run"))]
+        for lines in (printed.splitlines(), lines)
+    ]
+    assert timeless[0] == timeless[1]
+    assert len(timeless[0]) > 5
