@@ -18,6 +18,8 @@ from datasets.errors import DataError
 
 _ASIDE = re.compile(r"\..+\.(?P<machine>[0-9a-f]{8})-(?P<pid>\d+)\.tmp")
 _DAY = 86_400.0
+_COUNTS: dict[str, tuple[list[int], int]] = {}
+"""Folders that this process has listed: the stamp of each then, and how many entries it had."""
 NO_DOWNLOADS: ContextVar[bool] = ContextVar("no_downloads", default=False)
 """Forbid unpacking and downloading; set while a run is opened that may be a stranger's."""
 
@@ -117,6 +119,22 @@ def stamp(path: str | os.PathLike[str]) -> list[int]:
     except OSError:
         return []
     return [found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size]
+
+
+def list_entries(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
+    """The entries of a folder, sorted by name. Raises OSError: it cannot be listed."""
+    as_it_was = stamp(folder)
+    with os.scandir(folder) as entries:
+        found = sorted(entries, key=lambda entry: entry.name)
+    _COUNTS[os.path.abspath(folder)] = as_it_was, len(found)
+    return found
+
+
+def count_entries(folder: str | os.PathLike[str]) -> int:
+    """How many entries a folder has; it is listed only if it has changed since this process listed it last. Raises
+    OSError: it cannot be listed."""
+    as_it_was, count = _COUNTS.get(os.path.abspath(folder), ([], 0))
+    return count if as_it_was and as_it_was == stamp(folder) else len(list_entries(folder))
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from comparison.analysis.runs import Arm, Condition
 from comparison.reporting.events import write_events
 from datasets import build_dataloaders
 from datasets.config import DataConfig
-from datasets.files import temporary_path, write_bytes, write_text
+from datasets.files import count_entries, list_entries, temporary_path, write_bytes, write_text
 from datasets.split_file import write_split
 from figures.results import save
 from trainers.reporting.pictures_full import write_sprite, write_tsv
@@ -195,3 +195,17 @@ def test_an_error_in_a_thread_of_a_programs_own_is_printed_while_a_run_lasts(tmp
         thread.start()
         thread.join()
     assert [str(failed.exc_value) for failed in printed] == ["my label server is down"]
+
+
+def test_a_folder_is_counted_without_listing_it_again_until_it_changes(tmp_path, monkeypatch):
+    listings = []
+    monkeypatch.setattr(os, "scandir", lambda path, scandir=os.scandir: (listings.append(path), scandir(path))[1])
+    for number in range(3):
+        (tmp_path / f"{number}.png").touch()
+        assert [count_entries(tmp_path) for _ in range(2)] == [number + 1] * 2
+        assert len(listings) == number + 1
+    assert [entry.name for entry in list_entries(tmp_path)] == ["0.png", "1.png", "2.png"]
+    assert count_entries(tmp_path) == 3
+    assert len(listings) == 4
+    with pytest.raises(FileNotFoundError):
+        count_entries(tmp_path / "gone")

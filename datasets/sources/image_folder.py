@@ -5,7 +5,7 @@ from pathlib import Path
 
 from datasets.bundle import SPLITS
 from datasets.errors import DataError
-from datasets.files import stamp
+from datasets.files import list_entries, stamp
 from datasets.images import is_image_name
 from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows, training_notes
 from datasets.text import shorten_list
@@ -49,7 +49,7 @@ def innermost(root: Path) -> Path:
 
 def list_folder(folder: Path | str) -> tuple[list[str], list[str]]:
     """Sorted names of the visible sub-folders and of the visible files."""
-    entries = [entry for entry in _entries(folder) if not _is_hidden(entry.name)]
+    entries = [entry for entry in list_entries(folder) if not _is_hidden(entry.name)]
     return [entry.name for entry in entries if _is_dir(entry)], [entry.name for entry in entries if not _is_dir(entry)]
 
 
@@ -62,7 +62,7 @@ class _Tree(Rows):
         self.stamps = {str(root): stamp(root)}
 
     def walk(self) -> None:
-        entries = _entries(self.root)
+        entries = list_entries(self.root)
         folders_named_so = (entry for entry in entries if entry.name.lower() in SPLIT_FOLDERS and _is_dir(entry))
         named = {entry.name: SPLIT_FOLDERS[entry.name.lower()] for entry in folders_named_so}
         if not named:
@@ -167,15 +167,10 @@ class _Tree(Rows):
         """The entries of a folder, sorted; none, and a problem, where it cannot be listed."""
         self.stamps[str(self.root / path)] = stamp(self.root / path)
         try:
-            return _entries(self.root / path)
+            return list_entries(self.root / path)
         except OSError as error:
             self.problem("unreadable_folder", path, split, label, error.strerror or str(error))
             return []
-
-
-def _entries(folder: Path | str) -> list[os.DirEntry[str]]:
-    with os.scandir(folder) as entries:
-        return sorted(entries, key=lambda entry: entry.name)
 
 
 def _join(folder: str, name: str) -> str:

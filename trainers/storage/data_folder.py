@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets.config import data_name, data_place
-from datasets.files import write_text
+from datasets.files import count_entries, write_text
 from trainers.config import OutputConfig
 
 MARKER = ".set.json"
@@ -70,9 +70,7 @@ def listing_of(source: str) -> str:
         if not os.path.isdir(place):
             return _digest([os.path.basename(place), os.path.getsize(place)])
         names = sorted(os.listdir(place))[:LISTED]
-        inside = [
-            len(os.listdir(path)) for path in (os.path.join(place, name) for name in names) if os.path.isdir(path)
-        ]
+        inside = [count_entries(path) for path in (os.path.join(place, name) for name in names) if os.path.isdir(path)]
         return _digest([*names, *inside])
     except OSError:
         return ""
