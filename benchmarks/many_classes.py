@@ -31,7 +31,7 @@ def main() -> None:
     logits = 3 * torch.randn(BATCH, options.classes, generator=generator)
     labels = torch.randint(options.classes, (BATCH,), generator=generator)
     evaluator = Engine(lambda engine, batch: (logits.roll(engine.state.iteration, 1), labels))
-    attach_metrics(evaluator, cpu)
+    attach_metrics(evaluator)
     names = [f"n{number:08d}" for number in range(options.classes)]
     images = SimpleNamespace(path=lambda row: f"{names[row % options.classes]}/{row}.JPEG")
     reset_peak_memory(cpu)

@@ -11,7 +11,7 @@ from trainers.engine.predictions import confusion_of, predictions_of
 
 def score(logits, labels, batch_size=7):
     evaluator = Engine(lambda _, batch: batch)
-    attach_metrics(evaluator, torch.device("cpu"))
+    attach_metrics(evaluator)
     evaluator.run(list(zip(logits.split(batch_size), labels.split(batch_size), strict=True)))
     return evaluator.state.metrics
 

@@ -213,5 +213,5 @@ def create_evaluator(model: nn.Module, device: torch.device, *, amp_dtype: torch
 
     evaluator = Engine(eval_step)
     evaluator.logger = SILENT
-    attach_metrics(evaluator, device)
+    attach_metrics(evaluator)
     return evaluator

@@ -7,9 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from ignite.engine import Engine, Events
-from ignite.metrics import Accuracy, Loss, Metric
 from torch import Tensor
-from torch.nn.functional import nll_loss
 
 from trainers.engine.predictions import MOST_LOGITS, PredictionBuffer, Predictions, class_counts, confusion_of
 from trainers.system import distributed
@@ -69,13 +67,12 @@ def expected_calibration_error(bins: Tensor) -> float:
     return float((confidence - correct).abs().sum() / count.sum().clamp(min=1))
 
 
-def attach_metrics(evaluator: Engine, device: torch.device) -> None:
+def attach_metrics(evaluator: Engine) -> None:
     """After each pass `evaluator.state.outputs` holds the `Predictions` of all images in stored order, and
     `evaluator.state.metrics` what follows from them: `SCALARS` and `confusion`.
 
-    Each metric is given the whole pass of all processes at once, so its bits do not depend on their number.
+    Each is computed from the whole pass of all processes at once, so its bits do not depend on their number.
     """
-    on = "cpu" if device.type == "mps" else device  # float64 sums do not exist on mps
 
     @evaluator.on(Events.ITERATION_COMPLETED)
     def keep(engine: Engine) -> None:
@@ -89,17 +86,8 @@ def attach_metrics(evaluator: Engine, device: torch.device) -> None:
     def compute(engine: Engine) -> None:
         outputs, count = of_all_processes(engine), engine.state.output[0].size(1)
         engine.state.outputs = outputs
-        right = torch.ones_like(outputs.labels)
-        # The loss of each image as that of one class out of one: the mean has the bits that logits would give.
-        metrics: dict[str, tuple[Metric, tuple[Tensor, Tensor]]] = {
-            "loss": (Loss(nll_loss, device=on), (-outputs.losses[:, None], torch.zeros_like(outputs.labels))),
-            "accuracy": (Accuracy(device=on), (outputs.correct.long(), right)),
-            "accuracy_top5": (Accuracy(device=on), (outputs.in_top5.long(), right)),
-        }
-        for name, (metric, values) in metrics.items():
-            if distributed.rank() == 0:  # the sums of the others stay zero: adding them changes no bit
-                metric.update(values)
-            metric.completed(engine, name)
+        columns = {"loss": outputs.losses, "accuracy": outputs.correct, "accuracy_top5": outputs.in_top5}
+        engine.state.metrics |= {name: column.double().mean().item() for name, column in columns.items()}
         confusion = engine.state.metrics["confusion"] = confusion_of(outputs, count)
         engine.state.metrics["ece"] = expected_calibration_error(confidence_bins(outputs.confidence, outputs.correct))
         for name, of_counts in (("macro_f1", macro_f1), ("balanced_accuracy", balanced_accuracy)):
