@@ -19,32 +19,36 @@ if TYPE_CHECKING:
     from commands.arguments import Command
 
 COMMANDS = {
-    "train": "train one model, from scratch or from given weights",
-    "compare": "train several models under one protocol, or take finished runs: who wins, how sure, at what cost",
-    "rank": "which backbone is worth fine-tuning, from one look at each image",
-    "resume": "train a stopped run to its end, as if it had never stopped",
-    "evaluate": "score a run's best weights again",
+    "train": "train one model, from scratch or from pretrained weights",
+    "compare": "train several models under one protocol: which is better, how surely",
+    "rank": "rank pretrained backbones with one forward pass per image",
+    "resume": "continue a stopped run, as if it had never stopped",
+    "evaluate": "score a run's best weights again, class by class",
     "predict": "classify image files, folders or globs: CSV out",
-    "explain": "show what a model looked at: rollout, relevance, every head",
-    "average": "average the weights of several runs, or of the start and the end of one",
-    "export": "write a model as safetensors, ONNX or pt2, checked against the original",
-    "serve": "a page on this machine to try a model on",
-    "check": "look for what is wrong with a set of images before you train on it",
-    "pack": "write a set of images as tar shards: few large files, quick to copy and to read",
-    "clean": "find labels that are likely wrong, and make a table without them",
+    "explain": "show which parts of an image a model looked at",
+    "average": "average the weights of several runs",
+    "export": "write a model as safetensors, ONNX or pt2, and check the file",
+    "serve": "open a page on this machine to try a model on",
+    "check": "find what is wrong with a set of images, before training",
+    "pack": "write a set of images as tar shards: few large files",
+    "clean": "find likely label errors, and make a table without them",
     "summary": "print a model's layers: output shapes, parameters, GFLOPs",
 }
 
 USAGE = """usage: python main.py [COMMAND] [OPTIONS]
 
-Train a Vision Transformer and watch it in TensorBoard. Without a command: a ViT from scratch against
-the same one pretrained, on 1,797 scanned digits, in about two minutes.
+Train Vision Transformers and compare them; TensorBoard shows the runs. Without
+a command: a ViT from scratch against the same one pretrained, on 1,797 scanned
+digits, in about two minutes.
 
 commands:
 {commands}
 
-python main.py COMMAND --help lists a command's options; --version says which version this is, and of the libraries;
---debug shows the traceback of an error."""
+python main.py COMMAND -h         shows a command's options
+python main.py COMMAND --debug    shows the traceback of an error
+python main.py --version          names the program's version and its libraries
+python main.py --completion       prints the completion of commands and options
+                                  for bash and zsh: eval "$(vit-train --completion)\""""
 
 
 def main(argv: list[str]) -> int:
@@ -55,16 +59,21 @@ def main(argv: list[str]) -> int:
             stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show ends no command
     debug = "--debug" in argv
     argv = [word for word in argv if word != "--debug"]
-    if argv[:1] in (["--help"], ["-h"]):
+    if argv[:1] in (["--help"], ["-h"], ["help"]):
         print(USAGE.format(commands="\n".join(f"  {name:<10} {text}" for name, text in COMMANDS.items())))
         return 0
     if find_spec("torch") is None:
         return complain(f"{sys.executable} has no torch; try .venv/bin/python main.py, which `make run` sets up", 2)
-    if argv == ["--version"]:
+    if argv in (["--version"], ["-V"]):
         from importlib.metadata import version
 
         libraries = ("torch", "torchvision", "pytorch-ignite", "tensorboard")
         print(", ".join((f"vit-train {VERSION}", *(f"{name} {version(name)}" for name in libraries))))
+        return 0
+    if argv == ["--completion"]:
+        from commands.completion import script
+
+        print(script({name: importlib.import_module(f"commands.{name}") for name in COMMANDS}))
         return 0
     if not argv:
         from commands.compare import STORY

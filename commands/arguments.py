@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TextIO, cas
 
 import tyro
 
+from commands.help import ASKED, FirstScreen, show_help
 from datasets.config import DataConfig, Group, Name
 from datasets.files import text_file
 from datasets.options import flag
@@ -53,12 +54,12 @@ class SeveralRuns:
     """Where the runs of one command train, and how many at a time."""
 
     jobs: Jobs = "auto"
-    """Of several runs, so many train side by side, each in a process of its own. auto: as many as processors, or GPUs,
-    and memory carry. The results are the same, to the last bit."""
+    """Number of runs to train in parallel, each in its own process. The results are the same. auto: as many as
+    processors or GPUs, and memory, allow."""
     on: Literal["local", "slurm"] = "local"
-    """Where several runs are trained: on this machine, or as jobs of Slurm's queue, at most --jobs at once."""
+    """Where to train: on this machine, or as jobs of the Slurm queue, at most --jobs at once."""
     slurm: Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE")] = ()
-    """With --on slurm: options of sbatch for each job, such as partition=gpu gres=gpu:1 time=4:00:00."""
+    """sbatch options for each job, with --on slurm, such as partition=gpu gres=gpu:1 time=4:00:00."""
 
     def __post_init__(self) -> None:
         if self.jobs != "auto" and self.jobs < 1:
@@ -79,13 +80,16 @@ def parse(options_class: type, argv: Sequence[str], *, prog: str, default: Any =
     """Fill `options_class` from argv; all options have short flat names, whatever the nesting of the dataclasses.
     Raises UsageError: one line that names the option, the value and what would work. SystemExit: `--help` was asked for
     and answered."""
+    if asked := ASKED.intersection(argv):
+        show_help(options_class, prog=prog, everything="--help-all" in asked)
+        raise SystemExit(0)
     by_place = {*flags(options_class, by_place=True)}
     known = [name for name in flags(options_class) if name not in by_place or name == "--data"]
     if "--data" in by_place:
         argv = images_first(argv)
     for word in argv:
         name = word.split("=")[0]
-        if name.startswith("--") and name not in {"--help", *known}:
+        if name.startswith("--") and name not in known:
             ours = ELSEWHERE.get(name, name.replace("_", "-"))
             hint = f"; here it is {ours}." if ours in known or " " in ours else did_you_mean(name, known)
             raise UsageError(f"unknown option {name}{hint} See {prog} --help")
@@ -160,16 +164,16 @@ class ImagesOptions:
     """A set of images, as training reads it."""
 
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME|PATH")]
-    """A folder, a CSV or TSV table, a zip, tar shards (FOLDER/*.tar), or a built-in set."""
+    """Images: a folder, a CSV or TSV table, a zip, tar shards (FOLDER/*.tar), or a built-in set."""
     _: dataclasses.KW_ONLY
     data_root: Path = Path("data")
-    """Where built-in sets are found, or downloaded to."""
+    """Folder where built-in sets are found, or downloaded to."""
     path_column: Name = None
-    """As for train: the column of a table that names the images."""
+    """Column of a table that names the image files, as for train."""
     label_column: Name = None
-    """As for train: the column of a table that names the classes."""
+    """Column of a table that names the classes, as for train."""
     group: Group = None
-    """As for train: images that belong together, by a COLUMN of a table, by `folder` or by a REGEX for the path."""
+    """Images that belong together, as for train: COLUMN of a table, `folder`, or a REGEX for the path."""
 
     @property
     def images(self) -> DataConfig:
@@ -183,13 +187,14 @@ class WeightsOptions:
     """A trained model, and what its name or file does not say."""
 
     run: RunName
-    """A run directory, `latest`, an export (.safetensors, .onnx, .pt2), a weights file (with --model), or hf:ID."""
+    """Model to open: a run directory, `latest`, an export (.safetensors, .onnx, .pt2), a weights file (with --model),
+    or hf:ID."""
     model: Name = None
-    """Which model a weights file from elsewhere belongs to."""
+    """Model that a weights file from elsewhere belongs to."""
     class_names: Path | None = None
     """Text file with one class name per line, for weights that carry none."""
     output_dir: Path = Path("runs")
-    """Where `latest` is looked for."""
+    """Folder in which `latest` is looked for."""
 
     def open(self, source: str | None = None, **options: Any) -> "Classifier":
         """Open `run`, or another such name; `options` go to `open_classifier`."""
@@ -212,26 +217,40 @@ class ModelOptions(WeightsOptions):
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainOptions(SeveralRuns, RunConfig):
-    """Train one model: scratch or pretrained, on a built-in set or your own images."""
+class TrainOptions(SeveralRuns, RunConfig, FirstScreen):
+    """Train one model on a set of images, from scratch or from pretrained weights.
+
+    The result is a run directory that evaluate, predict, explain, export and serve open, and that TensorBoard shows.
+    """
+
+    FIRST = (
+        "minutes", "model", "weights", "trainable", "image-size", "epochs", "batch-size", "lr", "augment", "patience",
+        "seeds", "group", "recipe", "config", "device", "output-dir", "run-name", "dry-run",
+    )  # fmt: skip
+    EXAMPLES = (
+        ("path/to/images --minutes 5", "The best model for a folder of class folders that five minutes allow."),
+        ("path/to/images --model vit_b_16 --trainable head", "A linear probe: ImageNet weights, a new last layer."),
+        ("digits --epochs 20", "A small ViT from scratch on a built-in set, in under a minute."),
+    )
+    PAGE = "docs/train.md"
 
     images: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="NAME|PATH")] = None
-    """The images, as by --data."""
+    """Images to train on: a folder of class folders, a table, a zip, or a built-in set. The same as --data."""
     config: Path | None = None
-    """JSON or TOML file of options, such as a run's config.json; the command line overrides it."""
+    """JSON or TOML file of options, such as a run's config.json. The command line overrides it."""
     recipe: Literal["scratch-small", "finetune-small", "finetune-sgd", "finetune-adamw-llrd", "linear-probe"] | None = (
         None
     )
-    """Named set of options with a source, from trainers/options/recipes.toml; file and command line override it."""
+    """Named set of options, each with its source; --config and the command line override it. See docs/train.md."""
     minutes: float | None = None
-    """Plan the run for this time, start and end included: the pace on this machine is measured, then epochs, and the
-    model and image size that were left open, are chosen."""
+    """Time budget in minutes for the whole command. Measures the speed first, then picks epochs (and model and image
+    size, if not given) to fit."""
     seeds: int = 1
-    """Train so many runs, with --seed and the numbers that follow it; give the mean and spread of their scores."""
+    """Repeat with this many seeds; report mean and standard deviation."""
     dry_run: bool = False
-    """Two batches of everything (train, validate, save, load, resume), what a step costs, and nothing left behind."""
+    """Run two batches through every stage, print the time per step, and delete everything."""
     find_lr: bool = False
-    """Raise the learning rate from step to step until the loss diverges; draw the curve and suggest a rate."""
+    """Learning-rate finder: raise the rate step by step until the loss diverges; draw the curve and suggest a rate."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -21,11 +21,12 @@ class Options:
     runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Run directories, or `latest`."""
     greedy: bool = False
-    """Take in one run after the other, the best first, as long as the validation score does not fall. Default: all."""
+    """Greedy soup: add one run after the other, the best first, as long as the validation score does not fall. Default:
+    average all."""
     output: Path | None = None
     """File to write. Default: export/average.safetensors in the first run."""
     output_dir: Path = Path("runs")
-    """Where `latest` is looked for."""
+    """Folder in which `latest` is looked for."""
 
     def __post_init__(self) -> None:
         if not self.runs:

@@ -34,14 +34,13 @@ class Options(JsonOption, arguments.ImagesOptions):
     """
 
     output: Path | None = None
-    """CSV file for the full list of findings, which `train --exclude FILE` takes. Default: check.csv in the folder of
-    the runs on these images, runs/<data>."""
+    """CSV file for all findings, which `train --exclude FILE` takes. Default: runs/<data>/check.csv."""
     workers: int | None = None
     """Processes that read the files. Default: one per processor core."""
     sample: int | None = None
-    """Read so many images, spread over the set, in place of all: for a first look at a million."""
+    """Read only this many images, spread over the set: a first look at a large one."""
     no_near: bool = False
-    """Leave out the search for pictures that are nearly the same: minutes among a million."""
+    """Skip the search for near-duplicates; saves minutes on a million images."""
 
     def __post_init__(self) -> None:
         if self.sample is not None and self.sample < 1:

@@ -27,13 +27,14 @@ class Options(ImagesOptions):
     review: bool = False
     """Decide on a page of this machine, by keys: keep, relabel, drop, undo, enlarge; with pictures to compare with."""
     on_bad_image: Literal["fail", "skip"] = "fail"
-    """As for train: an unreadable image ends the command, or is left out."""
+    """Unreadable images: fail stops at the first; skip leaves them out."""
     folds: int = 5
-    """Parts of the images, each judged by models of the others."""
+    """Cross-validation folds; each is judged by models that were trained on the others."""
     minutes: float | None = None
-    """Time for looking at the images with the weights at hand. Default: one, or more of over 2,000 images."""
+    """Time budget in minutes for comparing pretrained weights on these images. Default: one, or more for over 2,000
+    images."""
     output: Path | None = None
-    """Folder for the files. Default: clean/ in the folder of the runs on these images, runs/<data>."""
+    """Folder for the files. Default: runs/<data>/clean/."""
     port: int = 7861
     """TCP port of --review; 0 takes a free one."""
 

@@ -13,6 +13,7 @@ import tyro
 
 from commands import arguments
 from commands.arguments import SeveralRuns, UsageError, flags, sections
+from commands.help import FirstScreen
 from commands.json_output import JsonOption, json_document
 from datasets.config import DATASETS
 from datasets.options import flag
@@ -36,41 +37,53 @@ STORY = (
 
 
 @dataclass(frozen=True)
-class Options(JsonOption, SeveralRuns, RunConfig):
-    """Train several models on the same split, with the same budget, several seeds each, and say who wins, by how much,
-    how sure that is and what it cost. Without --arms: one architecture from scratch and pretrained. With run
-    directories instead: compare these, untrained and unchanged. A stopped comparison goes on when the command is
-    repeated.
+class Options(JsonOption, SeveralRuns, RunConfig, FirstScreen):
+    """Train several models on the same split, with the same budget and several seeds each: which is better, by how
+    much, and how sure is that?
+
+    Finished run directories are compared as they are. A stopped comparison continues when the command is repeated.
     """
 
+    FIRST = (
+        "data", "arms", "labels", "seeds", "minutes", "epochs", "images-seen", "tune-lr", "until-sure", "ladder",
+        "image-size", "group", "jobs", "device", "output-dir", "run-name",
+    )  # fmt: skip
+    EXAMPLES = (
+        ("--data path/to/images", "A small ViT from scratch against the same one pretrained."),
+        ("--data path/to/images --arms resnet18 vit_b_16 --minutes 60", "Two models, in an hour."),
+        ("runs/photos/resnet18_s0 runs/photos/vit_b_16_s0", "Runs that are finished."),
+    )
+    PAGE = "docs/compare.md"
+
     runs: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")] = ()
-    """Finished run directories to compare, in place of training new ones."""
+    """Finished run directories to compare, instead of training new ones."""
     arms: Annotated[tuple[str, ...], tyro.conf.arg(metavar="ARM")] = ()
-    """Models to compare, each as MODEL[,option=value...]: "vit_b_16,weights=none,trainable=last:4"."""
+    """Models to compare (the arms), each as MODEL[,option=value...], such as "vit_b_16,weights=none,trainable=last:4".
+    Default: one architecture from scratch and pretrained."""
     ladder: bool = False
-    """Compare the ways to fine-tune one pretrained model, which --arms may name: all of it, its head, the norms, LoRA
-    of rank 8, the last 4 blocks, and all of it after a linear probe."""
+    """Compare the ways to fine-tune one pretrained model, named by --arms: all of it, its head, the norms, LoRA of rank
+    8, the last 4 blocks, and all of it after a linear probe."""
     seeds: int = 3
     """Runs per arm, with --seed and the numbers that follow it."""
     until_sure: bool = False
-    """Add seed after seed until a verdict is certain: one arm is better, or they are the same within --margin; it ends
-    undecided after --max-seeds or --max-minutes. With run directories: look at their seeds one after the other."""
+    """Sequential testing: add seeds until the verdict is certain, that is one arm is better, or they are the same
+    within --margin; ends undecided after --max-seeds or --max-minutes. Also works on finished runs."""
     margin: float = 1.0
-    """Points of accuracy below which a difference is none, for --until-sure."""
+    """Differences below this many points of accuracy count as a tie, for --until-sure."""
     max_seeds: int = 10
     """Runs per arm that --until-sure may take."""
     labels: Annotated[tuple[str, ...], tyro.conf.arg(metavar="N|all")] = ()
     """Compare at each of these numbers of training labels per class; all: every training image."""
     minutes: float | None = None
-    """Time for all runs together, start and end included: the pace of each arm is measured, and sets the epochs.
-    Where the machine turns out slower, all runs start over with fewer epochs, or lose rates and seeds alike."""
+    """Time budget in minutes for all runs together. Measures the speed of each arm first, then sets the epochs. On a
+    slower machine than measured all arms get fewer epochs, rates or seeds alike."""
     images_seen: tuple[int, ...] = ()
-    """Training images every run sees, which sets its epochs; or such a number for each of --labels. Default: what the
-    arm that takes most of them asks for."""
+    """Training images that every run sees, which sets its epochs; or such a number for each of --labels. Default: what
+    the arm that takes most of them asks for."""
     tune_lr: Literal["auto", "on", "off"] = "auto"
-    """Choose each arm's learning rate on the validation images, from the same grid. auto: where it fits the time."""
+    """Choose each arm's learning rate on the validation images, from the same grid. auto: if the time allows it."""
     lr_grid: tuple[float, ...] | None = None
-    """The learning rates of that grid. Default: three, by the size of the models."""
+    """Learning rates of that grid. Default: three, by the size of the models."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

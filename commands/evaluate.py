@@ -28,25 +28,24 @@ class Options(JsonOption, ModelOptions):
     """
 
     split: Literal["train", "val", "test"] | None = None
-    """Which split to score. Default: val of the run's own data; every image of --data."""
+    """Split to score. Default: val of the run's own data; every image of --data."""
     data: Annotated[str | None, tyro.conf.arg(metavar="NAME|PATH")] = None
-    """Other labelled images: a built-in set, folder, table or zip. Classes are matched by name."""
+    """Other labelled images to score: a built-in set, folder, table or zip. Classes are matched by name."""
     path_column: Name = None
-    """As for train: the column of a table that names the images."""
+    """Column of a table that names the image files, as for train."""
     label_column: Name = None
-    """As for train: the column of a table that names the classes."""
+    """Column of a table that names the classes, as for train."""
     group: Group = None
-    """As for train, of --data: which images belong together. The interval of the accuracy is then one of groups."""
+    """Images of --data that belong together, as for train; the confidence interval is then one of groups."""
     data_root: Path | None = None
-    """Where built-in sets are found. Default: where the run found them; else data."""
+    """Folder where built-in sets are found. Default: where the run found them; else data."""
     output: Path | None = None
     """Folder for the files about --data. Default: eval/ of the run."""
     csv: bool = False
-    """Write a table of predictions too where so many images times classes were scored that they are kept as .npz: the
-    likeliest classes of each image."""
+    """Also write a CSV when the predictions are large enough to be stored as .npz."""
     tta: bool = False
-    """Answer for ten views of each image, in ten times the time: the image, moved to its four corners by a sixteenth of
-    its side, and the mirror image of each. Not where a mirror image means something else, as of digits."""
+    """Test-time augmentation: average over ten views (10x slower): the image, moved to its four corners by a sixteenth
+    of its side, and the mirror image of each. Not if a mirrored image means something else, as of digits."""
 
     def __post_init__(self) -> None:
         if self.data is None and self.split == "train":

@@ -30,15 +30,15 @@ class Options(WeightsOptions):
     images: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE")]
     """Files, folders or globs; with --page perhaps a second RUN before them, and none at all for validation images."""
     page: bool = False
-    """Write page.html, in place of the pictures."""
+    """Write one interactive HTML page, page.html, instead of pictures."""
     target: Name = None
-    """Name of the class that relevance is about. Default: the predicted one."""
+    """Class that the relevance map is about. Default: the predicted one."""
     layer: int | None = None
-    """Also lay this layer's attention over the picture; negative numbers count from the last."""
+    """Also draw the attention of this layer; negative numbers count from the last."""
     head: int | None = None
-    """Only this head of --layer. Default: their mean."""
+    """Attention head to draw, with --layer. Default: the mean of all heads."""
     limit: int | None = None
-    """Explain at most this many images. Default: 20; 8 on a page."""
+    """Largest number of images to explain. Default: 20; 8 on a page."""
     output: Path | None = None
     """Folder for the pictures. Default: explain/ in the run directory."""
     device: Device = "auto"

@@ -17,11 +17,12 @@ class Options(WeightsOptions):
     """
 
     format: Literal["safetensors", "onnx", "pt2"] = "safetensors"
-    """safetensors: weights, in torchvision's names where its class fits. onnx, pt2: the whole computation."""
+    """File format: safetensors holds weights, in torchvision's names where its class fits; onnx and pt2 hold the whole
+    computation."""
     output: Path | None = None
     """File to write. Default: export/model.<format> in the run directory."""
     images: Annotated[tuple[str, ...], tyro.conf.arg(metavar="IMAGE")] = ()
-    """Images or folders to compare on. Default: the run's own val images."""
+    """Images or folders on which file and model are compared. Default: the run's own validation images."""
 
 
 def main(options: Options) -> int:

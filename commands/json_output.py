@@ -15,7 +15,7 @@ class JsonOption:
     """How a result is printed."""
 
     json: bool = False
-    """Print one JSON document on standard output, for a script; all else goes to standard error."""
+    """Print one JSON document on standard output, for scripts; everything else goes to standard error."""
 
 
 @contextmanager

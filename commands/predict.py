@@ -32,20 +32,20 @@ class Options(JsonOption, ModelOptions):
     """
 
     paths: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE")]
-    """Images."""
+    """Image files, folders or globs; `-` reads names from standard input."""
     top: int = 1
-    """How many classes to give per image, the most probable first."""
+    """Number of classes per image, the most probable first."""
     output: Path | None = None
     """CSV file to write. Default: standard output."""
     grid: Path | None = None
-    """PNG file: a grid of the least and the most certain pictures of each class, green when right, red when wrong."""
+    """PNG file for a grid of the least and the most certain pictures of each class, green if right, red if wrong."""
     grid_images: int = 25
-    """How many pictures the grid shows at most."""
+    """Largest number of pictures in the grid."""
     calibrated: bool = False
-    """Divide the logits by the temperature that `evaluate` fitted on val."""
+    """Divide the logits by the temperature that `evaluate` fitted on the validation images."""
     tta: bool = False
-    """Answer for ten views of each image, in ten times the time: the image, moved to its four corners by a sixteenth of
-    its side, and the mirror image of each. Not where a mirror image means something else, as of digits."""
+    """Test-time augmentation: average over ten views (10x slower): the image, moved to its four corners by a sixteenth
+    of its side, and the mirror image of each. Not if a mirrored image means something else, as of digits."""
     batch_size: int = 32
     """Images per forward pass."""
 

@@ -1,14 +1,14 @@
 """`rank DATA --models A B C`: which backbone is worth fine-tuning on these images, after one look at each of them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
+from commands.arguments import ImagesOptions
 from commands.compare import parse_arm
-from datasets.config import DataConfig
 from trainers.config import Device, OutputConfig, RunConfig, TrainConfig
 from vit.config import EMBEDDED_WEIGHTS, VIT_SHAPES, ModelConfig, require
 from vit.errors import WeightsError
@@ -18,31 +18,31 @@ SHAPE = ("image_size", "pool", "patch_embedding", "representation_size")
 
 
 @dataclass(frozen=True)
-class Images(DataConfig):
-    """A labelled set of images."""
-
-    source: Annotated[str, tyro.conf.Positional, tyro.conf.arg(name="data", metavar="NAME|PATH")] = "digits"
-    """A built-in set, or the path of your own: a folder, a CSV table, or a zip of either."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """Rank backbones by what they are worth frozen: each sees each image once, then ridge regression and the nearest
-    neighbour are fitted to a few labels, in closed form, many times. Nothing is trained; the test images are not used.
+class Options(ImagesOptions):
+    """Rank pretrained backbones with one forward pass per image: ridge regression and the nearest neighbour are fitted
+    to the features of a few labelled images, many times. Nothing is trained; the test images are not used.
 
     Exit code 3: a model could not be had; the others are ranked.
     """
 
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME|PATH")] = "digits"
+    """Images: a folder, a CSV or TSV table, a zip, tar shards (FOLDER/*.tar), or a built-in set."""
+    _: KW_ONLY
     models: Annotated[tuple[str, ...], tyro.conf.arg(metavar="MODEL")] = ()
-    """Backbones: a run directory, the name of weights that come with the application, or an arm of compare, such as
-    vit_b_16, timm:NAME, hf:ID_OR_FOLDER or "vit_tiny_16,weights=FILE". Default: those that need no download."""
+    """Backbones to rank: a run directory, the name of weights that come with the application, or an arm of compare,
+    such as vit_b_16, timm:NAME, hf:ID_OR_FOLDER or "vit_tiny_16,weights=FILE". Default: those that need no download."""
     shots: tuple[int, ...] = ()
-    """Labels of each class that the classifiers are fitted to; all of them come last. Default: of 1, 5, 10 and 25 those
-    that there are."""
+    """Labels per class that the classifiers are fitted to. Default: those of 1, 5, 10, 25 and all that the set
+    allows."""
+    exclude: Path | None = None
+    """CSV file; the images in its `path` column are left out."""
+    split: Path | None = None
+    """Reuse the split in this `split.csv` instead of drawing one."""
+    workers: int | None = None
+    """Loader processes. Default: chosen from the data and the processor."""
     device: Device = "auto"
     output_dir: Path = Path("runs")
-    """Parent of the folder that gets ranking.csv, ranking.png and the features: runs/<data>."""
-    data: Images = field(default_factory=Images)
+    """Parent folder of runs/<data>, which gets ranking.csv, ranking.png and the cached features."""
 
     def __post_init__(self) -> None:
         require(self, "be at least 1", lambda numbers: min(numbers, default=1) >= 1, "shots")
@@ -52,7 +52,7 @@ def main(options: Options) -> int:
     from comparison.ranking import compare_command, rank, table, write
     from vit.at_hand import at_hand
 
-    data = DataConfig(**vars(options.data))
+    data = replace(options.images, exclude=options.exclude, split=options.split, workers=options.workers)
     base = RunConfig(
         data=data, train=TrainConfig(device=options.device), output=OutputConfig(output_dir=options.output_dir)
     )

@@ -15,14 +15,14 @@ class Options:
     run: RunName
     """A run directory, or `latest`."""
     epochs: int | float | None = None
-    """Train for this many epochs in all instead of the planned number; the learning rate is planned anew."""
+    """Train a finished run further, to this many epochs in all; the learning rate is planned anew."""
     data: Name = None
-    """Where the images of the run are now, if they moved: it goes on if they, their labels and splits are the same."""
+    """New place of the run's images, if they moved; images, labels and splits have to be the same."""
     data_root: Path | None = None
-    """Where built-in sets and unpacked archives are found, and are put again if they are gone. Default: where the run
-    found them, and nothing is put there."""
+    """Folder where built-in sets and unpacked archives are found, and put again if they are gone. Default: where the
+    run found them, and nothing is put there."""
     output_dir: Path = Path("runs")
-    """Where `latest` is looked for."""
+    """Folder in which `latest` is looked for."""
 
 
 def main(options: Options) -> int:

@@ -18,11 +18,11 @@ class Options(ModelOptions):
     port: int = 7860
     """TCP port; 0 takes a free one."""
     host: Annotated[str, tyro.conf.arg(metavar="ADDRESS")] = "127.0.0.1"
-    """Address to listen on. Any other than this one lets other machines in, without a password."""
+    """Address to listen on. Any other than the default lets other machines in, without a password."""
     max_megabytes: float = 20.0
-    """Largest file that is accepted."""
+    """Largest file that is accepted, in megabytes."""
     top: int = 5
-    """How many classes are shown."""
+    """Number of classes shown."""
 
     def __post_init__(self) -> None:
         require_finite(self)

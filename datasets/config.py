@@ -86,56 +86,56 @@ class DataConfig:
     """A labelled set of images."""
 
     source: Annotated[str, tyro.conf.arg(name="data", metavar="NAME|PATH")] = "digits"
-    """A built-in set, or the path of your own: a folder, a CSV table (path,label[,split]), a zip of either, or tar
-    shards, 'FOLDER/*.tar'; or hf:ORG/NAME, a set of Hugging Face's hub."""
+    """Images: a built-in set, or the path of your own: a folder of class folders, a CSV table (path,label[,split]), a
+    zip of either, tar shards ('FOLDER/*.tar'), or hf:ORG/NAME of the Hugging Face hub."""
     root: Annotated[Path, tyro.conf.arg(name="data-root")] = Path("data")
-    """Where built-in sets are found, or downloaded to."""
+    """Folder where built-in sets are found, or downloaded to."""
     path_column: Name = None
-    """Column of a table that names the images. Default: the usual ones, such as path, id, image or filename."""
+    """Column of a table that names the image files. Default: the usual names, such as path, id, image or filename."""
     label_column: Name = None
-    """Column of a table that names the classes. Default: the usual ones, such as label, class, breed or category."""
+    """Column of a table that names the classes. Default: the usual names, such as label, class, breed or category."""
     group: Group = None
-    """Keep images that belong together, such as those of one patient, animal or video, in one part or fold. COLUMN of
-    a table; `folder`: the one below the class, or above it; or a REGEX that finds the group's name in the path, such
-    as '(p[0-9]+)_': its first parenthesis, else all that it matches."""
+    """Keep images that belong together, such as those of one patient, animal or video, in one part (train, val, test or
+    fold). COLUMN of a table; `folder`, the one below the class or above it; or a REGEX that finds the group's name in
+    the path, such as '(p[0-9]+)_': its first parenthesis, else all that it matches."""
     exclude: Path | None = None
-    """Leave out the images that a table has under `path`, such as the errors in the table that `check` writes."""
+    """CSV file; the images in its `path` column are left out, such as the errors that `check` found."""
     split: Path | None = None
-    """Reuse the split of a `split.csv` (of an earlier run, or your own) instead of drawing one."""
+    """Reuse the split in this `split.csv`, of an earlier run or your own, instead of drawing one."""
     grow: bool = False
-    """With --split: images that the table does not have join, in the split of their group or where too few are. Without
-    it they are left out."""
+    """With --split: add images that the table does not have, each to the part of its group or where images are missing.
+    Without it they are left out."""
     split_seed: int = 0
-    """Seed of the split, where the set brings none; independent of --seed."""
+    """Seed of the split, if the set brings none; independent of --seed."""
     val_fraction: float | None = None
-    """Share of the images held out for validation, where the set brings none. Default: 0.1 for digits and
-    of the training images of sets that bring a test split, else 0.15."""
+    """Share of the images held out for validation, if the set has no validation split. Default: 0.1 for digits and for
+    sets with a test split, else 0.15."""
     test_fraction: float | None = None
-    """Share of the images held out for the test, where the set brings no split. Default: 0.2 for digits, else 0.15."""
+    """Share of the images held out for the test, if the set has no split. Default: 0.2 for digits, else 0.15."""
     folds: int | None = None
-    """Cross-validation: cut all images but the test split into this many folds, and train on each in turn."""
+    """Cross-validation: cut all images but the test split into this many folds, and hold out each in turn."""
     fold: int | None = None
-    """Only this one of the folds, 1 to `folds`: it is the validation split, the others train."""
+    """Train only this one of the folds, 1 to --folds: it is the validation split, the others train."""
     labels_per_class: int | None = None
-    """Train on at most this many images of each class; val and test stay whole."""
+    """Train on at most this many images of each class; validation and test stay whole."""
     fraction: float | None = None
-    """Train on this share of each class; val and test stay whole."""
+    """Train on this share of each class; validation and test stay whole."""
     balance: Literal["none", "sampler", "loss"] = "none"
-    """Against unequal classes: draw every class equally often, or weight the loss by 1 / class size."""
+    """Class imbalance: sampler draws every class equally often; loss weights each class by 1 / its size."""
     augment: Literal["auto", "none", "light", "standard", "strong"] = "auto"
-    """What training images go through. light: shift or crop, mirror. standard: RandAugment, MixUp and CutMix, too.
-    strong: more of it, and erasing. `auto`: by model and start, from trainers/options/defaults.toml."""
+    """Data augmentation preset. none. light: shift or crop, mirror. standard: also RandAugment, MixUp and CutMix.
+    strong: more of it, and random erasing. auto: by model and start, from trainers/options/defaults.toml."""
     mirror: Literal["auto", "yes", "no"] = "auto"
-    """Whether a mirrored image keeps its label. `auto`: no for digits and mnist, yes for all others."""
+    """Whether training images may be mirrored. auto: not for digits and mnist, yes for all others."""
     allow_seen: bool = False
-    """Score validation and test images, too, that the start was trained on, and say so in every report. Default: they
-    are left out of the scores."""
+    """Also score validation and test images that the starting weights were trained on, and say so in every report.
+    Default: they are left out of the scores."""
     on_bad_image: Literal["fail", "skip"] = "fail"
-    """An unreadable image stops the training with its name, or is found and left out before training starts."""
+    """Unreadable images: fail names the first and stops; skip finds and leaves them out before training."""
     cache: Literal["auto", "on", "off"] = "auto"
-    """Keep decoded images in memory. `auto`: when they fit into a third of the free memory."""
+    """Keep decoded images in memory. auto: if they fit into a third of the free memory."""
     batch_size: int | None = None
-    """Images per optimizer step. Default: depends on the model."""
+    """Images per optimizer step. Default: the model's own."""
     workers: int | None = None
     """Loader processes. Default: chosen from the data and the processor."""
 

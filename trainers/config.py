@@ -40,74 +40,81 @@ class TrainConfig:
     """Optimisation. A value left at None depends on the model and comes from `trainers/options/defaults.toml`."""
 
     epochs: int | float | None = None
-    """Passes over the training images; the last may be a fraction, for sets that are large for the time there is."""
+    """Passes over the training images. A fraction, such as 2.5, ends within an epoch. Default: chosen by the model and
+    the number of images."""
     optimizer: Literal["adamw", "sgd", "muon"] = "adamw"
-    """adamw, sgd with momentum 0.9, or muon: each matrix but the head's takes a step of its momentum made orthogonal,
-    all else adamw's at 0.15 of the rate. It learns more in few steps, and wants a rate near 0.02."""
+    """Optimizer: adamw, sgd with momentum 0.9, or muon, which makes the step of each matrix below the head orthogonal
+    and leaves the rest to adamw. Muon learns more in few steps and wants a rate near 0.02."""
     lr: float | None = None
-    """Peak learning rate."""
+    """Peak learning rate. Default: the model's own, from trainers/options/defaults.toml."""
     weight_decay: float | None = None
-    """Decoupled weight decay (adamw) or L2 penalty (sgd); never on biases, norms, class token, positions."""
+    """Decoupled weight decay (adamw) or L2 penalty (sgd), never on biases, norms, class token and positions. Default:
+    the model's own."""
     schedule: Literal["cosine", "step", "constant", "cooldown"] = "cosine"
-    """After the warm-up: cosine to zero, a tenth at 60 % and again at 85 % of the run (step), constant, or constant
-    with a linear fall to zero over the last 30 % (cooldown)."""
+    """Learning rate after the warm-up: cosine to zero; step, a tenth at 60 % and again at 85 % of the run; constant; or
+    cooldown, constant with a linear fall to zero over the last 30 %."""
     warmup_epochs: float | None = None
-    """Linear warm-up; may be a fraction of an epoch."""
+    """Epochs of linear warm-up of the learning rate; may be a fraction. Default: a tenth of the epochs."""
     label_smoothing: float | None = None
-    """Share of the target spread evenly over the classes."""
+    """Share of each target that is spread evenly over all classes. Default: the model's own, mostly 0.1."""
     mixup: float | None = None
-    """Alpha of MixUp in the step; 0 turns it off. Default: what the augmentation preset brings."""
+    """Alpha of MixUp, which blends pairs of training images; 0 turns it off. Default: as the --augment preset has
+    it."""
     cutmix: float | None = None
-    """Alpha of CutMix in the step; with both on, each batch takes one of them. Default: as for mixup."""
+    """Alpha of CutMix, which pastes a box of another training image; 0 turns it off. With both on, each batch takes one
+    of them. Default: as the --augment preset has it."""
     ema_decay: float = 0.0
-    """Momentum of a moving average of the weights, which is then validated, saved and chosen; 0 turns it off."""
+    """Decay of the exponential moving average (EMA) of the weights; the averaged model is validated, saved and chosen.
+    0 turns it off."""
     clip_norm: float = 1.0
-    """Largest norm of the whole gradient; 0 turns clipping off."""
+    """Gradient clipping: largest norm of the whole gradient. 0 turns it off."""
     layer_decay: float = 1.0
-    """Every layer below the head learns slower by this factor, for fine-tuning; 1 turns it off."""
+    """Layer-wise learning-rate decay for fine-tuning: each layer below the head learns slower by this factor. 1 turns
+    it off."""
     accumulate: int = 1
-    """Cut each step's images into this many parts that pass one after the other: less memory, the same step."""
+    """Gradient accumulation: micro-batches per optimizer step. Less memory, the same update."""
     checkpoint_activations: bool = False
-    """Compute the blocks' activations again in the backward pass instead of keeping them: less memory, more time."""
+    """Activation (gradient) checkpointing: less memory, slower."""
     compile: bool = False
-    """Compile the training step's model with torch.compile; worth its minutes of preparation in long runs."""
+    """Compile the model with torch.compile. It takes a minute to start and pays in long runs on a GPU."""
     amp: Literal["auto", "off", "bf16", "fp16"] = "auto"
     """Mixed precision. auto: bf16 where the device computes in it natively and the model is wide enough to gain."""
     cache_features: Literal["auto", "on", "off"] = "auto"
-    """With --trainable head: pass each image through the frozen backbone once and train the head on what comes out.
-    auto: whenever the images stay the same, that is without augmentation, MixUp and CutMix."""
+    """With --trainable head: pass each image through the frozen backbone once and train the head on the cached
+    features. auto: whenever the images stay the same, that is without augmentation, MixUp and CutMix."""
     max_minutes: float | None = None
-    """Stop after this many minutes of training steps, then validate and conclude as usual."""
+    """Time limit: stop training after this many minutes, then validate and conclude as usual. The learning rate still
+    follows --epochs; --minutes plans a whole run instead."""
     patience: int = 0
-    """Stop after this many epochs without a better validation score; 0 never stops early."""
+    """Early stopping: end after this many epochs without a better validation score. 0 never stops early."""
     start_head: Literal["plain", "probe"] = "plain"
-    """How the head begins: plain, at zero or as the weights bring it; or as a linear probe of the model as it starts,
-    so that fine-tuning does not begin by distorting the features (LP-FT)."""
+    """Head initialisation: plain, zero or as the weights bring it; or probe, a fitted linear probe, so that fine-tuning
+    does not begin by distorting the features (LP-FT)."""
     select: Literal["auto", "accuracy", "balanced_accuracy", "loss", "macro_f1"] = "auto"
     """Validation metric that picks the best epoch; ties go to the lower loss, then to the earlier epoch. auto:
-    accuracy; where a class has over ten times the images of another, balanced_accuracy, the mean of their recalls."""
+    accuracy, or balanced_accuracy (mean recall) where a class has over ten times the images of another."""
     loop: Literal["ignite", "plain"] = "ignite"
-    """plain: a training loop without Ignite, to read and to compare; it leaves no run directory."""
+    """Training loop: ignite, or plain, a loop without Ignite to read and to compare, which leaves no run directory."""
     teacher: Name = None
-    """Learn from a trained network too: an ONNX file, a run, or a model that has weights. It sees each training image
-    once, not augmented; what it says is kept under --data-root."""
+    """Knowledge distillation from this model: an ONNX file, a run, or the name of a model that has weights. It sees
+    each training image once, not augmented; its outputs are cached under --data-root."""
     teacher_target: Literal["features", "logits"] = "features"
-    """What to learn of the teacher: its features, through a Linear of the student's own; or its soft predictions,
-    where it was trained on the same classes."""
+    """What the student learns of the teacher: its features, through a linear layer; or its logits, if it was trained on
+    the same classes."""
     teacher_weight: float = 0.5
-    """Share of the teacher in the loss; the labels have the rest."""
+    """Weight of the distillation loss; the labels have the rest."""
     teacher_size: int | None = None
-    """Side of the images that the teacher sees. Default: what it was trained with; 224 where it does not say."""
+    """Side of the images that the teacher sees, in pixels. Default: its own training size; 224 if it does not say."""
     seed: int = 0
-    """Seeds initial weights, order, augmentation and dropout; never the split."""
+    """Seed of initial weights, order, augmentation and dropout; never of the split."""
     save_every: int | None = None
-    """Save within an epoch too, every so many steps. Default: at the end of each epoch only."""
+    """Also save every so many optimizer steps. Default: at the end of each epoch only."""
     device: Device = "auto"
     threads: int | None = None
-    """Threads that PyTorch computes with. Default: as many as there are processors, or OMP_NUM_THREADS; fewer where
-    others compute on the machine and a measurement shows that fewer are faster."""
+    """Threads that PyTorch computes with. Default: one per processor core, or OMP_NUM_THREADS; fewer if the machine is
+    busy and a measurement shows that fewer are faster."""
     log_every: int | None = None
-    """Optimizer steps between TensorBoard points. Default: about 200 points in a run."""
+    """Optimizer steps between two TensorBoard points. Default: about 200 points in a run."""
 
     def __post_init__(self) -> None:
         require_finite(self)
@@ -128,15 +135,16 @@ class OutputConfig:
     """Where a run leaves what it found."""
 
     output_dir: Path = Path("runs")
-    """Parent of all runs: each data set has a folder in it, which `tensorboard --logdir` shows."""
+    """Parent folder of all runs; each data set has a folder in it, which `tensorboard --logdir` shows."""
     run_name: Name = None
     """Name of the run's folder. Default: model and seed, numbered from the second on."""
     tb: Literal["scalars", "standard", "full"] = "standard"
-    """What TensorBoard shows: curves; pictures too (worst mistakes, confusion, calibration, attention); and, full, PR
-    curves, the projector with thumbnails and position embeddings."""
+    """What is written for TensorBoard. scalars: curves. standard: pictures too (worst mistakes, confusion matrix,
+    calibration, attention). full: also PR curves, the projector with thumbnails, and position embeddings."""
 
     auto_resume: bool = False
-    """Take up the newest run that was started with these same options; for schedulers that repeat a command."""
+    """Continue the newest unfinished run that was started with these same options, if there is one; for schedulers that
+    repeat a command."""
 
     def __post_init__(self) -> None:
         if isinstance(self.output_dir, str):

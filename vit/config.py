@@ -186,8 +186,9 @@ TORCHVISION_MODELS: tuple[str, ...] = ("vit_b_16", "resnet18")
 PACKAGED_MODELS: tuple[str, ...] = ("efficientnet_lite0", "efficientnet_lite2")
 """Their ImageNet weights come in a pip package."""
 MODEL_NAMES: tuple[str, ...] = (*VIT_SHAPES, *TORCHVISION_MODELS, *PACKAGED_MODELS)
-MODELS_IN_WORDS = ", ".join(
-    (*MODEL_NAMES, "hf:ID_OR_FOLDER, timm:NAME, or auto: vit_micro_2 for digits, else vit_tiny_16.")
+MODELS_IN_WORDS = (
+    "Model, such as vit_tiny_16, vit_b_16 or resnet18; hf:ID_OR_FOLDER or timm:NAME; auto: vit_micro_2 for digits, else"
+    f" vit_tiny_16. All names: {', '.join(MODEL_NAMES)}."
 )
 DEFAULT_WEIGHTS = dict.fromkeys(TORCHVISION_MODELS, "IMAGENET1K_V1") | dict.fromkeys(PACKAGED_MODELS, "imagenet")
 WHAT_THEY_ARE: dict[str, str] = dict.fromkeys(
@@ -217,25 +218,26 @@ class ModelConfig:
 
     name: Annotated[str, tyro.conf.arg(name="model", metavar="NAME", help=MODELS_IN_WORDS)] = "auto"
     weights: Annotated[str | None, tyro.conf.arg(metavar="NAME|PATH|RUN")] = None
-    """none, a file, a run, or a name: fashion_mnist (comes with vit_nano_8), tiny_imagenet (with vit_stem_16; from
-    pictures for research and teaching), IMAGENET1K_V1 (the default of vit_b_16 and resnet18), imagenet (of the
-    efficientnet ones, from a pip package). Others start from none. auto, for train: of those at hand the ones that suit
-    the images best, after one look at each, as a linear probe."""
+    """Starting weights: none, a file, a run, or a name: IMAGENET1K_V1 (the default of vit_b_16 and resnet18), imagenet
+    (the default of efficientnet_lite0), fashion_mnist (for vit_nano_8) or tiny_imagenet (for vit_stem_16; of pictures
+    for research and teaching). auto: a linear probe on the pretrained weights that suit the images best, of those that
+    need no download."""
     weights_source: Literal["torchvision", "timm", "huggingface", "google", "ours"] | None = None
-    """Whose parameter names the weights file uses. Default: told from the names themselves."""
+    """Library whose parameter names the weights file uses. Default: recognised by the names."""
     trainable: Annotated[str, tyro.conf.arg(metavar="all|head|norms|last:K|lora:R")] = "all"
-    """Which parameters train: all, head (a linear probe), norms (head and every LayerNorm), last:K (head, final norm
-    and the last K blocks), or lora:R (head, and a change of rank R of each block's attention)."""
+    """Part that trains; the rest is frozen: all (fine-tuning), head (a linear probe), norms (head and every LayerNorm),
+    last:K (head, final norm and the last K blocks), or lora:R (head, and low-rank updates of rank R in each block's
+    attention)."""
     image_size: int | None = None
-    """Side of the square input, in pixels. Default: the model's own; positions are interpolated to any other."""
+    """Side of the square input in pixels. Position embeddings are interpolated to it. Default: the model's own."""
     in_channels: int = 3
-    """Channels of the input: 1 for grey images, 3 for colour. Pretrained stems are summed over theirs for 1."""
+    """Input channels: 3 for colour, 1 for grey images. For 1, pretrained stems are summed over their channels."""
     pool: Literal["cls", "mean", "mean_norm"] = "cls"
-    """What the head sees: the class token (cls), the mean of the normalised patch tokens (mean), or the mean of the
-    patch tokens, then normalised, which is timm's fc_norm (mean_norm)."""
+    """What the head reads: cls, the class token; mean, the mean of the normalised patch tokens; mean_norm, the
+    normalised mean of the patch tokens (timm's fc_norm)."""
     patch_embedding: Literal["conv", "linear", "stem", "stem_bn"] = "conv"
-    """Patches by a strided convolution (conv) or by cutting and one Linear: the same function, written in two ways. Or
-    by a stem of 3 x 3 convolutions, which learns faster from few images or in little time."""
+    """Patch embedding: conv, a strided convolution; linear, the same function by cutting and a linear layer; stem or
+    stem_bn, 3 x 3 convolutions, which learn faster from few images."""
     representation_size: int | None = None
     """Width of a Tanh layer before the head. Default: no such layer."""
     dropout: float = 0.0
@@ -243,15 +245,15 @@ class ModelConfig:
     attention_dropout: float = 0.0
     """Dropout on the attention weights."""
     stochastic_depth: float = 0.0
-    """Probability that the last block is skipped in training; grows linearly from 0 at the first."""
+    """Stochastic depth: probability that the last block is skipped in training, rising linearly from 0 at the first."""
     attention: Literal["auto", "sdpa", "explicit"] = "auto"
-    """How attention is computed: by a measured table (auto), PyTorch's fused kernel, or the softmax written out."""
+    """Attention kernel: sdpa, PyTorch's fused one; explicit, the softmax written out; auto, the faster by a table."""
     mean: tuple[float, ...] | None = None
-    """Mean subtracted from each channel. Default: what the weights were trained with; .5 from scratch."""
+    """Mean subtracted from each channel. Default: the pretrained weights' own; 0.5 from scratch."""
     std: tuple[float, ...] | None = None
-    """Standard deviation each channel is divided by. Default: what the weights were trained with; .5 from scratch."""
+    """Standard deviation each channel is divided by. Default: the pretrained weights' own; 0.5 from scratch."""
     layer_norm_eps: float | None = None
-    """Epsilon of every LayerNorm. Default: what the weights were trained with; 1e-6 from scratch."""
+    """Epsilon of every LayerNorm. Default: the pretrained weights' own; 1e-6 from scratch."""
 
     def __post_init__(self) -> None:
         require_finite(self)

@@ -1,0 +1,28 @@
+"""Completion of commands and options for bash, and for zsh after `autoload -U bashcompinit && bashcompinit`."""
+
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+
+from commands.arguments import TrainOptions, flags
+
+PROGRAM = "vit-train"
+
+
+def script(commands: Mapping[str, ModuleType]) -> str:
+    """The text that a shell evaluates: after the program's name come commands, after a command its options or files."""
+    return "\n".join(lines(commands))
+
+
+def lines(commands: Mapping[str, ModuleType]) -> Iterator[str]:
+    """The lines of the script."""
+    yield "_vit_train() {"
+    yield '    local word="${COMP_WORDS[COMP_CWORD]}" words=""'
+    yield '    case "${COMP_WORDS[1]}" in'
+    for name, module in commands.items():
+        options = sorted({*flags(getattr(module, "Options", TrainOptions)), "--help", "--debug"})
+        yield f'        {name}) words="{" ".join(options)}" ;;'
+    yield "    esac"
+    yield f'    [ "$COMP_CWORD" -eq 1 ] && words="{" ".join(commands)}"'
+    yield '    COMPREPLY=($(compgen -W "$words" -- "$word"))'
+    yield "}"
+    yield f"complete -o default -F _vit_train {PROGRAM}"
