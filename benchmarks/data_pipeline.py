@@ -2,15 +2,18 @@
 
     python -m benchmarks.data_pipeline FOLDER            # FOLDER/train/<class>/<image>, for example hymenoptera_data
     python -m benchmarks.data_pipeline FOLDER --index 1000000
+    python -m benchmarks.data_pipeline --decode          # one photograph at a time, of 12, 2 and 0.2 megapixels
 
 All loaders do the same work at 224 px: resize the shorter side to 256, random 224 x 224 crop, mirror half the time,
-normalise. `--index N` makes N empty files in a temporary folder and compares the time and memory of indexing them.
+normalise. `--decode` takes one JPEG after another from a file to the 224 x 224 pixels of evaluation, in one thread.
+`--index N` makes N empty files in a temporary folder and compares the time and memory of indexing them.
 Results go to benchmarks/results/data_pipeline.json with versions, processor and number of repeats.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import subprocess
@@ -18,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,18 +30,21 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
+from torchvision.io import ImageReadMode, decode_jpeg
 from torchvision.transforms import v2
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.environment import RESULTS, describe, write_result  # noqa: E402
-from datasets.augmentation import CropFlip  # noqa: E402
+from benchmarks.photographs import blend, textures  # noqa: E402
+from datasets.augmentation import CropFlip, train_pipeline  # noqa: E402
 from datasets.config import DataConfig  # noqa: E402
 from datasets.image_dataset import ImageDataset  # noqa: E402
 from datasets.images import fit, read_image  # noqa: E402
 from datasets.loaders import build_dataloaders  # noqa: E402
 from datasets.seeding import AUGMENT, mix, uniforms  # noqa: E402
+from datasets.transforms import Pipeline  # noqa: E402
 from vit.config import IMAGENET_MEAN, IMAGENET_STD, ImageSpec  # noqa: E402
 
 SPEC = ImageSpec(image_size=224, mean=IMAGENET_MEAN, std=IMAGENET_STD)
@@ -145,6 +152,62 @@ def largest_pixel_difference(folder: Path) -> float:
     return round(worst, 4)
 
 
+def photograph(width: int, height: int, seed: int) -> bytes:
+    """A JPEG of quality 90 with the spectrum of a photograph and the noise of a sensor."""
+    rng = np.random.default_rng(seed)
+    small = Image.fromarray(blend(textures(8, 800), 600, 450, rng)).resize((width, height), Image.Resampling.BICUBIC)
+    noisy = np.asarray(small).astype(np.int16) + rng.integers(-6, 7, (height, width, 3), dtype=np.int16)
+    file = io.BytesIO()
+    Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(file, "JPEG", quality=90)
+    return file.getvalue()
+
+
+def decoders() -> dict[str, Callable[[bytes], object]]:
+    """From the bytes of a JPEG to 224 pixels, each as its project evaluates or trains."""
+
+    def ours(pipeline: Pipeline) -> Callable[[bytes], object]:
+        return lambda content: pipeline.store(read_image(io.BytesIO(content), least=pipeline.least))
+
+    spec = replace(SPEC, crop_fraction=0.875)
+    scaled = replace(spec, decoding="scaled")
+    pil = v2.Compose([v2.Resize(256), v2.CenterCrop(224), v2.PILToTensor()])
+    tensors = v2.Compose([v2.Resize(256, antialias=True), v2.CenterCrop(224)])
+    of_timm = timm.data.create_transform(224, crop_pct=0.875, interpolation="bilinear")
+    return {
+        "this project, full decoding": ours(Pipeline(spec)),
+        "this project, scaled decoding": ours(Pipeline(scaled)),
+        "this project, full decoding, kept for random crops": ours(train_pipeline("standard", spec)),
+        "this project, scaled decoding, kept for random crops": ours(train_pipeline("standard", scaled)),
+        "torchvision, Pillow and Resize": lambda content: pil(Image.open(io.BytesIO(content)).convert("RGB")),
+        "torchvision, decode_jpeg and Resize": lambda content: tensors(
+            decode_jpeg(torch.frombuffer(bytearray(content), dtype=torch.uint8), mode=ImageReadMode.RGB)
+        ),
+        "timm, create_transform": lambda content: of_timm(Image.open(io.BytesIO(content)).convert("RGB")),
+    }
+
+
+def decoding(repeats: int) -> dict[str, dict[str, list[float]]]:
+    """Milliseconds per photograph: median, least and most over `repeats` rounds of 4 photographs, taken in turn."""
+    sizes = {"12 megapixels, 4000 x 3000": (4000, 3000), "2 megapixels, 1600 x 1200": (1600, 1200)}
+    sizes["0.2 megapixels, 520 x 390"] = (520, 390)
+    found: dict[str, dict[str, list[float]]] = {}
+    for name, (width, height) in sizes.items():
+        photographs = [photograph(width, height, seed) for seed in range(4)]
+        ways = decoders()
+        times: dict[str, list[float]] = {way: [] for way in ways}
+        for _ in range(repeats):
+            for way, decode in ways.items():
+                start = time.perf_counter()
+                for content in photographs:
+                    decode(content)
+                times[way].append(1e3 * (time.perf_counter() - start) / len(photographs))
+        found[name] = {
+            way: [round(value, 2) for value in (float(np.median(each)), min(each), max(each))]
+            for way, each in times.items()
+        }
+    return found
+
+
 # One process per index, so that neither pays for, or profits from, the other's memory.
 INDEX = """
 import gc, sys, time
@@ -198,6 +261,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="?", help="a folder with train/<class>/<image> and val/")
     parser.add_argument("--index", type=int, default=0, metavar="N", help="index N empty files too")
+    parser.add_argument("--decode", action="store_true", help="time the decoding of single photographs")
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -208,6 +272,9 @@ def main() -> None:
         results["throughput"] = throughput(arguments.folder, arguments.repeats)
         results["largest_pixel_difference"] = largest_pixel_difference(arguments.folder)
         results["throughput_repeats"] = arguments.repeats
+    if arguments.decode:
+        results["decoding_ms_median_least_most"] = decoding(arguments.repeats)
+        results["decoding_repeats"] = arguments.repeats
     if arguments.index:
         results["indexing"] = indexing(arguments.index, arguments.repeats)
         results["indexing_repeats"] = arguments.repeats

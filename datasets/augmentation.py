@@ -6,6 +6,7 @@ B batch, C channels, S side of the model's input.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +14,8 @@ import torch.nn.functional as F
 
 from datasets.bundle import ImageSpecLike
 from datasets.errors import OptionError
+from datasets.fitting import padded_size
+from datasets.images import Size
 from datasets.seeding import AUGMENT, mix, uniforms
 from datasets.transforms import Pipeline
 
@@ -35,13 +38,18 @@ PRESETS: dict[str, tuple[float, float]] = {
 
 
 class CropFlip(Pipeline):
-    """`light`: a random S x S window of a slightly larger image, mirrored with probability one half."""
+    """`light`: a random S x S window of a slightly larger image, mirrored with probability one half.
+
+    Where evaluation shows the whole picture (`pad`, `squash`), it is moved by up to a sixteenth of the side, over the
+    border's colour: as far as the window moves over a larger image, and no end of it is lost for long."""
 
     def __init__(self, spec: ImageSpecLike, *, mirror: bool) -> None:
         super().__init__(spec)
         self.mirror = mirror
-        self.padding = 0
-        if self.size <= SMALL:
+        self.padding, self.around = 0, [0] * len(self.border)
+        if spec.fit != "crop":
+            self.padding, self.around = max(1, self.size // 16), self.border
+        elif self.size <= SMALL:
             self.padding = max(1, self.size // 8)
         else:
             self.resize, self.crop = round(self.size * 8 / 7), None
@@ -50,7 +58,7 @@ class CropFlip(Pipeline):
         random = uniforms(mix(seed, AUGMENT, epoch), draws, 3)
         size, pad = self.size, self.padding
         out = np.empty((len(images), images[0].shape[0] if images else self.channels, size, size), np.uint8)
-        framed = F.pad(torch.from_numpy(np.stack(images)), [pad] * 4).numpy() if pad else images  # in black
+        framed = self._padded(np.stack(images)) if pad else images
         for row, image in enumerate(framed):
             top = int(random[row, 0] * (image.shape[1] - size + 1))
             left = int(random[row, 1] * (image.shape[2] - size + 1))
@@ -60,6 +68,49 @@ class CropFlip(Pipeline):
             flipped = torch.from_numpy(random[:, 2] < 0.5)
             batch[flipped] = batch[flipped].flip(-1)
         return self.normalise(batch)
+
+    def _padded(self, images: np.ndarray) -> np.ndarray:
+        """Pixels (B, C or 1, S, S) with a border on all sides; black where windows are cut out of a larger image."""
+        count, channels, pad = len(images), images.shape[1], self.padding
+        colour = self.around if channels == len(self.around) else [round(sum(self.around) / len(self.around))]
+        around = np.array(colour, np.uint8).reshape(1, channels, 1, 1)
+        out = np.repeat(around, count, 0).repeat(self.size + 2 * pad, 2).repeat(self.size + 2 * pad, 3)
+        out[..., pad:-pad, pad:-pad] = images
+        return out
+
+
+class PaddedCrop:
+    """torchvision's RandomResizedCrop where evaluation pads: a random part of the picture, 8 to 100 % of its area and
+    in its own proportions, by up to 3 : 4 narrower or wider, is resized and padded as a whole picture is.
+
+    The whole picture, which evaluation shows, is thus one of the parts; and no part lies in the border alone."""
+
+    def __init__(self, size: int, colour: Sequence[int], interpolation: Any) -> None:
+        from torchvision.transforms import v2
+
+        self.size, self.colour, self.interpolation = size, colour, interpolation
+        self.part = v2.RandomResizedCrop(size, scale=(0.08, 1.0))
+
+    def __call__(self, image: torch.Tensor) -> torch.Tensor:
+        """uint8 (C, h, w) -> uint8 (C, S, S)."""
+        from torchvision.transforms.v2 import functional
+
+        unit = torch.empty(1, 1000, 1000, dtype=torch.uint8)  # the picture in its own proportions
+        drawn = self.part.make_params([unit])
+        height, width = (max(1, round(drawn[side] * image.shape[axis] / 1000)) for side, axis in SIDES)
+        top, left = (min(round(drawn[edge] * image.shape[axis] / 1000), image.shape[axis] - 1) for edge, axis in EDGES)
+        wide, high = padded_size(width, height, self.size)
+        part = functional.resized_crop(
+            image, top, left, height, width, [high, wide], interpolation=self.interpolation, antialias=True
+        )
+        square = torch.tensor(self.colour, dtype=torch.uint8).view(-1, 1, 1).repeat(1, self.size, self.size)
+        above, before = (self.size - high) // 2, (self.size - wide) // 2
+        square[:, above : above + high, before : before + wide] = part
+        return square
+
+
+SIDES, EDGES = (("height", 1), ("width", 2)), (("top", 1), ("left", 2))
+"""Of what RandomResizedCrop draws, and the axis of an image (C, h, w) along which each lies."""
 
 
 class SmallAffine(Pipeline):
@@ -87,7 +138,9 @@ class SmallAffine(Pipeline):
 class RandAugment(Pipeline):
     """Crop, mirror and RandAugment (Cubuk et al. 2019, arXiv:1909.13719), then erase a part with probability `erase`.
 
-    Each image has its own seed. They are kept at up to twice the input side, for a crop to start from real pixels.
+    Each image has its own seed. They are kept at up to twice the input side, for a crop to start from real pixels. With
+    `squash` crops are cut out of the squashed picture, and with `pad` a crop is padded in its turn, so that the whole
+    picture, as evaluation shows it, is the largest crop there is.
     """
 
     batched = False
@@ -95,7 +148,7 @@ class RandAugment(Pipeline):
     def __init__(self, spec: ImageSpecLike, *, mirror: bool, magnitude: int, erase: float) -> None:
         super().__init__(spec)
         self.mirror, self.magnitude, self.erase = mirror, magnitude, erase
-        self.grey = [round(255 * value) for value in spec.mean]  # normalises to zero: where an operation leaves nothing
+        self.grey = self.border  # where an operation leaves nothing
         self.crop = None
 
     @cached_property
@@ -103,8 +156,9 @@ class RandAugment(Pipeline):
         from torchvision.transforms import v2  # takes a second to import
 
         mode = v2.InterpolationMode(self.interpolation)
+        crop = v2.RandomResizedCrop(self.size, scale=(0.08, 1.0), interpolation=mode, antialias=True)
         steps = [
-            v2.RandomResizedCrop(self.size, scale=(0.08, 1.0), interpolation=mode, antialias=True),
+            PaddedCrop(self.size, self.border, mode) if self.spec.fit == "pad" else crop,
             *([v2.RandomHorizontalFlip()] if self.mirror else []),
             v2.RandAugment(num_ops=2, magnitude=self.magnitude, fill=self.grey),
             *([v2.RandomErasing(self.erase, value=self.grey)] if self.erase else []),
@@ -117,12 +171,18 @@ class RandAugment(Pipeline):
     def _shorter_side(self, width: int, height: int) -> int:
         return min(2 * self.size, width, height)
 
+    def resized_size(self, width: int, height: int) -> Size:
+        side = min(2 * self.size, max(width, height))
+        if self.spec.fit == "squash":
+            return side, side
+        return padded_size(width, height, side) if self.spec.fit == "pad" else super().resized_size(width, height)
+
     def __call__(self, images: Sequence[np.ndarray], *, seed: int, epoch: int, draws: np.ndarray) -> torch.Tensor:
         batch = []
         with torch.random.fork_rng(devices=[]):  # the trainer's own draws must not depend on where a batch was made
             for image, draw in zip(images, draws.tolist(), strict=True):
                 torch.default_generator.manual_seed(mix(seed, AUGMENT, epoch, draw))
-                pixels = torch.from_numpy(np.ascontiguousarray(image))
+                pixels = torch.from_numpy(np.require(image, requirements=["C", "W"]))
                 batch.append(self.transform(pixels.expand(self.channels, -1, -1)))
         return self.normalise(torch.stack(batch))
 

@@ -3,7 +3,9 @@
 import numpy as np
 
 from datasets.bundle import SPLITS, DataBundle, image_set, samples_of
+from datasets.fit_choice import in_words
 from datasets.grouping.parts import line
+from datasets.image_dataset import ImageDataset
 from datasets.sampling import evenly
 from datasets.text import format_table, pluralise, printable, shorten_list
 
@@ -20,7 +22,7 @@ def describe(bundle: DataBundle) -> list[str]:
     return [
         f"{printable(samples.name)}: {pluralise(len(names), 'class')} ({shorten_list(list(names), limit=5)})",
         f"images: {splits}; {spread} training images per class",
-        f"image sizes: {_sizes(bundle)}",
+        *_sizes(bundle),
         *filter(None, (line(samples),)),
         *(f"note: {printable(line)}" for line in samples.notes),
     ]
@@ -45,8 +47,14 @@ def native_sizes(bundle: DataBundle) -> np.ndarray:
     return np.array([images.native_size(row) for row in evenly(len(images), SIZES_LOOKED_AT)])
 
 
-def _sizes(bundle: DataBundle) -> str:
-    sizes = native_sizes(bundle)
+def _sizes(bundle: DataBundle) -> list[str]:
+    """The sizes of the images; and, unless all are square, what their fit makes of them."""
+    sizes, images = native_sizes(bundle), image_set(next(iter(bundle.dataloaders.values())))
+    fit = images.pipeline.spec.fit if isinstance(images, ImageDataset) else ""
+    return [f"image sizes: {_spread(sizes)}", *filter(None, [fit and in_words(fit, sizes)])]
+
+
+def _spread(sizes: np.ndarray) -> str:
     low, middle, high = sizes.min(axis=0), np.median(sizes, axis=0).astype(int), sizes.max(axis=0)
     if (low == high).all():
         return f"{low[0]} x {low[1]} px"

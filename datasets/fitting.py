@@ -5,9 +5,11 @@ proportions lost, and `pad` with the whole picture and a plain border. Pictures 
 shows them.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from datasets.bundle import ImageSpecLike
+
+Fit = Literal["crop", "pad", "squash"]
 
 
 class Box(NamedTuple):

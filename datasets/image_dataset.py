@@ -80,7 +80,9 @@ class ImageDataset(ImageSet):
         return [self._load_one(row) for row in rows]
 
     def _load_one(self, row: int) -> np.ndarray:
-        picture = self.pipeline.store(self._picture(row))
+        with saying_what_helps():
+            index, channels = int(self.indices[row]), self.pipeline.channels
+            picture = self.pipeline.store(picture_of(self.samples, index, channels=channels, least=self.pipeline.least))
         if self.cache is not None:
             self.cache.put(row, picture)
         return picture

@@ -2,10 +2,11 @@
 
 import math
 import os
+from collections.abc import Callable
 from typing import Any, BinaryIO
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageFile, ImageOps
 
 from datasets.bundle import Samples
 from datasets.errors import DataError
@@ -22,6 +23,9 @@ BYTES_PER_PIXEL = {"WEBP": 16, "CMYK": 12, "RGBA": 12}
 """At the worst, of a format or a mode; of any other 10: a progressive JPEG's coefficients, and its pixels."""
 MAX_ASPECT = 256  # a longer picture has a million pixels once its shorter side is that of a model's input
 STRIP = 2**20  # pixels that are converted at once
+RESERVE = 2
+"""Pixels that a scaled-down JPEG has along each side for each one that is needed; Pillow's own `thumbnail` keeps as
+many, so that what is left to the resampling filter is most of its work."""
 THE_IMAGE = "the image"
 """What a picture without a name is called in a message."""
 
@@ -53,21 +57,46 @@ def most_bytes() -> int:
         raise DataError(f"{MOST_GB}={said} is no number of gigabytes, such as 1 or 2.5") from None
 
 
-def read_image(file: str | os.PathLike[str] | BinaryIO, *, channels: int = 3, name: str | None = None) -> Image.Image:
+Size = tuple[int, int]
+"""(width, height) in pixels."""
+
+
+def read_image(
+    file: str | os.PathLike[str] | BinaryIO,
+    *,
+    channels: int = 3,
+    name: str | None = None,
+    least: Callable[[int, int], Size] | None = None,
+) -> Image.Image:
     """Decode one image completely: upright, 8 bits, RGB (`channels=3`) or grey (`channels=1`).
 
     Transparent pixels are laid over white; 16-bit values are scaled, not clipped; CMYK and palettes are converted; the
-    EXIF orientation is applied. Raises DataError: the file is missing, not an image, damaged or truncated; the message
-    names it (as `name` if given)."""
+    EXIF orientation is applied. `least`: from the size of the upright picture to the least that is needed of it; a JPEG
+    of over twice that is decoded at 1/2, 1/4 or 1/8 of its size. Raises DataError: the file is missing, not an image,
+    damaged or truncated; the message names it (as `name` if given)."""
     label = name or (os.fspath(file) if isinstance(file, str | os.PathLike) else THE_IMAGE)
     try:
         with open_image(file) as image:
+            if least is not None:
+                scale_down(image, least)
             image.load()
             ImageOps.exif_transpose(image, in_place=True)
             return to_mode(image, "L" if channels == 1 else "RGB")
     except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError, struct.error, ... for damaged files
         which = label if label == THE_IMAGE else f"image {label}"
         raise DataError(f"cannot read {which}: {_reason(error, label)}") from error
+
+
+def scale_down(image: Image.Image, least: Callable[[int, int], Size]) -> None:
+    """Let a JPEG that is not decoded yet be decoded at the smallest scale, of 1, 1/2, 1/4 and 1/8, that leaves RESERVE
+    times the pixels needed along each side. libjpeg then computes only the low frequencies of each block."""
+    if isinstance(image, ImageFile.ImageFile) and image.format in ("JPEG", "MPO"):
+        upright = upright_size(image)
+        needed = [RESERVE * side for side in least(*upright)]
+        if upright != image.size:
+            needed.reverse()
+        if all(2 * wanted <= there for wanted, there in zip(needed, image.size, strict=True)):
+            image.draft(None, (needed[0], needed[1]))
 
 
 def to_mode(image: Image.Image, mode: str) -> Image.Image:
@@ -93,6 +122,11 @@ def _strip_to_mode(image: Image.Image, mode: str, most: float) -> Image.Image:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     return image.convert(mode)
+
+
+def resized(image: Image.Image, size: Size, interpolation: str) -> Image.Image:
+    """The image at this size; itself where it has it."""
+    return image if image.size == size else image.resize(size, Image.Resampling[interpolation.upper()])
 
 
 def fit(
@@ -126,11 +160,14 @@ def from_array(pixels: np.ndarray, channels: int) -> Image.Image:
     return to_mode(image, "L" if channels == 1 else "RGB")
 
 
-def picture_of(samples: Samples, index: int, *, channels: int | None = None) -> Image.Image:
-    """A picture of a set, of so many channels; by default RGB, or grey where a set held in memory is."""
+def picture_of(
+    samples: Samples, index: int, *, channels: int | None = None, least: Callable[[int, int], Size] | None = None
+) -> Image.Image:
+    """A picture of a set, of so many channels; by default RGB, or grey where a set held in memory is. `least` as for
+    `read_image`."""
     if samples.pixels is not None:
         return from_array(samples.pixels[index], channels or samples.pixels.shape[3])
-    return read_image(samples.file(index), channels=channels or 3)
+    return read_image(samples.file(index), channels=channels or 3, least=least)
 
 
 def is_image_name(name: str) -> bool:

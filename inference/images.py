@@ -76,7 +76,8 @@ def read_pixels(file: ImageFile, pipeline: Pipeline) -> np.ndarray | Unreadable:
         return Unreadable(file.path, f"cannot read image {file.path}: {kind}")
     source = file.path if file.content is None else io.BytesIO(file.content)
     try:
-        return pipeline.store(read_image(source, channels=pipeline.channels, name=file.path))
+        image = read_image(source, channels=pipeline.channels, name=file.path, least=pipeline.least)
+        return pipeline.store(image)
     except DataError as error:
         return Unreadable(file.path, str(error))
     except (ValueError, MemoryError, OSError) as error:  # a picture of one pixel by a million cannot be resized

@@ -58,6 +58,7 @@ def test_of_a_sample_and_without_near_duplicates_the_report_says_what_is_not_kno
     assert report.notes() == [
         "14 pictures were not read: their faults and their copies are not known",
         "near duplicates were not looked for",
+        "22% of the pixels are never seen with --fit crop; `train` chooses crop",
     ]
     assert check_source(str(clean), sample=10**6).notes() == check_source(str(clean)).notes()
 

@@ -2,11 +2,16 @@
 
 import numpy as np
 import pytest
-from fake_sets import Spec
-from PIL import Image
+import torch
+from fake_sets import Spec, picture
+from PIL import Image, ImageOps
+from torchvision.transforms.v2 import InterpolationMode
 
+from datasets.augmentation import PaddedCrop, train_pipeline
+from datasets.fit_choice import choose, never_seen
 from datasets.fitting import resized_size, seen_share, view_of
-from datasets.images import fit
+from datasets.images import fit, read_image, to_array, to_mode
+from datasets.transforms import Pipeline, preprocess
 
 SIZES = [(40, 30), (30, 40), (97, 31), (33, 200), (64, 64), (300, 1)]
 
@@ -53,3 +58,141 @@ def test_a_mark_in_the_input_is_found_in_the_picture(size):
     seen = np.asarray(fit(Image.fromarray(pixels), 32, crop=32)).reshape(4, 8, 4, 8).mean(axis=(1, 3))
     assert seen[2, 1] > 230
     assert seen.sum() - seen[2, 1] < 60
+
+
+@pytest.mark.parametrize("size", [(120, 40), (40, 120), (64, 64), (33, 31), (2, 200)])
+def test_squash_equals_torchvisions_resize_to_a_square(size):
+    from torchvision.transforms import v2
+
+    spec = Spec(image_size=32, fit="squash", crop_fraction=0.875)
+    expected = v2.functional.pil_to_tensor(v2.functional.resize(picture(0, size), [32, 32]))
+    assert torch.equal(torch.from_numpy(Pipeline(spec).store(picture(0, size))), expected)
+
+
+@pytest.mark.parametrize("size", [(120, 40), (40, 120), (64, 64), (33, 31), (2, 200)])
+def test_pad_equals_pillows_pad(size):
+    spec = Spec(image_size=32, fit="pad", mean=(0.5, 0.4, 0.3))
+    colour = tuple(round(255 * value) for value in spec.mean)
+    small = picture(0, size).resize(resized_size(*size, spec), Image.Resampling.BILINEAR)
+    expected = ImageOps.pad(small, (32, 32), color=colour, centering=(0.49, 0.49))  # an odd pixel comes after
+    stored = Pipeline(spec).store(picture(0, size))
+    assert np.array_equal(stored, to_array(expected))
+    assert stored.shape == (3, 32, 32)
+
+
+def test_the_border_of_pad_is_about_zero_for_the_model():
+    spec = Spec(image_size=32, fit="pad")
+    image = preprocess(picture(0, (90, 30)), spec)
+    assert image[:, :8].abs().max() < 0.02  # the mean, rounded to a grey level
+    assert image[:, 12:20].abs().max() > 0.3
+
+
+@pytest.mark.parametrize("how", ["pad", "squash"])
+@pytest.mark.parametrize("preset", ["none", "light", "standard", "strong"])
+@pytest.mark.parametrize("size", [(90, 30), (30, 90), (50, 50)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_every_augmentation_of_whole_pictures_has_the_shape_and_is_a_function_of_seed_epoch_and_draw(
+    how, preset, size, channels
+):
+    spec = Spec(image_size=32, fit=how, in_channels=channels, mean=(0.5,) * channels, std=(0.2,) * channels)
+    pipeline = train_pipeline(preset, spec)
+    images = [to_mode(picture(seed, size), "L" if channels == 1 else "RGB") for seed in range(3)]
+    stored = [pipeline.store(image) for image in images]
+    assert [image.shape[1:] for image in stored] == [pipeline.stored_size(*size)[::-1]] * 3
+    first, again = (pipeline(stored, seed=1, epoch=2, draws=np.arange(3)) for _ in range(2))
+    assert first.shape == (3, channels, 32, 32)
+    assert torch.equal(first, again)
+
+
+def test_light_loses_no_more_than_a_sixteenth_of_an_end_of_a_whole_picture():
+    spec = Spec(image_size=64, mean=(0, 0, 0), std=(1, 1, 1), fit="squash")
+    white = np.full((3, 64, 64), 255, np.uint8)
+    batch = train_pipeline("light", spec)([white] * 200, seed=0, epoch=0, draws=np.arange(200))
+    lost = (batch[:, 0] == 0).sum(dim=2).amin(dim=1)  # columns without the picture
+    assert lost.max() == 4
+
+
+def test_a_padded_crop_is_a_part_of_the_picture_and_the_whole_is_the_largest_one():
+    """Of a picture twice as wide as high, whose red grows to the right: parts keep its order, and none is border."""
+    spec = Spec(image_size=32, fit="pad", mean=(0, 0, 0), std=(1, 1, 1))
+    ramp = np.zeros((3, 64, 128), np.uint8)
+    ramp[0], ramp[1] = np.arange(128), 255
+    crop = PaddedCrop(32, [0, 0, 0], InterpolationMode.BILINEAR)
+    torch.manual_seed(0)
+    shares = []
+    for _ in range(100):
+        part = crop(torch.from_numpy(ramp)).float()
+        inside = part[1] > 200
+        rows, columns = inside.any(1).sum(), inside.any(0).sum()
+        assert max(rows, columns) == 32
+        assert inside.sum() == rows * columns
+        assert 1.4 * 0.7 < columns / rows < 2.8 * 1.2  # 2 : 1 times 3 : 4 to 4 : 3, and whole pixels
+        shares.append(float((part[0].max() - part[0][inside].min()) / 127))
+    assert min(shares) < 0.4 < 0.9 < max(shares)
+    assert resized_size(128, 64, spec) == (32, 16)
+
+
+def sizes(*shapes):
+    return np.array(shapes * 10)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "fit"),
+    [
+        (sizes((32, 32)), "crop"),
+        (sizes((500, 375), (375, 500), (400, 400)), "crop"),  # photographs of 4 : 3
+        (sizes((1500, 1000)), "crop"),  # 3 : 2
+        (sizes((1920, 1080)), "squash"),
+        (sizes((1920, 1080), (1080, 1920)), "pad"),
+        (sizes((300, 100), (310, 100)), "squash"),
+        (sizes(*[(100, 100)] * 9, (300, 100)), "crop"),  # one in ten
+        (np.empty((0, 2), np.int64), "crop"),
+    ],
+)
+def test_auto_shows_whole_pictures_where_a_crop_would_cut_much_off_many(shapes, fit):
+    assert choose(shapes) == fit
+
+
+def test_what_is_never_seen_is_said_with_the_classes_it_hits():
+    line = never_seen([(100, 100)] * 9 + [(300, 100)], ["cat"] * 9 + ["train"])
+    assert line == ("7% of the pixels are never seen with --fit crop, most of 'train' (67%); `train` chooses crop")
+    line = never_seen([(1920, 1080)] * 4, ["a", "b", "a", "b"])
+    assert line.startswith("44% of the pixels are never seen with --fit crop, most of 'a' (44%), 'b' (44%)")
+    assert line.endswith("`train` chooses squash, which shows whole pictures")
+    assert never_seen([(32, 32)] * 4, ["a"] * 4) == ""
+
+
+def test_a_jpeg_that_is_much_larger_is_decoded_smaller_and_looks_the_same(tmp_path):
+    large = picture(0, (1200, 900))
+    large.save(tmp_path / "a.jpg", quality=95)
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    large.save(tmp_path / "turned.jpg", quality=95, exif=turned)
+    large.save(tmp_path / "a.png")
+    spec = Spec(image_size=64)
+    scaled = Pipeline(Spec(image_size=64, decoding="scaled"))
+    assert read_image(tmp_path / "a.jpg", least=scaled.least).size == (300, 225)
+    assert read_image(tmp_path / "turned.jpg", least=scaled.least).size == (225, 300)
+    assert read_image(tmp_path / "a.png", least=scaled.least).size == (1200, 900)
+    for name in ("a.jpg", "turned.jpg"):
+        full = Pipeline(spec).store(read_image(tmp_path / name)).astype(int)
+        assert np.abs(scaled.store(read_image(tmp_path / name, least=scaled.least)) - full).mean() < 0.6
+
+
+@pytest.mark.parametrize("how", ["crop", "pad", "squash"])
+@pytest.mark.parametrize("preset", ["none", "light", "standard"])
+@pytest.mark.parametrize("size", [(1200, 900), (900, 1200), (2000, 500), (130, 129)])
+def test_scaled_decoding_leaves_twice_the_pixels_that_are_stored(tmp_path, how, preset, size):
+    picture(0, size).save(tmp_path / "a.jpg")
+    pipeline = train_pipeline(preset, Spec(image_size=64, fit=how, decoding="scaled"))
+    needed = pipeline.resized_size(*size)
+    decoded = read_image(tmp_path / "a.jpg", least=pipeline.least).size
+    assert all(there >= min(full, 2 * least) for there, full, least in zip(decoded, size, needed, strict=True))
+    assert (
+        pipeline.store(read_image(tmp_path / "a.jpg", least=pipeline.least)).shape[1:]
+        == (pipeline.stored_size(*size)[::-1])
+    )
+
+
+def test_full_decoding_asks_for_no_less():
+    assert Pipeline(Spec()).least is None

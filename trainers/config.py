@@ -249,6 +249,10 @@ def load_config(path: Path, *, base: RunConfig | None = None) -> RunConfig:
         raise ConfigError(f"config {path}: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"config {path} must hold a table of options, not {type(values).__name__}")
+    model = values.get("model")
+    if isinstance(model, dict) and model.get("mean") is not None:
+        # A run wrote it, for only a run resolves these; one that says nothing of them was made before there were any.
+        values = values | {"model": {"fit": "crop", "decoding": "full"} | model}
     try:
         config: RunConfig = from_dict(RunConfig, values, base=base)
     except OPTION_ERRORS as error:

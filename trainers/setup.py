@@ -17,6 +17,8 @@ from torch.utils.data import DataLoader, Dataset
 from datasets.augmentation import BatchMix
 from datasets.bundle import BatchKey, DataBundle, Samples, image_set, samples_of
 from datasets.errors import DataError
+from datasets.fit_choice import chosen_fit
+from datasets.image_dataset import ImageDataset
 from datasets.loaders import class_weights, dataloaders_of, with_table
 from datasets.opened import OpenedImages
 from datasets.own_dataset import first_image, own_dataloaders, own_name, splits_of
@@ -170,6 +172,9 @@ def _prepare(
         look: Look = partial(without_seen, starts=starts_of(config, blueprint, given.model), data=config.data)
     else:
         look = partial(as_begun, run_dir=run_dir, data=config.data, checkpoint=checkpoint)
+    if checkpoint is None and given.spec is None:
+        spec = distributed.main_process_first(partial(resolve_fit, spec, config, given, images))
+    config = config.changed(model={"fit": spec.fit, "decoding": spec.decoding})
     data, overlap = distributed.main_process_first(partial(read_data, config, spec, given, images, look))
     config = defaults.resolve_for(config, data)
     targets = answers_of_teacher(config, data)
@@ -221,6 +226,18 @@ def require_outputs(model: nn.Module, data: DataBundle, device: torch.device, na
         raise ConfigError(
             f"{name} gives {found} for one image, and there are {classes} classes: (1, {classes}) would do"
         )
+
+
+def resolve_fit(spec: ImageSpec, config: RunConfig, given: UserObjects, images: OpenedImages) -> ImageSpec:
+    """The preprocessing of a new run, with what `auto` leaves to its images, or what the loaders it is given do."""
+    if given.dataloaders is not None:
+        loaders = given.dataloaders.dataloaders if isinstance(given.dataloaders, DataBundle) else {}
+        sets = [loader.dataset for loader in loaders.values() if isinstance(loader.dataset, ImageDataset)]
+        made = sets[0].pipeline.spec if sets else spec
+        return dataclasses.replace(spec, fit=made.fit, decoding=made.decoding)  # type: ignore[arg-type]
+    model = config.model
+    fit = chosen_fit(images.split(config.data)) if model.fit == "auto" else model.fit
+    return dataclasses.replace(spec, fit=fit, decoding="scaled" if model.decoding == "auto" else model.decoding)
 
 
 def answers_of_teacher(config: RunConfig, data: DataBundle) -> np.ndarray | None:

@@ -254,6 +254,12 @@ class ModelConfig:
     """Standard deviation each channel is divided by. Default: the pretrained weights' own; 0.5 from scratch."""
     layer_norm_eps: float | None = None
     """Epsilon of every LayerNorm. Default: the pretrained weights' own; 1e-6 from scratch."""
+    fit: Literal["auto", "crop", "pad", "squash"] = "auto"
+    """How a picture becomes square: crop keeps its middle, pad adds a border, squash gives up its proportions. auto:
+    crop, unless it would cut much off many of the images."""
+    decoding: Literal["auto", "full", "scaled"] = "auto"
+    """JPEG decoding: scaled reads one of over twice the size needed at 1/2, 1/4 or 1/8 of it, several times as fast.
+    auto: scaled in training; with weights as they are, the weights' own."""
 
     def __post_init__(self) -> None:
         require_finite(self)

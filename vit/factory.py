@@ -105,6 +105,8 @@ class Blueprint:
             in_channels=config.in_channels,
             mean=_per_channel(config.mean or spec.mean, config.in_channels),
             std=_per_channel(config.std or spec.std, config.in_channels),
+            fit=spec.fit if config.fit == "auto" else config.fit,
+            decoding=spec.decoding if config.decoding == "auto" else config.decoding,
         )
 
     @property

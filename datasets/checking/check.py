@@ -19,6 +19,7 @@ from datasets.checking.copies import near_copies
 from datasets.checking.inspection import Inspection, inspections, wrong_extension
 from datasets.checking.near_duplicates import LEAST_SIDE
 from datasets.config import USUAL_COLUMNS, Columns
+from datasets.fit_choice import never_seen
 from datasets.grouping.evidence import as_array
 from datasets.grouping.guess import Guess
 from datasets.grouping.option import with_groups
@@ -48,6 +49,8 @@ class CheckReport:
     """Whether near duplicates were looked for."""
     guess: Guess | None = None
     """Groups that a split would tear apart, or does."""
+    cut_off: str = ""
+    """How much of the pictures a model never sees, in one line; empty where they are about square."""
 
     @property
     def errors(self) -> int:
@@ -74,6 +77,8 @@ class CheckReport:
             notes.append(f"{self.unread:,} pictures were not read: their faults and their copies are not known")
         if not self.near:
             notes.append("near duplicates were not looked for")
+        if self.cut_off:
+            notes.append(self.cut_off)
         return notes
 
     def kinds(self) -> list[tuple[int, Problem]]:
@@ -119,7 +124,14 @@ def check(reading: Reading, *, workers: int = 0, sample: int | None = None, near
     if suspected is not None:
         findings.append(_in_names(samples, suspected))
     guess = None if suspected is None else suspected.guess
-    return CheckReport(reading, _ordered(findings), too_small, len(used) - len(read), near, guess)
+    return CheckReport(
+        reading, _ordered(findings), too_small, len(used) - len(read), near, guess, _cut_off(pictures, seen)
+    )
+
+
+def _cut_off(pictures: Sequence[Problem], inspected: Sequence[Inspection]) -> str:
+    shapes = [(seen.width, seen.height, of.label) for of, seen in zip(pictures, inspected, strict=True) if seen.width]
+    return never_seen([shape[:2] for shape in shapes], [shape[2] for shape in shapes])
 
 
 def _suspected(samples: Samples, rows: Sequence[int], seen: Sequence[Inspection]) -> Suspicion | None:

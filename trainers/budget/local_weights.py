@@ -26,7 +26,7 @@ from trainers.errors import ConfigError
 from trainers.options import defaults
 from trainers.options.recipes import filled_in
 from trainers.reporting import console, heartbeat
-from trainers.setup import RunSetup, UserObjects, prepare
+from trainers.setup import RunSetup, UserObjects, prepare, resolve_fit
 from vit import ModelConfig
 from vit.at_hand import at_hand
 from vit.errors import MissingPackage, WeightsError
@@ -139,14 +139,15 @@ def _prepared(config: RunConfig, previous: RunSetup | None, images: OpenedImages
     given = UserObjects()
     with suppress(ValueError):  # `prepare` says what is wrong
         resolved = defaults.resolve(config)
-        if previous and resolved.data == previous.config.data and image_spec(resolved.model) == previous.spec:
+        spec = resolve_fit(image_spec(resolved.model), resolved, UserObjects(), images)
+        if previous and resolved.data == previous.config.data and spec == previous.spec:
             given = UserObjects(dataloaders=previous.data)
     return prepare(config, given=given, images=images)
 
 
 def _probe(config: RunConfig, model: ModelConfig) -> RunConfig:
     train = {"cache_features": "on", "mixup": 0.0, "cutmix": 0.0}
-    of_model = vars(model) | {"trainable": "head"}
+    of_model = vars(model) | {"trainable": "head", "fit": config.model.fit, "decoding": config.model.decoding}
     return config.changed(model=of_model, data={"augment": "none"}, train=train)
 
 
