@@ -5,15 +5,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
-from datasets.bundle import BatchKey, image_set
+from datasets.bundle import BatchKey, ImageSet, image_set
 from datasets.errors import DataError, OptionError
 from datasets.files import replacing
+from datasets.images import picture_of, read_image, to_mode
 from datasets.loaders import build_dataloaders
+from datasets.text import printable
 from datasets.transforms import Pipeline
 from inference.classifier import Classifier, open_classifier
 from inference.images import find_images, read_pixels
@@ -23,9 +27,16 @@ from trainers.seen.hashes import to_text
 from trainers.storage.finished_run import read_run_config, untrusted_run
 from trainers.version import VERSION
 from vit import ImageSpec, WeightsError
-from vit.export import describe, export_onnx, export_pt2, export_safetensors
+from vit.errors import imported
+from vit.export import describe, export_onnx, export_pt2, export_safetensors, open_pictures
+
+if TYPE_CHECKING:
+    from vit.onnx_pictures import PictureForm
 
 BATCH_SIZES = (1, 3, 64)
+PICTURE_TOLERANCE = 0.02
+"""Largest difference of a probability between a file of pictures and `predict`, whose pixels may differ by a grey level
+of 255 here and there."""
 TOLERANCE = 1e-4  # largest difference of logits; relative to the largest logit where that is above 1
 
 
@@ -52,9 +63,23 @@ class Parity:
         )
 
 
-def export(classifier: Classifier, kind: str, path: Path, *, images: Sequence[str] = ()) -> tuple[Parity, str]:
+def export(
+    classifier: Classifier,
+    kind: str,
+    path: Path,
+    *,
+    images: Sequence[str] = (),
+    pictures: bool = False,
+    temperature: float = 1.0,
+    change: Callable[[Any], Any] | None = None,
+    endings: Sequence[Callable[[Any], Any]] = (),
+) -> tuple[Parity, str]:
     """Write `classifier` to `path` as safetensors, onnx or pt2, once its file has been found to compute the same on
     `images`, files or folders: by default the run's own val images, or generated ones where these are gone.
+
+    With `pictures` an onnx file takes pictures of any size, and its probabilities are divided by the `temperature`;
+    `endings` add outputs to it (`vit.onnx_pictures`). A `change` of the network, such as to 8 bits, is for the caller
+    to judge: its file is not compared.
 
     Returns its parity with the model, and what a person should know. Raises ConfigError: this kind of classifier has no
     parameters to export. WeightsError: the file computes something else; nothing is left behind.
@@ -62,22 +87,78 @@ def export(classifier: Classifier, kind: str, path: Path, *, images: Sequence[st
     if classifier.config is None:
         raise ConfigError(f"{classifier.source} is an export itself; export the run or the weights it came from")
     batch, origin = comparison_images(classifier, images)
+    metadata = metadata_of(classifier, temperature if pictures else None)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as aside:
+        note = write_file(
+            classifier, kind, aside, metadata, form_of(classifier, temperature, endings, pictures), change
+        )
+        # Our own bytes, written a moment ago: they can be trusted.
+        parity = compare(classifier, open_classifier(str(aside), device="cpu", trust=True).logits, batch, origin)
+        if change is None and not parity.good:
+            raise WeightsError(f"{kind} export refused: {parity}; nothing was written")
+        if pictures and change is None:
+            note = compare_pictures(classifier, aside, comparison_pictures(classifier, images), temperature)
+    return parity, note
+
+
+def metadata_of(classifier: Classifier, temperature: float | None) -> dict[str, str]:
+    """What the file says of itself; a `temperature` where it takes pictures."""
+    assert classifier.config is not None
     seen = None if classifier.seen is None else to_text(classifier.seen)
     options = {"model": to_dict(classifier.config)}
     versions = {"vit-train": VERSION, "torch": str(torch.__version__)}
     metadata = describe(classifier.spec, classifier.class_names, options, seen=seen, versions=versions)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as aside:
-        if kind == "safetensors":
-            note = f"parameter names: {export_safetensors(classifier.model.cpu(), aside, metadata=metadata)}"
-        else:
-            write, note = export_onnx if kind == "onnx" else export_pt2, ""
-            write(classifier.model.cpu(), classifier.spec, aside, metadata=metadata)
-        # Our own bytes, written a moment ago: they can be trusted.
-        parity = compare(classifier, open_classifier(str(aside), device="cpu", trust=True).logits, batch, origin)
-        if not parity.good:
-            raise WeightsError(f"{kind} export refused: {parity}; nothing was written")
-    return parity, note
+    return metadata if temperature is None else metadata | {"temperature": f"{temperature:.9g}"}
+
+
+def form_of(
+    classifier: Classifier, temperature: float, endings: Sequence[Callable[[Any], Any]], pictures: bool
+) -> "PictureForm | None":
+    if not pictures:
+        return None
+    imported("onnx", "--format onnx needs the package onnx: pip install -r requirements-extras.txt")
+    from vit.onnx_pictures import PictureForm
+
+    return PictureForm(tuple(classifier.class_names), temperature, tuple(endings))
+
+
+def write_file(
+    classifier: Classifier,
+    kind: str,
+    path: Path,
+    metadata: dict[str, str],
+    form: "PictureForm | None",
+    change: Callable[[Any], Any] | None,
+) -> str:
+    """Write the file; returns what a person should know of it."""
+    model = classifier.model.cpu()
+    if kind == "safetensors":
+        return f"parameter names: {export_safetensors(model, path, metadata=metadata)}"
+    if kind == "onnx":
+        export_onnx(model, classifier.spec, path, metadata=metadata, form=form, change=change)
+    else:
+        export_pt2(model, classifier.spec, path, metadata=metadata)
+    return ""
+
+
+def compare_pictures(classifier: Classifier, file: Path, pictures: Sequence[Image.Image], temperature: float) -> str:
+    """Compare a file of pictures with `predict`, picture by picture; a line that says how close they are. Raises
+    WeightsError: another class, or probabilities that differ by more than PICTURE_TOLERANCE."""
+    session, pipeline = open_pictures(file), Pipeline(classifier.spec)
+    mode, difference = "L" if pipeline.channels == 1 else "RGB", 0.0
+    for picture in pictures:
+        pixels = torch.from_numpy(pipeline.store(to_mode(picture, mode))[None])
+        expected = (classifier.logits(pipeline.normalise(pixels)).double() / temperature).softmax(dim=1)[0].numpy()
+        probabilities, labels = session.run(["probabilities", "label"], {"picture": np.asarray(picture)})
+        difference = max(difference, float(np.abs(probabilities[0] - expected).max()))
+        first, second = np.sort(expected)[::-1][:2] if len(expected) > 1 else (1.0, 0.0)
+        named = printable(classifier.class_names[int(expected.argmax())])
+        if first - second > PICTURE_TOLERANCE and labels[0] != named:
+            raise WeightsError(f"onnx export refused: {labels[0]!r} for a picture that the model calls {named!r}")
+    if not difference <= PICTURE_TOLERANCE:
+        raise WeightsError(f"onnx export refused: probabilities differ by {difference:.3g}; nothing was written")
+    return f"probabilities of {len(pictures)} whole pictures differ by at most {difference:.2g} from those of predict"
 
 
 def compare(classifier: Classifier, logits: Callable[[Tensor], Tensor], images: Tensor, origin: str) -> Parity:
@@ -103,13 +184,36 @@ def comparison_images(classifier: Classifier, paths: Sequence[str], *, count: in
         if not pictures:
             raise DataError(f"{', '.join(paths)}: no image to compare on")
         return pipeline.normalise(torch.from_numpy(np.stack(pictures))), "given images"
-    if classifier.run_dir is not None:
-        config = read_run_config(classifier.run_dir)
-        with suppress(DataError, OptionError, OSError), untrusted_run():  # gone, moved, damaged, or never there
-            loader = build_dataloaders(config.data, classifier.spec, seed=config.train.seed).dataloaders["val"]
-            rows = np.arange(min(count, len(image_set(loader))))
-            return image_set(loader).__getitems__(BatchKey(0, rows))[0], "val images of the run"
+    with suppress(DataError, OptionError, OSError):  # gone, moved, damaged, or never there
+        if (images := validation_images(classifier)) is not None:
+            return images.__getitems__(BatchKey(0, np.arange(min(count, len(images)))))[0], "val images of the run"
     return generated_images(classifier.spec, count), "generated images (the run's own are gone; --images names some)"
+
+
+def comparison_pictures(classifier: Classifier, paths: Sequence[str], *, count: int = 16) -> list[Image.Image]:
+    """Up to `count` whole pictures, RGB, of the same images as `comparison_images`."""
+    least = Pipeline(classifier.spec).least
+    if paths:
+        with suppress(DataError):
+            return [read_image(file.path, least=least) for file in islice(find_images(paths), count)]
+    with suppress(DataError, OptionError, OSError):
+        if (images := validation_images(classifier)) is not None:
+            rows = images.indices[:count].tolist()
+            return [picture_of(images.samples, row, channels=3, least=least) for row in rows]
+    coarse = np.random.default_rng(0).integers(0, 256, (count, 5, 7, 3), dtype=np.uint8)
+    sizes = [(40 + 30 * number, 300 - 12 * number) for number in range(count)]
+    return [Image.fromarray(pixels).resize(size) for pixels, size in zip(coarse, sizes, strict=True)]
+
+
+def validation_images(classifier: Classifier) -> ImageSet | None:
+    """The validation images of a classifier's own run; None where it is no run. Raises DataError, OptionError, OSError:
+    they are gone, moved, damaged, or were never there."""
+    if classifier.run_dir is None:
+        return None
+    config = read_run_config(classifier.run_dir)
+    with untrusted_run():
+        loader = build_dataloaders(config.data, classifier.spec, seed=config.train.seed).dataloaders["val"]
+    return image_set(loader)
 
 
 def generated_images(spec: ImageSpec, count: int) -> Tensor:

@@ -50,9 +50,14 @@ def predict(
             if isinstance(pixels, Unreadable):
                 yield pixels
             else:
-                folder = os.path.basename(os.path.dirname(os.path.abspath(file.path)))
-                label = folder if folder in classifier.class_names else None
+                label = label_of(file.path, classifier.class_names)
                 yield Judged(file.path, next(ranked), label, pixels if keep_pixels else None)
+
+
+def label_of(path: str, class_names: Sequence[str]) -> str | None:
+    """The name of a file's folder, where it is that of a class."""
+    folder = os.path.basename(os.path.dirname(os.path.abspath(path)))
+    return folder if folder in class_names else None
 
 
 def _decoded(

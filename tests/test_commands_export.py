@@ -29,7 +29,8 @@ def check(capsys, run: Path, kind: str, pictures: list[Path]) -> Path:
     """Export, compare at every batch size, open it again, and run the example that knows nothing of this project."""
     if kind == "onnx":
         pytest.importorskip("onnxruntime", reason="requirements-extras.txt is not installed")
-    code, out, err = call(capsys, "export", run, "--format", kind, "--images", pictures[0].parent)
+    words = ["--input", "tensor"] if kind == "onnx" else []
+    code, out, err = call(capsys, "export", run, "--format", kind, "--images", pictures[0].parent, *words)
     assert code == 0, err
     assert "top-1 agrees on 100.00%" in out
     file = run / "export" / f"model.{kind}"

@@ -10,7 +10,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("cleaning", "commands", "comparison", "datasets", "figures", "inference", "review", "trainers", "vit")
+ROOMS = (
+    "cleaning",
+    "commands",
+    "comparison",
+    "datasets",
+    "figures",
+    "inference",
+    "quantization",
+    "review",
+    "trainers",
+    "vit",
+)
 
 
 @dataclass(frozen=True)
@@ -32,6 +43,9 @@ FEATURES = {
     "page": Feature(("inference/page",), asked=("explain", "RUN", "--page"), answer="no folder inference/page"),
     "large": Feature(
         ("datasets/sources/large", "commands/pack.py"), "pack", ("check", "hf:a/b"), "no folder datasets/sources/large"
+    ),
+    "int8": Feature(
+        ("quantization",), asked=("export", "RUN", "--format", "onnx", "--int8"), answer="no folder quantization"
     ),
     "teacher": Feature(
         ("trainers/distillation.py",), asked=("train", "--teacher", "vit_nano_8"), answer="trainers/distillation.py"

@@ -10,9 +10,9 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,9 @@ from vit.key_maps import to_torchvision
 from vit.logs import log_level
 from vit.model import VisionTransformer
 from vit.tensor_files import BLANK, SEAL, require_seal, seal
+
+if TYPE_CHECKING:
+    from vit.onnx_pictures import PictureForm
 
 EXAMPLE_BATCH = 2  # 0 and 1 are special to torch.export: it would fix them
 
@@ -48,8 +51,18 @@ def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
 
 
-def export_onnx(model: nn.Module, spec: ImageSpec, path: Path, *, metadata: Mapping[str, str]) -> None:
-    """Write one file with input `images` (B, C, S, S) and output `logits` (B, classes)."""
+def export_onnx(
+    model: nn.Module,
+    spec: ImageSpec,
+    path: Path,
+    *,
+    metadata: Mapping[str, str],
+    form: "PictureForm | None" = None,
+    change: Callable[[Any], Any] | None = None,
+) -> None:
+    """Write one file with input `images` (B, C, S, S) and output `logits` (B, classes); or, in the form of pictures,
+    what `vit.onnx_pictures` says. `model`: any module from normalised images to logits. `change`: applied to the model
+    from `images` to `logits`, an onnx.ModelProto, such as by quantisation."""
     for package in ("onnx", "onnxruntime", "onnxscript"):
         imported(package, f"--format onnx needs the package {package}: pip install -r requirements-extras.txt")
     with _exportable(model):
@@ -58,8 +71,14 @@ def export_onnx(model: nn.Module, spec: ImageSpec, path: Path, *, metadata: Mapp
             dynamic_shapes=({0: torch.export.Dim("batch")},), dynamo=True, verbose=False,
         )  # fmt: skip
     assert program is not None
-    program.model.metadata_props.update({**metadata, SEAL: BLANK})
-    program.save(path, external_data=False)
+    proto = program.model_proto if change is None else change(program.model_proto)
+    if form is not None:
+        from vit.onnx_pictures import of_pictures
+
+        proto = of_pictures(proto, spec, form)
+    for name, value in {**metadata, SEAL: BLANK}.items():
+        proto.metadata_props.add(key=name, value=value)
+    path.write_bytes(proto.SerializeToString())
     seal(path)
 
 
@@ -136,17 +155,42 @@ class OnnxModule(nn.Module):
 
 
 def open_session(path: Path) -> Any:
-    """The file as an onnxruntime.InferenceSession on the CPU. Raises MissingPackage: there is no onnxruntime.
-    FileNotFoundError, WeightsError: no such file, or none that it reads."""
-    onnxruntime = imported("onnxruntime", "an .onnx file needs onnxruntime: pip install -r requirements-extras.txt")
+    """The network in the file, from images to logits, as an onnxruntime.InferenceSession on the CPU; of a file of
+    pictures the part behind its preprocessing. Raises MissingPackage: there is no onnxruntime. FileNotFoundError,
+    WeightsError: no such file, or none that it reads."""
+    session = open_pictures(path)
+    if session.get_inputs()[0].name != "picture":
+        return session
+    imported("onnx", "an .onnx file of pictures needs the package onnx: pip install -r requirements-extras.txt")
+    from vit.onnx_pictures import tensor_part
+
+    try:
+        return _session(tensor_part(path))
+    except Exception as error:  # protobuf, onnx and onnxruntime raise classes of their own
+        raise WeightsError(f"{path}: no network from images to logits inside ({_reason(error)})") from None
+
+
+def open_pictures(path: Path) -> Any:
+    """The whole file as an onnxruntime.InferenceSession. Raises what `open_session` does."""
+    imported("onnxruntime", "an .onnx file needs onnxruntime: pip install -r requirements-extras.txt")
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
     require_seal(path)
+    try:
+        return _session(path)
+    except Exception as error:  # onnxruntime raises classes of its own that share no base
+        raise WeightsError(f"{path}: not a readable ONNX file ({_reason(error)})") from None
+
+
+def _session(model: Path | bytes) -> Any:
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = torch.get_num_threads(), 3
     # Threads that spin take the processor of the one they wait for; see choose_waiting in trainers/system/process.py.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    try:
-        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime raises classes of its own that share no base
-        raise WeightsError(f"{path}: not a readable ONNX file ({' '.join(str(error).split())[:120]})") from None
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:120]

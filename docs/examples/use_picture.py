@@ -1,0 +1,27 @@
+"""python use_picture.py model.onnx IMAGE...    Needs onnxruntime, numpy and Pillow; no torch, none of this project."""
+
+import sys
+
+import numpy as np
+import onnxruntime
+from PIL import Image, ImageOps
+
+
+def decoded(path):
+    """uint8 (H, W, 3): upright, transparent pixels over white, more than 8 bits scaled down."""
+    image = ImageOps.exif_transpose(Image.open(path))
+    if image.mode[0] in "IF":
+        values = np.asarray(image).astype(np.float32)
+        full = 65_535 if ";" in image.mode or values.max() > 255 else 255
+        full = 1 if image.mode == "F" and values.max() <= 1 else 255 if image.mode == "F" else full
+        image = Image.fromarray(np.rint(values * (255 / full)).clip(0, 255).astype(np.uint8))
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return np.asarray(image.convert("RGB"))
+
+
+session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+for path in sys.argv[2:]:
+    probabilities, label = session.run(["probabilities", "label"], {"picture": decoded(path)})
+    print(path, label[0], f"{probabilities.max():.6f}")

@@ -1,0 +1,114 @@
+"""Pictures in every form that a decoder meets, and what a short program makes of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from inference.classifier import open_classifier
+from inference.export import export
+from inference.images import ImageFile, Unreadable
+from inference.predict import predict
+
+EXAMPLE = Path(__file__).resolve().parent.parent / "docs" / "examples" / "use_picture.py"
+
+
+def turned(image: Image.Image, path: Path, number: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = number % 8 + 1
+    image.save(path.with_suffix(".jpg"), exif=exif, quality=90)
+
+
+def transparent(image: Image.Image, number: int) -> Image.Image:
+    alpha = Image.linear_gradient("L").rotate(90 * (number % 4)).resize(image.size)
+    image.putalpha(alpha)
+    return image
+
+
+def of_16_bits(image: Image.Image) -> Image.Image:
+    values = np.asarray(image.convert("L")).astype(np.uint16) * 257
+    return Image.fromarray(values + (np.arange(values.size).reshape(values.shape) % 200).astype(np.uint16) // 2)
+
+
+def see_through_palette(image: Image.Image, path: Path) -> None:
+    image.quantize(32).save(path.with_suffix(".png"), transparency=3)
+
+
+FORMS: dict[str, Callable[[Image.Image, Path, int], object]] = {
+    "EXIF orientation": turned,
+    "CMYK": lambda image, path, _: image.convert("CMYK").save(path.with_suffix(".jpg"), quality=90),
+    "palette": lambda image, path, _: image.quantize(64).save(path.with_suffix(".png")),
+    "palette with a transparent colour": lambda image, path, _: see_through_palette(image, path),
+    "alpha": lambda image, path, number: transparent(image, number).save(path.with_suffix(".png")),
+    "grey with alpha": lambda image, path, number: transparent(image.convert("L"), number).save(
+        path.with_suffix(".png")
+    ),
+    "16 bit PNG": lambda image, path, _: of_16_bits(image).save(path.with_suffix(".png")),
+    "16 bit TIFF": lambda image, path, _: of_16_bits(image).save(path.with_suffix(".tiff")),
+    "float TIFF": lambda image, path, _: Image.fromarray(np.asarray(image.convert("L"), np.float32) / 255).save(
+        path.with_suffix(".tiff")
+    ),
+    "one bit": lambda image, path, _: image.convert("1").save(path.with_suffix(".png")),
+    "grey JPEG": lambda image, path, _: image.convert("L").save(path.with_suffix(".jpg")),
+    "1 x 1": lambda image, path, _: image.resize((1, 1)).save(path.with_suffix(".png")),
+    "3 : 1": lambda image, path, _: image.resize((240, 80)).save(path.with_suffix(".png")),
+    "1 : 3": lambda image, path, _: image.resize((67, 201)).save(path.with_suffix(".webp")),
+    "30 : 1": lambda image, path, _: image.resize((300, 10)).save(path.with_suffix(".png")),
+    "GIF": lambda image, path, _: image.save(path.with_suffix(".gif")),
+    "large JPEG": lambda image, path, _: image.resize((1000, 760)).save(path.with_suffix(".jpg"), quality=88),
+}
+
+
+def make(folder: Path, count: int, source: Path | None) -> list[tuple[str, Path]]:
+    """Form and file of so many pictures, cut out of those of a folder, or smooth and random."""
+    rng, made = np.random.default_rng(0), []
+    files = sorted(path for path in source.rglob("*") if path.suffix in (".jpg", ".png")) if source else []
+    names = list(FORMS)
+    for number in range(count):
+        if files:
+            with Image.open(files[rng.integers(len(files))]) as opened:
+                image = opened.convert("RGB")
+            image.thumbnail((200, 200))
+        else:
+            coarse = rng.integers(0, 256, (*rng.integers(3, 12, 2), 3), dtype=np.uint8)
+            image = Image.fromarray(coarse).resize(rng.integers(20, 200, 2).tolist(), Image.Resampling.BICUBIC)
+        form, path = names[number % len(names)], folder / f"{number:05d}"
+        FORMS[form](image, path, number)
+        made.append((form, next(folder.glob(f"{path.name}.*"))))
+    return made
+
+
+def answers(program: Path, file: Path, pictures: list[Path]) -> list[str]:
+    """The class of each picture as the program says it."""
+    out: list[str] = []
+    for start in range(0, len(pictures), 1000):
+        words = [sys.executable, str(program), str(file), *map(str, pictures[start : start + 1000])]
+        done = subprocess.run(words, capture_output=True, text=True, check=True)
+        out += [line.split(" ", 1)[1].rpartition(" ")[0] for line in done.stdout.splitlines()]
+    return out
+
+
+def compared(run: str, folder: Path, made: list[tuple[str, Path]]) -> dict[str, object]:
+    """How many classes are the same, of all and of each form that has others."""
+    classifier, file = open_classifier(run, device="cpu"), folder / "model.onnx"
+    export(classifier, "onnx", file, pictures=True)
+    theirs = answers(EXAMPLE, file, [path for _, path in made])
+    same, others = 0, Counter[str]()
+    for image, (form, _), name in zip(
+        predict(classifier, (ImageFile(str(path)) for _, path in made)), made, theirs, strict=True
+    ):
+        assert not isinstance(image, Unreadable), image
+        same += image.predicted == name
+        others[form] += image.predicted != name
+    spec = classifier.spec
+    return {
+        "pictures": len(made), "same_class": same, "others": +others, "classes_given": len(set(theirs)),
+        "model": classifier.config.name if classifier.config else "", "image_size": spec.image_size, "fit": spec.fit,
+        "interpolation": spec.interpolation, "decoding": spec.decoding,
+    }  # fmt: skip

@@ -1,0 +1,149 @@
+"""ONNX files of pictures: their pixels are those of `predict`, and so are their classes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from odd_pictures import FORMS, compared, make
+from PIL import Image
+from small_run import call, labelled_photos, make_run
+
+from datasets.transforms import preprocess
+from inference.classifier import open_classifier
+from inference.images import ImageFile
+from inference.predict import predict
+from vit import ImageSpec
+from vit.errors import OptionError
+
+onnx = pytest.importorskip("onnx", reason="requirements-extras.txt is not installed")
+onnxruntime = pytest.importorskip("onnxruntime", reason="requirements-extras.txt is not installed")
+SIZES = [(32, 32), (1, 1), (97, 31), (31, 97), (320, 240), (33, 300), (150, 1), (36, 37), (45, 45), (2, 3), (250, 167)]
+EXAMPLE = Path(__file__).resolve().parent.parent / "docs" / "examples" / "use_picture.py"
+
+
+def identity(channels: int, side: int = 32):
+    """An ONNX model whose logits are the pixels that reach it."""
+    return onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 18]>
+        network (float[batch, {channels}, {side}, {side}] images) => (float[batch, {channels * side * side}] logits)
+        {{ logits = Flatten<axis=1>(images) }}"""
+    )
+
+
+def session_of(spec: ImageSpec, names=None, **options):
+    from vit.onnx_pictures import PictureForm, of_pictures
+
+    names = names or [str(number) for number in range(spec.in_channels * spec.image_size**2)]
+    model = of_pictures(identity(spec.in_channels, spec.image_size), spec, PictureForm(names, **options))
+    onnx.checker.check_model(model)
+    return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize("fit", ["crop", "pad", "squash"])
+@pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic"])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("crop_fraction", [1.0, 0.875])
+def test_the_pixels_are_those_of_predict(fit, interpolation, channels, crop_fraction):
+    """White noise, which is the hardest to resize. Pillow rounds to 8 bits between rows and columns, in an order of its
+    own: one grey level, and of bicubic, which overshoots, a few. Of two nearest pixels it may take the other."""
+    mean, std = (0.485, 0.456, 0.406)[:channels], (0.2, 0.3, 0.25)[:channels]
+    spec = ImageSpec(32, mean, std, interpolation, channels, crop_fraction, fit)
+    session, rng = session_of(spec), np.random.default_rng(0)
+    for width, height in SIZES:
+        pixels = rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
+        image = Image.fromarray(pixels)
+        expected = preprocess(image if channels == 3 else image.convert("L"), spec).flatten()
+        found = torch.from_numpy(session.run(["logits"], {"picture": pixels})[0][0])
+        levels = (found - expected).abs() * torch.tensor(std).repeat_interleave(32 * 32) * 255
+        if interpolation == "nearest":
+            assert (levels > 0.5).float().mean() < 0.07, (width, height)
+        else:
+            assert levels.max() < (1.01 if interpolation == "bilinear" else 32), (width, height)
+            assert levels.mean() < 0.4, (width, height)
+
+
+def test_probabilities_are_divided_by_the_temperature_and_the_label_is_the_name():
+    spec = ImageSpec(2, (0.5,), (0.5,), in_channels=1)
+    names = ["Ameise", "Biene\udce4", "né", "x"]
+    session = session_of(spec, names, temperature=2.0)
+    pixels = np.array([[0, 10], [255, 30]], np.uint8)[:, :, None].repeat(3, 2)
+    probabilities, label, logits = session.run(["probabilities", "label", "logits"], {"picture": pixels})
+    np.testing.assert_allclose(probabilities, torch.tensor(logits / 2).softmax(1), rtol=1e-5)
+    assert label.tolist() == ["né"]
+    pixels[0, 1] = 255
+    pixels[1, 0] = 0
+    assert session.run(["label"], {"picture": pixels})[0].tolist() == ["Biene\\udce4"]
+
+
+def test_endings_add_outputs_beside_them():
+    def twice(model):
+        model.graph.node.append(onnx.helper.make_node("Add", ["probabilities"] * 2, ["twice"]))
+        model.graph.output.append(onnx.helper.make_tensor_value_info("twice", onnx.TensorProto.FLOAT, [1, "classes"]))
+        return model
+
+    session = session_of(ImageSpec(2, (0.5,), (0.5,), in_channels=1), endings=(twice,))
+    pixels = np.zeros((3, 5, 3), np.uint8)
+    probabilities, doubled = session.run(["probabilities", "twice"], {"picture": pixels})
+    np.testing.assert_allclose(doubled, 2 * probabilities)
+
+
+def test_the_network_inside_takes_batches_of_any_size(tmp_path):
+    from vit.onnx_pictures import PictureForm, of_pictures, tensor_part
+
+    spec = ImageSpec(4, (0.5,), (0.5,), in_channels=1)
+    model = of_pictures(identity(1, 4), spec, PictureForm([str(number) for number in range(16)]))
+    model.metadata_props.add(key="said", value="yes")
+    onnx.save(model, tmp_path / "m.onnx")
+    inside = onnxruntime.InferenceSession(tensor_part(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
+    images = np.random.default_rng(0).random((5, 1, 4, 4), dtype=np.float32)
+    np.testing.assert_array_equal(inside.run(None, {"images": images})[0], images.reshape(5, 16))
+    assert inside.get_modelmeta().custom_metadata_map["said"] == "yes"
+
+
+def test_pictures_of_other_than_one_or_three_channels_are_refused():
+    from vit.onnx_pictures import PictureForm, of_pictures
+
+    spec = ImageSpec(4, (0.5,) * 4, (0.5,) * 4, in_channels=4)
+    with pytest.raises(OptionError, match="in_channels=4: pictures are grey or RGB; export with --input tensor"):
+        of_pictures(identity(4, 4), spec, PictureForm(["a"]))
+
+
+def test_the_example_is_short_and_needs_no_torch():
+    lines = [line for line in EXAMPLE.read_text(encoding="utf-8").splitlines() if line.strip() and '"""' not in line]
+    assert len(lines) <= 20
+    assert not {"torch", "datasets", "vit", "inference"} & {word for line in lines for word in line.split()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options", [{}, {"fit": "pad", "decoding": "scaled"}, {"fit": "squash", "in_channels": 1}], ids=str
+)
+def test_a_program_of_twenty_lines_gives_the_classes_of_predict_on_odd_pictures(tmp_path, options):
+    run = make_run(tmp_path / "run", name="vit_micro_4", **options)
+    (tmp_path / "odd").mkdir()
+    result = compared(str(run), tmp_path / "odd", make(tmp_path / "odd", 3 * len(FORMS), None))
+    assert result["classes_given"] > 1
+    assert result["same_class"] == result["pictures"], result
+
+
+@pytest.mark.slow
+def test_an_export_takes_pictures_and_opens_again_as_a_model(capsys, tmp_path):
+    run, photos = make_run(tmp_path / "run", name="vit_micro_4"), labelled_photos(tmp_path / "photos")
+    (run / "eval").mkdir(exist_ok=True)
+    (run / "eval" / "temperature.json").write_text(json.dumps({"temperature": 1.7}), encoding="utf-8")
+    code, out, err = call(capsys, "export", run, "--format", "onnx", "--images", photos)
+    assert code == 0, err
+    assert "picture, uint8 (height, width, 3)" in out
+    assert "divided by 1.7" in out
+    assert "probabilities of" in out
+    file = run / "export" / "model.onnx"
+    assert json.loads(onnxruntime.InferenceSession(file).get_modelmeta().custom_metadata_map["image_spec"])
+    pictures = [ImageFile(str(path)) for path in sorted(photos.rglob("*.png"))]
+    ours, theirs = (list(predict(open_classifier(str(which), device="cpu"), pictures)) for which in (run, file))
+    assert [image.predicted for image in ours] == [image.predicted for image in theirs]
+    assert not [module for module in ("onnx", "onnxruntime") if module not in sys.modules]

@@ -1,0 +1,164 @@
+"""An ONNX model of pictures: resizing, cutting or filling, normalising, temperature and names as nodes of the file.
+
+Around a model from `images`, float32 (B, C, S, S) normalised, to `logits` (B, K) stand two more. The first turns
+`picture`, uint8 (H, W, 3) of any size, upright RGB, into `images`, pixel by pixel as `datasets.transforms` does it with
+Pillow: `Resize` with antialiasing is Pillow's filter, with `exclude_outside` at the edges too, but for the order of
+rows and columns, between which both round to 8 bits (one grey level of 255). The second turns `logits` into
+`probabilities`, float32 (1, K), and `label`, a string (1,).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import ModelProto, compose, numpy_helper, parser
+
+from vit.config import ImageSpec
+from vit.errors import OptionError
+
+PICTURE, TENSOR, LOGITS = "picture", "images", "logits"
+FILTER = """sizes = Concat<axis=0>(leading, size)
+        resized = Resize<{}, antialias=1, exclude_outside=1, coordinate_transformation_mode="half_pixel">
+            (one_picture, , , sizes)"""
+RESIZE = {
+    "bilinear": FILTER.format('mode="linear"'),
+    "bicubic": FILTER.format('mode="cubic", cubic_coeff_a=-0.5'),
+    "nearest": """from_rows, from_columns = Split<axis=0, num_outputs=2>(shape)
+        to_rows, to_columns = Split<axis=0, num_outputs=2>(size)
+        number_rows = Squeeze(to_rows)  every_row = Range(nothing, number_rows, single)
+        number_columns = Squeeze(to_columns)  every_column = Range(nothing, number_columns, single)
+        twice_rows = Mul(every_row, two)  middle_rows = Add(twice_rows, one)  far_rows = Mul(middle_rows, from_rows)
+        twice_columns = Mul(every_column, two)  middle_columns = Add(twice_columns, one)
+        far_columns = Mul(middle_columns, from_columns)
+        parts_rows = Mul(to_rows, two)  rows = Div(far_rows, parts_rows)
+        parts_columns = Mul(to_columns, two)  columns = Div(far_columns, parts_columns)
+        of_rows = Gather<axis=2>(one_picture, rows)  resized = Gather<axis=3>(of_rows, columns)""",
+}
+"""From `one_picture`, uint8 (1, C, H, W), and `size` to `resized`. The nearest pixel is found in whole numbers: in
+float32 `Resize` takes another one where two are equally near."""
+SIZES = {
+    "crop": "now = Mul(shape, side)  least = ReduceMin(shape)  size = Div(now, least)",
+    "pad": """most = ReduceMax(shape)  now = Mul(shape, twice)  rounded = Add(now, most)  both = Add(most, most)
+        whole = Div(rounded, both)  size = Max(whole, one)""",
+    "squash": "size = Identity(square)",
+}
+"""From `shape`, int64 (2,): height and width, to the size after resizing; as `datasets.fitting.resized_size`."""
+PLACES = {
+    "crop": """more = Sub(size, square)  exact = Cast<to=11>(more)  half = Mul(exact, a_half)  round = Round(half)
+        start = Cast<to=7>(round)  end = Add(start, square)  fitted = Slice(pixels, start, end, last_axes)""",
+    "pad": """less = Sub(square, size)  before = Div(less, two)  after = Sub(less, before)
+        pads = Concat<axis=0>(none, before, none, after)  moved = Sub(pixels, border)  framed = Pad(moved, pads)
+        fitted = Add(framed, border)""",
+    "squash": "fitted = Identity(pixels)",
+}
+"""From `pixels`, float32 (1, C, h, w), to `fitted`, (1, C, S, S). Pad has one value for all channels: here 0, with the
+border's colour taken away before and added after."""
+GREY = """wide = Cast<to=6>(picture)  weighted = Mul(wide, luma)  sum = ReduceSum(weighted, last)
+    near = Add(sum, half_level)  level = Div(near, levels)  coloured = Cast<to=2>(level)"""
+
+Ending = Callable[[ModelProto], ModelProto]
+"""Adds outputs or metadata to a model that has all of the above; `images`, `logits` and `probabilities` are there."""
+
+
+@dataclass(frozen=True)
+class PictureForm:
+    """What a model of pictures says beside its logits."""
+
+    class_names: Sequence[str]
+    temperature: float = 1.0
+    endings: Sequence[Ending] = field(default=())
+
+
+def of_pictures(model: ModelProto, spec: ImageSpec, form: PictureForm) -> ModelProto:
+    """A model from `images` to `logits` as one from `picture` to `probabilities`, `label` and `logits`. Raises
+    OptionError: its images are neither grey nor RGB."""
+    if spec.in_channels not in (1, 3):
+        raise OptionError(f"in_channels={spec.in_channels}: pictures are grey or RGB; export with --input tensor")
+    tensor = model.graph.input[0]
+    merged = compose.merge_models(_front(model, spec), model, io_map=[(TENSOR, TENSOR)])
+    merged = compose.merge_models(
+        merged, _end(model, form), io_map=[(LOGITS, LOGITS)], outputs=["probabilities", "label", LOGITS]
+    )
+    del merged.graph.value_info[:]  # one of them says "batch" where there is one picture
+    merged.graph.value_info.append(tensor)  # `tensor_part` takes it for an input
+    for ending in form.endings:
+        merged = ending(merged)
+    return merged
+
+
+def tensor_part(path: Path) -> bytes:
+    """The model from `images` to `logits` inside a file of pictures, for batches of any size, with its metadata."""
+    model = onnx.load(path, load_external_data=False)
+    logits = next(output for output in model.graph.output if output.name == LOGITS)
+    logits.type.tensor_type.shape.dim[0].dim_param = "batch"
+    part = onnx.utils.Extractor(model).extract_model([TENSOR], [LOGITS])
+    part.metadata_props.extend(model.metadata_props)
+    return bytes(part.SerializeToString())
+
+
+def _front(model: ModelProto, spec: ImageSpec) -> ModelProto:
+    side, channels = spec.image_size, spec.in_channels
+    mean, deviation = (np.array(values, np.float32).reshape(1, -1, 1, 1) for values in (spec.mean, spec.std))
+    text = f"""{_header(model)}
+    pictures (uint8[height, width, 3] picture) => (float[1, {channels}, {side}, {side}] images) {{
+        whole_shape = Shape(picture)  shape = Slice(whole_shape, zero, two)
+        {SIZES[spec.fit]}
+        {GREY if channels == 1 else "coloured = Identity(picture)"}
+        planes = Transpose<perm=[2, 0, 1]>(coloured)  one_picture = Unsqueeze(planes, zero)
+        {RESIZE[spec.interpolation]}
+        pixels = Cast<to=1>(resized)
+        {PLACES[spec.fit]}
+        scaled = Mul(fitted, scale)
+        images = Add(scaled, bias)
+    }}"""
+    border = np.round(255 * mean.astype(np.float64))  # as Python rounds it: to even
+    numbers = {
+        "zero": [0], "one": [1], "two": [2], "none": [0, 0], "last": [-1], "last_axes": [2, 3],
+        "side": [round(side / spec.crop_fraction)], "twice": [2 * side], "square": [side, side],
+        "leading": [1, channels],
+    }  # fmt: skip
+    arrays: dict[str, np.ndarray] = {name: np.array(values, np.int64) for name, values in numbers.items()}
+    arrays |= {"nothing": np.array(0), "single": np.array(1)}
+    arrays |= {"scale": 1 / (255 * deviation), "bias": -mean / deviation, "border": border.astype(np.float32)}
+    luma = {"luma": [19595, 38470, 7471], "half_level": [2**15], "levels": [2**16]}  # Pillow's, in 1/65,536
+    arrays |= {name: np.array(values, np.int32) for name, values in luma.items()} | {"a_half": np.array([0.5])}
+    return _parsed(text, arrays)
+
+
+def _end(model: ModelProto, form: PictureForm) -> ModelProto:
+    text = f"""{_header(model)}
+    names (float[1, classes] logits) => (float[1, classes] probabilities, string[1] label) {{
+        evened = Div(logits, temperature)
+        probabilities = Softmax<axis=1>(evened)
+        first = ArgMax<axis=1, keepdims=0>(logits)
+        label = Gather(class_names, first)
+    }}"""
+    names = [name.encode("utf-8", "backslashreplace") for name in form.class_names]
+    return _parsed(
+        text,
+        {"temperature": np.array([form.temperature], np.float32)},
+        onnx.helper.make_tensor("class_names", onnx.TensorProto.STRING, [len(names)], names),  # type: ignore[arg-type]
+    )
+
+
+def _header(model: ModelProto) -> str:
+    opset = next(each.version for each in model.opset_import if each.domain == "")
+    return f'<ir_version: {model.ir_version}, opset_import: ["": {opset}]>'
+
+
+def _parsed(text: str, arrays: dict[str, np.ndarray], *tensors: onnx.TensorProto) -> ModelProto:
+    """The model of a text with those of its constants that it uses; names within it get a prefix of their own."""
+    model: ModelProto = parser.parse_model(text)
+    used = {name for node in model.graph.node for name in node.input}
+    model.graph.initializer.extend(numpy_helper.from_array(arrays[name], name) for name in sorted(used & {*arrays}))
+    model.graph.initializer.extend(tensors)
+    kept = {value.name: value.name for value in (*model.graph.input, *model.graph.output)}
+    prefix = f"{model.graph.name}/"
+    for node in model.graph.node:
+        node.input[:] = [kept.get(name, prefix + name if name else "") for name in node.input]
+        node.output[:] = [kept.get(name, prefix + name) for name in node.output]
+    for tensor in model.graph.initializer:
+        tensor.name = prefix + tensor.name
+    return model
