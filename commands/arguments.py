@@ -19,7 +19,6 @@ from datasets.options import flag
 from datasets.text import did_you_mean
 from trainers.config import Device, RunConfig, load_config
 from trainers.errors import OPTION_ERRORS
-from trainers.options.recipes import recipe_config
 from vit.config import require_counts
 
 if TYPE_CHECKING:
@@ -273,7 +272,11 @@ def parse_train_options(argv: Sequence[str], *, prog: str) -> TrainOptions:
         raise UsageError("--minutes plans one run; with --seeds give --epochs")
     if options.config is None and options.recipe is None:
         return of_images(options)
-    base = RunConfig() if options.recipe is None else recipe_config(options.recipe)
+    base = RunConfig()
+    if options.recipe is not None:
+        from trainers.options.recipes import recipe_config
+
+        base = recipe_config(options.recipe)
     if options.config is not None:
         base = load_config(options.config, base=base)
     if options.minutes is not None:

@@ -14,7 +14,6 @@ from datasets.config import DATASETS
 from datasets.shell import command, typed
 from datasets.text import pluralise, printable
 from trainers.config import RunConfig
-from trainers.options.recipes import card
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,6 +41,7 @@ def main(options: TrainOptions) -> int:
     images = OpenedImages()
     config = with_weights(options.run, images)
     if options.recipe is not None:
+        from trainers.options.recipes import card
         from trainers.reporting import console
 
         console.say(f"{card(options.recipe)}\n")

@@ -16,8 +16,6 @@ from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, ImageSpecLike, Samples
 from datasets.cache import SHARE_OF_FREE_MEMORY, ImageCache, available_memory
 from datasets.classes_in_use import without_empty_classes
 from datasets.config import IMBALANCE, Columns, DataConfig
-from datasets.excluded import listed_images, without_listed
-from datasets.grouping.option import with_groups
 from datasets.grouping.parts import split_by_groups
 from datasets.identity import identified
 from datasets.image_dataset import ImageDataset, cpu_count, unreadable
@@ -129,11 +127,21 @@ def read_samples(config: DataConfig) -> Samples:
     """The sample table of a built-in set or of a person's own data, not yet split."""
     from datasets.sources.open_data import read  # a run on a program's own images does without
 
-    listed = listed_images(config)
+    listed: frozenset[str] = frozenset()
+    if config.exclude is not None:
+        from datasets.excluded import listed_images, without_listed
+
+        listed = listed_images(config)
     columns = Columns(config.path_column, config.label_column, config.group)
     reading = read(config.source, config.root, columns=columns)
     samples = reading.usable(listed, check=command("check", *named_set(config)))
-    return with_groups(without_listed(samples, listed, config), config.group)
+    if config.exclude is not None:
+        samples = without_listed(samples, listed, config)
+    if config.group is not None:
+        from datasets.grouping.option import with_groups
+
+        samples = with_groups(samples, config.group)
+    return samples
 
 
 def split_samples(config: DataConfig) -> Samples:

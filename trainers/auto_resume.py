@@ -6,13 +6,11 @@ from typing import Any
 
 from trainers.config import RunConfig, completed, to_dict
 from trainers.reporting.console import say
-from trainers.resume import resume
 from trainers.run import train
 from trainers.run_engines import Run
 from trainers.storage.checkpoint_file import checkpoints
 from trainers.storage.data_folder import data_folder
 from trainers.storage.finished_run import RunResult
-from trainers.storage.places import same_source
 from trainers.storage.run_folder import command_line, read_if_whole
 from trainers.system import distributed
 from trainers.system.signals import signals
@@ -27,7 +25,11 @@ def train_or_resume(
     `train`."""
     with distributed.joined(config.train.device):
         earlier = distributed.broadcast(lambda: str(find_same_options(config) or ""))
-        return resume(Path(earlier), **given) if earlier else train(config, before_steps=before_steps, **given)
+        if not earlier:
+            return train(config, before_steps=before_steps, **given)
+        from trainers.resume import resume
+
+        return resume(Path(earlier), **given)
 
 
 def find_same_options(config: RunConfig, *, planned: bool = False) -> Path | None:
@@ -52,6 +54,8 @@ def was_asked_for(config: RunConfig, run_dir: Path, *, planned: bool = False) ->
         options = completed(options)
         train = options["train"] | {"threads": None} | ({"epochs": None} if planned else {})  # those of the run stay
         return options | {"train": train, "output": options["output"] | {"auto_resume": None}}
+
+    from trainers.storage.places import same_source
 
     path = run_dir / "meta.json"
     meta = read_if_whole(path)

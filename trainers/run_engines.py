@@ -8,7 +8,7 @@ import dataclasses
 import math
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ignite.engine import Engine, Events
 from torch import nn
@@ -19,7 +19,6 @@ from datasets.text import pluralise
 from trainers.checkpointing import BestCheckpoint, ResumeCheckpoint
 from trainers.config import RunConfig, to_dict
 from trainers.engine import handlers
-from trainers.engine.ema import ModelEMA
 from trainers.engine.engines import create_evaluator
 from trainers.engine.evaluation import Scores, attach_best_outputs
 from trainers.engine.own_schedule import OwnSchedule
@@ -29,6 +28,9 @@ from trainers.run_status import RunStatus
 from trainers.setup import RunSetup, head_of, schedule, trainer_of
 from trainers.storage.run_folder import write_metrics_csv
 from trainers.system import distributed
+
+if TYPE_CHECKING:
+    from trainers.engine.ema import ModelEMA
 
 UNTRAINED_SEES, OF_MORE_THAN = 1_000, 10_000
 """Validation images that the model sees before its first step, where there are more than so many: in a minute, at the
@@ -60,6 +62,16 @@ def painter_of(detail: str) -> Painter | None:
     return None
 
 
+def average_of(setup: RunSetup) -> "ModelEMA | None":
+    """The moving average of the weights, where one is asked for."""
+    decay = setup.config.train.ema_decay
+    if not decay:
+        return None
+    from trainers.engine.ema import ModelEMA
+
+    return ModelEMA(setup.network, decay=decay)
+
+
 class Run:
     """A setup with its engines and everything that watches, saves and ends it; handlers find it as `trainer.state.run`.
 
@@ -73,7 +85,7 @@ class Run:
         self.setup, self.run_dir, self.options = setup, run_dir, setup.config.train
         self.loggers, self.record = loggers, record
         self.val_loader = setup.data.dataloaders["val"]
-        self.ema = ModelEMA(setup.network, decay=self.options.ema_decay) if self.options.ema_decay else None
+        self.ema = average_of(setup)
         self.network, self.evaluated = setup.network, setup.model
         if self.ema is not None:
             self.network = self.ema.model

@@ -21,7 +21,6 @@ from datasets.fit_choice import chosen_fit
 from datasets.image_dataset import ImageDataset
 from datasets.loaders import class_weights, dataloaders_of, with_table
 from datasets.opened import OpenedImages
-from datasets.own_dataset import first_image, own_dataloaders, own_name, splits_of
 from datasets.sampling import batch_sampler
 from trainers.config import RunConfig, from_dict
 from trainers.engine.engines import Slices, StepOptions, create_trainer
@@ -135,6 +134,8 @@ def with_user_names(given: UserObjects, config: RunConfig) -> RunConfig:
         name = f"{OWN_PREFIX}{type(given.model).__name__}"
         config = config.changed(model={"name": name, "weights": "none"})
     if given.dataloaders is not None and not isinstance(given.dataloaders, DataBundle):
+        from datasets.own_dataset import own_name, splits_of
+
         source = own_name(splits_of(given.dataloaders)["train"]).lower()
         config = config.changed(data={"source": source, "augment": "none"})
     return config
@@ -145,6 +146,8 @@ def spec_of(given: UserObjects, config: RunConfig) -> ImageSpec:
     size = config.model.image_size
     if given.dataloaders is None or isinstance(given.dataloaders, DataBundle):
         return ImageSpec(image_size=size or ImageSpec.image_size, in_channels=config.model.in_channels)
+    from datasets.own_dataset import first_image, splits_of
+
     image = first_image("train", splits_of(given.dataloaders)["train"])
     shape = tuple(getattr(image, "shape", ()))
     if len(shape) != 3:
@@ -293,6 +296,8 @@ def read_data(
     elif isinstance(given.dataloaders, DataBundle):
         data = given.dataloaders
     else:
+        from datasets.own_dataset import own_dataloaders
+
         data = own_dataloaders(given.dataloaders, config.data, **share)
     if given.dataloaders is not None:
         samples, overlap = look(samples_of(data))

@@ -10,10 +10,6 @@ import numpy as np
 
 from datasets.bundle import SPLITS, UNSPLIT, PathTable, Samples
 from datasets.errors import DataError
-from datasets.sources.archives import unpack
-from datasets.sources.csv_table import read_table
-from datasets.sources.fetch import RESOURCES, Resource, obtain, obtain_unpacked
-from datasets.sources.image_folder import innermost, read_image_folder
 from datasets.sources.reading import Reading
 
 DOG_BREED_FOLDERS = ("dog_breed", "dog-breed-identification", "dog_breed_tiny")
@@ -52,7 +48,7 @@ def read_fashion_mnist(root: Path) -> Samples:
 
 def read_cifar10(root: Path) -> Samples:
     """60,000 photographs of 10 classes, 32 x 32 (Krizhevsky 2009): the binary archive, the other is pickles."""
-    folder = obtain_unpacked("cifar10", root, "cifar-10-batches-bin", RESOURCES["cifar10"])
+    folder = _unpacked("cifar10", root, "cifar-10-batches-bin", "cifar10")
     names = _read_names(folder / "batches.meta.txt")
     train = [_read_records(folder / f"data_batch_{i}.bin", label_bytes=1) for i in range(1, 6)]
     pixels, labels = (np.concatenate(part) for part in zip(*train, strict=True))
@@ -61,7 +57,7 @@ def read_cifar10(root: Path) -> Samples:
 
 def read_cifar100(root: Path) -> Samples:
     """60,000 photographs of 100 classes, 32 x 32 (Krizhevsky 2009), fine labels."""
-    folder = obtain_unpacked("cifar100", root, "cifar-100-binary", RESOURCES["cifar100"])
+    folder = _unpacked("cifar100", root, "cifar-100-binary", "cifar100")
     names = _read_names(folder / "fine_label_names.txt")
     train, test = (_read_records(folder / f"{part}.bin", label_bytes=2) for part in ("train", "test"))
     return _in_memory("cifar100", names, train, test)
@@ -69,7 +65,9 @@ def read_cifar100(root: Path) -> Samples:
 
 def read_hymenoptera(root: Path) -> Reading:
     """Ants and bees, 244 + 153 photographs: PyTorch's transfer-learning tutorial (Chilamkurthy 2017)."""
-    folder = obtain_unpacked("hymenoptera", root, "hymenoptera_data", RESOURCES["hymenoptera"])
+    folder = _unpacked("hymenoptera", root, "hymenoptera_data", "hymenoptera")
+    from datasets.sources.image_folder import read_image_folder
+
     return read_image_folder(folder, "hymenoptera")
 
 
@@ -81,14 +79,16 @@ def read_dog_breed(root: Path) -> Reading:
     table = _dog_breed_folder(root) / "labels.csv"
     if not table.is_file():
         raise DataError(f"no file {table}; expected Kaggle's labels.csv (id,breed) beside train/")
+    from datasets.sources.csv_table import read_table
+
     return read_table(table, "dog_breed")
 
 
 def read_oxford_pets(root: Path) -> Samples:
     """Cats and dogs of 37 breeds, 3,680 + 3,669 photographs (Parkhi et al. 2012)."""
     folder = root / "oxford-iiit-pet"
-    obtain_unpacked("oxford_pets", root, "oxford-iiit-pet/images", RESOURCES["pets_images"])
-    obtain_unpacked("oxford_pets", root, "oxford-iiit-pet/annotations", RESOURCES["pets_annotations"])
+    _unpacked("oxford_pets", root, "oxford-iiit-pet/images", "pets_images")
+    _unpacked("oxford_pets", root, "oxford-iiit-pet/annotations", "pets_annotations")
     lists = [_read_pets_list(folder / "annotations" / f"{part}.txt") for part in ("trainval", "test")]
     images, labels = zip(*lists[0], *lists[1], strict=True)
     breeds = dict(sorted((label, image.rpartition("_")[0]) for image, label in zip(images, labels, strict=True)))
@@ -107,7 +107,9 @@ def read_flowers102(root: Path) -> Samples:
     from scipy.io import loadmat
     from torchvision.datasets import Flowers102  # for the names alone
 
-    obtain_unpacked("flowers102", root, "flowers-102/jpg", RESOURCES["flowers_images"])
+    from datasets.sources.fetch import RESOURCES, obtain
+
+    _unpacked("flowers102", root, "flowers-102/jpg", "flowers_images")
     labels = loadmat(obtain(RESOURCES["flowers_labels"], root, name="flowers102"))["labels"].ravel()
     ids = loadmat(obtain(RESOURCES["flowers_splits"], root, name="flowers102"))
     numbers = [ids[key].ravel().astype(np.int64) for key in ("trnid", "valid", "tstid")]  # from 1
@@ -138,6 +140,8 @@ def _read_mnist_like(name: str, root: Path, kind: str, *, class_names: tuple[str
     """A set whose files, checksums and classes torchvision lists, read from them as they are published or unpacked."""
     import torchvision.datasets  # takes a second
 
+    from datasets.sources.fetch import Resource, obtain
+
     listed = getattr(torchvision.datasets, kind)
     arrays = []
     for file, md5 in listed.resources:
@@ -147,6 +151,13 @@ def _read_mnist_like(name: str, root: Path, kind: str, *, class_names: tuple[str
     train_images, train_labels, test_images, test_labels = arrays
     train, test = (train_images[..., None], train_labels), (test_images[..., None], test_labels)
     return _in_memory(name, class_names or tuple(listed.classes), train, test)
+
+
+def _unpacked(name: str, root: Path, folder: str, resource: str) -> Path:
+    """The folder of a set below `root`, downloaded and unpacked if it is not there yet."""
+    from datasets.sources.fetch import RESOURCES, obtain_unpacked
+
+    return obtain_unpacked(name, root, folder, RESOURCES[resource])
 
 
 def _read_records(file: Path, *, label_bytes: int) -> _Part:
@@ -190,6 +201,9 @@ def _read_pets_list(file: Path) -> list[tuple[str, int]]:
 
 
 def _dog_breed_folder(root: Path) -> Path:
+    from datasets.sources.archives import unpack
+    from datasets.sources.image_folder import innermost
+
     for name in DOG_BREED_FOLDERS:
         if (root / name).is_dir():
             return innermost(root / name)
