@@ -33,7 +33,9 @@ def test_every_cell_of_the_notebook_runs_and_its_tensorboard_serves_the_run(tmp_
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # where TensorBoard notes which servers run
     monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", os.defpath)  # a kernel's, whose environment is not activated
+    monkeypatch.setenv("TENSORBOARD_BINARY", "")  # for what the notebook sets to go with the test
+    monkeypatch.delenv("TENSORBOARD_BINARY")
     started = []
     wait = manager.start
     monkeypatch.setattr(notebook.manager, "start", lambda words: started.append(wait(words)) or started[-1])
@@ -52,6 +54,7 @@ def test_every_cell_of_the_notebook_runs_and_its_tensorboard_serves_the_run(tmp_
                 os.kill(server.info.pid, signal.SIGTERM)
     assert isinstance(started[0], manager.StartLaunched), started
     assert started[0].info.logdir == str(scope["result"].run_dir.parent)
+    assert "<table" in shown[1]._repr_html_()
     assert [type(value).__mro__[-2] for value in shown[3:5]] == [Image.Image] * 2
     assert shown[5][:2] == (4, (1, 4, 17, 17))
     out = capfd.readouterr()

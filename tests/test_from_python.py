@@ -169,10 +169,12 @@ def narrow(*, num_classes):
 def test_the_page_runs_as_it_stands(tmp_path, monkeypatch, capsys):
     page = (Path(__file__).resolve().parent.parent / "docs" / "from_python.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("trainers.reporting.pictures.draw_best", lambda *_, **__: None)  # which takes most of the time
     monkeypatch.setattr("torchvision.models.resnet18", narrow)
     exec("\n".join(blocks), {"__name__": "page"})
-    assert "4 steps seen" in capsys.readouterr().out
-    assert {path.name for path in (tmp_path / "runs").glob("*/[!.]*")} == {"mine", "watched"}
+    out = capsys.readouterr().out
+    assert "4 steps seen" in out
+    assert "learning rate: set by a handler of your own: 0.001 in step 1" in out
+    assert {path.name for path in (tmp_path / "runs").glob("*/[!.]*")} == {"mine", "watched", "my_schedule"}
