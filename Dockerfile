@@ -1,0 +1,25 @@
+# docker build -t vit-train .                                              for processors
+# docker build -t vit-train --build-arg TORCH=cu130 .                      for NVIDIA GPUs; then: docker run --gpus all ...
+# docker run --rm -v "$PWD:/work" vit-train                                the main job; results in ./runs
+# docker run --rm -v "$PWD:/work" -p 6006:6006 --entrypoint tensorboard vit-train --logdir runs --bind_all
+ARG PYTHON=3.11
+FROM python:${PYTHON}-slim
+
+# Which build of the matched pair, by the name of PyTorch's index: cpu, cu130, ...
+ARG TORCH=cpu
+# Extras of the package: imagenet, onnx, clean, slurm, hub, all; several by commas.
+ARG EXTRAS=imagenet
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONDONTWRITEBYTECODE=1
+
+COPY requirements.txt requirements-extras.txt /src/
+RUN grep -E "^(torch|torchvision)==" /src/requirements.txt > /src/pair.txt \
+    && pip install -r /src/pair.txt --index-url "https://download.pytorch.org/whl/${TORCH}" \
+    && pip install -r /src/requirements.txt
+
+COPY . /src
+RUN pip install --constraint /src/requirements.txt --constraint /src/requirements-extras.txt "/src[${EXTRAS}]" && rm -rf /src
+
+RUN useradd --create-home user && mkdir /work && chown user /work
+USER user
+WORKDIR /work
+ENTRYPOINT ["vit-train"]
