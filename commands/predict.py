@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -46,6 +46,10 @@ class Options(JsonOption, ModelOptions):
     tta: bool = False
     """Test-time augmentation: average over ten views (10x slower): the image, moved to its four corners by a sixteenth
     of its side, and the mirror image of each. Not if a mirrored image means something else, as of digits."""
+    cover: Literal["0.9", "0.95", "0.99"] = "0.95"
+    """Share of images whose `set` of classes holds the right one; a run has sets once it was evaluated."""
+    false_alarms: Literal["0.01", "0.05", "0.1"] = "0.05"
+    """Share of images of the same source that may be called `unknown`."""
     batch_size: int = 32
     """Images per forward pass."""
 
@@ -73,12 +77,16 @@ def main(options: Options) -> int:
             batch_size=options.batch_size,
             temperature=temperature,
             keep_pixels=options.grid is not None,
+            cover=float(options.cover),
+            false_alarms=float(options.false_alarms),
         )
+        judged = classifier.answers is not None
+        say_what_is_not_promised(classifier, options)
         tally, spread = Tally(), ExampleSheet(options.grid_images)
         images = tally.readable(results)
         if options.grid is not None:
             images = spread.seeing(images)
-        kept = write(images, options)
+        kept = write(images, options, judged=judged)
         if options.grid is not None and spread.pool:
             draw_grid(spread, options.grid, of=tally.images)
         say(tally)
@@ -99,7 +107,15 @@ def temperature_of(classifier: Classifier) -> float:
     raise UsageError(f"{name} has no fitted temperature; this fits it: {command('evaluate', classifier.run_dir)}")
 
 
-def write(images: Iterable[Judged], options: Options) -> Sequence[Judged]:
+def say_what_is_not_promised(classifier: Classifier, options: Options) -> None:
+    """A note on standard error, where so few validation images were there that a set or a threshold is missing."""
+    if classifier.answers is not None:
+        lack = classifier.answers.without([float(options.cover)], float(options.false_alarms))
+        if lack is not None:
+            print(f"note: {lack}", file=sys.stderr)
+
+
+def write(images: Iterable[Judged], options: Options, *, judged: bool) -> Sequence[Judged]:
     """Write the CSV, image by image. With `--json` it goes to no standard output, and the images are returned."""
     from inference.predict import write_rows
 
@@ -108,7 +124,7 @@ def write(images: Iterable[Judged], options: Options) -> Sequence[Judged]:
         images = kept = [replace(image, pixels=None) for image in images]
     if options.output is not None or not options.json:
         with output_file(options.output) if options.output else contextlib.nullcontext(sys.stdout) as file:
-            write_rows(images, file, top=options.top)
+            write_rows(images, file, top=options.top, judged=judged)
             file.flush()
     return kept
 
@@ -141,6 +157,8 @@ def as_json(classifier: Classifier, temperature: float, images: Sequence[Judged]
                 "label": image.label,
                 "predicted": image.predicted,
                 "top": [{"class": name, "probability": probability} for name, probability in image.ranked],
+                "set": image.set,
+                "unknown": image.unknown,
             }
             for image in images
         ],

@@ -19,6 +19,11 @@ class Judged:
     """uint8 (C, h, w): what the model saw, or the original."""
     rollout: Tensor | None = None
     """(G, G): what the tokens that the head reads see of each patch."""
+    set: tuple[str, ...] | None = None
+    """Classes of which one is the right one, as often as was promised, the likeliest first; None: nothing was
+    promised."""
+    unknown: bool | None = None
+    """Whether it is unlike the validation images of the model; None: nothing is known of these."""
 
     @property
     def predicted(self) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from datasets.shell import command
 from datasets.text import pluralise
+from trainers import answers as sure
 from trainers.config import from_dict
 from trainers.errors import ConfigError, report_damage
 from trainers.options.defaults import resolve_device
@@ -48,6 +49,8 @@ class Classifier:
     device: torch.device = CPU
     seen: Seen | None = None
     """Which images it was trained on; None where its maker does not say."""
+    answers: Any = None
+    """What its evaluation found (`uncertainty.answers.Answers`); None: no promise goes with its answers."""
 
     def logits(self, images: Tensor) -> Tensor:
         """float32 (B, C, S, S), normalised -> float32 (B, classes), on the CPU."""
@@ -88,7 +91,8 @@ def open_classifier(
         run_dir = find_run(source, output_dir)
         opened = open_best(best_of(run_dir))
         of_model = (opened.model, opened.spec, opened.class_names, opened.config)
-        classifier = Classifier(str(run_dir), *of_model, run_dir, seen=opened.seen)
+        answers = sure.read_answers(run_dir / "eval", best_of(run_dir).name)
+        classifier = Classifier(str(run_dir), *of_model, run_dir, seen=opened.seen, answers=answers)
     elif source.startswith(HF_PREFIX):
         classifier = _open_huggingface(source)
     elif path.suffix in EXPORTS:

@@ -18,8 +18,9 @@ from datasets.split_file import fingerprint
 from datasets.text import shorten_list
 from datasets.units import with_copies
 from inference.classifier import Classifier
-from inference.evaluation_report import Evaluation, write_evaluation
+from inference.evaluation_report import Evaluation, with_answers, write_evaluation
 from inference.ten_views import TenViews
+from trainers.answers import read_answers, recorded
 from trainers.config import RunConfig
 from trainers.engine.evaluation import score_split, write_predictions
 from trainers.errors import CheckpointError
@@ -51,8 +52,15 @@ def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None, tt
         raise DataError(f"{config.data.source} has no {split} split; it has {', '.join(data.dataloaders)}")
     device, loader = torch.device(config.train.device), data.dataloaders[split]
     model, name = (TenViews(model, mirror=config.data.may_mirror), f"{split}_tta") if tta else (model, split)
-    scores = score_split(model.to(device), loader, device, AMP_DTYPES[config.train.amp])
+    with recorded(model) as kept:
+        scores = score_split(model.to(device), loader, device, AMP_DTYPES[config.train.amp])
     evaluation = write_evaluation(run_dir / "eval", name, scores, loader.dataset, class_names, fit=name == "val")
+    if not tta:
+        weights = best_of(run_dir).name
+        evaluation = with_answers(
+            evaluation, name, scores, kept, loader.dataset, class_names,
+            answers=read_answers(run_dir / "eval", weights), fit_for=weights if split == "val" else None,
+        )  # fmt: skip
     epoch = read_checkpoint(best_of(run_dir))["epoch"]
     notes = [*said_at_start(run_dir)]
     if config.model.name in WHAT_THEY_ARE:
@@ -135,8 +143,12 @@ def evaluate_on(classifier: Classifier, data: DataConfig, *, split: str | None, 
         if not len(samples.indices(part)):
             return None
         loader = evaluation_loader(samples, part, classifier.spec, dataclasses.replace(data, workers=data.workers or 0))
-        scores = score_split(classifier.model, loader, classifier.device, None)
-        found = write_evaluation(target, name, scores, loader.dataset, classifier.class_names, fit=False)
+        with recorded(classifier.model) as kept:
+            scores = score_split(classifier.model, loader, classifier.device, None)
+        about = (name, scores, loader.dataset, classifier.class_names)
+        found = write_evaluation(target, *about, fit=False)
+        if not isinstance(classifier.model, TenViews):
+            found = with_answers(found, name, scores, kept, *about[2:], answers=classifier.answers)
         return dataclasses.replace(found, notes=notes)
 
     return Apart(scored(UNSEEN, name), scored(SEEN, f"{name}_seen"), uses)

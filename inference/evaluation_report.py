@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from datasets.text import format_table, printable
 from datasets.units import units_of
 from figures.judged import Judged
 from inference.predict import write_rows
+from trainers import answers as sure
 from trainers.engine.evaluation import Scores, write_predictions
 from trainers.engine.intervals import Design, design_of
 from trainers.engine.many_classes import SHOWN_CLASSES, most_confused
@@ -47,6 +48,10 @@ class Evaluation:
     logged: dict[str, float] = field(default_factory=dict)
     """What training logged for the same weights; empty where it did not."""
     notes: Sequence[str] = ()
+    answers: dict[str, Any] = field(default_factory=dict)
+    """How far its answers can be relied on (see `numbers_of` in uncertainty/report.py); empty where nothing is said."""
+    said: Sequence[str] = ()
+    """The same in sentences."""
 
 
 def write_evaluation(
@@ -80,6 +85,28 @@ def write_evaluation(
     interval = design.interval(scores.metrics["accuracy"])
     files = [*tables, *pictures]
     return Evaluation(scores.metrics, design.images, design, interval, classes, files, temperature, scaled)
+
+
+def with_answers(
+    evaluation: Evaluation,
+    name: str,
+    scores: Scores,
+    kept: Sequence[Tensor],
+    dataset: Any,
+    class_names: Sequence[str],
+    *,
+    answers: Any,
+    fit_for: str | None = None,
+) -> Evaluation:
+    """The evaluation with how far its answers can be relied on, written beside its other files; `kept`: what reached
+    the head of the model. With `fit_for`, the name of the weights, what later answers need for that is fitted."""
+    if not sure.available:
+        return evaluation
+    folder = evaluation.files[0].parent
+    given = {"answers": answers, "fit_for": fit_for, "temperature": evaluation.temperature}
+    found = sure.report(folder, name, scores.outputs, kept, dataset, class_names, **given)
+    files = [*evaluation.files, *found.files]
+    return replace(evaluation, answers=found.numbers, said=found.lines, files=files)
 
 
 def as_table(predictions: Path) -> Path:
@@ -164,6 +191,7 @@ def lines(evaluation: Evaluation) -> Iterator[str]:
             f"{'temperature':>17}  {evaluation.temperature:.4f} fitted on val: loss {evaluation.scaled['loss']:.4f}, "
             f"ece {evaluation.scaled['ece']:.4f} when logits are divided by it"
         )
+    yield from evaluation.said
     yield ""
     yield from _class_table(evaluation.classes)
     yield ""

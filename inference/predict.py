@@ -3,14 +3,15 @@
 import os
 import sys
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import chain, islice, zip_longest
+from itertools import chain, islice, repeat, zip_longest
 from typing import TextIO
 
 import numpy as np
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from datasets.image_dataset import cpu_count
@@ -20,8 +21,18 @@ from datasets.transforms import Pipeline
 from figures.judged import Judged, rank
 from inference.classifier import Classifier
 from inference.images import ImageFile, Unreadable, read_pixels
+from trainers import answers as sure
 
 AT_ONCE = 8  # images that a thread decodes in a row: handing them over one by one costs as much as decoding small ones
+
+
+COVER, FALSE_ALARMS = 0.95, 0.05
+"""What is promised where a person asks for nothing else."""
+Verdict = tuple[tuple[str, ...] | None, bool | None]
+"""The set of an image, and whether it is unknown."""
+UNJUDGED: Verdict = (None, None)
+JOINT = " | "
+"""Between the classes of a set in a table."""
 
 
 def predict(
@@ -32,26 +43,47 @@ def predict(
     batch_size: int = 32,
     temperature: float = 1.0,
     keep_pixels: bool = False,
+    cover: float = COVER,
+    false_alarms: float = FALSE_ALARMS,
 ) -> Iterator[Judged | Unreadable]:
-    """One result per file, in order, with the `top` classes of those that can be read.
+    """One result per file, in order, with the `top` classes of those that can be read; of a model that was evaluated
+    with a set of classes that holds the right one in a share `cover` of images, and whether the image is unlike those
+    it was validated on, which a share `false_alarms` of these would be called.
 
     A file's folder is its label where it has the name of a class. Decoding runs in threads; where the model needs all
     cores, in turns with it, else one batch ahead.
     """
     pipeline = Pipeline(classifier.spec)
+    ask = judge_of(classifier, cover, false_alarms)
     ahead = 0 if classifier.device.type == "cpu" else 1
     for batch, decoded in _decoded(files, pipeline, batch_size, ahead=ahead):
         pictures = [pixels for pixels in decoded if isinstance(pixels, np.ndarray)]
         ranked: Iterator[tuple[tuple[str, float], ...]] = iter(())
+        verdicts: Iterator[Verdict] = repeat(UNJUDGED)
         if pictures:
-            logits = classifier.logits(pipeline.normalise(torch.from_numpy(np.stack(pictures))))
+            logits, verdicts = ask(pipeline.normalise(torch.from_numpy(np.stack(pictures))))
             ranked = iter(rank((logits.double() / temperature).softmax(dim=1), classifier.class_names, top=top))
         for file, pixels in zip(batch, decoded, strict=True):
             if isinstance(pixels, Unreadable):
                 yield pixels
             else:
                 label = label_of(file.path, classifier.class_names)
-                yield Judged(file.path, next(ranked), label, pixels if keep_pixels else None)
+                yield Judged(file.path, next(ranked), label, pixels if keep_pixels else None, None, *next(verdicts))
+
+
+def judge_of(
+    classifier: Classifier, cover: float, false_alarms: float
+) -> Callable[[Tensor], tuple[Tensor, Iterator[Verdict]]]:
+    """What gives the logits of normalised images, and a verdict on each."""
+    if classifier.answers is None:
+        return lambda images: (classifier.logits(images), repeat(UNJUDGED))
+    judge = sure.Judge(classifier.model, classifier.answers, level=cover, rate=false_alarms)
+
+    def ask(images: Tensor) -> tuple[Tensor, Iterator[Verdict]]:
+        found = judge(images.to(classifier.device))
+        return found.logits, found.each(classifier.class_names)
+
+    return ask
 
 
 def label_of(path: str, class_names: Sequence[str]) -> str | None:
@@ -106,15 +138,23 @@ class Tally:
             yield image
 
 
-def write_rows(images: Iterable[Judged], file: TextIO, *, top: int) -> None:
-    """Write images and their `top` classes as CSV, a row per image."""
-
-    def row(image: Judged) -> list[str]:
-        ranked = (text for name, probability in image.ranked for text in (printable(name), f"{probability:.7g}"))
-        return [printable(image.path), printable(image.label or ""), *ranked]
+def write_rows(images: Iterable[Judged], file: TextIO, *, top: int, judged: bool = False) -> None:
+    """Write images and their `top` classes as CSV, a row per image; where they are `judged` with the set of each, its
+    classes divided by " | ", and whether the image is unknown, yes or no: empty where nothing is promised."""
 
     ranks = ["", *(f"_{rank}" for rank in range(2, top + 1))]
     header = ["path", "label", *(f"{name}{rank}" for rank in ranks for name in ("predicted", "probability"))]
+
+    def row(image: Judged) -> list[str]:
+        ranked = (text for name, probability in image.ranked for text in (printable(name), f"{probability:.7g}"))
+        cells = [printable(image.path), printable(image.label or ""), *ranked]
+        if not judged:
+            return cells
+        names = JOINT.join(map(printable, image.set or ()))
+        known = {None: "", True: "yes", False: "no"}[image.unknown]
+        return [*cells, *[""] * (len(header) - 2 - len(cells)), names, known]
+
+    header += ["set", "unknown"] * judged
     file.writelines(csv_lines(header, map(row, images)))
 
 

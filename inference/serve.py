@@ -16,7 +16,7 @@ from inference.classifier import Classifier
 from inference.explain import explain
 from inference.images import ImageFile, Unreadable
 from inference.local_server import LocalHandler, LocalServer
-from inference.predict import predict
+from inference.predict import COVER, predict
 from trainers.system.process import give_back_freed_memory
 from vit.errors import NoAttention
 
@@ -79,12 +79,15 @@ def first_part(kind: str, body: bytes) -> bytes:
 
 
 def classify(classifier: Classifier, content: bytes, *, top: int = 5) -> dict[str, Any]:
-    """`top`: [name, probability] pairs; `attention`: a PNG as data URI, or a `note` why none; or an `error`."""
+    """`top`: [name, probability] pairs; of an evaluated model `set`, a list of names of which one is right in a share
+    `cover` of images, and `unknown`, whether the picture is unlike those it was validated on; `attention`: a PNG as data URI, or a `note` why none; or an `error`."""
     file = ImageFile(THE_IMAGE, content)
     image = next(predict(classifier, [file], top=top))
     if isinstance(image, Unreadable):
         return {"error": image.error}
     result: dict[str, Any] = {"top": [list(pair) for pair in image.ranked]}
+    verdict = {"set": image.set and list(image.set), "unknown": image.unknown, "cover": COVER}
+    result |= verdict if classifier.answers is not None else {}
     try:
         explanation = explain(classifier, file)
     except NoAttention as error:

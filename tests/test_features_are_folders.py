@@ -20,6 +20,7 @@ ROOMS = (
     "quantization",
     "review",
     "trainers",
+    "uncertainty",
     "vit",
 )
 
@@ -47,6 +48,7 @@ FEATURES = {
     "int8": Feature(
         ("quantization",), asked=("export", "RUN", "--format", "onnx", "--int8"), answer="no folder quantization"
     ),
+    "uncertainty": Feature(("uncertainty",), asked=("predict", "RUN", "no.png"), answer="no.png"),
     "teacher": Feature(
         ("trainers/distillation.py",), asked=("train", "--teacher", "vit_nano_8"), answer="trainers/distillation.py"
     ),

@@ -109,6 +109,7 @@ RESULTS: Columns = {
     "Wilson 95 %": lambda row: f"{row.scores['wilson_low'] * 100:.1f} to {row.scores['wilson_high'] * 100:.1f}",
     "macro F1": lambda row: f"{row.scores['macro_f1']:.3f}",
     "ECE": lambda row: f"{row.scores['ece']:.3f}",
+    "95 % right on": lambda row: _optional(row.scores["answered_95"], ".1%"),
     "vs first, points": _points,
     "McNemar": lambda row: f"{pair.significant_seeds} of {row.scores['seeds']}" if (pair := row.against_first) else "-",
     "": lambda row: MARKS[row.against_first.mark] if row.against_first else "",
@@ -146,6 +147,8 @@ def notes(comparison: Comparison, results: Results, *, marks: str = f"; {MARKS_E
         f"scored: {len(runs[0].labels):,} {comparison.scored_images} images, weights of the "
         + ("last epoch" if runs[0].scored == "val_last" else "best validation epoch"),
         "accuracy: mean ± standard deviation over n seeds; Wilson: one run's interval, lowest to highest of the runs",
+        "95 % right on: the share of the scored images, each run's surest ones, on which 95 % of its answers are right;"
+        " mean over n seeds",
         *in_groups(comparison.conditions),
         f"McNemar: seeds at which the exact test of the two runs gives p <= 0.05{marks}",
     ]

@@ -25,6 +25,7 @@ from figures.attention import distance_figure
 from figures.judged import Judged, rank
 from figures.results import confusion_figure, reliability_figure
 from figures.sheets import batch_sheet, judged_sheet, png
+from trainers import answers
 from trainers.engine.evaluation import Scores
 from trainers.engine.many_classes import dense_probabilities, most_confused
 from trainers.engine.metrics import confidence_bins
@@ -152,6 +153,10 @@ def draw_scores(setup: RunSetup, scores: Scores, loggers: RunLoggers, *, step: i
     bins = confidence_bins(scores.outputs.confidence, scores.outputs.correct)
     calibration = reliability_figure(bins, ece=scores.metrics["ece"], title=title)
     loggers.add_picture("calibration/reliability", png(calibration), step)
+    if answers.available:
+        confidence, correct = scores.outputs.confidence.numpy(), scores.outputs.correct.numpy()
+        coverage = answers.coverage_figure(confidence, correct, title=title)
+        loggers.add_picture("calibration/answers", png(coverage), step)
 
 
 def worst(setup: RunSetup, scores: Scores) -> list[Judged]:

@@ -1,0 +1,352 @@
+"""How sure an answer is: sets that keep their promise, unknowns at their rate, and every place that says so alike."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import beta
+from sklearn.covariance import oas
+from small_images import image_folder
+from small_run import call
+
+from inference.classifier import open_classifier
+from inference.images import find_images
+from inference.predict import predict
+from inference.serve import classify
+from trainers.engine.predictions import outputs_of
+from uncertainty import answers as answers_file
+from uncertainty import conformal, unknown
+from uncertainty.answers import Judge, fit_answers, from_text, read_answers, to_text, write_answers
+from uncertainty.conformal import CONFIDENCE, LEVELS, fit_cut, misses, sets_of
+from uncertainty.features import in_one, recorded
+from uncertainty.risk import accuracy_by_coverage, answered
+from uncertainty.unknown import Scale, fit_gaussian, fit_threshold, fit_unlikeness, shrinkage
+from vit.errors import WeightsError
+from vit.factory import build_model
+
+
+def logits_and_labels(n: int, classes: int = 5, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of a model that is right about four times in five, and about as sure as that."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(classes, (n,), generator=generator)
+    logits = 1.5 * torch.randn(n, classes, generator=generator)
+    return logits + 3 * torch.nn.functional.one_hot(labels, classes), labels
+
+
+# Sets
+
+
+def test_a_level_is_promised_from_the_first_number_of_images_at_which_it_holds():
+    assert [conformal.fewest(level) for level in LEVELS] == [29, 59, 299]
+    for level in LEVELS:
+        for count in (1, 28, 29, 30, 58, 59, 60, 120, 298, 299, 360, 5_000):
+            m = misses(level, count)
+            assert (m is None) == (count < conformal.fewest(level))
+            if m is not None:  # the cover of the (m + 1)-th lowest of n probabilities is Beta(n - m, m + 1)
+                assert beta(count - m, m + 1).sf(level) >= CONFIDENCE > beta(count - m - 1, m + 2).sf(level)
+
+
+@pytest.mark.parametrize("count", [30, 60, 360])
+def test_over_many_validation_sets_the_cover_reaches_its_level_as_often_as_was_said(count):
+    generator = np.random.default_rng(count)
+    covers = [1 - fit_cut(generator.random(count), np.arange(count), 0.9) for _ in range(2_000)]  # uniform: P(p >= cut)
+    share = np.mean(np.array(covers) >= 0.9)
+    m = misses(0.9, count)
+    expected = beta(count - m, m + 1).sf(0.9)
+    assert abs(share - expected) < 4 * np.sqrt(expected * (1 - expected) / 2_000)
+
+
+def test_of_images_in_groups_the_cover_of_an_image_of_a_new_group_reaches_its_level():
+    generator, groups, each = np.random.default_rng(0), 60, 6
+
+    def own(count: int) -> np.ndarray:
+        """Probabilities that the images of a group nearly share."""
+        return (0.9 * generator.random((count, 1)) + 0.1 * generator.random((count, each))).ravel()
+
+    units, new = np.arange(groups).repeat(each), own(20_000)
+    reached = [np.mean(new >= fit_cut(own(groups), units, 0.9)) >= 0.9 for _ in range(400)]
+    alone = [np.mean(new >= fit_cut(own(groups), np.arange(groups * each), 0.9)) >= 0.9 for _ in range(400)]
+    assert np.mean(reached) >= CONFIDENCE - 4 * np.sqrt(CONFIDENCE * (1 - CONFIDENCE) / 400)
+    assert np.mean(alone) < 0.9  # as if each image stood alone, the promise would be broken
+    assert fit_cut(own(28), np.arange(28).repeat(each), 0.9) is None  # 28 groups are 28 images
+
+
+def test_copies_of_an_image_weigh_as_one():
+    own = np.random.default_rng(0).random(100)
+    units = np.concatenate([np.arange(100), np.zeros(50, int)])
+    for level in (0.9, 0.95):
+        once = fit_cut(own, np.arange(100), level)
+        assert fit_cut(np.concatenate([own, own[:1].repeat(50)]), units, level) == once
+
+
+def test_sets_are_those_of_mapie_at_the_same_rank():
+    mapie = pytest.importorskip("mapie.classification", reason="pip install -r requirements-dev.txt: MAPIE")
+    logits, labels = logits_and_labels(400)
+    shares = logits.double().softmax(dim=1).numpy()
+
+    class Known:
+        """A fitted classifier whose answers are known."""
+
+        classes_ = np.arange(5)
+
+        def fit(self, x, y):
+            return self
+
+        def predict(self, x):
+            return shares[x[:, 0].astype(int)].argmax(axis=1)
+
+        def predict_proba(self, x):
+            return shares[x[:, 0].astype(int)]
+
+        def __sklearn_is_fitted__(self):
+            return True
+
+    rows, n = np.arange(400)[:, None].astype(float), 200
+    for level in (0.9, 0.95):
+        plain = (n - misses(level, n)) / (n + 1)  # the level of which plain conformal prediction takes the same rank
+        oracle = mapie.SplitConformalClassifier(Known(), confidence_level=plain, conformity_score="lac", prefit=True)
+        theirs = oracle.conformalize(rows[:n], labels[:n].numpy()).predict_set(rows[n:])[1][:, :, 0]
+        own = shares[np.arange(n), labels[:n].numpy()]
+        ours = sets_of(shares[n:], fit_cut(own, np.arange(n), level))
+        assert (ours | theirs == ours).all()
+        assert (ours == theirs)[theirs.any(axis=1)].all()  # theirs may be empty, ours hold the likeliest class
+
+
+def test_risk_against_coverage_counts_as_sorting_by_hand_does():
+    generator = np.random.default_rng(1)
+    confidence, correct = generator.integers(1, 20, 200) / 20, generator.random(200) < 0.8
+    shares = accuracy_by_coverage(confidence, correct)
+    best = 0.0
+    for cut in np.unique(confidence):
+        above = confidence >= cut
+        assert shares[above.sum() - 1] == pytest.approx(correct[above].mean())
+        best = max(best, above.mean() if correct[above].mean() >= 0.9 else 0.0)
+    assert answered(confidence, correct, 0.9) == pytest.approx(best)
+    assert answered(confidence, np.zeros(200, bool)) == 0
+    assert answered(confidence, np.ones(200, bool)) == 1
+
+
+# Unknowns
+
+
+@pytest.mark.parametrize("shape", [(200, 12), (30, 80)])
+def test_the_shrunken_gaussian_is_scikit_learns(shape):
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=shape) @ generator.normal(size=(shape[1], shape[1]))
+    z = (x - x.mean(axis=0)) / x.std(axis=0)
+    covariance, share = oas(z, assume_centered=True)
+    values = np.linalg.eigvalsh(z.T @ z / len(z)).clip(0)
+    assert shrinkage(values, images=shape[0], features=shape[1])[0] == pytest.approx(share)
+    gaussian, _ = fit_gaussian(x, np.arange(len(x)))
+    far = generator.normal(size=shape) @ generator.normal(size=(shape[1], shape[1]))
+    standard = (far - x.mean(axis=0)) / x.std(axis=0)
+    expected = np.einsum("ij,jk,ik->i", standard, np.linalg.inv(covariance), standard)
+    assert gaussian.squared_distance(torch.from_numpy(far)).numpy() == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("each", [1, 3])
+def test_leaving_a_unit_out_is_what_fitting_without_it_gives(each):
+    generator = np.random.default_rng(0)
+    x, units = generator.normal(size=(42, 6)) @ generator.normal(size=(6, 6)), np.arange(42) // each
+    _, left_out = fit_gaussian(x, units)
+    z = (x - x.mean(axis=0)) / (x.std(axis=0) + 1e-6 * x.std(axis=0).mean() + 1e-12)
+    values = np.linalg.eigvalsh(z.T @ z / 42)
+    share, level = shrinkage(values, images=42, features=6)
+    for row in range(42):
+        others = z[units != units[row]]
+        scatter = (others - others.mean(axis=0)).T @ (others - others.mean(axis=0)) / 42
+        away = z[row] - others.mean(axis=0)
+        covariance = (1 - share) * scatter + share * level * np.eye(6)
+        assert left_out[row] == pytest.approx(away @ np.linalg.solve(covariance, away), rel=1e-6)
+
+
+def test_of_ones_own_images_no_more_than_the_rate_are_called_unknown():
+    generator, rate = np.random.default_rng(0), 0.05
+    for count in (19, 60, 360):
+        alarms = [1 - fit_threshold(generator.random(count), np.arange(count), rate) for _ in range(3_000)]
+        expected = (count + 1 - np.ceil((1 - rate) * (count + 1))) / (count + 1)
+        assert np.mean(alarms) == pytest.approx(expected, abs=4 * np.std(alarms) / np.sqrt(3_000))
+        assert expected <= rate + 1e-12
+    assert fit_threshold(generator.random(18), np.arange(18), rate) is None
+    assert fit_threshold(generator.random(90), np.arange(18).repeat(5), rate) is None
+
+
+@pytest.mark.parametrize("images", [300, 1_500])
+def test_scores_of_new_images_of_ones_own_look_like_those_left_out(images):
+    generator = torch.Generator().manual_seed(0)
+    logits, _ = logits_and_labels(images + 4_000)
+    features = torch.randn(images + 4_000, 64, generator=generator) @ torch.randn(64, 64, generator=generator)
+    score, own = fit_unlikeness(logits[:images], features[:images], np.arange(images))
+    threshold = fit_threshold(own, np.arange(images), 0.05)
+    new = score(logits[images:], features[images:]).numpy() > threshold
+    assert new.mean() == pytest.approx(0.05, abs=0.03)
+    far = score(logits[images:], 3 * features[images:].flip(1)).numpy() > threshold
+    assert far.mean() > 0.9
+
+
+def test_images_that_do_not_differ_have_a_score():
+    score, own = fit_unlikeness(torch.zeros(40, 3), torch.ones(40, 8), np.arange(40))
+    assert np.isfinite(own).all()
+    assert score(torch.zeros(2, 3), torch.ones(2, 8)).isfinite().all()
+    assert Scale.of(np.ones(5)).spread == 1
+
+
+# Files
+
+
+def fitted(images: int = 100, width: int = 16):
+    logits, labels = logits_and_labels(images)
+    features = torch.randn(images, width, generator=torch.Generator().manual_seed(1))
+    return fit_answers(outputs_of(logits, labels), features, np.arange(images), weights="best_1.pt")[0]
+
+
+def test_answers_come_back_from_a_file_and_from_an_export_as_they_were(tmp_path):
+    answers = fitted()
+    write_answers(tmp_path, answers)
+    assert read_answers(tmp_path, "best_2.pt") is None  # of other weights
+    logits, features = logits_and_labels(8, seed=3)[0], torch.randn(8, 16)
+    for back in (read_answers(tmp_path, "best_1.pt"), from_text(to_text(answers), "x.onnx")):
+        assert (back.cuts, back.thresholds, back.units) == (answers.cuts, answers.thresholds, 100)
+        assert torch.equal(back.unlikeness(logits, features), answers.unlikeness(logits, features))
+
+
+def test_a_damaged_record_is_refused_in_one_line():
+    whole = json.loads(to_text(fitted()))
+    changes = {
+        "format": 2, "cuts": [[0.9, "x"]], "thresholds": [[0.05, float("nan")]], "energy": [0, 0], "gaussian": None,
+        "images": "many", "rest": -1.0,
+    }  # fmt: skip
+    for name, value in changes.items():
+        with pytest.raises(WeightsError, match="^x.onnx"):
+            from_text(json.dumps({**whole, name: value}), "x.onnx")
+    for text in ("", "[]", "{}", "[" * 10_000):
+        with pytest.raises(WeightsError, match="^x.onnx"):
+            from_text(text, "x.onnx")
+
+
+def test_too_few_images_are_counted_and_nothing_is_promised():
+    answers = fitted(images=17, width=64)
+    assert not answers.cuts
+    assert set(answers.thresholds) == {0.1}
+    lack = answers.without([0.9], 0.05)
+    assert "12 are missing" in lack  # of 29
+    assert "2 are missing" in lack  # of 19
+    model = build_model("vit_micro_2", num_classes=5).eval()
+    found = Judge(model, answers)(torch.rand(3, 3, 8, 8))
+    assert found.sets is None
+    assert found.unknown is None
+    assert [*found.each("abcde")] == [(None, None)] * 3
+
+
+def test_recording_leaves_the_bits_of_the_logits():
+    model = build_model("vit_micro_2", num_classes=3).eval()
+    images = torch.rand(5, 3, 8, 8)
+    with torch.no_grad():
+        alone = model(images)
+        with recorded(model) as kept:
+            assert torch.equal(model(images), alone)
+    assert in_one(kept, 5).shape == (5, 64)
+    assert in_one(kept, 6) is None
+
+
+def test_a_large_pass_keeps_its_promise_without_logits():
+    logits, labels = logits_and_labels(200, classes=30)
+    whole, few = (outputs_of(logits, labels, whole=keep) for keep in (True, False))
+    features = torch.randn(200, 8)
+    a, b = (fit_answers(outputs, features, np.arange(200))[0] for outputs in (whole, few))
+    assert b.cuts == pytest.approx(a.cuts)
+    assert b.unlikeness.energy is None
+    with_nothing, _ = answers_file.fit_unlikeness(logits, None, np.arange(200))
+    assert with_nothing.gaussian is None
+
+
+# Where people see it
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory) -> tuple[Path, Path]:
+    """A run on coloured squares, evaluated on val and on test; and its images."""
+    import main
+
+    root = tmp_path_factory.mktemp("sure")
+    data = image_folder(root / "squares", train=(30, 30), val=(40, 40))
+    image_folder(root / "other", train=(1, 1), val=(20, 20), size=24)
+    (root / "other" / "val").rename(data / "test")
+    words = f"train --data {data} --model vit_micro_2 --image-size 8 --epochs 2 --device cpu --workers 0 --run-name r"
+    assert main.main([*words.split(), "--output-dir", str(root / "runs")]) == 0
+    run = root / "runs" / "squares" / "r"
+    for split in ("val", "test"):
+        assert main.main(["evaluate", str(run), "--split", split]) == 0
+    return run, data
+
+
+def test_evaluate_says_what_is_promised_and_writes_it_beside_the_predictions(evaluated, capsys):
+    run, _ = evaluated
+    code, out, _ = call(capsys, "evaluate", run, "--json")
+    assert code == 0
+    found = json.loads(out)["scored"]["answers"]
+    assert set(found["sets"]) == {"0.9", "0.95"}  # of 80 images no 99 %
+    assert found["fitted_on"] == found["units"] == 80
+    assert {"answers.safetensors", "val_answers.csv", "val_answers.png"} <= {p.name for p in (run / "eval").iterdir()}
+    code, out, _ = call(capsys, "evaluate", run, "--split", "test")
+    for words in ("95 % right".replace(" %", "%"), "95% sets", "too few", "219 are missing", "unknown", "promised"):
+        assert words in out
+
+
+def test_predict_json_the_table_of_evaluate_and_serve_say_the_same(evaluated, capsys):
+    run, data = evaluated
+    code, out, _ = call(capsys, "predict", run, data / "test")
+    assert code == 0
+    rows = {Path(row["path"]).relative_to(data).as_posix(): row for row in csv.DictReader(io.StringIO(out))}
+    with open(run / "eval" / "test_answers.csv", newline="", encoding="utf-8") as file:
+        table = {row["path"]: row for row in csv.DictReader(file)}
+    assert len(rows) == len(table) == 40
+    for path, row in table.items():
+        assert (row["set"], row["unknown"], row["predicted"]) == tuple(
+            rows[path][name] for name in ("set", "unknown", "predicted")
+        )
+        assert row["predicted"] in row["set"].split(" | ")
+    code, out, _ = call(capsys, "predict", run, data / "test", "--json")
+    classifier = open_classifier(str(run), device="cpu")
+    for image in json.loads(out)["images"][:5]:
+        row = rows[Path(image["path"]).relative_to(data).as_posix()]
+        assert (" | ".join(image["set"]), image["unknown"]) == (row["set"], row["unknown"] == "yes")
+        served = classify(classifier, Path(image["path"]).read_bytes())
+        assert (served["set"], served["unknown"]) == (image["set"], image["unknown"])
+
+
+def test_a_higher_level_gives_no_smaller_set_and_fewer_images_a_note(evaluated, capsys):
+    run, data = evaluated
+    sizes = []
+    for level in ("0.9", "0.95"):
+        _, out, _ = call(capsys, "predict", run, data / "test", "--cover", level, "--json")
+        sizes.append([len(image["set"]) for image in json.loads(out)["images"]])
+    assert all(small <= large for pair in pairwise(sizes) for small, large in zip(*pair, strict=True))
+    code, out, err = call(capsys, "predict", run, data / "test", "--cover", "0.99")
+    assert code == 0
+    assert "219 are missing" in err
+    assert {row["set"] for row in csv.DictReader(io.StringIO(out))} == {""}
+
+
+def test_a_run_that_was_not_evaluated_promises_nothing(evaluated, tmp_path, capsys):
+    run, data = evaluated
+    classifier = open_classifier(str(run), device="cpu")
+    image = next(iter(predict(classifier, find_images([str(data / "test")]))))
+    assert image.set is not None
+    (run / "eval" / answers_file.FILE).rename(tmp_path / "aside")
+    try:
+        _, out, _ = call(capsys, "predict", run, data / "test")
+        assert "unknown" not in out.splitlines()[0]
+    finally:
+        (tmp_path / "aside").rename(run / "eval" / answers_file.FILE)
+
+
+def test_the_thresholds_of_unknowns_need_a_fewest_number_of_images():
+    assert [unknown.fewest(rate) for rate in unknown.RATES] == [99, 19, 9]
