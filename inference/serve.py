@@ -79,8 +79,9 @@ def first_part(kind: str, body: bytes) -> bytes:
 
 
 def classify(classifier: Classifier, content: bytes, *, top: int = 5) -> dict[str, Any]:
-    """`top`: [name, probability] pairs; of an evaluated model `set`, a list of names of which one is right in a share
-    `cover` of images, and `unknown`, whether the picture is unlike those it was validated on; `attention`: a PNG as data URI, or a `note` why none; or an `error`."""
+    """`top`: [name, probability] pairs; of an evaluated model `set`, the names of which one is right in a share `cover`
+    of images, and `unknown`, whether the picture is unlike those it was validated on; `attention`: a PNG as data URI,
+    or a `note` why none; or an `error`."""
     file = ImageFile(THE_IMAGE, content)
     image = next(predict(classifier, [file], top=top))
     if isinstance(image, Unreadable):

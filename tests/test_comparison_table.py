@@ -103,7 +103,8 @@ def test_the_terminal_says_the_verdict_first_then_scores_then_costs(two):
     assert lines[0].startswith("Use good (92.8 % of 60 test images right): ")
     assert lines[2].startswith("good beats bad by ")
     assert lines[4].split() == [
-        "arm", "accuracy", "%", "Wilson", "95", "%", "macro", "F1", "ECE", "vs", "first,", "points", "McNemar",
+        "arm", "accuracy", "%", "Wilson", "95", "%", "macro", "F1", "ECE", "95", "%", "right", "on", "vs", "first,",
+        "points", "McNemar",
     ]  # fmt: skip
     assert lines[6].startswith("bad")
     assert lines[6].endswith("-")
@@ -152,7 +153,7 @@ def test_markdown_shows_names_as_they_are(crowd):
     assert r"\| \`a\` \*b\* trainable=last:4" in text
     assert "- test images are &lt;copies&gt;" in text
     lines = [line for line in text.splitlines() if line.startswith("| ")]
-    assert {line.replace(r"\|", "").count("|") for line in lines} == {11}
+    assert {line.replace(r"\|", "").count("|") for line in lines} == {11, 12}
     assert "```\npython main.py compare\n```" in text
 
 

@@ -20,7 +20,7 @@ from inference.classifier import open_classifier
 from inference.images import find_images
 from inference.predict import predict
 from inference.serve import classify
-from trainers.engine.predictions import outputs_of
+from trainers.engine.predictions import predictions_of
 from uncertainty import answers as answers_file
 from uncertainty import conformal, unknown
 from uncertainty.answers import Judge, fit_answers, from_text, read_answers, to_text, write_answers
@@ -204,7 +204,7 @@ def test_images_that_do_not_differ_have_a_score():
 def fitted(images: int = 100, width: int = 16):
     logits, labels = logits_and_labels(images)
     features = torch.randn(images, width, generator=torch.Generator().manual_seed(1))
-    return fit_answers(outputs_of(logits, labels), features, np.arange(images), weights="best_1.pt")[0]
+    return fit_answers(predictions_of(logits, labels), features, np.arange(images), weights="best_1.pt")[0]
 
 
 def test_answers_come_back_from_a_file_and_from_an_export_as_they_were(tmp_path):
@@ -258,7 +258,7 @@ def test_recording_leaves_the_bits_of_the_logits():
 
 def test_a_large_pass_keeps_its_promise_without_logits():
     logits, labels = logits_and_labels(200, classes=30)
-    whole, few = (outputs_of(logits, labels, whole=keep) for keep in (True, False))
+    whole, few = (predictions_of(logits, labels, whole=keep) for keep in (True, False))
     features = torch.randn(200, 8)
     a, b = (fit_answers(outputs, features, np.arange(200))[0] for outputs in (whole, few))
     assert b.cuts == pytest.approx(a.cuts)

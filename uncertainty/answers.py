@@ -71,7 +71,7 @@ class Answers:
 def fit_answers(
     outputs: Any, features: Tensor | None, units: NDArray, *, weights: str = "", temperature: float | None = None
 ) -> tuple[Answers, NDArray[np.float64]]:
-    """Fit to the `Outputs` of N validation images, with the features (N, D) that reached the head, or None, and the
+    """Fit to the `Predictions` of N validation images, with the features (N, D) that reached the head, or None, and the
     unit (N,) of each; and the score for unknowns of each image, as if the image had not been there."""
     own = own_probabilities(outputs)
     unlikeness, scores = fit_unlikeness(outputs.logits if outputs.whole else None, features, units)

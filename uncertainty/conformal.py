@@ -2,8 +2,8 @@
 
 A class is in the set where its probability reaches a cut, which is a low quantile of the probabilities that validation
 images gave their own classes ("least ambiguous classifiers": Sadinle, Lei and Wasserman 2019, arXiv:1609.00451; the
-score of section 1 of Angelopoulos and Bates 2021, arXiv:2107.07511). Plain split conformal prediction holds its level on
-average over validation sets, which for a given one means about half of the time. Here the quantile is taken so low that
+score of section 1 of Angelopoulos and Bates 2021, arXiv:2107.07511). Plain split conformal prediction holds its level
+on average over validation sets, which for a given one means about half of the time. Here the quantile is so low that
 the level holds for *this* validation set with probability CONFIDENCE: the cover of the cut at the k-th lowest of n
 probabilities has the distribution Beta(n + 1 - k, k) (Vovk 2012, arXiv:1209.2673; Angelopoulos and Bates, section 3.2).
 

@@ -50,7 +50,7 @@ def report(
     """Hold answers against a pass over N labelled images, or with `fit_for`, the name of the weights, fit them to it
     and write them into the folder. Writes `<name>_answers.csv` and `<name>_answers.png`.
 
-    outputs: the `Outputs` of the pass; kept: what `recorded` gave; dataset: its `samples`, `indices` and `path`.
+    outputs: the `Predictions` of the pass; kept: what `recorded` gave; dataset: its `samples`, `indices` and `path`.
     """
     units, features = units_of(dataset.samples, dataset.indices), in_one(kept, len(outputs.labels))
     scores, files = None, []
