@@ -32,6 +32,7 @@ COMMANDS = {
     "check": "find what is wrong with a set of images, before training",
     "pack": "write a set of images as tar shards: few large files",
     "clean": "find likely label errors, and make a table without them",
+    "next": "choose which of many pictures to label next, and label them on a page",
     "summary": "print a model's layers: output shapes, parameters, GFLOPs",
 }
 

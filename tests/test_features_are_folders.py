@@ -17,6 +17,7 @@ ROOMS = (
     "datasets",
     "figures",
     "inference",
+    "labelling",
     "quantization",
     "review",
     "trainers",
@@ -41,6 +42,7 @@ class Feature:
 
 FEATURES = {
     "clean": Feature(("cleaning", "commands/clean.py"), "clean", ("clean", "RUN"), "clean"),
+    "next": Feature(("labelling", "commands/next.py"), "next", ("next", "pets"), "next"),
     "page": Feature(("inference/page",), asked=("explain", "RUN", "--page"), answer="no folder inference/page"),
     "large": Feature(
         ("datasets/sources/large", "commands/pack.py"), "pack", ("check", "hf:a/b"), "no folder datasets/sources/large"

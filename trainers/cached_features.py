@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -46,14 +47,19 @@ def features_now(setup: RunSetup, split: str) -> Tensor:
 
 def features_once(setup: RunSetup, split: str) -> Tensor:
     """(N, D) of a split in table order: from its file, or computed and left there where that is none or damaged."""
-    path = features_file(setup, split)
+    return kept_at(features_file(setup, split), lambda: {"features": features_now(setup, split)}, "features")["features"]
+
+
+def kept_at(path: Path, compute: Callable[[], dict[str, Tensor]], *names: str) -> dict[str, Tensor]:
+    """The tensors of these names in a file; where it is none, or damaged, they are computed and left there."""
     with suppress(FileNotFoundError, WeightsError, KeyError):
-        return read_tree(path)["features"]
-    features = features_now(setup, split)
+        tree = read_tree(path)
+        return {name: tree[name] for name in names}
+    tensors = compute()
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as aside, aside.open("wb") as file:
-        write_tree(file, {"features": features})
-    return features
+        write_tree(file, tensors)
+    return tensors
 
 
 def features_file(setup: RunSetup, split: str) -> Path:

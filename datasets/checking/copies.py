@@ -24,7 +24,12 @@ def near_copies(seen: Sequence[Inspection], places: Collection[int]) -> tuple[np
 def groups_of_copies(samples: Samples, rows: np.ndarray, *, workers: int) -> np.ndarray:
     """int64 (len(rows),): the number of the group of each of these rows of `samples`. Pictures with the same bytes, or
     which `near_duplicates` takes for the same picture, are of one group, and so are copies of copies."""
-    seen = inspections(samples, rows.tolist(), workers=workers)
+    return groups_of_inspected(inspections(samples, rows.tolist(), workers=workers))
+
+
+def groups_of_inspected(seen: Sequence[Inspection]) -> np.ndarray:
+    """int64 (len(seen),): the same of pictures that were looked at already; one that cannot be read is like no other
+    that has other bytes."""
     first: dict[bytes, int] = {}
     same = [first.setdefault(picture.digest, place) for place, picture in enumerate(seen)]
     links = np.concatenate([np.stack([same, np.arange(len(seen))]), near_copies(seen, first.values())[0]], axis=1)

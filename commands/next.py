@@ -1,0 +1,117 @@
+"""`next POOL`: which of many unlabelled pictures to label next; a page to label them on, and a table to train on."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from commands.arguments import UsageError
+from datasets.config import Name
+from datasets.shell import command
+from trainers.config import OutputConfig
+from trainers.storage.data_folder import claimed_folder, data_folder
+from vit.config import require, require_counts
+
+
+@dataclass(frozen=True)
+class Options:
+    """Choose the pictures to label next: typical ones first, then those that a model is unsure of, and no copies.
+
+    Leaves picks.csv, with scores, and labels.csv, path and label of all that is labelled so far, for train. Given
+    again, it takes the labels from picks.csv and, when all its pictures are decided, chooses the next ones.
+    """
+
+    pool: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME|PATH")]
+    """A folder of pictures with its sub-folders, a CSV or TSV table that names pictures, a zip, or a built-in set."""
+    number: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 40
+    """How many pictures to choose."""
+    run: Name = None
+    """A run whose model looks at the pictures, or `latest`. Default: pretrained networks at hand, and the labels so
+    far."""
+    labelled: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME|PATH")] = ()
+    """Labelled sets, as train reads them: their pictures and copies of these are not asked about, the model learns from
+    them, and labels.csv contains them."""
+    review: bool = False
+    """Label the pictures on a page of this machine, by keys."""
+    classes: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")] = ()
+    """Names of classes that have no label yet, for their keys on the page; others are typed there."""
+    anew: bool = False
+    """Choose anew although pictures of the last choice have no label yet."""
+    path_column: Name = None
+    """As for train: the column of a table that names the pictures."""
+    data_root: Path = Path("data")
+    """Where built-in sets are found, and archives are unpacked."""
+    output: Path | None = None
+    """Folder for the tables. Default: next/ in the folder of the runs on these pictures, runs/<pool>."""
+    output_dir: Path = Path("runs")
+    """Where `latest` is looked for."""
+    port: int = 7862
+    """TCP port of --review; 0 takes a free one."""
+
+    def __post_init__(self) -> None:
+        require_counts(self, "number")
+        require(self, "lie in 0 to 65535", lambda port: 0 <= port < 65_536, "port")
+        if any(not name.strip() for name in self.classes):
+            raise UsageError("--classes: a class needs a name")
+
+    @property
+    def folder(self) -> Path:
+        return self.output or data_folder(OutputConfig(), self.pool) / "next"
+
+    @property
+    def features(self) -> Path:
+        """Where features of these pictures are kept."""
+        return (self.output or data_folder(OutputConfig(), self.pool)) / "features"
+
+
+def review_command(options: Options) -> str:
+    """What opens the page on these pictures."""
+    words: list[object] = [] if options.run is None else ["--run", options.run]
+    words += [] if not options.labelled else ["--labelled", *options.labelled]
+    words += [] if options.path_column is None else ["--path-column", options.path_column]
+    words += [] if options.output is None else ["--output", options.output]
+    return command("next", options.pool, *words, "--review")
+
+
+def main(options: Options) -> int:
+    """Take over the labels of the last choice; choose where none of it waits for one; and open the page."""
+    from labelling import rounds
+    from labelling.features import look, of_run, pretrained
+    from labelling.picks import PicksTable
+    from review.server import Review
+    from trainers.storage.finished_run import find_run
+
+    folder, run_dir = options.folder, find_run(options.run, options.output_dir) if options.run else None
+    opened = rounds.open_round(
+        options.pool,
+        options.data_root,
+        folder,
+        labelled=options.labelled,
+        run_dir=run_dir,
+        path_column=options.path_column,
+    )
+    if opened.picks:
+        PicksTable(folder, opened.pool.samples, opened.labels).save(opened.picks)
+    looked = None
+    goes_on = bool(opened.waiting) and not options.anew
+    if not goes_on or options.review:
+        looked = look(opened.pool, pretrained() if run_dir is None else of_run(run_dir), options.features)
+    if goes_on:
+        print(f"{len(opened.waiting)} of {len(opened.picks)} pictures of {folder / 'picks.csv'} have no label yet")
+    else:
+        assert looked is not None
+        made = rounds.choose_round(opened, looked, folder, options.number)
+        print("\n".join(rounds.lines(folder, made, review=review_command(options))))
+    if options.output is None:
+        claimed_folder(OutputConfig(), options.pool)
+    names = (*options.classes, *(looked.class_names if looked else ()))
+    features = looked.features if looked else None
+    table = PicksTable(folder, opened.pool.samples, opened.labels, class_names=names, features=features)
+    table.save(table.read())
+    print("\n".join(rounds.summary(folder, opened.labels)))
+    if options.review:
+        with Review(table, port=options.port) as server:
+            server.serve_until_interrupted(f"{'page':>9}  on {server.url}  (Ctrl-C ends it)")
+        print("\n".join(rounds.summary(folder, table.labels(table.read()))))
+    return 0

@@ -1,0 +1,482 @@
+"""`next`: which pictures to label next, the page to label them on, and the table to train on."""
+
+import http.client
+import json
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fake_sets import class_folders, picture, save, write_table, zip_folder
+from headless_browser import Browser, find_browser
+from PIL import Image
+from sklearn.linear_model import LogisticRegression
+from small_run import call, make_run
+
+from datasets import DataConfig
+from datasets.errors import DataError
+from datasets.loaders import split_samples
+from datasets.tables import read_rows
+from labelling.choose import SWITCH, choose, few_labels, free_rows, lead, probabilities_of
+from labelling.features import Network, look, of_run, side_by_side
+from labelling.picks import Pick, PicksTable, read_labels, read_picks, read_skipped, write_picks
+from labelling.pool import Label, read_pool
+from review.server import Review
+from vit import Blueprint, ModelConfig
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def unit(values):
+    return (values / np.linalg.norm(values, axis=1, keepdims=True)).astype(np.float32)
+
+
+def clouds(sizes, *, dimensions=12, spread=0.05, seed=0):
+    """Features of length 1 in clouds of these sizes, and which cloud each is of."""
+    of = np.repeat(np.arange(len(sizes)), sizes)
+    noise = spread * np.random.default_rng(seed).normal(size=(len(of), dimensions))
+    return unit(np.eye(dimensions)[of] + noise), of
+
+
+NONE = np.array([], np.int64)
+
+
+def test_without_labels_each_cloud_gives_one_picture_and_the_largest_comes_first():
+    features, of = clouds((40, 10, 25, 5))
+    chosen = choose(features, np.arange(80), NONE, 4)
+    assert [int(of[each.row]) for each in chosen] == [0, 2, 1, 3]
+    assert not any(each.uncertain for each in chosen)
+    for each in chosen:
+        inside = np.flatnonzero(of == of[each.row])
+        distances = np.linalg.norm(features[inside] - features[inside].mean(axis=0), axis=1)
+        assert inside[distances.argmin()] == each.row
+        assert each.score == pytest.approx(1 / (1 + distances.min()), abs=1e-5)
+
+
+def test_clouds_that_have_a_label_come_last():
+    features, of = clouds((40, 10, 25, 5))
+    labelled = np.array([0, 50])
+    chosen = choose(features, np.setdiff1d(np.arange(80), labelled), labelled, 2)
+    assert sorted(int(of[each.row]) for each in chosen) == [1, 3]
+
+
+def test_uncertain_ones_are_among_the_least_certain_and_lie_apart():
+    features, of = clouds((100, 100, 100))
+    probabilities = np.full((300, 2), 0.0)
+    probabilities[:, 0] = 0.99
+    doubtful = np.concatenate([np.arange(0, 20), np.arange(100, 120)])
+    probabilities[doubtful, 0] = 0.55
+    probabilities[:, 1] = 1 - probabilities[:, 0]
+    chosen = choose(features, np.arange(300), NONE, 4, probabilities=probabilities)
+    rows = [each.row for each in chosen]
+    assert set(rows) <= set(doubtful.tolist())
+    assert set(of[rows].tolist()) == {0, 1}
+    assert all(each.score == pytest.approx(0.9) and each.uncertain for each in chosen)
+
+
+@pytest.mark.parametrize("certain", [False, True])
+@pytest.mark.parametrize("count", [1, 7, 60, 100])
+def test_as_many_as_wanted_or_left_are_chosen_each_once_and_always_the_same(count, certain):
+    features, _ = clouds((30, 30), spread=0.5)
+    features[10:20] = features[10]  # the same point many times over
+    probabilities = np.random.default_rng(0).dirichlet([1, 1, 1], 60) if not certain else np.eye(3)[np.arange(60) % 3]
+    for values in (None, probabilities):
+        chosen = choose(features, np.arange(60), NONE, count, probabilities=values)
+        assert len({each.row for each in chosen}) == len(chosen) == min(count, 60)
+        assert chosen == choose(features, np.arange(60), NONE, count, probabilities=values)
+
+
+def test_the_lead_and_the_probabilities_are_those_of_brute_force_and_scikit_learn():
+    shares = np.random.default_rng(0).dirichlet([1, 1, 1, 1], 50)
+    assert lead(shares) == pytest.approx([np.diff(np.sort(row))[-1] for row in shares])
+    assert lead(np.ones((3, 1))).tolist() == [1, 1, 1]
+    features, of = clouds((20, 20, 20), spread=0.3)
+    rows = np.arange(0, 60, 3)
+    found = probabilities_of(features, rows, np.where(of[rows] == 2, 3, of[rows]), 4)
+    oracle = LogisticRegression(C=30.0, max_iter=300).fit(features[rows], of[rows]).predict_proba(features)
+    assert found[:, [0, 1, 3]] == pytest.approx(oracle, abs=1e-6)
+    assert (found[:, 2] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("labels", "few"),
+    [([], True), ([0] * 50, True), ([0] * (SWITCH - 1) + [1] * SWITCH, True), ([0] * SWITCH + [1] * SWITCH, False)],
+)
+def test_a_model_is_asked_from_a_stated_number_of_labels_a_class_on(labels, few):
+    assert few_labels(np.array(labels, int)) == few
+
+
+def test_no_copy_of_a_labelled_picture_and_of_copies_one_is_free():
+    groups = np.array([0, 0, 1, 2, 2, 2, 3, 4])
+    usable = np.ones(8, bool)
+    usable[[3, 7]] = False
+    assert free_rows(groups, usable, [0]).tolist() == [2, 4, 6]
+    assert free_rows(groups, usable, []).tolist() == [0, 2, 4, 6]
+
+
+def test_features_of_networks_weigh_the_same_and_have_length_one():
+    generator = np.random.default_rng(0)
+    parts = [generator.normal(size=(50, 8)).astype(np.float32), 1000 * generator.normal(size=(50, 200)).astype("f4")]
+    both = side_by_side(parts)
+    assert np.linalg.norm(both, axis=1) == pytest.approx(np.ones(50), abs=1e-5)
+    assert np.square(both[:, :8]).sum() == pytest.approx(np.square(both[:, 8:]).sum(), rel=0.1)
+
+
+@pytest.fixture
+def photos(tmp_path, monkeypatch):
+    """Sixty pictures in folders that say nothing, of two kinds: bright and dark."""
+    monkeypatch.chdir(tmp_path)
+    for number in range(60):
+        dark = number % 2
+        pixels = np.asarray(picture(number, (40, 36))).astype(int) // 3 + (0 if dark else 150)
+        path = tmp_path / "photos" / f"day{number % 3}" / f"{number:02d}{'d' if dark else 'b'}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels.astype(np.uint8)).save(path)
+    monkeypatch.setattr("labelling.features.pretrained", small_network)
+    return tmp_path / "photos"
+
+
+def small_network():
+    blueprint = Blueprint(ModelConfig(name="vit_nano_8", weights="fashion_mnist"))
+    return [Network("vit_nano_8", blueprint.build(num_classes=1).eval(), blueprint.image_spec)]
+
+
+def names(folder, pattern="*.png"):
+    return sorted(str(path) for path in folder.rglob(pattern))
+
+
+def test_a_pool_is_a_folder_a_table_or_an_archive_whatever_its_folders_are_called(photos, tmp_path):
+    written = tmp_path / "written"
+    assert sorted(read_pool("photos", tmp_path, {}, written=written).samples.paths) == names(photos)
+    rows = [(f"photos/day{number % 3}/{number:02d}{'bd'[number % 2]}.png",) for number in range(5)]
+    write_table(tmp_path / "list.csv", rows, ("File",))
+    pool = read_pool("list.csv", tmp_path, {}, path_column="file", written=written)
+    assert [*pool.samples.paths] == [str(tmp_path / row[0]) for row in rows]
+    assert (pool.own, dict(pool.labels)) == (5, {})
+    write_table(tmp_path / "some.csv", [(*rows[0], "dark"), (*rows[1], ""), (*rows[2], " ")])
+    assert dict(read_pool("some.csv", tmp_path, {}, written=written).labels) == {0: Label("dark")}
+    zipped = read_pool(str(zip_folder(photos, tmp_path / "p.zip")), tmp_path / "data", {}, written=written)
+    assert zipped.own == 60
+    elsewhere = str(save(tmp_path / "else" / "x.png", seed=99))
+    pool = read_pool("photos", tmp_path, {elsewhere: Label("cat", "test")}, written=written)
+    assert (pool.own, len(pool.samples), dict(pool.labels)) == (60, 61, {60: Label("cat", "test")})
+    assert np.asarray(Image.open(pool.samples.file(60))).shape == (30, 40, 3)
+
+
+@pytest.mark.parametrize(
+    ("source", "exit_code", "message"),
+    [
+        ("nowhere/at/all", 3, "no data at nowhere"),
+        ("phots", 2, "unknown data set 'phots'"),
+        ("empty", 3, "empty has no picture"),
+        ("odd.csv", 3, "has no column of paths: found a, b; name it with --path-column"),
+        ("gone.csv", 3, r"gone.csv, line 2: no picture 'gone.png'"),
+        ("notes.txt", 3, "notes.txt is no data set"),
+    ],
+)
+def test_what_is_no_pool_is_refused_in_one_line(photos, tmp_path, capsys, source, exit_code, message):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes.txt").write_text("x")
+    write_table(tmp_path / "odd.csv", [("1", "2")], ("a", "b"))
+    write_table(tmp_path / "gone.csv", [("gone.png", "")])
+    code, out, err = call(capsys, "next", source)
+    assert code == exit_code
+    assert re.search(message, err)
+    assert (err.count("\n"), out) == (1, "")
+    assert not (tmp_path / "runs").exists()
+
+
+def fill(table, *, skip=()):
+    """Say bright or dark of each picture as its name tells, in the column `label`, as in a spreadsheet."""
+    picks = read_picks(table)
+    said = {"d": "dark", "b": "bright"}
+    write_picks(
+        table,
+        [
+            pick._replace(skipped="yes") if pick.path in skip else pick._replace(label=said[Path(pick.path).stem[-1]])
+            for pick in picks
+        ],
+    )
+    return [pick.path for pick in picks]
+
+
+def test_from_no_label_to_a_table_that_train_reads_in_rounds_that_never_ask_twice(photos, capsys):
+    code, out, _ = call(capsys, "next", "photos", "-n", "8")
+    folder, asked = Path("runs/photos/next"), []
+    assert code == 0
+    assert "8 pictures of 60: typical of many pictures" in out
+    assert "python main.py next photos --review" in out
+    assert {row["reason"] for row in read_rows(folder / "picks.csv", ("reason",))} == {"centre"}
+    before = (folder / "picks.csv").read_bytes()
+    code, out, _ = call(capsys, "next", "photos", "-n", "8")
+    assert (code, (folder / "picks.csv").read_bytes() == before) == (0, True)
+    assert "8 of 8 pictures of" in out
+    asked += fill(folder / "picks.csv", skip=[read_picks(folder / "picks.csv")[3].path])
+    code, out, _ = call(capsys, "next", "photos", "-n", "8")
+    assert code == 0
+    assert "labels  7 pictures: " in out
+    asked += fill(folder / "picks.csv")
+    code, out, _ = call(capsys, "next", "photos", "-n", "8")
+    assert "8 pictures of 44: of those that the model is least sure of" in out
+    picks = read_picks(folder / "picks.csv")
+    assert {pick.reason for pick in picks} == {"uncertain"}
+    assert all(pick.guess in ("bright", "dark") and 0.5 <= float(pick.confidence) <= 1 for pick in picks)
+    asked += fill(folder / "picks.csv")
+    assert len(set(asked)) == len(asked) == 24
+    assert call(capsys, "next", "photos", "-n", "40")[0] == 0
+    assert len(read_picks(folder / "picks.csv")) == 36  # all that are left
+    samples = split_samples(DataConfig(str(folder / "labels.csv")))
+    assert len(samples) == 23
+    for path, label in zip(samples.paths, samples.labels, strict=True):
+        assert samples.class_names[label] == {"d": "dark", "b": "bright"}[Path(path).stem[-1]]
+    assert read_skipped(folder / "skipped.csv") == [asked[3]]
+    assert (len(list(Path("runs/photos/features").glob("*.safetensors")))) == 2  # of one network, and the copies
+    fill(folder / "picks.csv")
+    code, _, err = call(capsys, "next", "photos")
+    assert (code, "every picture of photos has a label" in err) == (2, True)
+    assert len(read_labels(folder / "labels.csv")) == 59
+
+
+def test_a_label_that_is_taken_back_is_taken_back_in_both_tables(photos, capsys):
+    call(capsys, "next", "photos", "-n", "4")
+    folder = Path("runs/photos/next")
+    paths = fill(folder / "picks.csv")
+    call(capsys, "next", "photos", "-n", "4", "--anew")
+    assert [*read_labels(folder / "labels.csv")] == paths
+    fill(folder / "picks.csv")
+    picks = read_picks(folder / "picks.csv")
+    write_picks(folder / "picks.csv", [picks[0]._replace(label="", decided=""), *picks[1:]])
+    call(capsys, "next", "photos")
+    assert [*read_labels(folder / "labels.csv")] == [*paths, *(pick.path for pick in picks[1:])]
+
+
+def test_pictures_that_have_labels_already_are_learnt_from_kept_in_the_table_and_never_asked(photos, tmp_path, capsys):
+    for number in range(4):
+        for split in ("train", "test"):
+            save(tmp_path / "known" / split / "zebra" / f"{number}.png", seed=700 + number + 10 * (split == "test"))
+            save(tmp_path / "known" / split / "yak" / f"{number}.png", seed=800 + number + 10 * (split == "test"))
+    copied = photos / "day0" / "copy.png"
+    copied.write_bytes((tmp_path / "known" / "test" / "yak" / "2.png").read_bytes())
+    code, out, _ = call(capsys, "next", "photos", "-n", "60", "--labelled", "known")
+    assert code == 0
+    assert "60 pictures of 60: of those that the model is least sure of" in out
+    assert "1 picture not asked about" in out
+    picks = read_picks(Path("runs/photos/next/picks.csv"))
+    assert str(copied) not in {pick.path for pick in picks}
+    assert {pick.guess for pick in picks} <= {"yak", "zebra"}
+    fill(Path("runs/photos/next/picks.csv"))
+    call(capsys, "next", "photos", "--labelled", "known")
+    rows = read_rows(Path("runs/photos/next/labels.csv"), ("path", "label", "split"))
+    assert sum(row["split"] == "test" for row in rows) == 8
+    assert {row["split"] for row in rows if row["label"] in ("bright", "dark")} == {"train"}
+    assert len(split_samples(DataConfig("runs/photos/next/labels.csv"))) == 76
+
+
+def test_of_a_pool_with_three_copies_in_ten_no_pick_is_wasted(tmp_path):
+    """Exact copies, re-encoded and smaller ones of photographs-like pictures, some of them labelled."""
+    folder = tmp_path / "pool"
+    for number in range(70):
+        save(folder / f"{number:03d}.png", seed=number, size=(96, 80))
+    for number in range(30):
+        image = picture(number, (96, 80))
+        if number % 3 == 0:
+            (folder / f"exact{number:03d}.png").write_bytes((folder / f"{number:03d}.png").read_bytes())
+        elif number % 3 == 1:
+            image.save(folder / f"jpeg{number:03d}.jpg", quality=80)
+        else:
+            image.resize((72, 60)).save(folder / f"small{number:03d}.png")
+    labelled = {str(folder / f"{number:03d}.png"): Label("x") for number in range(5)}
+    pool = read_pool(str(folder), tmp_path, labelled, written=tmp_path)
+    looked = look(pool, small_network(), tmp_path / "features", device="cpu")
+    usable = looked.readable & (np.arange(len(pool.samples)) < pool.own)
+    usable[[*pool.labels]] = False
+    free = free_rows(looked.groups, usable, [*pool.labels])
+    chosen = choose(looked.features, free, np.array([*pool.labels]), 40)
+    originals = [re.search(r"(\d+)\.", pool.samples.paths[each.row])[1] for each in chosen]
+    wasted = len(originals) - len(set(originals)) + sum(int(number) < 5 for number in originals)
+    assert wasted < 0.05 * len(chosen)
+
+
+def test_a_picture_that_cannot_be_read_is_named_and_left_out(photos, capsys):
+    (photos / "day1" / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0 no more")
+    code, out, _ = call(capsys, "next", "photos", "-n", "70")
+    assert code == 0
+    assert re.search(r"left out, cannot be read: \S*broken.jpg: ", out)
+    assert not [pick for pick in read_picks(Path("runs/photos/next/picks.csv")) if "broken" in pick.path]
+
+
+def test_features_are_computed_once_and_again_for_other_pictures(photos, tmp_path, monkeypatch):
+    passes = []
+
+    def counting(*arguments, **options):
+        from trainers.engine.feature_sets import features_of
+
+        passes.append(1)
+        return features_of(*arguments, **options)
+
+    monkeypatch.setattr("labelling.features.features_of", counting)
+    pool = read_pool("photos", tmp_path, {}, written=tmp_path)
+    first = look(pool, small_network(), tmp_path / "kept", device="cpu")
+    again = look(pool, small_network(), tmp_path / "kept", device="cpu")
+    assert len(passes) == 1
+    assert (first.features == again.features).all()
+    save(photos / "new.png", seed=1234)
+    look(read_pool("photos", tmp_path, {}, written=tmp_path), small_network(), tmp_path / "kept", device="cpu")
+    assert len(passes) == 2
+
+
+def test_by_a_run_the_probabilities_are_those_that_predict_gives(photos, tmp_path, capsys):
+    run = make_run(tmp_path / "runs" / "small" / "r")
+    pool = read_pool("photos", tmp_path, {}, written=tmp_path)
+    looked = look(pool, of_run(run), tmp_path / "kept", device="cpu")
+    capsys.readouterr()
+    code, out, _ = call(capsys, "predict", run, *pool.samples.paths, "--top", "3", "--device", "cpu")
+    assert code == 0
+    for line, shares in zip(out.splitlines()[1:], looked.probabilities, strict=True):
+        cells = line.split(",")
+        for name, value in zip(cells[2::2], cells[3::2], strict=True):
+            assert shares[looked.class_names.index(name)] == pytest.approx(float(value), abs=1e-5)
+    code, out, err = call(capsys, "next", "photos", "--run", run, "-n", "5")
+    assert (code, "5 pictures of 60: of those that the model is least sure of" in out) == (0, True), err
+    assert {pick.guess for pick in read_picks(Path("runs/photos/next/picks.csv"))} <= set(looked.class_names)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["-n", "0"], 2, "number=0 must be"),
+        (["--port", "70000"], 2, "port=70000 must lie in 0 to 65535"),
+        (["--classes", " "], 2, "--classes: a class needs a name"),
+        (["--run", "runs/none"], 3, "runs/none is not a run directory"),
+        (["--labelled", "nowhere/x"], 3, "no data at nowhere/x"),
+        (["--labelled", "digits"], 3, "digits is not made of files"),
+    ],
+)
+def test_mistakes_are_named_in_one_line(photos, capsys, words, code, message):
+    actual, _, err = call(capsys, "next", "photos", *words)
+    assert (actual, err.count("\n")) == (code, 1), err
+    assert message in err
+
+
+def table_of(tmp_path, count=6, guess="cat"):
+    paths = [str(save(tmp_path / "pool" / f"<img src=x onerror=alert({n})>{n}.png", seed=n)) for n in range(count)]
+    pool = read_pool(str(tmp_path / "pool"), tmp_path, {}, written=tmp_path)
+    picks = [Pick(path, "uncertain", "0.9", guess, "0.5211", "dog", "", "", "") for path in sorted(paths)]
+    write_picks(tmp_path / "picks.csv", picks)
+    return PicksTable(tmp_path, pool.samples, {}, class_names=("cat",))
+
+
+@pytest.fixture
+def page(tmp_path):
+    with Review(table_of(tmp_path), port=0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def post(server, **values):
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=20)
+    try:
+        connection.request("POST", "/decide", json.dumps({"decided": True} | values))
+        reply = connection.getresponse()
+        return reply.status, json.loads(reply.read())
+    finally:
+        connection.close()
+
+
+def test_each_label_is_on_the_disk_when_the_page_hears_of_it_and_new_classes_come_with_it(page, tmp_path):
+    paths = [row.path for row in page.rows]
+    assert post(page, place=0, decision="label:cat") == (200, {"changed": 0, "class_names": ["cat"]})
+    assert post(page, place=1, decision="label: =Hund, groß ")[1]["class_names"] == ["cat", "=Hund, groß"]
+    assert read_labels(tmp_path / "labels.csv") == {paths[0]: Label("cat"), paths[1]: Label("=Hund, groß")}
+    assert post(page, place=2, decision="skip")[0] == 200
+    assert read_skipped(tmp_path / "skipped.csv") == [paths[2]]
+    assert post(page, place=0, decision="", decided=False)[0] == 200
+    assert read_labels(tmp_path / "labels.csv") == {paths[1]: Label("=Hund, groß")}
+    assert [pick.decision for pick in read_picks(tmp_path / "picks.csv")][:3] == ["", "label:=Hund, groß", "skip"]
+
+
+@pytest.mark.parametrize("decision", ["label:", "label:  ", "label:a\nb", "keep", "label:" + "x" * 201])
+def test_what_is_no_label_changes_nothing(page, tmp_path, decision):
+    before = (tmp_path / "picks.csv").read_bytes()
+    status, answer = post(page, place=0, decision=decision)
+    assert (status, "no decision" in answer["error"]) == (422, True)
+    assert (tmp_path / "picks.csv").read_bytes() == before
+
+
+def test_a_table_that_says_the_impossible_is_refused_by_name(tmp_path):
+    table = table_of(tmp_path)
+    picks = read_picks(tmp_path / "picks.csv")
+    write_picks(tmp_path / "picks.csv", [picks[0]._replace(path="/elsewhere.png"), *picks[1:]])
+    with pytest.raises(DataError, match="'/elsewhere.png' is no picture of pool"):
+        table.read()
+    write_picks(tmp_path / "picks.csv", [picks[0]._replace(label="a\x07b"), *picks[1:]])
+    with pytest.raises(DataError, match="is no class name"):
+        table.read()
+
+
+def test_what_the_page_shows_is_what_the_model_thinks_beside_the_nearest_labelled_ones(tmp_path):
+    table = table_of(tmp_path)
+    picks = table.read()
+    labels = {picks[row].path: Label("cat" if row < 4 else "dog") for row in (3, 4, 5)}
+    write_picks(tmp_path / "picks.csv", picks[:3])
+    features = unit(np.array([[1, 0], [0, 1], [1, 1], [1, 0.1], [1, 0.2], [0, 1]], float))
+    shown = PicksTable(tmp_path, table.samples, labels, features=features).shown(picks[0])
+    assert dict(shown.facts)["the model thinks"] == "cat (52.1 %), then dog"
+    assert [(strip.title, strip.rows) for strip in shown.examples] == [("labelled cat", [3]), ("labelled dog", [4, 5])]
+
+
+def press(browser, key):
+    browser.call("Input.dispatchKeyEvent", type="keyDown", key=key, text=key if len(key) == 1 else "\r")
+    browser.call("Input.dispatchKeyEvent", type="keyUp", key=key)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_browser() is None, reason="no Chromium on this machine")
+def test_from_no_label_to_a_classifier_by_keys_with_two_kills_in_between(tmp_path):
+    """The three commands of docs/label.md; every label is there although the server is killed twice."""
+    folder = class_folders(tmp_path / "photos", {"a": 20, "b": 20})
+    words = ["next", "photos", "-n", "20", "--review", "--port", "0"]
+    main = [sys.executable, str(ROOT / "main.py")]
+    browser, expected = Browser(tmp_path / "profile"), {}
+    try:
+        for start, end in ((0, 7), (7, 12), (12, 20)):
+            server = subprocess.Popen([*main, *words], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+            url = next(match[1] for line in server.stdout if (match := re.search(r"page  on (http://\S+)", line)))
+            browser.call("Page.navigate", url=url)
+            for place in range(start, end):
+                count = f"{place + 1} of 20; {place} decided"
+                browser.wait_for(f"document.getElementById('count').textContent == '{count}'")
+                path = browser.evaluate("document.getElementById('file').textContent")
+                name = "first" if Path(path).parent.name == "a" else "second"
+                expected[path] = name
+                keys = browser.evaluate(
+                    "Object.fromEntries([...document.querySelectorAll('#classes button')]"
+                    ".map(b => [b.dataset.decision, b.querySelector('kbd').textContent]))"
+                )
+                if f"label:{name}" in keys:
+                    press(browser, keys[f"label:{name}"])
+                else:
+                    press(browser, "c")
+                    browser.call("Input.insertText", text=name)
+                    press(browser, "Enter")
+            browser.wait_for(f"document.getElementById('count').textContent.endsWith('; {end} decided')")
+            server.kill()
+            server.wait()
+            server.stdout.close()
+        assert browser.log == []
+    finally:
+        browser.close()
+    labels = tmp_path / "runs" / "photos" / "next" / "labels.csv"
+    assert {path: label.name for path, label in read_labels(labels).items()} == expected
+    train = ["train", "runs/photos/next/labels.csv", "--weights", "auto", "--epochs", "2", "--run-name", "first"]
+    subprocess.run([*main, *train], cwd=tmp_path, check=True, capture_output=True)
+    done = subprocess.run(
+        [*main, "predict", "latest", folder], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    assert len(done.stdout.splitlines()) == 41
