@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
-from trainers.multirun.out_of_fold import fitted
+from trainers.multirun.out_of_fold import fit_logistic
 
 SWITCH = 2
 """Labels a class, on average, from which on uncertain pictures are chosen."""
@@ -55,7 +55,7 @@ def few_labels(labels: Ints) -> bool:
 
 def probabilities_of(features: Floats, rows: Ints, labels: Ints, classes: int) -> NDArray[np.float64]:
     """(N, C): what logistic regression on the labelled `rows` says of every picture."""
-    model = fitted(features[rows], labels, PENALTY)
+    model = fit_logistic(features[rows], labels, PENALTY)
     values = np.zeros((len(features), classes))
     values[:, model.classes_] = model.predict_proba(features)
     return values

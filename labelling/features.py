@@ -24,9 +24,9 @@ from labelling.pool import Pool
 from trainers.cached_features import kept_at
 from trainers.config import to_dict
 from trainers.engine.feature_sets import features_of
-from trainers.job import head_of
 from trainers.options.defaults import resolve_device
 from trainers.reporting.console import say
+from trainers.setup import head_of
 from trainers.storage.checkpoint_file import best_of
 from trainers.storage.finished_run import open_best
 from vit import Blueprint, ImageSpec, ModelConfig

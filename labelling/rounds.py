@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from datasets.config import DataConfig
 from datasets.shell import command
-from datasets.text import counted, printable
+from datasets.text import pluralise, printable
 from labelling.choose import Chosen, choose, few_labels, free_rows, probabilities_of
 from labelling.features import Looked
 from labelling.picks import CENTRE, UNCERTAIN, Pick, read_labels, read_picks, read_skipped, write_picks
 from labelling.pool import Label, Pool, in_test, labels_of_set, read_pool
 from trainers.errors import ConfigError
 from trainers.reporting.console import say
-from trainers.storage.finished_run import as_data, read_run_config
+from trainers.storage.finished_run import read_run_config, untrusted_run
 
 LISTED = 10
 """Pictures named on the terminal."""
@@ -52,7 +52,7 @@ def open_round(
     labels: dict[str, Label] = {}
     if run_dir is not None:
         try:
-            with as_data():
+            with untrusted_run():
                 labels |= labels_of_set(read_run_config(run_dir).data)
         except (OSError, ValueError) as error:
             say(f"the images of {run_dir} are not known, so copies of them may be chosen: {error}", label="note")
@@ -134,9 +134,9 @@ def lines(folder: Path, made: Round, *, review: str) -> Iterator[str]:
         UNCERTAIN: "of those that the model is least sure of, as different as can be",
     }
     for kind, count in kinds.items():
-        yield f"{'chosen':>9}  {counted(count, 'picture')} of {made.free:,}: {why[kind]}"
+        yield f"{'chosen':>9}  {pluralise(count, 'picture')} of {made.free:,}: {why[kind]}"
     if made.copies:
-        yield f"{'copies':>9}  {counted(made.copies, 'picture')} not asked about: copies of others"
+        yield f"{'copies':>9}  {pluralise(made.copies, 'picture')} not asked about: copies of others"
     yield f"{'table':>9}  {folder / 'picks.csv'}: paths and scores, for any labelling program"
     yield f"{'label':>9}  {review}; or fill its column `label`, and give the same command again"
 
@@ -148,5 +148,5 @@ def summary(folder: Path, labels: dict[str, Label]) -> Iterator[str]:
     counts = Counter(label.name for label in labels.values())
     named = ", ".join(f"{printable(name)} {count:,}" for name, count in counts.most_common(LISTED))
     more = ", ..." * (len(counts) > LISTED)
-    yield f"{'labels':>9}  {counted(len(labels), 'picture')}: {named}{more}"
+    yield f"{'labels':>9}  {pluralise(len(labels), 'picture')}: {named}{more}"
     yield f"{'train':>9}  {command('train', folder / 'labels.csv', '--weights', 'auto')}"

@@ -47,7 +47,9 @@ def features_now(setup: RunSetup, split: str) -> Tensor:
 
 def features_once(setup: RunSetup, split: str) -> Tensor:
     """(N, D) of a split in table order: from its file, or computed and left there where that is none or damaged."""
-    return kept_at(features_file(setup, split), lambda: {"features": features_now(setup, split)}, "features")["features"]
+    return kept_at(features_file(setup, split), lambda: {"features": features_now(setup, split)}, "features")[
+        "features"
+    ]
 
 
 def kept_at(path: Path, compute: Callable[[], dict[str, Tensor]], *names: str) -> dict[str, Tensor]:
