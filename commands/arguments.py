@@ -148,10 +148,16 @@ def options_of(command: Command | ParsingCommand, argv: Sequence[str], *, prog: 
 @contextlib.contextmanager
 def output_file(path: Path) -> Iterator[TextIO]:
     """A text file that takes its place when it is whole; its folder is made."""
+    with writing(path), text_file(path) as file:
+        yield file
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """A block that writes this file; its folder is made. Raises UsageError: it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with text_file(path) as file:
-            yield file
+        yield
     except OSError as error:
         if error.filename is None or Path(error.filename) not in (path, *path.parents):
             raise

@@ -12,6 +12,7 @@ from commands import arguments
 from commands.arguments import UsageError
 from commands.json_output import JsonOption, json_document
 from datasets.config import Columns, data_place
+from datasets.files import write_bytes
 from datasets.options import words
 from datasets.shell import command
 from datasets.tables import csv_text
@@ -28,7 +29,7 @@ CSV_COLUMNS = ("kind", "severity", "path", "split", "label", "other", "detail", 
 
 @dataclass(frozen=True)
 class Options(JsonOption, arguments.ImagesOptions):
-    """Look for faults in a set of images: damaged files, copies across splits, class maps that differ, and 30 more.
+    """Look for faults in a set of images: damaged files, copies across splits, shortcuts, and 30 more.
 
     Exit code 0: clean, or warnings only; 3: training would be wrong.
     """
@@ -52,6 +53,11 @@ class Options(JsonOption, arguments.ImagesOptions):
     def csv_path(self) -> Path:
         return self.output or data_folder(OutputConfig(), self.data) / "check.csv"
 
+    @property
+    def picture_path(self) -> Path:
+        """The pictures of shortcuts, beside the table."""
+        return self.csv_path.with_name(f"{self.csv_path.stem}_shortcuts.png")
+
 
 def main(config: Options) -> int:
     """Check, write the full list, print the short one. Returns 0, or 3 when training would be wrong."""
@@ -69,9 +75,21 @@ def main(config: Options) -> int:
             rows = ((finding.kind, finding.severity, *finding[1:], place) for finding in report.findings)
             with arguments.output_file(config.csv_path) as file:
                 file.write(csv_text(CSV_COLUMNS, rows))
+        _write_pictures(config, report)
         print("\n".join([*_table(config, report), *_groups(config, report)]))
         document.update(as_json(config, report))
     return report.exit_code
+
+
+def _write_pictures(config: Options, report: CheckReport) -> None:
+    """Write what shows the shortcuts, and remove what an earlier check has shown."""
+    if report.shortcuts is None or (config.csv_path.exists() and not config.csv_path.is_file()):
+        return
+    if report.shortcuts.pictures:
+        with arguments.writing(config.picture_path):
+            write_bytes(config.picture_path, report.shortcuts.pictures)
+    else:
+        config.picture_path.unlink(missing_ok=True)
 
 
 def as_json(config: Options, report: CheckReport) -> dict[str, Any]:
@@ -87,6 +105,8 @@ def as_json(config: Options, report: CheckReport) -> dict[str, Any]:
         "findings": [{**finding._asdict(), "severity": finding.severity} for finding in report.findings],
         "notes": report.notes(),
         "csv": config.csv_path if config.csv_path.exists() else None,
+        "shortcuts": report.shortcuts.as_json() if report.shortcuts else None,
+        "shortcut_pictures": config.picture_path if config.picture_path.exists() else None,
     }
 
 
@@ -95,6 +115,8 @@ def _table(config: Options, report: CheckReport) -> list[str]:
     sizes = ", ".join(f"{sum(reading.counts(split).values()):,} {split or 'images'}" for split in reading.splits)
     classes = len(set().union(*reading.classes.values()))
     lines = [f"{printable(config.data)}: {reading.form}, {pluralise(classes, 'class')}, {sizes}"]
+    if report.shortcuts is not None:
+        lines += report.shortcuts.lines(printable(str(config.picture_path)))
     if groups := report.groups:
         lines.append(groups)
     lines += [f"note: {note}" for note in report.notes()]

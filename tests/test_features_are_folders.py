@@ -35,12 +35,13 @@ class Feature:
     command: str = ""
     """The row of `COMMANDS` in main.py that goes with them."""
     asked: tuple[str, ...] = ()
-    """A command line that asks for it nevertheless."""
+    """A command line that asks for it nevertheless; none where it is a part of a command."""
     answer: str = ""
     """One line on standard error, without a traceback."""
 
 
 FEATURES = {
+    "shortcuts": Feature(("datasets/shortcuts",)),
     "clean": Feature(("cleaning", "commands/clean.py"), "clean", ("clean", "RUN"), "clean"),
     "next": Feature(("labelling", "commands/next.py"), "next", ("next", "pets"), "next"),
     "page": Feature(("inference/page",), asked=("explain", "RUN", "--page"), answer="no folder inference/page"),
@@ -112,6 +113,8 @@ def test_without_a_feature_everything_else_works(name, tree, tmp_path):
     save(folder / "picture.png", seed=1, size=(8, 8))
     done = run(folder, "-c", SMOKE.format(rooms=set(ROOMS)))
     assert done.returncode == 0, done.stdout[-500:] + done.stderr[-2000:]
+    if not feature.asked:
+        return
     asked = run(folder, "main.py", *(word.replace("RUN", "runs/digits/r") for word in feature.asked))
     assert asked.returncode in (2, 3), asked.stderr
     assert feature.answer in asked.stderr

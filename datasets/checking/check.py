@@ -18,6 +18,8 @@ from datasets.bundle import LEFT_OUT, UNSPLIT, Samples, split_name
 from datasets.checking.copies import near_copies
 from datasets.checking.inspection import Inspection, inspections, wrong_extension
 from datasets.checking.near_duplicates import LEAST_SIDE
+from datasets.checking.shortcut_search import available, shortcuts_in
+from datasets.components import connected
 from datasets.config import USUAL_COLUMNS, Columns
 from datasets.fit_choice import never_seen
 from datasets.grouping.evidence import as_array
@@ -30,6 +32,7 @@ from datasets.sources.archives import is_archive
 from datasets.sources.open_data import read
 from datasets.sources.problems import KINDS, Problem
 from datasets.sources.reading import Reading
+from datasets.units import united, units_of
 
 SPLIT_ORDER = {"": 0, "train": 0, "val": 1, "test": 2}
 """Where two pictures are the same, the one in the later split is the one out of place."""
@@ -51,6 +54,8 @@ class CheckReport:
     """Groups that a split would tear apart, or does."""
     cut_off: str = ""
     """How much of the pictures a model never sees, in one line; empty where they are about square."""
+    shortcuts: Any = None
+    """`datasets.shortcuts.search.Shortcuts`; None where they were not looked for."""
 
     @property
     def errors(self) -> int:
@@ -79,6 +84,8 @@ class CheckReport:
             notes.append("near duplicates were not looked for")
         if self.cut_off:
             notes.append(self.cut_off)
+        if self.shortcuts is not None:
+            notes += self.shortcuts.notes
         return notes
 
     def kinds(self) -> list[tuple[int, Problem]]:
@@ -114,24 +121,41 @@ def check(reading: Reading, *, workers: int = 0, sample: int | None = None, near
     used = np.flatnonzero(samples.splits != LEFT_OUT)
     read = used[np.linspace(0, len(used) - 1, min(sample or len(used), len(used))).astype(int)]
     rows, pictures = _pictures(samples, read)
-    seen = inspections(samples, rows, workers=workers)
+    seen = inspections(samples, rows, workers=workers, with_facts=available)
     findings = reading.problems + torn(samples) + _own_findings(pictures, seen)
     first, too_small = _first_of_each(pictures, seen, findings), 0
+    pairs = np.empty((2, 0), np.int64)
     if near:
-        *found, too_small = near_copies(seen, first)
-        findings += _near_findings(pictures, *found)
+        pairs, *found, too_small = near_copies(seen, first)
+        findings += _near_findings(pictures, pairs, *found)
     suspected = _suspected(samples, rows, seen)
     if suspected is not None:
         findings.append(_in_names(samples, suspected))
     guess = None if suspected is None else suspected.guess
+    grouped = samples if guess is None else with_groups(samples, guess.option)
+    shortcuts = shortcuts_in(samples, rows, seen, _units(grouped, rows, seen, pairs))
+    findings += shortcuts.problems if shortcuts else ()
     return CheckReport(
-        reading, _ordered(findings), too_small, len(used) - len(read), near, guess, _cut_off(pictures, seen)
+        reading, _ordered(findings), too_small, len(used) - len(read), near, guess, _cut_off(pictures, seen), shortcuts
     )
 
 
 def _cut_off(pictures: Sequence[Problem], inspected: Sequence[Inspection]) -> str:
     shapes = [(seen.width, seen.height, of.label) for of, seen in zip(pictures, inspected, strict=True) if seen.width]
     return never_seen([shape[:2] for shape in shapes], [shape[2] for shape in shapes])
+
+
+def _units(samples: Samples, rows: Sequence[int], seen: Sequence[Inspection], pairs: np.ndarray) -> np.ndarray:
+    """int64 (len(rows),): a number for each of the rows, the same for copies, near copies and images of one group."""
+    place: dict[bytes, int] = {}
+    same = [
+        place.setdefault(picture.digest or b"%d" % row, k)
+        for k, (row, picture) in enumerate(zip(rows, seen, strict=True))
+    ]
+    links = np.concatenate([np.stack([same, np.arange(len(same))]), pairs], axis=1).astype(np.int64)
+    component = connected(len(same), links[:, links[0] != links[1]])
+    copies = np.where(component < 0, np.arange(len(same)), component)
+    return united(copies, units_of(samples, np.array(rows, np.int64)))
 
 
 def _suspected(samples: Samples, rows: Sequence[int], seen: Sequence[Inspection]) -> Suspicion | None:

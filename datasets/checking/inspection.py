@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from io import BytesIO
 from multiprocessing import get_context
@@ -20,6 +21,7 @@ from tqdm import tqdm
 from datasets.bit_depth import largest_of
 from datasets.bundle import Samples
 from datasets.checking.near_duplicates import THUMBNAIL_SIZE
+from datasets.facts import ImageFacts, file_facts, pixel_facts
 from datasets.images import from_array, open_image, to_mode, upright_size
 from datasets.processes import begin_loader
 
@@ -54,31 +56,34 @@ class Inspection:
     """`datasets.bit_depth.largest_of` it."""
     thumbnail: bytes = b""
     """32 x 32 grey values of the upright picture, row by row."""
+    facts: ImageFacts | None = None
+    """What the file tells beside its content, where that was asked for and the file could be read."""
 
 
-def inspections(samples: Samples, rows: Sequence[int], *, workers: int) -> list[Inspection]:
+def inspections(samples: Samples, rows: Sequence[int], *, workers: int, with_facts: bool = False) -> list[Inspection]:
     """One for each of these rows of `samples`, behind a progress bar."""
     if samples.pixels is None:
-        seen = inspect_files([samples.file(row) for row in rows], workers=workers)
+        seen = inspect_files([samples.file(row) for row in rows], workers=workers, with_facts=with_facts)
     else:
-        seen = (inspect_pixels(samples.pixels[row]) for row in rows)
+        seen = (inspect_pixels(samples.pixels[row], with_facts=with_facts) for row in rows)
     return list(tqdm(seen, desc="check", total=len(rows), unit="image", disable=None, leave=False))
 
 
-def inspect_files(files: Sequence[Any], *, workers: int) -> Iterator[Inspection]:
+def inspect_files(files: Sequence[Any], *, workers: int, with_facts: bool = False) -> Iterator[Inspection]:
     """Yield one Inspection per file, in order. `workers` processes; 0 or few files: this one."""
+    inspect = partial(inspect_file, with_facts=with_facts)
     if workers < 2 or len(files) < _POOL_THRESHOLD:
-        yield from map(inspect_file, files)
+        yield from map(inspect, files)
         return
     # "spawn": a fork would copy torch and its threads where the caller has imported it.
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=begin_loader)
     try:
-        yield from pool.map(inspect_file, files, chunksize=_CHUNK)
+        yield from pool.map(inspect, files, chunksize=_CHUNK)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def inspect_file(file: Any) -> Inspection:
+def inspect_file(file: Any, *, with_facts: bool = False) -> Inspection:
     """Read and decode one file completely. Never raises for anything a file can hold."""
     try:
         data = file.read_bytes()
@@ -90,7 +95,7 @@ def inspect_file(file: Any) -> Inspection:
     if not data:
         return Inspection(digest, "zero_bytes", "0 bytes")
     try:
-        return _decode(data, digest)
+        return _decode(data, digest, with_facts=with_facts)
     except UnidentifiedImageError:
         kind, detail = _unidentified(data)
         return Inspection(digest, kind, detail)
@@ -101,25 +106,30 @@ def inspect_file(file: Any) -> Inspection:
         return Inspection(digest, "truncated" if "truncated" in detail.lower() else "unreadable", detail)
 
 
-def inspect_pixels(pixels: np.ndarray) -> Inspection:
+def inspect_pixels(pixels: np.ndarray, *, with_facts: bool = False) -> Inspection:
     """Of a picture that is held in memory, uint8 (H, W, C)."""
     height, width, channels = pixels.shape
     digest = blake2b(pixels.tobytes(), digest_size=16).digest()
-    return Inspection(digest, None, "", "", width, height, 0, _thumbnail(from_array(pixels, channels)))
+    image = from_array(pixels, channels)
+    facts = ImageFacts(mode=image.mode, pixels=pixel_facts(image)) if with_facts else None
+    return Inspection(digest, None, "", "", width, height, 0, _thumbnail(image), facts)
 
 
-def _decode(data: bytes, digest: bytes) -> Inspection:
+def _decode(data: bytes, digest: bytes, *, with_facts: bool) -> Inspection:
     with open_image(BytesIO(data)) as image:
         file_format, (width, height) = image.format or "", upright_size(image)
+        facts = file_facts(image, len(data)) if with_facts else None
         if isinstance(image, ImageFile.ImageFile) and file_format in ("JPEG", "MPO"):
             # Decodes at 1/2, 1/4 or 1/8 size, grey only: the inverse DCT is saved, yet every coefficient is still read
             # from the stream, so a truncated file fails exactly where the full decode does (tested byte by byte).
-            image.draft("L", (2 * THUMBNAIL_SIZE, 2 * THUMBNAIL_SIZE))
+            # The first plane of YCbCr is the same grey; its other planes are wanted for facts alone.
+            image.draft("YCbCr" if with_facts else "L", (2 * THUMBNAIL_SIZE, 2 * THUMBNAIL_SIZE))
         image.load()
         largest = largest_of(image)
         ImageOps.exif_transpose(image, in_place=True)
-        small = _thumbnail(image)
-    return Inspection(digest, None, "", file_format, width, height, largest, small)
+        small = _thumbnail(image.getchannel(0) if image.mode == "YCbCr" else image)
+        facts = facts and facts._replace(pixels=pixel_facts(image))
+    return Inspection(digest, None, "", file_format, width, height, largest, small, facts)
 
 
 def _thumbnail(image: Image.Image) -> bytes:

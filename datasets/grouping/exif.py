@@ -1,13 +1,14 @@
-"""Bursts: photographs that one camera took within seconds of one another, as their EXIF data say."""
+"""What EXIF data say of photographs: their camera, their day, and bursts, which one camera took within seconds."""
 
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Iterator, Sequence
+from datetime import date, datetime
 from itertools import pairwise
 
 import numpy as np
 from PIL import ExifTags
 
 from datasets.bundle import Samples
+from datasets.facts import ImageFacts, file_facts
 from datasets.images import open_image
 
 SECONDS = 3.0
@@ -33,6 +34,25 @@ def bursts(samples: Samples, rows: Sequence[int]) -> list[str | None]:
             names[before] = names[before] or samples.paths[rows[before]]
             names[place] = names[before]
     return names
+
+
+def cameras(samples: Samples, rows: Sequence[int]) -> list[str | None]:
+    """For each of these rows the camera, make and model; None where the file does not say."""
+    return [facts.camera or None for facts in _headers(samples, rows)]
+
+
+def days(samples: Samples, rows: Sequence[int]) -> list[str | None]:
+    """For each of these rows the day of the photograph, such as 2026-07-31; None where the file does not say."""
+    return [str(date.fromordinal(facts.day)) if facts.day else None for facts in _headers(samples, rows)]
+
+
+def _headers(samples: Samples, rows: Sequence[int]) -> Iterator[ImageFacts]:
+    for row in rows:
+        try:
+            with open_image(samples.file(row)) as image:
+                yield file_facts(image, 0)
+        except Exception:  # as for _moment
+            yield ImageFacts()
 
 
 def has_bursts(samples: Samples, rows: np.ndarray) -> bool:

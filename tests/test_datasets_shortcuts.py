@@ -1,0 +1,192 @@
+"""`check` names facts beside the content of images that tell their class, and keeps quiet where there are none."""
+
+import functools
+import itertools
+import json
+
+import numpy as np
+import pytest
+from fake_sets import write_table
+from PIL import Image
+from planted_faults import photograph
+from planted_shortcuts import PLANTS, Picture, write
+from small_run import call
+
+from datasets.checking.check import check_source
+from datasets.checking.inspection import inspect_file
+from datasets.checking.shortcut_search import available
+from datasets.config import Columns
+from datasets.facts import FRAME, PIXELS, pixel_facts
+from datasets.shortcuts.search import LEVEL
+from datasets.shortcuts.tree import Told, told
+
+pytestmark = pytest.mark.skipif(not available, reason="the folder datasets/shortcuts was taken out")
+
+
+@functools.cache
+def photographs(each: int, classes: tuple[str, ...] = ("ant", "bee")) -> list[Picture]:
+    """Photographs of one kind, whatever their class."""
+    return [
+        Picture(label, photograph(1000 * number + k, (64, 48)))
+        for number, label in enumerate(classes)
+        for k in range(each)
+    ]
+
+
+def test_chance_is_the_share_of_all_permutations_in_the_normal_limit():
+    rng = np.random.default_rng(0)
+    labels = np.array([0, 0, 0, 1, 1, 2, 2])
+    result = Told(rng.normal(size=(7, 3)), labels)
+    sums = [result.gain[np.arange(7), np.array(order)].sum() for order in itertools.permutations(labels)]
+    deviation = (result.of_images.sum() - np.mean(sums)) / np.std(sums)
+    from scipy.stats import norm
+
+    assert result.chance == pytest.approx(norm.sf(deviation), rel=1e-9)
+
+
+def test_a_fact_that_is_the_class_tells_all_and_noise_nothing():
+    rng = np.random.default_rng(0)
+    labels, fold = np.arange(300) % 3, np.arange(300) // 3 % 5
+    whole = told(labels[:, None].astype(float), labels, fold, 3)
+    assert whole.mean == pytest.approx(np.log(3), abs=0.1)
+    assert whole.accuracy == 1
+    noise = told(rng.normal(size=(300, 4)), labels, fold, 3)
+    assert noise.mean <= 0.01
+    assert noise.chance > LEVEL
+
+
+def test_labels_dealt_at_random_are_told_by_chance_as_seldom_as_the_level_says():
+    rng = np.random.default_rng(1)
+    fold = np.arange(120) % 5
+    sure = [told(rng.normal(size=(120, 2)), rng.integers(0, 2, 120), fold, 2).chance <= LEVEL for _ in range(300)]
+    assert sum(sure) <= 9  # of 300 at 1 % the binomial distribution has 9 or fewer with a probability of 0.999
+
+
+@pytest.mark.parametrize("plant", [name for name in PLANTS if name not in ("brightness", "blur")])
+def test_a_planted_shortcut_is_named_first_with_what_to_do(plant, tmp_path):
+    write(photographs(30), tmp_path / "set", plant, 1.0, 0)
+    found = check_source(str(tmp_path / "set"), near=False).shortcuts
+    if plant == "number in the name":  # all numbers of one class come before those of the other
+        assert [one.fact.name for one in found.by_light] == ["number in the name"]
+        assert "which is no fault" in found.notes[0]
+        return
+    assert found.found[0].fact.name == PLANTS[plant][0]
+    assert found.found[0].told.accuracy > 0.9
+    assert found.problems[0].kind == "shortcut"
+    assert found.as_json()["found"][0]["advice"]
+
+
+def test_brightness_is_no_more_than_a_note(tmp_path):
+    write(photographs(40), tmp_path / "set", "brightness", 1.0, 0)
+    found = check_source(str(tmp_path / "set"), near=False).shortcuts
+    assert not found.found
+    assert "brightness" in [one.fact.name for one in found.by_light]
+    assert "it may be what the pictures show, or how they were taken" in found.notes[0]
+
+
+def test_photographs_of_one_kind_have_no_shortcut(tmp_path):
+    write(photographs(40, ("a", "b", "c")), tmp_path / "set", None, 0, 0)
+    found = check_source(str(tmp_path / "set"), near=False).shortcuts
+    assert (found.found, found.by_light, found.pictures) == ((), (), b"")
+
+
+def test_classes_of_unequal_size_that_are_counted_from_zero_have_no_shortcut(tmp_path):
+    for label, count in (("a", 60), ("b", 15)):
+        for number in range(count):
+            (tmp_path / "set" / label).mkdir(parents=True, exist_ok=True)
+            photograph(number + 500 * (label == "b"), (64, 48)).save(tmp_path / "set" / label / f"{number:03}.jpg")
+    assert not check_source(str(tmp_path / "set"), near=False).shortcuts.found
+
+
+def test_images_of_one_group_count_once(tmp_path):
+    """Twelve things, each photographed ten times by one camera: that is twelve images, and says nothing surely."""
+    exif, rows = Image.Exif(), []
+    for thing in range(12):
+        exif[0x0110] = f"camera {thing % 2}" if thing < 10 else "camera 0"
+        for turn in range(10):
+            name = f"{(37 * (10 * thing + turn)) % 120:03}.jpg"
+            photograph(10 * thing + turn, (64, 48)).save(tmp_path / name, exif=exif.tobytes())
+            rows.append((name, "ab"[thing % 2], f"thing {thing}"))
+    table = write_table(tmp_path / "t.csv", rows, ("path", "label", "who"))
+    alone = check_source(str(table), near=False).shortcuts
+    assert "camera" in [one.fact.name for one in alone.found]
+    grouped = check_source(str(table), columns=Columns(None, None, "who"), near=False).shortcuts
+    assert not grouped.found
+
+
+def test_the_command_names_the_shortcut_first_shows_it_and_hands_it_on_as_json(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write(photographs(25), tmp_path / "set", "grey", 1.0, 0)
+    code, out, _ = call(capsys, "check", "set", "--workers", "0", "--no-near")
+    assert code == 0
+    assert out.splitlines()[1].startswith("shortcut: whether a picture is grey alone tells the class of 100%")
+    with Image.open("runs/set/check_shortcuts.png") as shown:
+        assert shown.width > 1000
+    code, out, _ = call(capsys, "check", "set", "--workers", "0", "--no-near", "--json")
+    document = json.loads(out)
+    assert document["shortcuts"]["found"][0]["fact"] == "grey or colour"
+    assert document["shortcut_pictures"] == "runs/set/check_shortcuts.png"
+
+
+def test_pictures_of_an_earlier_check_go_when_there_is_nothing_to_show(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write(photographs(15), tmp_path / "set", None, 0, 0)
+    stale = tmp_path / "out_shortcuts.png"
+    stale.write_bytes(b"old")
+    assert call(capsys, "check", "set", "--workers", "0", "--output", "out.csv")[0] == 0
+    assert not stale.exists()
+
+
+def test_a_test_set_of_the_same_days_is_said_and_the_group_keeps_days_apart(tmp_path):
+    for split, days in (("train", (1, 2, 3, 4)), ("test", (3, 4))):
+        for number, day in enumerate(days):
+            for label in "ab":
+                exif = Image.Exif()
+                exif[0x0110], exif[0x0132] = "NIKON D90", f"2024:05:0{day} 10:00:00"
+                for k in range(4):
+                    folder = tmp_path / "set" / split / label
+                    folder.mkdir(parents=True, exist_ok=True)
+                    seed = 100 * number + 10 * k + 5 * (label == "b") + 1000 * (split == "test")
+                    photograph(seed, (64, 48)).save(folder / f"{day}{k}.jpg", exif=exif.tobytes())
+    report = check_source(str(tmp_path / "set"), near=False)
+    assert any("16 of 16 test images were taken on a day that train has, too" in note for note in report.notes())
+    kept = check_source(str(tmp_path / "set"), columns=Columns(None, None, "day"), near=False)
+    assert "4, by the day that EXIF names" in kept.groups.replace("groups: 4 by", "groups: 4, by")
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("size", [(500, 333), (70, 90), (20, 30)])
+def test_facts_leave_the_thumbnail_as_it_is(tmp_path, mode, size):
+    photograph(3, size).convert(mode).save(tmp_path / "x.jpg", quality=80)
+    plain, told_too = (inspect_file(tmp_path / "x.jpg", with_facts=with_facts) for with_facts in (False, True))
+    assert plain.facts is None
+    assert told_too.facts.tables.startswith("quality 80")
+    assert told_too.thumbnail == plain.thumbnail
+
+
+@pytest.mark.parametrize("quality", [30, 50, 75, 95])
+def test_the_quality_of_a_jpeg_is_the_one_it_was_saved_with(tmp_path, quality):
+    photograph(3).save(tmp_path / "x.jpg", quality=quality)
+    assert inspect_file(tmp_path / "x.jpg", with_facts=True).facts.tables == f"quality {quality}, 4:2:0"
+
+
+def test_a_frame_is_told_from_the_even_ground_of_a_drawing():
+    ground = Image.new("RGB", (64, 64), (200, 200, 200))
+    ground.paste((10, 10, 10), (25, 20, 40, 44))
+    framed = photograph(5, (64, 64))
+    framed.paste(photograph(5, (60, 60)), (2, 2))
+    black = Image.new("RGB", (64, 64))
+    black.paste(photograph(5, (58, 58)), (3, 3))
+    places = [PIXELS.index(name) for name in FRAME]
+    of_ground, of_framed, of_black = (
+        np.frombuffer(pixel_facts(image), np.float32)[places].tolist() for image in (ground, framed, black)
+    )
+    assert of_ground == of_framed == [0, 0, 0]
+    assert of_black == pytest.approx([3 / 64, 3 / 64, 0])
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16", "I", "F"])
+def test_facts_of_every_mode_are_finite(mode):
+    image = photograph(1, (40, 30)).convert("L" if mode in ("I;16", "I", "F") else "RGB").convert(mode)
+    assert np.isfinite(np.frombuffer(pixel_facts(image), np.float32)).all()
+    assert np.isfinite(np.frombuffer(pixel_facts(image.resize((1, 1))), np.float32)).all()
