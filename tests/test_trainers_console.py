@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from small_run import few_digits
 
+import vit
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.reporting import console
 from trainers.run import train
@@ -29,7 +30,7 @@ class Kept(logging.Handler):
 @pytest.fixture
 def log() -> Iterator[logging.Logger]:
     """The application's logger, which is afterwards as it was."""
-    log = logging.getLogger("trainers")
+    log = console.LOG
     assert (log.level, log.handlers) == (logging.NOTSET, [])
     yield log
     log.setLevel(logging.NOTSET)
@@ -97,15 +98,15 @@ def test_of_several_processes_the_first_alone_prints(
 
 
 def test_the_models_log_is_printed_as_weights_unless_the_program_has_taken_it(capsys: pytest.CaptureFixture[str]):
-    log = logging.getLogger("vit")
+    log = logging.getLogger(vit.__name__)
     with console.model_log(), console.model_log():
-        logging.getLogger("vit.factory").info("loaded")
+        log.getChild("factory").info("loaded")
     assert capsys.readouterr().out == "  weights  loaded\n"
     assert (log.level, log.handlers, log.propagate) == (logging.NOTSET, [], True)
     log.addHandler(kept := Kept())
     try:
         with console.model_log():
-            logging.getLogger("vit.factory").warning("replaced")
+            log.getChild("factory").warning("replaced")
     finally:
         log.removeHandler(kept)
     assert kept.records == [("WARNING", None, "replaced")]

@@ -76,6 +76,7 @@ class HuggingFaceClassifier(nn.Module):
 
     def forward_with_attention(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
         """(B, C, S, S) -> logits (B, classes) and per layer the attention weights (B, H, T, T)."""
+        # transformers tells it by no public name; without it no map of these models (test_vit_huggingface.py).
         usual = self.model.config._attn_implementation
         self.model.set_attn_implementation("eager")  # the fused kernels do not return weights
         try:

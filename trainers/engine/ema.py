@@ -5,6 +5,7 @@ import copy
 import torch
 from ignite.engine import Engine, Events
 from torch import nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 
 class ModelEMA:
@@ -31,7 +32,7 @@ class ModelEMA:
     def update(self, step: int) -> None:
         """Take in the weights after `step` (1, 2, ...). Buffers, such as batch statistics, are copied."""
         averages, live = zip(*self._pairs, strict=True)
-        torch._foreach_lerp_(list(averages), list(live), 1 - self.momentum(step))
+        get_ema_multi_avg_fn(self.momentum(step))(list(averages), list(live), None)
         for average, buffer in self._buffers:
             average.copy_(buffer)
 

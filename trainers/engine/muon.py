@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import AdamW
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 BESIDE = 0.15
 """Rate of whatever AdamW moves, as a share of that of the matrices."""
@@ -52,8 +53,9 @@ class Muon(AdamW):
                     self.state[parameter] |= {"step": torch.zeros(()), "momentum": torch.zeros_like(parameter)}
             momenta = [self.state[parameter]["momentum"] for parameter in parameters]
             gradients: list[Any] = [parameter.grad for parameter in parameters]
-            torch._foreach_lerp_(momenta, gradients, 1 - MOMENTUM)
-            ahead = torch._foreach_lerp(gradients, momenta, MOMENTUM)  # Nesterov's
+            get_ema_multi_avg_fn(MOMENTUM)(momenta, gradients, None)
+            pairs = zip(gradients, momenta, strict=True)
+            ahead = [gradient.lerp(momentum, MOMENTUM) for gradient, momentum in pairs]  # Nesterov's
             steps = orthogonal(torch.stack([step.reshape(rows, columns) for step in ahead]))
             rate = group["lr"] * max(1, rows / columns) ** 0.5
             for parameter, step in zip(parameters, steps, strict=True):

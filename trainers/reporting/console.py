@@ -11,6 +11,9 @@ import numpy as np
 from ignite.engine import Engine, Events
 from tqdm import tqdm
 
+import datasets
+import trainers
+import vit
 from datasets.bundle import image_set
 from datasets.description import describe
 from datasets.shell import typed
@@ -25,8 +28,9 @@ from vit.parts import count_parameters
 
 FOLDS = 5
 """Folds that are advised, where each class has an image for each of them."""
-LOG = logging.getLogger("trainers")
-"""Where all that the application says goes. Its records have a `label`, such as "note" or "plan", or None."""
+LOG = logging.getLogger(trainers.__name__)
+"""Logger of all that the application says: `trainers`, or `vit_train.trainers` where it is installed. Its records have
+a `label`, such as "note" or "plan", or None."""
 
 
 class Console(logging.Handler):
@@ -73,7 +77,7 @@ def say(line: str = "", *, label: str | None = None, always: bool = False) -> No
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep the console silent: many runs that follow one protocol would each repeat the screen of the one before."""
-    data_log = logging.getLogger("datasets")
+    data_log = logging.getLogger(datasets.__name__)
     before, level, Console.silent = Console.silent, data_log.level, True
     data_log.setLevel(logging.ERROR)
     try:
@@ -87,7 +91,7 @@ def quiet() -> Iterator[None]:
 def model_log() -> Iterator[None]:
     """Let the console print what the model factory logs: which weights were loaded how, and what was interpolated or
     replaced. A program that has said where that log goes keeps it so."""
-    log = logging.getLogger("vit")
+    log = logging.getLogger(vit.__name__)
     if not left_to_console(log):
         yield
         return
