@@ -139,9 +139,9 @@ def _prepared(config: RunConfig, previous: RunSetup | None, images: OpenedImages
     given = UserObjects()
     with suppress(ValueError):  # `prepare` says what is wrong
         resolved = defaults.resolve(config)
-        spec = resolve_fit(image_spec(resolved.model), resolved, UserObjects(), images)
-        if previous and resolved.data == previous.config.data and spec == previous.spec:
-            given = UserObjects(dataloaders=previous.data)
+        if previous and resolved.data == previous.config.data:
+            spec = resolve_fit(image_spec(resolved.model), resolved, UserObjects(), images)
+            given = UserObjects(dataloaders=previous.data) if spec == previous.spec else given
     return prepare(config, given=given, images=images)
 
 
