@@ -1,6 +1,6 @@
 """What `--fit crop`, `pad` and `squash` are worth: made pictures whose class shows at their ends, and photographs.
 
-    python -m benchmarks.whole_pictures --made FOLDER [--seeds 3] [--epochs 20] [--whole]      # writes the pictures there
+    python -m benchmarks.whole_pictures --made FOLDER [--seeds 3] [--epochs 20] [--whole]
     python -m benchmarks.whole_pictures --data hymenoptera dog_breed --data-root DIR [--seeds 3]
     python -m benchmarks.whole_pictures --phone FOLDER --data-root DIR [--seeds 3]   # full and scaled decoding
 
