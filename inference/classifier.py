@@ -151,7 +151,8 @@ def _open_own_weights(path: Path, file: WeightFile, names: tuple[str, ...], conf
         model.model.load_state_dict(file.tensors)  # reading has dropped the `model.` that all its names share
     else:
         load_weights(model, file, layer_norm_eps=config.layer_norm_eps)
-    return Classifier(str(path), model.eval(), file.image_spec, names, config, seen=seen_by(file.extras, path))
+    beside = {"seen": seen_by(file.extras, path), "answers": sure.answers_in(file.extras, path)}
+    return Classifier(str(path), model.eval(), file.image_spec, names, config, **beside)
 
 
 def _numbered(model: str, classes: int) -> tuple[str, ...]:
@@ -166,7 +167,8 @@ def _numbered(model: str, classes: int) -> tuple[str, ...]:
 def _open_onnx(path: Path) -> Classifier:
     session = open_session(path)
     metadata = session.get_modelmeta().custom_metadata_map
-    return Classifier(str(path), OnnxModule(session), *_read_metadata(metadata, path), seen=seen_by(metadata, path))
+    beside = {"seen": seen_by(metadata, path), "answers": sure.answers_in(metadata, path)}
+    return Classifier(str(path), OnnxModule(session), *_read_metadata(metadata, path), **beside)
 
 
 def _open_pt2(path: Path, *, trust: bool) -> Classifier:
@@ -174,7 +176,7 @@ def _open_pt2(path: Path, *, trust: bool) -> Classifier:
         raise FileNotFoundError(f"{path}: no such file")
     if not trust:
         raise ConfigError(f"{path}: opening a .pt2 file can run code that is in it; --trust opens it all the same")
-    extras = {"class_names": "", "image_spec": "", RECORD: ""}
+    extras = {"class_names": "", "image_spec": "", RECORD: "", "answers": ""}
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()  # torch itself does not look at the checksums
@@ -185,7 +187,8 @@ def _open_pt2(path: Path, *, trust: bool) -> Classifier:
         raise WeightsError(f"{path}: not a readable .pt2 file ({type(error).__name__})") from None
     if damaged is not None:
         raise WeightsError(f"{path} is damaged: the checksum of {damaged} in it does not match")
-    return Classifier(str(path), module, *_read_metadata(extras, path), seen=seen_by(extras, path))
+    beside = {"seen": seen_by(extras, path), "answers": sure.answers_in(extras, path)}
+    return Classifier(str(path), module, *_read_metadata(extras, path), **beside)
 
 
 def _read_metadata(values: Mapping[str, str], path: Path) -> tuple[ImageSpec, tuple[str, ...]]:

@@ -21,6 +21,7 @@ from datasets.text import printable
 from datasets.transforms import Pipeline
 from inference.classifier import Classifier, open_classifier
 from inference.images import find_images, read_pixels
+from trainers import answers as sure
 from trainers.config import to_dict
 from trainers.errors import ConfigError
 from trainers.seen.hashes import to_text
@@ -88,10 +89,14 @@ def export(
         raise ConfigError(f"{classifier.source} is an export itself; export the run or the weights it came from")
     batch, origin = comparison_images(classifier, images)
     metadata = metadata_of(classifier, temperature if pictures else None)
+    answers = classifier.answers if change is None else None  # in 8 bits what was fitted to the model does not hold
+    if answers is not None:
+        metadata |= sure.metadata_of(answers, kind)
+        endings = (*endings, sure.ending(answers))
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as aside:
         note = write_file(
-            classifier, kind, aside, metadata, form_of(classifier, temperature, endings, pictures), change
+            classifier, kind, aside, metadata, form_of(classifier, temperature, endings, pictures), change, answers
         )
         # Our own bytes, written a moment ago: they can be trusted.
         parity = compare(classifier, open_classifier(str(aside), device="cpu", trust=True).logits, batch, origin)
@@ -130,13 +135,15 @@ def write_file(
     metadata: dict[str, str],
     form: "PictureForm | None",
     change: Callable[[Any], Any] | None,
+    answers: Any = None,
 ) -> str:
-    """Write the file; returns what a person should know of it."""
+    """Write the file, an onnx one with what its `answers` say; returns what a person should know of it."""
     model = classifier.model.cpu()
     if kind == "safetensors":
         return f"parameter names: {export_safetensors(model, path, metadata=metadata)}"
     if kind == "onnx":
-        export_onnx(model, classifier.spec, path, metadata=metadata, form=form, change=change)
+        whole, outputs = (model, ("logits",)) if answers is None else sure.with_outputs(model, answers)
+        export_onnx(whole, classifier.spec, path, metadata=metadata, form=form, change=change, outputs=outputs)
     else:
         export_pt2(model, classifier.spec, path, metadata=metadata)
     return ""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -350,3 +352,36 @@ def test_a_run_that_was_not_evaluated_promises_nothing(evaluated, tmp_path, caps
 
 def test_the_thresholds_of_unknowns_need_a_fewest_number_of_images():
     assert [unknown.fewest(rate) for rate in unknown.RATES] == [99, 19, 9]
+
+
+@pytest.mark.parametrize("format", ["safetensors", "onnx"])
+def test_an_export_says_what_predict_says(format, evaluated, tmp_path, capsys):
+    pytest.importorskip("onnxruntime")
+    run, data = evaluated
+    _, expected, _ = call(capsys, "predict", run, data / "test")
+    file = tmp_path / f"model.{format}"
+    assert call(capsys, "export", run, "--format", format, "--output", file)[0] == 0
+    _, out, _ = call(capsys, "predict", file, data / "test")
+    rows, wanted = (list(csv.DictReader(io.StringIO(text))) for text in (out, expected))
+    for name in ("path", "predicted", "set", "unknown"):
+        assert [row[name] for row in rows] == [row[name] for row in wanted]
+    assert len({row["unknown"] for row in wanted}) == 1 or {row["unknown"] for row in wanted} == {"yes", "no"}
+
+
+def test_the_example_without_torch_says_what_predict_says(evaluated, tmp_path, capsys):
+    pytest.importorskip("onnxruntime")
+    run, data = evaluated
+    pictures = sorted((data / "test").rglob("*.jpg"))[::4]
+    _, expected, _ = call(capsys, "predict", run, *pictures)
+    file = tmp_path / "model.onnx"
+    assert call(capsys, "export", run, "--format", "onnx", "--output", file)[0] == 0
+    example = Path(__file__).parent.parent / "docs" / "examples" / "use_picture.py"
+    done = subprocess.run([sys.executable, example, file, *pictures], capture_output=True, text=True, check=True)
+    rows = list(csv.DictReader(io.StringIO(expected)))
+    assert len(done.stdout.splitlines()) == len(rows)
+    for line, row in zip(done.stdout.splitlines(), rows, strict=True):
+        words = line.removeprefix(row["path"]).split(maxsplit=2)
+        assert words[0] == row["predicted"]
+        sets, _, known = words[2].partition(";")
+        assert set(sets.removeprefix("one of ").split(" | ")) == set(row["set"].split(" | "))
+        assert (known.strip() == "unknown") == (row["unknown"] == "yes")

@@ -1,6 +1,6 @@
 """The one hook of `uncertainty/`, which says how sure an answer is: without that folder no answer does."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from uncertainty.answers import Answers
 
 try:
-    from uncertainty.answers import RECORD, Judge, from_text, read_answers, to_text
+    from uncertainty.answers import Judge, read_answers
+    from uncertainty.exports import answers_in, ending, metadata_of, with_outputs
     from uncertainty.features import recorded
     from uncertainty.report import report
     from uncertainty.risk import answered
@@ -24,6 +25,9 @@ except ModuleNotFoundError as error:
     @contextmanager
     def recorded(model: nn.Module) -> Iterator[list[Tensor]]:
         yield []
+
+    def answers_in(metadata: Mapping[str, Any], source: object) -> "Answers | None":
+        return None
 
     def read_answers(folder: Path, weights: str) -> "Answers | None":
         return None
@@ -39,6 +43,6 @@ def coverage_figure(confidence: NDArray, correct: NDArray, *, title: str) -> Any
 
 
 __all__ = [
-    "RECORD", "Judge", "answered", "available", "coverage_figure", "from_text", "read_answers", "recorded", "report",
-    "to_text",
+    "Judge", "answered", "answers_in", "available", "coverage_figure", "ending", "metadata_of", "read_answers",
+    "recorded", "report", "with_outputs",
 ]  # fmt: skip

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from datasets.files import replacing
 from uncertainty import conformal, unknown
 from uncertainty.conformal import LEVELS, fit_cut, sets_of, unit_weights
-from uncertainty.features import WithUnlikeness
+from uncertainty.features import two_outputs
 from uncertainty.unknown import RATES, TENSORS, Gaussian, Scale, Unlikeness, fit_threshold, fit_unlikeness
 from vit.errors import WeightsError
 from vit.tensor_files import read_tree, write_tree
@@ -123,7 +123,7 @@ class Judge:
     def __init__(self, model: nn.Module, answers: Answers, *, level: float = LEVEL, rate: float = RATE) -> None:
         """`model` is in evaluation mode, on the device that its images come to."""
         place = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-        self.model = WithUnlikeness(model, copy.deepcopy(answers.unlikeness).to(place))
+        self.model = two_outputs(model, copy.deepcopy(answers.unlikeness).to(place))
         self.cut, self.threshold = answers.cuts.get(level), answers.thresholds.get(rate)
 
     @torch.inference_mode()

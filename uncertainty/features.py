@@ -2,12 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from vit.errors import OptionError
 from vit.parts import inputs_of, parts
+
+UNLIKE = "unlike"
+"""The output of an ONNX file that says how unlike the validation images each image is."""
 
 
 @contextmanager
@@ -55,6 +59,25 @@ class WithUnlikeness(nn.Module):
         with inputs_of(self.head[0]) as seen:
             logits = self.model(images)
         return logits, self.unlikeness(logits, flat(seen[-1]))
+
+
+class OfFile(nn.Module):
+    """The same of an ONNX file, which computes both."""
+
+    def __init__(self, session: Any) -> None:
+        super().__init__()
+        self.session, self.input = session, session.get_inputs()[0].name
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        return tuple(map(torch.from_numpy, self.session.run(["logits", UNLIKE], {self.input: images.numpy()})))
+
+
+def two_outputs(model: nn.Module, unlikeness: nn.Module) -> nn.Module:
+    """A model, or the network of an ONNX file, with both outputs."""
+    session: Any = getattr(model, "session", None)
+    if session is not None and UNLIKE in [output.name for output in session.get_outputs()]:
+        return OfFile(session)
+    return WithUnlikeness(model, unlikeness)
 
 
 def in_one(kept: Sequence[Tensor], images: int) -> Tensor | None:

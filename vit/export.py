@@ -59,15 +59,17 @@ def export_onnx(
     metadata: Mapping[str, str],
     form: "PictureForm | None" = None,
     change: Callable[[Any], Any] | None = None,
+    outputs: Sequence[str] = ("logits",),
 ) -> None:
-    """Write one file with input `images` (B, C, S, S) and output `logits` (B, classes); or, in the form of pictures,
+    """Write one file with input `images` (B, C, S, S) and output `logits` (B, classes), and further `outputs` where the
+    model gives several; or, in the form of pictures,
     what `vit.onnx_pictures` says. `model`: any module from normalised images to logits. `change`: applied to the model
     from `images` to `logits`, an onnx.ModelProto, such as by quantisation."""
     for package in ("onnx", "onnxruntime", "onnxscript"):
         imported(package, f"--format onnx needs the package {package}: pip install -r requirements-extras.txt")
     with _exportable(model):
         program = torch.onnx.export(
-            model, (_example(spec),), input_names=["images"], output_names=["logits"],
+            model, (_example(spec),), input_names=["images"], output_names=[*outputs],
             dynamic_shapes=({0: torch.export.Dim("batch")},), dynamo=True, verbose=False,
         )  # fmt: skip
     assert program is not None

@@ -19,6 +19,8 @@ from vit.config import ImageSpec
 from vit.errors import OptionError
 
 PICTURE, TENSOR, LOGITS = "picture", "images", "logits"
+MORE = ("unlike",)
+"""Outputs that a network may have beside its logits, for any batch."""
 FILTER = """sizes = Concat<axis=0>(leading, size)
         resized = Resize<{}, antialias=1, exclude_outside=1, coordinate_transformation_mode="half_pixel">
             (one_picture, , , sizes)"""
@@ -78,9 +80,8 @@ def of_pictures(model: ModelProto, spec: ImageSpec, form: PictureForm) -> ModelP
         raise OptionError(f"in_channels={spec.in_channels}: pictures are grey or RGB; export with --input tensor")
     tensor = model.graph.input[0]
     merged = compose.merge_models(_front(model, spec), model, io_map=[(TENSOR, TENSOR)])
-    merged = compose.merge_models(
-        merged, _end(model, form), io_map=[(LOGITS, LOGITS)], outputs=["probabilities", "label", LOGITS]
-    )
+    outputs = ["probabilities", "label", *(output.name for output in model.graph.output)]
+    merged = compose.merge_models(merged, _end(model, form), io_map=[(LOGITS, LOGITS)], outputs=outputs)
     del merged.graph.value_info[:]  # one of them says "batch" where there is one picture
     merged.graph.value_info.append(tensor)  # `tensor_part` takes it for an input
     for ending in form.endings:
@@ -91,9 +92,10 @@ def of_pictures(model: ModelProto, spec: ImageSpec, form: PictureForm) -> ModelP
 def tensor_part(path: Path) -> bytes:
     """The model from `images` to `logits` inside a file of pictures, for batches of any size, with its metadata."""
     model = onnx.load(path, load_external_data=False)
-    logits = next(output for output in model.graph.output if output.name == LOGITS)
-    logits.type.tensor_type.shape.dim[0].dim_param = "batch"
-    part = onnx.utils.Extractor(model).extract_model([TENSOR], [LOGITS])
+    outputs = [output for output in model.graph.output if output.name in (LOGITS, *MORE)]
+    for output in outputs:
+        output.type.tensor_type.shape.dim[0].dim_param = "batch"
+    part = onnx.utils.Extractor(model).extract_model([TENSOR], [output.name for output in outputs])
     part.metadata_props.extend(model.metadata_props)
     return bytes(part.SerializeToString())
 

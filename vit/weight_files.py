@@ -142,7 +142,7 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
         return dict(tensors)
     try:  # our own exports say how images are prepared, what the classes are, and which model it is
         extras = {name: json.loads(described[name]) for name in ("class_names", "image_spec", "config")}
-        extras |= {"seen": described["seen"]} if "seen" in described else {}
+        extras |= {name: described[name] for name in ("seen", "answers") if name in described}
     except (ValueError, KeyError, RecursionError) as error:
         raise WeightsError(f"{path}: its metadata are not readable ({type(error).__name__})") from None
     return {**extras, "model": tensors}

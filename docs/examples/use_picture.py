@@ -1,5 +1,6 @@
 """python use_picture.py model.onnx IMAGE...    Needs onnxruntime, numpy and Pillow; no torch, none of this project."""
 
+import json
 import sys
 
 import numpy as np
@@ -22,6 +23,12 @@ def decoded(path):
 
 
 session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+names = json.loads(session.get_modelmeta().custom_metadata_map["class_names"])
+judged = [output.name for output in session.get_outputs() if output.name in ("set", "unknown")]  # after `evaluate`
 for path in sys.argv[2:]:
-    probabilities, label = session.run(["probabilities", "label"], {"picture": decoded(path)})
-    print(path, label[0], f"{probabilities.max():.6f}")
+    outputs = ["probabilities", "label", *judged]
+    found = dict(zip(outputs, session.run(outputs, {"picture": decoded(path)}), strict=True))
+    print(path, found["label"][0], f"{found['probabilities'].max():.6f}", end="")
+    if "set" in found:
+        print(" one of " + " | ".join(name for name, held in zip(names, found["set"][0], strict=True) if held), end="")
+    print("; unknown" if found.get("unknown") else "")
