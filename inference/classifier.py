@@ -151,8 +151,8 @@ def _open_own_weights(path: Path, file: WeightFile, names: tuple[str, ...], conf
         model.model.load_state_dict(file.tensors)  # reading has dropped the `model.` that all its names share
     else:
         load_weights(model, file, layer_norm_eps=config.layer_norm_eps)
-    beside = {"seen": seen_by(file.extras, path), "answers": sure.answers_in(file.extras, path)}
-    return Classifier(str(path), model.eval(), file.image_spec, names, config, **beside)
+    seen, answers = seen_by(file.extras, path), sure.answers_in(file.extras, path)
+    return Classifier(str(path), model.eval(), file.image_spec, names, config, seen=seen, answers=answers)
 
 
 def _numbered(model: str, classes: int) -> tuple[str, ...]:
@@ -167,8 +167,8 @@ def _numbered(model: str, classes: int) -> tuple[str, ...]:
 def _open_onnx(path: Path) -> Classifier:
     session = open_session(path)
     metadata = session.get_modelmeta().custom_metadata_map
-    beside = {"seen": seen_by(metadata, path), "answers": sure.answers_in(metadata, path)}
-    return Classifier(str(path), OnnxModule(session), *_read_metadata(metadata, path), **beside)
+    seen, answers = seen_by(metadata, path), sure.answers_in(metadata, path)
+    return Classifier(str(path), OnnxModule(session), *_read_metadata(metadata, path), seen=seen, answers=answers)
 
 
 def _open_pt2(path: Path, *, trust: bool) -> Classifier:
@@ -187,8 +187,8 @@ def _open_pt2(path: Path, *, trust: bool) -> Classifier:
         raise WeightsError(f"{path}: not a readable .pt2 file ({type(error).__name__})") from None
     if damaged is not None:
         raise WeightsError(f"{path} is damaged: the checksum of {damaged} in it does not match")
-    beside = {"seen": seen_by(extras, path), "answers": sure.answers_in(extras, path)}
-    return Classifier(str(path), module, *_read_metadata(extras, path), **beside)
+    seen, answers = seen_by(extras, path), sure.answers_in(extras, path)
+    return Classifier(str(path), module, *_read_metadata(extras, path), seen=seen, answers=answers)
 
 
 def _read_metadata(values: Mapping[str, str], path: Path) -> tuple[ImageSpec, tuple[str, ...]]:
