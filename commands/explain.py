@@ -1,4 +1,4 @@
-"""`explain RUN IMAGE...`: what the model looked at, as pictures; or one page of the model as it learned."""
+"""`explain RUN IMAGE...`: what spoke for a class, as heat maps over pictures; or a page of the model as it learned."""
 
 import sys
 from dataclasses import dataclass
@@ -17,22 +17,25 @@ from vit.config import require_counts
 
 @dataclass(frozen=True)
 class Options(WeightsOptions):
-    """Show what a Vision Transformer looked at. Per image: rollout and class relevance over the picture, and the
-    attention of every layer and head; for all images: how far each head looks.
+    """Show what spoke for a class in a picture, as a heat map over it, and how far such maps can be trusted on this
+    model: what it costs to remove what they call bright. Of a Vision Transformer also the attention of every layer and
+    head, and how far each head looks.
 
-    Rollout (Abnar and Zuidema 2020) follows where the model looked; relevance (Chefer et al. 2021) weights that by what
-    raised the class's logit. The weights are those of the very pass that predicts.
+    --method auto takes the method that was the most faithful for this kind of model: attnlrp for Vision Transformers,
+    layercam for convolutional networks, integrated-gradients or occlusion for what neither can read.
 
-    With --page: one HTML file of the model as it learned, to point at and to change, which needs no network. Two runs
-    stand side by side; without images it shows a few of the run's own validation images.
+    With --page: one HTML file of a Vision Transformer as it learned, to point at and to change, which needs no network.
+    Two runs stand side by side; without images it shows a few of the run's own validation images.
     """
 
     images: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE")]
     """Files, folders or globs; with --page perhaps a second RUN before them, and none at all for validation images."""
     page: bool = False
     """Write one interactive HTML page, page.html, instead of pictures."""
+    method: Annotated[str, tyro.conf.arg(metavar="NAME")] = "auto"
+    """How maps are made: auto, attnlrp, chefer, rollout, attention, layercam, integrated-gradients or occlusion."""
     target: Name = None
-    """Class that the relevance map is about. Default: the predicted one."""
+    """Class that the heat map is about. Default: the predicted one."""
     layer: int | None = None
     """Also draw the attention of this layer; negative numbers count from the last."""
     head: int | None = None
@@ -44,8 +47,8 @@ class Options(WeightsOptions):
     device: Device = "auto"
 
     def __post_init__(self) -> None:
-        if self.page and (self.target, self.layer) != (None, None):
-            raise UsageError("target and layer are chosen in the page: leave them out, or --page")
+        if self.page and (self.target, self.layer, self.method) != (None, None, "auto"):
+            raise UsageError("target, layer and method are chosen in the page: leave them out, or --page")
         if not self.images and not self.page:
             raise UsageError("no images named; see python main.py explain --help")
         if self.head is not None and self.layer is None:
@@ -55,9 +58,9 @@ class Options(WeightsOptions):
 
 def main(options: Options) -> int:
     """0, or 3 when a file could not be read."""
-    if options.run.endswith((".onnx", ".pt2")):
+    if options.page and options.run.endswith((".onnx", ".pt2")):
         raise UsageError(
-            f"{options.run} holds no attention weights to show; explain the run, or its .safetensors export"
+            f"{options.run} holds no attention weights for a page; name the run, or its safetensors export"
         )
     return _write_page(options) if options.page else _draw_all(options)
 
@@ -91,19 +94,24 @@ def _draw_all(options: Options) -> int:
 
     from figures.attention import distance_figure
     from figures.results import save
-    from inference.explain import explain, write_pictures
+    from inference.explain import explain, faithfulness_of, write_pictures
     from inference.images import Unreadable, find_images
 
     classifier = options.open(device=options.device)
-    folder, distances, code = options.output or classifier.folder / "explain", [], 0
+    folder, distances, code, worth = options.output or classifier.folder / "explain", [], 0, ""
     for number, file in enumerate(islice(find_images(options.images), options.limit or 20)):
-        explanation = explain(classifier, file, target=options.target)
+        explanation = explain(classifier, file, target=options.target, method=options.method)
         if isinstance(explanation, Unreadable):
             print(f"error: {printable(explanation.error)}", file=sys.stderr)
             code = 3
             continue
-        distances.append(explanation.distance)
-        print(write_pictures(explanation, folder, number, layer=options.layer, head=options.head))
+        shown = explanation.drawn(layer=options.layer, head=options.head)
+        worth = worth or str(faithfulness_of(classifier, explanation))
+        print(write_pictures(explanation, shown, folder, number, note=worth))
+        if explanation.attention is not None:
+            distances.append(explanation.attention.distance)
+    if worth:
+        print(f"maps: {printable(worth)}")
     if distances:
         figure = distance_figure(torch.stack(distances).mean(dim=0), title=pluralise(len(distances), "image"))
         print(f"how far heads look: {save(figure, folder / 'attention_distance.png')}")

@@ -1,22 +1,10 @@
-"""Attention as pictures: over an image, of every head of every layer, and how far it reaches."""
+"""Attention as pictures: of every head of every layer, and how far it reaches."""
 
 import numpy as np
-import torch
-from matplotlib import colormaps
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from figures.results import BLUE, GREY, tidy
-
-
-def blended(picture: np.ndarray, values: Tensor) -> np.ndarray:
-    """uint8 (S, S, 3) under a map (G, G) of 0 to 1: half grey, and the stronger in colour the more a patch weighs."""
-    values = values.float().nan_to_num()[None, None]  # of weights that diverged
-    smooth = torch.nn.functional.interpolate(values, size=picture.shape[:2], mode="bilinear")[0, 0]
-    colour = colormaps["inferno"](smooth.numpy())[..., :3] * 255
-    alpha = 0.25 + 0.5 * smooth.numpy()[..., None]
-    mixed = (1 - alpha) * (0.35 * picture.astype(np.float32).mean(axis=2, keepdims=True) + 0.65 * picture)
-    return (mixed + alpha * colour).clip(0, 255).astype(np.uint8)
 
 
 def heads_figure(maps: Tensor, *, asking: str) -> Figure:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from datasets.fitting import Box
+
 
 @dataclass(frozen=True)
 class Judged:
@@ -16,9 +18,11 @@ class Judged:
     """Classes with their probabilities, best first: all of them, or the best few."""
     label: str | None = None
     pixels: np.ndarray | None = None
-    """uint8 (C, h, w): what the model saw, or the original."""
-    rollout: Tensor | None = None
-    """(G, G): what the tokens that the head reads see of each patch."""
+    """uint8 (C, h, w): the original, upright."""
+    heat: Tensor | None = None
+    """(G, G): how much each part of the picture counted for the model."""
+    view: Box | None = None
+    """Which part of the pixels the map is about; None: all of them."""
     set: tuple[str, ...] | None = None
     """Classes of which one is the right one, as often as was promised, the likeliest first; None: nothing was
     promised."""

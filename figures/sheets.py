@@ -16,8 +16,9 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from torch.nn import functional as F
 
+from datasets.fitting import Box
 from figures import results
-from figures.attention import blended
+from figures.heat_maps import laid_over
 from figures.judged import Judged
 from figures.results import RIGHT, UNKNOWN, WRONG, escape, readable, shorten
 
@@ -42,14 +43,34 @@ png, save = partial(results.png, dpi=DPI), partial(results.save, dpi=DPI)
 def tile_picture(pixels: np.ndarray, side: int = TILE) -> np.ndarray:
     """uint8 (C, h, w) -> (t, t, 3) with t near `side`, on white where it is no square: small pixels stay squares, large
     images are shrunk smoothly."""
+    return squared(scaled(pixels, side))
+
+
+def scaled(pixels: np.ndarray, side: int) -> np.ndarray:
+    """uint8 (C, h, w) -> (h', w', 3), whose longer side is near `side`."""
     rgb = pixels if pixels.shape[0] == 3 else np.repeat(pixels[:1], 3, axis=0)
     picture = Image.fromarray(np.ascontiguousarray(rgb.transpose(1, 2, 0)))
     longer = max(picture.size)
     if longer <= side // 2:
-        side, method = round(side / longer) * longer, Image.Resampling.NEAREST
-    else:
-        method = Image.Resampling.BICUBIC
-    return np.asarray(ImageOps.pad(picture, (side, side), method, color="white"))
+        return np.asarray(ImageOps.scale(picture, round(side / longer), Image.Resampling.NEAREST))
+    return np.asarray(ImageOps.contain(picture, (side, side), Image.Resampling.BICUBIC))
+
+
+def squared(picture: np.ndarray) -> np.ndarray:
+    """uint8 (h, w, 3) -> the same in the middle of a white square."""
+    longer = max(picture.shape[:2])
+    return np.asarray(ImageOps.pad(Image.fromarray(picture), (longer, longer), color="white"))
+
+
+def heat_picture(image: Judged, values: Tensor, side: int) -> np.ndarray:
+    """An image under a map (G, G) of it, as a tile."""
+    assert image.pixels is not None
+    picture = scaled(image.pixels, side)
+    view = image.view
+    if view is not None:
+        across, down = picture.shape[1] / image.pixels.shape[2], picture.shape[0] / image.pixels.shape[1]
+        view = Box(view.left * across, view.top * down, view.right * across, view.bottom * down)
+    return squared(laid_over(picture, values, view))
 
 
 def sheet(tiles: Sequence[Tile], *, title: str, columns: int = 2) -> Figure:
@@ -81,30 +102,28 @@ def sheet(tiles: Sequence[Tile], *, title: str, columns: int = 2) -> Figure:
 
 
 def judged_sheet(images: Sequence[Judged], *, title: str, columns: int = 2) -> Figure:
-    """Images, each above its rollout if it has one, with what they were taken for, their label and their file."""
+    """Images, each above its heat map if it has one, with what they were taken for, their label and their file."""
     tiles = []
     for image in images:
         assert image.pixels is not None
         picture = tile_picture(image.pixels)
-        picture = picture if image.rollout is None else over_and_under(picture, image.rollout)
+        if image.heat is not None:
+            gap = np.full((4, picture.shape[1], 3), 255, np.uint8)
+            picture = np.concatenate([picture, gap, heat_picture(image, image.heat, TILE)])
         tiles.append(Tile(picture, caption(image)))
     return sheet(tiles, title=title, columns=columns)
 
 
-def overview_sheet(
-    image: Judged, relevance: Tensor, *, target: str, chosen: Sequence[tuple[str, Tensor]] = ()
-) -> Figure:
-    """An image, its rollout, its relevance to the class `target`, and `chosen` maps (title, (G, G)) side by side."""
+def heat_sheet(image: Judged, maps: Sequence[tuple[str, Tensor]], *, note: str = "") -> Figure:
+    """An image, what it was taken for, and maps (title, (G, G)) over it side by side; `note` stands above them."""
     assert image.pixels is not None
-    assert image.rollout is not None
-    picture = tile_picture(image.pixels, LARGE)
-    tiles = [Tile(picture, ((f"{shorten(image.predicted, 30)} {image.probability:.0%}", UNKNOWN),))]
-    maps = ("attention rollout", image.rollout), (f"what spoke for {shorten(target, 30)}", relevance), *chosen
+    taken_for = f"{shorten(image.predicted, 30)} {image.probability:.0%}"
+    tiles = [Tile(tile_picture(image.pixels, LARGE), ((taken_for, UNKNOWN),))]
     for title, values in maps:
-        low, high = values.min(), values.max()
-        over = blended(picture, (values - low) / (high - low).clamp(min=1e-12)) if values.any() else picture
-        tiles.append(Tile(over, ((title if values.any() else f"{title}: nothing", UNKNOWN),)))
-    return sheet(tiles, title=image.path.rpartition("/")[2], columns=len(tiles))
+        words = wrap(title if values.any() else f"{title}: nothing", round(LARGE / LETTER))
+        tiles.append(Tile(heat_picture(image, values, LARGE), tuple((line, UNKNOWN) for line in words)))
+    title = "\n".join(filter(None, (image.path.rpartition("/")[2], note)))
+    return sheet(tiles, title=title, columns=len(tiles))
 
 
 def batch_sheet(
@@ -131,17 +150,6 @@ def caption(image: Judged) -> tuple[tuple[str, str], ...]:
     return tuple(
         (line, colour) for text, colour in texts for line in wrap(text, round(TILE / LETTER), break_on_hyphens=False)
     )
-
-
-def over_and_under(picture: np.ndarray, rollout: Tensor) -> np.ndarray:
-    """An image (t, t, 3), and below it the attention rollout (G, G) over it.
-
-    The colours span at least half of the even share: a map that is the same everywhere looks it, and not like noise.
-    """
-    shares = rollout * rollout.numel()  # 1: the even share
-    low, high = shares.min(), shares.max()
-    over = blended(picture, (shares - low) / (high - low).clamp(min=0.5))
-    return np.concatenate([picture, np.full((4, picture.shape[1], 3), 255, np.uint8), over])
 
 
 def position_similarity_figure(positions: Tensor) -> Figure:

@@ -1,33 +1,44 @@
-"""What a Vision Transformer looked at when it classified one image, as maps over its patches."""
+"""What spoke for a class in one image, as a heat map over it, and how faithful such maps are; of a Vision Transformer
+also its attention, layer by layer and head by head."""
 
+import io
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from datasets.errors import DataError
+from datasets.fitting import Box, view_of
+from datasets.images import read_image, to_array
 from datasets.text import printable
 from datasets.transforms import Pipeline
 from figures.judged import Judged, rank
 from inference.classifier import Classifier
+from inference.evaluate import images_of
 from inference.images import ImageFile, Unreadable, read_pixels
-from trainers.errors import ConfigError
-from vit.attention_maps import head_map, maps_of, pools_patches, relevance, select
+from trainers.errors import CheckpointError, ConfigError
+from trainers.reporting import heat_maps as maps
+from trainers.reporting.console import say
+from trainers.storage.finished_run import read_run_config, untrusted_run
+from vit.attention_maps import head_map, maps_of, pools_patches, select
+from vit.errors import NoAttention
+
+if TYPE_CHECKING:
+    from explanations.faithfulness import Faithfulness
+
+DISPLAYED = 800  # pixels of the longer side of a picture that is kept for its figure
 
 
 @dataclass(frozen=True)
-class Explanation:
-    """One image. G patches per side, H heads; maps sum to 1 (or are all 0: nothing spoke for the class)."""
+class Attention:
+    """What the heads of a Vision Transformer looked at. G patches per side, H heads, L layers, T tokens."""
 
-    image: Judged
-    """With its pixels and its rollout."""
-    target: str
-    relevance: Tensor
-    """(G, G): what spoke for the class `target`."""
-    attention: list[Tensor]
+    weights: list[Tensor]
     """Per layer (1, H, T, T); rows sum to 1."""
     asking: str
     """Which tokens the maps are about: those that the head reads."""
@@ -39,16 +50,59 @@ class Explanation:
     @property
     def heads(self) -> Tensor:
         """Attention of the tokens that the head reads, per layer and head: (L, H, G, G)."""
-        return torch.stack([self.map_of(weights[0]) for weights in self.attention])
+        return torch.stack([self.map_of(weights[0]) for weights in self.weights])
 
     def layer_map(self, *, layer: int, head: int | None) -> Tensor:
         """The map (G, G) of one head, or of a layer's mean over heads."""
-        return self.map_of(select(self.attention, layer=layer, head=head))[0]
+        return self.map_of(select(self.weights, layer=layer, head=head))[0]
 
 
-def explain(classifier: Classifier, file: ImageFile, *, target: str | None = None) -> Explanation | Unreadable:
+@dataclass(frozen=True)
+class Explanation:
+    """One image, with its heat map. Maps sum to 1 (or are all 0: nothing spoke for the class)."""
+
+    image: Judged
+    """Its original picture, and the heat map (G, G) that lies over what the model saw of it."""
+    target: str
+    """The class that the map is about."""
+    method: str
+    title: str
+    """The method by its usual name."""
+    of_class: bool
+    """Whether the map is about this class, or about the picture as a whole."""
+    parts: Sequence[tuple[str, float, Tensor]] = field(default=())
+    """Of a mixture: each network, what it added to the logit of the class over the mean of all, and its own map."""
+    attention: Attention | None = None
+    """None for a model whose attention weights cannot be read, or that has none."""
+
+    @property
+    def heat(self) -> Tensor:
+        assert self.image.heat is not None
+        return self.image.heat
+
+    def drawn(self, *, layer: int | None = None, head: int | None = None) -> list[tuple[str, Tensor]]:
+        """The map, those of the parts of a mixture, whose deciding one is named, and the attention of a layer or head
+        where one is asked for, each with its title. Raises OptionError: no such layer, or no attention."""
+        about = f"what spoke for {self.target}" if self.of_class else "what the model looked at"
+        shown = [(f"{about} ({self.title})", self.heat)]
+        decided = max((spoke for _, spoke, _ in self.parts), default=0.0)
+        for name, spoke, values in self.parts:
+            word = ", which decided" if spoke == decided else ""
+            shown.append((f"{name}{word}: {spoke:+.2f} of the logit", values))
+        if layer is not None:
+            if self.attention is None:
+                raise NoAttention("this model has no attention weights to show: leave --layer out")
+            title = f"attention of layer {layer}" + ("" if head is None else f", head {head}")
+            shown.append((title, self.attention.layer_map(layer=layer, head=head)))
+        return shown
+
+
+def explain(
+    classifier: Classifier, file: ImageFile, *, target: str | None = None, method: str = "auto"
+) -> Explanation | Unreadable:
     """Explain one image: why it could be of class `target`, by default the predicted one. Raises ConfigError: a class
-    the model does not have. NoAttention: no attention weights, or tokens that are no class token and a square grid."""
+    the model does not have. OptionError: no such method, or it has no map for this model (NoMap)."""
+    maps.require()
     if target is not None and target not in classifier.class_names:
         raise ConfigError(f"class {target!r} is not one of the model's: {', '.join(classifier.class_names[:20])}")
     pipeline = Pipeline(classifier.spec)
@@ -56,36 +110,82 @@ def explain(classifier: Classifier, file: ImageFile, *, target: str | None = Non
     if isinstance(pixels, Unreadable):
         return pixels
     images = pipeline.normalise(torch.from_numpy(pixels[None])).to(classifier.device)
-    maps = maps_of(classifier.model, images)
-    ranked = rank(maps.logits.double().softmax(dim=1), classifier.class_names, top=3)[0]
-    target = target or ranked[0][0]
-    classes = torch.tensor([classifier.class_names.index(target)], device=classifier.device)
-    _, spoke = relevance(classifier.model, images, classes=classes)
+    classes = None if target is None else torch.tensor([classifier.class_names.index(target)])
+    found = maps.heat_maps(classifier.model, images, classes, method=method)
+    ranked = rank(found.logits.double().softmax(dim=1), classifier.class_names, top=3)[0]
+    picture, view = _displayed(classifier, file, pipeline.channels)
     return Explanation(
-        Judged(file.path, ranked, pixels=pixels, rollout=maps.rollout[0].cpu()),
-        target,
-        relevance=head_map(classifier.model, spoke)[0].cpu(),
-        attention=[weights.cpu() for weights in maps.attention],
-        asking="all patches, on average" if pools_patches(classifier.model) else "the class token",
-        map_of=partial(head_map, classifier.model),
-        distance=maps.distance[0].cpu(),
+        Judged(file.path, ranked, pixels=picture, heat=found.values[0], view=view),
+        target or ranked[0][0],
+        found.method,
+        found.title,
+        found.of_class,
+        [(part.name, float(part.spoke[0]), part.values[0]) for part in found.parts],
+        attention_of(classifier, images),
     )
 
 
-def write_pictures(explanation: Explanation, folder: Path, number: int, *, layer: int | None, head: int | None) -> str:
-    """The pictures of one image, whose number begins their names; a line that says what it was taken for."""
+def _displayed(classifier: Classifier, file: ImageFile, channels: int) -> tuple[Any, Box]:
+    """The whole picture, uint8 (C, h, w), as small as a figure needs it, and the part of it that the model sees."""
+    source = file.path if file.content is None else io.BytesIO(file.content)
+    image = read_image(source, channels=channels, name=file.path)
+    box = view_of(*image.size, classifier.spec)
+    width, height = image.size
+    image.thumbnail((DISPLAYED, DISPLAYED))
+    across, down = image.width / width, image.height / height
+    return to_array(image), Box(box.left * across, box.top * down, box.right * across, box.bottom * down)
+
+
+def attention_of(classifier: Classifier, images: Tensor) -> Attention | None:
+    """The attention of one image (1, C, S, S); None for a model that has none that can be read."""
+    try:
+        found = maps_of(classifier.model, images)
+    except NoAttention:
+        return None
+    return Attention(
+        [weights.cpu() for weights in found.attention],
+        asking="all patches, on average" if pools_patches(classifier.model) else "the class token",
+        map_of=partial(head_map, classifier.model),
+        distance=found.distance[0].cpu(),
+    )
+
+
+def faithfulness_of(classifier: Classifier, explanation: Explanation) -> "Faithfulness | str":
+    """What the method of an explanation is worth on a run's model: as it was kept, or measured now and kept; or a line
+    that says why it is not known."""
+    unknown, run_dir = "How faithful these maps are is not known", classifier.run_dir
+    if run_dir is None:
+        return f"{unknown}: that is measured on the validation images of a run."
+    if found := maps.kept(run_dir).get(explanation.method):
+        return found
+    try:
+        with untrusted_run():
+            config = read_run_config(run_dir)
+            data = images_of(run_dir, config, classifier.spec, tuple(classifier.class_names))
+    except (DataError, CheckpointError, FileNotFoundError) as error:
+        return f"{unknown}: {error}."
+    say(f"measuring once, on {maps.IMAGES} validation images, how faithful its heat maps are", label="maps")
+    dataset = data.dataloaders["val"].dataset
+    found = maps.measured(run_dir, classifier.model, dataset, method=maps.to_ask_for(explanation.method))
+    return found or f"{unknown}: the run has no validation images."
+
+
+def write_pictures(
+    explanation: Explanation, shown: Sequence[tuple[str, Tensor]], folder: Path, number: int, *, note: str
+) -> str:
+    """The pictures of one image, whose number begins their names, with the maps that are `shown` and a `note`; a line
+    that says what it was taken for."""
     from figures.attention import heads_figure  # matplotlib takes a second to import
     from figures.results import save
-    from figures.sheets import DPI, overview_sheet
+    from figures.sheets import DPI, heat_sheet
 
-    image, chosen = explanation.image, []
-    if layer is not None:
-        title = f"layer {layer}" + ("" if head is None else f", head {head}")
-        chosen = [(title, explanation.layer_map(layer=layer, head=head))]
+    image, attention = explanation.image, explanation.attention
     stem = re.sub(r"[^\w.-]+", "_", Path(image.path).stem)
     name = f"{number:03d}_{stem[:80]}"
-    overview = overview_sheet(image, explanation.relevance, target=explanation.target, chosen=chosen)
-    save(overview, folder / f"{name}.png", dpi=DPI)
-    save(heads_figure(explanation.heads, asking=explanation.asking), folder / f"{name}_heads.png")
+    files = [f"{folder / name}.png"]
+    save(heat_sheet(image, shown, note=note), folder / f"{name}.png", dpi=DPI)
+    if attention is not None:
+        save(heads_figure(attention.heads, asking=attention.asking), folder / f"{name}_heads.png")
+        files.append(f"{name}_heads.png")
     ranked = ", ".join(f"{label} {probability:.1%}" for label, probability in image.ranked)
-    return f"{printable(image.path)}: {ranked}; {folder / name}.png, {name}_heads.png"
+    return f"{printable(image.path)}: {ranked}; {', '.join(files)}"

@@ -13,12 +13,12 @@ from datasets.errors import DataError, MissingPackage
 from datasets.images import THE_IMAGE
 from figures.thumbnails import data_uri
 from inference.classifier import Classifier
-from inference.explain import explain
+from inference.explain import explain, faithfulness_of
 from inference.images import ImageFile, Unreadable
 from inference.local_server import LocalHandler, LocalServer
 from inference.predict import COVER, predict
 from trainers.system.process import give_back_freed_memory
-from vit.errors import NoAttention
+from vit.errors import NoAttention, OptionError
 
 PAGE = Path(__file__).with_name("serve_page.html")
 WAITING = 16  # images that are held in memory at once; one of them is classified
@@ -80,24 +80,30 @@ def first_part(kind: str, body: bytes) -> bytes:
 
 def classify(classifier: Classifier, content: bytes, *, top: int = 5) -> dict[str, Any]:
     """`top`: [name, probability] pairs; of an evaluated model `set`, the names of which one is right in a share `cover`
-    of images, and `unknown`, whether the picture is unlike those it was validated on; `attention`: a PNG as data URI,
-    or a `note` why none; or an `error`."""
+    of images, and `unknown`, whether the picture is unlike those it was validated on; `heat_map`: a PNG as data URI,
+    with `map_of`, what it shows, and `faithful`, a line that says how far such maps can be trusted; or a `note` why
+    there is none; `attention`: whether the model's can be looked at; or an `error`."""
     file = ImageFile(THE_IMAGE, content)
     image = next(predict(classifier, [file], top=top))
     if isinstance(image, Unreadable):
         return {"error": image.error}
-    result: dict[str, Any] = {"top": [list(pair) for pair in image.ranked]}
+    result: dict[str, Any] = {"top": [list(pair) for pair in image.ranked], "attention": False}
     verdict = {"set": image.set and list(image.set), "unknown": image.unknown, "cover": COVER}
     result |= verdict if classifier.answers is not None else {}
     try:
         explanation = explain(classifier, file)
-    except NoAttention as error:
+    except (OptionError, MissingPackage) as error:
         return {**result, "note": str(error)}
-    from figures.sheets import overview_sheet, png  # matplotlib takes a second to import
+    from figures.sheets import heat_sheet, png  # matplotlib takes a second to import
 
     assert not isinstance(explanation, Unreadable)
-    figure = overview_sheet(explanation.image, explanation.relevance, target=explanation.target)
-    return {**result, "attention": data_uri(png(figure), "png")}
+    figure = heat_sheet(explanation.image, explanation.drawn())
+    return result | {
+        "attention": explanation.attention is not None,
+        "heat_map": data_uri(png(figure), "png"),
+        "map_of": explanation.drawn()[0][0],
+        "faithful": str(faithfulness_of(classifier, explanation)),
+    }
 
 
 def look_inside(classifier: Classifier, content: bytes, **_: Any) -> dict[str, Any] | str:

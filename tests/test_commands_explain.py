@@ -46,15 +46,16 @@ def check(source: str, picture: Path, *, grid: int) -> None:
     assert isinstance(explanation, Explanation)
     # Logits are unchanged: what is explained is what is predicted.
     assert dict(explanation.image.ranked) == pytest.approx(dict(predicted.ranked), abs=1e-5)
-    for weights in explanation.attention:
+    assert explanation.heat.sum() == pytest.approx(1, abs=1e-5)
+    assert explanation.heat.min() >= 0
+    assert (explanation.method, explanation.target) == ("attnlrp", explanation.image.predicted)
+    attention = explanation.attention
+    assert attention is not None
+    for weights in attention.weights:
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
-    assert (
-        explanation.image.rollout.shape == explanation.relevance.shape == explanation.heads.shape[-2:] == (grid, grid)
-    )
-    assert explanation.image.rollout.sum() == pytest.approx(1, abs=1e-5)
-    assert explanation.relevance.min() >= 0
-    assert explanation.distance.shape == explanation.heads.shape[:2]
-    torch.testing.assert_close(explanation.layer_map(layer=-1, head=1), explanation.heads[-1, 1])
+    assert attention.heads.shape[-2:] == (grid, grid)
+    assert attention.distance.shape == attention.heads.shape[:2]
+    torch.testing.assert_close(attention.layer_map(layer=-1, head=1), attention.heads[-1, 1])
 
 
 def test_a_scratch_vit_is_explained(run, tmp_path):
@@ -74,12 +75,13 @@ def test_a_mean_pooled_model_is_explained_from_the_tokens_that_its_head_reads(tm
     run = make_run(tmp_path / "run", pool="mean")
     explanation = explain(open_classifier(str(run), device="cpu"), ImageFile(str(photo(tmp_path / "a.jpg"))))
     assert isinstance(explanation, Explanation)
-    assert explanation.image.rollout.sum() == pytest.approx(1, abs=1e-5)
-    weights = explanation.attention[-1][0, 2]  # (T, T) of one head: what each of the patches asks of each patch
+    attention = explanation.attention
+    assert attention is not None
+    weights = attention.weights[-1][0, 2]  # (T, T) of one head: what each of the patches asks of each patch
     expected = weights[1:, 1:].mean(dim=0)
-    torch.testing.assert_close(explanation.heads[-1, 2].flatten(), expected / expected.sum())
-    torch.testing.assert_close(explanation.layer_map(layer=-1, head=2), explanation.heads[-1, 2])
-    assert heads_figure(explanation.heads, asking=explanation.asking).get_suptitle() == (
+    torch.testing.assert_close(attention.heads[-1, 2].flatten(), expected / expected.sum())
+    torch.testing.assert_close(attention.layer_map(layer=-1, head=2), attention.heads[-1, 2])
+    assert heads_figure(attention.heads, asking=attention.asking).get_suptitle() == (
         "attention of all patches, on average"
     )
 
@@ -117,11 +119,41 @@ def test_a_mistake_gets_one_line(capsys, run, tmp_path, options, message):
     assert err.count("\n") == 1
 
 
-def test_models_without_attention_are_refused(capsys, tmp_path):
+def test_a_convolutional_network_gets_a_heat_map_and_no_attention(capsys, tmp_path):
     run = make_run(tmp_path / "run", name="resnet18", image_size=32)
-    code, _out, err = call(capsys, "explain", run, photo(tmp_path / "a.png"))
-    assert code == 2
-    assert "ResNet has no attention weights" in err
-    code, _out, err = call(capsys, "explain", "model.onnx", "a.png")
-    assert code == 2
-    assert "holds no attention weights to show; explain the run, or its .safetensors export" in err
+    code, out, err = call(
+        capsys, "explain", run, photo(tmp_path / "a.png", size=(60, 40)), "--output", tmp_path / "out"
+    )
+    assert (code, err) == (0, "")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"000_a.png"}
+    assert "maps: How faithful these maps are is not known" in out
+    explanation = explain(open_classifier(str(run), device="cpu"), ImageFile(str(tmp_path / "a.png")))
+    assert isinstance(explanation, Explanation)
+    assert (explanation.method, explanation.attention) == ("layercam", None)
+    assert explanation.image.pixels.shape == (3, 40, 60)  # the whole picture
+    assert explanation.image.view == (10, 0, 50, 40)  # of which the model sees the middle
+    code, _out, err = call(capsys, "explain", run, photo(tmp_path / "a.png"), "--layer", -1)
+    assert (code, "no attention weights to show" in err) == (2, True)
+    code, _out, err = call(capsys, "explain", run, photo(tmp_path / "a.png"), "--page")
+    assert (code, "no attention weights" in err) == (2, True)
+
+
+def test_an_export_is_explained_by_taking_parts_of_the_picture_away(capsys, run, tmp_path):
+    pytest.importorskip("onnx")
+    assert call(capsys, "export", run, "--format", "onnx", "--output", tmp_path / "m.onnx")[0] == 0
+    picture = ImageFile(str(photo(tmp_path / "a.png")))
+    found = explain(open_classifier(str(tmp_path / "m.onnx")), picture)
+    same = explain(open_classifier(str(run), device="cpu"), picture, method="occlusion")
+    assert found.method == "occlusion"
+    torch.testing.assert_close(found.heat, same.heat, atol=1e-4, rtol=1e-3)
+    code, _out, err = call(capsys, "explain", tmp_path / "m.onnx", "--page")
+    assert (code, "holds no attention weights for a page" in err) == (2, True)
+
+
+@pytest.mark.parametrize("method", ["chefer", "rollout", "attention", "integrated-gradients", "occlusion"])
+def test_the_same_command_gives_the_same_bytes_by_any_method(capsys, run, tmp_path, method):
+    picture, names = photo(tmp_path / "a.png"), ("one", "two")
+    for name in names:
+        assert call(capsys, "explain", run, picture, "--method", method, "--output", tmp_path / name)[0] == 0
+    one, two = ((tmp_path / name / "000_a.png").read_bytes() for name in names)
+    assert one == two

@@ -61,8 +61,10 @@ def test_an_image_gets_the_classes_that_predict_gives_and_an_overlay(server, tmp
     expected = next(predict(server.classifier, [ImageFile(str(picture))], top=5))
     assert [tuple(pair) for pair in result["top"]] == [(name, pytest.approx(p)) for name, p in expected.ranked]
     assert {name for name, _ in result["top"]} == set(CLASSES)
-    with Image.open(io.BytesIO(base64.b64decode(result["attention"].partition(",")[2]))) as overlay:
-        assert overlay.width > 2 * overlay.height
+    with Image.open(io.BytesIO(base64.b64decode(result["heat_map"].partition(",")[2]))) as overlay:
+        assert overlay.width > overlay.height
+    assert result["attention"]
+    assert "How faithful these maps are is not known" in result["faithful"]
 
 
 def test_an_image_gets_the_page_of_the_model_as_it_learned(server, tmp_path):
@@ -157,12 +159,13 @@ def test_other_pages_do_not_exist(server):
         assert ask(server, "GET", path)[0] == 404
 
 
-def test_a_model_without_attention_still_classifies(tmp_path):
+def test_a_model_without_attention_gets_a_heat_map_and_no_page(tmp_path):
     from inference.serve import classify
 
     classifier = open_classifier(str(make_run(tmp_path / "run", name="resnet18", image_size=32)), device="cpu")
     result = classify(classifier, photo(tmp_path / "a.png").read_bytes())
-    assert "has no attention weights" in result["note"]
+    assert result["heat_map"].startswith("data:image/png")
+    assert not result["attention"]
     assert len(result["top"]) == 3
 
 
@@ -203,7 +206,7 @@ def test_in_a_real_browser_a_chosen_image_is_classified_and_nothing_else_is_fetc
         browser.call("Page.navigate", url=server.url)
         browser.wait_for("document.readyState == 'complete' && !!document.getElementById('file')")
         browser.choose_file("#file", picture)
-        browser.wait_for("document.getElementById('attention').naturalWidth > 0")
+        browser.wait_for("document.getElementById('map').naturalWidth > 0")
         cells = browser.evaluate("[...document.querySelectorAll('td')].map(cell => cell.textContent).join('|')").split(
             "|"
         )

@@ -15,6 +15,7 @@ ROOMS = (
     "commands",
     "comparison",
     "datasets",
+    "explanations",
     "figures",
     "inference",
     "labelling",
@@ -44,6 +45,7 @@ FEATURES = {
     "shortcuts": Feature(("datasets/shortcuts",)),
     "clean": Feature(("cleaning", "commands/clean.py"), "clean", ("clean", "RUN"), "clean"),
     "next": Feature(("labelling", "commands/next.py"), "next", ("next", "pets"), "next"),
+    "heat maps": Feature(("explanations",), asked=("explain", "RUN", "picture.png"), answer="no folder explanations"),
     "page": Feature(("inference/page",), asked=("explain", "RUN", "--page"), answer="no folder inference/page"),
     "large": Feature(
         ("datasets/sources/large", "commands/pack.py"), "pack", ("check", "hf:a/b"), "no folder datasets/sources/large"

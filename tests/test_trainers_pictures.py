@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fake_sets import class_folders
+from fake_sets import Spec, class_folders
 from killed_runs import Crash, crash, crash_after, signal_myself, stopped_in_validation
-from PIL import Image
+from PIL import Image, ImageOps
 from sklearn.metrics import precision_recall_curve, recall_score
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
@@ -21,13 +21,13 @@ from torchvision.models import VisionTransformer as Torchvision
 from torchvision.models import resnet18
 
 from datasets.config import DataConfig
+from datasets.fitting import view_of
 from datasets.text import printable
-from figures.attention import blended
+from figures.heat_maps import brightness, laid_over, placed
 from figures.results import confusion_figure, escape, readable
 from figures.sheets import (
     Tile,
     batch_sheet,
-    over_and_under,
     png,
     position_similarity_figure,
     sheet,
@@ -177,29 +177,32 @@ def test_a_model_without_mistakes_shows_what_it_is_least_certain_of(tmp_path):
 
 def test_attention_is_that_of_the_same_images_each_time_and_of_the_model_at_that_time(watched, tmp_path):
     run_dir, _, seen = watched
-    paths = [[image.path for image in images] for images, _ in seen]
+    paths = [[image.path for image in images] for images, _, _ in seen]
     assert len(paths) == 4
     assert len(set(paths[0])) == 8
     assert all(later == paths[0] for later in paths)
     assert len({image.label for image in seen[0][0]}) >= 4  # spread over the classes
-    assert not torch.equal(seen[0][0][0].rollout, seen[1][0][0].rollout)
+    assert not torch.equal(seen[0][0][0].heat, seen[1][0][0].heat)
     model, _, _ = load(run_dir)
     setup = prepare(digits_run(tmp_path))
-    images, distance = pictures.validation_attention(setup, model)
+    images, distance, what = pictures.validation_attention(setup, model)
+    assert what == "what spoke for the predicted class (AttnLRP)"
     assert torch.equal(seen[-1][1], distance)
     assert distance.shape == (model.config.depth, model.config.num_heads)
     for last, again in zip(seen[-1][0], images, strict=True):
-        assert torch.equal(last.rollout, again.rollout)
-        assert last.rollout.sum().item() == pytest.approx(1, abs=1e-5)
+        assert torch.equal(last.heat, again.heat)
+        assert last.heat.sum().item() == pytest.approx(1, abs=1e-5)
 
 
-def test_attention_is_shown_for_torchvisions_model_too(tmp_path):
+def test_heat_maps_are_shown_for_other_libraries_models_too(tmp_path):
     setup = prepare(digits_run(tmp_path))
     model = Torchvision(8, 2, num_layers=2, num_heads=2, hidden_dim=16, mlp_dim=16, num_classes=10)
-    images, distance = pictures.validation_attention(setup, model)
-    assert images[0].rollout.shape == (4, 4)
+    images, distance, _ = pictures.validation_attention(setup, model)
+    assert images[0].heat.shape == (4, 4)
     assert distance.shape == (2, 2)
-    assert pictures.validation_attention(setup, resnet18(num_classes=10)) is None
+    images, distance, what = pictures.validation_attention(setup, resnet18(num_classes=10))
+    assert len(images) == 8
+    assert (distance, what) == (None, "what spoke for the predicted class (LayerCAM)")
 
 
 def test_a_bug_in_the_attention_is_not_taken_for_a_model_without_any(tmp_path, monkeypatch):
@@ -226,9 +229,9 @@ def test_of_huggingface_models_those_with_a_class_token_and_a_square_grid_show_a
     }[kind]
     config = getattr(transformers, f"{kind}Config")(image_size=8, patch_size=2, num_labels=10, **sizes)
     model = getattr(transformers, f"{kind}ForImageClassification")(config)
-    attention = pictures.validation_attention(setup, HuggingFaceClassifier(model, options={}))
-    assert (attention is None) == (kind == "Swin")
-    assert kind == "Swin" or attention[0][0].rollout.shape == (4, 4)
+    images, distance, _ = pictures.validation_attention(setup, HuggingFaceClassifier(model, options={}))
+    assert (distance is None) == (kind == "Swin")
+    assert images[0].heat.shape == (4, 4)
     assert (position_embeddings(model) is None) == (kind == "Swin")
 
 
@@ -311,10 +314,10 @@ def test_skipped_images_stand_in_the_data_report(tmp_path):
     assert "broken $x_1.png" in text
 
 
-# Attention, or none: torchvision's and one without; frozen parts; one channel. Names that need escaping.
+# Attention, or none; frozen parts; cached features; one channel. Names that need escaping.
 KINDS = [
     ({"name": "resnet18", "weights": "none", "image_size": 32}, {}, False),
-    ({"name": "vit_micro_4", "trainable": "head", "weights": "none"}, {"cache_features": "on"}, False),
+    ({"name": "vit_micro_4", "trainable": "head", "weights": "none"}, {"cache_features": "on"}, True),
     ({"name": "vit_micro_4", "trainable": "last:1", "weights": "none"}, {}, True),
     ({"name": "vit_micro_4", "weights": "none", "in_channels": 1, "pool": "mean"}, {}, True),
 ]
@@ -335,6 +338,7 @@ def test_every_kind_of_model_and_data_gets_the_pictures_it_can_have(model, train
     assert "could not be drawn" not in capsys.readouterr().out
     tags = set(shown(run_dir))
     assert tags >= ONCE
+    assert "3_attention/by_image" in tags
     assert (tags >= OFTEN) == attends
     assert (tags >= FULL) == (model["name"] != "resnet18")
     rows = (run_dir / "tb" / "val" / "projector" / "metadata.tsv").read_text().splitlines()
@@ -520,9 +524,36 @@ def test_a_sheet_holds_each_tile_unchanged():
 
 def test_maps_of_weights_that_have_diverged_are_drawn_as_nothing_and_without_a_warning():
     picture = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
-    assert np.array_equal(
-        over_and_under(picture, torch.full((2, 2), torch.nan))[-8:], blended(picture, torch.zeros(2, 2))
-    )
+    assert np.array_equal(laid_over(picture, torch.full((2, 2), torch.nan)), laid_over(picture, torch.zeros(2, 2)))
+
+
+def test_a_map_that_is_the_same_everywhere_looks_it():
+    nearly = torch.full((4, 4), 1 / 16) + 1e-4 * torch.rand(4, 4, generator=torch.Generator().manual_seed(0))
+    assert brightness(nearly).max() < 0.01
+    assert brightness(torch.eye(4)).max() == 1
+
+
+@pytest.mark.parametrize("fit", ["crop", "pad", "squash"])
+@pytest.mark.parametrize("size", [(60, 20), (20, 60), (40, 40)])
+def test_a_map_lies_over_the_whole_picture_where_the_model_saw_it(fit, size):
+    """A mark in the picture, prepared as the model sees it, is where the map of its pixels lies."""
+    width, height = size
+    spec = Spec(image_size=20, fit=fit)
+    row, column = height // 2 + 3, width // 2 - 4
+    mark = np.zeros((height, width), np.uint8)
+    mark[row - 2 : row + 2, column - 2 : column + 2] = 255
+    prepared = {
+        "crop": lambda image: ImageOps.fit(image, (20, 20), Image.Resampling.BILINEAR),
+        "pad": lambda image: ImageOps.pad(image, (20, 20), Image.Resampling.BILINEAR),
+        "squash": lambda image: image.resize((20, 20), Image.Resampling.BILINEAR),
+    }[fit](Image.fromarray(mark))
+    seen = torch.from_numpy(np.asarray(prepared, np.float32))
+    laid, inside = placed(seen, (height, width), view_of(width, height, spec))
+    assert inside.mean() == pytest.approx(min(size) / max(size) if fit == "crop" else 1, abs=0.04)
+    rows, columns = np.mgrid[:height, :width]
+    weights = laid * inside / (laid * inside).sum()
+    centre = (weights * rows).sum(), (weights * columns).sum()
+    assert centre == pytest.approx((row - 0.5, column - 0.5), abs=1.5)
 
 
 def test_names_that_a_font_lacks_are_written_as_their_codes():

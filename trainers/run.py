@@ -234,10 +234,10 @@ def write_results(run: Run, best: dict[str, Any], scores: dict[str, Scores]) -> 
     if "test" in scores:
         final |= {f"test_{name}": scores["test"].metrics[name] for name in ("accuracy", "loss")}
     tensorboard.finish_hparams(run.loggers, final, step)
-    page = overview.after(setup, run.run_dir, epoch=best["epoch"], scores=scores)
-    tensorboard.add_text(run.loggers.val.writer, "start here", page, step)
     if run.painter is not None:
         run.painter.draw_best(setup, scores["val"], run.loggers, epoch=best["epoch"], step=step)
+    page = overview.after(setup, run.run_dir, epoch=best["epoch"], scores=scores)
+    tensorboard.add_text(run.loggers.val.writer, "start here", page, step)
     for stale in checkpoints(run.run_dir / "checkpoints", "step")[1:]:
         stale.unlink()
 

@@ -13,6 +13,7 @@ from trainers.config import RunConfig, to_dict
 from trainers.engine.evaluation import Scores
 from trainers.engine.metrics import per_class
 from trainers.options.defaults import default_epochs, lookup
+from trainers.reporting import heat_maps
 from trainers.setup import RunSetup
 from trainers.storage.run_folder import read_if_whole
 
@@ -36,10 +37,14 @@ def after(setup: RunSetup, run_dir: Path, *, epoch: int, scores: Mapping[str, Sc
         f"weights of epoch {epoch} of {setup.config.train.epochs}, the best on val).",
         f"Its weakest class is {literal(weakest.name)}: {recall:.0%} of {weakest.images:,} {split} images are right.",
     ]
-    evaluate = ("class by class", command("evaluate", run_dir))
-    return page(
-        sentences, [evaluate, ("on other images", command("predict", run_dir, "path/to/images"))], setup, run_dir
-    )
+    commands = [
+        ("class by class", command("evaluate", run_dir)),
+        ("on other images", command("predict", run_dir, "path/to/images")),
+    ]
+    if heat_maps.available:
+        sentences += [str(found) for found in heat_maps.kept(run_dir).values()]
+        commands.append(("what spoke for a class, as a heat map", command("explain", run_dir, "path/to/images")))
+    return page(sentences, commands, setup, run_dir)
 
 
 def page(sentences: Sequence[str], commands: Sequence[tuple[str, str]], setup: RunSetup, run_dir: Path) -> str:

@@ -1,13 +1,13 @@
 """What a run shows beside its curves: drawn a few times in a run, put into TensorBoard and `figures/` alike.
 
-While it trains: pictures of its first batch beside what the model sees of them, and the attention of the same eight
+While it trains: pictures of its first batch beside what the model sees of them, and heat maps of the same eight
 validation images. When it ends, with its best weights: its worst mistakes, its confusion matrix, its calibration.
 Nothing is drawn at random for them, and the model is left in the mode it was in: a run takes the same steps with and
 without pictures.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
 from itertools import repeat
 from pathlib import Path
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from datasets.bundle import BatchKey, ImageSet
 from datasets.files import replacing
+from datasets.fitting import view_of
 from datasets.sampling import batch_sampler, evenly
 from datasets.text import pluralise
 from figures.attention import distance_figure
@@ -30,7 +31,7 @@ from trainers.engine.evaluation import Scores
 from trainers.engine.many_classes import dense_probabilities, most_confused
 from trainers.engine.metrics import confidence_bins
 from trainers.engine.predictions import Predictions
-from trainers.reporting import console
+from trainers.reporting import console, heat_maps
 from trainers.reporting.tensorboard import RunLoggers
 from trainers.setup import RunSetup
 from vit.attention_maps import maps_of
@@ -44,7 +45,7 @@ MISTAKES = 16
 READ_BATCH = "from the first batch: each picture, and beside it what the model sees of it"
 READ_MISTAKES = "Coloured: what the model said, and how sure it was. A wrong label, or a class that looks like another?"
 READ_CONFUSION = "Each row is a true class; what lies off the diagonal was taken for another."
-READ_ROLLOUT = "Below each image: the brighter a patch, the more of it reaches the head."
+READ_HEAT = "Below each image: the brighter a place, the more it spoke for the class that the model says."
 BATCH = 16  # images of the first training batch
 
 
@@ -97,49 +98,79 @@ def keep_weights(model: nn.Module, path: Path, trainer: Engine) -> None:
         write_tree(file, {"model": weights, "epoch": trainer.state.epoch})
 
 
-def draw_attention(setup: RunSetup, model: nn.Module, loggers: RunLoggers, *, step: int, when: str) -> bool:
-    """Rollout and mean attention distance of the same validation images each time; nothing, and False, for other than
-    ViTs."""
-    attention = validation_attention(setup, model)
-    if attention is None:
+def draw_attention(
+    setup: RunSetup, model: nn.Module, loggers: RunLoggers, *, step: int, when: str, worth: str = ""
+) -> bool:
+    """Heat maps of the same validation images each time, and what such maps are `worth`; of a Vision Transformer also
+    the mean attention distance, and then True. Nothing for a model without maps."""
+    shown = validation_attention(setup, model)
+    if shown is None:
         return False
-    images, distance = attention
+    images, distance, what = shown
     loggers.add_picture(
-        "attention/by_image", png(judged_sheet(images, title=f"attention rollout, {when}\n{READ_ROLLOUT}")), step
+        "attention/by_image", png(judged_sheet(images, title=f"{what}, {when}\n{worth or READ_HEAT}")), step
     )
+    if distance is None:
+        return False
     title = f"{pluralise(len(images), 'validation image')}, {when}"
     loggers.add_picture("attention/distance", png(distance_figure(distance, title=title)), step)
     return True
 
 
-def validation_attention(setup: RunSetup, model: nn.Module) -> tuple[list[Judged], Tensor] | None:
-    """The shown images with their rollout, and the mean attention distance (L, H) in pixels over them.
-
-    None for a model without attention over one class token and a square grid of patches.
-    """
-    dataset: Any = setup.data.dataloaders["val"].dataset
-    judged: list[Judged] = []
+def validation_attention(setup: RunSetup, model: nn.Module) -> tuple[list[Judged], Tensor | None, str] | None:
+    """The shown images with their heat maps; the mean attention distance (L, H) in pixels over them, None for other
+    than Vision Transformers; and what the maps are. None for a model without maps."""
+    dataset, judged, what = validation_images(setup), list[Judged](), ""
     distances: list[Tensor] = []
     for row in evenly(len(dataset), SHOWN):  # one by one: the weights of all layers and heads take much memory
         images, labels = dataset.__getitems__(BatchKey(0, row[None]))[:2]
-        try:
-            with undisturbed(model):
-                maps = maps_of(model, images.to(setup.device))
-        except NoAttention:
+        with undisturbed(model):
+            found = map_of_one(model, images.to(setup.device))
+        if found is None:
             return None
-        judged += predictions_on(setup, [int(row)], maps.logits.float(), labels, maps.rollout.cpu())
-        distances.append(maps.distance.cpu())
-    return judged, torch.cat(distances).mean(dim=0)
+        logits, heat, what, distance = found
+        judged += predictions_on(setup, [int(row)], logits, labels, heat)
+        if distance is not None:
+            distances.append(distance)
+    return judged, torch.cat(distances).mean(dim=0) if distances else None, what
+
+
+def map_of_one(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor, str, Tensor | None] | None:
+    """Logits, heat map (1, G, G), what it shows, and attention distance (1, L, H) of one image (1, C, S, S)."""
+    attention = None
+    with suppress(NoAttention):
+        attention = maps_of(model, images)
+    distance = None if attention is None else attention.distance.cpu()
+    if heat_maps.available:
+        try:
+            found = heat_maps.heat_maps(model, images)
+        except heat_maps.NoMap:
+            return None
+        return found.logits, found.values, f"what spoke for the predicted class ({found.title})", distance
+    if attention is None:
+        return None
+    return attention.logits.float(), attention.rollout.cpu(), "attention rollout", distance
 
 
 def draw_best(setup: RunSetup, scores: Scores, loggers: RunLoggers, *, epoch: int, step: int) -> None:
     """Draw what the best weights, which the model now holds, are like; `scores` are theirs on val."""
     when = f"best weights (epoch {epoch})"
-    if not setup.on_features:
-        with attempted():
-            draw_attention(setup, setup.model, loggers, step=step, when=when)
+    with attempted():
+        worth = measure_maps(setup, loggers.figures.parent)
+        draw_attention(setup, setup.network, loggers, step=step, when=when, worth=worth)
     with attempted():
         draw_scores(setup, scores, loggers, step=step, when=when)
+
+
+def measure_maps(setup: RunSetup, run_dir: Path) -> str:
+    """What the heat maps of the best weights are worth, in words: measured, and kept in the run. Empty for a model
+    without maps, and where it would take long, which `explain` then does."""
+    if not heat_maps.available:
+        return ""
+    with undisturbed(setup.network), suppress(heat_maps.NoMap, heat_maps.TakesLong):
+        images = validation_images(setup)
+        return str(heat_maps.measured(run_dir, setup.network, images, seconds=heat_maps.WAITED_FOR) or "")
+    return ""
 
 
 def draw_scores(setup: RunSetup, scores: Scores, loggers: RunLoggers, *, step: int, when: str) -> None:
@@ -187,16 +218,19 @@ def validation_images(setup: RunSetup) -> Any:
 
 
 def predictions_on(
-    setup: RunSetup, rows: Sequence[int], logits: Tensor, labels: Tensor, rollouts: Iterable[Tensor] | None = None
+    setup: RunSetup, rows: Sequence[int], logits: Tensor, labels: Tensor, maps: Iterable[Tensor | None] = repeat(None)
 ) -> list[Judged]:
     """The val images `rows` with the logits (N, classes) that a model gave them, and their labels (N,): their original
-    pictures, or with `rollouts` what the model saw, which these lie over."""
+    pictures, with heat `maps` (G, G) over what the model saw of them."""
     images, names = validation_images(setup), setup.data.class_names
-    ranked = rank(logits.softmax(dim=1), names)
     own_names = [names[label] for label in labels.tolist()]
-    pictures = images.stored(rows) if rollouts is not None else (images.original(row) for row in rows)
-    maps = repeat(None) if rollouts is None else rollouts
-    return [*map(Judged, map(images.path, rows), ranked, own_names, pictures, maps)]
+    judged = []
+    for row, ranked, name, heat in zip(rows, rank(logits.softmax(dim=1), names), own_names, maps, strict=False):
+        pixels = images.original(row)
+        # Images of a Dataset of one's own reach the model as they are: whole.
+        view = view_of(pixels.shape[2], pixels.shape[1], setup.spec) if hasattr(images, "pipeline") else None
+        judged.append(Judged(images.path(row), ranked, name, pixels, heat, view))
+    return judged
 
 
 @contextmanager

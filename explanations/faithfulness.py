@@ -1,0 +1,144 @@
+"""How faithful the heat maps of a model are: whether it needs what they call bright more than anything else.
+
+Of each image the brightest fifth of the cells is replaced by a blurred copy of itself, and so is a fifth drawn at
+random; what the probability of the predicted class falls by is compared in pairs (deletion, as in Samek et al. 2017,
+doi:10.1109/TNNLS.2016.2599820, and Petsiuk, Das and Saenko 2018, arXiv:1806.07421). B images, N cells per side.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from scipy import stats
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from explanations.methods import METHODS, MIXTURE, heat_maps, title_of
+from explanations.perturbation import blurred, probabilities, without
+from explanations.subject import Subject, cells
+
+IMAGES = 64
+"""Validation images that are measured."""
+REMOVED = 5
+"""One cell in so many is removed."""
+DRAWS = 2
+"""Random fifths of each image, whose mean is compared with the brightest fifth."""
+LEVEL, LEAST = 0.05, 0.01
+"""Maps are faithful whose p value (one-sided, paired t test) is below the one, if their lead is not below the other."""
+AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class Faithfulness:
+    """What the maps of one method are worth on one model. Costs are shares of probability, means over the images."""
+
+    method: str
+    images: int
+    brightest: float
+    """What removing the brightest fifth costs the predicted class."""
+    random: float
+    """What removing a random fifth costs it."""
+    p: float
+    """Of the hypothesis that the brightest fifth costs no more than a random one."""
+
+    @property
+    def faithful(self) -> bool:
+        return self.p < LEVEL and self.brightest - self.random >= LEAST
+
+    @property
+    def verdict(self) -> str:
+        """A sentence, verdict first."""
+        title = title_of(self.method)
+        if not self.faithful:
+            return f"On this model the maps of {title} are no better than random: do not read them."
+        return f"On this model the maps of {title} are faithful."
+
+    @property
+    def numbers(self) -> str:
+        """What the verdict is based on, a sentence."""
+        return (
+            f"Removing the brightest fifth of the patches costs {100 * self.brightest:.1f} points of the class's "
+            f"probability, a random fifth {100 * self.random:.1f} ({self.images} validation images)."
+        )
+
+    def __str__(self) -> str:
+        return f"{self.verdict} {self.numbers}"
+
+
+def measure(model: nn.Module, batches: Iterable[Tensor], *, method: str = "auto") -> Faithfulness | None:
+    """Measure a method, by default the model's own, on normalised images (B, C, S, S), batch after batch.
+
+    The random fifths are drawn by place in the stream, so the result is the same each time. None without images.
+    Raises NoMap: the method has no maps of this model."""
+    bright, chance = [], []
+    for start, images in enumerate(batches):
+        found = heat_maps(model, images, method=method)
+        method = found.method
+        costs = costs_of(Subject(model, images, found.classes.to(images.device)), found.values, seed=start)
+        bright.append(costs[0])
+        chance.append(costs[1])
+    if not bright:
+        return None
+    first, second = torch.cat(bright).double(), torch.cat(chance).double()
+    return Faithfulness(method, len(first), float(first.mean()), float(second.mean()), p=paired(first - second))
+
+
+def paired(leads: Tensor) -> float:
+    """p value of the hypothesis that differences (N,) are 0 on average, or less; 1 where there is nothing to test."""
+    if len(leads) < 2 or not bool(leads.isfinite().all()) or float(leads.std()) == 0:
+        return float(len(leads) < 2 or not float(leads.mean()) > 0)
+    return float(stats.ttest_1samp(leads.numpy(), 0, alternative="greater").pvalue)
+
+
+def costs_of(subject: Subject, maps: Tensor, *, seed: int) -> tuple[Tensor, Tensor]:
+    """What the probability of each image's class falls by without its brightest fifth, and without a random one: (B,)
+    each, the second a mean over DRAWS."""
+    images, side = subject.images, cells(subject.images.size(-1))
+    count = max(1, round(side * side / REMOVED))
+    order = resized(maps, side).flatten(1).argsort(dim=1, descending=True, stable=True)
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.rand((DRAWS, *order.shape), generator=generator).argsort(dim=2)
+    instead = blurred(images)
+
+    def left(chosen: Tensor) -> Tensor:
+        removed = torch.zeros(order.shape, dtype=torch.bool).scatter(1, chosen[:, :count], True)
+        removed = removed.unflatten(1, (side, side)).to(images.device)
+        return probabilities(subject, without(images, removed, instead)).cpu()
+
+    with torch.no_grad():
+        whole = probabilities(subject, images).cpu()
+        return whole - left(order), whole - torch.stack([left(chosen) for chosen in drawn]).mean(dim=0)
+
+
+def resized(maps: Tensor, side: int) -> Tensor:
+    """Maps (B, G, G) on `side` cells per side; those of a patch that is cut into several are as bright as the patch."""
+    if side % maps.size(-1) == 0:
+        return F.interpolate(maps[:, None], size=(side, side), mode="nearest")[:, 0]
+    if maps.size(-1) > side:
+        return F.adaptive_avg_pool2d(maps[:, None], side)[:, 0]
+    return F.interpolate(maps[:, None], size=(side, side), mode="bilinear", align_corners=False)[:, 0]
+
+
+def to_json(measured: Mapping[str, Faithfulness], *, weights: str) -> dict[str, Any]:
+    """What a run keeps; `weights`: the name of the file that the measured weights are in."""
+    return {"weights": weights, "methods": {name: asdict(found) for name, found in measured.items()}}
+
+
+def from_json(values: Any, *, weights: str) -> dict[str, Faithfulness]:
+    """What was kept of these very weights; nothing where it is of others, or damaged."""
+    found = {}
+    try:
+        if values["weights"] != weights:
+            return {}
+        for name, fields in values["methods"].items():
+            numbers = {key: float(fields[key]) for key in ("brightest", "random", "p")}
+            if name in (*METHODS, MIXTURE) and all(map(is_finite, numbers.values())):
+                found[name] = Faithfulness(name, int(fields["images"]), **numbers)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+        return {}
+    return found
+
+
+def is_finite(number: float) -> bool:
+    return float("-inf") < number < float("inf")

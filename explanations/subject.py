@@ -1,0 +1,78 @@
+"""What a heat map is about: a network, its input, and a class of each image."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vit.errors import OptionError
+
+MAX_CELLS, MIN_CELLS, CELL = 14, 8, 16
+
+
+class NoMap(OptionError):
+    """A method that has no map for this model; another method may have one."""
+
+
+def as_given(outputs: Tensor) -> Tensor:
+    """The outputs of a network that ends in its own head."""
+    return outputs
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A network in evaluation mode and the images (B, C, S, S), normalised, that it is asked about.
+
+    `head` turns its outputs into logits (B, classes): they are the logits, but for a network within a mixture.
+    """
+
+    network: nn.Module
+    images: Tensor
+    classes: Tensor
+    """int64 (B,): the class of each image that its map is about."""
+    head: Callable[[Tensor], Tensor] = as_given
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """(B, C, S, S) -> logits (B, classes)"""
+        return self.head(self.network(images))
+
+    def require_gradients(self) -> None:
+        """Raises NoMap: a program without gradients, such as an ONNX file."""
+        if next(self.network.parameters(), None) is None:
+            raise NoMap(f"{type(self.network).__name__} has no gradients: only occlusion explains it")
+
+    def differentiable(self) -> Tensor:
+        """The logits of one pass, with a graph also where every parameter is frozen."""
+        self.require_gradients()
+        with torch.enable_grad():
+            return self(self.images.detach().requires_grad_())
+
+    def odds(self, logits: Tensor) -> Tensor:
+        """(B,): the log odds of the class of each image against all others.
+
+        What maps are about: a map of the logit alone shows what speaks for any class, too, and softmax takes that out
+        again; a probability near 1 changes no more, whatever is taken away.
+        """
+        own = logits.gather(1, self.classes[:, None])[:, 0]
+        if logits.size(1) == 1:
+            return own
+        return own - logits.scatter(1, self.classes[:, None], -torch.inf).logsumexp(dim=1)
+
+
+def cells(side: int) -> int:
+    """Number of cells per side on which a map without a grid of its own is given, for images of so many pixels."""
+    return min(max(MIN_CELLS, min(MAX_CELLS, side // CELL)), max(2, side // 2))
+
+
+def on_cells(values: Tensor) -> Tensor:
+    """What each pixel is worth, (B, S, S) -> the mean of each cell, (B, N, N): single ones are too noisy to see."""
+    return F.adaptive_avg_pool2d(values, cells(values.size(-1)))
+
+
+def shares(values: Tensor) -> Tensor:
+    """(B, G, G) -> float32 on the CPU, at least 0, each map divided by its sum; one that has nothing above 0 is 0."""
+    values = values.detach().float().cpu().nan_to_num(posinf=0.0, neginf=0.0).clamp(min=0)
+    total = values.sum(dim=(1, 2), keepdim=True)
+    return values / total.clamp(min=torch.finfo(torch.float32).tiny)

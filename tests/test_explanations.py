@@ -1,0 +1,351 @@
+"""Heat maps: each method against a library or a law, every method on every kind of model, and how faithful maps are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+from torch.nn import functional as F
+
+from explanations import attnlrp, faithfulness, layercam, mixtures, perturbation
+from explanations.faithfulness import Faithfulness, costs_of, from_json, measure, paired, to_json
+from explanations.integrated_gradients import attributions
+from explanations.methods import METHODS, heat_maps
+from explanations.subject import NoMap, Subject, cells, shares
+from trainers.reporting import heat_maps as hook
+from vit.errors import OptionError
+from vit.factory import build_model
+
+SIDE = 32
+OF_ATTENTION = {"chefer", "rollout", "attention"}
+
+
+def pictures(count: int = 2, *, side: int = SIDE, channels: int = 3) -> torch.Tensor:
+    return torch.randn(count, channels, side, side, generator=torch.Generator().manual_seed(7))
+
+
+def stirred(model: nn.Module) -> nn.Module:
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.03 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def convolutions() -> nn.Module:
+    """A network of a program's own."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.ReLU(inplace=True), nn.Conv2d(8, 8, 3, stride=2, padding=1),
+        nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3),
+    ).eval()  # fmt: skip
+
+
+def linear() -> nn.Module:
+    """Logits that are sums over the pixels, each with its own weight."""
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * SIDE * SIDE, 3)).eval()
+
+
+MODELS = {
+    "vit_nano_8": lambda: build_model("vit_nano_8", num_classes=3, weights="none"),
+    "stem, mean": lambda: build_model("vit_stem_16", num_classes=3, weights="none", image_size=SIDE),
+    "torchvision": lambda: build_model("vit_b_16", num_classes=3, weights="none", image_size=SIDE),
+    "resnet18": lambda: build_model("resnet18", num_classes=3, weights="none"),
+    "efficientnet": lambda: build_model("efficientnet_lite0", num_classes=3, weights="none", image_size=SIDE),
+    "timm's ViT": lambda: build_model("timm:vit_tiny_patch16_224", num_classes=3, weights="none", image_size=SIDE),
+    "own convolutions": convolutions,
+    "own linear": linear,
+}
+TAKES = {
+    "vit_nano_8": set(METHODS), "stem, mean": set(METHODS), "torchvision": set(METHODS),
+    "resnet18": {"layercam", "integrated-gradients", "occlusion"},
+    "efficientnet": {"layercam", "integrated-gradients", "occlusion"},
+    "timm's ViT": set(METHODS) - OF_ATTENTION,
+    "own convolutions": {"layercam", "integrated-gradients", "occlusion"},
+    "own linear": {"integrated-gradients", "occlusion"},
+}  # fmt: skip
+SLOW = {"stem, mean", "torchvision", "resnet18", "efficientnet", "timm's ViT"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in MODELS])
+def test_every_method_has_maps_of_the_models_it_can_read_and_says_of_others_that_it_has_none(name):
+    model = stirred(MODELS[name]())
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)  # as a probe leaves them
+    images = pictures()
+    with torch.no_grad():
+        expected = model(images)
+    for method in METHODS:
+        if method not in TAKES[name]:
+            with pytest.raises(NoMap):
+                heat_maps(model, images, method=method)
+            continue
+        found, again = (heat_maps(model, images, method=method) for _ in range(2))
+        assert torch.equal(found.values, again.values), method  # the same bits
+        assert torch.allclose(found.logits, expected, atol=1e-5)
+        assert torch.equal(found.classes, expected.argmax(dim=1))
+        assert found.values.min() >= 0
+        total = found.values.sum(dim=(1, 2))
+        assert ((total - 1).abs() < 1e-4).logical_or(total == 0).all(), method
+        alone = heat_maps(model, images[1:], method=method)
+        assert torch.allclose(found.values[1:], alone.values, atol=1e-3), method
+    assert heat_maps(model, images).method == next(name_ for name_ in METHODS if name_ in TAKES[name])
+    assert not images.requires_grad
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_an_unknown_method_lists_the_known_ones():
+    with pytest.raises(OptionError, match="no method 'saliency' for heat maps; known: auto, attnlrp, chefer"):
+        heat_maps(linear(), pictures(), method="saliency")
+
+
+def test_integrated_gradients_are_captums():
+    captum = pytest.importorskip("captum.attr")
+    model, images, classes = stirred(MODELS["vit_nano_8"]()), pictures(), torch.tensor([2, 0])
+    ours = attributions(Subject(model, images, classes), steps=8)
+    for row, chosen in enumerate(classes):
+        odds = lambda x, chosen=chosen: Subject(model, x, chosen.expand(len(x))).odds(model(x))  # noqa: E731
+        theirs = captum.IntegratedGradients(odds)
+        expected = theirs.attribute(images[row : row + 1], n_steps=8, method="riemann_middle")
+        torch.testing.assert_close(ours[row : row + 1], expected.float(), atol=1e-5, rtol=1e-3)
+
+
+def test_integrated_gradients_add_up_to_what_the_image_changes():
+    """Completeness (Sundararajan et al. 2017, proposition 1)."""
+    model, images = convolutions(), pictures()
+    subject = Subject(model, images, torch.tensor([1, 2]))
+    change = subject.odds(model(images)) - subject.odds(model(torch.zeros_like(images)))
+    torch.testing.assert_close(
+        attributions(subject, steps=256).sum(dim=(1, 2, 3)), change.detach(), atol=2e-3, rtol=2e-2
+    )
+
+
+def test_layercam_is_that_of_the_library_grad_cam():
+    library = pytest.importorskip("pytorch_grad_cam")
+    model, images, classes = convolutions(), pictures(), torch.tensor([2, 0])
+    subject = Subject(model, images, classes)
+    activations, logits = layercam.deepest(subject)
+    assert activations.shape == (2, 8, 8, 8)
+    [gradients] = torch.autograd.grad(logits.gather(1, classes[:, None]).sum(), activations)
+    ours = layercam.layer_map(activations.detach(), gradients)
+    targets = [lambda output, place=place: output[place] for place in classes.tolist()]
+    with library.LayerCAM(model=model, target_layers=[model[3]]) as theirs:
+        expected = torch.from_numpy(theirs(input_tensor=images, targets=targets))
+    largest = F.interpolate(ours[:, None], size=(SIDE, SIDE), mode="bilinear")[:, 0]
+    for one, other in zip(largest, expected, strict=True):
+        assert np.corrcoef(one.flatten(), other.flatten())[0, 1] > 0.99  # it scales each map to 0 to 1
+
+
+def test_layercam_asks_the_deepest_layer_with_cells_enough():
+    subject = Subject(stirred(MODELS["resnet18"]()), pictures(), torch.tensor([0, 1]))
+    assert layercam.deepest(subject)[0].shape == (2, 128, 4, 4)  # those after it have 2 and 1 per side
+
+
+def test_attnlrp_of_a_model_without_biases_shares_out_the_whole_score():
+    """Conservation: with one half to each factor, relevance is neither made nor lost in attention and activations."""
+
+    class Attends(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv, self.head = nn.Linear(12, 24, bias=False), nn.Linear(8, 3, bias=False)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            tokens = F.unfold(images, 2, stride=2).transpose(1, 2)  # (B, N, 12)
+            q, k, v = self.qkv(tokens).chunk(3, dim=2)
+            weights = (q @ k.mT)[:, None] / 100  # without a softmax, the product of all three is cubic
+            return self.head(F.gelu((weights @ v[:, None])[:, 0]).mean(dim=1))
+
+    torch.manual_seed(0)
+    model, images = Attends().double(), pictures(side=8).double()
+    with attnlrp.Rules():
+        x = images.requires_grad_()
+        logits = model(x)
+        [gradient] = torch.autograd.grad(logits[:, 1].sum(), x)
+    # q k^T is a product that no rule halves here (three dimensions), so its two factors count twice: half of A, twice.
+    share = (gradient * x).sum(dim=(1, 2, 3)) / logits[:, 1]
+    torch.testing.assert_close(share.detach(), torch.full((2,), 1.5, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("name", ["vit_nano_8", "stem, mean"])
+def test_the_rules_of_attnlrp_change_no_output(name):
+    model, images = stirred(MODELS[name]()), pictures()
+    with torch.no_grad():
+        expected = model(images)
+        with attnlrp.Rules():
+            torch.testing.assert_close(model(images), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_occlusion_of_a_sum_is_what_each_part_adds():
+    """Brute force: cover each window by hand."""
+    model, images = linear(), pictures(1)
+    subject, side = Subject(model, images, torch.tensor([1])), cells(SIDE)
+    instead, expected, counts = perturbation.blurred(images), torch.zeros(side, side), torch.zeros(side, side)
+    whole = subject.odds(model(images))
+    for row in range(side - 1):
+        for column in range(side - 1):
+            covered, step = images.clone(), SIDE // side
+            window = (..., slice(row * step, (row + 2) * step), slice(column * step, (column + 2) * step))
+            covered[window] = instead[window]
+            expected[row : row + 2, column : column + 2] += (whole - subject.odds(model(covered))).detach()
+            counts[row : row + 2, column : column + 2] += 1
+    torch.testing.assert_close(perturbation.occlusion(subject)[0], expected / counts, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("side", [8, 33, 64])
+def test_what_stands_for_a_part_that_is_removed_keeps_an_even_picture_and_levels_a_busy_one(side):
+    even = torch.full((1, 3, side, side), 0.7)
+    torch.testing.assert_close(perturbation.blurred(even), even)
+    busy = pictures(1, side=side)
+    assert perturbation.blurred(busy).std() < 0.75 * busy.std()
+
+
+class Planted(nn.Module):
+    """A model whose second class is the sum of one cell of 8 x 8, and nothing else."""
+
+    def __init__(self, place: tuple[int, int]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(SIDE, SIDE))
+        row, column = place
+        step = SIDE // 8
+        self.weight.data[row * step : (row + 1) * step, column * step : (column + 1) * step] = 1
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        score = (images.mean(dim=1) * self.weight).sum(dim=(1, 2)) / 4 - 1
+        return torch.stack([torch.zeros_like(score), score], dim=1)
+
+
+def marked(place: tuple[int, int], count: int = 24) -> torch.Tensor:
+    images = 0.1 * pictures(count)
+    step = SIDE // 8
+    images[:, :, place[0] * step : (place[0] + 1) * step, place[1] * step : (place[1] + 1) * step] += 1
+    return images
+
+
+@pytest.mark.parametrize("method", ["integrated-gradients", "occlusion"])
+def test_maps_of_a_planted_cell_lie_there_and_are_faithful(method):
+    place = (2, 5)
+    model, images = Planted(place), marked(place)
+    values = heat_maps(model, images, method=method).values
+    assert (values.flatten(1).argmax(dim=1) == place[0] * 8 + place[1]).all()
+    if method == "integrated-gradients":
+        assert values[:, place[0], place[1]].min() > 0.99
+    found = measure(model, images.split(8), method=method)
+    assert found.faithful
+    assert (found.method, found.images) == (method, 24)
+    assert found.brightest > 0.3
+    assert found.random < 0.5 * found.brightest
+    assert "are faithful" in str(found)
+
+
+def test_a_map_that_points_elsewhere_is_no_better_than_random():
+    place, elsewhere = (2, 5), torch.zeros(24, 8, 8)
+    elsewhere[:, 6:, :7] = 1
+    model, images = Planted(place), marked(place)
+    bright, chance = costs_of(Subject(model, images, torch.ones(24, dtype=torch.long)), elsewhere, seed=0)
+    assert bright.abs().max() < 1e-6
+    assert paired(bright - chance) > 0.5
+    poor = Faithfulness("layercam", 24, float(bright.mean()), float(chance.mean()), paired(bright - chance))
+    assert not poor.faithful
+    assert "no better than random" in poor.verdict
+    assert not Faithfulness("layercam", 64, 0.015, 0.01, 1e-9).faithful  # sure, and too small to matter
+
+
+def test_the_test_is_scipys_and_holds_its_level():
+    rng = np.random.default_rng(0)
+    leads = torch.from_numpy(rng.normal(0.1, 1, 40))
+    assert paired(leads) == pytest.approx(stats.ttest_rel(leads, torch.zeros(40), alternative="greater").pvalue)
+    assert paired(torch.zeros(9)) == 1
+    assert paired(torch.full((9,), torch.nan)) == 1
+    called = sum(paired(torch.from_numpy(rng.normal(0, 1, 64))) < faithfulness.LEVEL for _ in range(1_000))
+    assert 30 <= called <= 70
+
+
+def test_random_maps_are_called_unfaithful():
+    """Of a model that needs one cell: maps drawn at random, again and again."""
+    place = (2, 5)
+    model, images = Planted(place), marked(place, 32)
+    subject = Subject(model, images, torch.ones(32, dtype=torch.long))
+    called = 0
+    for seed in range(60):
+        drawn = torch.rand(32, 8, 8, generator=torch.Generator().manual_seed(1_000 + seed))
+        bright, chance = costs_of(subject, drawn, seed=seed)
+        lead = float((bright - chance).mean())
+        called += Faithfulness("layercam", 32, lead, 0.0, paired(bright - chance)).faithful
+    assert called <= 6  # 3 are expected
+
+
+def test_what_was_measured_is_read_back_for_the_same_weights_alone():
+    found = {"chefer": Faithfulness("chefer", 64, 0.25, 0.05, 1e-6)}
+    written = to_json(found, weights="best_1.pt")
+    assert from_json(written, weights="best_1.pt") == found
+    assert from_json(written, weights="best_2.pt") == {}
+    chefer = written["methods"]["chefer"]
+    for methods in ({"chefer": {"p": "x"}}, {"x": chefer}, {"chefer": {**chefer, "p": 1e999}}, []):
+        assert from_json({"weights": "best_1.pt", "methods": methods}, weights="best_1.pt") == {}
+    for damaged in (None, [], {"weights": "best_1.pt"}):
+        assert from_json(damaged, weights="best_1.pt") == {}
+
+
+def test_measuring_ends_where_it_would_take_long():
+    batches = hook._in_time(iter([torch.zeros(1)] * 3), 3, seconds=-1)
+    next(batches)
+    with pytest.raises(hook.TakesLong):
+        next(batches)
+
+
+def mixture() -> tuple[nn.Module, list[nn.Module]]:
+    """Two networks, one of which sees the middle half of the picture, and one linear head."""
+    torch.manual_seed(5)
+    first = nn.Sequential(nn.Conv2d(3, 4, 3, stride=4, padding=1), nn.ReLU(), nn.Flatten())
+    second = nn.Sequential(nn.Conv2d(3, 2, 4, stride=4), nn.ReLU(), nn.Flatten())
+
+    class View(nn.Module):
+        def __init__(self, network: nn.Module, cut: int) -> None:
+            super().__init__()
+            self.network, self.cut, self.margin = network, cut, (SIDE - cut) // 2
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            end = self.margin + self.cut
+            return self.network(images[..., self.margin : end, self.margin : end])
+
+    class Mixture(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.names, self.views = ("first", "second"), nn.ModuleList([View(first, SIDE), View(second, SIDE // 2)])
+            self.columns, self.head = (slice(0, 256), slice(256, 288)), nn.Linear(288, 3)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return self.head(torch.cat([view(images) for view in self.views], dim=1))
+
+    return Mixture().eval(), [first, second]
+
+
+def test_a_mixture_is_explained_by_its_parts_which_add_up():
+    model, _ = mixture()
+    images = pictures(3)
+    found = heat_maps(model, images)
+    assert [part.name for part in found.parts] == ["first", "second"]
+    assert found.method == "layercam"
+    logits = found.logits - model.head.bias.detach()
+    expected = logits.gather(1, found.classes[:, None])[:, 0] - logits.mean(dim=1)
+    torch.testing.assert_close(sum(part.spoke for part in found.parts), expected, atol=1e-5, rtol=1e-4)
+    border = found.parts[1].values.clone()
+    quarter = mixtures.FINE // 4
+    border[:, quarter:-quarter, quarter:-quarter] = 0
+    assert not border.any()  # the second network sees the middle alone
+    weights = torch.stack([part.spoke.clamp(min=0) for part in found.parts])
+    weights /= weights.sum(dim=0)
+    whole = sum(w[:, None, None] * part.values for w, part in zip(weights, found.parts, strict=True))
+    torch.testing.assert_close(found.values, shares(whole), atol=1e-6, rtol=1e-3)
+
+
+def test_a_mixture_without_a_word_of_one_part_is_the_other_part_alone():
+    model, _ = mixture()
+    with torch.no_grad():
+        model.head.weight[:, model.columns[1]] = 0
+    found = heat_maps(model, pictures(2))
+    torch.testing.assert_close(found.values, found.parts[0].values)
+    assert not found.parts[1].spoke.any()

@@ -1,0 +1,86 @@
+"""The one hook of `explanations/`: heat maps of any model, and how faithful they are. Without that folder pictures show
+attention rollout, of Vision Transformers alone, and `explain` and `serve` say that there are no heat maps."""
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from datasets.bundle import BatchKey
+from datasets.errors import MissingPackage
+from datasets.sampling import evenly
+from trainers.errors import CheckpointError
+from trainers.storage.checkpoint_file import best_of
+from trainers.storage.run_folder import read_if_whole, write_json
+
+try:
+    from explanations.faithfulness import AT_ONCE, IMAGES, Faithfulness, from_json, measure, to_json
+    from explanations.methods import MIXTURE, heat_maps
+    from explanations.subject import NoMap
+except ModuleNotFoundError as error:
+    if not str(error.name).startswith("explanations"):
+        raise
+    available = False
+else:
+    available = True
+
+FILE = "faithfulness.json"
+"""In `eval/` of a run: what each method's maps are worth on its best weights."""
+__all__ = ["IMAGES", "NoMap", "available", "heat_maps", "kept", "measured", "require", "to_ask_for"]
+
+WAITED_FOR = 10.0
+"""Seconds that a run which has just ended may take to measure its maps; `explain` does it otherwise."""
+
+
+class TakesLong(Exception):
+    """Measuring would take more than the seconds that it may."""
+
+
+def require() -> None:
+    """Raises MissingPackage: the folder `explanations` was taken out."""
+    if not available:
+        raise MissingPackage("this copy of the application has no folder explanations: it makes no heat maps")
+
+
+def to_ask_for(method: str) -> str:
+    """The name that makes `heat_maps` take this method again."""
+    return "auto" if method == MIXTURE else method
+
+
+def kept(run_dir: Path) -> "dict[str, Faithfulness]":
+    """What was measured on the best weights of a run, by method; nothing where none was, or the file is damaged."""
+    with suppress(FileNotFoundError, CheckpointError):
+        return from_json(read_if_whole(run_dir / "eval" / FILE), weights=best_of(run_dir).name) if available else {}
+    return {}
+
+
+def measured(
+    run_dir: Path, model: nn.Module, dataset: Any, *, method: str = "auto", seconds: float | None = None
+) -> "Faithfulness | None":
+    """Measure a method, by default the model's own, on images of the validation set `dataset`, and keep it in the run.
+    None where there are no images. Raises NoMap: it has no maps of this model. TakesLong: more than these seconds."""
+    rows = evenly(len(dataset), IMAGES)
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    parts = [rows[start : start + AT_ONCE] for start in range(0, len(rows), AT_ONCE)]
+    images = (dataset.__getitems__(BatchKey(0, part))[0].to(device) for part in parts)
+    found = measure(model, images if seconds is None else _in_time(images, len(parts), seconds), method=method)
+    if found is not None:
+        everything = {**kept(run_dir), found.method: found}
+        with suppress(OSError):  # a run that may only be read
+            path = run_dir / "eval" / FILE
+            path.parent.mkdir(exist_ok=True)
+            write_json(path, to_json(everything, weights=best_of(run_dir).name))
+    return found
+
+
+def _in_time(batches: Iterator[Tensor], count: int, seconds: float) -> Iterator[Tensor]:
+    """The batches, until the first one has shown that all of them take longer."""
+    start = time.perf_counter()
+    for number, batch in enumerate(batches):
+        if number == 1 and (time.perf_counter() - start) * count > seconds:
+            raise TakesLong
+        yield batch
