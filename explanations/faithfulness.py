@@ -1,8 +1,10 @@
 """How faithful the heat maps of a model are: whether it needs what they call bright more than anything else.
 
-Of each image the brightest fifth of the cells is replaced by a blurred copy of itself, and so is a fifth drawn at
-random; what the probability of the predicted class falls by is compared in pairs (deletion, as in Samek et al. 2017,
-doi:10.1109/TNNLS.2016.2599820, and Petsiuk, Das and Saenko 2018, arXiv:1806.07421). B images, N cells per side.
+Of each image the brightest fifth of the cells is replaced by a blurred copy of itself, and so is a random fifth; what
+the probability of the predicted class falls by is compared in pairs (deletion, as in Samek et al. 2017,
+doi:10.1109/TNNLS.2016.2599820, and Petsiuk, Das and Saenko 2018, arXiv:1806.07421). The random fifth is the brightest
+one, moved at random and wrapped around the edges: cells that lie together take more away than as many scattered ones,
+whatever they show, so a smooth map would look faithful to any model. B images, N cells per side.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,7 +25,7 @@ IMAGES = 64
 REMOVED = 5
 """One cell in so many is removed."""
 DRAWS = 2
-"""Random fifths of each image, whose mean is compared with the brightest fifth."""
+"""Random fifths of each image, whose mean is compared with the brightest one."""
 LEVEL, LEAST = 0.05, 0.01
 """Maps are faithful whose p value (one-sided, paired t test) is below the one, if their lead is not below the other."""
 AT_ONCE = 16
@@ -58,8 +60,8 @@ class Faithfulness:
     def numbers(self) -> str:
         """What the verdict is based on, a sentence."""
         return (
-            f"Removing the brightest fifth of the patches costs {100 * self.brightest:.1f} points of the class's "
-            f"probability, a random fifth {100 * self.random:.1f} ({self.images} validation images)."
+            f"Removing the brightest fifth of the patches costs {points(self.brightest)} points of the class's "
+            f"probability, a random fifth {points(self.random)} ({self.images} validation images)."
         )
 
     def __str__(self) -> str:
@@ -84,6 +86,11 @@ def measure(model: nn.Module, batches: Iterable[Tensor], *, method: str = "auto"
     return Faithfulness(method, len(first), float(first.mean()), float(second.mean()), p=paired(first - second))
 
 
+def points(share: float) -> str:
+    """A share of probability in points, without a sign before zero."""
+    return f"{round(100 * share, 1) + 0.0:.1f}"
+
+
 def paired(leads: Tensor) -> float:
     """p value of the hypothesis that differences (N,) are 0 on average, or less; 1 where there is nothing to test."""
     if len(leads) < 2 or not bool(leads.isfinite().all()) or float(leads.std()) == 0:
@@ -97,18 +104,26 @@ def costs_of(subject: Subject, maps: Tensor, *, seed: int) -> tuple[Tensor, Tens
     images, side = subject.images, cells(subject.images.size(-1))
     count = max(1, round(side * side / REMOVED))
     order = resized(maps, side).flatten(1).argsort(dim=1, descending=True, stable=True)
-    generator = torch.Generator().manual_seed(seed)
-    drawn = torch.rand((DRAWS, *order.shape), generator=generator).argsort(dim=2)
-    instead = blurred(images)
+    brightest = torch.zeros(order.shape, dtype=torch.bool).scatter(1, order[:, :count], True)
+    brightest = brightest.unflatten(1, (side, side))
+    generator, instead = torch.Generator().manual_seed(seed), blurred(images)
 
-    def left(chosen: Tensor) -> Tensor:
-        removed = torch.zeros(order.shape, dtype=torch.bool).scatter(1, chosen[:, :count], True)
-        removed = removed.unflatten(1, (side, side)).to(images.device)
-        return probabilities(subject, without(images, removed, instead)).cpu()
+    def left(removed: Tensor) -> Tensor:
+        return probabilities(subject, without(images, removed.to(images.device), instead)).cpu()
 
     with torch.no_grad():
         whole = probabilities(subject, images).cpu()
-        return whole - left(order), whole - torch.stack([left(chosen) for chosen in drawn]).mean(dim=0)
+        chance = torch.stack([left(moved(brightest, generator)) for _ in range(DRAWS)]).mean(dim=0)
+        return whole - left(brightest), whole - chance
+
+
+def moved(marks: Tensor, generator: torch.Generator) -> Tensor:
+    """Marks (B, N, N), each moved by a number of rows and of columns drawn at random, wrapped around the edges."""
+    side = marks.size(-1)
+    shifts = torch.randint(side, (len(marks), 2), generator=generator).tolist()
+    return torch.stack(
+        [mark.roll((down, right), dims=(0, 1)) for mark, (down, right) in zip(marks, shifts, strict=True)]
+    )
 
 
 def resized(maps: Tensor, side: int) -> Tensor:

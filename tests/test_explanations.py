@@ -349,3 +349,43 @@ def test_a_mixture_without_a_word_of_one_part_is_the_other_part_alone():
     found = heat_maps(model, pictures(2))
     torch.testing.assert_close(found.values, found.parts[0].values)
     assert not found.parts[1].spoke.any()
+
+
+def test_a_random_fifth_has_the_shape_of_the_brightest_one():
+    marks = torch.zeros(40, 8, 8, dtype=torch.bool)
+    marks[:, 2:5, 3:7] = True
+    moved = faithfulness.moved(marks, torch.Generator().manual_seed(0))
+    assert (moved.sum(dim=(1, 2)) == 12).all()
+    shapes = {
+        tuple(map(tuple, mark.roll((down, right), (0, 1)).tolist()))
+        for mark in marks[:1]
+        for down in range(8)
+        for right in range(8)
+    }
+    assert all(tuple(map(tuple, mark.tolist())) in shapes for mark in moved)
+    assert len({tuple(mark.flatten().tolist()) for mark in moved}) > 20
+    assert torch.equal(moved, faithfulness.moved(marks, torch.Generator().manual_seed(0)))
+
+
+def test_smooth_maps_that_know_nothing_are_called_unfaithful():
+    """Cells that lie together take more of an object away than as many scattered ones."""
+    called, images = 0, torch.cat([marked((row, column), 1) for row in range(1, 7) for column in range(1, 7)])
+
+    class Any(nn.Module):
+        """Class 1 where any part of the picture is bright."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(1))
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            score = self.scale * (F.avg_pool2d(images.mean(dim=1), SIDE // 8).flatten(1).amax(dim=1) * 8 - 4)
+            return torch.stack([torch.zeros_like(score), score], dim=1)
+
+    subject = Subject(Any(), images, torch.ones(len(images), dtype=torch.long))
+    for seed in range(40):
+        generator = torch.Generator().manual_seed(seed)
+        smooth = perturbation.blurred(torch.randn(len(images), 1, 8, 8, generator=generator))[:, 0]
+        bright, chance = costs_of(subject, smooth, seed=seed)
+        called += paired(bright - chance) < faithfulness.LEVEL
+    assert called <= 6  # 2 are expected

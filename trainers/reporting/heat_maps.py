@@ -22,7 +22,7 @@ try:
     from explanations.methods import MIXTURE, heat_maps
     from explanations.subject import NoMap
 except ModuleNotFoundError as error:
-    if not str(error.name).startswith("explanations"):
+    if "explanations" not in str(error.name).split("."):
         raise
     available = False
 else:
