@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from scipy import stats
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -95,6 +94,8 @@ def paired(leads: Tensor) -> float:
     """p value of the hypothesis that differences (N,) are 0 on average, or less; 1 where there is nothing to test."""
     if len(leads) < 2 or not bool(leads.isfinite().all()) or float(leads.std()) == 0:
         return float(len(leads) < 2 or not float(leads.mean()) > 0)
+    from scipy import stats  # no run pays for it before its end
+
     return float(stats.ttest_1samp(leads.numpy(), 0, alternative="greater").pvalue)
 
 

@@ -21,13 +21,13 @@ class Judged:
     """uint8 (C, h, w): the original, upright."""
     heat: Tensor | None = None
     """(G, G): how much each part of the picture counted for the model."""
-    view: Box | None = None
-    """Which part of the pixels the map is about; None: all of them."""
     set: tuple[str, ...] | None = None
     """Classes of which one is the right one, as often as was promised, the likeliest first; None: nothing was
     promised."""
     unknown: bool | None = None
     """Whether it is unlike the validation images of the model; None: nothing is known of these."""
+    view: Box | None = None
+    """Which part of the pixels the map is about; None: all of them."""
 
     @property
     def predicted(self) -> str:

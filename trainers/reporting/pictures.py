@@ -229,7 +229,7 @@ def predictions_on(
         pixels = images.original(row)
         # Images of a Dataset of one's own reach the model as they are: whole.
         view = view_of(pixels.shape[2], pixels.shape[1], setup.spec) if hasattr(images, "pipeline") else None
-        judged.append(Judged(images.path(row), ranked, name, pixels, heat, view))
+        judged.append(Judged(images.path(row), ranked, name, pixels, heat, view=view))
     return judged
 
 
