@@ -79,7 +79,7 @@ def compare_arms(request: Request, *, jobs: int | None = None, slurm: dict[str, 
         kept = keep_the_best(comparison.conditions, select=plan.select)
         report = show(comparison, plan.folder, watch=plan.folder)
         score = f"validation {plan.select.replace('_', ' ')}"
-        print(f"{'latest':>9}  {kept}: the best seed of the arm with the best {score}")
+        console.say(f"{kept}: the best seed of the arm with the best {score}", label="latest")
         # The report is there: from now on the same command starts another comparison.
         write_json(plan.folder / "compare.json", {"status": "finished", "requested": to_dict(request)})
     return report._replace(kept=kept)
@@ -176,7 +176,7 @@ def show(comparison: Comparison, folder: Path, *, watch: Path) -> Report:
 
     results = analyse(comparison)
     write_report(comparison, results, folder)
-    print(f"\n{terminal_table(comparison, results)}\n")
-    print(f"{'report':>9}  {folder / 'report.html'}")
-    print(f"{'watch':>9}  {typed('tensorboard', '--logdir', watch)}")
+    console.say(f"\n{terminal_table(comparison, results)}\n")
+    console.say(f"{folder / 'report.html'}", label="report")
+    console.say(typed("tensorboard", "--logdir", watch), label="watch")
     return Report(comparison, results, folder)
