@@ -73,7 +73,8 @@ def known_keywords(config_class: type["DataConfig"]) -> type["DataConfig"]:
             if name not in known:
                 meant = OTHER_NAMES.get(name)
                 hint = f"; did you mean {meant}?" if meant else did_you_mean(name, known)
-                raise OptionError(f"DataConfig has no option {name!r}{hint} Known: {', '.join(known)}")
+                hint += f" Known: {', '.join(known)}" if hint == "." else ""
+                raise OptionError(f"DataConfig has no option {name!r}{hint}")
         initialise(self, *values, **given)
 
     config_class.__init__ = checked  # type: ignore[method-assign]

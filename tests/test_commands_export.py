@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import runpy
 import stat
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from small_run import CLASSES, call, labelled_photos, make_run, photo
 from torch import nn
 from torchvision.models import VisionTransformer as TorchvisionViT
@@ -20,6 +22,7 @@ from inference.export import BATCH_SIZES, compare, generated_images
 from inference.images import ImageFile
 from inference.predict import predict
 from trainers.storage.finished_run import load
+from trainers.version import VERSION
 from vit.export import fits_torchvision
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "docs" / "examples"
@@ -41,6 +44,9 @@ def check(capsys, run: Path, kind: str, pictures: list[Path]) -> Path:
     for size in BATCH_SIZES:
         batch = generated_images(ours.spec, size)
         torch.testing.assert_close(theirs.logits(batch), ours.logits(batch), atol=1e-4, rtol=0)
+    if kind == "safetensors":
+        with safe_open(file, "pt") as opened:
+            assert json.loads(opened.metadata()["versions"])["vit-train"] == VERSION
     return file
 
 

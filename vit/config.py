@@ -36,8 +36,8 @@ def refuse_unknown(whose: str, given: Iterable[str], known: Sequence[str], other
     the nearest. Raises OptionError."""
     for name in (name for name in given if name not in known):
         meant = other_names.get(name) or next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.5)), None)
-        hint = f"; did you mean {meant}?" if meant else "."
-        raise OptionError(f"{whose} has no option {name!r}{hint} Known: {', '.join(known)}")
+        hint = f"; did you mean {meant}?" if meant else f". Known: {', '.join(known)}"
+        raise OptionError(f"{whose} has no option {name!r}{hint}")
 
 
 def known_keywords(other_names: Mapping[str, str]) -> Callable[[type[T]], type[T]]:

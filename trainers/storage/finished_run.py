@@ -54,7 +54,8 @@ class RunResult:
 
     def _repr_html_(self) -> str:
         where = html.escape(str(self.run_dir), quote=False)
-        return f"{self.scores.to_html(float_format='{:.4f}'.format)}<p>best epoch {self.best_epoch}, in {where}</p>"
+        table = self.scores.rename_axis(None).to_html(float_format="{:.4f}".format, border=0)
+        return f"{table}<p>best epoch {self.best_epoch}, in {where}</p>"
 
     @property
     def scores(self) -> "pd.DataFrame":
