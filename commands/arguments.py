@@ -250,6 +250,8 @@ class TrainOptions(SeveralRuns, RunConfig, FirstScreen):
     minutes: float | None = None
     """Time budget in minutes for the whole command. Measures the speed first, then picks epochs (and model and image
     size, if not given) to fit."""
+    one_network: bool = False
+    """With --minutes and --weights auto: keep the best single network, not a mixture of several."""
     seeds: int = 1
     """Repeat with this many seeds; report mean and standard deviation."""
     dry_run: bool = False

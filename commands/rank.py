@@ -10,7 +10,7 @@ import tyro
 from commands.arguments import ImagesOptions
 from commands.compare import parse_arm
 from trainers.config import Device, OutputConfig, RunConfig, TrainConfig
-from vit.config import EMBEDDED_WEIGHTS, VIT_SHAPES, ModelConfig, require
+from vit.config import EMBEDDED_WEIGHTS, MIX_PREFIX, VIT_SHAPES, ModelConfig, require
 from vit.errors import WeightsError
 
 SHAPE = ("image_size", "pool", "patch_embedding", "representation_size")
@@ -50,13 +50,12 @@ class Options(ImagesOptions):
 
 def main(options: Options) -> int:
     from comparison.ranking import compare_command, rank, table, write
-    from vit.at_hand import at_hand
 
     data = replace(options.images, exclude=options.exclude, split=options.split, workers=options.workers)
     base = RunConfig(
         data=data, train=TrainConfig(device=options.device), output=OutputConfig(output_dir=options.output_dir)
     )
-    words = [arm_of(word) for word in options.models] or [arm_text(vars(model)) for model in at_hand()]
+    words = [arm_of(word) for word in options.models] or all_at_hand()
     arms = {word: parse_arm(word, base) for word in words}
     rows = rank(arms, options.shots)
     if not rows:
@@ -67,6 +66,20 @@ def main(options: Options) -> int:
     if len(rows) > 1:
         print(f"{'next':>9}  {compare_command(data, [row.arm for row in rows[:2]])}")
     return 0 if len(rows) == len(arms) else 3
+
+
+def all_at_hand() -> list[str]:
+    """The backbones that need no download, and last those that plans take, side by side."""
+    from vit.at_hand import at_hand
+    from vit.factory import image_spec
+
+    models = list(at_hand())
+    if find_spec("vit.mixture") is None:
+        return [arm_text(vars(model)) for model in models]
+    large = [model for model in models if model.name != "vit_nano_8"]
+    together = [f"{model.name}@{model.image_size or image_spec(model).image_size}" for model in large]
+    alone = [arm_text(vars(model)) for model in models]
+    return [*alone, MIX_PREFIX + "+".join(together)] if len(large) > 1 else alone
 
 
 def arm_of(word: str) -> str:

@@ -16,10 +16,8 @@ from datasets.text import pluralise, printable
 from trainers.config import RunConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from datasets.opened import OpenedImages
-    from trainers.budget.plan import PlannedRun
+    from trainers.budget.plan import Runs
     from trainers.engine.intervals import Design
     from trainers.storage.finished_run import RunResult
 
@@ -39,7 +37,7 @@ def main(options: TrainOptions) -> int:
     from datasets.opened import OpenedImages  # torch takes seconds to import; --help should not
 
     images = OpenedImages()
-    config = with_weights(options.run, images)
+    config = with_weights(options.run, images, one_network=options.one_network)
     if options.recipe is not None:
         from trainers.options.recipes import card
         from trainers.reporting import console
@@ -50,7 +48,7 @@ def main(options: TrainOptions) -> int:
         from trainers.budget.plan import planned
         from trainers.reporting import console, heartbeat
 
-        runs = planned(config, minutes=minutes, until=until, images=images)
+        runs = planned(config, minutes=minutes, until=until, images=images, one_network=options.one_network)
         with heartbeat.heard(partial(console.say, label="", always=True)):
             if rehearsal:  # all are planned before the first, as if it had not taken its time
                 return rehearse([run.config for run in runs], find_lr=options.find_lr)
@@ -76,21 +74,29 @@ def nothing_chosen(options: TrainOptions) -> bool:
     return own and options.seeds == 1 and (model, train) == (default.model, default.train)
 
 
-def train_best(runs: Iterable[PlannedRun], images: OpenedImages) -> int:
+def train_best(runs: Runs, images: OpenedImages) -> int:
     """Train one run after the other and report the one to keep; there is at least one."""
     from trainers.auto_resume import train_or_resume
     from trainers.budget.plan import better
     from trainers.storage.outcome import record_outcome
 
     kept: RunResult | None = None
-    for run in runs:
+    result: RunResult | None = None
+    trained: list[RunResult] = []
+    while True:
+        try:
+            run = runs.send(result)
+        except StopIteration:
+            break
         result = train_or_resume(run.config, before_steps=run.before_steps, images=images)
+        trained.append(result)
         if kept is None:
             kept = result
             continue
-        kept, other = (result, kept) if better(result, kept, favoured=run.favoured) else (kept, result)
+        later = run.mixes or better(result, kept, favoured=run.favoured)
+        kept, other = (result, kept) if later else (kept, result)
         print(f"\n{'kept':>9}  {side_by_side(kept, other)}")
-        record_outcome(kept.run_dir, [other.run_dir])
+        record_outcome(kept.run_dir, [other.run_dir for other in trained])
     assert kept is not None
     report(kept)
     return 0
@@ -106,13 +112,13 @@ def side_by_side(kept: RunResult, other: RunResult) -> str:
     return f"{kept.run_dir.name}: right on {ours} {of}, {other.run_dir.name}, which stays beside it, on {theirs}"
 
 
-def with_weights(config: RunConfig, images: OpenedImages) -> RunConfig:
+def with_weights(config: RunConfig, images: OpenedImages, *, one_network: bool) -> RunConfig:
     """`--weights auto` resolved: it looks at the images."""
     if config.model.weights != "auto":
         return config
-    from trainers.budget.local_weights import with_best_weights
+    from trainers.budget.plan import with_weights_at_hand
 
-    return with_best_weights(config, images)
+    return with_weights_at_hand(config, images, one_network=one_network)
 
 
 def train(config: RunConfig, images: OpenedImages) -> int:

@@ -9,10 +9,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from scipy.stats import norm, sem, t
+from torch import Tensor
 from torch.nn.functional import normalize
 
 from comparison.analysis.statistics import holm, is_claim, paired_difference
@@ -113,7 +115,7 @@ def units_of_judged(setup: RunSetup) -> Clusters:
 
 def score_backbone(setup: RunSetup, shots: Sequence[int]) -> dict[tuple[str, str], np.ndarray]:
     """Of each classifier and number of labels, which images it has right: see `Backbone.right`."""
-    features = torch.cat([features_once(setup, split).flatten(1).float() for split in JUDGED_ON])
+    features = on_one_scale(setup, torch.cat([features_once(setup, split).flatten(1).float() for split in JUDGED_ON]))
     labels = np.concatenate([image_set(setup.data.dataloaders[split]).labels for split in JUDGED_ON])
     units = units_of_judged(setup)
     images = setup.data.dataset_sizes["train"]
@@ -132,6 +134,17 @@ def score_backbone(setup: RunSetup, shots: Sequence[int]) -> dict[tuple[str, str
             for row, rows in zip(right[classifier, name], drawn if name != ALL else (), strict=False):
                 row[np.isin(units, units[rows])] = np.nan
     return right
+
+
+def on_one_scale(setup: RunSetup, features: Tensor) -> Tensor:
+    """The features (n, D); those of several networks side by side so that none speaks louder than the others."""
+    columns: Any = getattr(setup.model, "columns", None)
+    if columns is None:
+        return features
+    from trainers.heads.linear import scale
+
+    numbers = features.numpy()
+    return torch.from_numpy(scale(numbers[: setup.data.dataset_sizes["train"]], columns)(numbers)).float()
 
 
 def draws(labels: np.ndarray, shots: int) -> Iterator[np.ndarray]:

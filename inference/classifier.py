@@ -23,7 +23,7 @@ from trainers.seen.starts import RECORD, seen_by
 from trainers.storage.checkpoint_file import best_of
 from trainers.storage.finished_run import find_run, open_best, untrusted_run
 from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, build_model, image_spec, load_weights
-from vit.config import HF_PREFIX, TORCHVISION_MODELS
+from vit.config import HF_PREFIX, MIX_PREFIX, TORCHVISION_MODELS
 from vit.export import OnnxModule, open_session
 from vit.huggingface import class_names_of
 from vit.logs import log_level
@@ -149,6 +149,8 @@ def _open_own_weights(path: Path, file: WeightFile, names: tuple[str, ...], conf
         model: Any = build_model(config, num_classes=len(names), weights="none", weights_source=None, trainable="all")
     if config.name.startswith(HF_PREFIX):
         model.model.load_state_dict(file.tensors)  # reading has dropped the `model.` that all its names share
+    elif config.name.startswith(MIX_PREFIX):
+        model.load_state_dict(file.tensors)
     else:
         load_weights(model, file, layer_norm_eps=config.layer_norm_eps)
     seen, answers = seen_by(file.extras, path), sure.answers_in(file.extras, path)

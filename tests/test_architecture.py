@@ -30,6 +30,7 @@ ROOMS = {
         ("storage", "seen"),
         ("setup", "distillation"),
         ("reporting",),
+        ("heads",),
         ("top",),
         ("budget",),
         ("multirun",),

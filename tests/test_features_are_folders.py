@@ -54,6 +54,11 @@ FEATURES = {
         ("quantization",), asked=("export", "RUN", "--format", "onnx", "--int8"), answer="no folder quantization"
     ),
     "uncertainty": Feature(("uncertainty",), asked=("predict", "RUN", "no.png"), answer="no.png"),
+    "mixture": Feature(
+        ("vit/mixture.py", "trainers/heads", "trainers/budget/side_by_side.py"),
+        asked=("train", "--model", "mix:vit_nano_8@32"),
+        answer="no vit/mixture.py",
+    ),
     "teacher": Feature(
         ("trainers/distillation.py",), asked=("train", "--teacher", "vit_nano_8"), answer="trainers/distillation.py"
     ),

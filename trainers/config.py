@@ -87,9 +87,10 @@ class TrainConfig:
     follows --epochs; --minutes plans a whole run instead."""
     patience: int = 0
     """Early stopping: end after this many epochs without a better validation score. 0 never stops early."""
-    start_head: Literal["plain", "probe"] = "plain"
-    """Head initialisation: plain, zero or as the weights bring it; or probe, a fitted linear probe, so that fine-tuning
-    does not begin by distorting the features (LP-FT)."""
+    start_head: Literal["plain", "probe", "fit"] = "plain"
+    """Head initialisation: plain, zero or as the weights bring it; probe, a fitted linear probe, so that fine-tuning
+    does not begin by distorting the features (LP-FT); or fit, with --trainable head: chosen by cross-validation, fitted
+    to the training images at once, and not trained after it."""
     select: Literal["auto", "accuracy", "balanced_accuracy", "loss", "macro_f1"] = "auto"
     """Validation metric that picks the best epoch; ties go to the lower loss, then to the earlier epoch. auto:
     accuracy, or balanced_accuracy (mean recall) where a class has over ten times the images of another."""

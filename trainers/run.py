@@ -20,7 +20,7 @@ from trainers.config import RunConfig
 from trainers.engine.evaluation import Scores, score_split, scores_of, write_predictions
 from trainers.engine.handlers import best_row, endless_batches, reset_peak_memory
 from trainers.engine.intervals import Design, design_of
-from trainers.errors import Interrupted, TrainingError
+from trainers.errors import ConfigError, Interrupted, TrainingError
 from trainers.options import defaults
 from trainers.reporting import console, heartbeat, overview, tensorboard
 from trainers.run_engines import Run, ended_early
@@ -108,6 +108,9 @@ def execute(
             heartbeat.at_work_on("computing the features of each image, once")
             setup, line = with_cached_features(setup)
             console.say(line)
+        if checkpoint is None and setup.config.train.start_head == "fit":
+            for line in fitted_head(setup):
+                console.say(line, label="head")
         run = Run(setup, run_dir, loggers=loggers, record=record)
         # From now on the module has seen these images, whatever a program does with it afterwards.
         facts = {name: fact.value for name, fact in identity(setup).items()}
@@ -132,6 +135,19 @@ def execute(
             return record.finish(conclude(run))
         finally:
             stop_workers(setup.data.dataloaders.values())
+
+
+def fitted_head(setup: RunSetup) -> list[str]:
+    """Fit the head of a setup on features; lines about it. Raises ConfigError: there is no folder trainers/heads."""
+    try:
+        from trainers.heads.fit import fit_head
+    except ModuleNotFoundError as error:
+        if "heads" not in str(error.name).split("."):
+            raise
+        raise ConfigError("--start-head fit: this copy of the application has no trainers/heads") from None
+
+    heartbeat.at_work_on("fitting the head")
+    return fit_head(setup)
 
 
 def log_run_start(setup: RunSetup, run_dir: Path, loggers: tensorboard.RunLoggers) -> None:

@@ -330,11 +330,12 @@ def head_of(model: nn.Module) -> nn.Module:
 
 
 def schedule(setup: RunSetup, *, shape: str | None = None) -> Callable[[int], float]:
-    """The learning rate as a function of the step; of the run's own shape unless told otherwise."""
+    """The learning rate as a function of the step; of the run's own shape unless told otherwise. 0 where the head is
+    fitted at once: the one epoch of such a run changes nothing, and measures everything."""
     config = setup.config.train
     assert config.lr is not None
     return learning_rate(
-        peak=config.lr,
+        peak=0.0 if config.start_head == "fit" else config.lr,
         schedule=shape or config.schedule,
         total_steps=setup.total_steps,
         warmup_steps=setup.warmup_steps,

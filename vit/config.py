@@ -204,6 +204,8 @@ EMBEDDED_SHA256: dict[str, str] = {
     "tiny_imagenet": "07c7539f6c505f8836439b7efbbe8e8137c5ad8c42d331ee4573c50ba611981d",
 }
 HF_PREFIX, TIMM_PREFIX = "hf:", "timm:"
+MIX_PREFIX = "mix:"
+"""Several networks side by side: `mix:NAME@SIZE+NAME@SIZE`."""
 HUB_OFFLINE: ContextVar[bool] = ContextVar("hub_offline", default=False)
 """Load `hf:` models from local files only; set while a run is opened that may be a stranger's."""
 OWN_PREFIX = "own:"
@@ -263,7 +265,7 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         require_finite(self)
-        by_prefix = re.fullmatch(f"({HF_PREFIX}|{TIMM_PREFIX}|{OWN_PREFIX}).+", self.name)
+        by_prefix = re.fullmatch(f"({HF_PREFIX}|{TIMM_PREFIX}|{OWN_PREFIX}|{MIX_PREFIX}).+", self.name)
         if self.name != "auto" and self.name not in MODEL_NAMES and not by_prefix:
             nearest = difflib.get_close_matches(self.name, MODEL_NAMES, n=1, cutoff=0.5)
             hint = f"; did you mean {nearest[0]}?" if nearest else "."
@@ -282,6 +284,13 @@ class ModelConfig:
         require(self, "be positive", lambda size: size > 0, "layer_norm_eps")
         require(self, "be positive", lambda deviations: min(deviations) > 0, "std")
         _check_probabilities(self)
+
+
+def default_weights(name: str) -> str | None:
+    """The weights of a model where nothing says which: those that come with it or with its library; None for a model
+    that has none here, or brings its own from a hub."""
+    embedded = {model: weights for weights, model in EMBEDDED_WEIGHTS.items()}
+    return DEFAULT_WEIGHTS.get(name) or embedded.get(name)
 
 
 def nearest_sizes(size: int, patch_size: int) -> str:

@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -14,6 +15,7 @@ from vit.config import (
     EMBEDDED_SHA256,
     EMBEDDED_WEIGHTS,
     HF_PREFIX,
+    MIX_PREFIX,
     OWN_PREFIX,
     PACKAGED_MODELS,
     TIMM_PREFIX,
@@ -61,8 +63,21 @@ def library(name: str) -> Library:
         raise WeightsError(
             f"{name} is a module that a program of your own made, and only that program can make it again"
         )
+    if name.startswith(MIX_PREFIX):
+        return mixtures()
     prefixed = (module for prefix, module in PREFIXES.items() if name.startswith(prefix))
     return cast("Library", import_module(next(prefixed, None) or MODELS[name]))
+
+
+def mixtures() -> Library:
+    """What makes models of several networks, each by a blueprint of its own."""
+    try:
+        from vit.mixture import Mixed
+    except ModuleNotFoundError as error:
+        if "mixture" not in str(error.name).split("."):
+            raise
+        raise OptionError(f"models named {MIX_PREFIX}...: this copy of the application has no vit/mixture.py") from None
+    return Mixed(Blueprint)
 
 
 class Blueprint:
@@ -116,7 +131,7 @@ class Blueprint:
         A run stores this in config.json: its checkpoints then load into `build_model(config, weights="none", ...)`.
         """
         spec, eps = self.image_spec, self.config.layer_norm_eps
-        if eps is None and self.weights is not None and not self.config.name.startswith(TIMM_PREFIX):
+        if eps is None and self.weights is not None and not self.config.name.startswith((TIMM_PREFIX, MIX_PREFIX)):
             eps = self.weights.layer_norm_eps
         return dataclasses.replace(
             self.config, image_size=spec.image_size, mean=spec.mean, std=spec.std, layer_norm_eps=eps
@@ -131,7 +146,9 @@ class Blueprint:
             from vit.checkpoints import load_weights
 
             eps = self.config.layer_norm_eps
-            report = load_weights(model, self.weights, layer_norm_eps=eps, class_names=class_names)
+            taking: Any = getattr(model, "taking_weights", lambda: nullcontext(model))  # of a mixture
+            with taking() as network:
+                report = load_weights(network, self.weights, layer_norm_eps=eps, class_names=class_names)
             log.info("%s", report)
         freeze(model, self.config.trainable)
         return model

@@ -2,10 +2,11 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from datasets.tables import read_rows
 from trainers.auto_resume import find_same_options
 from trainers.budget.candidates import AS_GIVEN, Candidate, fine_tuned, from_scratch
 from trainers.budget.deadline import Deadline, DeadlineHandler
-from trainers.budget.local_weights import HINT, SAMPLE, Ranked, rank
+from trainers.budget.local_weights import HINT, SAMPLE, Ranked, rank, with_best_weights
 from trainers.budget.pace import Pace, measure
 from trainers.budget.threads import with_threads
 from trainers.config import RunConfig, from_dict
@@ -67,6 +68,8 @@ LOOKING = 0.3
 """Share of the time that may be spent on looking at the images with weights at hand."""
 PROBING = 0.12
 """Share of what is left then that a linear probe on all images may take, where a model is to be trained after it."""
+FIRST_ANSWER = 0.4
+"""Share of the time that all images may take with frozen networks side by side."""
 PROBE_STEPS = 1500
 LEAST_STEPS = 100
 """Minimum steps for fine-tuning after a probe (or one epoch, if that is fewer): in fewer it would not come near it."""
@@ -80,17 +83,29 @@ class PlannedRun:
     before_steps: Callable[[Run], object] | None = None
     favoured: bool = False
     """Whether it is kept where the validation images cannot tell it from the run before it."""
+    mixes: bool = False
+    """Whether it is a mixture of those before it, which is then kept."""
+
+
+Runs = Generator[PlannedRun, RunResult | None, None]
+"""Runs to train, one after the other; who trains them sends back what each found, or None for a rehearsal."""
 
 
 def planned(
-    config: RunConfig, *, minutes: float, until: float, images: OpenedImages | None = None
-) -> Iterator[PlannedRun]:
+    config: RunConfig,
+    *,
+    minutes: float,
+    until: float,
+    images: OpenedImages | None = None,
+    one_network: bool = False,
+) -> Runs:
     """The runs that make the most of the time until `until` (of `time.monotonic`), each planned when it is asked for;
     the best of them is to be kept.
 
-    Where the model was left open and there are weights at hand, their linear probe comes first if it takes a moment,
-    and a model that is trained follows where it may do better. Raises ConfigError: epochs are given too, or there are
-    several runs or processes; and whatever `trainers.setup.prepare` raises.
+    Where the model was left open and there are weights at hand, the networks that suit the images come first, frozen
+    and side by side; a model that is trained follows where it may do better, and then a mixture of both. With
+    `one_network` the best linear probe comes first, and one of the two runs is kept. Raises ConfigError: epochs are
+    given too, or there are several runs or processes; and whatever `trainers.setup.prepare` raises.
     """
     if config.train.epochs is not None:
         raise ConfigError(f"--minutes plans the epochs: leave out --epochs {config.train.epochs:g}, or --minutes")
@@ -104,17 +119,24 @@ def planned(
         setup = trial(config, AS_GIVEN, images)
     count, per_epoch = setup.data.dataset_sizes["train"], setup.steps_per_epoch
     console.say(f"{minutes:g} minutes, {count:,} training images", label="plan")
+    if config.train.start_head == "fit":
+        yield PlannedRun(config)
+        return
     candidates = [AS_GIVEN]
     if config.model.name == "auto" and config.model.weights in (None, "none"):
-        side = float(np.median(native_sizes(setup.data).min(axis=1)))
+        side = shorter_side(setup)
         candidates = list(from_scratch(side))
     heartbeat.at_work_on("measuring with how many threads the model is quickest")
     config = with_threads(config, partial(trial, config, candidates[0], images))
     rows: list[Ranked] = []
     probe: Ranked | None = None
+    if candidates != [AS_GIVEN] and config.model.weights is None and not one_network:
+        found = yield from mixed(config, side, setup, until, images)
+        if found:
+            return
     if candidates != [AS_GIVEN] and config.model.weights is None:
         rows = rank(config, seconds=LOOKING * (until - time.monotonic()), sample=SAMPLE, images=images)
-        if all(model.name not in PACKAGED_MODELS for model in at_hand()):
+        if without_packages():
             console.say(HINT, label="note")
     if rows:
         candidates = fine_tuned(rows, images=count, side=side)
@@ -143,6 +165,68 @@ def probe_first(
             return row
         console.say(f"no probe of {row.name}: all images would take it {console.duration(takes(row))}", label="plan")
     return None
+
+
+def without_packages() -> bool:
+    """Whether ImageNet's weights are not installed."""
+    return all(model.name not in PACKAGED_MODELS for model in at_hand())
+
+
+def mixtures() -> ModuleType | None:
+    """What looks at the networks at hand side by side; None where there is but one kind of them, or this copy of the
+    application has no mixtures."""
+    if without_packages():
+        return None
+    try:
+        from trainers.budget import side_by_side
+    except ModuleNotFoundError as error:
+        if not {"side_by_side", "heads", "mixture"} & {*str(error.name).split(".")}:
+            raise
+        return None
+    return side_by_side
+
+
+def with_weights_at_hand(config: RunConfig, images: OpenedImages, *, one_network: bool) -> RunConfig:
+    """`--weights auto`: the networks at hand that suit the training images best, frozen and side by side; with
+    `one_network` the best one, as a linear probe. Raises ConfigError: a model is named, too. MissingPackage: there are
+    no weights at hand; the line says what to install."""
+    side_by_side = None if one_network else mixtures()
+    if side_by_side is None or config.model.name != "auto":
+        return with_best_weights(config, images)
+    heartbeat.at_work_on("opening the images")
+    config = config.changed(model={"weights": None})
+    with console.quiet():
+        setup = trial(config, AS_GIVEN, images)
+    found = side_by_side.look(config, side=shorter_side(setup), seconds=None, images=images)
+    return side_by_side.first_answer(config, found)
+
+
+def shorter_side(setup: RunSetup) -> float:
+    """The median, in pixels, of the images of a setup."""
+    return float(np.median(native_sizes(setup.data).min(axis=1)))
+
+
+def mixed(
+    config: RunConfig, side: float, setup: RunSetup, until: float, images: OpenedImages
+) -> Generator[PlannedRun, RunResult | None, bool]:
+    """The runs of the networks at hand side by side, of a model that is trained where it may do better, and of a
+    mixture of both; whether there is time for the first."""
+    side_by_side = mixtures()
+    if side_by_side is None:
+        return False
+    left = until - time.monotonic()
+    found = side_by_side.look(config, side=side, seconds=FIRST_ANSWER * left, images=images)
+    if found is None:
+        return False
+    yield PlannedRun(named(side_by_side.first_answer(config, found), "frozen"))
+    count, whole = setup.data.dataset_sizes["train"], sum(setup.data.dataset_sizes.values())
+    candidates = fine_tuned(found.rows, images=count, side=side)
+    until -= side_by_side.seconds_to_mix(found, whole)
+    for run in plan_fine_tuning(named(config, "trained"), candidates, until, images, least=LEAST_STEPS):
+        trained = yield run
+        if trained is not None:
+            yield PlannedRun(side_by_side.with_trained(config, found, trained.run_dir), mixes=True)
+    return True
 
 
 def named(config: RunConfig, kind: str) -> RunConfig:

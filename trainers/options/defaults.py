@@ -17,7 +17,7 @@ from datasets.config import IMBALANCE
 from trainers.config import RunConfig
 from trainers.errors import ConfigError
 from trainers.system.distributed import world_size
-from vit.config import DEFAULT_WEIGHTS, HF_PREFIX, OWN_PREFIX, PACKAGED_MODELS, TIMM_PREFIX
+from vit.config import DEFAULT_WEIGHTS, HF_PREFIX, MIX_PREFIX, OWN_PREFIX, PACKAGED_MODELS, TIMM_PREFIX
 
 SMALL_IMAGES = dict.fromkeys(("mnist", "fashion_mnist", "cifar10", "cifar100"), "vit_micro_4")
 SMALL_IMAGES["digits"] = "vit_micro_2"
@@ -70,7 +70,7 @@ def resolve_model(config: RunConfig) -> RunConfig:
     if name == "auto":
         name = SMALL_IMAGES.get(config.data.source, "vit_tiny_16")
     weights = config.model.weights
-    if weights is None and not name.startswith((HF_PREFIX, TIMM_PREFIX)):  # those bring their own
+    if weights is None and not name.startswith((HF_PREFIX, TIMM_PREFIX, MIX_PREFIX)):  # those bring their own
         weights = DEFAULT_WEIGHTS.get(name, "none")
     return config.changed(model={"name": name, "weights": weights})
 
@@ -89,7 +89,10 @@ def resolve(config: RunConfig) -> RunConfig:
         data={"augment": augment} | left_open(config.data, batch_size=chosen.batch_size),
         train={"device": device, "amp": resolve_amp(config, device)} | left_open(train, **rates),
     )
-    return config.changed(train={"cache_features": resolve_cache(config)})
+    config = config.changed(train={"cache_features": resolve_cache(config)})
+    if train.start_head == "fit" and config.train.cache_features != "on":
+        raise ConfigError("--start-head fit needs features that stay: --trainable head --augment none, without MixUp")
+    return config
 
 
 def resolve_cache(config: RunConfig) -> Literal["on", "off"]:
@@ -118,10 +121,12 @@ def resolve_for(config: RunConfig, data: DataBundle) -> RunConfig:
     """Epochs, warm-up, logging interval and the metric that selects, which depend on the images."""
     chosen, train_loader = lookup(config), data.dataloaders["train"]
     epochs = config.train.epochs
+    if config.train.start_head == "fit":
+        epochs = 1
     if epochs is None:
         epochs = default_epochs(chosen.images_seen, chosen.max_epochs, train_images=data.dataset_sizes["train"])
     log_every = max(1, min(50, round(epochs * len(train_loader)) // 200))
-    length = left_open(config.train, epochs=epochs, warmup_epochs=0.1 * epochs, log_every=log_every)
+    length = left_open(config.train, warmup_epochs=0.1 * epochs, log_every=log_every) | {"epochs": epochs}
     labels = np.concatenate([image_set(loader).labels for loader in (train_loader, data.dataloaders["val"])])
     config = config.changed(train=length | {"select": resolve_select(config.train.select, labels)})
     if (config.train.warmup_epochs or 0) >= epochs:

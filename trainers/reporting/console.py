@@ -119,12 +119,13 @@ def announce(setup: RunSetup, run_dir: Path | None, *, defaults_source: str) -> 
     set_line, *lines = describe(setup.data)
     rows = [("data", set_line), *(("", line) for line in lines)]
     size = f"{setup.spec.image_size} px, {total:,} parameters, {trainable:,} trainable"
-    rows.append(("model", f"{config.model.name} at {size}, weights {config.model.weights}"))
+    rows.append(("model", f"{config.model.name} at {size}, weights {config.model.weights or 'of their own'}"))
     rows.append(("", WHAT_THEY_ARE.get(config.model.name, "")))
     steps = f"{pluralise(setup.steps_per_epoch, 'step')} of {data.batch_size} images"
     length = f"{pluralise(train.epochs or 0, 'epoch')} x {steps}"
     rate = f"lr {train.lr:.3g} ({train.schedule}, warm-up {train.warmup_epochs:.3g} epochs)"
-    rows.append(("training", f"{length}, {train.optimizer} {rate}, weight decay {train.weight_decay:g}"))
+    how = f"{length}, {train.optimizer} {rate}, weight decay {train.weight_decay:g}"
+    rows.append(("training", how if train.start_head != "fit" else "none: the head is fitted to all images at once"))
     precision = "fp32" if train.amp == "off" else train.amp
     options += [f"augmentation {data.augment}", f"precision {precision}", f"seed {train.seed}"]
     rows.append(("", ", ".join(options)))

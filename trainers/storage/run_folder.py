@@ -13,11 +13,13 @@ from datasets.tables import csv_text
 from trainers.config import OutputConfig, RunConfig, to_dict
 from trainers.errors import CheckpointError, ConfigError
 from trainers.storage.data_folder import data_folder
+from vit.config import MIX_PREFIX
 
 
 def plan_run_directory(config: RunConfig) -> Path:
     """The folder this run will get (see `free_folder`)."""
-    model = config.model.name.replace(":", "_").replace("/", "_")
+    name = config.model.name
+    model = "mixture" if name.startswith(MIX_PREFIX) else name.replace(":", "_").replace("/", "_")
     return free_folder(config.output, config.data.source, f"{model}_s{config.train.seed}")
 
 

@@ -1,0 +1,152 @@
+"""Heads that are fitted at once: against scikit-learn and brute force, and the laws of choosing and mixing them."""
+
+import numpy as np
+import pytest
+from scipy.special import log_softmax
+from sklearn.covariance import ledoit_wolf
+from sklearn.linear_model import LogisticRegression, Ridge
+
+from trainers.heads.choice import Images, cheapest_of_the_best, choose, fitted
+from trainers.heads.linear import Linear, basis_of, discriminant, logistic, ridge, scale
+from trainers.heads.pool import weights_of
+from trainers.heads.validation import folds_of, losses, out_of_fold, sharpness
+
+
+def clouds(n=60, width=20, classes=3, *, seed=0, distance=1.0):
+    """Features (n, width) of classes that overlap, and labels."""
+    random = np.random.default_rng(seed)
+    labels = np.arange(n) % classes
+    return distance * random.normal(size=(classes, width))[labels] + random.normal(size=(n, width)), labels
+
+
+@pytest.mark.parametrize("width", [20, 200])
+def test_ridge_is_that_of_scikit_learn(width):
+    features, labels = clouds(width=width)
+    head = ridge(features, labels, 3, penalty=2.0)
+    expected = Ridge(alpha=2.0).fit(features, np.eye(3)[labels])
+    assert head.weight == pytest.approx(expected.coef_)
+    assert head(features) == pytest.approx(expected.predict(features))
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_logistic_regression_is_that_of_scikit_learn(classes):
+    features, labels = clouds(classes=classes)
+    head = logistic(features, labels, classes, penalty=0.5)
+    expected = LogisticRegression(C=2.0, max_iter=200, tol=1e-3).fit(features, labels)
+    assert log_softmax(head(features), axis=1) == pytest.approx(expected.predict_log_proba(features), abs=1e-6)
+
+
+@pytest.mark.parametrize("width", [20, 200])
+def test_discriminant_analysis_shrinks_as_ledoit_and_wolf_do(width):
+    features, labels = clouds(width=width)
+    means = np.stack([features[labels == label].mean(axis=0) for label in range(3)])
+    covariance, _ = ledoit_wolf(features - means[labels], assume_centered=True)
+    weight = np.linalg.solve(covariance, means.T).T
+    head = discriminant(features, labels, 3, dimensions=width)
+    assert head.weight == pytest.approx(weight, rel=1e-5, abs=1e-8)
+    assert head.bias == pytest.approx(-0.5 * (weight * means).sum(axis=1), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["ridge 1", "discriminant analysis", "logistic 0.1"])
+def test_heads_are_the_same_in_as_many_dimensions_as_there_are_images(name):
+    features, labels = clouds(width=200, n=40)
+    images = Images(features, labels, np.arange(40), 3, [slice(0, 200)])
+    turned = fitted(images, [0], name)
+    assert basis_of(features) is not None
+    scaling = scale(features, images.columns)
+    x = scaling(features)
+    fits = {
+        "ridge 1": lambda: ridge(x, labels, 3, penalty=1.0),
+        "logistic 0.1": lambda: logistic(x, labels, 3, penalty=0.1),
+        "discriminant analysis": lambda: discriminant(x, labels, 3, dimensions=200),
+    }
+    near = 2e-2 if name == "logistic 0.1" else 1e-6  # which goes on until it is nearly there
+    assert log_softmax(turned(features), axis=1) == pytest.approx(log_softmax(fits[name]()(x), axis=1), abs=near)
+
+
+def test_a_class_without_images_is_never_said():
+    features, labels = clouds()
+    for head in (logistic(features, labels, 4, penalty=1.0), discriminant(features, labels, 4, dimensions=20)):
+        assert head.weight.shape == (4, 20)
+    assert (logistic(features, labels, 4, penalty=1.0)(features).argmax(axis=1) < 3).all()
+
+
+def test_every_network_has_one_voice_and_the_way_back_is_exact():
+    features = np.concatenate([clouds(width=5)[0], 100 + 7 * clouds(width=30, seed=1)[0]], axis=1)
+    columns = [slice(0, 5), slice(5, 35)]
+    scaling = scale(features, columns)
+    for column in columns:
+        assert scaling(features)[:, column].var(axis=0).sum() == pytest.approx(1)
+    head = Linear(np.random.default_rng(0).normal(size=(3, 35)), np.arange(3.0))
+    assert scaling.undone(head)(features) == pytest.approx(head(scaling(features)))
+
+
+def test_the_temperature_is_the_best_of_all():
+    features, labels = clouds()
+    logits = 5 * features[:, :3]
+    tried = np.exp(np.linspace(np.log(1e-3), np.log(10), 4000))
+    best = min(tried, key=lambda factor: losses(factor * logits, labels).mean())
+    assert sharpness(logits, labels) == pytest.approx(best, rel=5e-3)
+
+
+def test_units_share_a_fold_and_no_head_sees_what_it_is_asked_about():
+    features, labels = clouds()
+    units = np.arange(60) // 6 * 3 + labels
+    folds = folds_of(labels, units)
+    assert sorted(np.concatenate(folds)) == list(range(60))
+    assert all(not set(units[rows]) & set(np.delete(units, rows)) for rows in folds)
+
+    def counting(rows):
+        return Linear(np.zeros((3, 20)), np.array([len(rows), 0, 0]))
+
+    learnt = out_of_fold(counting, features, folds)[:, 0]
+    assert all((learnt[rows] == 60 - len(rows)).all() for rows in folds)
+    assert folds_of(np.arange(5), np.arange(5)) == []
+
+
+def test_a_pool_is_no_worse_than_its_best_part_and_leaves_out_noise():
+    features, labels = clouds(n=300, distance=0.5)
+    good = [
+        ridge(features[:, half], labels, 3, penalty=1.0)(features[:, half]) for half in (slice(0, 10), slice(10, 20))
+    ]
+    noise = np.random.default_rng(0).normal(size=(300, 3))
+    parts = [sharpness(each, labels) * each for each in (*good, noise)]
+    weights = weights_of(parts, labels)
+    mixed = losses(np.tensordot(weights, np.stack(parts), axes=1), labels).mean()
+    assert mixed < min(losses(each, labels).mean() for each in parts)
+    assert (weights[:2] > 0.2).all()
+    assert weights[2] < 0.5
+    best = np.argmin([losses(each, labels).mean() for each in parts])
+    assert weights_of(parts, labels, pull=1e9) == pytest.approx(np.eye(3)[best], abs=1e-3)
+
+
+def two_networks(*, second, n=300):
+    """The first network sees one half of what tells the classes apart, the second the other half or nothing."""
+    features, labels = clouds(n=n, width=20, distance=0.6)
+    other = features[:, 10:] if second else np.random.default_rng(1).normal(size=(n, 10))
+    features = np.concatenate([features[:, :10], other], axis=1)
+    return Images(features, labels, np.arange(n), 3, [slice(0, 10), slice(10, 20)])
+
+
+def test_networks_that_see_different_things_stand_side_by_side_and_others_do_not():
+    assert sorted(choose(two_networks(second=True), [1.0, 1.0]).taken.networks) == [0, 1]
+    assert choose(two_networks(second=False), [1.0, 1.0]).taken.networks == (0,)
+    assert choose(Images(np.eye(3), np.arange(3), np.arange(3), 3, [slice(0, 3)]), [1.0]) is None
+
+
+def test_of_what_cannot_be_told_apart_the_cheapest_is_taken():
+    judged = choose(two_networks(second=True), [1.0, 1.0]).judged
+    alone = [each for each in judged if each.networks == (0,)]
+    prices = {(0,): 1.0}
+    best = min(alone, key=lambda each: each.loss)
+    assert cheapest_of_the_best(alone, prices, np.arange(300)) is best
+
+
+def test_a_choice_is_the_same_every_time_and_so_is_its_sample():
+    images = two_networks(second=True)
+    first, second = (choose(images, [1.0, 1.0]).taken for _ in range(2))
+    assert (first.networks, first.head) == (second.networks, second.head)
+    assert np.array_equal(first.losses, second.losses)
+    some = images.some(100)
+    assert np.ptp(np.bincount(some.labels)) <= 1
+    assert len(some.labels) == 100

@@ -1,0 +1,238 @@
+"""The first answer of `--minutes` and `--weights auto`: which of the networks at hand, alone or side by side, suit
+these images, and with which head; then a mixture of them and of what was trained meanwhile.
+
+Each network sees each image once. What is judged, and how: `trainers.heads.choice`.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from datasets.bundle import image_set
+from datasets.opened import OpenedImages
+from datasets.text import format_table
+from datasets.units import units_of
+from trainers.budget.local_weights import MOST_IMAGES, SAMPLE, Ranked
+from trainers.cached_features import features_once
+from trainers.config import RunConfig
+from trainers.engine.engines import autocast
+from trainers.engine.intervals import design_of, wilson
+from trainers.heads.choice import Choice, Images, Judged, choose
+from trainers.options.recipes import filled_in
+from trainers.reporting import console, heartbeat
+from trainers.setup import RunSetup, prepare
+from trainers.storage.finished_run import read_run_config
+from vit.at_hand import at_hand
+from vit.config import EMBEDDED_WEIGHTS, default_weights
+from vit.factory import image_spec
+from vit.mixture import Network, name_of
+
+LARGER_VIT = Network("vit_stem_16", 128)
+"""The embedded ViT once more, on larger pictures: it sees other things in them."""
+SMALL = 40
+"""Pixels: only images with a shorter side of so many are shown to networks that learnt from as small ones."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a look at the training images with the networks at hand has shown."""
+
+    networks: tuple[Network, ...]
+    side: int
+    """Of the picture that all of them share, in pixels."""
+    choice: Choice | None
+    """None where there are too few images to choose by: all networks are then taken."""
+    prices: tuple["Price", ...]
+    rows: tuple[Ranked, ...]
+    """Each network alone."""
+
+    def options(self, networks: Sequence[Network]) -> dict[str, dict[str, Any]]:
+        """What makes these networks, side by side under a fitted head, a run: as in a recipe."""
+        model = {"name": name_of(networks), "image_size": self.side, "trainable": "head"}
+        return {"model": model, "data": {"augment": "none"}, "train": {"start_head": "fit"}}
+
+    @property
+    def taken(self) -> tuple[Network, ...]:
+        places = range(len(self.networks)) if self.choice is None else sorted(self.choice.taken.networks)
+        return tuple(self.networks[place] for place in places)
+
+
+def candidates(config: RunConfig, side: float) -> list[Network]:
+    """The networks at hand that these images are large enough for, the quickest first."""
+    small = ("vit_nano_8",)
+    found = []
+    for model in at_hand():
+        size = model.image_size or image_spec(model).image_size
+        if model.name not in small or side <= SMALL:
+            found.append(Network(model.name, size))
+    place = next((place for place, each in enumerate(found) if each.name == LARGER_VIT.name), None)
+    if place is not None and side > SMALL:
+        found.insert(place + 1, LARGER_VIT)
+    return found
+
+
+def look(config: RunConfig, *, side: float, seconds: float | None, images: OpenedImages) -> Look | None:
+    """Look at the training images with all networks at hand; judge them and print the table. Of more than `MOST_IMAGES`
+    a sample is looked at, `SAMPLE` where time is short. `side`: of the images, the shorter, in pixels.
+
+    With `seconds`, networks are left out with which all images, those of the test too, would take longer than that.
+    None where that is all of them.
+    """
+    networks = candidates(config, side)
+    heartbeat.at_work_on("opening the networks at hand")
+    with console.quiet():
+        setup = prepare(run_of(config, networks), images=images)
+    canvas, sizes = setup.spec.image_size, setup.data.dataset_sizes
+    prices = {network: price(setup, view) for network, view in zip(networks, views_of(setup), strict=True)}
+    if seconds is not None:
+        networks = affordable({network: prices[network].seconds for network in networks}, sum(sizes.values()), seconds)
+        if not networks:
+            return None
+    if sizes["train"] > MOST_IMAGES:
+        most = -(-(MOST_IMAGES if seconds is None else SAMPLE) // len(setup.data.class_names))
+        config = config.changed(data={"labels_per_class": most, "fraction": None})
+    with console.quiet():
+        setup = prepare(run_of(config, networks, canvas), images=images)
+    heartbeat.at_work_on("looking at the training images with the networks at hand")
+    seen = images_seen(setup)
+    heartbeat.at_work_on("choosing the networks and their head")
+    costs = [prices[network] for network in networks]
+    choice = choose(seen, [each.operations for each in costs])
+    rows = () if choice is None else tuple(ranked(choice, seen, networks, costs))
+    found = Look(tuple(networks), canvas, choice, tuple(costs), rows)
+    for line in table(found):
+        console.say(line)
+    return found
+
+
+def run_of(config: RunConfig, networks: Sequence[Network], canvas: int | None = None) -> RunConfig:
+    """The run of these networks side by side, frozen, with a head that is fitted."""
+    model = {"name": name_of(networks), "image_size": canvas, "trainable": "head", "weights": None}
+    train = {"start_head": "fit", "cache_features": "on", "mixup": 0.0, "cutmix": 0.0, "epochs": None}
+    return config.changed(model=model, data={"augment": "none"}, train=train)
+
+
+def views_of(setup: RunSetup) -> Sequence[Any]:
+    views: Sequence[Any] = setup.model.views  # type: ignore[assignment]
+    return views
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a network costs: seconds of one image as measured here, operations and megabytes, which are its own."""
+
+    seconds: float
+    operations: float
+    megabytes: float
+
+
+@torch.inference_mode()
+def price(setup: RunSetup, view: torch.nn.Module) -> Price:
+    side = setup.spec.image_size
+    batch = torch.zeros(8, setup.spec.in_channels, side, side, device=setup.device)
+    counter = FlopCounterMode(display=False)
+    with autocast(setup.device, setup.amp_dtype):
+        with counter:
+            view(batch[:1])  # the first pass is slower: it counts
+        started = time.perf_counter()
+        view(batch).cpu()
+    seconds = (time.perf_counter() - started) / len(batch)
+    size = sum(tensor.numel() * tensor.element_size() for tensor in view.state_dict().values())
+    return Price(seconds, float(counter.get_total_flops()), size / 1e6)
+
+
+def affordable(seconds: Mapping[Network, float], images: int, limit: float) -> list[Network]:
+    """Those with which all images take no longer than `limit` seconds together, the quickest first; a line about each
+    other. `seconds`: of each for one image."""
+    kept, spent = set(), 0.0
+    for network in sorted(seconds, key=seconds.__getitem__):
+        wanted = seconds[network] * images
+        if spent + wanted > limit:
+            console.say(f"{network}: left out, it would take about {console.duration(wanted)}", label="weights")
+        else:
+            kept.add(network)
+            spent += wanted
+    return [network for network in seconds if network in kept]
+
+
+def images_seen(setup: RunSetup) -> Images:
+    """The training images of a setup on the networks side by side."""
+    images = image_set(setup.data.dataloaders["train"])
+    units = units_of(images.samples, images.indices)
+    features = features_once(setup, "train").flatten(1).float().numpy()
+    return Images(features, images.labels, units, len(setup.data.class_names), setup.model.columns)  # type: ignore[arg-type]
+
+
+def ranked(choice: Choice, images: Images, networks: Sequence[Network], prices: Sequence[Price]) -> Iterator[Ranked]:
+    """Each network alone, with the best of its heads; the best first."""
+    some = images.some()
+    alone = [each for each in choice.judged if len(each.networks) == 1]
+    best = {each.networks[0]: each for each in sorted(alone, key=lambda each: -each.loss)}
+    for place, each in sorted(best.items(), key=lambda item: item[1].loss):
+        network = networks[place]
+        if network == LARGER_VIT:
+            continue  # the same weights
+        low, high = wilson(int(each.right.sum()), len(each.right), design_of(each.right, some.units))
+        model: dict[str, Any] = {"name": network.name, "weights": default_weights(network.name)}
+        if network.name not in EMBEDDED_WEIGHTS.values():
+            model["image_size"] = network.size
+        seconds = prices[place].seconds * len(images.labels)
+        options = {"model": model | {"trainable": "head"}, "data": {"augment": "none"}}
+        yield Ranked(str(network), options, each.accuracy, low, high, float("nan"), seconds, len(images.labels))
+
+
+def table(found: Look) -> list[str]:
+    """What was judged: the best head of each set of networks, the best first, and which was taken, and why."""
+    if found.choice is None:
+        return ["  too few images to choose networks by: all that are at hand stand side by side"]
+    best: dict[tuple[int, ...], Judged] = {}
+    for each in sorted(found.choice.judged, key=lambda each: each.loss):
+        best.setdefault(tuple(sorted(each.networks)), each)
+    cells = [("  networks", "frozen, side by side", "head", "accuracy", "log loss", "ms an image", "MB")]
+    for networks, each in list(best.items())[:ROWS]:
+        prices = [found.prices[place] for place in networks]
+        seconds, size = sum(price.seconds for price in prices), sum(price.megabytes for price in prices)
+        names = " + ".join(str(found.networks[place]) for place in networks)
+        mark = "*" if set(networks) == set(found.choice.taken.networks) else ""
+        row = (f"{each.accuracy:.1%}", f"{each.loss:.3f}", f"{1000 * seconds:.1f}", f"{size:.0f}")
+        cells.append((mark, names, each.head, *row))
+    lines = list(format_table(cells, left=(0, 1, 2)))
+    taken, single = found.choice.taken, found.choice.single
+    if len(taken.networks) > 1:
+        alone = f"one network alone, {found.networks[single.networks[0]]}, has {single.accuracy:.1%}"
+        lines.append(f"    * taken: {taken.accuracy:.1%} of these training images, each left out in its turn; {alone}")
+    return lines
+
+
+ROWS = 6
+
+
+def first_answer(config: RunConfig, found: Look) -> RunConfig:
+    """The run of the networks that were taken, frozen, under a fitted head."""
+    options = found.options(found.taken)
+    return filled_in(config.changed(model={"name": "auto", "weights": None}), options)
+
+
+def with_trained(config: RunConfig, found: Look, trained: Path) -> RunConfig:
+    """The run that mixes the networks that were taken with the one that the run `trained` has trained meanwhile."""
+    model = read_run_config(trained).model
+    tuned = Network(model.name, model.image_size or image_spec(model).image_size, tuned=True)
+    options = found.options([*found.taken, tuned])
+    options["model"]["weights"] = str(trained)
+    return filled_in(config.changed(model={"name": "auto", "weights": None}), options)
+
+
+PICTURES = 8.0
+"""Seconds that a mixture takes beside its features: fitting, scores, pictures and files."""
+
+
+def seconds_to_mix(found: Look, images: int) -> float:
+    """What the mixture of all images takes at the end: the features of the network that was trained."""
+    places = [place for place, network in enumerate(found.networks) if network.name == LARGER_VIT.name]
+    slowest = max((found.prices[place].seconds for place in places), default=0.0)
+    return PICTURES + slowest * images

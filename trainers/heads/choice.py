@@ -1,0 +1,193 @@
+"""Which networks and which head: each candidate is judged by images that its head has not learnt from.
+
+The loss that counts is the cross-entropy after the best temperature. Of candidates whose loss is within one standard
+error of the least, the cheapest is taken (Breiman et al. 1984, section 3.4.3): the error is that of the difference,
+image by image.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainers.heads.linear import Floats, Ints, Linear, Scale, basis_of, discriminant, logistic, ridge, scale
+from trainers.heads.validation import folds_of, losses, out_of_fold, sharpness
+
+Fit = Callable[[Floats, Ints, int], Linear]
+PENALTIES = {"ridge": (0.1, 1.0, 10.0), "logistic": (0.01, 0.1, 1.0)}
+"""On features whose variance, summed over those of a network, is 1."""
+DISCRIMINANT = "discriminant analysis"
+RIDGE = {f"ridge {penalty:g}": partial(ridge, penalty=penalty) for penalty in PENALTIES["ridge"]}
+LOGISTIC = {f"logistic {penalty:g}": partial(logistic, penalty=penalty) for penalty in PENALTIES["logistic"]}
+QUICK = (DISCRIMINANT, *RIDGE)
+SLOW = tuple(LOGISTIC)
+MOST_IMAGES = 1_500
+"""Training images that heads are cross-validated on; the one that is chosen learns from all of them."""
+MOST_WORK = 4e9
+"""Images x features x classes above which no logistic regression is tried: it would take minutes."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A head on some of the networks, and what cross-validation says of it."""
+
+    networks: tuple[int, ...]
+    """Their places."""
+    head: str
+    logits: Floats
+    """(n, K), each image's by a head that did not learn from it, after the best temperature."""
+    losses: Floats
+    """(n,): their cross-entropy."""
+    sharpness: float
+    """One over that temperature."""
+
+    right: NDArray[np.bool_]
+    """(n,)"""
+
+    @property
+    def loss(self) -> float:
+        return float(self.losses.mean())
+
+    @property
+    def accuracy(self) -> float:
+        return float(self.right.mean())
+
+
+@dataclass(frozen=True)
+class Images:
+    """Features (N, D) of images, their labels and units, and the columns of each network."""
+
+    features: NDArray
+    labels: Ints
+    units: Ints
+    classes: int
+    columns: Sequence[slice]
+
+    def some(self, most: int = MOST_IMAGES) -> "Images":
+        """About so many of them at most, of each class the same share, with whole units."""
+        parts = -(-len(self.labels) // most)
+        if parts == 1:
+            return self
+        _, first, unit = np.unique(self.units, return_index=True, return_inverse=True)
+        by_class = np.argsort(self.labels[first], kind="stable")  # of the units, each of which is that of its first
+        kept = np.isin(unit, by_class[::parts])
+        return replace(self, features=self.features[kept], labels=self.labels[kept], units=self.units[kept])
+
+    def of(self, networks: Sequence[int]) -> tuple[NDArray, list[slice]]:
+        """The features (N, d) of some networks, and the columns of each of these."""
+        parts, columns, start = [], [], 0
+        for place in networks:
+            parts.append(self.features[:, self.columns[place]])
+            columns.append(slice(start, start + parts[-1].shape[1]))
+            start = columns[-1].stop
+        return np.concatenate(parts, axis=1), columns
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Features of some networks on one scale (N, d), in fewer dimensions where that loses nothing, and the way back."""
+
+    values: Floats
+    scaling: Scale
+    basis: Floats | None
+    columns: Sequence[slice]
+    heads: Mapping[str, Fit]
+    """Those that are tried on them, the quick ones first."""
+
+    def back(self, head: Linear) -> Linear:
+        """A head on the features as they come."""
+        return self.scaling.undone(head if self.basis is None else Linear(head.weight @ self.basis.T, head.bias))
+
+
+def prepared(images: Images, networks: Sequence[int]) -> Prepared:
+    features, columns = images.of(networks)
+    scaling = scale(features, columns)
+    values = scaling(features)
+    basis = basis_of(values)
+    heads: dict[str, Fit] = {DISCRIMINANT: partial(discriminant, dimensions=values.shape[1]), **RIDGE}
+    values = values if basis is None else values @ basis
+    if values.size * images.classes <= MOST_WORK:
+        heads |= LOGISTIC
+    return Prepared(values, scaling, basis, columns, heads)
+
+
+def judge(images: Images, networks: Sequence[int], names: Iterable[str], folds: Sequence[Ints]) -> list[Judged]:
+    """Cross-validate the heads of these names, as far as they are tried at all, on some networks."""
+    ready, found = prepared(images, networks), []
+    for name in (name for name in names if name in ready.heads):
+
+        def fit(rows: Ints, head: Fit = ready.heads[name]) -> Linear:
+            return head(ready.values[rows], images.labels[rows], images.classes)
+
+        logits = out_of_fold(fit, ready.values, folds)
+        factor = sharpness(logits, images.labels)
+        missed = losses(factor * logits, images.labels)
+        right = logits.argmax(axis=1) == images.labels
+        found.append(Judged(tuple(networks), name, factor * logits, missed, factor, right))
+    return found
+
+
+def fitted(images: Images, networks: Sequence[int], name: str) -> Linear:
+    """A head of this name, fitted to all the images, on the features of all networks: 0 for those it does not use."""
+    ready = prepared(images, networks)
+    head = ready.back(ready.heads.get(name, ready.heads[DISCRIMINANT])(ready.values, images.labels, images.classes))
+    weight = np.zeros((images.classes, images.features.shape[1]))
+    for place, column in zip(networks, ready.columns, strict=True):
+        weight[:, images.columns[place]] = head.weight[:, column]
+    return Linear(weight, head.bias)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was taken, and all that was judged; `single` is the best of one network."""
+
+    taken: Judged
+    single: Judged
+    judged: Sequence[Judged]
+
+
+def choose(images: Images, costs: Sequence[float]) -> Choice | None:
+    """Judge each network alone, then the best one with others beside it, one more at a time; `costs` of each network
+    say which candidate is the cheaper. None where there are too few images to judge by."""
+    images = images.some()
+    folds = folds_of(images.labels, images.units)
+    if not folds:
+        return None
+    places = range(len(images.columns))
+    judged = [each for place in places for each in judge(images, [place], QUICK, folds)]
+    grown: tuple[int, ...] = ()
+    while len(grown) < len(places):
+        more = [(*grown, place) for place in places if place not in grown]
+        found = [each for networks in more if grown for each in judge(images, networks, QUICK, folds)]
+        judged += found
+        grown = min(found or judged, key=lambda each: each.loss).networks
+    sets = {min(of_size, key=lambda each: each.loss).networks for of_size in by_size(judged)}
+    judged += [each for networks in sorted(sets) for each in judge(images, networks, SLOW, folds)]
+    price = {each.networks: sum(costs[place] for place in each.networks) for each in judged}
+    taken = cheapest_of_the_best(judged, price, images.units)
+    single = cheapest_of_the_best([each for each in judged if len(each.networks) == 1], price, images.units)
+    return Choice(taken, single, judged)
+
+
+def by_size(judged: Iterable[Judged]) -> Iterable[list[Judged]]:
+    """Candidates of one network, of two, and so on."""
+    sizes: dict[int, list[Judged]] = {}
+    for each in judged:
+        sizes.setdefault(len(each.networks), []).append(each)
+    return sizes.values()
+
+
+def cheapest_of_the_best(judged: Sequence[Judged], price: Mapping[tuple[int, ...], float], units: Ints) -> Judged:
+    """The cheapest candidate whose loss is within one standard error of the least, images of a unit counting as one; of
+    several that cost the same, the one with the least loss."""
+    best = min(judged, key=lambda each: each.loss)
+    clusters = np.unique(units, return_inverse=True)[1]
+
+    def close(each: Judged) -> bool:
+        behind = np.bincount(clusters, each.losses - best.losses)
+        error = behind.std() * len(behind) ** 0.5 / len(units)
+        return bool(each.loss - best.loss <= error)
+
+    return min(filter(close, judged), key=lambda each: (price[each.networks], each.loss))

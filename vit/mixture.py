@@ -1,0 +1,217 @@
+"""Networks side by side: one picture in, the features of several networks, and one linear head on all of them.
+
+`mix:efficientnet_lite0@224+vit_stem_16@64` names such a model. Its picture is large enough for every network; each
+cuts its own part out of it, resizes that and normalises it as its weights want. Any weighted sum of the logits of
+linear heads, on some of the networks each, is one such head: so is a mixture of frozen networks and a trained one,
+which is written `vit_stem_16@64:tuned`. B images, C channels, S side of the picture, D features, K classes.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vit.config import HALF, MIX_PREFIX, ImageSpec, ModelConfig, default_weights, refuse_options
+from vit.errors import OptionError
+from vit.parts import Parts, parts
+
+_LACKS = (
+    "pool", "patch_embedding", "representation_size", "dropout", "attention_dropout", "stochastic_depth", "attention",
+    "layer_norm_eps", "weights_source",
+)  # fmt: skip
+_NETWORK = re.compile(r"(?P<name>[^@+]+)@(?P<size>\d{1,4})(?P<tuned>:tuned)?")
+
+
+class Network(NamedTuple):
+    """One network of a mixture: its model, the side of its own input in pixels, and whether it was trained here."""
+
+    name: str
+    size: int
+    tuned: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.size}" + (":tuned" if self.tuned else "")
+
+    def config(self, of: ModelConfig) -> ModelConfig:
+        """The options of this network in the mixture `of`: with its own weights, unless that is rebuilt without."""
+        weights = "none" if self.tuned or of.weights == "none" else default_weights(self.name)
+        return ModelConfig(self.name, weights=weights, image_size=self.size, in_channels=of.in_channels)
+
+
+def networks_in(name: str) -> tuple[Network, ...]:
+    """The networks that a name of a mixture lists. Raises OptionError: it lists none, or in another form."""
+    words = name.removeprefix(MIX_PREFIX).split("+")
+    found = [_NETWORK.fullmatch(word) for word in words]
+    wrong = [word for word, match in zip(words, found, strict=True) if match is None or word.startswith(MIX_PREFIX)]
+    if wrong:
+        example = f"{MIX_PREFIX}efficientnet_lite0@224+vit_stem_16@64"
+        raise OptionError(f"model {name!r}: {wrong[0]!r} is not NAME@SIZE; an example: {example}")
+    return tuple(Network(match["name"], int(match["size"]), bool(match["tuned"])) for match in found if match)
+
+
+def name_of(networks: Sequence[Network]) -> str:
+    return MIX_PREFIX + "+".join(map(str, networks))
+
+
+class Float32Linear(nn.Linear):
+    """A Linear that computes in float32, also where autocast is on: the sum of thousands of features needs it."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        kind = features.device.type
+        if not torch.is_autocast_enabled(kind):
+            return super().forward(features.float())
+        with torch.autocast(kind, enabled=False):
+            return super().forward(features.float())
+
+
+class View(nn.Module):
+    """One network, headless, with what turns the common picture into its input."""
+
+    rows: Tensor | None
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, network: nn.Module, spec: ImageSpec, picture: ImageSpec) -> None:
+        super().__init__()
+        self.network, self.spec = network, spec
+        ends = parts(network).head
+        self._place = _place_of(network, ends[-1])
+        if len(ends) > 1:
+            raise OptionError(f"{type(network).__name__} has more than one layer in its head: it cannot be mixed")
+        self._head = (ends[-1],)  # in a tuple, so that it is no part of this module
+        self.width = next(layer.in_features for layer in ends[-1].modules() if isinstance(layer, nn.Linear))
+        setattr(*self._place, nn.Identity())
+        self.cut = round(picture.image_size * spec.crop_fraction)
+        self.margin = (picture.image_size - self.cut) // 2
+        rows = None if self.cut == spec.image_size else resizing(self.cut, spec.image_size, spec.interpolation)
+        mean, std, own_mean, own_std = (
+            torch.tensor(values).view(-1, 1, 1) for values in (picture.mean, picture.std, spec.mean, spec.std)
+        )
+        # They follow from the options, so they are in no file of weights.
+        self.register_buffer("rows", rows, persistent=False)
+        self.register_buffer("scale", std / own_std, persistent=False)
+        self.register_buffer("shift", (mean - own_mean) / own_std, persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C, S, S) -> (B, D)"""
+        end = self.margin + self.cut
+        seen = images[..., self.margin : end, self.margin : end]
+        if self.rows is not None:
+            seen = self.rows @ seen @ self.rows.T
+        features: Tensor = self.network(seen * self.scale + self.shift)
+        return features
+
+    @contextmanager
+    def whole(self) -> Iterator[tuple[nn.Module, nn.Linear]]:
+        """While entered, the network has its own head again; both."""
+        [head] = self._head
+        setattr(*self._place, head)
+        try:
+            yield self.network, next(layer for layer in head.modules() if isinstance(layer, nn.Linear))
+        finally:
+            setattr(*self._place, nn.Identity())
+
+
+def _place_of(network: nn.Module, module: nn.Module) -> tuple[nn.Module, str]:
+    """The parent of a module in a network, and the name that it has there."""
+    return next(
+        (parent, name) for parent in network.modules() for name, child in parent.named_children() if child is module
+    )
+
+
+def resizing(before: int, after: int, interpolation: str) -> Tensor:
+    """The matrix (after, before) that resizes a column of pixels, as a filter that covers what it shrinks.
+
+    As a product it is the same in torch and in ONNX, to the last digits.
+    """
+    size, columns = (after, before), torch.eye(before, device="cpu")[None, None]
+    if interpolation == "nearest":
+        return F.interpolate(columns, size=size, mode="nearest")[0, 0]
+    return F.interpolate(columns, size=size, mode=interpolation, align_corners=False, antialias=True)[0, 0]
+
+
+class SideBySide(nn.Module):
+    """The features of several networks, one after the other, and one linear head on all of them."""
+
+    def __init__(self, networks: Sequence[Network], views: Sequence[View], *, num_classes: int) -> None:
+        super().__init__()
+        self.names, self.views = tuple(networks), nn.ModuleList(views)
+        self.widths = tuple(view.width for view in views)
+        self.head = Float32Linear(sum(self.widths), num_classes)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C, S, S) -> logits (B, K)"""
+        return self.head(torch.cat([view(images).float() for view in self.views], dim=1))
+
+    def find_parts(self) -> Parts:
+        return Parts(list(self.views), [], [self.head], block_name="networks")
+
+    @property
+    def columns(self) -> tuple[slice, ...]:
+        """Where the features of each network stand among all of them."""
+        ends = [sum(self.widths[: place + 1]) for place in range(len(self.widths))]
+        return tuple(slice(end - width, end) for end, width in zip(ends, self.widths, strict=True))
+
+    @contextmanager
+    def taking_weights(self) -> Iterator[nn.Module]:
+        """The network that was trained here, whole, to load its weights into; its head is then that of the mixture,
+        which so begins as this network alone."""
+        place = next((place for place, network in enumerate(self.names) if network.tuned), None)
+        if place is None:
+            raise OptionError("weights of a run are for a network that is marked `:tuned`, and there is none")
+        view: Any = self.views[place]
+        with view.whole() as (network, head):
+            yield network
+        with torch.no_grad():
+            self.head.weight[:, self.columns[place]] = head.weight
+            self.head.bias.copy_(head.bias)
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """What the factory needs of mixtures (`vit.factory.Library`); `blueprint` makes each of their networks."""
+
+    blueprint: Any
+
+    def _specs(self, config: ModelConfig) -> list[ImageSpec]:
+        mixture = replace(config, weights=None if config.weights != "none" else "none")
+        options = [replace(network.config(mixture), trainable="all") for network in networks_in(config.name)]
+        # A run that is rebuilt has no files of weights: what they say of images belongs to the name.
+        named = [replace(option, weights=default_weights(option.name)) for option in options]
+        return [self.blueprint(option).image_spec for option in named]
+
+    def image_spec(self, config: ModelConfig) -> ImageSpec:
+        """The smallest picture that shows every network all that it wants to see, as sharp as it wants it."""
+        specs = self._specs(config)
+        largest = max(specs, key=lambda spec: spec.image_size / spec.crop_fraction)
+        side = math.ceil(largest.image_size / largest.crop_fraction - 1e-6)
+        values = HALF[:1] * config.in_channels
+        return ImageSpec(side, values, values, largest.interpolation, in_channels=config.in_channels)
+
+    def native_size(self, config: ModelConfig) -> int:
+        return self.image_spec(config).image_size
+
+    def build(self, config: ModelConfig, *, num_classes: int) -> SideBySide:
+        refuse_options(config, _LACKS)
+        picture = self.blueprint(config).image_spec
+        specs = self._specs(config)
+        if config.fit in ("pad", "squash"):  # the whole picture is there to be seen whole
+            specs = [replace(spec, crop_fraction=1.0) for spec in specs]
+        views = [
+            View(self.blueprint(network.config(config)).build(num_classes=num_classes), spec, picture)
+            for network, spec in zip(networks_in(config.name), specs, strict=True)
+        ]
+        return SideBySide(networks_in(config.name), views, num_classes=num_classes)
+
+    def weights_path(self, config: ModelConfig) -> Path | None:
+        """The run whose network is the one that is marked `:tuned`; the others have weights of their own."""
+        return Path(config.weights) if config.weights else None
