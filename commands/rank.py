@@ -70,16 +70,16 @@ def main(options: Options) -> int:
 
 def all_at_hand() -> list[str]:
     """The backbones that need no download, and last those that plans take, side by side."""
+    import vit
     from vit.at_hand import at_hand
     from vit.factory import image_spec
 
     models = list(at_hand())
-    if find_spec("vit.mixture") is None:
-        return [arm_text(vars(model)) for model in models]
     large = [model for model in models if model.name != "vit_nano_8"]
     together = [f"{model.name}@{model.image_size or image_spec(model).image_size}" for model in large]
     alone = [arm_text(vars(model)) for model in models]
-    return [*alone, MIX_PREFIX + "+".join(together)] if len(large) > 1 else alone
+    there = len(large) > 1 and (Path(vit.__file__).parent / "mixture.py").is_file()
+    return [*alone, MIX_PREFIX + "+".join(together)] if there else alone
 
 
 def arm_of(word: str) -> str:

@@ -14,12 +14,14 @@ from torch import nn
 from datasets.bundle import image_set
 from datasets.units import units_of
 from trainers.errors import ConfigError
-from trainers.heads.choice import QUICK, SLOW, Images, fitted, judge
-from trainers.heads.linear import Linear
+from trainers.heads.choice import QUICK, SLOW, Images, Judged, fitted, judge
+from trainers.heads.linear import Floats, Linear
 from trainers.heads.pool import weights_of
 from trainers.heads.validation import folds_of, losses, sharpness
 from trainers.setup import RunSetup
 
+EVEN = 10.0
+"""How strongly the weights of heads on frozen networks are pulled to their mean: few images do not tell them apart."""
 FEW = 2.0
 """One over the temperature of a head that no image is left to calibrate, and of which cross-validation says nothing."""
 
@@ -54,16 +56,40 @@ def fit_head(setup: RunSetup) -> list[str]:
 
 
 def best_head(images: Images, networks: Sequence[int], names: Sequence[str]) -> tuple[Linear, list[str]]:
-    """The calibrated head on these networks with the least loss of those that are tried, fitted to all images."""
+    """The calibrated head on these networks: a pool of the best heads of each network alone and of all side by side,
+    chosen and weighed by cross-validation and fitted to all images; what it is made of."""
     some = images.some()
     folds = folds_of(some.labels, some.units)
-    what = " + ".join(names)
+    sets = [[place] for place in networks] + ([list(networks)] if len(networks) > 1 else [])
     if not folds:
-        head = fitted(images, networks, QUICK[2])
-        return head.times(FEW), [f"{QUICK[2]} on {what}: too few images to choose a head by"]
-    best = min(judge(some, networks, (*QUICK, *SLOW), folds), key=lambda each: each.loss)
-    line = f"{best.head} on {what}: {best.accuracy:.1%} of training images that it has not learnt from"
-    return fitted(images, networks, best.head).times(best.sharpness), [f"{line}, log loss {best.loss:.3f}"]
+        heads = [fitted(images, each, QUICK[2]).times(FEW) for each in sets]
+        return combined(heads, np.full(len(sets), 1 / len(sets))), [f"{QUICK[2]}: too few images to choose a head by"]
+    judged = [judge(some, each, QUICK, folds) for each in sets]
+    judged[-1] += judge(some, sets[-1], SLOW, folds)
+    members = [best for found in judged for best in best_of_each_kind(found, all_kinds=found is judged[-1])]
+    logits = [each.logits for each in members]
+    weights = weights_of(logits, some.labels, start=np.full(len(members), 1 / len(members)), pull=EVEN)
+    head = combined([fitted(images, each.networks, each.head).times(each.sharpness) for each in members], weights)
+    pooled = np.tensordot(weights, np.stack(logits), axes=1)
+    right, loss = (pooled.argmax(axis=1) == some.labels).mean(), losses(pooled, some.labels).mean()
+    single = min((each for each in members if len(each.networks) == 1), key=lambda each: each.loss)
+    alone = f"one network alone, {names[networks.index(single.networks[0])]}: {single.accuracy:.1%}, {single.loss:.3f}"
+    said = [f"{right:.1%} of training images that it has not learnt from, log loss {loss:.3f}"]
+    return head, said + ([alone] if len(networks) > 1 else [])
+
+
+def best_of_each_kind(judged: Sequence[Judged], *, all_kinds: bool) -> list[Judged]:
+    """The candidate with the least loss; with `all_kinds` that of ridge, discriminant analysis and logistic
+    regression each, which err differently."""
+    ranked = sorted(judged, key=lambda each: each.loss)
+    kinds = {each.head.split()[0]: each for each in reversed(ranked)}
+    return list(kinds.values()) if all_kinds else ranked[:1]
+
+
+def combined(heads: Sequence[Linear], weights: Sequence[float] | Floats) -> Linear:
+    """The head whose logits are the weighted sum of those of several."""
+    pairs = list(zip(heads, weights, strict=True))
+    return Linear(sum(share * head.weight for head, share in pairs), sum(share * head.bias for head, share in pairs))
 
 
 def mixture(images: Images, heads: Sequence[Linear], names: Sequence[str]) -> tuple[Linear, list[str]]:
@@ -73,11 +99,7 @@ def mixture(images: Images, heads: Sequence[Linear], names: Sequence[str]) -> tu
     factors = [*(1.0 for _ in heads[:-1]), sharpness(logits[-1], images.labels)]
     calibrated = [factor * each for factor, each in zip(factors, logits, strict=True)]
     weights = weights_of(calibrated, images.labels)
-    mixed = [weight * factor for weight, factor in zip(weights, factors, strict=True)]
-    head = Linear(
-        sum(each * part.weight for each, part in zip(mixed, heads, strict=True)),
-        sum(each * part.bias for each, part in zip(mixed, heads, strict=True)),
-    )
+    head = combined(heads, weights * np.array(factors))
     alone = [losses(each, images.labels).mean() for each in calibrated]
     together = losses(head(images.features.astype(np.float64)), images.labels).mean()
     shares = ", ".join(f"{share:.0%} {name}" for share, name in zip(weights / weights.sum(), names, strict=True))

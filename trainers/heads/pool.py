@@ -2,7 +2,8 @@
 
 That is the logarithmic opinion pool (Genest and Zidek 1986): its probabilities are a product of powers of theirs. A
 weight is a share of the mixture divided by a temperature, so it is zero or larger; the sum of the heads of several
-networks is one head again. The fit is pulled to the best single classifier, so few images cannot lead far from it.
+networks is one head again. The fit is pulled to where it starts, to the best single classifier or to the mean of all,
+so few images cannot lead far from it.
 """
 
 from collections.abc import Sequence
@@ -15,16 +16,22 @@ from trainers.heads.linear import Floats, Ints
 from trainers.heads.validation import losses
 
 PULL = 2.0
-"""Loss, summed over images, that a weight pays for standing 1 away from the best single classifier."""
+"""Loss, summed over images, that a weight pays for standing 1 away from where it starts."""
 NEGLIGIBLE = 0.02
 """Weights, as shares of their sum, that are left out."""
 
 
-def weights_of(logits: Sequence[Floats], labels: Ints, *, pull: float = PULL) -> Floats:
-    """The weight of each classifier (M,) whose logits (n, K), calibrated, are given for n images; with fewer than two
-    of them, 1. The problem is convex: it has one answer."""
-    start = np.zeros(len(logits))
-    start[int(np.argmin([losses(each, labels).mean() for each in logits]))] = 1.0
+def best_alone(logits: Sequence[Floats], labels: Ints) -> Floats:
+    """The weights (M,) that leave the classifier with the least loss as it is, and nothing else."""
+    least = int(np.argmin([losses(each, labels).mean() for each in logits]))
+    weights: Floats = np.eye(len(logits))[least]
+    return weights
+
+
+def weights_of(logits: Sequence[Floats], labels: Ints, *, start: Floats | None = None, pull: float = PULL) -> Floats:
+    """The weight of each classifier (M,) whose logits (n, K), calibrated, are given for n images. The problem is
+    convex: it has one answer. `start`: where the fit is pulled to; by default `best_alone`."""
+    start = best_alone(logits, labels) if start is None else start
     stacked, truth = np.stack(logits), np.eye(logits[0].shape[1])[labels]
 
     def objective(weights: Floats) -> tuple[float, Floats]:

@@ -1,0 +1,85 @@
+"""A mixture is a run like any other: it is trained, opened, exported and repeated by the commands."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from fake_sets import class_folders
+
+import main
+from inference.classifier import open_classifier
+from trainers.storage.checkpoint_file import best_of, read_checkpoint
+from trainers.storage.finished_run import read_result
+
+MIX = "mix:vit_stem_16@64+vit_nano_8@32"
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("photos") / "photos"
+    class_folders(folder, {"cats": 24, "dogs": 24})
+    return folder
+
+
+def train(photos, folder, name, *words):
+    common = ["--data", str(photos), "--output-dir", str(folder), "--run-name", name, "--device", "cpu"]
+    assert main.main(["train", *common, "--workers", "0", "--threads", "1", "--tb", "scalars", *words]) == 0
+    return folder / "photos" / name
+
+
+def fitted(photos, folder, name, model=MIX, *words):
+    fit = ["--trainable", "head", "--augment", "none", "--start-head", "fit"]
+    return train(photos, folder, name, "--model", model, *fit, *words)
+
+
+@pytest.fixture(scope="module")
+def mixture(photos, tmp_path_factory):
+    return fitted(photos, tmp_path_factory.mktemp("runs"), "mixture")
+
+
+def test_the_same_command_gives_the_same_bits(photos, mixture, tmp_path):
+    again = fitted(photos, tmp_path, "mixture")
+    first, second = (read_checkpoint(best_of(run))["model"] for run in (mixture, again))
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_what_opens_it_says_what_the_run_said(photos, mixture, capsys):
+    result, classifier = read_result(mixture), open_classifier(str(mixture), device="cpu")
+    assert result.epochs[-1]["lr"] == 0
+    assert classifier.model.head.weight.abs().sum() > 0
+    assert main.main(["evaluate", str(mixture)]) == 0
+    assert main.main(["predict", str(mixture), str(next(photos.rglob("*.*")))]) == 0
+    assert main.main(["resume", str(mixture)]) == 0
+    assert "nothing to do" in capsys.readouterr().out
+
+
+def test_a_trained_network_joins_with_its_own_head(photos, tmp_path, capsys):
+    tuned = train(photos, tmp_path, "tuned", "--model", "vit_nano_8", "--weights", "fashion_mnist", "--epochs", "2")
+    run = fitted(photos, tmp_path, "both", "mix:vit_stem_16@64+vit_nano_8@32:tuned", "--weights", str(tuned))
+    assert "the frozen ones" in capsys.readouterr().out
+    config = json.loads((run / "config.json").read_text())
+    assert config["model"]["weights"] == str(tuned)
+    trained, mixed = (read_checkpoint(best_of(folder))["model"] for folder in (tuned, run))
+    for name, value in trained.items():
+        if not name.startswith("head."):
+            assert torch.equal(value, mixed[f"views.1.network.{name}"]), name
+    own, joined = trained["head.weight"].double(), mixed["head.weight"][:, -own_width(trained) :].double()
+    share = (own * joined).sum() / own.square().sum()  # its head, times its share and over its temperature
+    torch.testing.assert_close(joined, share * own, atol=1e-5, rtol=1e-4)
+
+
+def own_width(state):
+    return state["head.weight"].size(1)
+
+
+def test_one_network_can_have_a_fitted_head_too(photos, tmp_path):
+    run = fitted(photos, tmp_path, "one", "vit_nano_8", "--weights", "fashion_mnist")
+    assert np.isfinite(read_result(run).val["loss"])
+
+
+def test_a_fitted_head_needs_features_that_stay(photos, tmp_path, capsys):
+    words = ["--model", "vit_nano_8", "--start-head", "fit", "--output-dir", str(tmp_path), "--data", str(photos)]
+    assert main.main(["train", *words]) == 2
+    assert "--start-head fit needs features that stay" in capsys.readouterr().err
