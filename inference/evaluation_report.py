@@ -15,6 +15,7 @@ from datasets.tables import csv_text
 from datasets.text import format_table, printable
 from datasets.units import units_of
 from figures.judged import Judged
+from inference.known_slices import weakness
 from inference.predict import write_rows
 from trainers import answers as sure
 from trainers.engine.evaluation import Scores, write_predictions
@@ -52,6 +53,8 @@ class Evaluation:
     """How far its answers can be relied on (see `numbers_of` in uncertainty/report.py); empty where nothing is said."""
     said: Sequence[str] = ()
     """The same in sentences."""
+    weak: Any = None
+    """Where it is weak (`inference.slices.weak.Weakness`); None where that was not looked at."""
 
 
 def write_evaluation(
@@ -84,7 +87,8 @@ def write_evaluation(
     design = design_of(outputs.correct, units_of(dataset.samples, dataset.indices))
     interval = design.interval(scores.metrics["accuracy"])
     files = [*tables, *pictures]
-    return Evaluation(scores.metrics, design.images, design, interval, classes, files, temperature, scaled)
+    weak = weakness(dataset, outputs.correct.numpy())
+    return Evaluation(scores.metrics, design.images, design, interval, classes, files, temperature, scaled, weak=weak)
 
 
 def with_answers(
@@ -195,6 +199,8 @@ def lines(evaluation: Evaluation) -> Iterator[str]:
     yield ""
     yield from _class_table(evaluation.classes)
     yield ""
+    if evaluation.weak is not None:
+        yield from evaluation.weak.lines()
     yield f"{'files':>17}  {evaluation.files[0].parent}/: {', '.join(path.name for path in evaluation.files)}"
 
 

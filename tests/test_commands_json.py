@@ -119,6 +119,7 @@ def test_evaluate_gives_every_number_and_names_its_files(run, tmp_path, capsys):
     assert f"accuracy  {scored['metrics']['accuracy']!r}" in err
     assert [row["name"] for row in scored["classes"]] == list(CLASSES)
     assert scored["classes"][2]["recall"] is None
+    assert set(scored["weak"]) == {"looked_at", "facts", "weak"}
     assert all(Path(path).is_file() for path in scored["files"])
 
 

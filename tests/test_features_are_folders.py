@@ -43,6 +43,7 @@ class Feature:
 
 FEATURES = {
     "shortcuts": Feature(("datasets/shortcuts",)),
+    "slices": Feature(("inference/slices",)),
     "clean": Feature(("cleaning", "commands/clean.py"), "clean", ("clean", "RUN"), "clean"),
     "next": Feature(("labelling", "commands/next.py"), "next", ("next", "pets"), "next"),
     "heat maps": Feature(("explanations",), asked=("explain", "RUN", "picture.png"), answer="no folder explanations"),
