@@ -95,15 +95,15 @@ def with_answers(
     evaluation: Evaluation,
     name: str,
     scores: Scores,
-    kept: Sequence[Tensor],
+    kept: Sequence[tuple[Tensor, ...]],
     dataset: Any,
     class_names: Sequence[str],
     *,
     answers: Any,
     fit_for: str | None = None,
 ) -> Evaluation:
-    """The evaluation with how far its answers can be relied on, written beside its other files; `kept`: what reached
-    the head of the model. With `fit_for`, the name of the weights, what later answers need for that is fitted."""
+    """The evaluation with how far its answers can be relied on, written beside its other files; `kept`: the features of
+    each pass. With `fit_for`, the name of the weights, what later answers need for that is fitted."""
     if not sure.available:
         return evaluation
     folder = evaluation.files[0].parent

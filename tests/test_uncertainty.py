@@ -146,18 +146,18 @@ def test_the_shrunken_gaussian_is_scikit_learns(shape):
     covariance, share = oas(z, assume_centered=True)
     values = np.linalg.eigvalsh(z.T @ z / len(z)).clip(0)
     assert shrinkage(values, images=shape[0], features=shape[1])[0] == pytest.approx(share)
-    gaussian, _ = fit_gaussian(x, np.arange(len(x)))
+    gaussian, _ = fit_gaussian([torch.from_numpy(x)], np.arange(len(x)))
     far = generator.normal(size=shape) @ generator.normal(size=(shape[1], shape[1]))
     standard = (far - x.mean(axis=0)) / x.std(axis=0)
     expected = np.einsum("ij,jk,ik->i", standard, np.linalg.inv(covariance), standard)
-    assert gaussian.squared_distance(torch.from_numpy(far)).numpy() == pytest.approx(expected, rel=1e-3)
+    assert gaussian.squared_distance([torch.from_numpy(far)]).numpy() == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize("each", [1, 3])
 def test_leaving_a_unit_out_is_what_fitting_without_it_gives(each):
     generator = np.random.default_rng(0)
     x, units = generator.normal(size=(42, 6)) @ generator.normal(size=(6, 6)), np.arange(42) // each
-    _, left_out = fit_gaussian(x, units)
+    _, left_out = fit_gaussian([torch.from_numpy(x).double()], units)
     z = (x - x.mean(axis=0)) / (x.std(axis=0) + 1e-6 * x.std(axis=0).mean() + 1e-12)
     values = np.linalg.eigvalsh(z.T @ z / 42)
     share, level = shrinkage(values, images=42, features=6)
@@ -185,27 +185,27 @@ def test_scores_of_new_images_of_ones_own_look_like_those_left_out(images):
     generator = torch.Generator().manual_seed(0)
     logits, _ = logits_and_labels(images + 4_000)
     features = torch.randn(images + 4_000, 64, generator=generator) @ torch.randn(64, 64, generator=generator)
-    score, own = fit_unlikeness(logits[:images], features[:images], np.arange(images))
+    score, own = fit_unlikeness(logits[:images], [features[:images]], np.arange(images))
     threshold = fit_threshold(own, np.arange(images), 0.05)
-    new = score(logits[images:], features[images:]).numpy() > threshold
+    new = score(logits[images:], [features[images:]]).numpy() > threshold
     assert new.mean() == pytest.approx(0.05, abs=0.03)
-    far = score(logits[images:], 3 * features[images:].flip(1)).numpy() > threshold
+    far = score(logits[images:], [3 * features[images:].flip(1)]).numpy() > threshold
     assert far.mean() > 0.9
 
 
 def test_images_that_do_not_differ_have_a_score():
-    score, own = fit_unlikeness(torch.zeros(40, 3), torch.ones(40, 8), np.arange(40))
+    score, own = fit_unlikeness(torch.zeros(40, 3), [torch.ones(40, 8)], np.arange(40))
     assert np.isfinite(own).all()
-    assert score(torch.zeros(2, 3), torch.ones(2, 8)).isfinite().all()
+    assert score(torch.zeros(2, 3), [torch.ones(2, 8)]).isfinite().all()
     assert Scale.of(np.ones(5)).spread == 1
 
 
 # Files
 
 
-def fitted(images: int = 100, width: int = 16):
+def fitted(images: int = 100, width: int = 16, parts: int = 1):
     logits, labels = logits_and_labels(images)
-    features = torch.randn(images, width, generator=torch.Generator().manual_seed(1))
+    features = [torch.randn(images, width, generator=torch.Generator().manual_seed(1))] * parts
     return fit_answers(predictions_of(logits, labels), features, np.arange(images), weights="best_1.pt")[0]
 
 
@@ -213,7 +213,7 @@ def test_answers_come_back_from_a_file_and_from_an_export_as_they_were(tmp_path)
     answers = fitted()
     write_answers(tmp_path, answers)
     assert read_answers(tmp_path, "best_2.pt") is None  # of other weights
-    logits, features = logits_and_labels(8, seed=3)[0], torch.randn(8, 16)
+    logits, features = logits_and_labels(8, seed=3)[0], [torch.randn(8, 16)]
     for back in (read_answers(tmp_path, "best_1.pt"), from_text(to_text(answers), "x.onnx")):
         assert (back.cuts, back.thresholds, back.units) == (answers.cuts, answers.thresholds, 100)
         assert torch.equal(back.unlikeness(logits, features), answers.unlikeness(logits, features))
@@ -234,7 +234,7 @@ def test_a_damaged_record_is_refused_in_one_line():
 
 
 def test_too_few_images_are_counted_and_nothing_is_promised():
-    answers = fitted(images=17, width=64)
+    answers = fitted(images=17, width=64, parts=3)
     assert not answers.cuts
     assert set(answers.thresholds) == {0.1}
     lack = answers.without([0.9], 0.05)
@@ -254,14 +254,14 @@ def test_recording_leaves_the_bits_of_the_logits():
         alone = model(images)
         with recorded(model) as kept:
             assert torch.equal(model(images), alone)
-    assert in_one(kept, 5).shape == (5, 64)
+    assert [part.shape for part in in_one(kept, 5)] == [(5, 64)] * 3  # the first block, the middle one, the head
     assert in_one(kept, 6) is None
 
 
 def test_a_large_pass_keeps_its_promise_without_logits():
     logits, labels = logits_and_labels(200, classes=30)
     whole, few = (predictions_of(logits, labels, whole=keep) for keep in (True, False))
-    features = torch.randn(200, 8)
+    features = [torch.randn(200, 8)]
     a, b = (fit_answers(outputs, features, np.arange(200))[0] for outputs in (whole, few))
     assert b.cuts == pytest.approx(a.cuts)
     assert b.unlikeness.energy is None

@@ -23,7 +23,7 @@ except ModuleNotFoundError as error:
     available = False
 
     @contextmanager
-    def recorded(model: nn.Module) -> Iterator[list[Tensor]]:
+    def recorded(model: nn.Module) -> Iterator[list[tuple[Tensor, ...]]]:
         yield []
 
     def answers_in(metadata: Mapping[str, Any], source: object) -> "Answers | None":

@@ -69,9 +69,14 @@ class Answers:
 
 
 def fit_answers(
-    outputs: Any, features: Tensor | None, units: NDArray, *, weights: str = "", temperature: float | None = None
+    outputs: Any,
+    features: Sequence[Tensor] | None,
+    units: NDArray,
+    *,
+    weights: str = "",
+    temperature: float | None = None,
 ) -> tuple[Answers, NDArray[np.float64]]:
-    """Fit to the `Predictions` of N validation images, with the features (N, D) that reached the head, or None, and the
+    """Fit to the `Predictions` of N validation images, with the parts (N, width) of their features, or None, and the
     unit (N,) of each; and the score for unknowns of each image, as if the image had not been there."""
     own = own_probabilities(outputs)
     unlikeness, scores = fit_unlikeness(outputs.logits if outputs.whole else None, features, units)
@@ -149,6 +154,7 @@ def to_tree(answers: Answers) -> dict[str, Any]:
         "energy": score.energy and [score.energy.middle, score.energy.spread],
         "distance": score.distance and [score.distance.middle, score.distance.spread],
         "rest": score.rest,
+        "lengths": [*score.lengths],
         "gaussian": {name: score.get_buffer(name) for name in TENSORS} if score.distance else None,
     }
 
@@ -162,7 +168,7 @@ def from_tree(tree: Mapping[str, Any], source: object) -> Answers:
             {_number(name): _number(value) for name, value in tree[part]} for part in ("cuts", "thresholds")
         )
         energy, distance = (_scale(tree[part]) for part in ("energy", "distance"))
-        gaussian = None if distance is None else _gaussian(tree["gaussian"], _number(tree["rest"]))
+        gaussian = None if distance is None else _gaussian(tree["gaussian"], _number(tree["rest"]), tree["lengths"])
         temperature = None if tree["temperature"] is None else _number(tree["temperature"])
         if energy is None and gaussian is None:
             raise ValueError("no score")
@@ -187,7 +193,7 @@ def _scale(pair: Any) -> Scale | None:
     return Scale(middle, spread)
 
 
-def _gaussian(tensors: Mapping[str, Any], rest: float) -> Gaussian:
+def _gaussian(tensors: Mapping[str, Any], rest: float, lengths: Any) -> Gaussian:
     mean, deviation, directions, variances = (tensors[name] for name in TENSORS)
     shapes = {"mean": (len(mean),), "directions": (len(mean), len(variances)), "variances": (len(variances),)}
     shapes["deviation"] = shapes["mean"]
@@ -199,7 +205,9 @@ def _gaussian(tensors: Mapping[str, Any], rest: float) -> Gaussian:
             raise ValueError(f"{name} is not finite")
     if rest <= 0 or (variances <= 0).any() or (deviation <= 0).any():
         raise ValueError("a variance that is not positive")
-    return Gaussian(mean, deviation, directions, variances, rest)
+    if not isinstance(lengths, list) or not all(isinstance(own, bool) for own in lengths):
+        raise ValueError("no list of parts")
+    return Gaussian(mean, deviation, directions, variances, rest, tuple(lengths))
 
 
 def write_answers(folder: Path, answers: Answers) -> Path:

@@ -1,4 +1,8 @@
-"""What reaches the head of a model, taken from the very pass that computes its logits."""
+"""What the blocks of a model hand on and what reaches its head, from the very pass that computes its logits.
+
+Fine-tuning makes what reaches the head blind to what it need not tell apart (arXiv:2603.11269); the first and the
+middle block keep more of it. Each part is the mean over the places of an image. B images, D features of all parts.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -8,27 +12,55 @@ import torch
 from torch import Tensor, nn
 
 from vit.errors import OptionError
-from vit.parts import inputs_of, parts
+from vit.parts import parts
 
 UNLIKE = "unlike"
 """The output of an ONNX file that says how unlike the validation images each image is."""
 
 
 @contextmanager
-def recorded(model: nn.Module) -> Iterator[list[Tensor]]:
-    """While entered, the list gets the features (B, D) of each pass, float32 on the CPU; it stays empty where the head
-    of a model is not known. The logits keep their bits."""
+def recorded(model: nn.Module) -> Iterator[list[tuple[Tensor, ...]]]:
+    """While entered, the list gets the parts (B, width) of each pass, float32 on the CPU; it stays empty where the
+    blocks and the head of a model are not known. The logits keep their bits."""
+    passes: list[tuple[Tensor, ...]] = []
+    with watched(model) as seen:
+        head = head_of(model)
+        if head is None:
+            yield passes
+            return
+
+        def keep(*_: Any) -> None:
+            passes.append(tuple(part.detach().float().cpu() for part in seen))
+            seen.clear()
+
+        with head.register_forward_pre_hook(keep):  # called after the one of `watched`
+            yield passes
+
+
+@contextmanager
+def watched(model: nn.Module) -> Iterator[list[Tensor]]:
+    """While entered, the list gets the parts (B, width) of a pass: of the first block and the middle one what they hand
+    on, and what reaches the head. It must be emptied after each pass."""
+    seen: list[Tensor] = []
     head = head_of(model)
     if head is None:
-        yield []
+        yield seen
         return
-    kept: list[Tensor] = []
+    blocks = list(parts(model).blocks)
 
-    def keep(_: nn.Module, given: tuple[Tensor, ...]) -> None:
-        kept.append(flat(given[0]).detach().float().cpu())
+    def after(_: nn.Module, given: Any, output: Any) -> None:
+        seen.append(pooled(output[0] if isinstance(output, tuple) else output))
 
-    with head.register_forward_pre_hook(keep):
-        yield kept
+    def before(_: nn.Module, given: Any) -> None:
+        seen.append(pooled(given[0]))
+
+    handles = [blocks[place].register_forward_hook(after) for place in sorted({0, len(blocks) // 2}) if blocks]
+    handles.append(head.register_forward_pre_hook(before))
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def head_of(model: nn.Module) -> nn.Module | None:
@@ -39,9 +71,11 @@ def head_of(model: nn.Module) -> nn.Module | None:
         return None
 
 
-def flat(features: Tensor) -> Tensor:
-    """(B, ..., D) or (B, D) -> (B, D): tokens are averaged."""
-    return features if features.dim() == 2 else features.flatten(1, -2).mean(dim=1)
+def pooled(values: Tensor) -> Tensor:
+    """Tokens (B, N, width) or maps (B, width, H, W) -> their mean (B, width); what is (B, width) stays."""
+    if values.dim() == 3:
+        return values.mean(dim=1)
+    return values.mean(dim=(2, 3)) if values.dim() == 4 else values.flatten(1)
 
 
 class WithUnlikeness(nn.Module):
@@ -50,15 +84,12 @@ class WithUnlikeness(nn.Module):
 
     def __init__(self, model: nn.Module, unlikeness: nn.Module) -> None:
         super().__init__()
-        self.model, self.unlikeness, self.head = model, unlikeness, [head_of(model)]  # in a list: no second child
+        self.model, self.unlikeness = model, unlikeness
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        if self.head[0] is None:
+        with watched(self.model) as seen:
             logits = self.model(images)
-            return logits, self.unlikeness(logits, None)
-        with inputs_of(self.head[0]) as seen:
-            logits = self.model(images)
-        return logits, self.unlikeness(logits, flat(seen[-1]))
+        return logits, self.unlikeness(logits, tuple(seen) or None)
 
 
 class OfFile(nn.Module):
@@ -80,7 +111,7 @@ def two_outputs(model: nn.Module, unlikeness: nn.Module) -> nn.Module:
     return WithUnlikeness(model, unlikeness)
 
 
-def in_one(kept: Sequence[Tensor], images: int) -> Tensor | None:
-    """The features (N, D) of a pass over N images; None where none were kept, or not of each."""
-    whole = torch.cat([*kept]) if kept else None
-    return whole if whole is not None and len(whole) == images else None
+def in_one(kept: Sequence[tuple[Tensor, ...]], images: int) -> tuple[Tensor, ...] | None:
+    """The parts (N, width) of a pass over N images; None where none were kept, or not of each."""
+    whole = tuple(torch.cat(each) for each in zip(*kept, strict=True)) if kept else ()
+    return whole if whole and all(len(part) == images for part in whole) else None

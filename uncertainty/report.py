@@ -39,7 +39,7 @@ def report(
     folder: Path,
     name: str,
     outputs: Any,
-    kept: Sequence[Tensor],
+    kept: Sequence[tuple[Tensor, ...]],
     dataset: Any,
     class_names: Sequence[str],
     *,
@@ -73,7 +73,7 @@ def report(
     return Report(numbers, [*said, *worst_class(unlike, outputs.labels.numpy(), class_names)], files)
 
 
-def scores_of(answers: Answers, outputs: Any, features: Tensor | None) -> NDArray[np.float64] | None:
+def scores_of(answers: Answers, outputs: Any, features: Sequence[Tensor] | None) -> NDArray[np.float64] | None:
     """(N,): how unlike the validation images; None where a part of the score is not there."""
     score = answers.unlikeness
     if (score.energy is not None and not outputs.whole) or (score.distance is not None and features is None):

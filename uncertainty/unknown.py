@@ -1,13 +1,15 @@
 """A score for images unlike anything trained on, and the threshold at which a stated share of one's own is called so.
 
 Two distances, each in units of its own spread among validation images, joined by a smooth maximum:
-- how far the features that reach the head lie from those of validation images: a Mahalanobis distance by one Gaussian
-  with a shrunken covariance (OAS: Chen et al. 2010, arXiv:0907.4698), which sees what no class is like;
+- how far the features of the first block, of the middle one and before the head (`uncertainty.features`) lie from those
+  of validation images: a Mahalanobis distance by one Gaussian with a shrunken covariance (OAS: Chen et al. 2010,
+  arXiv:0907.4698), which sees what no class is like;
 - the energy, minus the log-sum-exp of the logits (Liu et al. 2020, arXiv:2010.03759), which sees what lies between
   classes.
 Which others were measured, and what each finds: docs/certainty.md. N images, D features, R directions.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
 from uncertainty.conformal import unit_weights
 
@@ -33,7 +36,11 @@ Floats = NDArray[np.float64]
 @dataclass(frozen=True)
 class Gaussian:
     """A normal distribution of features, standardised: its covariance has R directions with variances of their own, and
-    one variance for all that is orthogonal to them."""
+    one variance for all that is orthogonal to them.
+
+    A part whose features are never negative, such as what a ReLU leaves of the maps of a convolutional network, is
+    divided by its length first, as its length says little but how much contrast a picture has.
+    """
 
     mean: Tensor
     """float32 (D,)"""
@@ -44,34 +51,56 @@ class Gaussian:
     variances: Tensor
     """float32 (R,)"""
     rest: float
+    lengths: tuple[bool, ...] = (False,)
+    """Which parts are divided by their length."""
 
-    def squared_distance(self, features: Tensor) -> Tensor:
-        """(B, D) -> (B,): one product of (B, D) and (D, R)."""
-        x = (features.float() - self.mean) / self.deviation
+    def squared_distance(self, parts: Sequence[Tensor]) -> Tensor:
+        """Parts (B, width) -> (B,): one product of (B, D) and (D, R)."""
+        x = (joined(parts, self.lengths) - self.mean) / self.deviation
         along = x @ self.directions
         beside = (x.square().sum(dim=1) - along.square().sum(dim=1)).clamp(min=0)
         return (along.square() / self.variances).sum(dim=1) + beside / self.rest
 
 
-def fit_gaussian(features: Floats, units: NDArray) -> tuple[Gaussian, Floats]:
-    """The Gaussian of features (n, D), and the squared distance (n,) of each image from the one that all other units
+def joined(parts: Sequence[Tensor], lengths: Sequence[bool]) -> Tensor:
+    """Parts (B, width) side by side (B, D), those of `lengths` divided by theirs."""
+    return torch.cat(
+        [functional.normalize(part, dim=1) if own else part for part, own in zip(parts, lengths, strict=True)], dim=1
+    ).float()
+
+
+def fit_gaussian(parts: Sequence[Tensor], units: NDArray) -> tuple[Gaussian, Floats]:
+    """The Gaussian of parts (n, width), and the squared distance (n,) of each image from the one that all other units
     alone would give, with the same scales and the same shrinkage.
 
     Leaving out rows X of the residuals takes a share of X'X from the covariance, so that their distances follow from
     the one fit by the inverse of I - g X A^-1 X' (Woodbury), as in `trainers/budget/ridge.py`.
     """
-    mean, deviation = features.mean(axis=0), features.std(axis=0)
-    deviation = deviation + 1e-6 * deviation.mean() + 1e-12
+    lengths = tuple(bool((part >= 0).all()) for part in parts)
+    features = joined(parts, lengths).double().numpy()
+    mean, deviation = features.mean(axis=0), _deviations(features, [part.shape[1] for part in parts], lengths)
     x = (features - mean) / deviation
     n = len(x)
-    _, lengths, directions = np.linalg.svd(x, full_matrices=False)
-    kept = lengths > 1e-6 * max(lengths.max(initial=0.0), 1e-12)
-    eigenvalues, directions = lengths[kept] ** 2 / n, directions[kept]
+    _, values, directions = np.linalg.svd(x, full_matrices=False)
+    kept = values > 1e-6 * max(values.max(initial=0.0), 1e-12)
+    eigenvalues, directions = values[kept] ** 2 / n, directions[kept]
     share, level = shrinkage(eigenvalues, images=n, features=x.shape[1])
     variances, rest = (1 - share) * eigenvalues + share * level, max(share * level, 1e-6 * level, LEAST)
     whitened = x @ directions.T / np.sqrt(variances)
-    fitted = Gaussian(_single(mean), _single(deviation), _single(directions.T), _single(variances), float(rest))
+    fitted = Gaussian(
+        _single(mean), _single(deviation), _single(directions.T), _single(variances), float(rest), lengths
+    )
     return fitted, _left_out(whitened, units, (1 - share) / n)
+
+
+def _deviations(features: Floats, widths: Sequence[int], lengths: Sequence[bool]) -> Floats:
+    """(D,): of each feature its standard deviation; of a part that was divided by its length one for all of it."""
+    deviation = features.std(axis=0)
+    deviation = deviation + 1e-6 * deviation.mean() + 1e-12
+    pieces = np.split(deviation, np.cumsum(widths)[:-1])
+    return np.concatenate(
+        [np.full_like(piece, np.sqrt((piece**2).mean())) if own else piece for piece, own in zip(pieces, lengths)]  # noqa: B905
+    )
 
 
 def shrinkage(eigenvalues: Floats, *, images: int, features: int) -> tuple[float, float]:
@@ -121,12 +150,16 @@ class Scale:
 
 
 class Unlikeness(nn.Module):
-    """Logits (B, C) and features (B, D) -> (B,): how unlike the validation images. Of the two distances one may be
-    missing: that in the features where the head of a model is not known, the energy where logits were not kept."""
+    """Logits (B, C) and parts (B, width) of the features -> (B,): how unlike the validation images.
+
+    One of the two distances may be missing: that of features where a model's blocks are not known, the energy where
+    logits were not kept.
+    """
 
     def __init__(self, gaussian: Gaussian | None, distance: Scale | None, energy: Scale | None) -> None:
         super().__init__()
-        self.distance, self.energy, self.rest = distance, energy, gaussian.rest if gaussian else 1.0
+        self.distance, self.energy = distance, energy
+        self.rest, self.lengths = (gaussian.rest, gaussian.lengths) if gaussian else (1.0, ())
         for name in TENSORS:
             self.register_buffer(name, getattr(gaussian, name) if gaussian else None)
 
@@ -134,9 +167,9 @@ class Unlikeness(nn.Module):
     def gaussian(self) -> Gaussian | None:
         if self.distance is None:
             return None
-        return Gaussian(rest=self.rest, **{name: self.get_buffer(name) for name in TENSORS})
+        return Gaussian(rest=self.rest, lengths=self.lengths, **{name: self.get_buffer(name) for name in TENSORS})
 
-    def forward(self, logits: Tensor, features: Tensor | None) -> Tensor:
+    def forward(self, logits: Tensor, features: Sequence[Tensor] | None) -> Tensor:
         energy = None if self.energy is None else self.energy.standard(-logits.float().logsumexp(dim=1))
         gaussian = self.gaussian
         if gaussian is None or self.distance is None:
@@ -147,9 +180,11 @@ class Unlikeness(nn.Module):
         return distance if energy is None else torch.logaddexp(distance, energy)
 
 
-def fit_unlikeness(logits: Tensor | None, features: Tensor | None, units: NDArray) -> tuple[Unlikeness, Floats]:
+def fit_unlikeness(
+    logits: Tensor | None, features: Sequence[Tensor] | None, units: NDArray
+) -> tuple[Unlikeness, Floats]:
     """The score, and its values (N,) for the images that it is fitted to, each without its own unit's part in the
-    Gaussian. logits (N, C) and features (N, D), of which one may be None; units (N,)."""
+    Gaussian. logits (N, C) and the parts (N, width) of the features, of which one may be None; units (N,)."""
     gaussian = of_distance = of_energy = None
     standard = []
     if logits is not None:
@@ -157,8 +192,8 @@ def fit_unlikeness(logits: Tensor | None, features: Tensor | None, units: NDArra
         of_energy = Scale.of(energy)
         standard.append(of_energy.standard(energy))
     if features is not None:
-        x, chosen = features.double().numpy(), _evenly(units)
-        gaussian, left_out = fit_gaussian(x[chosen], units[chosen])
+        chosen = _evenly(units)
+        gaussian, left_out = fit_gaussian([part[chosen] for part in features], units[chosen])
         squares = gaussian.squared_distance(features).double().numpy()
         squares[chosen] = left_out
         distance = np.log(squares.clip(LEAST))
