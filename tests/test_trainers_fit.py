@@ -1,0 +1,84 @@
+"""`--fit` and `--decoding` in a run: resolved once, recorded, and absent from runs that are older than they."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from small_run import call, make_run, photo
+
+from datasets.config import DataConfig
+from datasets.transforms import Pipeline
+from inference.classifier import open_classifier
+from inference.images import ImageFile, read_pixels
+from trainers.config import RunConfig, TrainConfig, load_config
+from trainers.setup import prepare
+from vit import ImageSpec, ModelConfig
+
+
+def prepared(source, **model):
+    options = {"name": "vit_micro_4", "weights": "none", "image_size": 32} | model
+    data = DataConfig(source=str(source), workers=0, augment="none")
+    return prepare(RunConfig(ModelConfig(**options), data, TrainConfig(epochs=1, device="cpu")))
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wide")
+    for name in ("a", "b"):
+        for number in range(8):
+            photo(folder / name / f"{number}.png", seed=number + 100 * (name == "b"), size=(96, 32))
+    return folder
+
+
+@pytest.mark.parametrize("fit", ["crop", "pad", "squash"])
+def test_a_fit_that_is_named_is_taken_by_every_split(wide, fit):
+    setup = prepared(wide, fit=fit)
+    assert setup.spec.fit == setup.config.model.fit == fit
+    assert {loader.dataset.pipeline.spec.fit for loader in setup.data.dataloaders.values()} == {fit}
+
+
+def test_auto_is_resolved_by_the_images_and_recorded(wide, tmp_path):
+    setup = prepared(wide)
+    assert setup.config.model.fit == setup.spec.fit != "crop"
+    assert setup.config.model.decoding == setup.spec.decoding == "scaled"
+    for number in range(16):
+        photo(tmp_path / "square" / "ab"[number % 2] / f"{number}.png", seed=number, size=(32, 32))
+    assert prepared(tmp_path / "square").spec.fit == "crop"
+
+
+def test_an_older_spec_config_and_run_mean_crop_and_full_decoding(tmp_path):
+    assert (ImageSpec().fit, ImageSpec().decoding) == ("crop", "full")
+    run = make_run(tmp_path / "run")
+    options = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    del options["model"]["fit"], options["model"]["decoding"]
+    (run / "config.json").write_text(json.dumps(options), encoding="utf-8")
+    older = load_config(run / "config.json")
+    assert (older.model.fit, older.model.decoding) == ("crop", "full")
+    (tmp_path / "own.toml").write_text('[model]\nname = "vit_micro_4"\n', encoding="utf-8")
+    own = load_config(tmp_path / "own.toml")
+    assert (own.model.fit, own.model.decoding) == ("auto", "auto")
+
+
+def test_weights_that_are_used_as_they_are_are_decoded_in_full(tmp_path):
+    from vit.factory import image_spec
+
+    spec = image_spec(ModelConfig(name="vit_micro_4", weights="none"))
+    assert (spec.fit, spec.decoding) == ("crop", "full")
+
+
+def test_what_a_run_learnt_on_is_what_predict_and_its_export_prepare(capsys, wide, tmp_path):
+    words = ("--model", "vit_micro_2", "--image-size", "16", "--epochs", "1", "--device", "cpu", "--workers", "0")
+    code, out, err = call(
+        capsys, "train", "--data", wide, *words, "--fit", "pad", "--tb", "scalars", "--output-dir", tmp_path,
+        "--run-name", "r",
+    )  # fmt: skip
+    assert code == 0, err
+    assert "fit pad: whole pictures; crop would cut 67% off the average one" in out
+    run = next(tmp_path.glob("*/r"))
+    assert call(capsys, "export", run)[0] == 0
+    for source in (run, run / "export" / "model.safetensors"):
+        spec = open_classifier(str(source), device="cpu").spec
+        assert (spec.fit, spec.decoding) == ("pad", "scaled")
+        pixels = read_pixels(ImageFile(str(next(wide.rglob("*.png")))), Pipeline(spec))
+        assert (pixels[:, 0] == 128).all()  # the border
