@@ -19,6 +19,9 @@ MANY = 0.25
 """Share of the pictures that makes it worth while to show the whole of each, at a smaller scale."""
 ALIKE = 1.5
 """Where nine tenths of the pictures have proportions within this factor, squashing distorts all of them alike."""
+MILD = 2.2
+"""Up to this ratio of the sides a squashed picture was worth as much as a padded one, or more; at 3 : 1 it was not
+(docs/benchmarks.md)."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,8 @@ def choose(sizes: np.ndarray) -> Fit:
     if not len(sizes) or (seen(sizes, "crop") <= 1 - LOST).mean() < MANY:
         return "crop"
     low, high = np.quantile(sizes[:, 0] / sizes[:, 1], (0.05, 0.95))
-    return "squash" if high <= ALIKE * low else "pad"
+    ratio = float(np.median(sizes.max(axis=1) / sizes.min(axis=1)))
+    return "squash" if high <= ALIKE * low and ratio <= MILD else "pad"
 
 
 def in_words(fit: str, sizes: np.ndarray) -> str:
@@ -76,7 +80,7 @@ def in_words(fit: str, sizes: np.ndarray) -> str:
         return ""
     if fit == "crop":
         return f"fit crop: {cut:.0%} of the average picture is cut off; --fit pad or squash shows whole pictures"
-    reasons = {"squash": ", and all have similar proportions", "pad": ", and their proportions differ"}
+    reasons = {"squash": ", and all have similar proportions", "pad": ", and their proportions differ or are extreme"}
     why = reasons[fit] if choose(sizes) == fit else ""
     return f"fit {fit}: whole pictures; crop would cut {cut:.0%} off the average one{why}"
 

@@ -144,7 +144,8 @@ def sizes(*shapes):
         (sizes((1500, 1000)), "crop"),  # 3 : 2
         (sizes((1920, 1080)), "squash"),
         (sizes((1920, 1080), (1080, 1920)), "pad"),
-        (sizes((300, 100), (310, 100)), "squash"),
+        (sizes((200, 100), (210, 100)), "squash"),
+        (sizes((300, 100), (310, 100)), "pad"),
         (sizes(*[(100, 100)] * 9, (300, 100)), "crop"),  # one in ten
         (np.empty((0, 2), np.int64), "crop"),
     ],
