@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -34,6 +35,8 @@ from vit.logs import log_level
 
 CALIBRATED_ON = 128
 """Images whose activations give the ranges."""
+MEMORY = 2 * 2**30
+"""Bytes that the judging images may take, 3,500 of them at 224 px; of more so many are taken, spread over the set."""
 BATCH, ROUNDS = 32, 9
 HALF_A_POINT = 0.005
 LEAST_GAIN = 1.1
@@ -188,13 +191,20 @@ def labelled_images(classifier: Classifier, paths: Sequence[str]) -> Labelled:
         raise ConfigError(
             "--int8 is judged by labelled images: --images names some, in folders named after the classes"
         )
-    pixels = images.__getitems__(BatchKey(0, np.arange(len(images))))[0]
-    return Labelled(pixels, images.labels, units_of(images.samples, images.indices), "validation")
+    rows = evenly(len(images), most_images(classifier))
+    pixels = images.__getitems__(BatchKey(0, rows))[0]
+    return Labelled(pixels, images.labels[rows], units_of(images.samples, images.indices[rows]), "validation")
+
+
+def most_images(classifier: Classifier) -> int:
+    """How many images of the model's size MEMORY holds as float32."""
+    spec = classifier.spec
+    return max(1, MEMORY // (4 * spec.in_channels * spec.image_size**2))
 
 
 def _in_folders(classifier: Classifier, paths: Sequence[str]) -> Labelled:
     pipeline, names, pixels, labels = Pipeline(classifier.spec), list(classifier.class_names), [], []
-    for file in find_images(paths):
+    for file in islice(find_images(paths), most_images(classifier)):
         label = label_of(file.path, names)
         read = read_pixels(file, pipeline) if label is not None else None
         if isinstance(read, np.ndarray):
