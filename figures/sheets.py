@@ -63,14 +63,14 @@ def squared(picture: np.ndarray) -> np.ndarray:
 
 
 def heat_picture(image: Judged, values: Tensor, side: int) -> np.ndarray:
-    """An image under a map (G, G) of it, as a tile."""
+    """An image under a map (G, G) of it: (h, w, 3), whose longer side is near `side`."""
     assert image.pixels is not None
     picture = scaled(image.pixels, side)
     view = image.view
     if view is not None:
         across, down = picture.shape[1] / image.pixels.shape[2], picture.shape[0] / image.pixels.shape[1]
         view = Box(view.left * across, view.top * down, view.right * across, view.bottom * down)
-    return squared(laid_over(picture, values, view))
+    return laid_over(picture, values, view)
 
 
 def sheet(tiles: Sequence[Tile], *, title: str, columns: int = 2) -> Figure:
@@ -109,20 +109,19 @@ def judged_sheet(images: Sequence[Judged], *, title: str, columns: int = 2) -> F
         picture = tile_picture(image.pixels)
         if image.heat is not None:
             gap = np.full((4, picture.shape[1], 3), 255, np.uint8)
-            picture = np.concatenate([picture, gap, heat_picture(image, image.heat, TILE)])
+            picture = np.concatenate([picture, gap, squared(heat_picture(image, image.heat, TILE))])
         tiles.append(Tile(picture, caption(image)))
     return sheet(tiles, title=title, columns=columns)
 
 
-def heat_sheet(image: Judged, maps: Sequence[tuple[str, Tensor]], *, note: str = "") -> Figure:
-    """An image, what it was taken for, and maps (title, (G, G)) over it side by side; `note` stands above them."""
+def heat_sheet(image: Judged, maps: Sequence[tuple[str, Tensor]], *, title: str = "") -> Figure:
+    """An image, what it was taken for, and maps (title, (G, G)) over it side by side, under a title of some lines."""
     assert image.pixels is not None
     taken_for = f"{shorten(image.predicted, 30)} {image.probability:.0%}"
-    tiles = [Tile(tile_picture(image.pixels, LARGE), ((taken_for, UNKNOWN),))]
-    for title, values in maps:
-        words = wrap(title if values.any() else f"{title}: nothing", round(LARGE / LETTER))
+    tiles = [Tile(scaled(image.pixels, LARGE), ((taken_for, UNKNOWN),))]
+    for name, values in maps:
+        words = wrap(name if values.any() else f"{name}: nothing", round(tiles[0].picture.shape[1] / LETTER))
         tiles.append(Tile(heat_picture(image, values, LARGE), tuple((line, UNKNOWN) for line in words)))
-    title = "\n".join(filter(None, (image.path.rpartition("/")[2], note)))
     return sheet(tiles, title=title, columns=len(tiles))
 
 

@@ -183,7 +183,8 @@ def write_pictures(
     stem = re.sub(r"[^\w.-]+", "_", Path(image.path).stem)
     name = f"{number:03d}_{stem[:80]}"
     files = [f"{folder / name}.png"]
-    save(heat_sheet(image, shown, note=note), folder / f"{name}.png", dpi=DPI)
+    title = f"{Path(image.path).name}\n{note}"
+    save(heat_sheet(image, shown, title=title), folder / f"{name}.png", dpi=DPI)
     if attention is not None:
         save(heads_figure(attention.heads, asking=attention.asking), folder / f"{name}_heads.png")
         files.append(f"{name}_heads.png")
