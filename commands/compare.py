@@ -163,7 +163,7 @@ def compared(options: Options) -> Report:
 
 def as_json(report: Report) -> dict[str, Any]:
     """What `--json` prints: docs/use-the-result.md lists the fields."""
-    from comparison.analysis.advice import advice
+    from comparison.analysis.advice import headline
     from comparison.analysis.runs import couples
     from comparison.reporting.table import rows
 
@@ -188,7 +188,7 @@ def as_json(report: Report) -> dict[str, Any]:
     ]
     return {
         "data": comparison.data,
-        "use": [advice(comparison, result) for result in results],
+        "use": [headline(comparison, result) for result in results],
         "arms": arms,
         "pairs": pairs,
         "warnings": comparison.warnings,

@@ -114,7 +114,7 @@ def test_the_predicted_power_is_that_of_simulated_comparisons():
 
 def test_the_line_before_the_first_step_says_what_can_be_seen():
     line = power_line(360, 3)
-    assert line.startswith("360 test images and 3 seeds see differences of about ")
+    assert line.startswith("360 test images and 3 seeds detect a difference of ")
     assert smallest_difference(Spread(0.05, 0.05, 1e-4), 3, 10_000) < smallest_difference(
         Spread(0.05, 0.05, 1e-4), 3, 360
     )

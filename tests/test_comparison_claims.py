@@ -77,7 +77,7 @@ def test_a_winner_at_one_of_six_numbers_of_labels_has_to_stand_beside_the_other_
     pairs = [pair for result in results for pair in result.pairs]
     assert [pair.adjusted_p for pair in pairs] == holm([pair.difference.p for pair in pairs])
     assert pairs[0].mark == "unclear"
-    assert "cannot separate" in pairs[0].sentence
+    assert "cannot tell" in pairs[0].sentence
     assert "once the 6 comparisons of this report are judged together (Holm's p = " in pairs[0].sentence
     alone = judge_pairs([report.conditions[0]], scored="test")[0][0]
     assert (alone.mark, alone.adjusted_p) == ("worse", None)
@@ -88,7 +88,7 @@ def test_the_report_says_what_is_judged_together_and_what_is_not(report):
     assert "the 6 comparisons of this report are judged together (Holm's correction)" in text
     assert "at most 5 % of such reports name a winner" in text
     assert "not corrected, each for one comparison alone: the 95 % intervals, McNemar's counts, what labels" in text
-    assert "8 times in 10, as one of 6 comparisons" in text
+    assert "80 % of the time, as one of 6 comparisons" in text
     (one,) = [comparison_of((None, report.conditions[0].arms))]
     assert "together" not in " ".join(notes(one, analyse(one)))
 
@@ -117,5 +117,5 @@ def test_the_rungs_of_a_ladder_are_certain_when_each_is_beside_the_first():
 
 
 def test_more_comparisons_see_less_each():
-    points = [float(re.search(r"about ([\d.]+) points", power_line(360, 3, claims=claims))[1]) for claims in (1, 6)]
+    points = [float(re.search(r"of ([\d.]+) points", power_line(360, 3, claims=claims))[1]) for claims in (1, 6)]
     assert points[0] < points[1]

@@ -152,7 +152,7 @@ def test_power_before_the_first_step_takes_the_images_of_a_group_for_one():
     of_copies, of_pictures = smallest_difference(assumed(groups), 3, 300), smallest_difference(ASSUMED, 3, 60)
     assert of_copies == pytest.approx(of_pictures)
     assert power_line(300, 3, assumed(groups)).startswith(
-        "300 test images in 60 groups and 3 seeds see differences of "
+        "300 test images in 60 groups and 3 seeds detect a difference of "
     )
 
 

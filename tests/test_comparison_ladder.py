@@ -36,10 +36,10 @@ def judged(tmp_path, **shares):
     ("shares", "expected"),
     [
         ({"all": 20, "norms": 58, "head": 21}, r"norms pays: \+63.3 points \(.+\) over all"),
-        ({"all": 58, "norms": 20, "head": 21}, "no rung is surely better than all"),
+        ({"all": 58, "norms": 20, "head": 21}, "Nothing is surely better than all"),
         (
             {"all": 40, "norms": 41, "head": 20},
-            r"no rung is surely better than all; not surely worse, and quicker: norms \(50 s a run\)",
+            r"Nothing is surely better than all; not surely worse, and quicker: norms \(50 s a run\)",
         ),
     ],
 )

@@ -165,7 +165,7 @@ def test_the_sentence_of_too_few_images_says_that_they_cannot_separate():
     correct_b = np.arange(153)[None] < 150
     difference = paired_difference(correct_b, correct_a)
     sentence = verdict(difference, ("b", "a"), (150 / 153, 147 / 153))
-    assert sentence.startswith("153 test images and 1 seed cannot separate a (96.1 %) from b (98.0 %): ")
+    assert sentence.startswith("153 test images and 1 seed cannot tell a (96.1 %) from b (98.0 %): ")
     assert "difference 2.0 points, 95 % interval -" in sentence
 
 
@@ -176,7 +176,7 @@ def test_a_difference_that_holms_correction_takes_away_is_not_claimed():
     assert is_claim(difference)
     assert not is_claim(difference, 0.08)
     sentence = verdict(difference, ("a", "b"), (a.mean(), b.mean()), adjusted_p=0.08, claims=3)
-    assert "cannot separate b" in sentence
+    assert "cannot tell b" in sentence
     assert "once the 3 comparisons of this report are judged together (Holm's p = 0.08)" in sentence
 
 

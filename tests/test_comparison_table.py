@@ -33,8 +33,8 @@ def rows(comparison):
     return table.rows(comparison, analyse(comparison))
 
 
-def terminal_table(comparison):
-    return table.terminal_table(comparison, analyse(comparison))
+def terminal_table(comparison, width=120):
+    return table.terminal_table(comparison, analyse(comparison), width=width)
 
 
 def outcomes(share, *, seeds=3, seed=0):
@@ -100,16 +100,16 @@ def test_the_csv_reads_back_with_every_digit(two):
 
 def test_the_terminal_says_the_verdict_first_then_scores_then_costs(two):
     lines = terminal_table(two).splitlines()
-    assert lines[0].startswith("Use good (92.8 % of 60 test images right): ")
-    assert lines[2].startswith("good beats bad by ")
-    assert lines[4].split() == [
-        "arm", "accuracy", "%", "Wilson", "95", "%", "macro", "F1", "ECE", "95", "%", "right", "on", "vs", "first,",
-        "points", "McNemar",
+    assert lines[0].startswith("good wins: 92.8 % against ")
+    assert lines[2].split() == [
+        "arm", "accuracy", "%", "95", "%", "interval", "macro", "F1", "ECE", "95", "%", "right",
+        "on", "vs", "first,", "points", "McNemar",
     ]  # fmt: skip
-    assert lines[6].startswith("bad")
-    assert lines[6].endswith("-")
-    assert lines[8].startswith("arm")
-    assert "GFLOPs" in lines[8]
+    assert lines[4].startswith("bad")
+    assert lines[4].endswith("-")
+    assert lines[6].startswith("arm")
+    assert "GFLOPs" in lines[6]
+    assert lines[10].startswith("good beats bad by ")
     assert "scored: 60 test images, weights of the best validation epoch" in lines
 
 
@@ -134,10 +134,20 @@ def crowd(tmp_path_factory):
 def test_the_terminal_table_fits_120_columns_whatever_the_names(crowd):
     lines = terminal_table(crowd).splitlines()
     assert max(map(len, lines)) <= WIDTH
-    header = next(line for line in lines if "Wilson 95 %" in line)
+    header = next(line for line in lines if "95 % interval" in line)
     assert header.split()[0] == "labels"
     assert sum(line.startswith(("     5", "    20", "   all")) for line in lines) == 18
-    assert lines[0].startswith("5 labels per class: ")
+    assert " with 5 labels per class" in lines[0]
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_a_narrow_terminal_gets_fewer_columns_and_whole_words(crowd, two, width):
+    for comparison in (crowd, two):
+        lines = terminal_table(comparison, width).splitlines()
+        assert max(map(len, lines)) <= width
+        header = next(line for line in lines if line.split()[:1] in (["labels"], ["arm"]))
+        assert "accuracy %" in header
+        assert "vs first, points" in header
 
 
 def test_the_pairs_of_all_conditions_are_judged_together(crowd):

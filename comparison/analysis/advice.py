@@ -1,4 +1,4 @@
-"""What to do after a comparison, in one sentence: which model to use, or which rung of a ladder pays."""
+"""The headline of a comparison, one sentence: who wins, which model to use, or which way to fine-tune pays."""
 
 from comparison.analysis.results import ArmResult, ConditionResult
 from comparison.analysis.runs import Comparison, couples
@@ -6,12 +6,35 @@ from datasets.text import pluralise
 from trainers.reporting.console import duration
 
 
-def advice(comparison: Comparison, result: ConditionResult) -> str:
-    return which_pays(result) if comparison.ladder else which_to_use(result, scored=comparison.scored_images)
+def headline(comparison: Comparison, result: ConditionResult, *, where: str = "") -> str:
+    """The verdict in one sentence; `where`, such as " with 10 labels per class", says which condition it is about."""
+    if comparison.ladder:
+        return which_pays(result, where)
+    if len(result.arms) == 2:
+        return which_wins(result, where)
+    return which_to_use(result, where, scored=comparison.scored_images)
 
 
-def which_to_use(result: ConditionResult, *, scored: str) -> str:
-    """The arm with the highest accuracy, and beside it those that are as good, or may be."""
+def which_wins(result: ConditionResult, where: str = "") -> str:
+    """The verdict on two arms: a winner and by how much, or that there is none."""
+    (pair,) = result.pairs
+    better, worse = sorted(result.arms, key=lambda row: -row.scores["accuracy"])
+    sign = 1 if pair.difference.mean >= 0 else -1
+    low, mean, high = sorted(100 * sign * value for value in pair.interval)
+    level = "95 % interval" if pair.decision is None else "interval at every look"
+    size = f"{mean:+.1f} points, {level} {low:.1f} to {high:.1f}"
+    if pair.difference.identical:
+        return f"No difference{where}: {better.arm.name} and {worse.arm.name} are right on the same images."
+    if pair.mark in ("better", "worse"):
+        once = ", in one run each" if pair.difference.seeds == 1 else ""
+        return f"{better.arm.name} wins{where}{once}: {_share(better)} against {_share(worse)} ({size})."
+    verdict = "A tie" if pair.mark == "same" else "No clear winner"
+    both = f"{better.arm.name} {_share(better)}, {worse.arm.name} {_share(worse)}"
+    return f"{verdict}{where}: {both} ({size})."
+
+
+def which_to_use(result: ConditionResult, where: str = "", *, scored: str) -> str:
+    """The arm with the highest accuracy, with those that are as good, or may be."""
     arms = result.arms
     best, second, *_ = sorted(range(len(arms)), key=lambda place: -arms[place].scores["accuracy"])
     beside: dict[str, list[ArmResult]] = {"same": [], "unclear": []}
@@ -19,7 +42,7 @@ def which_to_use(result: ConditionResult, *, scored: str) -> str:
         if best in places and pair.mark in beside:
             beside[pair.mark].append(arms[sum(places) - best])
     images = pluralise(arms[best].scores["images"], f"{scored} image")
-    text = f"Use {arms[best].arm.name} ({_share(arms[best])} of {images} right)"
+    text = f"Use {arms[best].arm.name}{where} ({_share(arms[best])} of {images} right)"
     if beside["same"]:
         text += f" or {_listed(beside['same'])}, which {'is' if len(beside['same']) == 1 else 'are'} as good"
     if beside["unclear"]:
@@ -39,18 +62,18 @@ def _listed(rows: list[ArmResult]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def which_pays(result: ConditionResult) -> str:
+def which_pays(result: ConditionResult, where: str = "") -> str:
     """Which rung of the ladder pays at this number of labels; where none is surely better than the first, the quickest
     that is not surely worse."""
     first, best = result.arms[0], max(result.arms, key=lambda row: row.scores["accuracy"])
     pair = best.against_first
     if pair is not None and pair.mark == "better":
         low, mean, high = (100 * value for value in pair.interval)
-        text = f"{best.arm.name} pays: {mean:+.1f} points ({low:+.1f} to {high:+.1f}) over {first.arm.name}"
+        text = f"{best.arm.name} pays{where}: {mean:+.1f} points ({low:+.1f} to {high:+.1f}) over {first.arm.name}"
     else:
         like_it = [row for row in result.arms if row.against_first is None or row.against_first.mark != "worse"]
         least = min(like_it, key=lambda row: row.costs["seconds"])
-        text = f"no rung is surely better than {first.arm.name}"
+        text = f"Nothing is surely better than {first.arm.name}{where}"
         if least is not first:
             text += f"; not surely worse, and quicker: {least.arm.name} ({duration(least.costs['seconds'])} a run)"
     return f"{text}."

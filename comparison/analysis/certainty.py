@@ -176,10 +176,10 @@ def smallest_difference(spread: Spread, seeds: int, images: int, *, claims: int 
 
 def power_line(images: int, seeds: int, spread: Spread = ASSUMED, *, scored: str = "test", claims: int = 1) -> str:
     what = images_text(images, spread.groups * images, scored)
-    seen = f"{what} and {pluralise(seeds, 'seed')} see differences of about"
+    seen = f"{what} and {pluralise(seeds, 'seed')} detect a difference of"
     points = 100 * smallest_difference(spread, seeds, images, claims=claims)
     together = f", as one of {claims} comparisons" * (claims > 1)
-    return f"{seen} {points:.1f} points or more, 8 times in 10{together}"
+    return f"{seen} {points:.1f} points or more 80 % of the time{together}"
 
 
 def unsure(

@@ -16,8 +16,8 @@ FEWEST = 8
 """Epochs below which nothing is said."""
 
 RULE = (
-    "in the last fifth of its learning (steps times rate), by over a point and twice its noise; its training images "
-    "are not fitted (98 %)"
+    "in the last fifth of the training (steps times learning rate), by over a point and twice its noise, with training "
+    "accuracy below 98 %"
 )
 
 

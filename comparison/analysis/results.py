@@ -162,9 +162,9 @@ def still_improving(arms: Sequence[Arm]) -> str:
     }
     if not rises:
         return ""
-    names = " and ".join(f"{name} {100 * value:+.1f} points" for name, value in rises.items())
+    gains = " and ".join(f"{name} gained {100 * value:.1f} points" for name, value in rises.items())
     more = 2 * max(images_seen(arm) for arm in arms)
-    return f" Still improving in the last fifth of the learning: {names}; --images-seen {more} would tell."
+    return f" Not converged: {gains} in the last fifth of the training; --images-seen {more} trains longer."
 
 
 def score(arm: Arm, clusters: Clusters) -> dict[str, Any]:

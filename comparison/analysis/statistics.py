@@ -235,7 +235,7 @@ def verdict(
     after = ""
     if difference.p <= LEVEL and adjusted_p is not None:
         after = f" once the {claims} comparisons of this report are judged together (Holm's p = {adjusted_p:.2g})"
-    return f"{images} and {seeds} cannot separate {lower} from {higher}{after}: difference {points}, {interval}."
+    return f"{images} and {seeds} cannot tell {lower} from {higher}{after}: difference {points}, {interval}."
 
 
 def images_text(images: int, groups: float, scored: str) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from comparison.analysis.advice import advice
+from comparison.analysis.advice import headline
 from comparison.analysis.results import ConditionResult
 from comparison.analysis.runs import Comparison
 from comparison.names import settings_that_differ
@@ -107,7 +107,7 @@ def page(
     return environment.get_template("report.html.jinja").render(
         comparison=comparison,
         results=results,
-        advice=advice,
+        headline=headline,
         disagreements=[disagreement(result) for result in results],
         inside=inside,
         inside_page=INSIDE,

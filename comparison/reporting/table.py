@@ -1,11 +1,12 @@
 """The table of a comparison: for a terminal, a spreadsheet and a document."""
 
 import re
+import shutil
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from comparison.analysis.advice import advice
+from comparison.analysis.advice import headline
 from comparison.analysis.certainty import power_line
 from comparison.analysis.improving import RULE
 from comparison.analysis.results import ArmResult, ConditionResult, Pair
@@ -22,7 +23,11 @@ if TYPE_CHECKING:
 
 WIDTH = 120
 MARKS = {"better": "+", "worse": "-", "unclear": "?", "same": "="}
-MARKS_EXPLAINED = "+ better than the first arm, - worse, ? these images and seeds cannot tell, = the same"
+MARKS_EXPLAINED = "+ better than the first arm, - worse, ? undecided, = the same"
+SHORTEST = 24
+"""Letters that the name of an arm has at least, so that arms can be told apart."""
+FIRST_TO_GO = ("McNemar", "trainable", "ECE", "95 % right on", "memory MB", "macro F1", "best epoch", "95 % interval", "GFLOPs")
+"""Columns that a narrow terminal leaves out, the first first."""
 Results = Sequence[ConditionResult]
 Table = tuple[list[str], list[list[str]]]
 """Header and cells."""
@@ -106,7 +111,7 @@ def _optional(value: float | None, form: str) -> str:
 RESULTS: Columns = {
     "arm": lambda row: row.arm.name,
     "accuracy %": _accuracy,
-    "Wilson 95 %": lambda row: f"{row.scores['wilson_low'] * 100:.1f} to {row.scores['wilson_high'] * 100:.1f}",
+    "95 % interval": lambda row: f"{row.scores['wilson_low'] * 100:.1f} to {row.scores['wilson_high'] * 100:.1f}",
     "macro F1": lambda row: f"{row.scores['macro_f1']:.3f}",
     "ECE": lambda row: f"{row.scores['ece']:.3f}",
     "95 % right on": lambda row: _optional(row.scores["answered_95"], ".1%"),
@@ -146,21 +151,22 @@ def notes(comparison: Comparison, results: Results, *, marks: str = f"; {MARKS_E
     lines = [
         f"scored: {len(runs[0].labels):,} {comparison.scored_images} images, weights of the "
         + ("last epoch" if runs[0].scored == "val_last" else "best validation epoch"),
-        "accuracy: mean ± standard deviation over n seeds; Wilson: one run's interval, lowest to highest of the runs",
-        "95 % right on: the share of the scored images, each run's surest ones, on which 95 % of its answers are right;"
-        " mean over n seeds",
+        "accuracy: mean ± standard deviation over n seeds",
+        "95 % interval: range in which one run's true accuracy lies (Wilson), the lowest and highest end of all runs",
+        "95 % right on: share of the scored images, each run's surest ones, on which 95 % of its answers are right; mean of"
+        " n seeds",
         *in_groups(comparison.conditions),
-        f"McNemar: seeds at which the exact test of the two runs gives p <= 0.05{marks}",
+        f"McNemar: number of seeds at which the exact test tells the two runs apart (p <= 0.05){marks}",
     ]
     if any(row.scores["improvement"] is not None for result in results for row in result.arms):
-        lines.append(f"^ its validation accuracy still rose: {RULE}")
+        lines.append(f"^ not converged: validation accuracy still rose {RULE}")
     claims = sum(len(result.pairs) for result in results)
     for result in results:
         first, second = (arm.correct for arm in result.condition.arms[:2])
         spread = estimate(minus(second, first), result.condition.clusters).spread
         scored = comparison.scored_images
         seen = power_line(second.shape[1], len(second), spread, scored=scored, claims=claims)
-        lines.append(f"{result.condition.title}: {seen}, as the first two arms vary")
+        lines.append(f"{f'{result.condition.title}: ' if len(results) > 1 else ''}power, measured: {seen}")
     worth = sentences(comparison.conditions)
     lines += worth
     models = {run.config["model"]["name"] for arm in comparison.conditions[0].arms for run in arm.runs}
@@ -199,39 +205,54 @@ def judged_together(claims: int, *, interim: bool, worth: bool) -> list[str]:
 
 def verdicts(comparison: Comparison, results: Results) -> tuple[list[str], list[str]]:
     """What to use, and the sentence on each pair of arms; with their condition in front where there are several."""
-    where = [f"{result.condition.title}: " if len(results) > 1 else "" for result in results]
+    several = len(results) > 1
     return (
-        [title + advice(comparison, result) for title, result in zip(where, results, strict=True)],
-        [title + pair.sentence for title, result in zip(where, results, strict=True) for pair in result.pairs],
+        [
+            headline(comparison, result, where=f" with {result.condition.title}" if several else "")
+            for result in results
+        ],
+        [
+            f"{result.condition.title}: {pair.sentence}" if several else pair.sentence
+            for result in results
+            for pair in result.pairs
+        ],
     )
 
 
-def terminal_table(comparison: Comparison, results: Results) -> str:
-    """Verdict, results and costs in at most 120 columns."""
+def terminal_table(comparison: Comparison, results: Results, *, width: int | None = None) -> str:
+    """Verdict, results, costs and small print within `width`; None: the terminal's, at most 120 columns."""
+    width = width or min(WIDTH, max(60, shutil.get_terminal_size((WIDTH, 24)).columns))
     use, pairs = verdicts(comparison, results)
     parts = [
-        *(_wrapped(line) for line in use),
+        *(_wrapped(line, width) for line in use),
         "",
-        *(_wrapped(line) for line in pairs),
+        *fit_width(results, RESULTS, width),
         "",
-        *fit_width(*table_of(results, RESULTS)),
+        *fit_width(results, COSTS, width),
         "",
-        *fit_width(*table_of(results, COSTS)),
+        *(_wrapped(line, width) for line in pairs),
         "",
-        *(_wrapped(line) for line in notes(comparison, results)),
+        *(_wrapped(line, width) for line in notes(comparison, results)),
     ]
     return "\n".join(parts)
 
 
-def _wrapped(text: str) -> str:
-    return textwrap.fill(printable(text), WIDTH, subsequent_indent="  ")
+def _wrapped(text: str, width: int) -> str:
+    return textwrap.fill(printable(text), width, subsequent_indent="  ", break_on_hyphens=False)
 
 
-def fit_width(header: list[str], lines: list[list[str]]) -> Iterator[str]:
-    """Columns side by side; names of arms are cut where the line would be too wide."""
-    arm = header.index("arm")
-    table = [header, *([printable(cell) for cell in line] for line in lines)]
-    room = WIDTH - max(map(len, format_table([row[:arm] + row[arm + 1 :] for row in table], left=()))) - 2
+def fit_width(results: Results, columns: Columns, width: int) -> Iterator[str]:
+    """Columns side by side. Where they are too wide the names of arms are cut, down to `SHORTEST`, after the least
+    needed columns have gone; the report has them all."""
+    for gone in range(len(FIRST_TO_GO) + 1):
+        kept = {name: cell for name, cell in columns.items() if name not in FIRST_TO_GO[:gone]}
+        header, lines = table_of(results, kept)
+        arm = header.index("arm")
+        table = [header, *([printable(cell) for cell in line] for line in lines)]
+        room = width - max(map(len, format_table([row[:arm] + row[arm + 1 :] for row in table], left=()))) - 2
+        if room >= min(SHORTEST, max(len(row[arm]) for row in table)):
+            break
+    room = max(room, SHORTEST)
     return format_table([[*row[:arm], ellipsis(row[arm], room), *row[arm + 1 :]] for row in table], left=[arm])
 
 

@@ -36,13 +36,13 @@ def announce_plan(plan: ComparisonPlan) -> None:
     clusters = units_of(split.samples, split.samples.indices("test"))
     seen = power_line(len(clusters), request.seeds, assumed(clusters), claims=claims)
     agree = "" if len(np.unique(clusters)) == len(clusters) else ", those of a group together,"
-    beside = "one after the other" if plan.sharing.jobs == 1 else f"{plan.sharing.jobs} side by side"
+    beside = "one at a time" if plan.sharing.jobs == 1 else f"{plan.sharing.jobs} at a time"
     threads = plan.sharing.threads
     shared = f"{beside} on {plan.device}" + ("" if threads is None else f", {pluralise(threads, 'thread')} each")
     rows += [
         ("rates", f"{tuned} ({plan.why_tuned})"),
-        ("runs", f"{most}{plan.number_of_runs}, seeds {', '.join(map(str, plan.seeds))}, {shared}"),
-        ("power", f"{seen}, where runs disagree about a tenth of the images{agree} and seeds spread by a point"),
+        ("runs", f"{most}{plan.number_of_runs} (seeds {', '.join(map(str, plan.seeds))}), {shared}"),
+        ("power", f"{seen}; assumed: runs disagree on a tenth of the images{agree} and seeds spread by a point"),
         ("folder", f"{plan.folder}{' (continued)' if plan.continued else ''}"),
         ("watch", typed("tensorboard", "--logdir", plan.folder)),
     ]
