@@ -32,7 +32,9 @@ def main(options: TrainOptions) -> int:
     minutes = options.minutes
     if minutes is None and nothing_chosen(options):
         minutes = DEFAULT_MINUTES
-        print(f"No --model, no --epochs: the best that fits {minutes:g} minutes; --minutes M takes another time.\n")
+        print(
+            f"No model or epochs given: looking for the best model in {minutes:g} minutes (--minutes M changes it).\n"
+        )
     until = time.monotonic() + 60 * (minutes or 0)
     from datasets.opened import OpenedImages  # torch takes seconds to import; --help should not
 
@@ -109,7 +111,7 @@ def side_by_side(kept: RunResult, other: RunResult) -> str:
     images, shares = kept.images["val"], [result.val["accuracy"] for result in (kept, other)]
     ours, theirs = (f"{share:.2%}" if images >= FEW else f"{round(share * images)}" for share in shares)
     of = "of the validation images" if images >= FEW else f"of {pluralise(images, 'validation image')}"
-    return f"{kept.run_dir.name}: right on {ours} {of}, {other.run_dir.name}, which stays beside it, on {theirs}"
+    return f"{kept.run_dir.name}: right on {ours} {of}; {other.run_dir} had {theirs}"
 
 
 def with_weights(config: RunConfig, images: OpenedImages, *, one_network: bool) -> RunConfig:

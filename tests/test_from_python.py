@@ -119,7 +119,7 @@ def test_a_model_by_name_takes_datasets_and_a_module_takes_a_bundle(tmp_path):
 
 def test_what_only_the_program_can_make_again_is_said(tmp_path):
     result = train(options(tmp_path), model=net(), dataloaders=splits())
-    with pytest.raises(WeightsError, match="own:Sequential is a module that a program of your own made"):
+    with pytest.raises(WeightsError, match="own:Sequential was defined in your own program"):
         load(result.run_dir)
     with pytest.raises(ConfigError, match="freeze a module of your own by requires_grad_"):
         train(options(tmp_path, model={"trainable": "head"}), model=net(), dataloaders=splits())

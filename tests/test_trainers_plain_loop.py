@@ -35,7 +35,7 @@ def test_the_plain_loop_has_the_history_of_the_ignite_loop(tmp_path):
 )  # fmt: skip
 def test_options_it_does_not_know_are_refused_by_name(changes, flag):
     config = replace(CONFIG, train=replace(CONFIG.train, **changes))
-    with pytest.raises(ConfigError, match=f"--loop plain does not know .*{flag}"):
+    with pytest.raises(ConfigError, match=f"--loop plain does not support .*{flag}"):
         refuse_other_options(config, prepare(config).config)
 
 

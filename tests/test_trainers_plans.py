@@ -401,7 +401,7 @@ def test_fewer_threads_are_taken_only_where_they_are_much_faster(capsys):
     assert chosen({1: 0.029, 2: 0.036}) == 2
     assert capsys.readouterr().out == ""
     assert chosen({1: 0.063, 2: 1.167}) == 1
-    assert "1, for others compute here: a forward pass takes 63 ms, 1167 with 2" in capsys.readouterr().out
+    assert "1 (machine busy: 63 ms per forward pass, 1167 ms with 2)" in capsys.readouterr().out
     assert chosen({1: 4.0, 2: 2.1, 4: 1.2, 8: 3.0}) == 4
 
 

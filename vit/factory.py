@@ -60,9 +60,7 @@ class Library(Protocol):
 def library(name: str) -> Library:
     """The module that makes models of this name."""
     if name.startswith(OWN_PREFIX):
-        raise WeightsError(
-            f"{name} is a module that a program of your own made, and only that program can make it again"
-        )
+        raise WeightsError(f"{name} was defined in your own program: open it there (docs/from_python.md)")
     if name.startswith(MIX_PREFIX):
         return mixtures()
     prefixed = (module for prefix, module in PREFIXES.items() if name.startswith(prefix))

@@ -26,7 +26,17 @@ MARKS = {"better": "+", "worse": "-", "unclear": "?", "same": "="}
 MARKS_EXPLAINED = "+ better than the first arm, - worse, ? undecided, = the same"
 SHORTEST = 24
 """Letters that the name of an arm has at least, so that arms can be told apart."""
-FIRST_TO_GO = ("McNemar", "trainable", "ECE", "95 % right on", "memory MB", "macro F1", "best epoch", "95 % interval", "GFLOPs")
+FIRST_TO_GO = (
+    "McNemar",
+    "trainable",
+    "ECE",
+    "95 % right on",
+    "memory MB",
+    "macro F1",
+    "best epoch",
+    "95 % interval",
+    "GFLOPs",
+)
 """Columns that a narrow terminal leaves out, the first first."""
 Results = Sequence[ConditionResult]
 Table = tuple[list[str], list[list[str]]]
@@ -153,8 +163,7 @@ def notes(comparison: Comparison, results: Results, *, marks: str = f"; {MARKS_E
         + ("last epoch" if runs[0].scored == "val_last" else "best validation epoch"),
         "accuracy: mean ± standard deviation over n seeds",
         "95 % interval: range in which one run's true accuracy lies (Wilson), the lowest and highest end of all runs",
-        "95 % right on: share of the scored images, each run's surest ones, on which 95 % of its answers are right; mean of"
-        " n seeds",
+        "95 % right on: share of the scored images, each run's surest ones, on which 95 % of its answers are right",
         *in_groups(comparison.conditions),
         f"McNemar: number of seeds at which the exact test tells the two runs apart (p <= 0.05){marks}",
     ]

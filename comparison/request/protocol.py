@@ -107,7 +107,7 @@ def known_problems(plan: ComparisonPlan) -> Iterator[str]:
         yield f"{PRETRAINED_ON[source]}: a pretrained arm may have seen the test images"
     yield from plan.overlap.said
     if not plan.tuned:
-        yield "learning rates were not tuned: the verdict is one on these rates, too; --tune-lr on looks for others"
+        yield "learning rates were not tuned, so the result may depend on them; --tune-lr on tries others"
     copies = copies_of_training_images(plan.split.samples, plan.request.base.data.root)
     if copies is None:
         yield f"too many images to look for copies between train and test; {command('check', *named_set(data))} does"

@@ -155,6 +155,6 @@ def chosen(seconds: dict[int, float]) -> int:
     best, most = min(seconds, key=seconds.__getitem__), max(seconds)
     if seconds[most] < GAIN * seconds[best]:
         return most
-    passes = f"a forward pass takes {1000 * seconds[best]:.0f} ms, {1000 * seconds[most]:.0f} with {most}"
-    console.say(f"{best}, for others compute here: {passes}", label="threads")
+    passes = f"{1000 * seconds[best]:.0f} ms per forward pass, {1000 * seconds[most]:.0f} ms with {most}"
+    console.say(f"{best} (machine busy: {passes})", label="threads")
     return best

@@ -31,7 +31,9 @@ def refuse_other_options(asked: RunConfig, resolved: RunConfig) -> None:
         other.append("balance")
     if other:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in other)
-        raise ConfigError(f"--loop plain does not know {flags} (given or by default); turn it off, or leave out --loop")
+        raise ConfigError(
+            f"--loop plain does not support {flags} (given or by default): turn that off, or leave out --loop"
+        )
 
 
 def train_plainly(setup: RunSetup) -> list[dict[str, float]]:
