@@ -13,7 +13,7 @@ from commands.arguments import UsageError
 from commands.json_output import JsonOption, json_document
 from datasets.config import Columns, data_place
 from datasets.files import write_bytes
-from datasets.options import words
+from datasets.options import operand, words
 from datasets.shell import command
 from datasets.tables import csv_text
 from datasets.text import format_table, pluralise, printable
@@ -129,6 +129,8 @@ def _table(config: Options, report: CheckReport) -> list[str]:
     lines += ["", f"{counts}: {verdict}; all of them: {printable(str(config.csv_path))}"]
     if not report.errors:
         lines.append(f"next: {train_command(config)}")
+    elif deeper := next((finding.other for finding in report.findings if finding.kind == "above_the_classes"), ""):
+        lines.append(f"next: {command('check', operand(deeper))}")
     elif any(finding.severity == "error" and finding.path != finding.label for finding in report.findings):
         lines.append(f"to train without the images of the errors: {train_command(config, config.csv_path)}")
     return lines

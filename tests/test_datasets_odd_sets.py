@@ -293,3 +293,42 @@ def odd_row(name, root):
 def test_the_page_about_check_says_word_for_word_what_is_said(tmp_path, name):
     page = Path(__file__).resolve().parent.parent / "docs" / "check.md"
     assert odd_row(name, tmp_path) in page.read_text(encoding="utf-8").splitlines()
+
+
+def test_the_folder_above_the_classes_is_an_error_with_the_check_that_helps(tmp_path, capsys):
+    """Result plots beside a folder of the classes, two levels up; and examples beside it, one level up."""
+    classes = dict.fromkeys(("persian", "siamese", "bengal"), 8)
+    for name, inner in (("deep", "dataset/cats"), ("flat", "dataset")):
+        class_folders(tmp_path / name / inner, classes)
+        for number in range(4):
+            save(tmp_path / name / "plots" / f"{number}.png", seed=900 + number)
+        assert main(parse(Options, [str(tmp_path / name), "--output", str(tmp_path / "c.csv")], prog="check")) == 3
+        out = capsys.readouterr().out
+        assert "above_the_classes" in out
+        assert out.splitlines()[-1] == f"next: python main.py check {tmp_path / name / inner}"
+        assert not check_source(str(tmp_path / name / inner)).errors
+    class_folders(tmp_path / "cats and dogs" / "cats", classes)
+    class_folders(tmp_path / "cats and dogs", {"dogs": 12})
+    assert not check_source(str(tmp_path / "cats and dogs")).errors
+
+
+def test_a_class_of_one_image_each_cannot_be_validated(tmp_path):
+    table = write_table(tmp_path / "t.csv", [(save(tmp_path / f"{i}.png", seed=i).name, f"kind {i}") for i in range(9)])
+    report = check_source(str(table))
+    assert (report.exit_code, report.kinds()[0][1].detail) == (3, "9 classes of one image each")
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        ({"forest": 12, "forrest": 4, "sea": 9}, ("forrest", "forest")),
+        ({"forest": 16, "forets": 4}, ("forets", "forest")),
+        ({"tulip": 20, "tulap": 2}, ("tulap", "tulip")),
+        ({"crane": 10, "crate": 9, "mouse": 9, "moose": 9}, None),
+        ({"type a": 20, "type b": 3, "n01440764": 20, "n01440765": 4, "cat": 20, "cats": 3}, None),
+    ],
+)
+def test_a_class_whose_name_is_misspelt_is_named_beside_the_right_one(tmp_path, names, found):
+    findings = check_source(str(class_folders(tmp_path / "set", names)), near=False).findings
+    pairs = [(one.path, one.other) for one in findings if one.kind == "class_names_one_letter_apart"]
+    assert pairs == ([found] if found else [])

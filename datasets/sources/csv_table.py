@@ -177,7 +177,10 @@ def _refuse_a_column_for_each_class(
     """Raise DataError where the columns beside the path hold a single 1 in each row: classes as one-hot vectors."""
     if any(name in header for name in column_names("label", columns)) or columns.label is not None or not lines:
         return
-    vectors = [[_cell(row, at).strip() for at in range(len(header)) if header[at] != path] for _, row in lines]
+    vectors = [
+        [_cell(row, at).strip().removesuffix(".0") for at in range(len(header)) if header[at] != path]
+        for _, row in lines
+    ]
     names = [name for name in header if name != path]
     if len(names) > 1 and all(sorted(vector) == ["0"] * (len(names) - 1) + ["1"] for vector in vectors):
         listed = ", ".join(names[:5]) + ", ..." * (len(names) > 5)

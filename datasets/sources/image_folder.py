@@ -7,9 +7,12 @@ from datasets.bundle import SPLITS
 from datasets.errors import DataError
 from datasets.files import list_entries, stamp
 from datasets.images import is_image_name
+from datasets.sources.problems import Problem
 from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows, training_notes
 from datasets.text import shorten_list
 
+BESIDE_CLASSES = 0.25
+"""Images beside the folder of the classes, at most, as a share of those in it."""
 _SYSTEM_FILES = ("thumbs.db", "desktop.ini")
 _UNREAD_PICTURES = (".gif", ".heic", ".heif", ".avif", ".jfif", ".jpe", ".jp2", ".svg", ".tga", ".ico", ".raw", ".psd")
 
@@ -96,12 +99,33 @@ class _Tree(Rows):
             self.problem("empty_split" if split == "train" else "split_without_classes", folder, split, detail=detail)
             return
         self.classes[split] = set(labels)
+        within, images = {}, {}
         for label in labels:
-            place = _join(folder, label)
-            within = self._class_folder(place, split, label)
-            self._say_if_above_the_classes(place, split, label, within)
+            before = len(self.paths)
+            within[label] = self._class_folder(_join(folder, label), split, label)
+            images[label] = len(self.paths) - before
+        if split or not self._says_where_the_classes_are(within, images):
+            for label in labels:
+                self._say_if_above_the_classes(_join(folder, label), split, label, within[label])
         for entry in loose:
             self._loose_entry(entry, folder, split)
+
+    def _says_where_the_classes_are(self, within: dict[str, list[str]], images: dict[str, int]) -> bool:
+        """Whether one folder holds nearly all images, in folders further down, and the others a few of their own, such
+        as plots and examples: then the classes lie there. Reports it."""
+        most = max(images, key=lambda label: images[label], default="")
+        others = [folder for label, folders in within.items() if label != most for folder in folders]
+        few = sum(images.values()) - images.get(most, 0) <= BESIDE_CLASSES * images.get(most, 0)
+        if not others or not few or any("/" in folder for folder in others):
+            return False
+        above = os.path.commonpath(within[most])
+        names = sorted({path.removeprefix(f"{above}/").partition("/")[0] for path in within[most]})
+        if above in within[most] or len(names) < 2:
+            return False
+        beside = shorten_list(sorted(others))
+        detail = f"the classes seem to be {shorten_list(names)}, in {self.root / above}; beside it: {beside}"
+        self.problems.append(Problem("above_the_classes", most, "", most, str(self.root / above), detail))
+        return True
 
     def _say_if_above_the_classes(self, folder: str, split: str, label: str, within: list[str]) -> None:
         """`within`: the folders with images in or below a class folder."""

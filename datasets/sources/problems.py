@@ -5,6 +5,7 @@ import tomllib
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from itertools import combinations
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -21,6 +22,9 @@ KINDS: dict[str, tuple[Severity, str]] = {
 
 FEW_IMAGES = 5
 """A class with fewer training images is reported."""
+
+LEAST_LETTERS, MISSPELT = 5, 4
+"""Letters of a name that may be misspelt; and times that the right one has more images, where a letter is another."""
 
 MOST_GRADES = 20
 """More different decimal numbers than this are no classes, such as half stars, but measurements."""
@@ -64,6 +68,11 @@ def class_problems(counts: Counts, unread: Mapping[str, int]) -> Iterator[Proble
             yield Problem("few_images", label, home, label, detail=detail)
     for split in others:
         yield from _against_train(split, counts[split], counts[home])
+    if len(filled) > 1 and not others and max(filled.values()) == 1:
+        label = next(iter(filled))
+        yield Problem(
+            "one_image_each", label, home, label, detail=f"{pluralise(len(filled), 'class')} of one image each"
+        )
     if len(filled) == 1:
         (label,) = filled
         yield Problem("one_class", label, home, label, detail="nothing to tell it from")
@@ -76,6 +85,7 @@ def class_problems(counts: Counts, unread: Mapping[str, int]) -> Iterator[Proble
     labels = sorted(set().union(*counts.values()))
     yield from _no_classes(labels, home)
     yield from _similar_names(labels)
+    yield from _misspelt(filled, home)
 
 
 def _against_train(split: str, counts: Mapping[str, int], trained: Mapping[str, int]) -> Iterator[Problem]:
@@ -123,6 +133,34 @@ def _similar_names(names: list[str]) -> Iterator[Problem]:
             same_case = any(_plain(label) == _plain(other) for other in labels if other != label)
             kind = "class_names_differ_in_spaces" if same_case else "class_names_differ_in_case"
             yield Problem(kind, label, label=label, other=labels[0], detail=f"{label!r} and {labels[0]!r}")
+
+
+def _misspelt(counts: Mapping[str, int], home: str) -> Iterator[Problem]:
+    """Names with a letter too many, such as forrest beside forest; and with another letter or two exchanged, where the
+    class has few images beside the other's."""
+    names = {label: _plain(label).casefold() for label in counts}
+    shortened: dict[str, set[str]] = defaultdict(set)
+    for label, name in names.items():
+        if len(name) >= LEAST_LETTERS:
+            for text in {name, *(name[:at] + name[at + 1 :] for at in range(len(name)))}:
+                shortened[text].add(label)
+    pairs = {pair for labels in shortened.values() if len(labels) < 10 for pair in combinations(sorted(labels), 2)}
+    for pair in sorted(pairs):
+        few, many = sorted(pair, key=lambda label: (counts[label], label))
+        if _is_slip(names[few], names[many], seldom=MISSPELT * counts[few] <= counts[many]):
+            detail = f"{pluralise(counts[few], 'image')} of {few!r}, {counts[many]:,} of {many!r}: one class?"
+            yield Problem("class_names_one_letter_apart", few, home, few, many, detail)
+
+
+def _is_slip(one: str, other: str, *, seldom: bool) -> bool:
+    """Whether one letter is too many; or, of a name that is `seldom`, another one within, or two are exchanged."""
+    short, long = sorted((one, other), key=len)
+    if len(short) < len(long):
+        return any(long[:at] + long[at + 1 :] == short and long[at].isalpha() for at in range(len(long)))
+    apart = [at for at, (a, b) in enumerate(zip(one, other, strict=True)) if a != b]
+    letters = all(text[at].isalpha() for text in (one, other) for at in apart)
+    exchanged = len(apart) == 2 and sorted(one[at] for at in apart) == sorted(other[at] for at in apart)
+    return seldom and letters and (exchanged or (len(apart) == 1 and 0 < apart[0] < len(one) - 1))
 
 
 def _plain(name: str) -> str:

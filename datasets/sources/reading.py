@@ -36,6 +36,8 @@ NOTED_KINDS = (
 )  # fmt: skip
 """Kinds of problems that are noted before training, too."""
 
+ONLY_SCORED = ("one_class", "one_image_each")
+"""Faults of sets that can be scored, and not learnt from."""
 UNREAD = ("unread_picture", "unsupported_file")
 
 
@@ -85,7 +87,7 @@ class Reading:
         errors = [
             fault
             for fault in self.problems
-            if fault.severity == "error" and fault.kind != "one_class" and fault.path not in left_out
+            if fault.severity == "error" and fault.kind not in ONLY_SCORED and fault.path not in left_out
         ]
         if errors:
             check = check or command("check", operand(self.source))
