@@ -20,7 +20,7 @@ from torch.nn.functional import normalize
 from comparison.analysis.statistics import holm, is_claim, paired_difference
 from comparison.analysis.unseen import images_to_judge, starts_of_arms
 from comparison.reporting.drawing import accuracy_by_labels
-from comparison.reporting.table import fit_width
+from comparison.reporting.table import fit_lines
 from datasets.bundle import image_set, samples_of
 from datasets.config import DataConfig
 from datasets.files import write_bytes, write_text
@@ -173,7 +173,7 @@ def table(rows: Sequence[RankedBackbone]) -> Iterator[str]:
         ]
         for row, other in zip(rows, (None, *behind), strict=True)
     ]
-    yield from fit_width(header, lines)
+    yield from fit_lines(header, lines)
     seen, design = f"on {first.shape[1]:,} images of train and val", design_of(first, rows[0].clusters)
     yield f"accuracy, %, {seen}; ± half of a 95 % interval: other images, other draws"
     if not design.alone:

@@ -265,6 +265,14 @@ def fit_width(results: Results, columns: Columns, width: int) -> Iterator[str]:
     return format_table([[*row[:arm], ellipsis(row[arm], room), *row[arm + 1 :]] for row in table], left=[arm])
 
 
+def fit_lines(header: list[str], lines: list[list[str]]) -> Iterator[str]:
+    """Columns side by side; names of arms are cut where the line would be longer than WIDTH."""
+    arm = header.index("arm")
+    table = [header, *([printable(cell) for cell in line] for line in lines)]
+    room = WIDTH - max(map(len, format_table([row[:arm] + row[arm + 1 :] for row in table], left=()))) - 2
+    return format_table([[*row[:arm], ellipsis(row[arm], room), *row[arm + 1 :]] for row in table], left=[arm])
+
+
 def ellipsis(name: str, width: int) -> str:
     """The two ends of a long name: what tells arms apart stands at the end."""
     if len(name) <= width:
