@@ -136,7 +136,10 @@ class Mover:
         """The import statements in a text: a program for another process, a block of a page."""
         tops = "|".join(sorted(self.tops))
         text = re.sub(rf"\bfrom (?=(?:{tops})\b[\w.]* import\b)", f"from {PACKAGE}.", text)
-        return re.sub(rf"(?<!\w )\bimport ({tops})\b(?!\.)", rf"from {PACKAGE} import \1", text)
+        return re.sub(rf"(?<!\w )\bimport ((?:[\w.]+, )*(?:{tops})\b[\w.]*(?:, [\w.]+)*)", self.imported_names, text)
+
+    def imported_names(self, found: re.Match[str]) -> str:
+        return "; ".join(self.imported(ast.alias(name)) for name in found[1].split(", "))
 
 
 def said(text: str) -> str:

@@ -34,6 +34,7 @@ def snippets(text: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+@pytest.mark.clone
 def test_every_snippet_prints_what_the_page_says() -> None:
     test = doctest.DocTestParser().get_doctest(
         snippets(WALKTHROUGH.read_text(encoding="utf-8")), {}, "walkthrough", str(WALKTHROUGH), 0
@@ -64,6 +65,7 @@ def test_every_equation_of_the_paper_is_numbered_once() -> None:
     assert sorted(map(int, re.findall(r"\\tag\{(\d)\}", text))) == list(range(1, 9))
 
 
+@pytest.mark.clone
 def test_every_link_and_figure_leads_to_a_file() -> None:
     targets = [
         (page, target)
@@ -91,6 +93,7 @@ def test_every_option_that_is_named_exists() -> None:
     assert not unknown
 
 
+@pytest.mark.clone
 def test_what_contributing_names_stands_in_the_file_that_it_names() -> None:
     text = (DOCS / "contributing.md").read_text(encoding="utf-8")
     pairs = re.findall(r"`([A-Za-z_]+)`\s+(?:in|of)\s+\[`[^`]+`\]\(([^)]+)\)", text)

@@ -16,6 +16,7 @@ import torch
 from ignite.engine import Engine
 from small_run import few_digits
 
+import main
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.multirun import slurm
 from trainers.run import train
@@ -113,8 +114,9 @@ def test_jobs_find_the_program_and_later_commands_their_own_path(tmp_path, monke
     monkeypatch.setenv("PYTHONPATH", "/of/mine")
     executor = type("Executor", (), {"__init__": lambda *_: None, "update_parameters": lambda *_, **__: None})
     monkeypatch.setattr(slurm, "imported", lambda *_: type("submitit", (), {"SlurmExecutor": executor}))
+    home = Path(main.__file__).parents[main.__name__.count(".")]  # the clone, or where the package is installed
     with slurm.on_slurm(tmp_path, 1, {}):
-        assert os.environ["PYTHONPATH"] == f"{ROOT}{os.pathsep}/of/mine"
+        assert os.environ["PYTHONPATH"] == f"{home}{os.pathsep}/of/mine"
     assert os.environ["PYTHONPATH"] == "/of/mine"
 
 

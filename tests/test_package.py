@@ -99,6 +99,8 @@ def test_a_program_in_a_test_is_moved():
         'set("vit_train.trainers.run.score_split")'
     )
     assert Mover(ROOT).source(source, programs=True) == expected
+    several = Mover(ROOT).program("import sys, datasets.text; import os, json")
+    assert several == "import sys; import vit_train.datasets.text; from vit_train import datasets; import os, json"
 
 
 def test_requirements_files_are_the_one_list():
