@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # The house: a file imports its own room, or rooms on lower floors.
 FLOORS = {
     "commands": 7, "cleaning": 6, "labelling": 6, "quantization": 6, "review": 5, "comparison": 5,
-    "inference": 4, "trainers": 3, "uncertainty": 2, "figures": 1, "datasets": 0, "vit": 0,
+    "inference": 4, "trainers": 3, "uncertainty": 2, "explanations": 1, "figures": 1, "datasets": 0, "vit": 0,
 }  # fmt: skip
 PACKAGES = tuple(FLOORS)
 # The rooms of a package, from the lowest to the highest; a file in none of them stands on the highest floor that is

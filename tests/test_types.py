@@ -66,7 +66,7 @@ def test_mypy_sees_types_through_every_door(place):
     words = ["--config-file", ROOT / "pyproject.toml", "--cache-dir", folder / "cache", "doors.py"]
     done = subprocess.run(
         [sys.executable, "-m", "mypy", *words], cwd=folder, env=os.environ | {"MYPYPATH": str(home)},
-        capture_output=True, text=True, timeout=600,
+        capture_output=True, text=True, timeout=1800,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     require_types(revealed(r'Revealed type is "(.*)"', done.stdout))
@@ -80,7 +80,7 @@ def test_pyright_sees_types_through_every_door(place):
     (folder / "pyrightconfig.json").write_text(json.dumps(options))
     words = ["--outputjson", "--pythonpath", sys.executable, "-p", "."]
     command = Path(sys.executable).with_name("basedpyright")
-    done = subprocess.run([command, *words], cwd=folder, capture_output=True, text=True, timeout=600)
+    done = subprocess.run([command, *words], cwd=folder, capture_output=True, text=True, timeout=1800)
     said = json.loads(done.stdout)["generalDiagnostics"]
     messages = "\n".join(row["message"] for row in said if row["file"].endswith("doors.py"))
     require_types(revealed(r'Type of ".*" is "(.*)"', messages))
