@@ -109,9 +109,11 @@ def main(options: Options) -> int:
     features = looked.features if looked else None
     table = PicksTable(folder, opened.pool.samples, opened.labels, class_names=names, features=features)
     table.save(table.read())
-    print("\n".join(rounds.summary(folder, opened.labels)))
+    for line in rounds.summary(folder, opened.labels):
+        print(line)
     if options.review:
         with Review(table, port=options.port) as server:
             server.serve_until_interrupted(f"{'page':>9}  on {server.url}  (Ctrl-C ends it)")
-        print("\n".join(rounds.summary(folder, table.labels(table.read()))))
+        for line in rounds.summary(folder, table.labels(table.read())):
+            print(line)
     return 0
