@@ -155,7 +155,7 @@ def compare_pictures(classifier: Classifier, file: Path, pictures: Sequence[Imag
     session, pipeline = open_pictures(file), Pipeline(classifier.spec)
     mode, difference = "L" if pipeline.channels == 1 else "RGB", 0.0
     for picture in pictures:
-        pixels = torch.from_numpy(pipeline.store(to_mode(picture, mode))[None])
+        pixels = torch.from_numpy(np.stack([pipeline.store(to_mode(picture, mode))]))
         expected = (classifier.logits(pipeline.normalise(pixels)).double() / temperature).softmax(dim=1)[0].numpy()
         probabilities, labels = session.run(["probabilities", "label"], {"picture": np.asarray(picture)})
         difference = max(difference, float(np.abs(probabilities[0] - expected).max()))

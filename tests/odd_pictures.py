@@ -17,6 +17,8 @@ from inference.images import ImageFile, Unreadable
 from inference.predict import predict
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "docs" / "examples" / "use_picture.py"
+TIE = 0.01
+"""Two classes whose probabilities differ by less may change places where a pixel differs by a grey level."""
 
 
 def turned(image: Image.Image, path: Path, number: int) -> None:
@@ -99,16 +101,17 @@ def compared(run: str, folder: Path, made: list[tuple[str, Path]]) -> dict[str, 
     classifier, file = open_classifier(run, device="cpu"), folder / "model.onnx"
     export(classifier, "onnx", file, pictures=True)
     theirs = answers(EXAMPLE, file, [path for _, path in made])
-    same, others = 0, Counter[str]()
-    for image, (form, _), name in zip(
-        predict(classifier, (ImageFile(str(path)) for _, path in made)), made, theirs, strict=True
-    ):
+    same, clearly, others = 0, 0, Counter[str]()
+    files = (ImageFile(str(path)) for _, path in made)
+    for image, (form, _), name in zip(predict(classifier, files, top=2), made, theirs, strict=True):
         assert not isinstance(image, Unreadable), image
         same += image.predicted == name
         others[form] += image.predicted != name
+        clearly += image.predicted != name and image.ranked[0][1] - image.ranked[1][1] > TIE
     spec = classifier.spec
     return {
-        "pictures": len(made), "same_class": same, "others": +others, "classes_given": len(set(theirs)),
+        "pictures": len(made), "same_class": same, "others": +others, "others_beyond_a_tie": clearly,
+        "classes_given": len(set(theirs)),
         "model": classifier.config.name if classifier.config else "", "image_size": spec.image_size, "fit": spec.fit,
         "interpolation": spec.interpolation, "decoding": spec.decoding,
     }  # fmt: skip

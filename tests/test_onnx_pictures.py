@@ -128,7 +128,8 @@ def test_a_program_of_twenty_lines_gives_the_classes_of_predict_on_odd_pictures(
     (tmp_path / "odd").mkdir()
     result = compared(str(run), tmp_path / "odd", make(tmp_path / "odd", 3 * len(FORMS), None))
     assert result["classes_given"] > 1
-    assert result["same_class"] == result["pictures"], result
+    assert result["others_beyond_a_tie"] == 0, result
+    assert result["same_class"] >= result["pictures"] - 2, result
 
 
 @pytest.mark.slow
