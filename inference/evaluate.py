@@ -56,10 +56,10 @@ def evaluate_run(run_dir: Path, *, split: str, data_root: Path | None = None, tt
         scores = score_split(model.to(device), loader, device, AMP_DTYPES[config.train.amp])
     evaluation = write_evaluation(run_dir / "eval", name, scores, loader.dataset, class_names, fit=name == "val")
     if not tta:
-        weights = best_of(run_dir).name
+        weights, fits = best_of(run_dir).name, split == "val"  # an earlier file is not read where it is replaced
         evaluation = with_answers(
             evaluation, name, scores, kept, loader.dataset, class_names,
-            answers=read_answers(run_dir / "eval", weights), fit_for=weights if split == "val" else None,
+            answers=None if fits else read_answers(run_dir / "eval", weights), fit_for=weights if fits else None,
         )  # fmt: skip
     epoch = read_checkpoint(best_of(run_dir))["epoch"]
     notes = [*said_at_start(run_dir)]

@@ -350,6 +350,18 @@ def test_a_run_that_was_not_evaluated_promises_nothing(evaluated, tmp_path, caps
         (tmp_path / "aside").rename(run / "eval" / answers_file.FILE)
 
 
+def test_a_damaged_file_stops_predict_in_one_line_and_evaluate_replaces_it(evaluated, capsys):
+    run, data = evaluated
+    path = run / "eval" / answers_file.FILE
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    code, _, err = call(capsys, "predict", run, data / "test")
+    assert code == 3
+    assert str(path) in err
+    assert call(capsys, "evaluate", run)[0] == 0
+    assert path.read_bytes() == whole
+
+
 def test_the_thresholds_of_unknowns_need_a_fewest_number_of_images():
     assert [unknown.fewest(rate) for rate in unknown.RATES] == [99, 19, 9]
 

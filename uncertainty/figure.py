@@ -29,7 +29,7 @@ def coverage_figure(
     top.set(xlabel="share of images answered, the surest first", ylabel="of these right", xlim=(0, 1))
     top.set_ylim(max(0.0, low - 0.1), 1.01)
     found = f"{WANTED:.0%} of answers are right on {share:.0%} of the images" if share else f"never {WANTED:.0%} right"
-    top.set_title(escape(f"{title}\n{found}: the rest is for a person."), fontsize=9)
+    top.set_title(escape(f"{title}\n{found}"), fontsize=9)
     top.legend(frameon=False, fontsize=8, loc="lower left")
     if sizes is not None:
         draw_sizes(axes[1], sizes, level)
