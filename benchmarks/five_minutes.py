@@ -7,7 +7,8 @@ dog_breed_tiny, 5,000 training and 2,000 test images of CIFAR-10 (JPEG) and of F
 train/ and test/, as a person would have it: the application holds validation images back, and the other arms train on
 the same. Another folder of that form in --sets is measured with `--only ITS_NAME`.
 
-Arms: `minutes` is the command with no other option, `plain` the same where timm is not installed; `scratch-small` the
+Arms: `minutes` is the command with no other option, which mixes networks; `one-network` the same with that option,
+which keeps the best single one, as plans did before; `plain` the same where timm is not installed; `scratch-small` the
 recipe of that name at 64 pixels, its epochs fitted to the time by the same measurement of pace; `resnet18` that of
 torchvision, from random weights, in the loop below.
 Each process has so many minutes in all, from its start to its end. Every result is written as it comes: started again,
@@ -38,7 +39,7 @@ from benchmarks.environment import RESULTS, describe
 
 STARTED = time.monotonic()
 SETS = ("hymenoptera", "dogs", "cifar10", "fashion_mnist")
-ARMS = ("minutes", "plain", "resnet18", "scratch-small")
+ARMS = ("minutes", "one-network", "plain", "resnet18", "scratch-small")
 WITHOUT_TIMM = "import runpy, sys; sys.modules['timm'] = None; runpy.run_path('main.py', run_name='__main__')"
 
 
@@ -149,6 +150,8 @@ def command(arm: str, folder: Path, out: Path, *, minutes: float, seed: int) -> 
                 "--seeds", str(seed), "--sets", str(out)]  # fmt: skip
     words = ["train", "--data", str(folder), "--minutes", str(minutes), "--seed", str(seed)]
     words += ["--output-dir", str(out), "--run-name", arm]  # its own: features that another run left would save time
+    if arm == "one-network":
+        words += ["--one-network"]
     if arm == "scratch-small":
         words += ["--recipe", "scratch-small", "--image-size", "64"]
     return [sys.executable, *(["-c", WITHOUT_TIMM] if arm == "plain" else ["main.py"]), *words]

@@ -1,6 +1,7 @@
 """A mixture is a run like any other: it is trained, opened, exported and repeated by the commands."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -9,8 +10,10 @@ from fake_sets import class_folders
 
 import main
 from inference.classifier import open_classifier
+from trainers.budget import plan, side_by_side
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
-from trainers.storage.finished_run import read_result
+from trainers.storage.finished_run import find_run, read_result
+from vit.mixture import Network
 
 MIX = "mix:vit_stem_16@64+vit_nano_8@32"
 
@@ -83,3 +86,68 @@ def test_a_fitted_head_needs_features_that_stay(photos, tmp_path, capsys):
     words = ["--model", "vit_nano_8", "--start-head", "fit", "--output-dir", str(tmp_path), "--data", str(photos)]
     assert main.main(["train", *words]) == 2
     assert "--start-head fit needs features that stay" in capsys.readouterr().err
+
+
+@pytest.fixture
+def small_plan(monkeypatch):
+    """A plan of minutes with two small networks at hand, of which one is trained for an epoch."""
+    networks = [Network("vit_nano_8", 32), Network("vit_stem_16", 64)]
+    model = {"name": "vit_nano_8", "weights": "fashion_mnist"}
+
+    def trained(config, candidates, until, images, least):
+        yield plan.PlannedRun(config.changed(model=model, train={"epochs": 1}))
+
+    monkeypatch.setattr(plan, "without_packages", lambda: False)
+    monkeypatch.setattr(plan, "with_threads", lambda config, measured: config)
+    monkeypatch.setattr(plan, "plan_fine_tuning", trained)
+    monkeypatch.setattr(side_by_side, "candidates", lambda config, side: networks)
+
+
+def planned_run(photos, folder, *words):
+    return train(photos, folder, "plan", "--minutes", "5", "--auto-resume", *words).with_name("plan_mixed")
+
+
+@pytest.mark.usefixtures("small_plan")
+def test_a_plan_ends_in_a_mixture_and_a_command_given_again_in_the_same(photos, tmp_path, capsys):
+    run = planned_run(photos, tmp_path)
+    said = capsys.readouterr().out
+    assert "frozen, side by side" in said
+    assert f"kept  {run.name}" in said
+    folders = [run.with_name(f"plan_{kind}") for kind in ("frozen", "trained", "mixed")]
+    assert all((folder / "summary.json").is_file() for folder in folders)
+    assert find_run("latest", tmp_path) == run
+    before = read_checkpoint(best_of(run))["model"]
+    shutil.rmtree(run)  # as if it had been killed before its first file
+    planned_run(photos, tmp_path)
+    after = read_checkpoint(best_of(run))["model"]
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.usefixtures("small_plan")
+def test_auto_weights_stand_side_by_side_unless_one_network_is_asked_for(photos, tmp_path):
+    run = train(photos, tmp_path, "auto", "--weights", "auto")
+    config = json.loads((run / "config.json").read_text())
+    assert config["model"]["name"].startswith("mix:")
+    assert config["train"]["start_head"] == "fit"
+
+
+@pytest.mark.usefixtures("small_plan")
+def test_a_named_model_is_judged_frozen_before_it_is_trained(photos, tmp_path, capsys):
+    words = ["--model", "vit_nano_8", "--weights", "fashion_mnist", "--minutes", "5"]
+    run = train(photos, tmp_path, "named", *words)
+    frozen = json.loads((run.with_name("named_frozen") / "config.json").read_text())
+    assert (frozen["model"]["trainable"], frozen["train"]["start_head"]) == ("head", "fit")
+    assert json.loads((run / "config.json").read_text())["train"]["epochs"] == 1
+    assert "kept  named" in capsys.readouterr().out
+
+
+def test_without_time_for_a_pass_a_named_model_stays_frozen(photos, tmp_path, capsys, monkeypatch):
+    pace = plan.Pace(step=1e3, steps_per_epoch=2, validation=0, decoding=0, conclusion=0)
+    monkeypatch.setattr(plan, "without_packages", lambda: False)
+    monkeypatch.setattr(plan, "with_threads", lambda config, measured: config)
+    monkeypatch.setattr(plan, "measure", lambda setup: pace)
+    words = ["--model", "vit_nano_8", "--weights", "fashion_mnist", "--minutes", "5"]
+    run = train(photos, tmp_path, "named", *words)
+    assert not run.exists()
+    assert (run.with_name("named_frozen") / "summary.json").is_file()
+    assert "no time is left to train more" in capsys.readouterr().out

@@ -1,5 +1,6 @@
 """`--minutes M`: the plan of a run or two out of the candidates, by the pace on this machine."""
 
+import math
 import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from datasets.description import native_sizes
 from datasets.opened import OpenedImages
@@ -19,7 +21,7 @@ from trainers.auto_resume import find_same_options
 from trainers.budget.candidates import AS_GIVEN, Candidate, fine_tuned, from_scratch
 from trainers.budget.deadline import Deadline, DeadlineHandler
 from trainers.budget.local_weights import HINT, SAMPLE, Ranked, rank, with_best_weights
-from trainers.budget.pace import Pace, measure
+from trainers.budget.pace import Pace, measure, seconds_of_forward
 from trainers.budget.threads import with_threads
 from trainers.config import RunConfig, from_dict
 from trainers.engine.intervals import numbered, summed
@@ -32,6 +34,7 @@ from trainers.storage.finished_run import RunResult
 from trainers.storage.run_folder import read_json
 from vit.at_hand import at_hand
 from vit.config import PACKAGED_MODELS
+from vit.parts import parts
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,9 @@ def planned(
     if config.model.name == "auto" and config.model.weights in (None, "none"):
         side = shorter_side(setup)
         candidates = list(from_scratch(side))
+    if candidates == [AS_GIVEN] and has_a_probe(setup):
+        yield from probed_first(config, setup, until, images)
+        return
     heartbeat.at_work_on("measuring with how many threads the model is quickest")
     config = with_threads(config, partial(trial, config, candidates[0], images))
     rows: list[Ranked] = []
@@ -201,6 +207,33 @@ def with_weights_at_hand(config: RunConfig, images: OpenedImages, *, one_network
     return side_by_side.first_answer(config, found)
 
 
+def has_a_probe(setup: RunSetup) -> bool:
+    """Whether a model that was named starts from weights, is to be trained, and may be judged frozen before."""
+    train, model = setup.config.train, setup.config.model
+    if mixtures() is None or model.weights == "none" or model.trainable == "head" or train.loop != "ignite":
+        return False
+    linears = [layer for part in parts(setup.model).head for layer in part.modules() if isinstance(layer, nn.Linear)]
+    return train.start_head == "plain" and train.teacher is None and len(linears) == 1
+
+
+def probed_first(config: RunConfig, setup: RunSetup, until: float, images: OpenedImages) -> Runs:
+    """The runs of a model that was named: frozen under a fitted head, if that takes a moment; then as it was asked for,
+    where there is time for a pass over the images."""
+    config = with_threads(config, lambda: setup)
+    left, frozen = until - time.monotonic(), seconds_of_forward(setup, sum(setup.data.dataset_sizes.values()))
+    least = 0.0
+    if frozen < FIRST_ANSWER * left:
+        train = {"start_head": "fit", "mixup": 0.0, "cutmix": 0.0}
+        yield PlannedRun(
+            named(config.changed(model={"trainable": "head"}, data={"augment": "none"}, train=train), "frozen")
+        )
+        least = math.inf
+    else:
+        console.say(f"not judged frozen first: that would take about {console.duration(frozen)}", label="plan")
+    for run in plan_fine_tuning(config, [AS_GIVEN], until, images, least=least):
+        yield replace(run, favoured=True)
+
+
 def shorter_side(setup: RunSetup) -> float:
     """The median, in pixels, of the images of a setup."""
     return float(np.median(native_sizes(setup.data).min(axis=1)))
@@ -225,12 +258,12 @@ def mixed(
     for run in plan_fine_tuning(named(config, "trained"), candidates, until, images, least=LEAST_STEPS):
         trained = yield run
         if trained is not None:
-            yield PlannedRun(side_by_side.with_trained(config, found, trained.run_dir), mixes=True)
+            yield PlannedRun(named(side_by_side.with_trained(config, found, trained.run_dir), "mixed"), mixes=True)
     return True
 
 
 def named(config: RunConfig, kind: str) -> RunConfig:
-    """The options with a name of its own for the first of two runs, where a person gave one."""
+    """The options with a name of its own for one of several runs, where a person gave one."""
     name = config.output.run_name
     return config if name is None else config.changed(output={"run_name": f"{name}_{kind}"})
 
@@ -242,7 +275,7 @@ def probe_of(config: RunConfig, options: dict[str, dict[str, Any]], per_epoch: i
 
 
 def plan_fine_tuning(
-    config: RunConfig, candidates: Sequence[Candidate], until: float, images: OpenedImages, *, least: int = 0
+    config: RunConfig, candidates: Sequence[Candidate], until: float, images: OpenedImages, *, least: float = 0
 ) -> Iterator[PlannedRun]:
     """The run of the best of the candidates, and what fits its end to the time; one that was stopped has its plan.
     None where there is time for neither one pass over the images nor so many steps."""

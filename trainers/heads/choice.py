@@ -25,6 +25,8 @@ QUICK = (DISCRIMINANT, *RIDGE)
 SLOW = tuple(LOGISTIC)
 MOST_IMAGES = 1_500
 """Training images that heads are cross-validated on; the one that is chosen learns from all of them."""
+FEW = 20
+"""Images a class up to which all networks are taken."""
 MOST_WORK = 4e9
 """Images x features x classes above which no logistic regression is tried: it would take minutes."""
 
@@ -150,7 +152,8 @@ class Choice:
 
 def choose(images: Images, costs: Sequence[float]) -> Choice | None:
     """Judge each network alone, then the best one with others beside it, one more at a time; `costs` of each network
-    say which candidate is the cheaper. None where there are too few images to judge by."""
+    say which candidate is the cheaper. Few images do not tell networks apart: then all are taken. None where there are
+    too few images to judge by."""
     images = images.some()
     folds = folds_of(images.labels, images.units)
     if not folds:
@@ -166,7 +169,10 @@ def choose(images: Images, costs: Sequence[float]) -> Choice | None:
     sets = {min(of_size, key=lambda each: each.loss).networks for of_size in by_size(judged)}
     judged += [each for networks in sorted(sets) for each in judge(images, networks, SLOW, folds)]
     price = {each.networks: sum(costs[place] for place in each.networks) for each in judged}
-    taken = cheapest_of_the_best(judged, price, images.units)
+    if len(images.labels) > FEW * images.classes:
+        taken = cheapest_of_the_best(judged, price, images.units)
+    else:
+        taken = min((each for each in judged if len(each.networks) == len(places)), key=lambda each: each.loss)
     single = cheapest_of_the_best([each for each in judged if len(each.networks) == 1], price, images.units)
     return Choice(taken, single, judged)
 

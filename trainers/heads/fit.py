@@ -38,9 +38,10 @@ def images_of(setup: RunSetup, split: str) -> Images:
 @torch.no_grad()
 def fit_head(setup: RunSetup) -> list[str]:
     """Give the setup's model its head; lines about it. Raises ConfigError: its head is more than one layer."""
-    head = setup.model
-    if not isinstance(head, nn.Linear):
+    linears = [layer for layer in setup.model.modules() if isinstance(layer, nn.Linear)]
+    if len(linears) != 1:
         raise ConfigError("--start-head fit: this model has more than one layer in its head; leave it out")
+    [head] = linears
     names = [str(network) for network in getattr(setup.network, "names", (setup.config.model.name,))]
     tuned = [place for place, network in enumerate(getattr(setup.network, "names", ())) if network.tuned]
     frozen = [place for place in range(len(names)) if place not in tuned]
