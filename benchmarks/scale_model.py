@@ -1,6 +1,6 @@
 """On paper: what a step of a ViT takes on 8, 64 and 512 GPUs, what it must read, decode and cost, and where that stops.
 
-    python -m benchmarks.scale_model                 the tables of docs/scale.md
+    python -m benchmarks.scale_model                 the tables of docs/evidence/scale.md
     torchrun --nproc-per-node 2 -m benchmarks.scale_model --check      two processes here against the same formula
 
 FLOPs and parameters are counted in the models of this project. What is assumed of the machines is `ASSUMED`.

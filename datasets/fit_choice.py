@@ -21,7 +21,7 @@ ALIKE = 1.5
 """Where nine tenths of the pictures have proportions within this factor, squashing distorts all of them alike."""
 MILD = 2.2
 """Up to this ratio of the sides a squashed picture was worth as much as a padded one, or more; at 3 : 1 it was not
-(docs/benchmarks.md)."""
+(docs/evidence/benchmarks.md)."""
 
 
 @dataclass(frozen=True)

@@ -110,8 +110,8 @@ def test_the_example_of_a_config_is_read_and_its_keys_are_all_there(tmp_path):
         assert row == ", ".join(f"`{key}`" for key in values)
 
 
-def test_the_readme_names_every_model():
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_reference_names_every_model():
+    page = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
     assert [name for name in MODEL_NAMES if f"`{name}`" not in page] == []
 
 

@@ -52,7 +52,7 @@ def test_a_snippet_with_a_wrong_output_is_noticed() -> None:
 
 
 def test_no_snippet_escapes_the_check() -> None:
-    for page in DOCS.glob("*.md"):
+    for page in DOCS.rglob("*.md"):
         text = page.read_text(encoding="utf-8")
         assert page.name in {"walkthrough.md", "training.md"} or ">>>" not in text
         # Run by tests/test_use_the_result.py and tests/test_from_python.py.
@@ -69,7 +69,7 @@ def test_every_equation_of_the_paper_is_numbered_once() -> None:
 def test_every_link_and_figure_leads_to_a_file() -> None:
     targets = [
         (page, target)
-        for page in DOCS.glob("*.md")
+        for page in DOCS.rglob("*.md")
         for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text(encoding="utf-8"))
     ]
     assert len(targets) > 5
@@ -79,14 +79,19 @@ def test_every_link_and_figure_leads_to_a_file() -> None:
 
 def test_every_option_that_is_named_exists() -> None:
     classes = [importlib.import_module(f"commands.{name}").Options for name in COMMANDS if name != "train"]
-    known = {"--help", "--version", "--debug", *(f"--{word}" for word in OF_OTHERS.split())}.union(
-        *map(flags, [TrainOptions, *classes])
-    )
+    known = {
+        "--help",
+        "--help-all",
+        "--completion",
+        "--version",
+        "--debug",
+        *(f"--{word}" for word in OF_OTHERS.split()),
+    }.union(*map(flags, [TrainOptions, *classes]))
     option = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
     known.update(
         word for file in (DOCS.parent / "benchmarks").glob("*.py") for word in option.findall(file.read_text())
     )
-    pages = [*DOCS.glob("*.md"), *DOCS.parent.glob("*.md"), *(DOCS.parent / "vit").rglob("*.md")]
+    pages = [*DOCS.rglob("*.md"), *DOCS.parent.glob("*.md"), *(DOCS.parent / "vit").rglob("*.md")]
     unknown = {
         f"{page.name}: {word}" for page in pages for word in option.findall(page.read_text()) if word not in known
     }

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "vit").rglob("*.md")]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "vit").rglob("*.md")]
 SETS = re.compile(r"hymenoptera|\bants\b|\bbees\b|\bdogs?\b|\bbreeds?\b", re.IGNORECASE)
 SCORE = re.compile(r"(?<![\d.,-])(?:\d\d(?:\.\d)?(?: ?%)|0\.\d\d\b|\d\d\.\d\b)(?! (?:s|ms|MB|minutes|times)\b)")
 NOTE = "ImageNet's own pictures"

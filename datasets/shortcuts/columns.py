@@ -38,7 +38,7 @@ class Fact:
     """What each of the numbers is; of a category its values."""
     beside: float = 0.0
     """Nats that a MIXED fact has to tell beside light and colour: more than it does in any of 24 sets without shortcuts
-    (docs/benchmarks.md)."""
+    (docs/evidence/benchmarks.md)."""
 
 
 def facts_of(samples: Samples, rows: Sequence[int], seen: Sequence[Inspection]) -> list[Fact]:

@@ -111,8 +111,8 @@ def keep_freed_memory() -> None:
     """Let malloc keep what is freed for the next step, which needs the same again.
 
     By default glibc gives large blocks back to the system at once, and the next step waits for fresh pages, zeroed one
-    by one (docs/benchmarks.md: what that costs, and that the most a run holds stays about the same). Whoever set
-    a MALLOC_ variable has chosen; other C libraries are left alone.
+    by one (docs/evidence/benchmarks.md: what that costs; the most that a run holds stays about the same). Whoever set a
+    MALLOC_ variable has chosen; other C libraries are left alone.
     """
     if any(name.startswith("MALLOC_") for name in os.environ):
         return

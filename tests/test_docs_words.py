@@ -1,0 +1,76 @@
+"""The words of the pages and of the help: plain enough to read at once, and those that the field searches for."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+import textstat
+
+import main
+from commands.arguments import TrainOptions
+from commands.help import lines
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+"""The pages for users; docs/evidence/ is for those who check numbers."""
+PRIVATE = (
+    "told apart",
+    "tells apart",
+    "still rising",
+    "cannot separate",
+    "foretell",
+    "stays beside it",
+    "Of several runs",
+)
+"""Words that had to be learnt before the program could be used."""
+FIELD = (
+    "data augmentation", "early stopping", "distillation", "gradient accumulation", "test-time augmentation",
+    "transfer learning", "inductive bias", "fine-tuning", "linear probe", "confidence interval", "mixed precision",
+)  # fmt: skip
+"""Words that people search for."""
+
+
+def prose(markdown: str) -> str:
+    """The sentences of a page: no code, tables, headings, formulas or addresses."""
+    text = re.sub(r"```.*?```", "", markdown, flags=re.DOTALL)
+    text = re.sub(r"^(    .*|\|.*|#.*|\$\$.*)$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"!\[[^\]]*\]\([^)]*\)", "", text)
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    return re.sub(r"[*_]", "", re.sub(r"`[^`]*`", "code", text))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_reads_at_school_level(page):
+    """Flesch and Kincaid's grade, 1975: years of school that a reader needs."""
+    assert textstat.flesch_kincaid_grade(prose(page.read_text(encoding="utf-8"))) <= 10
+
+
+def test_long_sentences_of_long_words_are_noticed():
+    assert textstat.flesch_kincaid_grade("Notwithstanding considerable methodological heterogeneity, " * 5) > 10
+
+
+def everything_shown() -> dict[str, str]:
+    """Pages, the help of every command and the template of the report: what a user reads, by its name."""
+    shown = {page.name: page.read_text(encoding="utf-8") for page in PAGES}
+    for name in main.COMMANDS:
+        options = getattr(importlib.import_module(f"commands.{name}"), "Options", TrainOptions)
+        shown[f"{name} --help-all"] = "\n".join(lines(options, prog=name, everything=True, width=100))
+    return shown | {"report": (ROOT / "comparison/reporting/report.html.jinja").read_text(encoding="utf-8")}
+
+
+@pytest.mark.parametrize("word", PRIVATE)
+def test_a_private_word_is_gone_from_what_a_user_reads(word):
+    assert [name for name, text in everything_shown().items() if word in text] == []
+
+
+@pytest.mark.parametrize("word", FIELD)
+def test_the_fields_words_lead_to_a_page(word):
+    assert [page.name for page in PAGES if word in page.read_text(encoding="utf-8").lower()]
+
+
+def test_the_index_leads_to_every_page():
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    assert [
+        page.name for page in (ROOT / "docs").glob("*.md") if page.name != "README.md" and page.name not in index
+    ] == []
