@@ -4,8 +4,8 @@ import importlib
 import re
 from pathlib import Path
 
+import pyphen
 import pytest
-import textstat
 
 import main
 from commands.arguments import TrainOptions
@@ -40,14 +40,26 @@ def prose(markdown: str) -> str:
     return re.sub(r"[*_]", "", re.sub(r"`[^`]*`", "code", text))
 
 
+SYLLABLES = pyphen.Pyphen(lang="en_US")
+
+
+def grade(text: str) -> float:
+    """Years of school that a reader needs (Kincaid et al. 1975). textstat gives the pages of today the same to a year
+    or two; its package puts a folder `tests` of its own before this one."""
+    sentences = [part for part in re.split(r"[.!?]+(?:\s|$)", text) if re.search("[a-zA-Z]{2}", part)]
+    words = re.findall(r"[A-Za-z][A-Za-z'-]*", text)
+    syllables = sum(len(SYLLABLES.positions(word.replace("-", ""))) + 1 for word in words)
+    return 0.39 * len(words) / len(sentences) + 11.8 * syllables / len(words) - 15.59
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_page_reads_at_school_level(page):
-    """Flesch and Kincaid's grade, 1975: years of school that a reader needs."""
-    assert textstat.flesch_kincaid_grade(prose(page.read_text(encoding="utf-8"))) <= 10
+    assert grade(prose(page.read_text(encoding="utf-8"))) <= 10
 
 
 def test_long_sentences_of_long_words_are_noticed():
-    assert textstat.flesch_kincaid_grade("Notwithstanding considerable methodological heterogeneity, " * 5) > 10
+    assert grade("The cat sat on the mat. It was warm.") < 2
+    assert grade("Notwithstanding considerable methodological heterogeneity, " * 5) > 20
 
 
 def everything_shown() -> dict[str, str]:
