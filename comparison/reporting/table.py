@@ -134,7 +134,7 @@ RESULTS: Columns = {
 
 def _worst(row: ArmResult) -> str:
     interval = f"{row.scores['worst_low'] * 100:.0f} to {row.scores['worst_high'] * 100:.0f}"
-    return f"{row.scores['worst_class']}: {row.scores['worst_recall'] * 100:.1f} ({interval})"
+    return f"class {row.scores['worst_class']}: {row.scores['worst_recall'] * 100:.1f} ({interval})"
 
 
 FIRST = ("arm", "accuracy %", "", "vs first, points")
@@ -232,16 +232,17 @@ def terminal_table(comparison: Comparison, results: Results, *, width: int | Non
     """Verdict, results, costs and small print within `width`; None: the terminal's, at most 120 columns."""
     width = width or min(WIDTH, max(60, shutil.get_terminal_size((WIDTH, 24)).columns))
     use, pairs = verdicts(comparison, results)
+    tables = [*fit_width(results, RESULTS, width), "", *fit_width(results, COSTS, width)]
+    left_out = [name for name in FIRST_TO_GO if not any(name in line for line in tables)]
+    small_print = [line for line in notes(comparison, results) if line.partition(":")[0] not in left_out]
     parts = [
         *(_wrapped(line, width) for line in use),
         "",
-        *fit_width(results, RESULTS, width),
-        "",
-        *fit_width(results, COSTS, width),
+        *tables,
         "",
         *(_wrapped(line, width) for line in pairs),
         "",
-        *(_wrapped(line, width) for line in notes(comparison, results)),
+        *(_wrapped(line, width) for line in small_print),
     ]
     return "\n".join(parts)
 
@@ -251,26 +252,29 @@ def _wrapped(text: str, width: int) -> str:
 
 
 def fit_width(results: Results, columns: Columns, width: int) -> Iterator[str]:
-    """Columns side by side. Where they are too wide the names of arms are cut, down to `SHORTEST`, after the least
-    needed columns have gone; the report has them all."""
+    """A table of the arms within `width`: where it is too wide the least needed columns go first, before names of arms
+    are cut below `SHORTEST` letters; the report has them all."""
     for gone in range(len(FIRST_TO_GO) + 1):
         kept = {name: cell for name, cell in columns.items() if name not in FIRST_TO_GO[:gone]}
         header, lines = table_of(results, kept)
-        arm = header.index("arm")
-        table = [header, *([printable(cell) for cell in line] for line in lines)]
-        room = width - max(map(len, format_table([row[:arm] + row[arm + 1 :] for row in table], left=()))) - 2
-        if room >= min(SHORTEST, max(len(row[arm]) for row in table)):
+        longest = max(len(printable(line[header.index("arm")])) for line in lines)
+        if room_for_arms(header, lines, width) >= min(SHORTEST, longest):
             break
-    room = max(room, SHORTEST)
-    return format_table([[*row[:arm], ellipsis(row[arm], room), *row[arm + 1 :]] for row in table], left=[arm])
+    return fit_lines(header, lines, width)
 
 
-def fit_lines(header: list[str], lines: list[list[str]]) -> Iterator[str]:
-    """Columns side by side; names of arms are cut where the line would be longer than WIDTH."""
-    arm = header.index("arm")
+def fit_lines(header: list[str], lines: list[list[str]], width: int = WIDTH) -> Iterator[str]:
+    """Columns side by side; names of arms are cut where the line would be wider than `width`."""
+    arm, room = header.index("arm"), max(SHORTEST, room_for_arms(header, lines, width))
     table = [header, *([printable(cell) for cell in line] for line in lines)]
-    room = WIDTH - max(map(len, format_table([row[:arm] + row[arm + 1 :] for row in table], left=()))) - 2
     return format_table([[*row[:arm], ellipsis(row[arm], room), *row[arm + 1 :]] for row in table], left=[arm])
+
+
+def room_for_arms(header: list[str], lines: list[list[str]], width: int) -> int:
+    """Letters that the other columns leave to the names of arms."""
+    arm = header.index("arm")
+    others = [[printable(cell) for cell in line[:arm] + line[arm + 1 :]] for line in (header, *lines)]
+    return width - max(map(len, format_table(others, left=()))) - 2
 
 
 def ellipsis(name: str, width: int) -> str:
