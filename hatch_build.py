@@ -135,8 +135,11 @@ class Mover:
     def program(self, text: str) -> str:
         """The import statements in a text: a program for another process, a block of a page."""
         tops = "|".join(sorted(self.tops))
-        text = re.sub(rf"\bfrom (?=(?:{tops})\b[\w.]* import\b)", f"from {PACKAGE}.", text)
-        return re.sub(rf"(?<!\w )\bimport ((?:[\w.]+, )*(?:{tops})\b[\w.]*(?:, [\w.]+)*)", self.imported_names, text)
+        # In the source of a text its line breaks are `\\n`, so that a word may follow an n.
+        text = re.sub(rf"(?:\b|(?<=\\n))from (?=(?:{tops})\b[\w.]* import\b)", f"from {PACKAGE}.", text)
+        return re.sub(
+            rf"(?<!\w )(?:\b|(?<=\\n))import ((?:[\w.]+, )*(?:{tops})\b[\w.]*(?:, [\w.]+)*)", self.imported_names, text
+        )
 
     def imported_names(self, found: re.Match[str]) -> str:
         return "; ".join(self.imported(ast.alias(name)) for name in found[1].split(", "))

@@ -19,7 +19,14 @@ sys.path.insert(0, str(ROOT))
 
 from hatch_build import PACKAGE, Mover, rooms, said  # noqa: E402
 
-OF_A_CLONE = ("test_architecture", "test_features_are_folders", "test_package", "test_repository", "test_types")
+OF_A_CLONE = (
+    "test_architecture",
+    "test_features_are_folders",
+    "test_package",
+    "test_repository",
+    "test_types",
+    "test_vit_weights",
+)
 """Tests of the sources as they lie in the repository; single ones elsewhere are marked `clone`."""
 PROGRAM = f"""from {PACKAGE}.main import program
 

@@ -77,7 +77,7 @@ def test_without_a_test_split_the_last_epoch_on_val_is_read_before_the_best_one(
 
 def test_an_unfinished_run_is_refused_with_the_command_that_finishes_it(tmp_path):
     folder = run_in(tmp_path / "run", summary={"status": "interrupted"})
-    with pytest.raises(DataError, match="is interrupted, not finished.* main.py resume .*run"):
+    with pytest.raises(DataError, match="is interrupted, not finished.* python main.py resume .*run"):
         read_run(folder)
 
 

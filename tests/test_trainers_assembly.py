@@ -32,10 +32,11 @@ AT_THE_END_OF_AN_EPOCH = [
     "attach_epoch_lines.<locals>.line",
     "attach_learning_note.<locals>.note",
     "ResumeCheckpoint.save_epoch",
-    "Record.attach.<locals>.note",
+    "RunStatus.attach.<locals>.note",
     "Signals.check",
 ]
 AT_THE_END_OF_A_STEP = [
+    "OwnSchedule.see_what_was_used",
     "ModelEMA.attach.<locals>.<lambda>",
     "Sums.add",
     "StepClock.finish",

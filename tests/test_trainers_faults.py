@@ -110,7 +110,7 @@ DOWN = ConnectionRefusedError(111, "my label server is down")
         (
             DOWN,
             TrainingError,
-            r"^(ConnectionRefusedError: )?\[Errno 111\] my label server is down; resume with: python",
+            r"^(ConnectionRefusedError: )?\[Errno 111\] my label server is down; resume with: python main.py",
         ),
         (KeyError("gloom"), KeyError, "gloom"),
         (ValueError("no label for item 3"), ValueError, "no label for item 3"),
