@@ -13,7 +13,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from fake_sets import class_folders
-from scipy.stats import t
 from small_run import call
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
@@ -92,17 +91,18 @@ def test_tensorboard_opens_on_the_comparison_alone_with_a_band_per_arm(finished)
     folder = finished / "runs" / "pets" / "compare"
     rows = {path.parent.relative_to(folder).parts[0] for path in folder.rglob("events.out.tfevents.*")}
     assert rows == {"pool_cls", "pool_mean", "verdict"}
+    split_sizes = json.loads((folder / "pool_cls" / "all" / "s0" / "summary.json").read_text())["images"]
     for slug in ("pool_cls", "pool_mean"):
         means = EventAccumulator(str(folder / "verdict" / f"{slug}_n2")).Reload()
         histories = [read_history(folder / slug / "all" / f"s{seed}") for seed in (0, 1)]
         for metric in ("accuracy", "loss"):
             values = np.array([[row[f"val_{metric}"] for row in history] for history in histories])
-            half = t.ppf(0.975, df=1) * values.std(axis=0, ddof=1) / 2**0.5
-            low, high = values.mean(axis=0) - half, values.mean(axis=0) + half
-            ends = [f"interval/{metric}_all_labels_{end}" for end in ("low", "high")]
-            tags = [f"0_mean/{metric}_all_labels", *ends]
-            for tag, expected in zip(tags, (values.mean(axis=0), low, high), strict=True):
-                assert [event.step for event in means.Scalars(tag)] == [row["step"] for row in histories[0]]
+            tag = f"0_mean_by_images_seen/{metric}_all_labels"
+            curves = {tag: values.mean(axis=0)}
+            curves |= {f"{tag}_seeds_low": values.min(axis=0), f"{tag}_seeds_high": values.max(axis=0)}
+            for tag, expected in curves.items():
+                seen = [row["epoch"] * split_sizes["train"] for row in histories[0]]
+                assert [event.step for event in means.Scalars(tag)] == seen
                 assert [event.value for event in means.Scalars(tag)] == pytest.approx(expected, rel=1e-6, abs=1e-7)
     verdict = EventAccumulator(str(folder / "verdict")).Reload()
     layout = Layout.FromString(verdict.Tensors("custom_scalars__config__")[0].tensor_proto.string_val[0])
@@ -192,7 +192,7 @@ def test_a_stopped_comparison_goes_on_where_it_stopped(tmp_path):
     assert len(list(tmp_path.glob("digits/compare*"))) == 1
     assert len(list(tmp_path.glob("digits/compare/*/all/s0"))) == 2
     folder = tmp_path / "digits" / "compare" / "verdict" / "pool_mean_n1"
-    points = EventAccumulator(str(folder)).Reload().Scalars("0_mean/loss_all_labels")
+    points = EventAccumulator(str(folder)).Reload().Scalars("0_mean_by_images_seen/loss_all_labels")
     assert [point.step for point in points] == sorted({point.step for point in points})
 
 

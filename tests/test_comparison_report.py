@@ -1,4 +1,5 @@
 import base64
+import html
 import io
 import re
 import shutil
@@ -15,6 +16,7 @@ from small_comparison import arm_of, comparison_of
 from small_run import CLASSES, few_digits, labelled_photos, photo
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from comparison.analysis.advice import headline
 from comparison.analysis.results import analyse
 from comparison.analysis.runs import group_into_arms, read_run, require_same_data
 from comparison.compare import Report
@@ -24,6 +26,7 @@ from comparison.reporting.report import write_inside
 from comparison.reporting.report import write_report as write_analysed_report
 from comparison.reporting.table import rows
 from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.reporting.tensorboard import SECTIONS, numbered_tag
 from trainers.run import train
 from vit.config import ModelConfig
 
@@ -207,13 +210,19 @@ def test_classes_take_turns_among_equally_clear_images(report):
     assert usual_prediction(first, 0)[1] == 2
 
 
-def test_tensorboard_finds_the_table_and_the_figures(report):
-    _, folder, _ = report
+def test_tensorboard_opens_with_the_verdict_and_the_figures(report):
+    """First in their tabs: the section's number goes before those of the runs' pictures and pages."""
+    comparison, folder, _ = report
     events = EventAccumulator(str(folder / "verdict"), size_guidance={"images": 0}).Reload()
     tags = events.Tags()
-    assert "comparison/accuracy_by_labels" in tags["images"]
-    text = events.Tensors("comparison")[0].tensor_proto.string_val[0].decode()
-    assert text == (folder / "table.md").read_text(encoding="utf-8")
+    assert sorted(tags["images"])[0] == "0_verdict/00_differences"
+    assert sorted(tags["images"])[-1] < min(numbered_tag(f"{section}/x") for section in SECTIONS)
+    text = events.Tensors("0_verdict")[0].tensor_proto.string_val[0].decode()
+    said = headline(comparison, analyse(comparison)[0], where=" with 5 labels per class")
+    assert html.unescape(text).replace("\\", "").startswith(f"**{said}**")
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(lines) == 2 + 2 * 3  # a header, its rule, and three arms under two conditions
+    assert max(line.count("|") for line in lines) == 5  # labels, arm, accuracy, difference: as wide as a card
 
 
 def test_a_second_report_replaces_the_first(report, tmp_path, monkeypatch):

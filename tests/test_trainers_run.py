@@ -178,7 +178,7 @@ def test_train_and_val_share_tags_and_count_optimizer_steps(finished):
     by_step |= {"1_learning/lr", "1_learning/speed_images_per_s"}
     assert shared | by_step == set(train_events.Tags()["scalars"])
     of_val = {"1_learning/macro_f1", "4_calibration/ece", "hparam/best_val_accuracy", "hparam/best_val_loss"}
-    of_test = {"hparam/test_accuracy", "hparam/test_loss"}
+    of_test = {f"hparam/{name}" for name in ("test_accuracy", "test_loss", "seconds", "images_seen")}
     of_val |= {f"recall/{digit}" for digit in range(10)}
     assert shared | of_val | of_test == set(val_events.Tags()["scalars"])  # of ten classes top-5 says little
     last = finished.epochs[-1]["step"]

@@ -34,6 +34,7 @@ from trainers.system import distributed
 from trainers.system.signals import signals
 from vit import ImageSpec
 from vit.origins import ORIGINS, Origin
+from vit.parts import count_parameters
 
 Handler = Callable[[Engine], None]
 
@@ -157,7 +158,8 @@ def log_run_start(setup: RunSetup, run_dir: Path, loggers: tensorboard.RunLogger
     tensorboard.write_start(loggers, page=overview.before(setup, run_dir), data=report)
     name = tensorboard.row_name(run_dir, data_folder(setup.config.output, setup.config.data.source))
     asked = {option[2:].replace("-", "_"): value for option, value, _ in overview.options_asked_for(setup, run_dir)}
-    tensorboard.start_hparams(loggers, asked | hparam_values(setup.config), name=name)
+    sizes = {"parameters": count_parameters(setup.model)[0]}
+    tensorboard.start_hparams(loggers, asked | hparam_values(setup.config) | sizes, name=name)
 
 
 def fit(run: Run, *, validate_first: bool) -> None:
@@ -242,14 +244,16 @@ def score_best(run: Run, split: str, epoch: int) -> Scores:
 
 def write_results(run: Run, best: dict[str, Any], scores: dict[str, Scores]) -> None:
     """What the best weights are worth: predictions, HPARAMS, pictures. Older checkpoints are then done with."""
-    setup, step = run.setup, run.trainer.state.history[-1]["step"]
+    setup, history = run.setup, run.trainer.state.history
+    step = history[-1]["step"]
     for split, of_split in scores.items():
         images = setup.data.dataloaders[split].dataset
         write_predictions(run.run_dir / "eval", split, of_split, images, setup.data.class_names)
     final = {f"best_val_{name}": best[f"val_{name}"] for name in ("accuracy", "loss")}
     if "test" in scores:
         final |= {f"test_{name}": scores["test"].metrics[name] for name in ("accuracy", "loss")}
-    tensorboard.finish_hparams(run.loggers, final, step)
+    costs = {"seconds": run.record.seconds, "images_seen": run.record.images_seen(history)}
+    tensorboard.finish_hparams(run.loggers, final | costs, step)
     if run.painter is not None:
         run.painter.draw_best(setup, scores["val"], run.loggers, epoch=best["epoch"], step=step)
     page = overview.after(setup, run.run_dir, epoch=best["epoch"], scores=scores)

@@ -2,7 +2,7 @@
 
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -65,9 +65,9 @@ class RunStatus:
             "epochs": epochs,
             "planned_epochs": setup.config.train.epochs,
             "stopped": self.stopped or None,
-            "seconds": round(self.earlier.get("seconds", 0.0) + time.perf_counter() - self.started, 3),
+            "seconds": self.seconds,
             "images": dict(setup.data.dataset_sizes),
-            "images_seen": self.images_seen(),
+            "images_seen": self.images_seen(self.history),
             "parameters": total,
             "trainable": trainable,
             "best": best and {"epoch": best["epoch"], "accuracy": best["val_accuracy"], "loss": best["val_loss"]},
@@ -79,9 +79,14 @@ class RunStatus:
             values |= {name: self.earlier[name] for name in ("epochs", "images_seen", "best") if name in self.earlier}
         write_json(self.path, values)
 
-    def images_seen(self) -> int:
+    @property
+    def seconds(self) -> float:
+        """Wall-clock seconds so far, those of earlier lives of the run with them."""
+        return round(self.earlier.get("seconds", 0.0) + time.perf_counter() - self.started, 3)
+
+    def images_seen(self, history: Sequence[Mapping[str, Any]]) -> int:
         """Training images of all steps; the last epoch may have been cut short."""
-        epochs, steps = divmod(self.history[-1]["step"] if self.history else 0, self.setup.steps_per_epoch)
+        epochs, steps = divmod(history[-1]["step"] if history else 0, self.setup.steps_per_epoch)
         return epochs * self.setup.data.dataset_sizes["train"] + steps * (self.setup.config.data.batch_size or 0)
 
 

@@ -1,12 +1,14 @@
 """What a comparison shows in TensorBoard: the verdict to start from, and the mean of every arm over its seeds.
 
-TensorBoard knows no groups of runs. So each arm has a row for its mean, whose curves stand in the first section; the
-Custom Scalars tab draws them with their band (margin charts).
+TensorBoard knows no groups of runs. So each arm has a row of its own: the first section holds its mean over the seeds,
+and beside it the two ends of its band, all in the arm's colour. The Custom Scalars tab lays them over each other in
+margin charts. Their steps are training images seen: arms whose batches differ take other numbers of steps.
 """
 
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.stats import t
@@ -20,44 +22,83 @@ from comparison.reporting.drawing import ReportFigure
 from trainers.reporting.tensorboard import add_png, add_text, failures_kept
 
 METRICS = ("accuracy", "loss")
+SECTION = "0_mean_by_images_seen"
+FEW = 3
+"""So few seeds are shown as they are, from the lowest to the highest: a Student interval of three of them swings from
+one epoch to the next between a twentieth and a half."""
 
 
 def write_events(
     folder: Path, verdict: str, pictures: Sequence[ReportFigure], results: Sequence[ConditionResult]
 ) -> None:
-    """The `verdict` (markdown) and the figures in `folder`, and below it a row per arm for its mean."""
+    """The `verdict` (markdown) and the figures in `folder`, first in their tabs, and below it a row per arm for its
+    mean."""
     conditions = [result.condition for result in results]
     with failures_kept(), SummaryWriter(log_dir=str(folder)) as writer:
-        add_text(writer, "comparison", verdict, 0)
-        for picture in pictures:
-            add_png(writer, f"comparison/{Path(picture.file).stem}", picture.png, 0)
-        charts = {
-            f"val {metric}, {condition.title}": ["Margin", tags_of(metric, condition)]
-            for metric in reversed(METRICS)
-            for condition in reversed(conditions)  # TensorBoard shows the last chart first
-        }
-        writer.add_custom_scalars({f"mean over the seeds and its {1 - LEVEL:.0%} interval": charts})
+        add_text(writer, "0_verdict", verdict, 0)
+        for place, picture in enumerate(pictures):
+            add_png(writer, f"0_verdict/{place:02}_{Path(picture.file).stem}", picture.png, 0)
+        if charts := margin_charts(conditions):
+            writer.add_custom_scalars(charts)
     for place, slug in enumerate(slugs(conditions[0].names)):
         seeds = "-".join(map(str, sorted({len(condition.arms[place].runs) for condition in conditions})))
         with failures_kept(), SummaryWriter(log_dir=str(folder / f"{slug}_n{seeds}")) as writer:
             for condition, metric in product(conditions, METRICS):
-                steps, *curves = over_seeds(condition.arms[place], metric)
-                for tag, values in zip(tags_of(metric, condition), curves, strict=True):
-                    for step, value in zip(steps, values, strict=True):
-                        writer.add_scalar(tag, value, step)
+                write_curves(writer, condition, place, metric)
+
+
+def margin_charts(conditions: Sequence[Condition]) -> dict[str, dict[str, list[Any]]]:
+    """The layout of the Custom Scalars tab: under what its bands are, a chart for each metric and condition whose arms
+    have several seeds."""
+    charts: dict[str, dict[str, list[Any]]] = {}
+    for metric, condition in product(reversed(METRICS), reversed(conditions)):  # TensorBoard shows the last chart first
+        for title, tags in bands(condition, metric).items():
+            charts.setdefault(title, {})[f"val {metric}, {condition.title}"] = ["Margin", tags]
+    return charts
+
+
+def bands(condition: Condition, metric: str) -> dict[str, list[str]]:
+    """By what a band is, the tags of its mean and ends; of one seed there is no band."""
+    counts = sorted({len(arm.runs) for arm in condition.arms} - {1})
+    return {band_of(count)[1]: tags_of(metric, condition, count) for count in counts}
+
+
+def band_of(seeds: int) -> tuple[str, str]:
+    """What the tags of a band's ends begin with, and what it is in words; empty of one seed."""
+    if seeds == 1:
+        return "", ""
+    if seeds <= FEW:
+        return "seeds", "mean over the seeds, from the lowest seed to the highest"
+    return "interval", f"mean over the seeds and its {1 - LEVEL:.0%} interval"
+
+
+def write_curves(writer: SummaryWriter, condition: Condition, place: int, metric: str) -> None:
+    """One arm's mean, and of several seeds the ends of its band."""
+    arm = condition.arms[place]
+    images, *curves = over_seeds(arm, metric)
+    tags = tags_of(metric, condition, len(arm.runs))
+    for tag, values in zip(tags, curves, strict=False):
+        for seen, value in zip(images, values, strict=True):
+            writer.add_scalar(tag, value, seen)
 
 
 def over_seeds(arm: Arm, metric: str) -> tuple[list[int], np.ndarray, np.ndarray, np.ndarray]:
-    """The steps of the epochs that every run has, and there a validation metric's mean over the K seeds with the ends
-    of its Student interval; of one seed no interval is known: its ends are the mean."""
+    """The images seen at the epochs that every run has, and there a validation metric's mean over the K seeds with the
+    ends of its band: the lowest and the highest of few seeds, else the ends of the mean's Student interval."""
     epochs = list(zip(*(run.history for run in arm.runs), strict=False))
     values = np.array([[row[f"val_{metric}"] for row in rows] for rows in epochs])  # (epochs, K)
     mean, count = values.mean(axis=1), values.shape[1]
-    half = t.ppf(1 - LEVEL / 2, count - 1) * values.std(axis=1, ddof=1) / count**0.5 if count > 1 else 0 * mean
-    return [int(rows[0]["step"]) for rows in epochs], mean, mean - half, mean + half
+    first = arm.runs[0]
+    per_step = first.summary["images_seen"] / max(1, first.history[-1]["step"])
+    images = [round(rows[0]["step"] * per_step) for rows in epochs]
+    if count <= FEW:
+        return images, mean, values.min(axis=1), values.max(axis=1)
+    half = t.ppf(1 - LEVEL / 2, count - 1) * values.std(axis=1, ddof=1) / count**0.5
+    return images, mean, mean - half, mean + half
 
 
-def tags_of(metric: str, condition: Condition) -> list[str]:
-    """Of the mean, in the first section that TensorBoard opens, and of the ends of its interval."""
-    name = f"{metric}_{condition.labels}_labels"
-    return [f"0_mean/{name}", f"interval/{name}_low", f"interval/{name}_high"]
+def tags_of(metric: str, condition: Condition, seeds: int) -> list[str]:
+    """The tag of the mean and, of several seeds, of the lower and the upper end of its band, all in the first section
+    that TensorBoard opens, where they stand in this order of their names: mean, upper, lower."""
+    name, ends = f"{SECTION}/{metric}_{condition.labels}_labels", band_of(seeds)[0]
+    return [name, f"{name}_{ends}_low", f"{name}_{ends}_high"] if ends else [name]

@@ -19,7 +19,7 @@ from comparison.names import settings_that_differ
 from comparison.reporting.drawing import MOST_CLASSES, TITLES, ReportFigure, colour, confusion, draw
 from comparison.reporting.events import write_events
 from comparison.reporting.images import disagreement
-from comparison.reporting.table import COSTS, WITH_WORST_CLASS, Table, notes, table_csv, table_md, table_of
+from comparison.reporting.table import COSTS, WITH_WORST_CLASS, Table, card_md, notes, table_csv, table_md, table_of
 from datasets.files import folder_aside, write_bytes, write_text
 from datasets.text import printable
 from figures.thumbnails import data_uri
@@ -53,7 +53,7 @@ def write_report(comparison: Comparison, results: Sequence[ConditionResult], fol
         for picture in pictures:
             write_bytes(aside / picture.file, picture.png)
     with replacing_folder(folder / "verdict") as aside:
-        write_events(aside, texts["table.md"], pictures, results)
+        write_events(aside, card_md(comparison, results), pictures, results)
     return [folder / name for name in texts] + [folder / "figures" / picture.file for picture in pictures]
 
 

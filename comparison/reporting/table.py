@@ -138,6 +138,7 @@ def _worst(row: ArmResult) -> str:
 
 
 FIRST = ("arm", "accuracy %", "", "vs first, points")
+CARD = ("arm", "accuracy %", "vs first, points")
 WITH_WORST_CLASS: Columns = {**{name: RESULTS[name] for name in FIRST}, "worst class %": _worst, **RESULTS}
 """The same where there is room for it; the verdict is where a telephone shows it."""
 
@@ -289,9 +290,8 @@ def table_md(comparison: Comparison, results: Results) -> str:
     parts = [f"# {_md(comparison.data)}: {len(comparison.conditions[0].arms)} arms compared", ""]
     use, pairs = verdicts(comparison, results)
     parts += [*(f"**{_md(line)}**  " for line in use), "", *(f"{_md(line)}  " for line in pairs)]
-    for header, lines in (table_of(results, WITH_WORST_CLASS), table_of(results, COSTS)):
-        parts += ["", _md_line(header), _md_line(["---" if cell == "arm" else "---:" for cell in header], raw=True)]
-        parts += [_md_line(line) for line in lines]
+    for columns in (WITH_WORST_CLASS, COSTS):
+        parts += ["", *_md_table(results, columns)]
     parts += ["", *(f"- {_md(line)}" for line in notes(comparison, results))]
     for title, lines_ in (("Warnings", comparison.warnings), ("Protocol", comparison.protocol)):
         if lines_:
@@ -299,6 +299,23 @@ def table_md(comparison: Comparison, results: Results) -> str:
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", comparison.command)), default=0))
     parts += ["", "## Command", fence, printable(comparison.command), fence, ""]
     return "\n".join(parts)
+
+
+def card_md(comparison: Comparison, results: Results) -> str:
+    """The verdict for a narrow card: sentences, then a table that needs no sideways scrolling; where the rest is."""
+    use, pairs = verdicts(comparison, results)
+    lines = [
+        *(f"**{_md(line)}**" for line in use),
+        "\n".join(_md_table(results, {name: RESULTS[name] for name in CARD})),
+    ]
+    rest = "All columns, the protocol and the warnings stand in report.html, in the folder of the comparison."
+    return "\n\n".join([*lines, *map(_md, pairs), rest, *(f"Warning: {_md(line)}" for line in comparison.warnings)])
+
+
+def _md_table(results: Results, columns: Columns) -> list[str]:
+    header, lines = table_of(results, columns)
+    rule = _md_line(["---" if cell == "arm" else "---:" for cell in header], raw=True)
+    return [_md_line(header), rule, *map(_md_line, lines)]
 
 
 def _md_line(cells: Sequence[str], *, raw: bool = False) -> str:

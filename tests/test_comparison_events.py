@@ -1,0 +1,63 @@
+"""The curves of a comparison in TensorBoard: of each arm its mean over the seeds and the two ends of its band."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy.stats import t
+from small_comparison import arm_of
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from comparison.analysis.runs import Condition
+from comparison.reporting.events import write_events
+
+TAG = "0_mean_by_images_seen/accuracy_10_labels"
+
+
+def written(folder, *, seeds: int, steps: int = 3, **options):
+    """An arm whose seeds have accuracies of their own at each of three epochs (seeds, 3), `steps` apart, and its
+    events."""
+    arm = arm_of(folder / "runs", "plain", np.ones((seeds, 4), bool), [0, 1, 2, 0], **options)
+    values = np.random.default_rng(0).uniform(0.2, 0.9, (seeds, 3))
+    for run, of_run in zip(arm.runs, values, strict=True):
+        for row, value in zip(run.history, of_run, strict=True):
+            row |= {"val_accuracy": value, "step": steps * row["epoch"]}
+    write_events(folder / "verdict", "plain", [], [SimpleNamespace(condition=Condition(10, (arm,)))])
+    return values, EventAccumulator(str(folder / "verdict" / f"plain_n{seeds}")).Reload()
+
+
+def curve(events: EventAccumulator, tag: str) -> list[float]:
+    return [point.value for point in events.Scalars(tag)]
+
+
+def test_few_seeds_are_shown_from_the_lowest_to_the_highest(tmp_path):
+    """A Student interval of three seeds is a saw of up to the whole chart, and says less than they do."""
+    values, events = written(tmp_path, seeds=3)
+    assert curve(events, TAG) == pytest.approx(values.mean(axis=0))
+    assert curve(events, f"{TAG}_seeds_low") == pytest.approx(values.min(axis=0))
+    assert curve(events, f"{TAG}_seeds_high") == pytest.approx(values.max(axis=0))
+
+
+def test_of_more_seeds_the_band_is_the_interval_of_their_mean(tmp_path):
+    values, events = written(tmp_path, seeds=5)
+    low, high = t.interval(0.95, 4, loc=values.mean(axis=0), scale=values.std(axis=0, ddof=1) / 5**0.5)
+    assert curve(events, f"{TAG}_interval_low") == pytest.approx(low)
+    assert curve(events, f"{TAG}_interval_high") == pytest.approx(high)
+
+
+def test_one_seed_has_no_band(tmp_path):
+    _, events = written(tmp_path, seeds=1)
+    tags = set(events.Tags()["scalars"])
+    assert {tag for tag in tags if tag.startswith(TAG)} == {TAG}
+    chart = EventAccumulator(str(tmp_path / "verdict")).Reload()
+    assert "custom_scalars__config__" not in chart.Tags()["tensors"]
+
+
+def test_an_arm_of_half_the_batch_has_seen_as_many_images(tmp_path):
+    """Twice the steps for the same images: over steps its curve would end twice as far to the right."""
+    (first, second) = (
+        written(tmp_path / str(batch), seeds=1, steps=12 // batch, options={"batch_size": batch})[1] for batch in (2, 4)
+    )
+    assert [point.step for point in first.Scalars(TAG)] == [point.step for point in second.Scalars(TAG)] == [0, 6, 12]
