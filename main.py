@@ -28,6 +28,7 @@ COMMANDS = {
     "explain": "show heat maps of what spoke for a class, and how faithful they are",
     "average": "average the weights of several runs",
     "export": "write a model as safetensors, ONNX or pt2, and check the file",
+    "share": "show finished runs in MLflow, Weights & Biases, trackio or ClearML",
     "serve": "open a page on this machine to try a model on",
     "check": "find what is wrong with a set of images, before training",
     "pack": "write a set of images as tar shards: few large files",

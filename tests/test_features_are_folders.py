@@ -21,6 +21,7 @@ ROOMS = (
     "labelling",
     "quantization",
     "review",
+    "sharing",
     "trainers",
     "uncertainty",
     "vit",
@@ -46,6 +47,7 @@ FEATURES = {
     "slices": Feature(("inference/slices",)),
     "clean": Feature(("cleaning", "commands/clean.py"), "clean", ("clean", "RUN"), "clean"),
     "next": Feature(("labelling", "commands/next.py"), "next", ("next", "pets"), "next"),
+    "share": Feature(("sharing", "commands/share.py"), "share", ("share", "RUN", "--to", "mlflow"), "share"),
     "heat maps": Feature(("explanations",), asked=("explain", "RUN", "picture.png"), answer="no folder explanations"),
     "page": Feature(("inference/page",), asked=("explain", "RUN", "--page"), answer="no folder inference/page"),
     "large": Feature(

@@ -1,0 +1,1 @@
+"""Finished runs in the trackers of others: MLflow, Weights & Biases, trackio, ClearML."""
