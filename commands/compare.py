@@ -17,6 +17,7 @@ from commands.help import FirstScreen
 from commands.json_output import JsonOption, json_document
 from datasets.config import DATASETS
 from datasets.options import flag
+from datasets.text import pluralise
 from trainers.config import RunConfig, TrainConfig
 from vit.config import ModelConfig, require, require_counts, require_finite
 
@@ -85,9 +86,15 @@ class Options(JsonOption, SeveralRuns, RunConfig, FirstScreen):
     lr_grid: tuple[float, ...] | None = None
     """Learning rates of that grid. Default: three, by the size of the models."""
 
+    plan_only: bool = False
+    """Train nothing: write a config for each run, and a list of commands for any scheduler. When they are done, the
+    same command without this option collects the runs; with it, it lists those that are left."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         require_finite(self)
+        if self.plan_only and (self.minutes is not None or self.until_sure or self.on == "slurm"):
+            raise UsageError("--plan-only leaves training to others: leave out --minutes, --until-sure and --on slurm")
         require_counts(self, "seeds")
         if self.until_sure and self.seeds != Options.seeds:
             raise UsageError("--until-sure adds seeds by itself: --max-seeds in place of --seeds says how many")
@@ -137,8 +144,21 @@ def names_images(word: str) -> bool:
 
 def main(options: Options) -> int:
     with json_document(options) as document:
-        document.update(as_json(compared(options)))
+        document.update(planned(options) if options.plan_only else as_json(compared(options)))
     return 0
+
+
+def planned(options: Options) -> dict[str, Any]:
+    """Write the commands of a comparison, and say how to go on."""
+    from comparison.compare import plan_arms
+
+    file, commands = plan_arms(request_of(options))
+    if commands:
+        print(f"\n{'commands':>9}  {file}: {pluralise(len(commands), 'run')}, to start in this directory, in any order")
+        print(f"{'then':>9}  the same command again: it lists what is left; without --plan-only it makes the report")
+    else:
+        print(f"\n{'done':>9}  every run is finished: the same command without --plan-only makes the report")
+    return {"folder": file.parent, "commands": commands}
 
 
 def compared(options: Options) -> Report:

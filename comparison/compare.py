@@ -23,6 +23,7 @@ from comparison.analysis.unseen import on_unseen
 from comparison.request.plan import ComparisonPlan, Request, find_folder
 from comparison.request.protocol import announce_plan, certainty_text, known_problems, protocol
 from comparison.request.timing import settle_time
+from comparison.training.planned import write_commands
 from comparison.training.train_arms import train_arms
 from datasets.shell import typed
 from datasets.split_file import write_split
@@ -83,6 +84,19 @@ def compare_arms(request: Request, *, jobs: int | None = None, slurm: dict[str, 
         # The report is there: from now on the same command starts another comparison.
         write_json(plan.folder / "compare.json", {"status": "finished", "requested": to_dict(request)})
     return report._replace(kept=kept)
+
+
+@signals.heeded()
+@console.model_log()
+def plan_arms(request: Request) -> tuple[Path, list[str]]:
+    """Write what the runs of a comparison need, and train none: a file of commands, and its lines. The same request to
+    `compare_arms` collects the runs. Raises ConfigError, DataError, WeightsError: before anything is written."""
+    with ExitStack() as holding:
+        plan = ComparisonPlan(request, jobs=sys.maxsize)
+        settle_time(plan)
+        take_folder(plan, holding)
+        announce_plan(plan)
+        return write_commands(plan)
 
 
 def take_folder(plan: ComparisonPlan, holding: ExitStack) -> None:

@@ -38,6 +38,8 @@ def find_same_options(config: RunConfig, *, planned: bool = False) -> Path | Non
     output = config.output
     if output.auto_resume:
         folders = [path.parent for path in output.output_dir.glob("*/[!.]*/meta.json")]
+        if output.run_name is not None:  # which may lie deeper, in a comparison
+            folders.append(data_folder(output, config.data.source) / output.run_name)
     elif output.run_name is not None:
         folders = [data_folder(output, config.data.source) / output.run_name]
         folders = [folder for folder in folders if not checkpoints(folder / "checkpoints", "step")]

@@ -73,9 +73,7 @@ def train_arms(
     """Train every arm under every condition, as jobs with the options `slurm` where these are given; also returns what
     each learning rate was chosen from, a row per rate. Raises TrainingError, Interrupted: the same comparison goes on
     where this one stopped."""
-    if any(arm.resolved.train.cache_features == "on" for arm in plan.arms):  # then all of an arm's runs look once
-        base = plan.request.base
-        (claimed_folder(base.output, base.data.source) / "features").mkdir(parents=True, exist_ok=True)
+    share_features(plan)
     restarts = RESTARTS if slurm is None and not plan.continued else 0
     while True:
         try:
@@ -87,6 +85,13 @@ def train_arms(
             restarts -= 1
             start_over(plan, slow.ratio, training.begun)
     return [training.condition(place) for place in range(len(plan.request.labels))], training.tuning
+
+
+def share_features(plan: ComparisonPlan) -> None:
+    """Make the folder in which features are kept, where an arm does: then all of its runs look once."""
+    if any(arm.resolved.train.cache_features == "on" for arm in plan.arms):
+        base = plan.request.base
+        (claimed_folder(base.output, base.data.source) / "features").mkdir(parents=True, exist_ok=True)
 
 
 class Training:
