@@ -38,6 +38,8 @@ class Options(ImagesOptions):
     """CSV file; the images in its `path` column are left out."""
     split: Path | None = None
     """Reuse the split in this `split.csv` instead of drawing one."""
+    allow_seen: bool = False
+    """Also score images that a backbone was trained on, and say so. Default: they are left out."""
     workers: int | None = None
     """Loader processes. Default: chosen from the data and the processor."""
     device: Device = "auto"
@@ -51,7 +53,9 @@ class Options(ImagesOptions):
 def main(options: Options) -> int:
     from comparison.ranking import compare_command, rank, table, write
 
-    data = replace(options.images, exclude=options.exclude, split=options.split, workers=options.workers)
+    data = replace(
+        options.images, **{name: getattr(options, name) for name in ("exclude", "split", "allow_seen", "workers")}
+    )
     base = RunConfig(
         data=data, train=TrainConfig(device=options.device), output=OutputConfig(output_dir=options.output_dir)
     )

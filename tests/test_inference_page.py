@@ -245,7 +245,7 @@ def test_the_command_takes_the_runs_own_pictures_and_two_runs(trained, tmp_path,
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--page", "--layer", "1"], "target and layer are chosen in the page"),
+        (["--page", "--layer", "1"], "target, layer and method are chosen in the page"),
         (["--page", "gone.png"], "cannot read image gone.png"),
     ],
 )

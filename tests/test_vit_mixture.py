@@ -1,15 +1,20 @@
 """Networks side by side: each sees what it would see alone, and one head on all of them mixes their heads."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch.nn.functional import interpolate
 
+import vit
 from inference.classifier import Classifier
 from inference.export import export
 from vit import ModelConfig, build_model, image_spec
 from vit.errors import OptionError
 from vit.mixture import Network, name_of, networks_in, resizing
 from vit.parts import inputs_of, parts
+
+WEIGHTS = Path(vit.__file__).parent / "weights" / "vit_nano_8-fashion_mnist.safetensors"
 
 MIX = "mix:vit_stem_16@64+vit_nano_8@32"
 
@@ -79,7 +84,7 @@ def test_only_the_head_trains_where_only_it_shall():
 
 def test_weights_of_a_run_belong_to_a_network_that_is_marked(tmp_path):
     with pytest.raises(OptionError, match="tuned"):
-        build_model(MIX, num_classes=3, weights="vit/weights/vit_nano_8-fashion_mnist.safetensors")
+        build_model(MIX, num_classes=3, weights=str(WEIGHTS))
 
 
 def test_the_head_computes_in_float32_under_autocast(mixture):

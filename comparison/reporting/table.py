@@ -176,7 +176,7 @@ def notes(comparison: Comparison, results: Results, *, marks: str = f"; {MARKS_E
         spread = estimate(minus(second, first), result.condition.clusters).spread
         scored = comparison.scored_images
         seen = power_line(second.shape[1], len(second), spread, scored=scored, claims=claims)
-        lines.append(f"{f'{result.condition.title}: ' if len(results) > 1 else ''}power, measured: {seen}")
+        lines.append(f"{f'{result.condition.title}: ' if len(results) > 1 else ''}measured power: {seen}")
     worth = sentences(comparison.conditions)
     lines += worth
     models = {run.config["model"]["name"] for arm in comparison.conditions[0].arms for run in arm.runs}
