@@ -20,6 +20,7 @@ from comparison.analysis.runs import (
     require_same_data,
 )
 from comparison.analysis.unseen import on_unseen
+from comparison.reporting.window import finish_window, open_window, planned_links
 from comparison.request.plan import ComparisonPlan, Request, find_folder
 from comparison.request.protocol import announce_plan, certainty_text, known_problems, protocol
 from comparison.request.timing import settle_time
@@ -75,10 +76,10 @@ def compare_arms(request: Request, *, jobs: int | None = None, slurm: dict[str, 
         plan = ComparisonPlan(request, jobs=jobs if slurm is None else jobs or sys.maxsize)
         settle_time(plan)
         take_folder(plan, holding)
-        announce_plan(plan)
+        announce_plan(plan, watch=open_window(plan.folder, request.base.output, planned_links(plan)))
         comparison = run_plan(plan, slurm)
         kept = keep_the_best(comparison.conditions, select=plan.select)
-        report = show(comparison, plan.folder, watch=plan.folder)
+        report = show(comparison, plan.folder, request.base.output)
         score = f"validation {plan.select.replace('_', ' ')}"
         console.say(f"{kept}: the best seed of the arm with the best {score}", label="latest")
         # The report is there: from now on the same command starts another comparison.
@@ -173,7 +174,7 @@ def compare_runs(names: Sequence[str], output: OutputConfig, *, certainty: Certa
         certainty=certainty,
     )
     folder = free_folder(output, data["source"], "compare")
-    return show(comparison, folder, watch=folder.parent)
+    return show(comparison, folder, output)
 
 
 def command() -> str:
@@ -181,8 +182,8 @@ def command() -> str:
     return typed("python", *command_line())
 
 
-def show(comparison: Comparison, folder: Path, *, watch: Path) -> Report:
-    """Judge a comparison, write its report and print its tables; TensorBoard is to `watch` a folder."""
+def show(comparison: Comparison, folder: Path, output: OutputConfig) -> Report:
+    """Judge a comparison, write its report and the window on it, and print its tables."""
     # Only now: what matplotlib, scipy and scikit-learn take would count as memory of the runs before.
     from comparison.analysis.results import analyse
     from comparison.reporting.report import write_report
@@ -190,6 +191,7 @@ def show(comparison: Comparison, folder: Path, *, watch: Path) -> Report:
 
     results = analyse(comparison)
     write_report(comparison, results, folder)
+    watch = finish_window(folder, output, comparison.conditions)
     console.say(f"\n{terminal_table(comparison, results)}\n")
     console.say(f"{folder / 'report.html'}", label="report")
     console.say(typed("tensorboard", "--logdir", watch), label="watch")

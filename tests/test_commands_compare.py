@@ -91,6 +91,12 @@ def test_tensorboard_opens_on_the_comparison_alone_with_a_band_per_arm(finished)
     folder = finished / "runs" / "pets" / "compare"
     rows = {path.parent.relative_to(folder).parts[0] for path in folder.rglob("events.out.tfevents.*")}
     assert rows == {"pool_cls", "pool_mean", "verdict"}
+    window = finished / "runs" / "tensorboard" / "pets" / "compare"
+    runs = {
+        f"{arm} s{seed} {split}" for arm in ("pool_cls", "pool_mean") for seed in (0, 1) for split in ("train", "val")
+    }
+    assert {path.name for path in window.iterdir()} == runs | {"pool_cls mean of 2", "pool_mean mean of 2", "verdict"}
+    assert all(list(path.glob("events.out.tfevents.*")) for path in window.iterdir())
     split_sizes = json.loads((folder / "pool_cls" / "all" / "s0" / "summary.json").read_text())["images"]
     for slug in ("pool_cls", "pool_mean"):
         means = EventAccumulator(str(folder / "verdict" / f"{slug}_n2")).Reload()
@@ -99,7 +105,8 @@ def test_tensorboard_opens_on_the_comparison_alone_with_a_band_per_arm(finished)
             values = np.array([[row[f"val_{metric}"] for row in history] for history in histories])
             tag = f"0_mean_by_images_seen/{metric}_all_labels"
             curves = {tag: values.mean(axis=0)}
-            curves |= {f"{tag}_seeds_low": values.min(axis=0), f"{tag}_seeds_high": values.max(axis=0)}
+            ends = tag.replace("mean", "spread")
+            curves |= {f"{ends}_seeds_low": values.min(axis=0), f"{ends}_seeds_high": values.max(axis=0)}
             for tag, expected in curves.items():
                 seen = [row["epoch"] * split_sizes["train"] for row in histories[0]]
                 assert [event.step for event in means.Scalars(tag)] == seen

@@ -1,8 +1,8 @@
 """What a comparison shows in TensorBoard: the verdict to start from, and the mean of every arm over its seeds.
 
 TensorBoard knows no groups of runs. So each arm has a row of its own: the first section holds its mean over the seeds,
-and beside it the two ends of its band, all in the arm's colour. The Custom Scalars tab lays them over each other in
-margin charts. Their steps are training images seen: arms whose batches differ take other numbers of steps.
+the second the two ends of its band side by side, all in the arm's colour. The Custom Scalars tab lays them over each
+other in margin charts. Their steps are training images seen: arms whose batches differ take other numbers of steps.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,8 @@ from comparison.reporting.drawing import ReportFigure
 from trainers.reporting.tensorboard import add_png, add_text, failures_kept
 
 METRICS = ("accuracy", "loss")
-SECTION = "0_mean_by_images_seen"
+MEANS, ENDS = "0_mean_by_images_seen", "0_spread_by_images_seen"
+"""The two sections that TensorBoard opens."""
 FEW = 3
 """So few seeds are shown as they are, from the lowest to the highest: a Student interval of three of them swings from
 one epoch to the next between a twentieth and a half."""
@@ -98,7 +99,6 @@ def over_seeds(arm: Arm, metric: str) -> tuple[list[int], np.ndarray, np.ndarray
 
 
 def tags_of(metric: str, condition: Condition, seeds: int) -> list[str]:
-    """The tag of the mean and, of several seeds, of the lower and the upper end of its band, all in the first section
-    that TensorBoard opens, where they stand in this order of their names: mean, upper, lower."""
-    name, ends = f"{SECTION}/{metric}_{condition.labels}_labels", band_of(seeds)[0]
-    return [name, f"{name}_{ends}_low", f"{name}_{ends}_high"] if ends else [name]
+    """The tag of the mean and, of several seeds, of the lower and the upper end of its band."""
+    name, ends = f"{metric}_{condition.labels}_labels", band_of(seeds)[0]
+    return [f"{MEANS}/{name}", *(f"{ENDS}/{name}_{ends}_{end}" for end in ("low", "high") if ends)]
