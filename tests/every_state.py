@@ -25,7 +25,7 @@ def every_state(folder: Path, copies: Path) -> Iterator[list[Path]]:
         content = tuple((path, path.stat().st_size) for path in sorted(folder.rglob("*")))
         if content not in seen:
             seen.add(content)
-            states.append(shutil.copytree(folder, copies / f"{len(states):03d}"))
+            states.append(shutil.copytree(folder, copies / f"{len(states):03d}", symlinks=True))
 
     _watching.append(copy)
     try:

@@ -45,7 +45,7 @@ def test_a_comparison_that_was_killed_in_its_start_goes_on_or_starts_over(runs, 
     (whole,) = states[-1].glob("digits/*/split.csv")
     for state in states[::every]:
         shutil.rmtree(runs)
-        shutil.copytree(state, runs)
+        shutil.copytree(state, runs, symlinks=True)
         before = list(runs.glob("digits/[!.]*"))
         with pytest.raises(Crash):
             start(runs)
