@@ -96,7 +96,7 @@ def plan_arms(request: Request) -> tuple[Path, list[str]]:
         plan = ComparisonPlan(request, jobs=sys.maxsize)
         settle_time(plan)
         take_folder(plan, holding)
-        announce_plan(plan)
+        announce_plan(plan, watch=open_window(plan.folder, request.base.output, planned_links(plan)))
         return write_commands(plan)
 
 

@@ -22,7 +22,7 @@ def every_state(folder: Path, copies: Path) -> Iterator[list[Path]]:
     seen: set[Any] = set()
 
     def copy() -> None:
-        content = tuple((path, path.stat().st_size) for path in sorted(folder.rglob("*")))
+        content = tuple((path, path.lstat().st_size) for path in sorted(folder.rglob("*")))
         if content not in seen:
             seen.add(content)
             states.append(shutil.copytree(folder, copies / f"{len(states):03d}", symlinks=True))
