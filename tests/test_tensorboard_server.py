@@ -233,12 +233,12 @@ def test_what_one_sees_at_first_sight(finished, tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(find_browser() is None, reason="needs Chromium and bash")
 def test_a_comparison_shows_the_mean_of_each_arm_in_its_band(tmp_path):
-    """What seeds give, 0.1 apart, is a band of their Student interval around their mean, one for each arm."""
+    """What seeds give, 0.1 apart, is a band around their mean, from the lowest to the highest, one for each arm."""
     arms = []
     for name, level in (("plain", 0.2), ("mixed", 0.6)):
         arm = arm_of(tmp_path / "runs", name, np.ones((3, 4), bool), [0, 1, 2, 0])
         for seed, run in enumerate(arm.runs):
-            for row in run.epochs:
+            for row in run.history:
                 row |= {"val_accuracy": level + 0.1 * seed, "val_loss": 1.0}
         arms.append(arm)
     write_events(tmp_path / "verdict", "mixed beats plain", [], [SimpleNamespace(condition=Condition(10, tuple(arms)))])
