@@ -107,6 +107,12 @@ class Outline(HTMLParser):
             self.headings.append(data)
 
 
+def test_the_page_says_the_headline_letter_by_letter_as_the_terminal_does(report):
+    comparison, folder, _ = report
+    text = html.unescape((folder / "report.html").read_text(encoding="utf-8"))
+    assert [result for result in analyse(comparison) if headline(comparison, result) not in text] == []
+
+
 def test_every_file_is_written_and_named(report):
     _, folder, written = report
     assert all(path.is_file() and path.stat().st_size for path in written)
