@@ -10,6 +10,7 @@ import pytest
 import main
 from commands.arguments import TrainOptions
 from commands.help import lines
+from comparison.reporting import report
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -68,7 +69,7 @@ def everything_shown() -> dict[str, str]:
     for name in main.COMMANDS:
         options = getattr(importlib.import_module(f"commands.{name}"), "Options", TrainOptions)
         shown[f"{name} --help-all"] = "\n".join(lines(options, prog=name, everything=True, width=100))
-    return shown | {"report": (ROOT / "comparison/reporting/report.html.jinja").read_text(encoding="utf-8")}
+    return shown | {"report": Path(report.__file__).with_name("report.html.jinja").read_text(encoding="utf-8")}
 
 
 @pytest.mark.parametrize("word", PRIVATE)
