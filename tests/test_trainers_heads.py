@@ -7,6 +7,7 @@ from sklearn.covariance import ledoit_wolf
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from trainers.heads.choice import Images, cheapest_of_the_best, choose, fitted
+from trainers.heads.fit import mixture
 from trainers.heads.linear import Linear, basis_of, discriminant, logistic, ridge, scale
 from trainers.heads.pool import weights_of
 from trainers.heads.validation import folds_of, losses, out_of_fold, sharpness
@@ -161,3 +162,29 @@ def test_a_choice_is_the_same_every_time_and_so_is_its_sample():
     some = images.some(100)
     assert np.ptp(np.bincount(some.labels)) <= 1
     assert len(some.labels) == 100
+
+
+def two_heads(second, *, seed, n=40):
+    """Validation images whose label the first head sees in one half of the features; `second`: what the other half
+    holds, "more" of the label, or "noise"."""
+    random = np.random.default_rng(seed)
+    labels = np.arange(n) % 3
+    seen = np.eye(3)[labels] + 0.8 * random.normal(size=(n, 3))
+    other = (np.eye(3)[labels] if second == "more" else 0) + 0.8 * random.normal(size=(n, 3))
+    heads = [Linear(np.pad(2 * np.eye(3), ((0, 0), pad)), np.zeros(3)) for pad in ((0, 3), (3, 0))]
+    return Images(np.hstack([seen, other]), labels, np.arange(n), 3, (slice(0, 3), slice(3, 6))), heads
+
+
+def gained_on_fresh_images(second):
+    """How much less loss than the first head a mixture has on fresh images, each of twenty fitted to 40 others."""
+    for seed in range(20):
+        (images, heads), (fresh, _) = two_heads(second, seed=seed), two_heads(second, seed=100 + seed, n=3000)
+        found, (line,) = mixture(images, heads, ["first", "second"])
+        assert "fitted to 40 validation images" in line
+        first, mixed = (losses(head(fresh.features), fresh.labels).mean() for head in (heads[0], found))
+        yield first - mixed
+
+
+def test_a_mixture_gains_where_a_head_knows_more_and_does_not_lose_by_its_fit_where_it_knows_nothing():
+    assert min(gained_on_fresh_images("more")) > 0.1
+    assert np.mean([*gained_on_fresh_images("noise")]) > -0.01

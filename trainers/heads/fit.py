@@ -105,4 +105,5 @@ def mixture(images: Images, heads: Sequence[Linear], names: Sequence[str]) -> tu
     together = losses(head(images.features.astype(np.float64)), images.labels).mean()
     shares = ", ".join(f"{share:.0%} {name}" for share, name in zip(weights / weights.sum(), names, strict=True))
     parts = " and ".join(f"{loss:.3f} {name}" for loss, name in zip(alone, names, strict=True))
-    return head, [f"{shares}: validation loss {together:.3f}, alone {parts}"]
+    fit = f"fitted to {len(images.labels)} validation images, with a loss of {together:.3f} on them"
+    return head, [f"{shares}, {fit}; alone {parts}"]
