@@ -71,7 +71,11 @@ SMOKE = """
 import contextlib, importlib, io, pathlib, sys
 for path in sorted(pathlib.Path().rglob("*.py")):
     if path.parts[0] in {rooms!r}:
-        importlib.import_module(".".join(path.with_suffix("").parts).removesuffix(".__init__"))
+        try:
+            importlib.import_module(".".join(path.with_suffix("").parts).removesuffix(".__init__"))
+        except ModuleNotFoundError as error:  # a tracker's file needs its package, which is in no requirements
+            if path.parts[:2] != ("sharing", "trackers") or error.name.partition(".")[0] in {rooms!r}:
+                raise
 import main
 for name in main.COMMANDS:
     with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.suppress(SystemExit):
