@@ -60,7 +60,27 @@ def main(argv: list[str]) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show ends no command
     debug = "--debug" in argv
-    argv = [word for word in argv if word != "--debug"]
+    try:
+        with signals.heeded():
+            code = answer([word for word in argv if word != "--debug"])
+            sys.stdout.flush()  # here, where a reader who has left is known by his exit code
+        return code
+    except KeyboardInterrupt:
+        return complain("interrupted", 130)
+    except Interrupted as stop:
+        return complain(str(stop), stop.exit_code)
+    except BrokenPipeError:  # `| head` has read enough; nothing more can be printed, at exit either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as error:
+        code = exit_code(error)
+        if debug or code == 1:
+            traceback.print_exc()
+        return complain(reason(error), code)
+
+
+def answer(argv: list[str]) -> int:
+    """Do what the words ask for: the exit code."""
     if argv[:1] in (["--help"], ["-h"], ["help"]):
         print(USAGE.format(commands="\n".join(f"  {name:<10} {text}" for name, text in COMMANDS.items())))
         return 0
@@ -87,26 +107,10 @@ def main(argv: list[str]) -> int:
         from datasets.text import did_you_mean
 
         return complain(f"unknown command {name!r}{did_you_mean(name, COMMANDS)}", 2)
-    try:
-        with signals.heeded():
-            from commands.arguments import options_of
+    from commands.arguments import options_of
 
-            command = cast("Command", importlib.import_module(f"commands.{name}"))
-            code = command.main(options_of(command, argv[1:], prog=f"python main.py {name}"))
-            sys.stdout.flush()  # here, where a reader who has left is known by his exit code
-        return code
-    except KeyboardInterrupt:
-        return complain("interrupted", 130)
-    except Interrupted as stop:
-        return complain(str(stop), stop.exit_code)
-    except BrokenPipeError:  # `| head` has read enough; nothing more can be printed, at exit either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    except Exception as error:
-        code = exit_code(error)
-        if debug or code == 1:
-            traceback.print_exc()
-        return complain(reason(error), code)
+    command = cast("Command", importlib.import_module(f"commands.{name}"))
+    return command.main(options_of(command, argv[1:], prog=f"python main.py {name}"))
 
 
 def reason(error: Exception) -> str:

@@ -53,7 +53,7 @@ class Option:
 def show_help(options_class: type, *, prog: str, everything: bool) -> None:
     """Print the help: the first screen of a class that has one, else all options."""
     width = min(shutil.get_terminal_size().columns, 100)
-    print("\n".join(lines(options_class, prog=prog, everything=everything, width=width)))
+    print("\n".join(lines(options_class, prog=prog, everything=everything, width=width)), flush=True)
 
 
 def lines(options_class: type, *, prog: str, everything: bool, width: int) -> Iterator[str]:

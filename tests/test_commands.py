@@ -207,3 +207,17 @@ def test_output_that_nobody_reads_any_more_ends_the_program_quietly(tmp_path, un
     assert process.returncode == 141
     assert "Traceback" not in err
     assert "error" not in err
+
+
+@pytest.mark.parametrize("words", [["--help"], ["train", "--help-all"]], ids=" ".join)
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["noticed at the end", "noticed at the first line"])
+def test_help_that_nobody_reads_to_its_end_is_quiet_too(words, unbuffered):
+    """`python main.py --help | head -3`."""
+    process = subprocess.Popen(
+        [sys.executable, ROOT / "main.py", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+    )  # fmt: skip
+    assert process.stdout is not None
+    process.stdout.close()
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (141, b"")
