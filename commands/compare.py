@@ -165,7 +165,8 @@ def compared(options: Options) -> Report:
     """Compare the runs that are named, or train the arms."""
     from comparison.compare import compare_arms, compare_runs
     from trainers.options.defaults import SMALL_IMAGES
-    from trainers.reporting import console, heartbeat
+    from trainers.reporting import console
+    from trainers.system import heartbeat
 
     if options.runs:
         return compare_runs(options.runs, options.output, certainty=certainty_of(options))

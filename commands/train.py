@@ -48,7 +48,8 @@ def main(options: TrainOptions) -> int:
     rehearsal = options.dry_run or options.find_lr
     if minutes is not None:
         from trainers.budget.plan import planned
-        from trainers.reporting import console, heartbeat
+        from trainers.reporting import console
+        from trainers.system import heartbeat
 
         runs = planned(config, minutes=minutes, until=until, images=images, one_network=options.one_network)
         with heartbeat.heard(partial(console.say, label="", always=True)):
@@ -127,7 +128,9 @@ def train(config: RunConfig, images: OpenedImages) -> int:
     from trainers.auto_resume import train_or_resume
     from trainers.budget.pace import say_forecast
     from trainers.budget.threads import with_threads
+    from trainers.reporting import console
     from trainers.setup import prepare
+    from trainers.system import heartbeat
     from trainers.system.distributed import is_main_process
 
     if config.train.loop == "plain":
@@ -139,8 +142,9 @@ def train(config: RunConfig, images: OpenedImages) -> int:
         refuse_other_options(config, setup.config)
         train_plainly(setup)
         return 0
-    config = with_threads(config, partial(prepare, config, images=images))
-    result = train_or_resume(config, before_steps=lambda run: say_forecast(run.setup), images=images)
+    with heartbeat.heard(partial(console.say, label="", always=True), every=heartbeat.EVERY_OF_A_RUN):
+        config = with_threads(config, partial(prepare, config, images=images))
+        result = train_or_resume(config, before_steps=lambda run: say_forecast(run.setup), images=images)
     if is_main_process():
         report(result)
     return 0

@@ -22,7 +22,7 @@ from comparison.training.deadline import Deadline
 from comparison.training.progress import Progress
 from trainers.budget.pace import Pace, measure
 from trainers.config import RunConfig
-from trainers.reporting import heartbeat
+from trainers.system import heartbeat
 
 STEPS = (0.1, 0.2, 0.3)
 

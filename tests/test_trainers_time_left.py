@@ -11,10 +11,12 @@ from fake_sets import class_folders
 from ignite.engine import Engine, Events
 from small_run import call, few_digits
 
+from trainers import cached_features
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.reporting import console, heartbeat
+from trainers.reporting import console
 from trainers.reporting.time_left import TimeLeft, on_a_clock
 from trainers.run import train
+from trainers.system import heartbeat
 
 
 def seconds_said(seconds_of_step, *, steps=4, epochs=6, most=None, start=0):
@@ -87,6 +89,49 @@ def test_no_silence_is_long_and_what_is_said_names_the_work(monkeypatch):
     with heartbeat.heard(said.append, every=0.01):
         time.sleep(0.1)
     assert len(said) == count
+
+
+def test_a_long_piece_of_work_is_named_while_it_lasts_and_no_longer():
+    said = []
+    heartbeat.at_work_on("")
+    with heartbeat.heard(said.append, every=0.05):
+        with heartbeat.during("looking"):
+            time.sleep(0.3)
+        count = len(said)
+        time.sleep(0.2)
+    assert count >= 2
+    assert len(said) - count <= 1  # one may have been on its way
+    assert all(re.fullmatch(r"looking \(\d+ s\)", line) for line in said)
+
+
+def test_a_log_of_train_says_that_the_frozen_part_looks_at_the_images(tmp_path, capsys, monkeypatch):
+    """A teacher left a log without a line for a quarter of an hour."""
+    monkeypatch.setattr(heartbeat, "EVERY_OF_A_RUN", 0.05)
+    computed = cached_features.features_of
+
+    def slowly(*arguments, **options):
+        time.sleep(0.3)
+        return computed(*arguments, **options)
+
+    monkeypatch.setattr(cached_features, "features_of", slowly)
+    words = (
+        "--data digits --labels-per-class 2 --model vit_micro_2 --trainable head --epochs 1 --device cpu --threads 1"
+    )
+    code, out, err = call(
+        capsys,
+        "train",
+        *words.split(),
+        "--workers",
+        0,
+        "--tb",
+        "scalars",
+        "--output-dir",
+        tmp_path,
+        "--data-root",
+        tmp_path,
+    )
+    assert code == 0, err
+    assert re.search(r"^ +computing the features of each image, once \(0 s\)$", out, re.MULTILINE)
 
 
 def test_a_line_that_was_said_ends_a_silence_and_hours_get_no_line_every_ten_seconds():

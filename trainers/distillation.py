@@ -21,11 +21,13 @@ from datasets.files import replacing
 from datasets.image_dataset import ImageDataset
 from datasets.loaders import evaluation_loader
 from datasets.split_file import fingerprint
+from datasets.text import pluralise
 from trainers.config import RunConfig, from_dict, to_dict
 from trainers.engine.feature_sets import features_of
 from trainers.errors import ConfigError
 from trainers.storage.checkpoint_file import best_of
 from trainers.storage.finished_run import load
+from trainers.system import heartbeat
 from vit import Blueprint, ImageSpec, ModelConfig
 from vit.config import DEFAULT_WEIGHTS, MODEL_NAMES
 from vit.export import OnnxModule, open_session
@@ -124,7 +126,10 @@ def targets_of(config: RunConfig, data: DataBundle) -> np.ndarray:
     path = targets_file(config, teacher, data)
     if not path.is_file():
         loader = evaluation_loader(images.samples, "train", teacher.spec, config.data)
-        answers = features_of(teacher.network, loader, torch.device("cpu"), amp_dtype=None, end=teacher.end)
+        with heartbeat.during(
+            f"letting the teacher look at {pluralise(len(images), 'training image')}, once for all runs"
+        ):
+            answers = features_of(teacher.network, loader, torch.device("cpu"), amp_dtype=None, end=teacher.end)
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as aside, aside.open("wb") as file:
             np.save(file, answers.numpy().astype(np.float16))

@@ -22,7 +22,7 @@ from trainers.engine.handlers import best_row, endless_batches, reset_peak_memor
 from trainers.engine.intervals import Design, design_of
 from trainers.errors import ConfigError, Interrupted, TrainingError
 from trainers.options import defaults
-from trainers.reporting import console, heartbeat, overview, tensorboard
+from trainers.reporting import console, overview, tensorboard
 from trainers.run_engines import Run, ended_early
 from trainers.run_start import new_run_directory
 from trainers.run_status import track_status
@@ -30,7 +30,7 @@ from trainers.setup import RunSetup, UserObjects, prepare
 from trainers.storage.checkpoint_file import best_of, checkpoints, read_checkpoint
 from trainers.storage.data_folder import data_folder
 from trainers.storage.finished_run import RunResult
-from trainers.system import distributed
+from trainers.system import distributed, heartbeat
 from trainers.system.signals import signals
 from vit import ImageSpec
 from vit.origins import ORIGINS, Origin

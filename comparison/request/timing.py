@@ -8,8 +8,9 @@ import torch
 from comparison.request.plan import ComparisonPlan, PlannedArm
 from datasets.opened import OpenedImages
 from trainers.budget.pace import Pace, measure
-from trainers.reporting import console, heartbeat
+from trainers.reporting import console
 from trainers.setup import prepare
+from trainers.system import heartbeat
 
 WORTH_MEASURING = 1e13
 """Operations of all runs from which a measurement of pace is worth its seconds."""

@@ -19,13 +19,13 @@ from trainers.budget.pace import Pace
 from trainers.config import RunConfig
 from trainers.errors import Diverged, TrainingError
 from trainers.multirun.slurm import runner
-from trainers.reporting import console, heartbeat
+from trainers.reporting import console
 from trainers.resume import is_finished, resume
 from trainers.run import train
 from trainers.storage.data_folder import claimed_folder, data_folder
 from trainers.storage.finished_run import RunResult, read_run_config
 from trainers.storage.run_folder import read_json
-from trainers.system import process
+from trainers.system import heartbeat, process
 
 Done = tuple[RunResult | None, bool, float]
 """What became of a task, None where it diverged; whether it was trained now, and not finished before; and the seconds

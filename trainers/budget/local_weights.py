@@ -25,8 +25,9 @@ from trainers.engine.intervals import design_of, wilson
 from trainers.errors import ConfigError
 from trainers.options import defaults
 from trainers.options.recipes import filled_in
-from trainers.reporting import console, heartbeat
+from trainers.reporting import console
 from trainers.setup import RunSetup, UserObjects, prepare, resolve_fit
+from trainers.system import heartbeat
 from vit import ModelConfig
 from vit.at_hand import at_hand
 from vit.errors import MissingPackage, WeightsError

@@ -27,11 +27,12 @@ from trainers.config import RunConfig, from_dict
 from trainers.engine.intervals import numbered, summed
 from trainers.errors import ConfigError
 from trainers.options.recipes import filled_in
-from trainers.reporting import console, heartbeat
+from trainers.reporting import console
 from trainers.run_engines import Run
 from trainers.setup import RunSetup, prepare
 from trainers.storage.finished_run import RunResult
 from trainers.storage.run_folder import read_json
+from trainers.system import heartbeat
 from vit.at_hand import at_hand
 from vit.config import PACKAGED_MODELS
 from vit.parts import parts

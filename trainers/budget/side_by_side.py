@@ -24,9 +24,10 @@ from trainers.engine.engines import autocast
 from trainers.engine.intervals import design_of, wilson
 from trainers.heads.choice import Choice, Images, Judged, choose
 from trainers.options.recipes import filled_in
-from trainers.reporting import console, heartbeat
+from trainers.reporting import console
 from trainers.setup import RunSetup, prepare
 from trainers.storage.finished_run import read_run_config
+from trainers.system import heartbeat
 from vit.at_hand import at_hand
 from vit.config import EMBEDDED_WEIGHTS, default_weights
 from vit.factory import image_spec

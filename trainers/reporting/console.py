@@ -19,10 +19,9 @@ from datasets.description import describe
 from datasets.shell import typed
 from datasets.text import pluralise, printable
 from trainers.config import RunConfig
-from trainers.reporting import heartbeat
 from trainers.reporting.few_images import FEW, cannot_tell
 from trainers.setup import RunSetup
-from trainers.system import distributed
+from trainers.system import distributed, heartbeat
 from vit.config import WHAT_THEY_ARE
 from vit.parts import count_parameters
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 EVERY = 9.0
 """Seconds of silence that are broken."""
+EVERY_OF_A_RUN = 30.0
+"""The same for one run, whose epochs have lines of their own."""
 SHARE = 0.05
 """Of the time that one piece of work has taken so far, a silence is at least so long: hours get no line a minute."""
 
@@ -35,6 +37,18 @@ def at_work_on(what: str | Callable[[], object]) -> None:
     """What a line says from now on: words, or what gives them at the time."""
     global _work
     _work = Work((lambda: what) if isinstance(what, str) else what, heard=_work.heard)
+
+
+@contextmanager
+def during(what: str) -> Iterator[None]:
+    """Let a line say this while the block runs, and afterwards again what it said before."""
+    global _work
+    before = _work
+    at_work_on(what)
+    try:
+        yield
+    finally:
+        _work = Work(before.what, before.since, _work.heard)
 
 
 def line_was_said() -> None:
