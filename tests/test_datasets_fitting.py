@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from fake_sets import Spec, picture
+from fake_sets import Spec, picture, save
 from PIL import Image, ImageOps
 from torchvision.transforms.v2 import InterpolationMode
 
+from datasets import DataConfig, build_dataloaders
 from datasets.augmentation import PaddedCrop, train_pipeline
+from datasets.description import describe
 from datasets.fit_choice import choose, never_seen
 from datasets.fitting import resized_size, seen_share, view_of
 from datasets.images import fit, read_image, to_array, to_mode
@@ -197,3 +199,20 @@ def test_scaled_decoding_leaves_twice_the_pixels_that_are_stored(tmp_path, how, 
 
 def test_full_decoding_asks_for_no_less():
     assert Pipeline(Spec()).least is None
+
+
+@pytest.mark.parametrize(("size", "how", "expected"), [
+    ((40, 40), "crop", None),
+    ((80, 40), "crop", "fit crop: 50% of the average picture is cut off; --fit pad or squash shows whole pictures"),
+    ((80, 40), "squash", "fit squash: whole pictures; crop would cut 50% off the average one, and all have similar"),
+])  # fmt: skip
+def test_the_description_of_a_set_says_what_the_fit_does_to_its_pictures(tmp_path, size, how, expected):
+    for name in ("a", "b"):
+        for number in range(6):
+            save(tmp_path / "set" / name / f"{number}.png", seed=number, size=size)
+    config = DataConfig(source=str(tmp_path / "set"), root=tmp_path, workers=0)
+    lines = describe(build_dataloaders(config, Spec(fit=how)))
+    said = [line for line in lines if line.startswith("fit ")]
+    assert len(said) == (expected is not None)
+    assert all(line.startswith(expected) for line in said)
+    assert f"image sizes: {size[0]} x {size[1]} px" in lines

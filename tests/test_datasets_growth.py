@@ -149,6 +149,18 @@ def test_a_table_finds_its_images_again_after_they_were_renamed(folder, tmp_path
     assert {row.hash: row.split for row in split_table(again)} == before
 
 
+def test_copies_that_were_renamed_are_found_again_each_by_its_own_row(folder, tmp_path):
+    table = tmp_path / "split.csv"
+    for name in ("twin.png", "triplet.png"):
+        shutil.copyfile(folder / "c1" / "000.png", folder / "c1" / name)
+    write_split(table, build_dataloaders(DataConfig(source=str(folder), root=tmp_path), Spec()))
+    for name in ("000.png", "twin.png", "triplet.png"):
+        (folder / "c1" / name).rename(folder / "c1" / f"renamed_{name}")
+    notes, bundle = notes_of(DataConfig(source=str(folder), root=tmp_path, split=table))
+    assert "not in it" not in notes
+    assert sum(bundle.dataset_sizes.values()) == 162
+
+
 def test_tables_of_earlier_versions_and_of_other_systems_are_read(folder, tmp_path):
     table = tmp_path / "split.csv"
     write_split(table, build_dataloaders(DataConfig(source=str(folder), root=tmp_path), Spec()))

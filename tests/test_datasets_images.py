@@ -74,6 +74,12 @@ def test_floats_in_0_to_1_are_scaled(tmp_path):
     assert np.asarray(read_image(path, channels=1)).tolist() == [[0, 128, 255]]
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.int32])
+def test_floats_and_integers_up_to_255_are_values_of_8_bits(tmp_path, kind):
+    path = saved(Image.fromarray(np.array([[0, 1, 100, 200, 255]], kind)), tmp_path / "f.tif")
+    assert np.asarray(read_image(path, channels=1)).tolist() == [[0, 1, 100, 200, 255]]
+
+
 def test_cmyk_is_converted(tmp_path):
     path = saved(Image.new("RGB", (16, 16), (255, 0, 0)).convert("CMYK"), tmp_path / "c.jpg", quality=95)
     assert np.asarray(read_image(path)).reshape(-1, 3).mean(axis=0) == pytest.approx([254, 0, 0], abs=4)
