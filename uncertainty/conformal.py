@@ -6,6 +6,7 @@ score of section 1 of Angelopoulos and Bates 2021, arXiv:2107.07511). Plain spli
 on average over validation sets, which for a given one means about half of the time. Here the quantile is so low that
 the level holds for *this* validation set with probability CONFIDENCE: the cover of the cut at the k-th lowest of n
 probabilities has the distribution Beta(n + 1 - k, k) (Vovk 2012, arXiv:1209.2673; Angelopoulos and Bates, section 3.2).
+This is the small sample beta correction of Zwart 2025 (arXiv:2509.15349).
 
 N images, C classes, U units: images that belong together, of which one that stands alone is one.
 """
