@@ -23,10 +23,10 @@ from scipy.special import softmax
 from benchmarks.environment import RESULTS, describe
 from datasets.transforms import Pipeline
 from inference.images import ImageFile, read_pixels
+from trainers.engine.temperature import losses
 from trainers.heads.choice import QUICK, Images, choose, fitted
 from trainers.heads.fit import best_head
 from trainers.heads.linear import Linear
-from trainers.heads.validation import losses
 from vit import build_model, image_spec
 from vit.config import ModelConfig
 

@@ -80,7 +80,7 @@ def nothing_chosen(options: TrainOptions) -> bool:
 def train_best(runs: Runs, images: OpenedImages) -> int:
     """Train one run after the other and report the one to keep; there is at least one."""
     from trainers.auto_resume import train_or_resume
-    from trainers.budget.plan import better
+    from trainers.budget.kept import better
     from trainers.storage.outcome import record_outcome
 
     kept: RunResult | None = None
@@ -106,13 +106,19 @@ def train_best(runs: Runs, images: OpenedImages) -> int:
 
 
 def side_by_side(kept: RunResult, other: RunResult) -> str:
-    """What the run that is kept has on the validation images, and the one beside it."""
+    """What the run that is kept has on the validation images, and the one beside it; the log loss is that after the
+    best temperature."""
+    from trainers.budget.kept import on_validation
     from trainers.reporting.few_images import FEW
 
     images, shares = kept.images["val"], [result.val["accuracy"] for result in (kept, other)]
     ours, theirs = (f"{share:.2%}" if images >= FEW else f"{round(share * images)}" for share in shares)
     of = "of the validation images" if images >= FEW else f"of {pluralise(images, 'validation image')}"
-    return f"{kept.run_dir.name}: right on {ours} {of}; {other.run_dir} had {theirs}"
+    our_loss, their_loss = (on_validation(result.run_dir).losses.mean() for result in (kept, other))
+    return (
+        f"{kept.run_dir.name}: log loss {our_loss:.3f}, right on {ours} {of};"
+        f" {other.run_dir} had {their_loss:.3f} and {theirs}"
+    )
 
 
 def with_weights(config: RunConfig, images: OpenedImages, *, one_network: bool) -> RunConfig:
@@ -235,8 +241,11 @@ def say_what_was_seen(results: Sequence[RunResult]) -> None:
 
 
 def report(result: RunResult) -> None:
+    from trainers.storage.finished_run import read_run_config
+
     known: dict[str, int | Design] = {**result.images, **result.designs}
-    rows = [("val", result.val, f"best epoch {result.best_epoch}", known.get("val"))]
+    chosen = "last" if read_run_config(result.run_dir).train.select == "last" else "best"
+    rows = [("val", result.val, f"{chosen} epoch {result.best_epoch}", known.get("val"))]
     if result.test is not None:
         rows.append(("test", result.test, "same weights, scored once", known.get("test")))
     print()

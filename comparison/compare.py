@@ -30,6 +30,7 @@ from datasets.shell import typed
 from datasets.split_file import write_split
 from inference.evaluate import score_last_epoch
 from trainers.config import OutputConfig, to_dict
+from trainers.engine.handlers import metric_of
 from trainers.reporting import console
 from trainers.run_start import made_whole
 from trainers.storage.data_folder import claimed_folder, release
@@ -78,9 +79,10 @@ def compare_arms(request: Request, *, jobs: int | None = None, slurm: dict[str, 
         take_folder(plan, holding)
         announce_plan(plan, watch=open_window(plan.folder, request.base.output, planned_links(plan)))
         comparison = run_plan(plan, slurm)
-        kept = keep_the_best(comparison.conditions, select=plan.select)
+        metric = metric_of(plan.select)
+        kept = keep_the_best(comparison.conditions, select=metric)
         report = show(comparison, plan.folder, request.base.output)
-        score = f"validation {plan.select.replace('_', ' ')}"
+        score = f"validation {metric.replace('_', ' ')}"
         console.say(f"{kept}: the best seed of the arm with the best {score}", label="latest")
         # The report is there: from now on the same command starts another comparison.
         write_json(plan.folder / "compare.json", {"status": "finished", "requested": to_dict(request)})

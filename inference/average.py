@@ -17,6 +17,7 @@ from inference.evaluate import images_of
 from inference.export import export
 from trainers.config import RunConfig, to_dict
 from trainers.engine.evaluation import score_split
+from trainers.engine.handlers import metric_of
 from trainers.errors import ConfigError
 from trainers.reporting import console
 from trainers.seen.overlap import said_at_start
@@ -57,8 +58,8 @@ def average(run_dirs: Sequence[Path], path: Path, *, greedy: bool) -> list[Row]:
         model.load_state_dict(state)
         metrics = score_split(model.to(device), data.dataloaders[split], device, AMP_DTYPES[train.amp]).metrics
         rows.append((split, metrics, remark, data.dataset_sizes[split]))
-        chosen = metrics[train.select]
-        return (-chosen if train.select == "loss" else chosen), -metrics["loss"]
+        name = metric_of(train.select)
+        return (-metrics[name] if name == "loss" else metrics[name]), -metrics["loss"]
 
     if len(states) == 1:
         chosen, what = on_the_line(start_of(configs[0]), states[0], score)

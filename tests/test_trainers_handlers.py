@@ -96,6 +96,7 @@ def test_best_epoch_prefers_score_then_lower_loss_then_the_earlier_epoch():
     history = rows((0.99, 0.0), (0.8, 0.5), (0.9, 0.4), (0.9, 0.3), (0.9, 0.3))
     assert best_row(history, "accuracy")["epoch"] == 3
     assert best_row(rows((0, 0), (0.9, 0.5), (0.8, 0.2)), "loss")["epoch"] == 2
+    assert best_row(history, "last") == history[-1]
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -103,6 +104,7 @@ def test_a_score_that_is_not_finite_is_never_best(bad):
     assert best_row(rows((0, 0), (bad, 0.1), (0.7, 0.2)), "accuracy")["epoch"] == 2
     assert best_row(rows((0, 0), (0.9, bad), (0.7, 0.2)), "accuracy")["epoch"] == 2
     assert best_row(rows((0, 0), (bad, bad)), "accuracy") is None
+    assert best_row(rows((0, 0), (0.7, 0.2), (bad, bad)), "last")["epoch"] == 1
 
 
 def validated_run(scores, patience, select="accuracy"):

@@ -6,11 +6,12 @@ from scipy.special import log_softmax
 from sklearn.covariance import ledoit_wolf
 from sklearn.linear_model import LogisticRegression, Ridge
 
+from trainers.engine.temperature import losses, sharpness
 from trainers.heads.choice import Images, cheapest_of_the_best, choose, fitted
 from trainers.heads.fit import mixture
 from trainers.heads.linear import Linear, basis_of, discriminant, logistic, ridge, scale
 from trainers.heads.pool import weights_of
-from trainers.heads.validation import folds_of, losses, out_of_fold, sharpness
+from trainers.heads.validation import folds_of, out_of_fold
 
 
 def clouds(n=60, width=20, classes=3, *, seed=0, distance=1.0):

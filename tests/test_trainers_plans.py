@@ -28,7 +28,7 @@ from trainers.budget.candidates import Candidate, fine_tuned, from_scratch
 from trainers.budget.deadline import Deadline, DeadlineHandler
 from trainers.budget.local_weights import Ranked
 from trainers.budget.pace import Pace, forecast, measure
-from trainers.budget.plan import better, choose, planned
+from trainers.budget.plan import choose, planned, without_luck
 from trainers.budget.threads import chosen, with_threads
 from trainers.config import OutputConfig, RunConfig, TrainConfig, from_dict, load_config, to_dict
 from trainers.errors import ConfigError
@@ -256,37 +256,6 @@ def test_fine_tuning_mixes_many_images_that_it_sees_often(passes, mixed):
     assert filled_in(RunConfig(train=TrainConfig(mixup=0.1)), plan.candidate.options).train.mixup == 0.1
 
 
-@pytest.mark.parametrize(
-    ("later", "earlier", "kept", "kept_if_favoured"),
-    [
-        ("1111", "1100", True, True),  # 2 more, error 1.4
-        ("1110", "1100", False, True),  # 1 more, error 1
-        ("1101", "1110", False, True),  # as many
-        ("1100", "1011", False, True),  # 1 fewer
-        ("1000", "1011", False, False),  # 2 fewer
-        ("1110" * 50, "1101" * 49 + "1100", True, True),  # 1 more of 200, error 10
-        ("1110" * 50, "1101" * 50, False, True),
-        ("1110" * 50, "1101" * 49 + "1111", False, True),
-    ],
-)
-def test_the_run_is_kept_that_is_right_more_often_than_chance_explains(
-    tmp_path, later, earlier, kept, kept_if_favoured
-):
-    runs = []
-    for name, right in (("later", later), ("earlier", earlier)):
-        (tmp_path / name / "eval").mkdir(parents=True)
-        rows = "".join(f"{n}.png,a,{'a' if hit == '1' else 'b'},1 0\n" for n, hit in enumerate(right))
-        (tmp_path / name / "eval" / "val_predictions.csv").write_text(f"path,label,predicted,probabilities\n{rows}")
-        split = "".join(f"{n}.png,a,val,\n" for n in range(len(right)))
-        (tmp_path / name / "split.csv").write_text(f"path,label,split,group\n{split}")
-        runs.append(SimpleNamespace(run_dir=tmp_path / name))
-    assert [better(*runs, favoured=favoured) for favoured in (False, True)] == [kept, kept_if_favoured]
-    # As copies of one picture they are one, and one that is right alone explains nothing.
-    copies = (tmp_path / "later" / "split.csv").read_text().replace(",val,\n", ",val,one\n")
-    (tmp_path / "later" / "split.csv").write_text(copies)
-    assert not better(*runs, favoured=False)
-
-
 @pytest.mark.parametrize(("seconds", "runs"), [(0.5, 0), (60.0, 1), (0.0, 0)])
 def test_after_a_probe_nothing_is_trained_in_no_time(monkeypatch, capsys, seconds, runs):
     config = RunConfig(data=DataConfig(labels_per_class=20), train=TrainConfig(threads=1, device="cpu"))
@@ -298,6 +267,14 @@ def test_after_a_probe_nothing_is_trained_in_no_time(monkeypatch, capsys, second
     assert ("no time is left to train more" in capsys.readouterr().out) == (not runs)
     alone = planning.plan_fine_tuning(config, CANDIDATES[:1], until, OpenedImages())
     assert len([*alone]) == 1  # without a probe there must be a model
+
+
+@pytest.mark.parametrize(
+    ("train", "kept"),
+    [({}, "last"), ({"select": "loss"}, "loss"), ({"patience": 3}, "auto"), ({"schedule": "constant"}, "auto")],
+)
+def test_a_plan_keeps_the_last_epoch_unless_a_person_chose_otherwise(train, kept):
+    assert without_luck(RunConfig(train=TrainConfig(**train))).train.select == kept
 
 
 def test_minutes_and_epochs_contradict_each_other(monkeypatch):

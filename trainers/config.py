@@ -91,9 +91,10 @@ class TrainConfig:
     """Head initialisation: plain, zero or as the weights bring it; probe, a fitted linear probe, so that fine-tuning
     does not begin by distorting the features (LP-FT); or fit, with --trainable head: chosen by cross-validation, fitted
     to the training images at once, and not trained after it."""
-    select: Literal["auto", "accuracy", "balanced_accuracy", "loss", "macro_f1"] = "auto"
-    """Validation metric that picks the best epoch; ties go to the lower loss, then to the earlier epoch. auto:
-    accuracy, or balanced_accuracy (mean recall) where a class has over ten times the images of another."""
+    select: Literal["auto", "accuracy", "balanced_accuracy", "loss", "macro_f1", "last"] = "auto"
+    """Validation metric that picks the best epoch; ties go to the lower loss, then to the earlier epoch. last keeps the
+    last epoch, whatever it scores, so that no luck chooses. auto: accuracy, or balanced_accuracy (mean recall) where a
+    class has over ten times the images of another."""
     loop: Literal["ignite", "plain"] = "ignite"
     """Training loop: ignite, or plain, a loop without Ignite to read and to compare, which leaves no run directory."""
     teacher: Name = None
@@ -128,6 +129,8 @@ class TrainConfig:
             (("ema_decay", "label_smoothing"), lambda value: 0 <= value < 1, "lie in [0, 1)"),
         ):
             require(self, wanted, holds, *names)
+        if self.select == "last" and self.patience:
+            raise ConfigError("--select last keeps the last epoch: leave out --patience, which waits for a better one")
 
 
 @known_keywords({"root": "output_dir", "log_dir": "output_dir", "name": "run_name"})

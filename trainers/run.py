@@ -18,7 +18,7 @@ from datasets.units import units_of
 from trainers.checkpointing import identity
 from trainers.config import RunConfig
 from trainers.engine.evaluation import Scores, score_split, scores_of, write_predictions
-from trainers.engine.handlers import best_row, endless_batches, reset_peak_memory
+from trainers.engine.handlers import best_row, endless_batches, metric_of, reset_peak_memory
 from trainers.engine.intervals import Design, design_of
 from trainers.errors import ConfigError, Interrupted, TrainingError
 from trainers.options import defaults
@@ -199,7 +199,9 @@ def conclude(run: Run) -> RunResult:
     heartbeat.at_work_on("scoring the best weights, and drawing")
     best = best_row(history, setup.config.train.select)
     if best is None:
-        raise TrainingError(f"no epoch has a finite validation {setup.config.train.select}: nothing to choose")
+        raise TrainingError(
+            f"no epoch has a finite validation {metric_of(setup.config.train.select)}: nothing to choose"
+        )
     load_best_weights(run, best["epoch"])
     splits = [split for split in SPLITS[1:] if split in setup.data.dataloaders]
     scores = {split: score_best(run, split, best["epoch"]) for split in splits}

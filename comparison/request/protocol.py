@@ -12,6 +12,7 @@ from datasets.shared_split import PRETRAINED_ON, copies_of_training_images, have
 from datasets.shell import command, typed
 from datasets.text import pluralise
 from datasets.units import units_of
+from trainers.engine.handlers import metric_of
 from trainers.reporting import console
 
 
@@ -67,7 +68,7 @@ def protocol(plan: ComparisonPlan) -> Iterator[str]:
     if plan.tuned:
         yield (
             f"Every arm tried the peak learning rates {rates_text(plan.grid)} at seed {plan.seeds[0]}; the one with "
-            f"the best validation {plan.select} (ties: lower loss) served its other seeds too."
+            f"the best validation {metric_of(plan.select)} (ties: lower loss) served its other seeds too."
         )
     else:
         yield f"Learning rates are the defaults or as given, not tuned ({plan.why_tuned})."
@@ -78,10 +79,10 @@ def protocol(plan: ComparisonPlan) -> Iterator[str]:
         yield f"The learning rate of {', '.join(given)} was given, not tuned."
     if request.certainty:
         yield certainty_text(request.certainty)
-    yield (
-        f"The epoch is chosen by validation {plan.select} alone; its weights are scored on the test "
-        "images once, by the evaluator that training uses."
+    kept = (
+        "The last epoch is kept" if plan.select == "last" else f"The epoch is chosen by validation {plan.select} alone"
     )
+    yield (f"{kept}; its weights are scored on the test images once, by the evaluator that training uses.")
 
 
 def left_out(plan: ComparisonPlan) -> str:

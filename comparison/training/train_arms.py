@@ -17,6 +17,7 @@ from comparison.training.slow_machine import RESTARTS, SlowMachine, Watch, start
 from datasets.opened import OpenedImages
 from trainers.budget.pace import Pace
 from trainers.config import RunConfig
+from trainers.engine.handlers import metric_of
 from trainers.errors import Diverged, TrainingError
 from trainers.multirun.slurm import runner
 from trainers.reporting import console
@@ -126,7 +127,7 @@ class Training:
     def choose_rates(self) -> None:
         """Try all rates at the first seed, where there are several; the best run there serves as that of the seed."""
         searched = [cell for cell in self.cells if cell not in self.rates]
-        seed, select, results = self.plan.seeds[0], self.plan.select, {}
+        seed, select, results = self.plan.seeds[0], metric_of(self.plan.select), {}
         sign = -1 if select == "loss" else 1
         in_order = [lr for lr in self.plan.order_of_rates if lr in self.plan.grid]
         for task, result in self.run([self.task(c, seed, lr) for lr in in_order for c in searched]):

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -15,8 +14,6 @@ from torch import nn
 
 from datasets.description import native_sizes
 from datasets.opened import OpenedImages
-from datasets.split_file import clusters_of, groups_in, read_split
-from datasets.tables import read_rows
 from trainers.auto_resume import find_same_options
 from trainers.budget.candidates import AS_GIVEN, Candidate, fine_tuned, from_scratch
 from trainers.budget.deadline import Deadline, DeadlineHandler
@@ -24,7 +21,6 @@ from trainers.budget.local_weights import HINT, SAMPLE, Ranked, rank, with_best_
 from trainers.budget.pace import Pace, measure, seconds_of_forward
 from trainers.budget.threads import with_threads
 from trainers.config import RunConfig, from_dict
-from trainers.engine.intervals import numbered, summed
 from trainers.errors import ConfigError
 from trainers.options.recipes import filled_in
 from trainers.reporting import console
@@ -118,7 +114,7 @@ def planned(
     if config.data.folds is not None and config.data.fold is None:
         raise ConfigError("--minutes plans one run; with --folds give --epochs, or one --fold")
     heartbeat.at_work_on("opening the images")
-    images = images or OpenedImages()
+    images, config = images or OpenedImages(), without_luck(config)
     with console.quiet():
         setup = trial(config, AS_GIVEN, images)
     count, per_epoch = setup.data.dataset_sizes["train"], setup.steps_per_epoch
@@ -152,6 +148,14 @@ def planned(
         yield PlannedRun(named(probe_of(config, probe.options, per_epoch), "probe"))
     for run in plan_fine_tuning(config, candidates, until, images, least=LEAST_STEPS if probe else 0):
         yield replace(run, favoured=probe is not None and candidates[0].weights == probe.name)
+
+
+def without_luck(config: RunConfig) -> RunConfig:
+    """Options by which each run keeps its last epoch, unless a person chose by what an epoch is kept, or the rate stays
+    high to the end. The best of many noisy scores is partly luck, and the rate falls to zero by plan."""
+    train = config.train
+    left_open = train.select == "auto" and not train.patience
+    return config.changed(train={"select": "last"}) if left_open and train.schedule != "constant" else config
 
 
 def probe_first(
@@ -313,32 +317,5 @@ def plan_for(
     return plan, paces[candidates.index(plan.candidate)]
 
 
-DECISIVE = 200
-"""Validation images, or groups of them, from which the run is kept that is right on more of them, by however few."""
-
-
-def better(later: RunResult, earlier: RunResult, *, favoured: bool) -> bool:
-    """Whether the later of two runs is the one to keep: where it leads, by the validation images that one alone has
-    right; of fewer than `DECISIVE` by more than one standard error (McNemar 1947), or if `favoured` where it is no more
-    than one image behind. Images of one group count as one: they err together."""
-    paths, now = hits(later.run_dir)
-    gains = now - hits(earlier.run_dir)[1]
-    clusters = clusters_of(paths, groups_in(read_split(later.run_dir / "split.csv")))
-    of_groups = summed(gains[None], numbered(clusters, len(gains))[0])[0]
-    lead, error = gains.sum(), (of_groups**2).sum() ** 0.5
-    return bool(lead > (0 if len(of_groups) >= DECISIVE else error) or (favoured and lead >= -1))
-
-
 def trial(config: RunConfig, candidate: Candidate, images: OpenedImages) -> RunSetup:
     return prepare(filled_in(config, candidate.options).changed(train={"epochs": 1}), images=images)
-
-
-def hits(run_dir: Path) -> tuple[list[str], np.ndarray]:
-    """The paths of the validation images, in stored order, and int64 (N,): 1 where the best weights of a finished run
-    are right, else 0."""
-    path = run_dir / "eval" / "val_predictions.npz"
-    if path.is_file():
-        with np.load(path, allow_pickle=False) as file:
-            return file["paths"].tolist(), (file["labels"] == file["predicted"]).astype(int)
-    rows = read_rows(path.with_suffix(".csv"), ("path", "label", "predicted"))
-    return [row["path"] for row in rows], np.array([row["label"] == row["predicted"] for row in rows], int)

@@ -182,18 +182,26 @@ def attach_history(
         state.recall = (hits / images).tolist()
 
 
+def metric_of(select: str) -> str:
+    """The validation metric that tells runs apart where their epochs are chosen by `select`."""
+    return "loss" if select == "last" else select
+
+
 def best_row(history: list[dict[str, Any]], select: str) -> dict[str, Any] | None:
-    """The trained epoch with the best validation score: ties go to the lower loss, then to the earlier epoch.
+    """The trained epoch with the best validation score: ties go to the lower loss, then to the earlier epoch. `last`
+    is the last one.
 
     A pure function of the history, so a resumed run cannot forget its best. Rows with a non-finite score never win.
     """
-    sign = -1.0 if select == "loss" else 1.0
+    score, sign = metric_of(select), -1.0 if metric_of(select) == "loss" else 1.0
     rows = [
         row
         for row in history
-        if row["epoch"] > 0 and math.isfinite(row[f"val_{select}"]) and math.isfinite(row["val_loss"])
+        if row["epoch"] > 0 and math.isfinite(row[f"val_{score}"]) and math.isfinite(row["val_loss"])
     ]
-    return max(rows, key=lambda row: (sign * row[f"val_{select}"], -row["val_loss"], -row["epoch"]), default=None)
+    if select == "last":
+        return rows[-1] if rows else None
+    return max(rows, key=lambda row: (sign * row[f"val_{score}"], -row["val_loss"], -row["epoch"]), default=None)
 
 
 def attach_time_budget(trainer: Engine, seconds: float) -> None:

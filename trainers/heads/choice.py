@@ -12,8 +12,9 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from trainers.heads.linear import Floats, Ints, Linear, Scale, basis_of, discriminant, logistic, ridge, scale
-from trainers.heads.validation import folds_of, losses, out_of_fold, sharpness
+from trainers.engine.temperature import Floats, Ints, losses, sharpness
+from trainers.heads.linear import Linear, Scale, basis_of, discriminant, logistic, ridge, scale
+from trainers.heads.validation import folds_of, out_of_fold
 
 Fit = Callable[[Floats, Ints, int], Linear]
 PENALTIES = {"ridge": (0.1, 1.0, 10.0), "logistic": (0.01, 0.1, 1.0)}

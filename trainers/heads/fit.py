@@ -13,11 +13,12 @@ from torch import nn
 
 from datasets.bundle import image_set
 from datasets.units import units_of
+from trainers.engine.temperature import Floats, losses, sharpness
 from trainers.errors import ConfigError
 from trainers.heads.choice import QUICK, SLOW, Images, Judged, fitted, judge
-from trainers.heads.linear import Floats, Linear
+from trainers.heads.linear import Linear
 from trainers.heads.pool import weights_of
-from trainers.heads.validation import folds_of, losses, sharpness
+from trainers.heads.validation import folds_of
 from trainers.setup import RunSetup
 
 EVEN = 10.0

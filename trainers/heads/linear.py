@@ -15,8 +15,7 @@ from scipy.linalg import solve
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from trainers.engine.temperature import Floats, Ints
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import softmax
 
-from trainers.heads.linear import Floats, Ints
-from trainers.heads.validation import losses
+from trainers.engine.temperature import Floats, Ints, losses
 
 PULL = 2.0
 """Loss, summed over images, that a weight pays for standing 1 away from where it starts."""

@@ -15,6 +15,7 @@ from trainers.auto_resume import train_or_resume, was_asked_for
 from trainers.budget.pace import operations
 from trainers.budget.threads import Sharing, memory_of, sharing
 from trainers.config import RunConfig
+from trainers.engine.handlers import metric_of
 from trainers.multirun.slurm import runner
 from trainers.options import defaults
 from trainers.reporting.console import quiet, say
@@ -138,7 +139,7 @@ def kept_of(results: Sequence[RunResult]) -> tuple[RunResult, str]:
     config = read_run_config(results[0].run_dir)
     if config.data.fold is not None:
         return results[0], "the first fold; validation scores of different images choose none"
-    select = config.train.select
+    select = metric_of(config.train.select)
     return best_of_several(results, select=select), f"the best seed by validation {select.replace('_', ' ')}"
 
 

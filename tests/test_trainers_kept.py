@@ -1,0 +1,98 @@
+"""Which of two finished runs of a plan is kept, and the epoch that a run keeps without luck."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy.special import log_softmax, softmax
+from small_run import few_digits
+
+from trainers.budget import kept
+from trainers.budget.kept import better, on_validation
+from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.errors import ConfigError
+from trainers.run import train
+from trainers.storage.checkpoint_file import best_of, read_checkpoint
+from trainers.storage.finished_run import RunResult
+from vit.config import ModelConfig
+
+NAMES = ["10", "2", "9"]
+"""Of classes, in an order that is not that of their text."""
+
+
+@pytest.fixture(autouse=True)
+def _names(monkeypatch):
+    monkeypatch.setattr(kept, "class_names", lambda run_dir: NAMES)
+
+
+def run_of(folder, probabilities, labels, group="") -> RunResult:
+    (folder / "eval").mkdir(parents=True)
+    said = [" ".join(map(str, of_image)) for of_image in probabilities]
+    rows = [f"{n}.png,{NAMES[label]},2,{said[n]}" for n, label in enumerate(labels)]
+    (folder / "eval" / "val_predictions.csv").write_text("path,label,predicted,probabilities\n" + "\n".join(rows))
+    split = [f"{n}.png,{NAMES[label]},val,{group}" for n, label in enumerate(labels)]
+    (folder / "split.csv").write_text("path,label,split,group\n" + "\n".join(split))
+    return SimpleNamespace(run_dir=folder)  # type: ignore[return-value]
+
+
+def two_runs(folder, *, images, strengths, sureness=(1.0, 1.0), group=""):
+    labels = np.random.default_rng(images).integers(0, 3, images)
+    for seed, (strength, sure) in enumerate(zip(strengths, sureness, strict=True)):
+        noise = np.random.default_rng((seed, images)).normal(size=(images, 3))
+        logits = sure * (strength * np.eye(3)[labels] + noise)
+        yield run_of(folder / str(seed), softmax(logits, axis=1), labels, group)
+
+
+@pytest.mark.parametrize(
+    ("images", "strengths", "keeps", "keeps_favoured"),
+    [
+        (300, (2.5, 1.5), True, True),
+        (300, (1.5, 2.5), False, False),
+        (30, (4.0, 0.5), True, True),
+        (30, (0.5, 4.0), False, False),
+        (30, (1.5, 1.5), False, True),  # as good: few images cannot tell
+    ],
+)
+def test_the_later_run_is_kept_where_its_log_loss_is_lower(tmp_path, images, strengths, keeps, keeps_favoured):
+    later, earlier = two_runs(tmp_path, images=images, strengths=strengths)
+    assert [better(later, earlier, favoured=favoured) for favoured in (False, True)] == [keeps, keeps_favoured]
+
+
+def test_being_too_sure_is_no_disadvantage_for_a_temperature_mends_it(tmp_path):
+    plain, _ = two_runs(tmp_path / "plain", images=300, strengths=(1.5, 1.5))
+    sure, _ = two_runs(tmp_path / "sure", images=300, strengths=(1.5, 1.5), sureness=(4.0, 1.0))
+    losses = [on_validation(run.run_dir).losses for run in (plain, sure)]
+    np.testing.assert_allclose(*losses, atol=1e-3)
+    logits = np.log([[float(word) for word in line.split(",")[3].split()] for line in lines(plain)])
+    labels = [NAMES.index(line.split(",")[1]) for line in lines(plain)]
+    grid = [-log_softmax(factor * logits, axis=1)[range(300), labels].mean() for factor in np.arange(0.2, 5, 0.01)]
+    assert losses[0].mean() == pytest.approx(min(grid), abs=1e-3)
+
+
+def lines(run):
+    return (run.run_dir / "eval" / "val_predictions.csv").read_text().splitlines()[1:]
+
+
+def test_images_of_one_group_count_as_one(tmp_path):
+    later, earlier = two_runs(tmp_path, images=300, strengths=(2.5, 1.5), group="one")
+    assert not better(later, earlier, favoured=False)  # one that is right alone explains nothing
+    assert better(later, earlier, favoured=True)
+
+
+def test_the_last_epoch_is_kept_whatever_it_scores(tmp_path):
+    result = train(
+        RunConfig(
+            ModelConfig(name="vit_micro_2"),
+            few_digits(),
+            TrainConfig(epochs=3, lr=0.5, schedule="constant", device="cpu", select="last"),
+            OutputConfig(output_dir=tmp_path, tb="scalars"),
+        )
+    )
+    assert (result.best_epoch, result.val["loss"]) == (3, pytest.approx(result.epochs[-1]["val_loss"]))
+    assert result.val["loss"] > min(row["val_loss"] for row in result.epochs[1:])
+    assert read_checkpoint(best_of(result.run_dir))["epoch"] == 3
+
+
+def test_the_last_epoch_cannot_be_waited_for():
+    with pytest.raises(ConfigError, match="leave out --patience"):
+        TrainConfig(select="last", patience=2)
