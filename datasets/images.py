@@ -174,13 +174,15 @@ def is_image_name(name: str) -> bool:
     return name.lower().endswith(IMAGE_EXTENSIONS)
 
 
-def image_size(file: str | os.PathLike[str]) -> tuple[int, int]:
+def image_size(file: str | os.PathLike[str] | BinaryIO) -> tuple[int, int]:
     """(width, height) as shown, from the header alone."""
+    label = os.fspath(file) if isinstance(file, str | os.PathLike) else THE_IMAGE
     try:
         with open_image(file) as image:
             return upright_size(image)
     except Exception as error:
-        raise DataError(f"cannot read image {os.fspath(file)}: {_reason(error, os.fspath(file))}") from error
+        which = label if label == THE_IMAGE else f"image {label}"
+        raise DataError(f"cannot read {which}: {_reason(error, label)}") from error
 
 
 def upright_size(image: Image.Image) -> tuple[int, int]:

@@ -1,7 +1,6 @@
 """What spoke for a class in one image, as a heat map over it, and how faithful such maps are; of a Vision Transformer
 also its attention, layer by layer and head by head."""
 
-import io
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,13 +13,13 @@ from torch import Tensor
 
 from datasets.errors import DataError
 from datasets.fitting import Box, view_of
-from datasets.images import read_image, to_array
+from datasets.images import image_size, read_image, to_array
 from datasets.text import printable
 from datasets.transforms import Pipeline
 from figures.judged import Judged, rank
 from inference.classifier import Classifier
 from inference.evaluate import images_of
-from inference.images import ImageFile, Unreadable, read_pixels
+from inference.images import Both, ImageFile, Unreadable, read_both
 from trainers.errors import CheckpointError, ConfigError
 from trainers.reporting import heat_maps as maps
 from trainers.reporting.console import say
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from explanations.faithfulness import Faithfulness
 
 DISPLAYED = 800  # pixels of the longer side of a picture that is kept for its figure
+DECODED = 400  # and those that decoding left at least, or it is decoded again
 
 
 @dataclass(frozen=True)
@@ -106,14 +106,14 @@ def explain(
     if target is not None and target not in classifier.class_names:
         raise ConfigError(f"class {target!r} is not one of the model's: {', '.join(classifier.class_names[:20])}")
     pipeline = Pipeline(classifier.spec)
-    pixels = read_pixels(file, pipeline)
-    if isinstance(pixels, Unreadable):
-        return pixels
-    images = pipeline.normalise(torch.from_numpy(pixels[None])).to(classifier.device)
+    read = read_both(file, pipeline)
+    if isinstance(read, Unreadable):
+        return read
+    images = pipeline.normalise(torch.from_numpy(read.pixels[None])).to(classifier.device)
     classes = None if target is None else torch.tensor([classifier.class_names.index(target)])
     found = maps.heat_maps(classifier.model, images, classes, method=method)
     ranked = rank(found.logits.double().softmax(dim=1), classifier.class_names, top=3)[0]
-    picture, view = _displayed(classifier, file, pipeline.channels)
+    picture, view = _displayed(classifier, file, read)
     return Explanation(
         Judged(file.path, ranked, pixels=picture, heat=found.values[0], view=view),
         target or ranked[0][0],
@@ -125,10 +125,13 @@ def explain(
     )
 
 
-def _displayed(classifier: Classifier, file: ImageFile, channels: int) -> tuple[Any, Box]:
-    """The whole picture, uint8 (C, h, w), as small as a figure needs it, and the part of it that the model sees."""
-    source = file.path if file.content is None else io.BytesIO(file.content)
-    image = read_image(source, channels=channels, name=file.path)
+def _displayed(classifier: Classifier, file: ImageFile, read: Both) -> tuple[Any, Box]:
+    """The whole picture, uint8 (C, h, w), as small as a figure needs it, and the part of it that the model sees.
+
+    It is the one that was decoded for the model, but for a JPEG of which a small model needed too little to be seen."""
+    image, channels = read.picture, len(read.pixels)
+    if max(image.size) < DECODED and image.size != image_size(file.source):
+        image = read_image(file.source, channels=channels, name=file.path, least=lambda *_: (DECODED, DECODED))
     box = view_of(*image.size, classifier.spec)
     width, height = image.size
     image.thumbnail((DISPLAYED, DISPLAYED))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, JpegImagePlugin, PngImagePlugin
 from small_run import CLASSES, call, make_run, photo, stir
 
 from figures.attention import heads_figure
@@ -157,3 +158,32 @@ def test_the_same_command_gives_the_same_bytes_by_any_method(capsys, run, tmp_pa
         assert call(capsys, "explain", run, picture, "--method", method, "--output", tmp_path / name)[0] == 0
     one, two = ((tmp_path / name / "000_a.png").read_bytes() for name in names)
     assert one == two
+
+
+def test_a_picture_is_decoded_once_and_its_figure_shows_all_of_it(run, tmp_path, monkeypatch):
+    """Twice only where a small model needed too little of a large JPEG to be seen in a figure."""
+    decoded = []
+    for kind in (JpegImagePlugin.JpegImageFile, PngImagePlugin.PngImageFile):
+        prepare = kind.load_prepare
+
+        def counted(image, prepare=prepare):
+            decoded.append(image.size)
+            prepare(image)
+
+        monkeypatch.setattr(kind, "load_prepare", counted)
+    classifier = open_classifier(str(run), device="cpu")
+    classifier = replace(classifier, spec=replace(classifier.spec, decoding="scaled"))
+    for name, size, expected, shown in (
+        ("small.jpg", (40, 36), [(40, 36)], (36, 40)),
+        ("any.png", (900, 600), [(900, 600)], (533, 800)),
+        ("large.jpg", (3600, 2400), [(450, 300)], (300, 450)),  # at 1/8, of which the model sees 32 px
+        ("between.jpg", (1800, 1200), [(225, 150), (1800, 1200)], (533, 800)),
+    ):
+        decoded.clear()
+        explanation = explain(classifier, ImageFile(str(photo(tmp_path / name, size=size))))
+        assert isinstance(explanation, Explanation)
+        assert decoded == expected
+        assert explanation.image.pixels.shape == (3, *shown)
+        view = explanation.image.view
+        assert view.bottom - view.top == pytest.approx(shown[0], abs=1)  # the fit cuts the longer side
+        assert view.right - view.left == pytest.approx(shown[0], abs=1) or size[0] <= 40
