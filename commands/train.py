@@ -14,6 +14,7 @@ from datasets.config import DATASETS
 from datasets.shell import command, typed
 from datasets.text import pluralise, printable
 from trainers.config import RunConfig
+from vit.config import embedded_weights
 
 if TYPE_CHECKING:
     from datasets.opened import OpenedImages
@@ -58,6 +59,8 @@ def main(options: TrainOptions) -> int:
             if config.train.loop == "ignite":
                 return train_best(runs, images)
             config = next(runs).config
+    else:
+        say_what_weights_are_at_hand(config)
     folds = config.data.folds is not None and config.data.fold is None and config.train.loop == "ignite"
     several = options.seeds > 1 or folds
     if (options.jobs, options.on) != ("auto", "local") and not several:
@@ -66,6 +69,16 @@ def main(options: TrainOptions) -> int:
     if several and not rehearsal:
         return train_several(config, options.seeds, **options.placed)
     return rehearse([config], find_lr=options.find_lr) if rehearsal else train(config, images)
+
+
+def say_what_weights_are_at_hand(config: RunConfig) -> None:
+    """Say that a model that is named starts from random weights although some come with it."""
+    from trainers.reporting import console
+    from trainers.system.distributed import is_main_process
+
+    if (weights := embedded_weights(config.model)) and is_main_process():
+        left = f"--weights {weights} starts from those that come with it, --weights none leaves this line out"
+        console.say(f"{config.model.name} starts from random weights; {left}", label="note")
 
 
 def nothing_chosen(options: TrainOptions) -> bool:

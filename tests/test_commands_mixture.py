@@ -141,6 +141,25 @@ def test_a_named_model_is_judged_frozen_before_it_is_trained(photos, tmp_path, c
     assert "kept  named" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("small_plan")
+def test_a_plan_of_a_named_model_starts_from_the_weights_that_come_with_it(photos, tmp_path, capsys):
+    words = ["--model", "vit_stem_16", "--minutes", "5", "--batch-size", "8"]
+    run = train(photos, tmp_path, "own", *words)
+    frozen = json.loads((run.with_name("own_frozen") / "config.json").read_text())
+    assert frozen["model"]["weights"] == "tiny_imagenet"
+    assert "vit_stem_16 from the weights that come with it, tiny_imagenet" in capsys.readouterr().out
+    none = train(photos, tmp_path, "none", *words, "--weights", "none")
+    assert not none.with_name("none_frozen").exists()
+
+
+@pytest.mark.parametrize(("words", "said"), [([], True), (["--weights", "none"], False), (["--pool", "mean"], False)])
+def test_an_ordinary_run_says_which_weights_are_at_hand_and_leaves_them(photos, tmp_path, capsys, words, said):
+    run = train(photos, tmp_path, "run", "--model", "vit_nano_8", "--epochs", "1", *words)
+    printed = capsys.readouterr()
+    assert ("--weights fashion_mnist starts from those" in printed.out + printed.err) == said
+    assert json.loads((run / "config.json").read_text())["model"]["weights"] == "none"
+
+
 def test_without_time_for_a_pass_a_named_model_stays_frozen(photos, tmp_path, capsys, monkeypatch):
     pace = plan.Pace(step=1e3, steps_per_epoch=2, validation=0, decoding=0, conclusion=0)
     monkeypatch.setattr(plan, "without_packages", lambda: False)

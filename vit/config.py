@@ -293,6 +293,15 @@ def default_weights(name: str) -> str | None:
     return DEFAULT_WEIGHTS.get(name) or embedded.get(name)
 
 
+def embedded_weights(config: ModelConfig) -> str | None:
+    """The weights that come with the application for a model, where its options name none and leave its parts as the
+    weights know them; else None."""
+    parts = ("pool", "patch_embedding", "representation_size")
+    untouched = all(getattr(config, part) == getattr(ModelConfig, part) for part in parts)
+    embedded = config.weights is None and untouched and config.name in EMBEDDED_WEIGHTS.values()
+    return default_weights(config.name) if embedded else None
+
+
 def nearest_sizes(size: int, patch_size: int) -> str:
     """The sizes next to `size` that patches of `patch_size` divide, such as `224, 240`."""
     below = size // patch_size * patch_size

@@ -30,7 +30,7 @@ from trainers.storage.finished_run import RunResult
 from trainers.storage.run_folder import read_json
 from trainers.system import heartbeat
 from vit.at_hand import at_hand
-from vit.config import PACKAGED_MODELS
+from vit.config import PACKAGED_MODELS, embedded_weights
 from vit.parts import parts
 
 
@@ -114,7 +114,7 @@ def planned(
     if config.data.folds is not None and config.data.fold is None:
         raise ConfigError("--minutes plans one run; with --folds give --epochs, or one --fold")
     heartbeat.at_work_on("opening the images")
-    images, config = images or OpenedImages(), without_luck(config)
+    images, config = images or OpenedImages(), without_luck(with_embedded_weights(config))
     with console.quiet():
         setup = trial(config, AS_GIVEN, images)
     count, per_epoch = setup.data.dataset_sizes["train"], setup.steps_per_epoch
@@ -148,6 +148,17 @@ def planned(
         yield PlannedRun(named(probe_of(config, probe.options, per_epoch), "probe"))
     for run in plan_fine_tuning(config, candidates, until, images, least=LEAST_STEPS if probe else 0):
         yield replace(run, favoured=probe is not None and candidates[0].weights == probe.name)
+
+
+def with_embedded_weights(config: RunConfig) -> RunConfig:
+    """Options by which a model that is named starts from the weights that come with it, unless they say from which."""
+    weights = embedded_weights(config.model)
+    if weights is None:
+        return config
+    console.say(
+        f"{config.model.name} from the weights that come with it, {weights}; --weights none: without", label="plan"
+    )
+    return config.changed(model={"weights": weights})
 
 
 def without_luck(config: RunConfig) -> RunConfig:
