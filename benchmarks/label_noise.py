@@ -31,7 +31,7 @@ import numpy as np
 from sklearn.metrics import confusion_matrix, roc_auc_score
 
 from benchmarks.environment import RESULTS, describe
-from cleaning.clean import TEST, JudgedImages, judge_features, read_samples, suspects_of
+from cleaning.clean import TEST, HeldOutPredictions, cross_validate_features, read_samples, suspects_of
 from cleaning.suspects import DROP
 from datasets.bundle import Samples
 from datasets.checking.copies import groups_of_copies
@@ -39,7 +39,7 @@ from datasets.config import DataConfig
 from trainers.budget import local_weights
 from trainers.config import RunConfig
 from trainers.multirun.out_of_fold import features_of_set, fit_logistic, fold_of_each, out_of_fold
-from vit.at_hand import at_hand
+from vit.local_models import local_pretrained_models
 
 CASES = [(kind, rate) for kind in ("random", "similar") for rate in (0.05, 0.10)]
 
@@ -57,11 +57,11 @@ def planted(truth: np.ndarray, pool: np.ndarray, rate: float, seed: int, likely:
     return labels
 
 
-def case(noisy: JudgedImages, truth: np.ndarray, penalty_right: float) -> dict[str, Any]:
+def case(noisy: HeldOutPredictions, truth: np.ndarray, penalty_right: float) -> dict[str, Any]:
     """Judge the set as it is labelled, against the true labels, for which this penalty is the best."""
     start = time.perf_counter()
     assert noisy.features is not None
-    judged = judge_features(noisy.samples, noisy.rows, noisy.groups, noisy.features, folds=5)
+    judged = cross_validate_features(noisy.samples, noisy.rows, noisy.groups, noisy.features, folds=5)
     labels, learns, features, probabilities = judged.labels, ~judged.in_test, noisy.features, judged.probabilities
     suspects = suspects_of(judged, test=False)
     seconds = time.perf_counter() - start
@@ -97,7 +97,7 @@ def cases_of(name: str, source: str, options: argparse.Namespace) -> dict[str, A
     result = {"images": len(rows), "classes": len(samples.class_names), "features": features.shape[1],
               "seconds_for_features": seconds, "untouched": [], "cases": []}  # fmt: skip
     for split in range(options.splits):
-        own = JudgedImages(
+        own = HeldOutPredictions(
             samples.replace(splits=splits_of(samples, rows, groups, split)), rows, groups, EMPTY, features
         )
         pool, fold = np.flatnonzero(~own.in_test), fold_of_each(truth, groups, folds=5)
@@ -160,7 +160,9 @@ def main() -> None:
     parser.add_argument("--weights-left-out", default="", help="weights that have learnt from the very images")
     options = parser.parse_args()
     hidden = options.weights_left_out
-    local_weights.at_hand = lambda: (model for model in at_hand() if model.weights != hidden)  # type: ignore[assignment]
+    local_weights.local_pretrained_models = lambda: (
+        model for model in local_pretrained_models() if model.weights != hidden
+    )  # type: ignore[assignment]
     for word in options.data:
         name, _, source = word.partition("=")
         write(name, cases_of(name, source, options))

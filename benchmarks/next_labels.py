@@ -35,7 +35,7 @@ from datasets.bundle import TRAIN, PathTable
 from datasets.config import DataConfig
 from datasets.loaders import evaluation_loader, open_samples
 from labelling.choose import choose, few_labels, free_rows, lead, probabilities_of
-from labelling.features import look, pretrained, side_by_side
+from labelling.features import extract_features, pretrained, side_by_side
 from labelling.pool import read_pool
 from trainers.engine.feature_sets import features_of
 
@@ -172,13 +172,13 @@ def with_copies(folder: Path, options: argparse.Namespace) -> None:
         for number in generator.choice(len(files), round(3 / 7 * len(files)), replace=False).tolist():
             copied(files[number], pool_folder / f"{number:05d}_copy", kind=number % 5)
         pool = read_pool(str(pool_folder), Path(home), {}, written=Path(home))
-        looked = look(pool, pretrained()[:1], Path(home) / "features", device="cpu")
+        extracted = extract_features(pool, pretrained()[:1], Path(home) / "features", device="cpu")
         taken: list[int] = []
         for _ in range(5):
-            usable = looked.readable.copy()
+            usable = extracted.readable.copy()
             usable[taken] = False
-            free = free_rows(looked.groups, usable, taken)
-            taken += [each.row for each in choose(looked.features, free, np.array(taken, int), 40)]
+            free = free_rows(extracted.groups, usable, taken)
+            taken += [each.row for each in choose(extracted.features, free, np.array(taken, int), 40)]
         originals = [re.sub(r"_copy$", "", Path(pool.samples.paths[row]).stem) for row in taken]
         wasted = len(originals) - len(set(originals))
         found = {"pictures": pool.own, "copies": pool.own - len(files), "picks": len(taken), "wasted": wasted}

@@ -31,7 +31,7 @@ from benchmarks.environment import RESULTS, describe
 from benchmarks.five_minutes import cut
 from commands.compare import parse_arm
 from commands.rank import arm_of
-from comparison.ranking import ALL, RIDGE, rank
+from comparison.ranking import ALL, RIDGE, rank_backbones
 from datasets.config import DataConfig
 from datasets.files import write_text
 from trainers.config import OutputConfig, RunConfig, TrainConfig, from_dict
@@ -87,7 +87,7 @@ def images(name: str, options: argparse.Namespace) -> DataConfig:
 
 def ranked(base: RunConfig, arms: dict[str, str]) -> dict[str, Any]:
     started = time.process_time()
-    rows = rank({arm: parse_arm(arm, base) for arm in arms.values()}, ())
+    rows = rank_backbones({arm: parse_arm(arm, base) for arm in arms.values()}, ())
     seconds = time.process_time() - started
     names = {arm: name for name, arm in arms.items()}
     frozen = {names[row.arm]: {f"{c} {n}": row.accuracy(c, n)[1] for c, n in row.right} for row in rows}

@@ -18,7 +18,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from benchmarks.environment import describe
-from comparison.analysis.certainty import FIRST_LOOK, half_width, look
+from comparison.analysis.certainty import FIRST_LOOK, half_width, interim_analysis
 from comparison.analysis.runs import Certainty, read_run
 from comparison.analysis.statistics import LEVEL, Spread, estimate
 
@@ -85,7 +85,7 @@ def cell(odds: np.ndarray, difference: float, spread: float, size: int, trials: 
     for _ in range(trials):
         differences = trial(moved, scales, size, generator)
         for count in range(FIRST_LOOK, CERTAINTY.max_seeds + 1):
-            decision = look(differences[:count], CERTAINTY)
+            decision = interim_analysis(differences[:count], CERTAINTY)
             if decision.verdict != "undecided":
                 stops[decision.verdict][count] += 1
                 wrong += decision.verdict == "better" and decision.estimate.centre < 0 and difference > 0

@@ -25,8 +25,8 @@ from datasets.loaders import split_samples
 from datasets.shell import command, quoted
 from datasets.text import format_table, pluralise, printable
 from datasets.units import united, units_of
-from figures.judged import Judged as Pictured
-from figures.sheets import judged_sheet, png
+from figures.image_prediction import ImagePrediction
+from figures.sheets import png, prediction_sheet
 from review.table import percent
 from trainers.config import OutputConfig, RunConfig
 from trainers.errors import ConfigError
@@ -48,7 +48,7 @@ TEST = SPLITS.index("test")
 
 
 @dataclass(frozen=True)
-class JudgedImages:
+class HeldOutPredictions:
     """N images of a set, and what models say of each that have not learnt from it."""
 
     samples: Samples
@@ -82,18 +82,18 @@ def read_samples(data: DataConfig) -> Samples:
         return split_samples(replace(data, folds=None, fold=None))
 
 
-def judge_set(config: RunConfig, *, folds: int, minutes: float | None) -> JudgedImages:
+def cross_validate_set(config: RunConfig, *, folds: int, minutes: float | None) -> HeldOutPredictions:
     """By the frozen features of the best weights at hand."""
     images = int((read_samples(config.data).splits >= 0).sum())
     seconds = 60 * minutes if minutes else max(LEAST_SECONDS, SECONDS_PER_IMAGE * images)
     samples, rows, features = features_of_set(config, images=images, seconds=seconds)
     groups = groups_of_copies(samples, rows, workers=os.cpu_count() or 1)
-    return judge_features(samples, rows, groups, features, folds=folds)
+    return cross_validate_features(samples, rows, groups, features, folds=folds)
 
 
-def judge_features(
+def cross_validate_features(
     samples: Samples, rows: NDArray[np.int64], groups: NDArray[np.int64], features: NDArray[np.float32], *, folds: int
-) -> JudgedImages:
+) -> HeldOutPredictions:
     """By logistic regression on the features of N images (N, D), in folds that keep copies and groups together, and
     once more without what cleanlab doubts then. Test images are judged, and never learnt from."""
     labels, learns = samples.labels[rows].astype(np.int64), samples.splits[rows] != TEST
@@ -102,10 +102,10 @@ def judge_features(
     trusted = learns.copy()
     trusted[learns] = ~issues_found(labels[learns], first[learns])
     probabilities, weaker = out_of_fold(features, labels, fold, trusted)
-    return JudgedImages(samples, rows, groups, probabilities, features, (penalty, weaker))
+    return HeldOutPredictions(samples, rows, groups, probabilities, features, (penalty, weaker))
 
 
-def judge_folds(run_dir: Path, config: RunConfig) -> JudgedImages:
+def read_fold_predictions(run_dir: Path, config: RunConfig) -> HeldOutPredictions:
     """By the predictions that the runs of `train --folds K` left of the images they were not trained on; of test images
     the mean over the runs. Raises ConfigError: the run is no fold of several. DataError: the images changed since."""
     if config.data.fold is None or config.data.folds is None:
@@ -131,7 +131,7 @@ def judge_folds(run_dir: Path, config: RunConfig) -> JudgedImages:
     apart = np.isin(groups, np.flatnonzero(np.bincount(of_groups) > 1)).sum()
     if apart:
         say(f"{apart:,} images have a copy in another fold: their models learnt from the copy", label="note")
-    return JudgedImages(samples, rows, groups, np.concatenate([part.probabilities for part in parts]))
+    return HeldOutPredictions(samples, rows, groups, np.concatenate([part.probabilities for part in parts]))
 
 
 def say_what_was_seen(folders: Sequence[Path], not_judged: int) -> None:
@@ -142,7 +142,7 @@ def say_what_was_seen(folders: Sequence[Path], not_judged: int) -> None:
         say(f"what these runs started from had seen some of the images that are judged: {said[0]}", label="note")
 
 
-def report_suspects(judged: JudgedImages, folder: Path) -> list[Suspect]:
+def report_suspects(judged: HeldOutPredictions, folder: Path) -> list[Suspect]:
     """Say how good the judges are, and write what is doubtful among the test images and a picture of the rest, which
     is returned."""
     suspects, of_test = (suspects_of(judged, test=test) for test in (False, True))
@@ -165,7 +165,7 @@ def report_suspects(judged: JudgedImages, folder: Path) -> list[Suspect]:
     return suspects
 
 
-def suspects_of(judged: JudgedImages, *, test: bool) -> list[Suspect]:
+def suspects_of(judged: HeldOutPredictions, *, test: bool) -> list[Suspect]:
     """The doubtful labels of the test images, or of all others; each with what is proposed."""
     # Few test images tell little of how sure models are of a class, so they are looked at among all.
     chosen = np.flatnonzero(~judged.in_test | test)
@@ -188,7 +188,7 @@ def suspects_of(judged: JudgedImages, *, test: bool) -> list[Suspect]:
     ]
 
 
-def neighbours_of(judged: JudgedImages, suspects: Sequence[Suspect]) -> list[tuple[str, str, str]]:
+def neighbours_of(judged: HeldOutPredictions, suspects: Sequence[Suspect]) -> list[tuple[str, str, str]]:
     """Path, label and neighbour: for each suspect the nearest images with its label, and with the suggested one, that
     are no suspects themselves."""
     assert judged.features is not None
@@ -210,7 +210,7 @@ def neighbours_of(judged: JudgedImages, suspects: Sequence[Suspect]) -> list[tup
     ]
 
 
-def worth(judged: JudgedImages, suspects: Sequence[Suspect]) -> PairedDifference | None:
+def worth(judged: HeldOutPredictions, suspects: Sequence[Suspect]) -> PairedDifference | None:
     """How many more test images, of which no copy is learnt from, logistic regression gets right without what is to be
     dropped. None: there are no features, or no test images."""
     if judged.features is None or not judged.in_test.any():
@@ -234,9 +234,9 @@ def write_figure(path: Path, samples: Samples, suspects: Sequence[Suspect]) -> N
         thinks = f"the model thinks {suspect.suggested}" if suspect.suggested else suspect.kind
         doubt = f"labelled {suspect.label}; {thinks}"
         pixels = to_array(picture_of(samples, place[suspect.path]))
-        shown.append(Pictured(suspect.path, ((doubt, float(suspect.confidence)),), pixels=pixels))
+        shown.append(ImagePrediction(suspect.path, ((doubt, float(suspect.confidence)),), pixels=pixels))
     title = f"{samples.name}: {len(shown)} of {len(suspects)} suspects, the likeliest first"
-    write_bytes(path, png(judged_sheet(shown, title=title, columns=6)))
+    write_bytes(path, png(prediction_sheet(shown, title=title, columns=6)))
 
 
 def save(folder: Path, samples: Samples, suspects: Sequence[Suspect]) -> None:

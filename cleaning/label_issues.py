@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.neighbors import NearestNeighbors
 
-from vit.errors import imported
+from vit.errors import import_optional
 
 DOUBTED, TWO, COPY, OUTLIER = "doubted label", "two classes", "copy with another label", "outlier"
 SECOND, BOTH = 0.25, 0.8
@@ -33,7 +33,7 @@ class Issue(NamedTuple):
 
 def cleanlab_filter() -> Any:
     """Raises MissingPackage: cleanlab is not installed."""
-    return imported("cleanlab.filter", "clean needs cleanlab: pip install cleanlab==2.9.0")
+    return import_optional("cleanlab.filter", "clean needs cleanlab: pip install cleanlab==2.9.0")
 
 
 def label_issues(

@@ -88,9 +88,9 @@ def main(options: Options) -> int:
     else:
         cleanlab_filter()  # where it is missing, that is said now
         if options.of_run:
-            judged = clean.judge_folds(Path(options.data), config)
+            judged = clean.read_fold_predictions(Path(options.data), config)
         else:
-            judged = clean.judge_set(config, folds=options.folds, minutes=options.minutes)
+            judged = clean.cross_validate_set(config, folds=options.folds, minutes=options.minutes)
         samples, suspects = judged.samples, clean.report_suspects(judged, folder)
     if options.output is None and not options.of_run:
         claimed_folder(OutputConfig(), options.data)

@@ -220,7 +220,7 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 def request_of(options: Options) -> Request:
-    from comparison.request.arms import default_arms, rungs
+    from comparison.request.arms import default_arms, ladder_arms
     from comparison.request.plan import Request
 
     base, certainty = RunConfig(**sections(options)), certainty_of(options)
@@ -230,7 +230,7 @@ def request_of(options: Options) -> Request:
         raise UsageError(f"--model {base.model.name}: compare takes its models from --arms")
     arms = tuple(parse_arm(text, base) for text in options.arms) or default_arms(base)
     if options.ladder:
-        arms = rungs(arms[-1] if options.arms else arms[1])
+        arms = ladder_arms(arms[-1] if options.arms else arms[1])
     labels = (None if word == "all" else int(word) for word in options.labels)
     return Request(
         base=base,

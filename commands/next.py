@@ -77,7 +77,7 @@ def review_command(options: Options) -> str:
 def main(options: Options) -> int:
     """Take over the labels of the last choice; choose where none of it waits for one; and open the page."""
     from labelling import rounds
-    from labelling.features import look, of_run, pretrained
+    from labelling.features import extract_features, of_run, pretrained
     from labelling.picks import PicksTable
     from review.server import Review
     from trainers.storage.finished_run import find_run
@@ -93,20 +93,22 @@ def main(options: Options) -> int:
     )
     if opened.picks:
         PicksTable(folder, opened.pool.samples, opened.labels).save(opened.picks)
-    looked = None
+    extracted = None
     goes_on = bool(opened.waiting) and not options.anew
     if not goes_on or options.review:
-        looked = look(opened.pool, pretrained() if run_dir is None else of_run(run_dir), options.features)
+        extracted = extract_features(
+            opened.pool, pretrained() if run_dir is None else of_run(run_dir), options.features
+        )
     if goes_on:
         print(f"{len(opened.waiting)} of {len(opened.picks)} pictures of {folder / 'picks.csv'} have no label yet")
     else:
-        assert looked is not None
-        made = rounds.choose_round(opened, looked, folder, options.number)
+        assert extracted is not None
+        made = rounds.choose_round(opened, extracted, folder, options.number)
         print("\n".join(rounds.lines(folder, made, review=review_command(options))))
     if options.output is None:
         claimed_folder(OutputConfig(), options.pool)
-    names = (*options.classes, *(looked.class_names if looked else ()))
-    features = looked.features if looked else None
+    names = (*options.classes, *(extracted.class_names if extracted else ()))
+    features = extracted.features if extracted else None
     table = PicksTable(folder, opened.pool.samples, opened.labels, class_names=names, features=features)
     table.save(table.read())
     for line in rounds.summary(folder, opened.labels):

@@ -18,7 +18,7 @@ from datasets.shell import command
 from vit.config import require_counts
 
 if TYPE_CHECKING:
-    from figures.judged import Judged
+    from figures.image_prediction import ImagePrediction
     from inference.classifier import Classifier
     from inference.predict import ExampleSheet, Tally
 
@@ -115,11 +115,11 @@ def say_what_is_not_promised(classifier: Classifier, options: Options) -> None:
             print(f"note: {lack}", file=sys.stderr)
 
 
-def write(images: Iterable[Judged], options: Options, *, judged: bool) -> Sequence[Judged]:
+def write(images: Iterable[ImagePrediction], options: Options, *, judged: bool) -> Sequence[ImagePrediction]:
     """Write the CSV, image by image. With `--json` it goes to no standard output, and the images are returned."""
     from inference.predict import write_rows
 
-    kept: Sequence[Judged] = ()
+    kept: Sequence[ImagePrediction] = ()
     if options.json:  # a document needs them all
         images = kept = [replace(image, pixels=None) for image in images]
     if options.output is not None or not options.json:
@@ -130,11 +130,11 @@ def write(images: Iterable[Judged], options: Options, *, judged: bool) -> Sequen
 
 
 def draw_grid(spread: ExampleSheet, path: Path, *, of: int) -> None:
-    from figures.sheets import judged_sheet, save
+    from figures.sheets import prediction_sheet, save
 
     shown = spread.chosen()
     title = f"{len(shown)} of {of:,} images: of each class the least and the most certain"
-    save(judged_sheet(shown, title=title, columns=max(2, math.ceil(len(shown) ** 0.5))), path)
+    save(prediction_sheet(shown, title=title, columns=max(2, math.ceil(len(shown) ** 0.5))), path)
 
 
 def say(tally: Tally) -> None:
@@ -146,7 +146,9 @@ def say(tally: Tally) -> None:
         print(f"error: {failed} of {tally.images + failed} files could not be read", file=sys.stderr)
 
 
-def as_json(classifier: Classifier, temperature: float, images: Sequence[Judged], tally: Tally) -> dict[str, Any]:
+def as_json(
+    classifier: Classifier, temperature: float, images: Sequence[ImagePrediction], tally: Tally
+) -> dict[str, Any]:
     """What `--json` prints: docs/use-the-result.md lists the fields."""
     return {
         "model": classifier.source,

@@ -51,7 +51,7 @@ class Options(ImagesOptions):
 
 
 def main(options: Options) -> int:
-    from comparison.ranking import compare_command, rank, table, write
+    from comparison.ranking import compare_command, rank_backbones, table, write
 
     data = replace(
         options.images, **{name: getattr(options, name) for name in ("exclude", "split", "allow_seen", "workers")}
@@ -59,9 +59,9 @@ def main(options: Options) -> int:
     base = RunConfig(
         data=data, train=TrainConfig(device=options.device), output=OutputConfig(output_dir=options.output_dir)
     )
-    words = [arm_of(word) for word in options.models] or all_at_hand()
+    words = [arm_of(word) for word in options.models] or local_arms()
     arms = {word: parse_arm(word, base) for word in words}
-    rows = rank(arms, options.shots)
+    rows = rank_backbones(arms, options.shots)
     if not rows:
         raise WeightsError("none of these models can be had")
     print("\n".join(table(rows)))
@@ -72,13 +72,13 @@ def main(options: Options) -> int:
     return 0 if len(rows) == len(arms) else 3
 
 
-def all_at_hand() -> list[str]:
+def local_arms() -> list[str]:
     """The backbones that need no download, and last those that plans take, side by side."""
     import vit
-    from vit.at_hand import at_hand
     from vit.factory import image_spec
+    from vit.local_models import local_pretrained_models
 
-    models = list(at_hand())
+    models = list(local_pretrained_models())
     large = [model for model in models if model.name != "vit_nano_8"]
     together = [f"{model.name}@{model.image_size or image_spec(model).image_size}" for model in large]
     alone = [arm_text(vars(model)) for model in models]

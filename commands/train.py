@@ -60,7 +60,7 @@ def main(options: TrainOptions) -> int:
                 return train_best(runs, images)
             config = next(runs).config
     else:
-        say_what_weights_are_at_hand(config)
+        say_which_weights_are_local(config)
     folds = config.data.folds is not None and config.data.fold is None and config.train.loop == "ignite"
     several = options.seeds > 1 or folds
     if (options.jobs, options.on) != ("auto", "local") and not several:
@@ -71,7 +71,7 @@ def main(options: TrainOptions) -> int:
     return rehearse([config], find_lr=options.find_lr) if rehearsal else train(config, images)
 
 
-def say_what_weights_are_at_hand(config: RunConfig) -> None:
+def say_which_weights_are_local(config: RunConfig) -> None:
     """Say that a model that is named starts from random weights although some come with it."""
     from trainers.reporting import console
     from trainers.system.distributed import is_main_process
@@ -138,9 +138,9 @@ def with_weights(config: RunConfig, images: OpenedImages, *, one_network: bool) 
     """`--weights auto` resolved: it looks at the images."""
     if config.model.weights != "auto":
         return config
-    from trainers.budget.plan import with_weights_at_hand
+    from trainers.budget.plan import with_local_weights
 
-    return with_weights_at_hand(config, images, one_network=one_network)
+    return with_local_weights(config, images, one_network=one_network)
 
 
 def train(config: RunConfig, images: OpenedImages) -> int:

@@ -58,18 +58,20 @@ def arm_names(configs: Sequence[Config], *, planned: bool = True) -> list[str]:
     values = [settings(config) for config in configs]
     if not planned:
         seen = [{option: plain[option] for option in _TELLING if option in plain} for plain in values]
-        names = _told_apart(names, seen, from_all=True)
+        names = _with_differences(names, seen, from_all=True)
     faster = [
         {option: _text(part[option]) for part in config.values() for option in _FASTER if option in part}
         for config in configs
     ]
     telling = [{option: text for option, text in plain.items() if option not in _DERIVED} for plain in values]
     for options in (telling, values, faster):
-        names = _told_apart(names, options)
+        names = _with_differences(names, options)
     return names
 
 
-def _told_apart(names: Sequence[str], values: Sequence[Mapping[str, str]], *, from_all: bool = False) -> list[str]:
+def _with_differences(
+    names: Sequence[str], values: Sequence[Mapping[str, str]], *, from_all: bool = False
+) -> list[str]:
     """Each name with the options in which it differs from any other of the same name, or from any at all."""
     longer = []
     for name, mine in zip(names, values, strict=True):

@@ -44,7 +44,7 @@ DRAWS = 20
 """Of N labels of each class."""
 SHOTS = (1, 5, 10, 25)
 RIDGE, NEAREST, ALL = "ridge", "nearest", "all"
-JUDGED_ON = ("train", "val")
+SCORED_ON = ("train", "val")
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class RankedBackbone:
         return low, mean, high
 
 
-def rank(arms: Mapping[str, RunConfig], shots: Sequence[int]) -> list[RankedBackbone]:
+def rank_backbones(arms: Mapping[str, RunConfig], shots: Sequence[int]) -> list[RankedBackbone]:
     """Judge all that can be had, with so many labels of each class (default: those of SHOTS that there are), the best
     first. Raises ConfigError: a class has fewer training images than `shots`."""
     names, base = {config.model: arm for arm, config in arms.items()}, next(iter(arms.values()))
@@ -93,7 +93,7 @@ def rank(arms: Mapping[str, RunConfig], shots: Sequence[int]) -> list[RankedBack
         seconds = time.perf_counter() - start
         parameters = sum(parameter.numel() for parameter in setup.model.requires_grad_(True).parameters())
         memory = memory_of(replace(setup, config=defaults.resolve(arms[names[model]])))
-        clusters = units_of_judged(setup)[unseen]
+        clusters = units_of_scored(setup)[unseen]
         rows.append(RankedBackbone(names[model], parameters, memory, seconds, right, clusters))
     return sorted(rows, key=lambda row: -row.accuracy(RIDGE, ALL)[1])
 
@@ -107,17 +107,17 @@ def fitting_shots(setup: RunSetup, shots: Sequence[int]) -> list[int]:
     return sorted(set(shots)) or [shot for shot in SHOTS if shot <= least]
 
 
-def units_of_judged(setup: RunSetup) -> Clusters:
+def units_of_scored(setup: RunSetup) -> Clusters:
     """Of the images of train, then of val."""
-    rows = [image_set(setup.data.dataloaders[split]).indices for split in JUDGED_ON]
+    rows = [image_set(setup.data.dataloaders[split]).indices for split in SCORED_ON]
     return units_of(samples_of(setup.data), np.concatenate(rows))
 
 
 def score_backbone(setup: RunSetup, shots: Sequence[int]) -> dict[tuple[str, str], np.ndarray]:
     """Of each classifier and number of labels, which images it has right: see `Backbone.right`."""
-    features = on_one_scale(setup, torch.cat([features_once(setup, split).flatten(1).float() for split in JUDGED_ON]))
-    labels = np.concatenate([image_set(setup.data.dataloaders[split]).labels for split in JUDGED_ON])
-    units = units_of_judged(setup)
+    features = on_one_scale(setup, torch.cat([features_once(setup, split).flatten(1).float() for split in SCORED_ON]))
+    labels = np.concatenate([image_set(setup.data.dataloaders[split]).labels for split in SCORED_ON])
+    units = units_of_scored(setup)
     images = setup.data.dataset_sizes["train"]
     numbers, targets = features.double().numpy(), np.eye(len(setup.data.class_names))[labels]
     unit = normalize(features)

@@ -21,8 +21,8 @@ from tests.headless_browser import Browser
 
 HERE = Path(__file__).resolve().parent / "pages"
 CLICKS = """
-document.getElementById("moment").value = 2;
-document.getElementById("moment").dispatchEvent(new Event("input"));
+document.getElementById("snapshot").value = 2;
+document.getElementById("snapshot").dispatchEvent(new Event("input"));
 moveTo([0.6, 0.4]);
 """
 

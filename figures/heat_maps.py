@@ -22,7 +22,7 @@ def brightness(values: Tensor) -> Tensor:
     return (shares - low) / (high - low).clamp(min=EVEN)
 
 
-def placed(values: Tensor, size: tuple[int, int], view: Box | None = None) -> tuple[np.ndarray, np.ndarray]:
+def upsampled(values: Tensor, size: tuple[int, int], view: Box | None = None) -> tuple[np.ndarray, np.ndarray]:
     """A map (G, G) over a picture of `size` (height, width): float32 of that size, and a mask of the pixels that it
     covers. `view` is the part of the picture that the map is about, in its pixels (`datasets.fitting.view_of`)."""
     height, width = size
@@ -37,10 +37,10 @@ def placed(values: Tensor, size: tuple[int, int], view: Box | None = None) -> tu
     return laid[0, 0].numpy(), inside.numpy()
 
 
-def laid_over(picture: np.ndarray, values: Tensor, view: Box | None = None) -> np.ndarray:
+def overlay(picture: np.ndarray, values: Tensor, view: Box | None = None) -> np.ndarray:
     """uint8 (h, w, 3) under a map (G, G) of any scale: the picture in grey, the map alone in colour, so that a colour
     means one value; what lies outside of `view` stays without colour, and pale."""
-    strength, inside = placed(brightness(values), picture.shape[:2], view)
+    strength, inside = upsampled(brightness(values), picture.shape[:2], view)
     grey = picture.astype(np.float32).mean(axis=2, keepdims=True)
     colour = colormaps["inferno"](strength)[..., :3] * 255
     alpha = 0.3 + 0.4 * strength[..., None]

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from figures.results import BLUE, GREY, RIGHT, escape, png, tidy
 
 
-class Shown(Figure):
+class NotebookFigure(Figure):
     """A figure that a notebook shows, whatever became of pyplot there."""
 
     def _repr_png_(self) -> bytes:
@@ -18,7 +18,7 @@ class Shown(Figure):
 def learning_figure(rows: Sequence[Mapping[str, float | None]], *, best_epoch: int, title: str) -> Figure:
     """Loss beside accuracy over epochs, train and val; `rows` are those of metrics.csv, whose first, of the untrained
     model, has no training scores."""
-    figure = Shown(figsize=(8, 3.4), layout="constrained")
+    figure = NotebookFigure(figsize=(8, 3.4), layout="constrained")
     for axis, measure in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
         for split, colour in (("train", BLUE), ("val", RIGHT)):
             points = [(row["epoch"], row.get(f"{split}_{measure}")) for row in rows]

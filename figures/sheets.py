@@ -18,8 +18,8 @@ from torch.nn import functional as F
 
 from datasets.fitting import Box
 from figures import results
-from figures.heat_maps import laid_over
-from figures.judged import Judged
+from figures.heat_maps import overlay
+from figures.image_prediction import ImagePrediction
 from figures.results import RIGHT, UNKNOWN, WRONG, escape, readable, shorten
 
 DPI = 100
@@ -62,7 +62,7 @@ def squared(picture: np.ndarray) -> np.ndarray:
     return np.asarray(ImageOps.pad(Image.fromarray(picture), (longer, longer), color="white"))
 
 
-def heat_picture(image: Judged, values: Tensor, side: int) -> np.ndarray:
+def heat_picture(image: ImagePrediction, values: Tensor, side: int) -> np.ndarray:
     """An image under a map (G, G) of it: (h, w, 3), whose longer side is near `side`."""
     assert image.pixels is not None
     picture = scaled(image.pixels, side)
@@ -70,7 +70,7 @@ def heat_picture(image: Judged, values: Tensor, side: int) -> np.ndarray:
     if view is not None:
         across, down = picture.shape[1] / image.pixels.shape[2], picture.shape[0] / image.pixels.shape[1]
         view = Box(view.left * across, view.top * down, view.right * across, view.bottom * down)
-    return laid_over(picture, values, view)
+    return overlay(picture, values, view)
 
 
 def sheet(tiles: Sequence[Tile], *, title: str, columns: int = 2) -> Figure:
@@ -101,7 +101,7 @@ def sheet(tiles: Sequence[Tile], *, title: str, columns: int = 2) -> Figure:
     return figure
 
 
-def judged_sheet(images: Sequence[Judged], *, title: str, columns: int = 2) -> Figure:
+def prediction_sheet(images: Sequence[ImagePrediction], *, title: str, columns: int = 2) -> Figure:
     """Images, each above its heat map if it has one, with what they were taken for, their label and their file."""
     tiles = []
     for image in images:
@@ -114,7 +114,7 @@ def judged_sheet(images: Sequence[Judged], *, title: str, columns: int = 2) -> F
     return sheet(tiles, title=title, columns=columns)
 
 
-def heat_sheet(image: Judged, maps: Sequence[tuple[str, Tensor]], *, title: str = "") -> Figure:
+def heat_sheet(image: ImagePrediction, maps: Sequence[tuple[str, Tensor]], *, title: str = "") -> Figure:
     """An image, what it was taken for, and maps (title, (G, G)) over it side by side, under a title of some lines."""
     assert image.pixels is not None
     taken_for = f"{shorten(image.predicted, 30)} {image.probability:.0%}"
@@ -136,7 +136,7 @@ def batch_sheet(
     return sheet([Tile(tile_picture(picture, 80), ()) for picture in pairs], title=title, columns=4)
 
 
-def caption(image: Judged) -> tuple[tuple[str, str], ...]:
+def caption(image: ImagePrediction) -> tuple[tuple[str, str], ...]:
     """What an image was taken for, what it is where that is known, and its file's name, all whole: in as many lines as
     they take."""
     texts = [(f"{readable(image.predicted)} ({image.probability:.1%})", UNKNOWN)]

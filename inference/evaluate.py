@@ -116,7 +116,7 @@ UNSEEN, SEEN = "val", "train"
 """The splits that stand for images that a classifier has not seen, and for those that it has."""
 
 
-class Apart(NamedTuple):
+class SeenAndUnseen(NamedTuple):
     """A classifier on images that it has not seen, which tests it, and on those that it has, which does not."""
 
     unseen: Evaluation | None
@@ -127,7 +127,9 @@ class Apart(NamedTuple):
     """How many of the seen ones it was trained on, and how many chose its epoch."""
 
 
-def evaluate_on(classifier: Classifier, data: DataConfig, *, split: str | None, folder: Path | None = None) -> Apart:
+def evaluate_on(
+    classifier: Classifier, data: DataConfig, *, split: str | None, folder: Path | None = None
+) -> SeenAndUnseen:
     """Score any classifier on any labelled images, in float32, without comparing with what a run logged: those that it
     has not seen, and apart from them those that it was trained on or that chose its epoch. Raises FileNotFoundError,
     DataError: no such data, or classes that the classifier does not have."""
@@ -151,7 +153,7 @@ def evaluate_on(classifier: Classifier, data: DataConfig, *, split: str | None, 
             found = with_answers(found, name, scores, kept, *about[2:], answers=classifier.answers)
         return dataclasses.replace(found, notes=notes)
 
-    return Apart(scored(UNSEEN, name), scored(SEEN, f"{name}_seen"), uses)
+    return SeenAndUnseen(scored(UNSEEN, name), scored(SEEN, f"{name}_seen"), uses)
 
 
 def with_seen_apart(samples: Samples, classifier: Classifier) -> tuple[Samples, Counter[str], list[str]]:

@@ -14,7 +14,7 @@ from datasets.files import text_file, write_text
 from datasets.tables import csv_text
 from datasets.text import format_table, printable
 from datasets.units import units_of
-from figures.judged import Judged
+from figures.image_prediction import ImagePrediction
 from inference.known_slices import weakness
 from inference.predict import write_rows
 from trainers import answers as sure
@@ -118,7 +118,7 @@ def as_table(predictions: Path) -> Path:
     with np.load(predictions, allow_pickle=False) as file:
         paths, names, labels, classes, shares = (file[name] for name in LIKELIEST)
     rows = zip(paths.tolist(), names[labels].tolist(), names[classes].tolist(), shares.tolist(), strict=True)
-    judged = (Judged(path, tuple(zip(*ranked, strict=True)), label) for path, label, *ranked in rows)
+    judged = (ImagePrediction(path, tuple(zip(*ranked, strict=True)), label) for path, label, *ranked in rows)
     table = predictions.with_name(predictions.name.replace("_predictions.npz", "_likeliest.csv"))
     with text_file(table) as file:
         write_rows(judged, file, top=classes.shape[1])

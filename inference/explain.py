@@ -16,7 +16,7 @@ from datasets.fitting import Box, view_of
 from datasets.images import image_size, read_image, to_array
 from datasets.text import printable
 from datasets.transforms import Pipeline
-from figures.judged import Judged, rank
+from figures.image_prediction import ImagePrediction, ranked_classes
 from inference.classifier import Classifier
 from inference.evaluate import images_of
 from inference.images import Both, ImageFile, Unreadable, read_both
@@ -61,7 +61,7 @@ class Attention:
 class Explanation:
     """One image, with its heat map. Maps sum to 1 (or are all 0: nothing spoke for the class)."""
 
-    image: Judged
+    image: ImagePrediction
     """Its original picture, and the heat map (G, G) that lies over what the model saw of it."""
     target: str
     """The class that the map is about."""
@@ -112,10 +112,10 @@ def explain(
     images = pipeline.normalise(torch.from_numpy(read.pixels[None])).to(classifier.device)
     classes = None if target is None else torch.tensor([classifier.class_names.index(target)])
     found = maps.heat_maps(classifier.model, images, classes, method=method)
-    ranked = rank(found.logits.double().softmax(dim=1), classifier.class_names, top=3)[0]
+    ranked = ranked_classes(found.logits.double().softmax(dim=1), classifier.class_names, top=3)[0]
     picture, view = _displayed(classifier, file, read)
     return Explanation(
-        Judged(file.path, ranked, pixels=picture, heat=found.values[0], view=view),
+        ImagePrediction(file.path, ranked, pixels=picture, heat=found.values[0], view=view),
         target or ranked[0][0],
         found.method,
         found.title,

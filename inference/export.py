@@ -28,7 +28,7 @@ from trainers.seen.hashes import to_text
 from trainers.storage.finished_run import read_run_config, untrusted_run
 from trainers.version import VERSION
 from vit import ImageSpec, WeightsError
-from vit.errors import imported
+from vit.errors import import_optional
 from vit.export import describe, export_onnx, export_pt2, export_safetensors, open_pictures
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def form_of(
 ) -> "PictureForm | None":
     if not pictures:
         return None
-    imported("onnx", "--format onnx needs the package onnx: pip install -r requirements-extras.txt")
+    import_optional("onnx", "--format onnx needs the package onnx: pip install -r requirements-extras.txt")
     from vit.onnx_pictures import PictureForm
 
     return PictureForm(tuple(classifier.class_names), temperature, tuple(endings))

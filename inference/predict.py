@@ -18,7 +18,7 @@ from datasets.image_dataset import cpu_count
 from datasets.tables import csv_lines
 from datasets.text import printable
 from datasets.transforms import Pipeline
-from figures.judged import Judged, rank
+from figures.image_prediction import ImagePrediction, ranked_classes
 from inference.classifier import Classifier
 from inference.images import ImageFile, Unreadable, read_pixels
 from trainers import answers as sure
@@ -45,7 +45,7 @@ def predict(
     keep_pixels: bool = False,
     cover: float = COVER,
     false_alarms: float = FALSE_ALARMS,
-) -> Iterator[Judged | Unreadable]:
+) -> Iterator[ImagePrediction | Unreadable]:
     """One result per file, in order, with the `top` classes of those that can be read; of a model that was evaluated
     with a set of classes that holds the right one in a share `cover` of images, and whether the image is unlike those
     it was validated on, which a share `false_alarms` of these would be called.
@@ -62,13 +62,17 @@ def predict(
         verdicts: Iterator[Verdict] = repeat(UNJUDGED)
         if pictures:
             logits, verdicts = ask(pipeline.normalise(torch.from_numpy(np.stack(pictures))))
-            ranked = iter(rank((logits.double() / temperature).softmax(dim=1), classifier.class_names, top=top))
+            ranked = iter(
+                ranked_classes((logits.double() / temperature).softmax(dim=1), classifier.class_names, top=top)
+            )
         for file, pixels in zip(batch, decoded, strict=True):
             if isinstance(pixels, Unreadable):
                 yield pixels
             else:
                 label = label_of(file.path, classifier.class_names)
-                yield Judged(file.path, next(ranked), label, pixels if keep_pixels else None, None, *next(verdicts))
+                yield ImagePrediction(
+                    file.path, next(ranked), label, pixels if keep_pixels else None, None, *next(verdicts)
+                )
 
 
 def judge_of(
@@ -124,7 +128,7 @@ class Tally:
     """Labelled images for which the model's first class is that one."""
     unreadable: list[Unreadable] = field(default_factory=list)
 
-    def readable(self, results: Iterable[Judged | Unreadable]) -> Iterator[Judged]:
+    def readable(self, results: Iterable[ImagePrediction | Unreadable]) -> Iterator[ImagePrediction]:
         """The images among the results, behind a progress bar; a file that is none is named on standard error."""
         # disable=None: silent where standard error is not a terminal
         for image in tqdm(results, desc="predict", unit="image", file=sys.stderr, disable=None, leave=False):
@@ -138,14 +142,14 @@ class Tally:
             yield image
 
 
-def write_rows(images: Iterable[Judged], file: TextIO, *, top: int, judged: bool = False) -> None:
+def write_rows(images: Iterable[ImagePrediction], file: TextIO, *, top: int, judged: bool = False) -> None:
     """Write images and their `top` classes as CSV, a row per image; where they are `judged` with the set of each, its
     classes divided by " | ", and whether the image is unknown, yes or no: empty where nothing is promised."""
 
     ranks = ["", *(f"_{rank}" for rank in range(2, top + 1))]
     header = ["path", "label", *(f"{name}{rank}" for rank in ranks for name in ("predicted", "probability"))]
 
-    def row(image: Judged) -> list[str]:
+    def row(image: ImagePrediction) -> list[str]:
         ranked = (text for name, probability in image.ranked for text in (printable(name), f"{probability:.7g}"))
         cells = [printable(image.path), printable(image.label or ""), *ranked]
         if not judged:
@@ -165,24 +169,24 @@ class ExampleSheet:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self.pool: list[Judged] = []
+        self.pool: list[ImagePrediction] = []
 
-    def seeing(self, images: Iterable[Judged]) -> Iterator[Judged]:
+    def seeing(self, images: Iterable[ImagePrediction]) -> Iterator[ImagePrediction]:
         """The same images, each of which is added as it passes."""
         for image in images:
             self.add(image)
             yield image
 
-    def add(self, image: Judged) -> None:
+    def add(self, image: ImagePrediction) -> None:
         self.pool.append(image)
         if len(self.pool) == 10 * self.count:
             self.pool = thinned(self.pool, 5 * self.count)
 
-    def chosen(self) -> list[Judged]:
+    def chosen(self) -> list[ImagePrediction]:
         return sorted(thinned(self.pool, self.count), key=lambda image: (image.predicted, image.probability))
 
 
-def thinned(images: Sequence[Judged], count: int) -> list[Judged]:
+def thinned(images: Sequence[ImagePrediction], count: int) -> list[ImagePrediction]:
     """Up to `count` images: each class in turn gives its least or its most certain one that is left."""
     classes = defaultdict(list)
     for image in sorted(images, key=lambda image: image.probability):

@@ -30,7 +30,7 @@ from trainers.setup import head_of
 from trainers.storage.checkpoint_file import best_of
 from trainers.storage.finished_run import open_best
 from vit import Blueprint, ImageSpec, ModelConfig
-from vit.at_hand import at_hand
+from vit.local_models import local_pretrained_models
 from vit.tensor_files import bytes_of
 
 COMPONENTS = 128
@@ -51,7 +51,7 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Looked:
+class ExtractedFeatures:
     """What is known of the N pictures of a pool without any label."""
 
     features: Floats
@@ -71,7 +71,7 @@ def pretrained() -> list[Network]:
     """The networks at hand that know most kinds of pictures: the larger embedded one, and ImageNet's where installed,
     at its smaller size. Downloads nothing."""
     chosen: dict[str, ModelConfig] = {}
-    for config in at_hand():
+    for config in local_pretrained_models():
         if config.weights == "tiny_imagenet" or config.name == "efficientnet_lite0":
             chosen.setdefault(config.name, config)
     networks = []
@@ -88,7 +88,7 @@ def of_run(run_dir: Path) -> list[Network]:
     return [Network(str(run_dir), opened.model, opened.spec, tuple(opened.class_names))]
 
 
-def look(pool: Pool, networks: list[Network], folder: Path, *, device: str = "auto") -> Looked:
+def extract_features(pool: Pool, networks: list[Network], folder: Path, *, device: str = "auto") -> ExtractedFeatures:
     """Decode each picture, find copies, and compute the features of those that can be read, taking from `folder` what
     is there already. Raises DataError: none can be read."""
     samples = identified(pool.samples)
@@ -112,7 +112,7 @@ def look(pool: Pool, networks: list[Network], folder: Path, *, device: str = "au
     features = np.zeros((len(samples), sum(min(COMPONENTS, *part.shape) for part in map(_flat, parts))), np.float32)
     features[rows] = side_by_side(parts)
     names = networks[0].class_names
-    return Looked(features, groups, readable, faults, probabilities, names)
+    return ExtractedFeatures(features, groups, readable, faults, probabilities, names)
 
 
 def _flat(values: Floats) -> Floats:

@@ -12,7 +12,7 @@ from datasets.config import DataConfig
 from datasets.shell import command
 from datasets.text import pluralise, printable
 from labelling.choose import Chosen, choose, few_labels, free_rows, probabilities_of
-from labelling.features import Looked
+from labelling.features import ExtractedFeatures
 from labelling.picks import CENTRE, UNCERTAIN, Pick, read_labels, read_picks, read_skipped, write_picks
 from labelling.pool import Label, Pool, in_test, labels_of_set, read_pool
 from trainers.errors import ConfigError
@@ -81,38 +81,42 @@ class Round:
     classes: list[str] = field(default_factory=list)
 
 
-def choose_round(opened: Opened, looked: Looked, folder: Path, count: int) -> Round:
+def choose_round(opened: Opened, extracted: ExtractedFeatures, folder: Path, count: int) -> Round:
     """Choose `count` pictures and write picks.csv into `folder`. Raises ConfigError: no picture is left."""
     pool = opened.pool
-    for fault in looked.faults[:LISTED]:
+    for fault in extracted.faults[:LISTED]:
         say(f"left out, cannot be read: {printable(fault)}", label="note")
     row_of = {path: row for row, path in enumerate(pool.samples.paths)}
     taken = [*pool.labels, *(row_of[path] for path in opened.skipped if path in row_of)]
-    usable = looked.readable & (np.arange(len(pool.samples)) < pool.own)
+    usable = extracted.readable & (np.arange(len(pool.samples)) < pool.own)
     usable[taken] = False
-    free = free_rows(looked.groups, usable, taken)
+    free = free_rows(extracted.groups, usable, taken)
     if not len(free):
         raise ConfigError(f"every picture of {pool.samples.name} has a label, or a copy with one: none is left")
-    learnt = np.array([row for row, label in pool.labels.items() if looked.readable[row] and not in_test(label)], int)
-    classes, probabilities = thought(pool, looked, learnt)
-    chosen = choose(looked.features, free, learnt, count, probabilities=probabilities)
+    learnt = np.array(
+        [row for row, label in pool.labels.items() if extracted.readable[row] and not in_test(label)], int
+    )
+    classes, probabilities = thought(pool, extracted, learnt)
+    chosen = choose(extracted.features, free, learnt, count, probabilities=probabilities)
     picks = [pick_of(pool, each, classes, probabilities) for each in chosen]
     folder.mkdir(parents=True, exist_ok=True)
     write_picks(folder / "picks.csv", picks)
     return Round(picks, len(free), int(usable.sum()) - len(free), classes)
 
 
-def thought(pool: Pool, looked: Looked, learnt: NDArray[np.int64]) -> tuple[list[str], NDArray[np.float64] | None]:
+def thought(
+    pool: Pool, extracted: ExtractedFeatures, learnt: NDArray[np.int64]
+) -> tuple[list[str], NDArray[np.float64] | None]:
     """The classes, and what a model thinks of each picture (N, C): the run's own, or logistic regression on the labels.
     None where labels are too few to ask one."""
     names = [pool.labels[row].name for row in learnt.tolist()]
     classes = list(dict.fromkeys(names))
     numbers = np.array([classes.index(name) for name in names], int)
-    if looked.probabilities is not None and not (len(learnt) and few_labels(numbers)):
-        return list(looked.class_names), looked.probabilities
+    if extracted.probabilities is not None and not (len(learnt) and few_labels(numbers)):
+        return list(extracted.class_names), extracted.probabilities
     if few_labels(numbers):
         return classes, None
-    return classes, probabilities_of(looked.features, learnt, numbers, len(classes))
+    return classes, probabilities_of(extracted.features, learnt, numbers, len(classes))
 
 
 def pick_of(pool: Pool, chosen: Chosen, classes: list[str], probabilities: NDArray[np.float64] | None) -> Pick:

@@ -29,7 +29,7 @@ from inference.export import export, validation_images
 from inference.images import find_images, read_pixels
 from inference.predict import label_of
 from trainers.errors import ConfigError
-from vit.errors import WeightsError, imported
+from vit.errors import WeightsError, import_optional
 from vit.export import OnnxModule, open_session
 from vit.logs import log_level
 
@@ -103,7 +103,9 @@ class Worth:
 def export_int8(classifier: Classifier, path: Path, *, images: Sequence[str] = (), **options: Any) -> Worth:
     """Write `classifier` to `path` in 8 bits, as ONNX; `options` as of `inference.export.export`. Raises WeightsError:
     it is not worth it, and why; nothing is written. ConfigError: there are no labelled images to judge it by."""
-    imported("onnxruntime.quantization", "--int8 needs onnx and onnxruntime: pip install -r requirements-extras.txt")
+    import_optional(
+        "onnxruntime.quantization", "--int8 needs onnx and onnxruntime: pip install -r requirements-extras.txt"
+    )
     judged_by = labelled_images(classifier, images)
     with tempfile.TemporaryDirectory() as folder:
         full, small = Path(folder, "full.onnx"), Path(folder, "int8.onnx")

@@ -22,7 +22,7 @@ from headless_browser import Browser, find_browser
 from PIL import Image
 from small_run import call
 
-from cleaning.clean import JudgedImages, judge_features, report_suspects
+from cleaning.clean import HeldOutPredictions, cross_validate_features, report_suspects
 from cleaning.label_issues import COPY, OUTLIER, label_issues
 from cleaning.review import SuspectsTable, nearest_of_classes, write_neighbours
 from cleaning.suspects import Suspect, cleaned, read_suspects, write_cleaned, write_suspects
@@ -36,7 +36,7 @@ from review.table import percent
 from trainers.budget.local_weights import Ranked
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.multirun.out_of_fold import features_of_set, fold_of_each, out_of_fold
-from vit.at_hand import at_hand
+from vit.local_models import local_pretrained_models
 
 pytest.importorskip("cleanlab", reason="requirements-extras.txt is not installed")
 
@@ -60,7 +60,7 @@ def judged(wrong=0):
     features, labels = blobs(wrong=wrong)
     paths, places = PathTable(map(str, range(len(labels)))), np.arange(len(labels))
     samples = Samples("blobs", ("a", "b", "c"), paths, labels.astype(np.int32), np.zeros(len(labels), np.int8))
-    return features, labels, judge_features(samples, places, places, features, folds=5).probabilities
+    return features, labels, cross_validate_features(samples, places, places, features, folds=5).probabilities
 
 
 def test_wrong_labels_are_those_that_cleanlab_finds_in_its_order_in_a_second_round_without_those_of_the_first():
@@ -193,7 +193,9 @@ def test_a_decision_that_is_none_is_refused_by_name(tmp_path, decision, message)
 @pytest.fixture
 def cats_and_dogs(tmp_path, monkeypatch):
     """Dark cats and bright dogs; those in the wrong folder are the darkest and the brightest, or a copy."""
-    monkeypatch.setattr("trainers.budget.local_weights.at_hand", lambda: [next(at_hand())])
+    monkeypatch.setattr(
+        "trainers.budget.local_weights.local_pretrained_models", lambda: [next(local_pretrained_models())]
+    )
     monkeypatch.chdir(tmp_path)
     for split, count in (("train", 16), ("val", 4), ("test", 6)):
         for label in ("cat", "dog"):
@@ -235,7 +237,7 @@ def test_models_that_are_right_too_seldom_are_not_to_be_followed(tmp_path, capsy
     probabilities = np.full((12, 2), 0.1)
     labels = samples.labels.astype(int)
     probabilities[rows, np.where(rows < 12 * sure, labels, 1 - labels)] = 0.9
-    report_suspects(JudgedImages(samples, rows, rows, probabilities), tmp_path)
+    report_suspects(HeldOutPredictions(samples, rows, rows, probabilities), tmp_path)
     assert ("right so seldom" in capsys.readouterr().out) == warned
 
 
@@ -496,11 +498,11 @@ def test_the_predictions_of_folds_are_judged_as_they_are_and_those_of_the_test_b
                    samples.class_names)  # fmt: skip
 
     monkeypatch.setattr(clean, "read_run", read_run)
-    judged = clean.judge_folds(tmp_path / "run_fold1", RunConfig(data=data))
+    judged = clean.read_fold_predictions(tmp_path / "run_fold1", RunConfig(data=data))
     assert sorted(judged.rows) == list(range(1797))
     of_label = judged.probabilities[np.arange(1797), judged.labels]
     assert np.allclose(of_label[judged.in_test], 1 - 9 * 0.015)
     assert set(np.round(of_label[~judged.in_test], 6)) == {0.91, 0.82}
     assert clean.suspects_of(judged, test=False) == []
     with pytest.raises(ValueError, match="is not one of several folds"):
-        clean.judge_folds(tmp_path / "run", RunConfig())
+        clean.read_fold_predictions(tmp_path / "run", RunConfig())

@@ -282,14 +282,16 @@ def test_the_bare_command_compares_scratch_and_pretrained_at_ten_labels_and_all(
 def test_on_photographs_the_embedded_vit_is_compared_with_itself_from_scratch_beside_a_frozen_reference(monkeypatch):
     known = [("vit_stem_16", "tiny_imagenet"), ("efficientnet_lite0", "imagenet"), ("efficientnet_lite0", "imagenet")]
     photographs = RunConfig(data=DataConfig(source="path/to/images"))
-    monkeypatch.setattr(arms, "at_hand", lambda: (ModelConfig(name=name, weights=weights) for name, weights in known))
+    monkeypatch.setattr(
+        arms, "local_pretrained_models", lambda: (ModelConfig(name=name, weights=weights) for name, weights in known)
+    )
     models = [arm.model for arm in default_arms(photographs)]
     assert [(model.name, model.weights, model.trainable) for model in models] == [
         ("vit_stem_16", "none", "all"),
         ("vit_stem_16", "tiny_imagenet", "all"),
         ("efficientnet_lite0", "imagenet", "head"),
     ]
-    monkeypatch.setattr(arms, "at_hand", lambda: iter(()))
+    monkeypatch.setattr(arms, "local_pretrained_models", lambda: iter(()))
     assert len(default_arms(photographs)) == 2
 
 

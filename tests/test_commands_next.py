@@ -21,7 +21,7 @@ from datasets.errors import DataError
 from datasets.loaders import split_samples
 from datasets.tables import read_rows
 from labelling.choose import SWITCH, choose, few_labels, free_rows, lead, probabilities_of
-from labelling.features import Network, look, of_run, side_by_side
+from labelling.features import Network, extract_features, of_run, side_by_side
 from labelling.picks import Pick, PicksTable, read_labels, read_picks, read_skipped, write_picks
 from labelling.pool import Label, read_pool
 from review.server import Review
@@ -290,11 +290,11 @@ def test_of_a_pool_with_three_copies_in_ten_no_pick_is_wasted(tmp_path):
             image.resize((72, 60)).save(folder / f"small{number:03d}.png")
     labelled = {str(folder / f"{number:03d}.png"): Label("x") for number in range(5)}
     pool = read_pool(str(folder), tmp_path, labelled, written=tmp_path)
-    looked = look(pool, small_network(), tmp_path / "features", device="cpu")
-    usable = looked.readable & (np.arange(len(pool.samples)) < pool.own)
+    extracted = extract_features(pool, small_network(), tmp_path / "features", device="cpu")
+    usable = extracted.readable & (np.arange(len(pool.samples)) < pool.own)
     usable[[*pool.labels]] = False
-    free = free_rows(looked.groups, usable, [*pool.labels])
-    chosen = choose(looked.features, free, np.array([*pool.labels]), 40)
+    free = free_rows(extracted.groups, usable, [*pool.labels])
+    chosen = choose(extracted.features, free, np.array([*pool.labels]), 40)
     originals = [re.search(r"(\d+)\.", pool.samples.paths[each.row])[1] for each in chosen]
     wasted = len(originals) - len(set(originals)) + sum(int(number) < 5 for number in originals)
     assert wasted < 0.05 * len(chosen)
@@ -319,29 +319,31 @@ def test_features_are_computed_once_and_again_for_other_pictures(photos, tmp_pat
 
     monkeypatch.setattr("labelling.features.features_of", counting)
     pool = read_pool("photos", tmp_path, {}, written=tmp_path)
-    first = look(pool, small_network(), tmp_path / "kept", device="cpu")
-    again = look(pool, small_network(), tmp_path / "kept", device="cpu")
+    first = extract_features(pool, small_network(), tmp_path / "kept", device="cpu")
+    again = extract_features(pool, small_network(), tmp_path / "kept", device="cpu")
     assert len(passes) == 1
     assert (first.features == again.features).all()
     save(photos / "new.png", seed=1234)
-    look(read_pool("photos", tmp_path, {}, written=tmp_path), small_network(), tmp_path / "kept", device="cpu")
+    extract_features(
+        read_pool("photos", tmp_path, {}, written=tmp_path), small_network(), tmp_path / "kept", device="cpu"
+    )
     assert len(passes) == 2
 
 
 def test_by_a_run_the_probabilities_are_those_that_predict_gives(photos, tmp_path, capsys):
     run = make_run(tmp_path / "runs" / "small" / "r")
     pool = read_pool("photos", tmp_path, {}, written=tmp_path)
-    looked = look(pool, of_run(run), tmp_path / "kept", device="cpu")
+    extracted = extract_features(pool, of_run(run), tmp_path / "kept", device="cpu")
     capsys.readouterr()
     code, out, _ = call(capsys, "predict", run, *pool.samples.paths, "--top", "3", "--device", "cpu")
     assert code == 0
-    for line, shares in zip(out.splitlines()[1:], looked.probabilities, strict=True):
+    for line, shares in zip(out.splitlines()[1:], extracted.probabilities, strict=True):
         cells = line.split(",")
         for name, value in zip(cells[2::2], cells[3::2], strict=True):
-            assert shares[looked.class_names.index(name)] == pytest.approx(float(value), abs=1e-5)
+            assert shares[extracted.class_names.index(name)] == pytest.approx(float(value), abs=1e-5)
     code, out, err = call(capsys, "next", "photos", "--run", run, "-n", "5")
     assert (code, "5 pictures of 60: of those that the model is least sure of" in out) == (0, True), err
-    assert {pick.guess for pick in read_picks(Path("runs/photos/next/picks.csv"))} <= set(looked.class_names)
+    assert {pick.guess for pick in read_picks(Path("runs/photos/next/picks.csv"))} <= set(extracted.class_names)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from datasets.images import read_image
 from datasets.labelled import labelled_samples
 from datasets.loaders import evaluation_loader
 from datasets.transforms import preprocess
-from figures.judged import Judged
+from figures.image_prediction import ImagePrediction
 from inference.classifier import open_classifier
 from inference.images import ImageFile, Unreadable, find_images
 from inference.predict import ExampleSheet, predict
@@ -215,7 +215,7 @@ def test_captions_of_the_grid_are_green_when_right_red_when_wrong_and_dark_when_
     from figures.results import RIGHT, UNKNOWN, WRONG
     from figures.sheets import caption
 
-    captions = [caption(Judged("f/a.png", (("x", 0.9), ("y", 0.1)), label)) for label in ("x", "y", None)]
+    captions = [caption(ImagePrediction("f/a.png", (("x", 0.9), ("y", 0.1)), label)) for label in ("x", "y", None)]
     assert [lines[0] for lines in captions] == [("x (90.0%)", colour) for colour in (RIGHT, WRONG, UNKNOWN)]
     assert [[text for text, _ in lines[1:]] for lines in captions] == [
         ["true: x", "a.png"], ["true: y (10.0%)", "a.png"], ["a.png"]
@@ -223,9 +223,9 @@ def test_captions_of_the_grid_are_green_when_right_red_when_wrong_and_dark_when_
 
 
 def test_the_grid_is_spread_over_classes_and_certainty_whatever_the_order_and_number_of_files():
-    def image(number: int) -> Judged:
+    def image(number: int) -> ImagePrediction:
         name = "rare" if number in (1501, 1502) else "abc"[number % 3]
-        return Judged(str(number), ((name, ((number * 7) % 3000 + 1) / 3001),))
+        return ImagePrediction(str(number), ((name, ((number * 7) % 3000 + 1) / 3001),))
 
     spread = ExampleSheet(25)
     for number in range(3000):

@@ -10,6 +10,7 @@ from small_comparison import arm_of
 from commands.arguments import UsageError, parse
 from commands.compare import Options, request_of
 from comparison.analysis.certainty import (
+    any_undecided,
     decide,
     half_width,
     image_variance_ratio,
@@ -17,9 +18,8 @@ from comparison.analysis.certainty import (
     power_line,
     sentence_of,
     smallest_difference,
-    unsure,
 )
-from comparison.analysis.results import judge_pairs
+from comparison.analysis.results import compare_pairs
 from comparison.analysis.runs import Certainty, Condition
 from comparison.analysis.statistics import LEVEL, Estimate, Spread, estimate
 from comparison.training.train_arms import Training
@@ -68,8 +68,8 @@ def test_a_large_difference_is_certain_after_few_seeds_and_small_ones_are_the_sa
     same = decide(strong, twin, CERTAINTY)
     assert same.verdict == "same"
     assert abs(same.estimate.centre) < CERTAINTY.margin
-    assert not unsure([weak, strong, twin], CERTAINTY)
-    assert unsure(runs(0.8, 0.82, images=150, seeds=3), CERTAINTY)
+    assert not any_undecided([weak, strong, twin], CERTAINTY)
+    assert any_undecided(runs(0.8, 0.82, images=150, seeds=3), CERTAINTY)
 
 
 def test_the_sentence_names_the_better_or_says_what_would_decide():
@@ -89,10 +89,10 @@ def test_a_comparison_of_finished_runs_is_looked_at_seed_by_seed(tmp_path):
     weak, strong = runs(0.4, 0.95, images=60, seeds=4)
     labels = np.arange(60) % 2
     arms = arm_of(tmp_path, "weak", weak, labels), arm_of(tmp_path, "strong", strong, labels)
-    ((pair,),) = judge_pairs([Condition(None, arms)], scored="test", certainty=CERTAINTY)
+    ((pair,),) = compare_pairs([Condition(None, arms)], scored="test", certainty=CERTAINTY)
     assert pair.mark == "better"
     assert "certain after" in pair.sentence
-    ((pair,),) = judge_pairs([Condition(None, (arms[0], arms[0]))], scored="test", certainty=Certainty(margin=0.2))
+    ((pair,),) = compare_pairs([Condition(None, (arms[0], arms[0]))], scored="test", certainty=Certainty(margin=0.2))
     assert (pair.mark, "the same within 20 points" in pair.sentence) == ("same", True)
 
 

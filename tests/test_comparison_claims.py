@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from small_comparison import arm_of, comparison_of
 
-from comparison.analysis.certainty import decide, power_line, unsure
-from comparison.analysis.results import analyse, judge_pairs
+from comparison.analysis.certainty import any_undecided, decide, power_line
+from comparison.analysis.results import analyse, compare_pairs
 from comparison.analysis.runs import Arm, Certainty, Condition, FinishedRun
 from comparison.analysis.statistics import LEVEL, holm, paired_difference
 from comparison.reporting.table import notes
@@ -41,7 +41,7 @@ def equal_arms(generator, *, seeds=3, images=300, of_run=0.2):
 
 def names_a_winner(generator):
     conditions = [Condition(labels, tuple(map(arm, "ab", equal_arms(generator)))) for labels in range(CONDITIONS)]
-    return any(pair.mark in {"better", "worse"} for (pair,) in judge_pairs(conditions, scored="test"))
+    return any(pair.mark in {"better", "worse"} for (pair,) in compare_pairs(conditions, scored="test"))
 
 
 @pytest.mark.slow
@@ -79,7 +79,7 @@ def test_a_winner_at_one_of_six_numbers_of_labels_has_to_stand_beside_the_other_
     assert pairs[0].mark == "unclear"
     assert "cannot tell" in pairs[0].sentence
     assert "once the 6 comparisons of this report are judged together (Holm's p = " in pairs[0].sentence
-    alone = judge_pairs([report.conditions[0]], scored="test")[0][0]
+    alone = compare_pairs([report.conditions[0]], scored="test")[0][0]
     assert (alone.mark, alone.adjusted_p) == ("worse", None)
 
 
@@ -100,11 +100,11 @@ def test_seeds_are_added_until_a_pair_is_certain_beside_those_of_the_other_numbe
     certainty = Certainty(margin=0.001, max_seeds=3)
     assert decide(first, noisy, certainty).verdict == "better"
     assert decide(first, noisy, certainty, claims=CONDITIONS).verdict == "undecided"
-    assert not unsure([first, noisy], certainty)
-    assert unsure([first, noisy], certainty, conditions=CONDITIONS)
+    assert not any_undecided([first, noisy], certainty)
+    assert any_undecided([first, noisy], certainty, conditions=CONDITIONS)
     conditions = [Condition(labels, (arm("a", first), arm("b", noisy))) for labels in range(CONDITIONS)]
-    assert {pair.mark for (pair,) in judge_pairs(conditions, scored="test", certainty=certainty)} == {"unclear"}
-    assert {pair.mark for (pair,) in judge_pairs(conditions[:1], scored="test", certainty=certainty)} == {"worse"}
+    assert {pair.mark for (pair,) in compare_pairs(conditions, scored="test", certainty=certainty)} == {"unclear"}
+    assert {pair.mark for (pair,) in compare_pairs(conditions[:1], scored="test", certainty=certainty)} == {"worse"}
 
 
 def test_the_rungs_of_a_ladder_are_certain_when_each_is_beside_the_first():
@@ -112,8 +112,8 @@ def test_the_rungs_of_a_ladder_are_certain_when_each_is_beside_the_first():
     right, wrong = np.ones((3, 200), bool), np.zeros((3, 200), bool)
     between = np.random.default_rng(0).random((2, 3, 200)) < 0.5
     arms = [right, wrong, *between]
-    assert unsure(arms, certainty)
-    assert not unsure(arms, certainty, against_first=True)
+    assert any_undecided(arms, certainty)
+    assert not any_undecided(arms, certainty, against_first=True)
 
 
 def test_more_comparisons_see_less_each():

@@ -10,13 +10,13 @@ from small_comparison import arm_of, comparison_of, finished_run
 
 from comparison.analysis.certainty import (
     ASSUMED,
+    any_undecided,
     assumed,
     decide,
-    look,
+    interim_analysis,
     power_line,
+    seeds_or_images_needed,
     smallest_difference,
-    unsure,
-    wanted,
 )
 from comparison.analysis.results import analyse
 from comparison.analysis.runs import Certainty, Condition, read_run
@@ -139,11 +139,14 @@ def test_seeds_until_it_is_certain_draw_groups():
     copied = [np.repeat(arm, 5, axis=1) for arm in (first, second)]
     assert decide(*copied, CERTAINTY).verdict == "better"
     assert decide(*copied, CERTAINTY, groups).verdict == decide(first, second, CERTAINTY).verdict == "undecided"
-    assert unsure(copied, CERTAINTY, groups)
-    assert not unsure(copied, CERTAINTY)
-    by_groups, once = look(minus(*copied), CERTAINTY, groups), look(minus(first, second), CERTAINTY)
+    assert any_undecided(copied, CERTAINTY, groups)
+    assert not any_undecided(copied, CERTAINTY)
+    by_groups, once = (
+        interim_analysis(minus(*copied), CERTAINTY, groups),
+        interim_analysis(minus(first, second), CERTAINTY),
+    )
     assert (by_groups.low, by_groups.high) == pytest.approx((once.low, once.high))
-    assert wanted(by_groups.estimate).endswith(" images in such groups")
+    assert seeds_or_images_needed(by_groups.estimate).endswith(" images in such groups")
 
 
 def test_power_before_the_first_step_takes_the_images_of_a_group_for_one():

@@ -12,7 +12,7 @@ from small_run import call
 from commands.compare import Options, parse_arm, request_of
 from comparison.analysis.advice import which_pays
 from comparison.analysis.results import analyse
-from comparison.request.arms import RUNGS
+from comparison.request.arms import LADDER
 from trainers.config import RunConfig
 from vit.config import ModelConfig
 
@@ -54,7 +54,7 @@ def test_the_ladder_is_of_the_embedded_model_or_of_the_one_that_is_named():
     named = request_of(Options(ladder=True, arms=("vit_b_16,image_size=96",))).arms
     base = ModelConfig(name="vit_b_16", image_size=96)
     assert named[0] == parse_arm("vit_b_16,image_size=96", RunConfig())
-    assert [arm.train.start_head for arm in named] == ["plain"] * (len(RUNGS) - 1) + ["probe"]
+    assert [arm.train.start_head for arm in named] == ["plain"] * (len(LADDER) - 1) + ["probe"]
     assert named[0].model == base
 
 

@@ -79,7 +79,7 @@ def report(tmp_path_factory):
         *conditions, tuning=tuning, warnings=("near <copies>",), protocol=("the same budget",), command="compare '<i>'"
     )
     for arm in comparison.conditions[-1].arms[:2]:
-        (arm.runs[0].run_dir / "moments").mkdir()  # as if they had kept their weights
+        (arm.runs[0].run_dir / "snapshots").mkdir()  # as if they had kept their weights
     written = write_report(comparison, folder / "compare")
     return comparison, folder / "compare", written
 

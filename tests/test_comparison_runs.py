@@ -7,7 +7,7 @@ import torch
 from small_comparison import finished_run
 from test_trainers_start import tiny_run
 
-from comparison.analysis.results import judge_pairs
+from comparison.analysis.results import compare_pairs
 from comparison.analysis.runs import Condition, cautions, group_into_arms, read_run, require_same_data
 from comparison.compare import compare_runs
 from comparison.names import arm_names, settings_that_differ, slugs
@@ -355,5 +355,5 @@ def test_finished_runs_are_named_by_all_that_differs_and_unequal_training_is_in_
     arms = group_into_arms([read_run(short), read_run(long)])
     assert arms[0].name == "vit_nano_8 from scratch patch_embedding=stem pool=mean epochs=1"
     assert arms[1].name == "vit_micro_4 from scratch patch_embedding=conv pool=cls epochs=2"
-    ((pair,),) = judge_pairs([Condition(None, arms)], scored="test")
+    ((pair,),) = compare_pairs([Condition(None, arms)], scored="test")
     assert f"; but {arms[1].name} saw 4,020 training images, {arms[0].name} 12." in pair.sentence

@@ -281,7 +281,7 @@ def test_clean_judges_an_image_by_models_of_other_groups_and_writes_them_into_it
     kept = []
     monkeypatch.setattr(clean, "fold_of_each", lambda labels, units, folds: kept.append(units) or units % folds)
     features = np.random.default_rng(0).normal(size=(len(rows), 8)).astype(np.float32)
-    clean.judge_features(samples, rows, np.arange(len(rows)), features, folds=3)
+    clean.cross_validate_features(samples, rows, np.arange(len(rows)), features, folds=3)
     assert len(set(kept[0].tolist())) == 12
     assert all(len(set(kept[0][samples.groups[rows] == group])) == 1 for group in range(12))
     write_cleaned(tmp_path / "cleaned.csv", samples, [])

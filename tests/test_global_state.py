@@ -113,7 +113,7 @@ def test_slurms_job_is_hidden_from_ignite_alone(monkeypatch):
 def test_jobs_find_the_program_and_later_commands_their_own_path(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "/of/mine")
     executor = type("Executor", (), {"__init__": lambda *_: None, "update_parameters": lambda *_, **__: None})
-    monkeypatch.setattr(slurm, "imported", lambda *_: type("submitit", (), {"SlurmExecutor": executor}))
+    monkeypatch.setattr(slurm, "import_optional", lambda *_: type("submitit", (), {"SlurmExecutor": executor}))
     home = Path(main.__file__).parents[main.__name__.count(".")]  # the clone, or where the package is installed
     with slurm.on_slurm(tmp_path, 1, {}):
         assert os.environ["PYTHONPATH"] == f"{home}{os.pathsep}/of/mine"

@@ -7,6 +7,7 @@ import html
 import json
 import math
 import re
+import shutil
 import zlib
 from copy import deepcopy
 from dataclasses import replace
@@ -127,8 +128,8 @@ def test_its_numbers_are_those_of_the_pass_that_predicts(kind, every_head, monke
     classifier = classifier_of(kind)
     data = data_of(page.page_of([classifier], pictures()))
     run = data["runs"][0]
-    moment = unpack(run["moments"][0]["arrays"])
-    assert (data["every_head"], len(run["moments"]), run["shape"]["extra"]) == (
+    snapshot = unpack(run["snapshots"][0]["arrays"])
+    assert (data["every_head"], len(run["snapshots"]), run["shape"]["extra"]) == (
         every_head,
         1,
         2 * (kind == "registers"),
@@ -139,21 +140,21 @@ def test_its_numbers_are_those_of_the_pass_that_predicts(kind, every_head, monke
         weights = torch.cat(attention).detach()  # (L, H, T, T)
         near = {"rtol": 0, "atol": 1 / 255 + 1e-6, "check_dtype": False}
         if every_head:
-            torch.testing.assert_close(shares(moment["attention"])[number], weights, **near)
+            torch.testing.assert_close(shares(snapshot["attention"])[number], weights, **near)
         else:
-            torch.testing.assert_close(shares(moment["attention"])[number, :, 0], weights.mean(dim=1), **near)
+            torch.testing.assert_close(shares(snapshot["attention"])[number, :, 0], weights.mean(dim=1), **near)
             read = weights[:, :, 1:].mean(dim=2) if kind.startswith("mean") else weights[:, :, 0]
-            torch.testing.assert_close(shares(moment["read"])[number], read, **near)
+            torch.testing.assert_close(shares(snapshot["read"])[number], read, **near)
         flow = head_map(classifier.model, rollout(attention))[0].detach()
-        torch.testing.assert_close(shares(moment["rollout"])[number], flow, **near)
+        torch.testing.assert_close(shares(snapshot["rollout"])[number], flow, **near)
         spoke = head_map(classifier.model, relevance(classifier.model, image)[1])[0]
-        torch.testing.assert_close(shares(moment["relevance"])[number], spoke, **near)
-        lens, classes = torch.from_numpy(moment["lens"][number]), run["classes"][number]
+        torch.testing.assert_close(shares(snapshot["relevance"])[number], spoke, **near)
+        lens, classes = torch.from_numpy(snapshot["lens"][number]), run["classes"][number]
         assert number in classes
         assert len(classes) == page.MOST_CLASSES
         torch.testing.assert_close(lens[-1, :-1], logits[0, classes].detach(), rtol=1e-4, atol=1e-5)
         torch.testing.assert_close((lens[-1, :-1] - lens[-1, -1]).exp(), logits.softmax(1)[0, classes].detach())
-        norms = moment["norms"][number]
+        norms = snapshot["norms"][number]
         assert norms.shape == (4, run["shape"]["tokens"])
         if kind == "class token":
             tokens = classifier.model.embedding(image)
@@ -211,17 +212,27 @@ def trained(tmp_path_factory) -> tuple[Path, dict[str, dict[str, torch.Tensor]]]
     return train(config, before_steps=watch).run_dir, weights
 
 
-def test_its_moments_are_the_model_as_it_was(trained):
+def test_its_snapshots_are_the_model_as_it_was(trained):
     run, weights = trained
-    moments = snapshots_of(open_classifier(str(run), device="cpu"))
-    assert [moment.name for moment in moments[:-1]] == ["untrained", *(f"after {epoch} epochs" for epoch in (1, 2, 3))]
-    assert [moment.share for moment in moments] == [0, 0.25, 0.5, 0.75, 1]
-    best = int(moments[-1].name.removeprefix("best: epoch "))
-    for epoch, moment in zip((0, 1, 2, 3, best), moments, strict=True):
-        in_half = moment.name.startswith("after")
-        for name, value in moment.load().state_dict().items():
+    snapshots = snapshots_of(open_classifier(str(run), device="cpu"))
+    assert [snapshot.name for snapshot in snapshots[:-1]] == [
+        "untrained",
+        *(f"after {epoch} epochs" for epoch in (1, 2, 3)),
+    ]
+    assert [snapshot.share for snapshot in snapshots] == [0, 0.25, 0.5, 0.75, 1]
+    best = int(snapshots[-1].name.removeprefix("best: epoch "))
+    for epoch, snapshot in zip((0, 1, 2, 3, best), snapshots, strict=True):
+        in_half = snapshot.name.startswith("after")
+        for name, value in snapshot.load().state_dict().items():
             expected = weights[epoch][name]
-            assert torch.equal(value, expected.half().float() if in_half else expected), (moment.name, name)
+            assert torch.equal(value, expected.half().float() if in_half else expected), (snapshot.name, name)
+
+
+def test_snapshots_of_a_run_of_an_earlier_version_are_found(trained, tmp_path):
+    earlier = shutil.copytree(trained[0], tmp_path / "run")
+    (earlier / "snapshots").rename(earlier / "moments")
+    names = [snapshot.name for snapshot in snapshots_of(open_classifier(str(earlier), device="cpu"))]
+    assert names[1:4] == [f"after {epoch} epochs" for epoch in (1, 2, 3)]
 
 
 def test_the_command_takes_the_runs_own_pictures_and_two_runs(trained, tmp_path, capsys):
@@ -238,7 +249,7 @@ def test_the_command_takes_the_runs_own_pictures_and_two_runs(trained, tmp_path,
     command = ("explain", run, other, image, "--page", "--device", "cpu", "--output", tmp_path)
     assert call(capsys, *command)[0] == 0
     data = data_of((tmp_path / "page.html").read_text(encoding="utf-8"))
-    assert [len(of["moments"]) for of in data["runs"]] == [5, 2]
+    assert [len(of["snapshots"]) for of in data["runs"]] == [5, 2]
     assert data["pictures"] == [{"name": str(image), "label": None}]
 
 
@@ -340,7 +351,9 @@ def test_of_a_larger_model_whole_blocks_are_tried_and_of_the_largest_none(monkey
     shape, image = page.shape_of(classifier, picture), page.normalised(classifier, picture.seen_by(classifier))
     for passes, parts_off in ((19, 12), (18, 3), (10, 3), (9, 0)):
         monkeypatch.setattr(changes, "MOST_WORK", shape["parameters"] * shape["tokens"] * 2 * passes)
-        assert [len(own) for own in changes.changes_of(classifier.model, [image, image], shape)] == [7 + parts_off] * 2
+        assert [len(own) for own in changes.perturbations_of(classifier.model, [image, image], shape)] == [
+            7 + parts_off
+        ] * 2
 
 
 @pytest.mark.slow
@@ -431,7 +444,7 @@ def test_a_browser_drives_every_control_without_a_word_in_the_console_or_a_reque
     hand.sees(caption, "In head 4 of block 2")
     hand.sees("#stream .run .caption", "0: before the first")
     before = hand.reads("#lens .run table")
-    hand.key("ArrowLeft", on="#moment")
+    hand.key("ArrowLeft", on="#snapshot")
     hand.sees("#when", "after 3 epochs")
     for _ in range(3):
         hand.key("ArrowLeft")
@@ -503,7 +516,7 @@ def test_the_page_of_a_large_model_says_what_it_holds(browser, monkeypatch, tmp_
     open_page(browser, page.page_of([classifier_of("torchvision")], pictures(3)), tmp_path / "page.html")
     hand, caption = Hand(browser), "#attention .caption"
     assert "2 more are left out" in hand.reads("#about")
-    assert hand.browser.evaluate("document.getElementById('moment').disabled")
+    assert hand.browser.evaluate("document.getElementById('snapshot').disabled")
     hand.click("#attention .heads button[title='block 2, head 3']")
     hand.sees(caption, "In head 3 of block 2, the class token looks most at")
     hand.hover("#attention .stage", 0.1, 0.1)

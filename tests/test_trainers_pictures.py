@@ -23,7 +23,7 @@ from torchvision.models import resnet18
 from datasets.config import DataConfig
 from datasets.fitting import view_of
 from datasets.text import printable
-from figures.heat_maps import brightness, laid_over, placed
+from figures.heat_maps import brightness, overlay, upsampled
 from figures.results import confusion_figure, escape, readable
 from figures.sheets import (
     Tile,
@@ -524,7 +524,7 @@ def test_a_sheet_holds_each_tile_unchanged():
 
 def test_maps_of_weights_that_have_diverged_are_drawn_as_nothing_and_without_a_warning():
     picture = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
-    assert np.array_equal(laid_over(picture, torch.full((2, 2), torch.nan)), laid_over(picture, torch.zeros(2, 2)))
+    assert np.array_equal(overlay(picture, torch.full((2, 2), torch.nan)), overlay(picture, torch.zeros(2, 2)))
 
 
 def test_a_map_that_is_the_same_everywhere_looks_it():
@@ -548,7 +548,7 @@ def test_a_map_lies_over_the_whole_picture_where_the_model_saw_it(fit, size):
         "squash": lambda image: image.resize((20, 20), Image.Resampling.BILINEAR),
     }[fit](Image.fromarray(mark))
     seen = torch.from_numpy(np.asarray(prepared, np.float32))
-    laid, inside = placed(seen, (height, width), view_of(width, height, spec))
+    laid, inside = upsampled(seen, (height, width), view_of(width, height, spec))
     assert inside.mean() == pytest.approx(min(size) / max(size) if fit == "crop" else 1, abs=0.04)
     rows, columns = np.mgrid[:height, :width]
     weights = laid * inside / (laid * inside).sum()

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from vit.errors import MissingPackage, imported
+from vit.errors import MissingPackage, import_optional
 
 HINT = "models named timm:... need the package timm: pip install timm"
 
@@ -24,7 +24,7 @@ def package(tmp_path, monkeypatch):
 
 def test_a_package_that_is_not_there_is_answered_with_how_to_get_it():
     with pytest.raises(MissingPackage) as refused:
-        imported("fragile_package.inner", HINT)
+        import_optional("fragile_package.inner", HINT)
     assert str(refused.value) == HINT
 
 
@@ -41,11 +41,11 @@ def test_a_package_that_is_not_there_is_answered_with_how_to_get_it():
 def test_a_package_that_is_there_and_broken_says_so_itself(package, code, words):
     """It was said to be missing, so it was installed again and again."""
     with pytest.raises(MissingPackage) as refused:
-        imported(package(code), HINT)
+        import_optional(package(code), HINT)
     assert str(refused.value).startswith(f"fragile_package is installed, but importing it fails: {words}")
     assert str(refused.value).endswith(f"; {HINT}")
 
 
 def test_a_bug_in_a_package_is_no_missing_package(package):
     with pytest.raises(ZeroDivisionError):
-        imported(package("1 / 0"), HINT)
+        import_optional(package("1 / 0"), HINT)

@@ -206,8 +206,8 @@ def _refuse_other_shapes(tensors: Mapping[str, Tensor], layout: _Layout, file: W
     _check_shapes(tensors, own, file.path)
     if missing or unexpected:
         raise WeightsError(
-            f"{file.path}: {file.source} weights do not fill this model: missing {_some(missing)}; "
-            f"left over {_some(unexpected)}"
+            f"{file.path}: {file.source} weights do not fill this model: missing {_shorten_list(missing)}; "
+            f"left over {_shorten_list(unexpected)}"
         )
 
 
@@ -234,7 +234,7 @@ def _architecture(tensors: Mapping[str, Tensor]) -> str:
     return f"ViT of width {mlp.size(1)}, depth {depth}, {patch}, MLP {mlp.size(0)}"
 
 
-def _some(names: list[str], limit: int = 4) -> str:
+def _shorten_list(names: list[str], limit: int = 4) -> str:
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return f"{', '.join(names[:limit])}{more}" if names else "nothing"
 

@@ -28,7 +28,7 @@ class MissingPackage(ValueError):
     exit_code = 2
 
 
-def imported(name: str, hint: str) -> Any:
+def import_optional(name: str, hint: str) -> Any:
     """A module of an optional package. Raises MissingPackage with `hint`, the line that says how to get it; of one that
     is installed and does not load, with its own words in front."""
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # else onnxruntime tells its maker of the models it opens

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from vit.config import ImageSpec
-from vit.errors import WeightsError, imported
+from vit.errors import WeightsError, import_optional
 from vit.key_maps import to_torchvision
 from vit.logs import log_level
 from vit.model import VisionTransformer
@@ -66,7 +66,7 @@ def export_onnx(
     what `vit.onnx_pictures` says. `model`: any module from normalised images to logits. `change`: applied to the model
     from `images` to `logits`, an onnx.ModelProto, such as by quantisation."""
     for package in ("onnx", "onnxruntime", "onnxscript"):
-        imported(package, f"--format onnx needs the package {package}: pip install -r requirements-extras.txt")
+        import_optional(package, f"--format onnx needs the package {package}: pip install -r requirements-extras.txt")
     with _exportable(model):
         program = torch.onnx.export(
             model, (_example(spec),), input_names=["images"], output_names=[*outputs],
@@ -163,7 +163,7 @@ def open_session(path: Path) -> Any:
     session = open_pictures(path)
     if session.get_inputs()[0].name != "picture":
         return session
-    imported("onnx", "an .onnx file of pictures needs the package onnx: pip install -r requirements-extras.txt")
+    import_optional("onnx", "an .onnx file of pictures needs the package onnx: pip install -r requirements-extras.txt")
     from vit.onnx_pictures import tensor_part
 
     try:
@@ -174,7 +174,7 @@ def open_session(path: Path) -> Any:
 
 def open_pictures(path: Path) -> Any:
     """The whole file as an onnxruntime.InferenceSession. Raises what `open_session` does."""
-    imported("onnxruntime", "an .onnx file needs onnxruntime: pip install -r requirements-extras.txt")
+    import_optional("onnxruntime", "an .onnx file needs onnxruntime: pip install -r requirements-extras.txt")
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
     require_seal(path)

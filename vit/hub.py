@@ -17,7 +17,7 @@ def hub_access(*, online: bool) -> Iterator[None]:
     hub: Any = import_module("huggingface_hub.constants")
     usual = hub.HF_HUB_OFFLINE
     minute = int(time.monotonic() / 60)
-    hub.HF_HUB_OFFLINE = usual or HUB_OFFLINE.get() or not (online and answers(hub.ENDPOINT, minute=minute))
+    hub.HF_HUB_OFFLINE = usual or HUB_OFFLINE.get() or not (online and hub_answers(hub.ENDPOINT, minute=minute))
     try:
         yield
     finally:
@@ -25,7 +25,7 @@ def hub_access(*, online: bool) -> Iterator[None]:
 
 
 @lru_cache(maxsize=1)
-def answers(url: str, *, minute: int) -> bool:
+def hub_answers(url: str, *, minute: int) -> bool:
     """Whether it does in this minute of the process, and is not asked again in it."""
     try:
         import_module("huggingface_hub.utils").get_session().head(url, timeout=10)

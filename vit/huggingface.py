@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from vit.config import HALF, HF_PREFIX, ImageSpec, ModelConfig, refuse_options
-from vit.errors import NoAttention, OptionError, WeightsError, imported
+from vit.errors import NoAttention, OptionError, WeightsError, import_optional
 from vit.hub import hub_access
 from vit.parts import Parts
 
@@ -25,7 +25,7 @@ _TIMM = "timm_wrapper"
 _RESAMPLE: dict[int, Literal["nearest", "bilinear", "bicubic"]] = {0: "nearest", 2: "bilinear", 3: "bicubic"}
 
 
-class Backbone(nn.Module):
+class HuggingFaceBackbone(nn.Module):
     """A transformers model without a classifier, and a Linear on what DINOv2's authors give it (Oquab et al. 2023,
     arXiv:2304.07193): what the model itself pools, or else its class token, beside the mean of the patches."""
 
@@ -132,7 +132,7 @@ def _classifier(model: Any, example: Tensor, num_classes: int) -> nn.Module:
         return model.timm_model.to(memory_format=torch.channels_last)
     options = _options(model, example.size(-1))
     if not _classifies(model.config):
-        model = Backbone(model.eval(), example=example, options=options, num_classes=num_classes)
+        model = HuggingFaceBackbone(model.eval(), example=example, options=options, num_classes=num_classes)
         _zero(model.classifier)
     _replace_head(model, num_classes)
     return HuggingFaceClassifier(model, options=options)
@@ -259,7 +259,9 @@ def _zero(head: nn.Linear) -> nn.Linear:
 
 
 def _transformers() -> Any:
-    return imported("transformers", "models named hf:... need the package transformers: pip install transformers")
+    return import_optional(
+        "transformers", "models named hf:... need the package transformers: pip install transformers"
+    )
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from vit.config import TIMM_PREFIX, ImageSpec, ModelConfig, refuse_options
-from vit.errors import MissingPackage, OptionError, WeightsError, imported
+from vit.errors import MissingPackage, OptionError, WeightsError, import_optional
 from vit.hub import hub_access
 from vit.parts import set_layer_norm_eps
 from vit.weight_files import require_digest
@@ -109,7 +109,7 @@ def _how_to_get(name: str) -> str:
 def _timm(config: ModelConfig) -> Any:
     known = config.name in PACKAGES
     hint = _how_to_get(config.name) if known else "models named timm:... need the package timm: pip install timm"
-    return imported("timm", hint)
+    return import_optional("timm", hint)
 
 
 def _timm_name(config: ModelConfig) -> str:

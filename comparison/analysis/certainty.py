@@ -99,7 +99,7 @@ def image_variance_ratio(found: Estimate) -> float:
     return 2.0 ** math.floor(math.log2(ratio)) if ratio > 2**-5 else 0.0
 
 
-def look(
+def interim_analysis(
     differences: NDArray[np.int8], certainty: Certainty, clusters: Clusters | None = None, *, claims: int = 1
 ) -> Decision:
     """Judge differences (K, N) between two arms, one of `claims` that share the level: at most 5 % of equal arms are
@@ -124,7 +124,7 @@ def decide(
     differences = minus(second, first)
     seeds = range(FIRST_LOOK, min(len(differences), certainty.max_seeds) + 1)
     for number in seeds:
-        decision = look(differences[:number], certainty, clusters, claims=claims)
+        decision = interim_analysis(differences[:number], certainty, clusters, claims=claims)
         if decision.verdict != "undecided":
             break
     return decision
@@ -144,11 +144,11 @@ def sentence_of(
         return f"{best} is better than {other} by {by}; certain after {data}."
     if decision.verdict == "same":
         return f"{best} and {other} are the same within {margin}: they differ by {by}; certain after {data}."
-    needed = wanted(found, certainty.margin, claims=claims)
+    needed = seeds_or_images_needed(found, certainty.margin, claims=claims)
     return f"Undecided between {best} and {other}, which differ by {by} after {data}; {needed}."
 
 
-def wanted(found: Estimate, margin: float = 0.0, *, claims: int = 1) -> str:
+def seeds_or_images_needed(found: Estimate, margin: float = 0.0, *, claims: int = 1) -> str:
     """How many seeds, or images, would decide a difference like this one, as one of `claims` that share the level."""
 
     def decides(seeds: int, images: int) -> bool:
@@ -182,7 +182,7 @@ def power_line(images: int, seeds: int, spread: Spread = ASSUMED, *, scored: str
     return f"{seen} {points:.1f} points or more 80 % of the time{together}"
 
 
-def unsure(
+def any_undecided(
     arms: Sequence[Bools],
     certainty: Certainty,
     clusters: Clusters | None = None,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from comparison.analysis.certainty import FIRST_LOOK, Decision, decide, sentence_of, wanted
+from comparison.analysis.certainty import FIRST_LOOK, Decision, decide, seeds_or_images_needed, sentence_of
 from comparison.analysis.improving import improvement_at_end
 from comparison.analysis.runs import Arm, Certainty, Comparison, Condition, FinishedRun, couples
 from comparison.analysis.statistics import (
@@ -87,7 +87,7 @@ class ConditionResult:
 def analyse(comparison: Comparison) -> tuple[ConditionResult, ...]:
     """Score every arm under each condition, and judge every pair of arms together."""
     scored, certainty = comparison.scored_images, comparison.certainty
-    judged = judge_pairs(comparison.conditions, scored=scored, certainty=certainty, against_first=comparison.ladder)
+    judged = compare_pairs(comparison.conditions, scored=scored, certainty=certainty, against_first=comparison.ladder)
     results = []
     for condition, pairs in zip(comparison.conditions, judged, strict=True):
         against_first = (None, *pairs)  # the pairs with the first arm come first
@@ -97,7 +97,7 @@ def analyse(comparison: Comparison) -> tuple[ConditionResult, ...]:
     return tuple(results)
 
 
-def judge_pairs(
+def compare_pairs(
     conditions: Sequence[Condition], *, scored: str, certainty: Certainty | None = None, against_first: bool = False
 ) -> list[tuple[Pair, ...]]:
     """Judge the pairs of arms of each condition, those with the first arm first, or these alone.
@@ -116,7 +116,7 @@ def judge_pairs(
     found = zip(differences, adjusted, strict=True)
     return [
         tuple(
-            judge_pair(
+            compare_pair(
                 pair, condition.clusters, *next(found), claims=len(differences), scored=scored, certainty=certainty
             )
             for pair in of_one
@@ -125,7 +125,7 @@ def judge_pairs(
     ]
 
 
-def judge_pair(
+def compare_pair(
     pair: tuple[Arm, Arm],
     clusters: Clusters,
     difference: PairedDifference,
@@ -144,7 +144,7 @@ def judge_pair(
         decision = decide(first.correct, second.correct, certainty, clusters, claims=claims)
         sentence = sentence_of(decision, (first.name, second.name), certainty, scored=scored, claims=claims)
     elif not is_claim(difference, adjusted_p) and difference.mean and difference.seeds > 1:
-        needed = wanted(estimate(minus(second.correct, first.correct), clusters), claims=claims)
+        needed = seeds_or_images_needed(estimate(minus(second.correct, first.correct), clusters), claims=claims)
         sentence = f"{sentence.removesuffix('.')}; {needed}."
     seen = [images_seen(arm) for arm in (second, first)]
     if seen[0] != seen[1]:

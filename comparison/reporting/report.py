@@ -27,6 +27,7 @@ from inference import insides
 from inference.classifier import open_classifier
 from trainers.errors import exit_code
 from trainers.reporting.console import say
+from trainers.storage.run_folder import snapshot_folders
 
 LISTED_PAIRS = 10  # of classes that an arm confuses
 INSIDE = "page.html"
@@ -62,7 +63,7 @@ def write_inside(result: ConditionResult, path: Path) -> str:
     on four pictures. What a link to the page says; empty where there are none; where their images are gone or a file is
     damaged, which is said, too."""
     arms = [row.arm for row in sorted(result.arms, key=lambda row: row.scores["accuracy"], reverse=True)]
-    shown = [arm for arm in arms if (arm.runs[0].run_dir / "moments").is_dir()][:2]
+    shown = [arm for arm in arms if snapshot_folders(arm.runs[0].run_dir)][:2]
     if not (shown and insides.available):
         return ""
     try:

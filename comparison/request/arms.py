@@ -2,10 +2,10 @@
 
 from trainers.config import RunConfig
 from trainers.options import defaults
-from vit.at_hand import at_hand
 from vit.config import EMBEDDED_WEIGHTS
+from vit.local_models import local_pretrained_models
 
-RUNGS: tuple[dict[str, dict[str, str]], ...] = (
+LADDER: tuple[dict[str, dict[str, str]], ...] = (
     {"model": {"trainable": "all"}},
     {"model": {"trainable": "head"}},
     {"model": {"trainable": "norms"}},
@@ -16,9 +16,9 @@ RUNGS: tuple[dict[str, dict[str, str]], ...] = (
 """What everybody does comes first: the others are judged against it."""
 
 
-def rungs(arm: RunConfig) -> tuple[RunConfig, ...]:
+def ladder_arms(arm: RunConfig) -> tuple[RunConfig, ...]:
     """The arm with each way to fine-tune its model."""
-    return tuple(arm.changed(**rung) for rung in RUNGS)
+    return tuple(arm.changed(**changes) for changes in LADDER)
 
 
 def default_arms(base: RunConfig) -> tuple[RunConfig, ...]:
@@ -28,6 +28,8 @@ def default_arms(base: RunConfig) -> tuple[RunConfig, ...]:
         models = [{"name": "vit_nano_8", "weights": weights} for weights in ("none", "fashion_mnist")]
     else:
         models = [{"name": "vit_stem_16", "weights": weights} for weights in ("none", "tiny_imagenet")]
-        references = {model.name: model.weights for model in at_hand() if model.weights not in EMBEDDED_WEIGHTS}
+        references = {
+            model.name: model.weights for model in local_pretrained_models() if model.weights not in EMBEDDED_WEIGHTS
+        }
         models += [{"name": name, "weights": str(found), "trainable": "head"} for name, found in references.items()]
     return tuple(base.changed(model=model) for model in models)

@@ -269,11 +269,11 @@ def of_today(requested: dict[str, Any]) -> dict[str, Any]:
 def find_folder(request: Request) -> tuple[Path, bool]:
     """The folder of the same comparison that was stopped, or a new one; and whether it was there."""
     output, data = request.base.output, request.base.data.source
-    wanted = to_dict(request)  # the same again means the same comparison
+    requested = to_dict(request)  # the same again means the same comparison
     for path in sorted(data_folder(output, data).glob("[!.]*/compare.json"), reverse=True):
         known = read_if_whole(path) or {}
         try:
-            if known["status"] != "finished" and of_today(known["requested"]) == wanted:
+            if known["status"] != "finished" and of_today(known["requested"]) == requested:
                 return path.parent, True
         except (KeyError, TypeError, AttributeError, ValueError):
             say(f"note: {path} is damaged: whether this comparison was begun there is not known")

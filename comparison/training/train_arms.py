@@ -159,11 +159,14 @@ class Training:
 
     def add_until_sure(self, certainty: Certainty) -> None:
         """Train seed by seed, where the arms are not judged with certainty yet."""
-        from comparison.analysis.certainty import FIRST_LOOK, unsure  # scipy would count as memory of the runs before
+        from comparison.analysis.certainty import (  # scipy would count as memory of the runs before
+            FIRST_LOOK,
+            any_undecided,
+        )
 
         request = self.plan.request
         still_unsure = partial(
-            unsure, certainty=certainty, conditions=len(request.labels), against_first=request.ladder
+            any_undecided, certainty=certainty, conditions=len(request.labels), against_first=request.ladder
         )
         self.add_seeds(self.cells, self.plan.seeds[:FIRST_LOOK])
         for number, seed in enumerate(self.plan.seeds[FIRST_LOOK:], FIRST_LOOK):

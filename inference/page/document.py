@@ -1,4 +1,4 @@
-"""One HTML file about a model as it learned: the numbers of a few pictures at each moment, in a page that shows them.
+"""One HTML file about a model as it learned: the numbers of a few pictures at each snapshot, in a page that shows them.
 
 Whatever is hovered or changed in it is looked up or computed in the page itself; it asks for nothing from elsewhere.
 B images, L blocks, H heads, T tokens, N patches, D width, as in `vit/model.py`.
@@ -29,7 +29,7 @@ from datasets.transforms import Pipeline
 from figures.thumbnails import thumbnail
 from inference.classifier import Classifier
 from inference.images import ImageFile
-from inference.page.perturbations import changes_of, said_of
+from inference.page.perturbations import logits_under, perturbations_of
 from inference.page.residual_stream import entering, logit_lens, residual_stream
 from inference.page.snapshots import Snapshot, snapshots_of
 from trainers.reporting.console import say
@@ -85,10 +85,10 @@ def named_pictures(files: Iterable[ImageFile]) -> Iterator[PagePicture]:
 def page_of(classifiers: Sequence[Classifier], pictures: Sequence[PagePicture], *, computes: bool = True) -> str:
     """The whole document; `computes`: with the weights of small models, so that it can try any change, and not only a
     few. Raises NoAttention: no attention weights, or tokens that are not one class token and a square grid."""
-    moments = [snapshots_of(classifier) for classifier in classifiers]
+    snapshots = [snapshots_of(classifier) for classifier in classifiers]
     shapes = [shape_of(classifier, pictures[0]) for classifier in classifiers]
     every = mean = 0  # bytes of a picture's attention: of every head, and of their mean with what the classifier reads
-    for of, shape in zip(moments, shapes, strict=True):
+    for of, shape in zip(snapshots, shapes, strict=True):
         rows, tokens, heads = len(of) * shape["blocks"] * shape["tokens"], shape["tokens"], shape["heads"]
         every, mean = every + rows * tokens * heads, mean + rows * (tokens + heads)
     every_head = every * len(pictures) <= EVERY_HEAD
@@ -104,7 +104,7 @@ def page_of(classifiers: Sequence[Classifier], pictures: Sequence[PagePicture], 
                 **numbers_of(classifier, of, shown, every_head=every_head),
                 **changes_numbers(classifier, shown, shape, computes=computes),
             }
-            for name, classifier, shape, of in zip(names_of(classifiers), classifiers, shapes, moments, strict=True)
+            for name, classifier, shape, of in zip(names_of(classifiers), classifiers, shapes, snapshots, strict=True)
         ],
     }
     return document(data, title=" beside ".join(run["name"] for run in data["runs"]))
@@ -143,7 +143,7 @@ def normalised(classifier: Classifier, pixels: np.ndarray) -> Tensor:
 
 
 def numbers_of(
-    classifier: Classifier, moments: Sequence[Snapshot], pictures: Sequence[PagePicture], *, every_head: bool
+    classifier: Classifier, snapshots: Sequence[Snapshot], pictures: Sequence[PagePicture], *, every_head: bool
 ) -> dict[str, Any]:
     """All that the page knows of a model beside its shape, as JSON."""
     seen = [picture.seen_by(classifier) for picture in pictures]
@@ -158,7 +158,7 @@ def numbers_of(
         "classes": classes,
         "labels": labels,
         "pictures": [thumbnail(from_array(pixels.transpose(1, 2, 0), len(pixels)), 384) for pixels in seen],
-        "moments": [snapshot_numbers(moment, images, classes, every_head=every_head) for moment in moments],
+        "snapshots": [snapshot_numbers(snapshot, images, classes, every_head=every_head) for snapshot in snapshots],
     }
 
 
@@ -171,15 +171,15 @@ def shown_classes(logits: Tensor, label: int | None) -> list[int]:
 
 
 def snapshot_numbers(
-    moment: Snapshot, images: Sequence[Tensor], classes: Sequence[list[int]], *, every_head: bool
+    snapshot: Snapshot, images: Sequence[Tensor], classes: Sequence[list[int]], *, every_head: bool
 ) -> dict[str, Any]:
-    model = moment.load()
+    model = snapshot.load()
     seen = [look_inside(model, image, own, every_head=every_head) for image, own in zip(images, classes, strict=True)]
     arrays = {name: np.stack([of[name] for of in seen]) for name in seen[0]}
     positions = position_embeddings(model)
     if positions is not None:
         arrays["positions"] = cosines(positions[1:])
-    return {"name": moment.name, "share": moment.share, "arrays": encode_arrays(arrays)}
+    return {"name": snapshot.name, "share": snapshot.share, "arrays": encode_arrays(arrays)}
 
 
 def look_inside(model: nn.Module, image: Tensor, classes: list[int], *, every_head: bool) -> dict[str, np.ndarray]:
@@ -222,12 +222,12 @@ def changes_numbers(
     behind = sum(value.numel() for name, value in model.named_parameters() if "embedding.patches" not in name)
     if computes and isinstance(model, VisionTransformer) and behind <= COMPUTED:
         return {"weights": weights_of(model, images), "changes": None, "effects": None}
-    changes, start = changes_of(model, images, shape), perf_counter()
+    changes, start = perturbations_of(model, images, shape), perf_counter()
     classifier.logits(images[0])
     seconds, count = (perf_counter() - start) * len(images) * len(changes[0]), pluralise(len(images), "picture")
     say(f"trying {len(changes[0]) - 1} changes of {count}, for the page to show: about {seconds:.0f} s")
     said = [
-        [said_of(model, image, change, shape["heads"]).softmax(dim=1)[0].numpy() for change in own]
+        [logits_under(model, image, change, shape["heads"]).softmax(dim=1)[0].numpy() for change in own]
         for image, own in zip(images, changes, strict=True)
     ]
     order = [[change.patch_order.short().numpy() for change in own] for own in changes]

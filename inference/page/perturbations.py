@@ -13,7 +13,7 @@ from vit.parts import parts, position_embeddings
 MOST_WORK = 2e12  # multiply-adds of all passes: within it each head is tried alone, or else each block, or neither
 
 
-class Change(NamedTuple):
+class Perturbation(NamedTuple):
     """One perturbation of a picture or of the model."""
 
     name: str
@@ -25,7 +25,7 @@ class Change(NamedTuple):
     """(block, head) of one block."""
 
 
-def changes_of(model: nn.Module, images: Sequence[Tensor], shape: dict[str, Any]) -> list[list[Change]]:
+def perturbations_of(model: nn.Module, images: Sequence[Tensor], shape: dict[str, Any]) -> list[list[Perturbation]]:
     """The same changes of each image (1, C, S, S), the first of them none."""
     moved = [rearranged(model, image) for image in images]
     most = int(MOST_WORK / (shape["parameters"] * shape["tokens"] * len(images))) - len(moved[0])
@@ -35,27 +35,30 @@ def changes_of(model: nn.Module, images: Sequence[Tensor], shape: dict[str, Any]
     return [[*own, *(own[0]._replace(disabled_heads=off) for off in chosen)] for own in moved]
 
 
-def rearranged(model: nn.Module, image: Tensor) -> list[Change]:
+def rearranged(model: nn.Module, image: Tensor) -> list[Perturbation]:
     """Patches left out, shuffled, and without positions; only as they are where not each has a learned position."""
     looked, spoke = maps_of(model, image).rollout, head_map(model, relevance(model, image)[1])
     positions, places = position_embeddings(model), torch.arange(looked.numel())
     if positions is None or len(positions) != len(places) + 1:
-        return [Change("as it is", places)]
+        return [Perturbation("as it is", places)]
     chance = torch.randperm(len(places), generator=torch.Generator().manual_seed(0))
     count = min(max(1, len(places) // 8), len(places) - 1)
     first = {"brightest in the rollout": looked, "that spoke most": spoke, "drawn by lot": chance}
     left_out = {name: values.flatten().argsort(descending=True)[:count].cpu() for name, values in first.items()}
     return [
-        Change("as it is", places),
-        *(Change(f"the {count} {name} left out", places.index_fill(0, out, -1)) for name, out in left_out.items()),
-        Change("patches shuffled", chance),
-        Change("positions off", places, use_positions=False),
-        Change("positions off, patches shuffled", chance, use_positions=False),
+        Perturbation("as it is", places),
+        *(
+            Perturbation(f"the {count} {name} left out", places.index_fill(0, out, -1))
+            for name, out in left_out.items()
+        ),
+        Perturbation("patches shuffled", chance),
+        Perturbation("positions off", places, use_positions=False),
+        Perturbation("positions off, patches shuffled", chance, use_positions=False),
     ]
 
 
 @torch.no_grad()
-def said_of(model: nn.Module, image: Tensor, change: Change, num_heads: int) -> Tensor:
+def logits_under(model: nn.Module, image: Tensor, change: Perturbation, num_heads: int) -> Tensor:
     """Logits (1, classes): tokens enter the first block so changed, and heads that are off hand on zeros."""
 
     def move(_: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:

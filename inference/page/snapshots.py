@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -13,8 +12,9 @@ from trainers.engine.randomness import seed_everything
 from trainers.errors import report_damage
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
 from trainers.storage.finished_run import open_best, read_run_config, untrusted_run
-from vit.at_hand import at_hand
+from trainers.storage.run_folder import SNAPSHOTS, snapshot_folders
 from vit.factory import Blueprint
+from vit.local_models import local_pretrained_models
 from vit.tensor_files import read_tree
 
 
@@ -32,16 +32,16 @@ def snapshots_of(classifier: Classifier) -> list[Snapshot]:
     if classifier.run_dir is None:
         return [Snapshot("as it is", 1.0, now)]
     run_dir, config = classifier.run_dir, read_run_config(classifier.run_dir)
-    moments = [Snapshot(f"best: epoch {read_checkpoint(best_of(run_dir))['epoch']}", 1.0, now)]
-    with report_damage(run_dir / "moments"):
-        kept = [read_tree(path) for path in (run_dir / "moments").glob("step_*.safetensors")]
+    snapshots = [Snapshot(f"best: epoch {read_checkpoint(best_of(run_dir))['epoch']}", 1.0, now)]
+    with report_damage(run_dir / SNAPSHOTS):
+        kept = [read_tree(path) for folder in snapshot_folders(run_dir) for path in folder.glob("step_*.safetensors")]
         for tree in sorted(kept, key=lambda tree: -tree["epoch"]):
             share = tree["epoch"] / (config.train.epochs or 1)
-            moments.append(Snapshot(f"after {tree['epoch']} epochs", share, partial(kept_model, classifier, tree)))
+            snapshots.append(Snapshot(f"after {tree['epoch']} epochs", share, partial(kept_model, classifier, tree)))
     if can_be_rebuilt(config):
         name = "untrained" if config.model.weights == "none" else "before the first step"
-        moments.append(Snapshot(name, 0.0, partial(untrained_model, classifier, config)))
-    return moments[::-1]
+        snapshots.append(Snapshot(name, 0.0, partial(untrained_model, classifier, config)))
+    return snapshots[::-1]
 
 
 def kept_model(classifier: Classifier, tree: dict[str, Any]) -> nn.Module:
@@ -49,7 +49,7 @@ def kept_model(classifier: Classifier, tree: dict[str, Any]) -> nn.Module:
     another's."""
     assert classifier.run_dir is not None
     model = open_best(best_of(classifier.run_dir)).model
-    with report_damage(Path(classifier.run_dir, "moments")):
+    with report_damage(classifier.run_dir / SNAPSHOTS):
         model.load_state_dict(tree["model"])
     return model.to(classifier.device)
 
@@ -57,7 +57,7 @@ def kept_model(classifier: Classifier, tree: dict[str, Any]) -> nn.Module:
 def can_be_rebuilt(config: RunConfig) -> bool:
     """Whether a run's first weights can be had without its images, a download, or a file that a stranger's run may
     name."""
-    known = {(model.name, model.weights) for model in at_hand()}
+    known = {(model.name, model.weights) for model in local_pretrained_models()}
     at_once = config.model.weights == "none" or (config.model.name, config.model.weights) in known
     return at_once and config.train.start_head == "plain"
 

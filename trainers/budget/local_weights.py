@@ -29,9 +29,9 @@ from trainers.reporting import console
 from trainers.setup import RunSetup, UserObjects, prepare, resolve_fit
 from trainers.system import heartbeat
 from vit import ModelConfig
-from vit.at_hand import at_hand
 from vit.errors import MissingPackage, WeightsError
 from vit.factory import image_spec
+from vit.local_models import local_pretrained_models
 
 MOST_IMAGES = 3_000
 """Training images looked at: with them an accuracy of 90 % is known to one point."""
@@ -74,7 +74,7 @@ def rank(
     trains on them.
     """
     rows, start = [], time.perf_counter()
-    models = (dataclasses.replace(model, in_channels=config.model.in_channels) for model in at_hand())
+    models = (dataclasses.replace(model, in_channels=config.model.in_channels) for model in local_pretrained_models())
     for model, setup in probes(config, models, sample=sample, images=images):
         wanted = 0.0 if seconds is None else seconds_of_forward(setup, setup.data.dataset_sizes["train"])
         if seconds is not None and wanted > seconds - (time.perf_counter() - start):

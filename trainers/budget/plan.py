@@ -29,8 +29,8 @@ from trainers.setup import RunSetup, prepare
 from trainers.storage.finished_run import RunResult
 from trainers.storage.run_folder import read_json
 from trainers.system import heartbeat
-from vit.at_hand import at_hand
 from vit.config import PACKAGED_MODELS, embedded_weights
+from vit.local_models import local_pretrained_models
 from vit.parts import parts
 
 
@@ -191,7 +191,7 @@ def probe_first(
 
 def without_packages() -> bool:
     """Whether ImageNet's weights are not installed."""
-    return all(model.name not in PACKAGED_MODELS for model in at_hand())
+    return all(model.name not in PACKAGED_MODELS for model in local_pretrained_models())
 
 
 def mixtures() -> ModuleType | None:
@@ -208,7 +208,7 @@ def mixtures() -> ModuleType | None:
     return side_by_side
 
 
-def with_weights_at_hand(config: RunConfig, images: OpenedImages, *, one_network: bool) -> RunConfig:
+def with_local_weights(config: RunConfig, images: OpenedImages, *, one_network: bool) -> RunConfig:
     """`--weights auto`: the networks at hand that suit the training images best, frozen and side by side; with
     `one_network` the best one, as a linear probe. Raises ConfigError: a model is named, too. MissingPackage: there are
     no weights at hand; the line says what to install."""

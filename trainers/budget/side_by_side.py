@@ -28,9 +28,9 @@ from trainers.reporting import console
 from trainers.setup import RunSetup, prepare
 from trainers.storage.finished_run import read_run_config
 from trainers.system import heartbeat
-from vit.at_hand import at_hand
 from vit.config import EMBEDDED_WEIGHTS, default_weights
 from vit.factory import image_spec
+from vit.local_models import local_pretrained_models
 from vit.mixture import Network, name_of
 
 LARGER_VIT = Network("vit_stem_16", 128)
@@ -67,7 +67,7 @@ def candidates(config: RunConfig, side: float) -> list[Network]:
     """The networks at hand that these images are large enough for, the quickest first."""
     small = ("vit_nano_8",)
     found = []
-    for model in at_hand():
+    for model in local_pretrained_models():
         size = model.image_size or image_spec(model).image_size
         if model.name not in small or side <= SMALL:
             found.append(Network(model.name, size))

@@ -24,7 +24,7 @@ from trainers.storage.run_folder import read_if_whole, write_json
 from trainers.system import process
 from trainers.system.distributed import as_text_and_code, attempt, raise_elsewhere
 from trainers.system.signals import signals
-from vit.errors import imported
+from vit.errors import import_optional
 
 SECONDS_BETWEEN_LOOKS = 2.0
 LOOKS_UNTIL_LOST = 15
@@ -48,7 +48,7 @@ def runner(
 def on_slurm(folder: Path, jobs: int, options: dict[str, str]) -> Iterator[Callable[..., Iterator[tuple[Any, Any]]]]:
     """Gives a function like `sequential_map` that does up to `jobs` items at a time as jobs, with these
     options of sbatch; what is finished it only reads. Raises MissingPackage: no submitit. ConfigError: no Slurm."""
-    submitit = imported("submitit", "--on slurm needs submitit: pip install -r requirements-extras.txt")
+    submitit = import_optional("submitit", "--on slurm needs submitit: pip install -r requirements-extras.txt")
     try:
         executor = submitit.SlurmExecutor(folder)
     except RuntimeError as error:

@@ -23,9 +23,9 @@ from datasets.fitting import view_of
 from datasets.sampling import batch_sampler, evenly
 from datasets.text import pluralise
 from figures.attention import distance_figure
-from figures.judged import Judged, rank
+from figures.image_prediction import ImagePrediction, ranked_classes
 from figures.results import confusion_figure, reliability_figure
-from figures.sheets import batch_sheet, judged_sheet, png
+from figures.sheets import batch_sheet, png, prediction_sheet
 from trainers import answers
 from trainers.engine.evaluation import Scores
 from trainers.engine.many_classes import dense_probabilities, most_confused
@@ -34,12 +34,13 @@ from trainers.engine.predictions import Predictions
 from trainers.reporting import console, heat_maps
 from trainers.reporting.tensorboard import RunLoggers
 from trainers.setup import RunSetup
+from trainers.storage.run_folder import SNAPSHOTS
 from vit.attention_maps import maps_of
 from vit.errors import NoAttention
 from vit.low_rank import merged_state
 from vit.tensor_files import write_tree
 
-KEPT = 3_000_000  # parameters of the largest model whose weights are kept for `explain --page`: 6 MB at each moment
+KEPT = 3_000_000  # parameters of the largest model whose weights are kept for `explain --page`: 6 MB a snapshot
 SHOWN = 8  # validation images whose attention is followed
 MISTAKES = 16
 READ_BATCH = "from the first batch: each picture, and beside it what the model sees of it"
@@ -84,7 +85,7 @@ def attach_attention(trainer: Engine, setup: RunSetup, evaluated: nn.Module, log
             when = f"after {engine.state.epoch} of {setup.config.train.epochs} epochs" if step else "untrained"
             with attempted():
                 if draw_attention(setup, evaluated, loggers, step=step, when=when) and step:
-                    keep_weights(evaluated, loggers.figures.with_name("moments") / f"step_{step}.safetensors", engine)
+                    keep_weights(evaluated, loggers.figures.with_name(SNAPSHOTS) / f"step_{step}.safetensors", engine)
 
 
 def keep_weights(model: nn.Module, path: Path, trainer: Engine) -> None:
@@ -108,7 +109,7 @@ def draw_attention(
         return False
     images, distance, what = shown
     loggers.add_picture(
-        "attention/by_image", png(judged_sheet(images, title=f"{what}, {when}\n{worth or READ_HEAT}")), step
+        "attention/by_image", png(prediction_sheet(images, title=f"{what}, {when}\n{worth or READ_HEAT}")), step
     )
     if distance is None:
         return False
@@ -117,10 +118,10 @@ def draw_attention(
     return True
 
 
-def validation_attention(setup: RunSetup, model: nn.Module) -> tuple[list[Judged], Tensor | None, str] | None:
+def validation_attention(setup: RunSetup, model: nn.Module) -> tuple[list[ImagePrediction], Tensor | None, str] | None:
     """The shown images with their heat maps; the mean attention distance (L, H) in pixels over them, None for other
     than Vision Transformers; and what the maps are. None for a model without maps."""
-    dataset, judged, what = validation_images(setup), list[Judged](), ""
+    dataset, judged, what = validation_images(setup), list[ImagePrediction](), ""
     distances: list[Tensor] = []
     for row in evenly(len(dataset), SHOWN):  # one by one: the weights of all layers and heads take much memory
         images, labels = dataset.__getitems__(BatchKey(0, row[None]))[:2]
@@ -177,7 +178,7 @@ def draw_scores(setup: RunSetup, scores: Scores, loggers: RunLoggers, *, step: i
     images = len(scores.outputs.labels)
     title = f"val: {images:,} images, {when}"
     shown = f"{mistakes_title(scores)}; {when}\n{READ_MISTAKES}"
-    loggers.add_picture("mistakes/by_image", png(judged_sheet(worst(setup, scores), title=shown)), step)
+    loggers.add_picture("mistakes/by_image", png(prediction_sheet(worst(setup, scores), title=shown)), step)
     counts, names, shown = most_confused(scores.confusion, setup.data.class_names)
     confusion = confusion_figure(counts, names, title=f"confusion matrix, {title}{shown}\n{READ_CONFUSION}")
     loggers.add_picture("mistakes/confusion_matrix", png(confusion), step)
@@ -190,7 +191,7 @@ def draw_scores(setup: RunSetup, scores: Scores, loggers: RunLoggers, *, step: i
         loggers.add_picture("calibration/answers", png(coverage), step)
 
 
-def worst(setup: RunSetup, scores: Scores) -> list[Judged]:
+def worst(setup: RunSetup, scores: Scores) -> list[ImagePrediction]:
     """The wrongly classified images, of which the model was surest first; where all is right, the least certain."""
     outputs, wrong = scores.outputs, ~scores.outputs.correct
     sureness = outputs.logits.double().softmax(dim=1).amax(dim=1) if outputs.whole else outputs.confidence
@@ -219,17 +220,19 @@ def validation_images(setup: RunSetup) -> Any:
 
 def predictions_on(
     setup: RunSetup, rows: Sequence[int], logits: Tensor, labels: Tensor, maps: Iterable[Tensor | None] = repeat(None)
-) -> list[Judged]:
+) -> list[ImagePrediction]:
     """The val images `rows` with the logits (N, classes) that a model gave them, and their labels (N,): their original
     pictures, with heat `maps` (G, G) over what the model saw of them."""
     images, names = validation_images(setup), setup.data.class_names
     own_names = [names[label] for label in labels.tolist()]
     judged = []
-    for row, ranked, name, heat in zip(rows, rank(logits.softmax(dim=1), names), own_names, maps, strict=False):
+    for row, ranked, name, heat in zip(
+        rows, ranked_classes(logits.softmax(dim=1), names), own_names, maps, strict=False
+    ):
         pixels = images.original(row)
         # Images of a Dataset of one's own reach the model as they are: whole.
         view = view_of(pixels.shape[2], pixels.shape[1], setup.spec) if hasattr(images, "pipeline") else None
-        judged.append(Judged(images.path(row), ranked, name, pixels, heat, view=view))
+        judged.append(ImagePrediction(images.path(row), ranked, name, pixels, heat, view=view))
     return judged
 
 

@@ -44,6 +44,15 @@ def free_folder(output: OutputConfig, source: str, name: str) -> Path:
     return parent / next(name for name in names if not any(f"{other}_".startswith(f"{name}_") for other in taken))
 
 
+SNAPSHOTS = "snapshots"
+"""Folder of a run with its weights on the way, earlier versions called it `moments`."""
+
+
+def snapshot_folders(run_dir: Path) -> list[Path]:
+    """List the folders in which a run kept its weights on the way: none, or one."""
+    return [run_dir / name for name in (SNAPSHOTS, "moments") if (run_dir / name).is_dir()]
+
+
 META = {"data_fingerprint": str, "threads": int, "versions": dict}
 """What meta.json holds at least."""
 SUMMARY = {"best": dict, "seconds": (int, float), "parameters": int, "images_seen": (int, float)}

@@ -1,9 +1,9 @@
-// What the page shows of the numbers in it: one cursor (picture, moment, patch, block, head) for all views and runs.
+// What the page shows of the numbers in it: one cursor (picture, snapshot, patch, block, head) for all views and runs.
 "use strict";
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const RUNS = DATA.runs;
-const STOPS = [...new Set(RUNS.flatMap(run => run.moments.map(moment => moment.share)))].sort((a, b) => a - b);
+const STOPS = [...new Set(RUNS.flatMap(run => run.snapshots.map(snapshot => snapshot.share)))].sort((a, b) => a - b);
 const MEAN = -1;  // in the place of a head's number: the mean over the heads
 const cursor = {picture: 0, stop: STOPS.length - 1, place: null, block: Infinity, head: MEAN};
 // `place`: [x, y] from 0 to 1 over the picture, so that runs of other grids follow; null: what the head reads.
@@ -61,8 +61,8 @@ function paint(canvas, values, low, high) {
 
 // ------------------------------------------------------------------ what the numbers say at the cursor
 
-// The last moment of a run that is not later than the slider; the first, where it has none so early.
-const momentOf = run => run.moments.findLast(moment => moment.share <= STOPS[cursor.stop]) ?? run.moments[0];
+// The last snapshot of a run that is not later than the slider; the first, where it has none so early.
+const snapshotOf = run => run.snapshots.findLast(snapshot => snapshot.share <= STOPS[cursor.stop]) ?? run.snapshots[0];
 const blockOf = run => Math.min(cursor.block, run.shape.blocks - 1);
 const headOf = run => Math.min(cursor.head, run.shape.heads - 1);
 
@@ -85,10 +85,10 @@ function part(packed) {
 
 // How much the token at the cursor takes of each token (T), in a block and head; null where the page does not hold it.
 function attentionRow(run, block, head) {
-  const {heads, tokens, extra, pools} = run.shape, moment = momentOf(run), patch = patchOf(run);
+  const {heads, tokens, extra, pools} = run.shape, snapshot = snapshotOf(run), patch = patchOf(run);
   const whole = DATA.every_head || heads === 1, onlyRead = !whole && patch === null, kept = whole || onlyRead ? heads : 1;
   if (kept < heads && head !== MEAN) return null;
-  const {values} = part(onlyRead ? moment.read : moment.attention), own = head === MEAN ? numbers(kept) : [head];
+  const {values} = part(onlyRead ? snapshot.read : snapshot.attention), own = head === MEAN ? numbers(kept) : [head];
   const asks = patch !== null ? [1 + extra + patch] : pools && whole ? numbers(tokens - 1).map(t => t + 1) : [0];
   const row = new Float32Array(tokens);
   for (const one of own)
@@ -109,7 +109,7 @@ function rowOf(packed, row) {
 // Probabilities of the picture's classes after each block: rows of (block, class), by the classes that are kept.
 function lensOf(run) {
   return numbers(run.shape.blocks + 1).map(block => {
-    const logits = rowOf(momentOf(run).lens, block), sum = logits.pop();
+    const logits = rowOf(snapshotOf(run).lens, block), sum = logits.pop();
     return logits.map(logit => Math.exp(logit - sum));
   });
 }
@@ -212,11 +212,11 @@ const VIEWS = {
       const [left, right] = halves(parent), {grid} = run.shape, N = grid * grid;
       const content = new Stage(left, run, "Likeness of content"), position = new Stage(right, run, "Likeness of position");
       return () => {
-        const moment = momentOf(run), patch = patchOf(run) ?? Math.floor(grid / 2) * (grid + 1);
+        const snapshot = snapshotOf(run), patch = patchOf(run) ?? Math.floor(grid / 2) * (grid + 1);
         const row = values => Float32Array.from(values.subarray(patch * N, (patch + 1) * N), code => code / 127.5 - 1);
         const of = patchOf(run) === null ? `the patch in ${spot(run, patch)}, as none is chosen` : asking(run);
-        content.show(`Content like that of ${of}.`, row(part(moment.content).values), -1, 1);
-        if (moment.positions) position.show(`Position like that of ${of}.`, row(moment.positions.values), -1, 1);
+        content.show(`Content like that of ${of}.`, row(part(snapshot.content).values), -1, 1);
+        if (snapshot.positions) position.show(`Position like that of ${of}.`, row(snapshot.positions.values), -1, 1);
         else position.show("This model has no learned positions to show.", null);
       };
     },
@@ -255,7 +255,7 @@ const VIEWS = {
       const [left, right] = halves(parent);
       const rollout = new Stage(left, run, "Rollout"), relevance = new Stage(right, run, "Relevance");
       return () => {
-        const of = name => Float32Array.from(part(momentOf(run)[name]).values, code => (code / 255) ** 2);
+        const of = name => Float32Array.from(part(snapshotOf(run)[name]).values, code => (code / 255) ** 2);
         const lens = lensOf(run).at(-1), best = run.classes[cursor.picture][lens.indexOf(Math.max(...lens))];
         const spoke = of("relevance"), name = run.class_names[best];
         rollout.show(`Rollout: how much of each patch reaches ${reads(run)}.`, of("rollout"));
@@ -291,7 +291,7 @@ const VIEWS = {
       const chart = element("div", {parent: left, className: "chart"}), fill = foldedTable(left);
       return () => {
         const {blocks, tokens, extra} = run.shape, first = 1 + extra, patch = patchOf(run), block = blockOf(run) + 1;
-        const states = numbers(blocks + 1).map(state => rowOf(momentOf(run).norms, state));
+        const states = numbers(blocks + 1).map(state => rowOf(snapshotOf(run).norms, state));
         const mean = state => state.slice(first).reduce((sum, value) => sum + value) / (tokens - first);
         const ofPatches = states[block].slice(first);
         const lines = [{name: "class token", values: states.map(state => state[0])},
@@ -556,7 +556,7 @@ function buildControls() {
     choosePicture((cursor.picture + step + DATA.pictures.length) % DATA.pictures.length);
     by("pictures").children[cursor.picture].focus();
   });
-  const slider = by("moment");
+  const slider = by("snapshot");
   Object.assign(slider, {max: STOPS.length - 1, value: cursor.stop, disabled: STOPS.length === 1});
   slider.addEventListener("input", () => {
     cursor.stop = Number(slider.value);
@@ -576,9 +576,9 @@ function choosePicture(number) {
 }
 
 function showMoment() {
-  const names = [...new Set(RUNS.map(run => momentOf(run).name))];
+  const names = [...new Set(RUNS.map(run => snapshotOf(run).name))];
   by("when").textContent = names.join("; ") + (STOPS.length === 2 ? " (this run kept no weights in between)" : "");
-  by("moment").setAttribute("aria-valuetext", by("when").textContent);
+  by("snapshot").setAttribute("aria-valuetext", by("when").textContent);
 }
 
 function buildViews(names) {
@@ -599,7 +599,7 @@ async function start() {
   buildControls();
   showMoment();
   choosePicture(0);
-  for (const run of RUNS) for (const moment of run.moments) Object.assign(moment, await unpack(moment.arrays));
+  for (const run of RUNS) for (const snapshot of run.snapshots) Object.assign(snapshot, await unpack(snapshot.arrays));
   buildViews(Object.keys(VIEWS).filter(name => name !== "change"));
   for (const run of RUNS) run.effects &&= await unpack(run.effects);
   for (const {weights} of RUNS) if (weights) weights.tensors = inSteps(await unpack(weights.arrays));  // takes longer

