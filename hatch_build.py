@@ -27,7 +27,7 @@ WORDS = {
     "python main.py": "vit-train",
     "pip install -r requirements-extras.txt": "pip install 'vit-train[all]'",
 }
-"""What is said to a person in a clone, and where the package is installed."""
+"""Words for a clone, and those for the installed package."""
 
 Edit = tuple[int, int, bytes]
 """Begin and end of a stretch of a file's bytes, and what takes its place."""
@@ -146,7 +146,7 @@ class Mover:
 
 
 def said(text: str) -> str:
-    """The same words about this program as they are right where it is installed."""
+    """Rewrite words about this program as they are right where it is installed."""
     for in_a_clone, installed in WORDS.items():
         text = text.replace(in_a_clone, installed)
     return text

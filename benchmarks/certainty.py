@@ -77,7 +77,7 @@ def kept(run: Path) -> tuple[np.ndarray, np.ndarray]:
 
 @torch.inference_mode()
 def scores(run: Path, batches) -> tuple[np.ndarray, np.ndarray]:
-    """Of batches of normalised images: how unlike, and logits."""
+    """Compute unlikeness and logits of batches of normalised images."""
     classifier = open_classifier(str(run), device="cpu")
     model = WithUnlikeness(classifier.model, classifier.answers.unlikeness)
     logits, unlike = zip(*(model(images) for images in batches), strict=True)
@@ -119,7 +119,7 @@ PROBE = (
 
 
 def left_out(folder: Path, options: tuple[str, ...]) -> dict[str, dict[str, float]]:
-    """Of each class, by the score and the two yardsticks."""
+    """Measure every class left out in turn, by the score and the two yardsticks."""
     found = {}
     for place in sorted((folder / "test").iterdir()):
         with tempfile.TemporaryDirectory() as temporary:

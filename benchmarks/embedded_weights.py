@@ -67,7 +67,7 @@ COMMANDS = {
     " --epochs 19 --optimizer muon --lr 0.02 --weight-decay 0.1 --schedule cooldown --warmup-epochs 0.1"
     " --label-smoothing 0 --val-fraction 0.04 --test-fraction 0 --teacher-size 160 --save-every 150 --cache on",
 }
-"""What `train` is told for each file of weights, beside the places of data and teacher."""
+"""Options of `train` for each file of weights, beside the places of data and teacher."""
 PRECISION = {"fashion_mnist": torch.float32, "tiny_imagenet": torch.float16}
 
 

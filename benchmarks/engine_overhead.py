@@ -1,4 +1,4 @@
-"""What Ignite, its handlers and the default logging cost over a bare loop, on the default digits run.
+"""Measure what Ignite, its handlers and the default logging cost over a bare loop, on the default digits run.
 
     python -m benchmarks.engine_overhead [--rounds 3] [--batch-size 10] [--epochs 40] [--head-only] [--rival engine]
 

@@ -1,4 +1,4 @@
-"""What every benchmark notes beside its figures, and where the figures go."""
+"""Facts that every benchmark notes beside its figures, and where the figures go."""
 
 from __future__ import annotations
 

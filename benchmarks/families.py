@@ -70,7 +70,7 @@ DAY = 86_400
 
 @dataclass
 class Undisturbed:
-    """What a family does when it is left alone: its results, seconds of computing, files, most memory, and calls."""
+    """Outcome of a family that is left alone: its results, seconds of computing, files, most memory, and calls."""
 
     content: dict[str, Any]
     seconds: float
@@ -80,7 +80,7 @@ class Undisturbed:
 
 
 def prepare(family: str) -> Callable[[], None]:
-    """What the process of a command does before it starts."""
+    """Prepare the process of a command before it starts."""
 
     def of_two() -> None:
         from trainers.system import process

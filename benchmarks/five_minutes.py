@@ -158,7 +158,7 @@ def command(arm: str, folder: Path, out: Path, *, minutes: float, seed: int) -> 
 
 
 def outcome(arm: str, out: Path) -> dict[str, Any]:
-    """What a process that has ended left behind."""
+    """Read what a process that has ended left behind."""
     if arm == "resnet18":
         values: dict[str, Any] = json.loads(out.read_text())
         return values

@@ -1,4 +1,4 @@
-"""What it is worth to keep groups together, and what it costs to look for them, on photographs.
+"""Measure what it is worth to keep groups together, and what it costs to look for them, on photographs.
 
     python -m benchmarks.groups --data-root data
 

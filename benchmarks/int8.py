@@ -1,4 +1,5 @@
-"""What `export --int8` is worth for each model: times as fast as float32 in ONNX Runtime, and how often both agree.
+"""Measure what `export --int8` is worth for each model: times as fast as float32 in ONNX Runtime, and how often both
+agree.
 
     python -m benchmarks.int8 FOLDER [--models resnet18 vit_stem_16 ...] [--threads 2] [--images 128]
 

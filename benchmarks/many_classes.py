@@ -1,4 +1,4 @@
-"""What scoring a large split takes: memory and time of a pass without a model, and of writing its predictions.
+"""Cost of scoring a large split: memory and time of a pass without a model, and of writing its predictions.
 
 python -m benchmarks.many_classes --images 192000 --classes 1000
 """

@@ -44,7 +44,7 @@ CPU = torch.device("cpu")
 
 
 def raw_features(name: str, source: str, options: argparse.Namespace) -> tuple[list[np.ndarray], np.ndarray, int]:
-    """What each network makes of the pool and the test pictures, their labels, and how many are the pool."""
+    """Compute each network's features of the pool and the test pictures, their labels, and how many are the pool."""
     path = options.kept / f"{name}.npz"
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,5 @@
-"""What `explain --page` weighs and how fast it answers: `python -m benchmarks.page_sizes [MODEL...]`. Needs Chromium.
+"""Measure what `explain --page` weighs and how fast it answers: `python -m benchmarks.page_sizes [MODEL...]`. Needs
+Chromium.
 
 Random weights, eight random pictures, five moments (two of a model whose weights a run does not keep). Per model: size,
 pictures shown, first paint, and milliseconds from a move of the cursor to the new views: median and worst of 30.

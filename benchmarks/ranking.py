@@ -1,4 +1,4 @@
-"""Whether the ranking of frozen backbones says which of them will be best once all of it is fine-tuned.
+"""Test whether the ranking of frozen backbones says which of them will be best once all of it is fine-tuned.
 
     python -m benchmarks.ranking --data-root data --work /work/ranking [--images-seen 8000] [--seeds 2] [--sets ...]
 
@@ -51,7 +51,7 @@ BACKBONES = {  # name: source, model, images seen
 }
 """Each by the recipe scratch-small."""
 LR = 0.001
-"""Of every fine-tuning: the defaults of the two sizes differ, and the question is about the weights."""
+"""Learning rate of every fine-tuning: the defaults of the two sizes differ, and the question is about the weights."""
 SETS: dict[str, dict[str, Any]] = {
     "digits": {"source": "digits", "labels_per_class": 10},
     "mnist": {"source": "mnist", "fraction": 0.01, "val_fraction": 0.01},
@@ -130,7 +130,7 @@ def conclude(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def apart(a: float, b: float, images: int) -> bool:
-    """Whether two accuracies on so many test images differ by more than two standard errors."""
+    """Return whether two accuracies on so many test images differ by more than two standard errors."""
     return abs(a - b) > 1.96 * ((a * (1 - a) + b * (1 - b)) / images) ** 0.5
 
 

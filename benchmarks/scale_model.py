@@ -33,7 +33,7 @@ BUCKET = 25 * 2**20  # bytes of gradients that DistributedDataParallel sends at 
 
 @dataclass(frozen=True)
 class Assumed:
-    """What is not measured here."""
+    """Quantities that are not measured here."""
 
     peak_flops: float = 989e12  # H100 SXM, bfloat16, dense
     of_peak: float = 0.5  # reached by matrix products

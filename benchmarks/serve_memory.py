@@ -1,4 +1,5 @@
-"""What `serve` holds in memory over 10,000 requests: pictures, damaged ones, too large ones, other sites, pages.
+"""Measure the memory that `serve` holds over 10,000 requests: pictures, damaged ones, too large ones, other sites,
+pages.
 
 python -m benchmarks.serve_memory --requests 10000        a fifth of them are pictures that are classified and explained
 """

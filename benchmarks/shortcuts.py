@@ -1,4 +1,4 @@
-"""What `check` says of sets with a shortcut planted in them, and of sets without.
+"""Test what `check` says of sets with a shortcut planted in them, and of sets without.
 
     python -m benchmarks.shortcuts --data-root data --tiny-imagenet FOLDER
 

@@ -32,7 +32,7 @@ from vit.config import ModelConfig
 
 NETWORKS = "mix:vit_stem_16@64+efficientnet_lite0@128+efficientnet_lite0@224"
 PRICES = (1.0, 3.0, 8.0)
-"""Of the networks, roughly: of what cannot be told apart the cheapest is taken."""
+"""Relative cost of each network; of networks that are equally good the cheapest is taken."""
 LABELS = (1, 2, 5, 20)
 MOST = {"train": 1_400, "test": 1_000}
 

@@ -1,4 +1,4 @@
-"""What the drawn split does when a folder changes, and whether a model that learns by heart gets more than chance.
+"""Test what the drawn split does when a folder changes, and whether a model that learns by heart gets more than chance.
 
     python -m benchmarks.split_trust
     python -m benchmarks.split_trust --by-place

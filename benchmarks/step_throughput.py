@@ -51,7 +51,7 @@ TURN_SECONDS = 0.4  # a turn is as many steps as fit in, at least one
 
 
 def textbook_flops(config: ViTConfig) -> int:
-    """Of one image's forward pass, every block working on all tokens."""
+    """Count the operations of one image's forward pass, every block working on all tokens."""
     with torch.device("meta"):
         model = VisionTransformer(replace(config, fast=False))
     return summarise(model, in_channels=config.in_channels, image_size=config.image_size).flops

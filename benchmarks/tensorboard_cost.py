@@ -1,4 +1,4 @@
-"""What TensorBoard's pictures cost a run: the same training with `--tb scalars`, `standard` and `full`.
+"""Measure what TensorBoard's pictures cost a run: the same training with `--tb scalars`, `standard` and `full`.
 
     python -m benchmarks.tensorboard_cost [--rounds 3] [--digits-epochs 120] [--photo-epochs 2] [--data-root data]
 

@@ -1,4 +1,5 @@
-"""What `--fit crop`, `pad` and `squash` are worth: made pictures whose class shows at their ends, and photographs.
+"""Measure what `--fit crop`, `pad` and `squash` are worth: made pictures whose class shows at their ends, and
+photographs.
 
     python -m benchmarks.whole_pictures --made FOLDER [--seeds 3] [--epochs 20] [--whole]
     python -m benchmarks.whole_pictures --data hymenoptera dog_breed --data-root DIR [--seeds 3]

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def output_of(*argv: object, env: dict[str, str] | None = None) -> str:
-    """What `python argv...` prints, run from the project's folder.
+    """Return what `python argv...` prints, run from the project's folder.
 
     Raises:
         RuntimeError: it failed; with the end of what it said.

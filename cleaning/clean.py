@@ -60,7 +60,7 @@ class HeldOutPredictions:
     """(N, C)"""
     features: NDArray[np.float32] | None = None
     penalties: tuple[float, float] = (0.0, 0.0)
-    """Of the models on the features: of all images, and of those not doubted in the first round."""
+    """Regularisation of the two models on the features: on all images, and without those doubted in the first round."""
 
     @property
     def labels(self) -> NDArray[np.int64]:

@@ -28,7 +28,7 @@ class Issue(NamedTuple):
     suggested: int
     """The most probable class; of a copy the label of the other one."""
     other: int | None = None
-    """Of a copy, one of those with the suggested label."""
+    """Number of a copy that has the suggested label; None for other kinds of issue."""
 
 
 def cleanlab_filter() -> Any:
@@ -42,8 +42,8 @@ def label_issues(
     groups: NDArray[np.int64],
     features: NDArray[np.float32] | None = None,
 ) -> list[Issue]:
-    """What is doubtful among N images, each once: copies first, then by how little probability their label has, then
-    outliers, which only `features` (N, D) tell. `probabilities` are (N, C); copies share a number in `groups`."""
+    """Find the doubtful labels among N images, each once: copies first, then by how little probability their label has,
+    then outliers, which only `features` (N, D) tell. `probabilities` are (N, C); copies share a number in `groups`."""
     issues: dict[int, Issue] = {}
     for issue in (
         *copies(labels, probabilities, groups),
@@ -55,8 +55,8 @@ def label_issues(
 
 
 def doubted_labels(labels: NDArray[np.int64], probabilities: NDArray[np.float64]) -> Iterator[Issue]:
-    """Of as many as cleanlab estimates, those with the least probability of their label, which is not the most probable
-    class."""
+    """Return as many labels as cleanlab estimates to be wrong: those with the least probability of their label, which
+    is not the most probable class."""
     order = {"filter_by": "low_self_confidence", "return_indices_ranked_by": "self_confidence"}
     for image in issues_found(labels, probabilities, **order).tolist():
         suggested, label = int(probabilities[image].argmax()), labels[image]
@@ -66,7 +66,7 @@ def doubted_labels(labels: NDArray[np.int64], probabilities: NDArray[np.float64]
 
 
 def issues_found(labels: NDArray[np.int64], probabilities: NDArray[np.float64], **options: str) -> NDArray[Any]:
-    """What cleanlab's find_label_issues returns: by default bool (N,)."""
+    """Call cleanlab's find_label_issues: by default bool (N,)."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="May not flag all label issues")
         return cleanlab_filter().find_label_issues(labels, probabilities, n_jobs=1, **options)

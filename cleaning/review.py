@@ -96,8 +96,9 @@ def nearest_of_classes(
     trusted: NDArray[np.bool_],
     asked: Sequence[tuple[int, int]],
 ) -> list[list[int]]:
-    """For each asked (image, class) the `MOST_EXAMPLES` images nearest by the angle between features (N, D), nearest
-    first, among those with that label that are trusted and no copies of it; of images with the same copies one."""
+    """Find for each asked (image, class) the `MOST_EXAMPLES` images nearest by the angle between features (N, D),
+    nearest first, among those with that label that are trusted and no copies of it; of images with the same copies
+    one."""
     lengths = np.linalg.norm(features, axis=1, keepdims=True)
     unit = features / np.maximum(lengths, 1e-12)
     found = []

@@ -29,7 +29,7 @@ class Suspect(NamedTuple):
     """The probability of the suggested class."""
     kind: str
     other: str
-    """Of a copy, the path of one with the suggested label."""
+    """Path of a copy that has the suggested label; empty for other kinds of suspect."""
     decision: str
     """keep, drop, or relabel:NAME."""
     decided: str
@@ -98,5 +98,5 @@ def cleaned(samples: Samples, suspects: Sequence[Suspect]) -> Iterator[tuple[str
 
 
 def has_files(samples: Samples) -> bool:
-    """Whether each picture is a file of its own: not in memory, nor inside a shard."""
+    """Return whether each picture is a file of its own: not in memory, nor inside a shard."""
     return samples.pixels is None and samples.members is None

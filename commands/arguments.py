@@ -42,7 +42,7 @@ ELSEWHERE = {
     "--output": "--output-dir", "--project": "--output-dir", "--name": "--run-name", "--model-ema": "--ema-decay",
     "--resume": "the command `resume RUN`", "--pretrained": "--weights", "--clip-grad": "--clip-norm",
 }  # fmt: skip
-"""What other training programs call our options."""
+"""Names that other training programs have for our options."""
 
 
 Jobs = Literal["auto"] | int
@@ -70,7 +70,7 @@ class SeveralRuns:
 
     @property
     def placed(self) -> dict[str, Any]:
-        """As `train_all` and `compare_arms` take it."""
+        """Keywords for `train_all` and `compare_arms`."""
         slurm = dict(word.split("=", 1) for word in self.slurm) if self.on == "slurm" else None
         return {"jobs": None if self.jobs == "auto" else self.jobs, "slurm": slurm}
 
@@ -139,7 +139,7 @@ class ParsingCommand(Protocol):
 
 
 def options_of(command: Command | ParsingCommand, argv: Sequence[str], *, prog: str) -> object:
-    """What `main` of a command takes."""
+    """Parse what `main` of a command takes."""
     if isinstance(command, ParsingCommand):
         return command.parse(argv, prog=prog)
     return parse(command.Options, argv, prog=prog)
@@ -337,5 +337,5 @@ def one_line(box: str) -> str:
 
 
 def is_rule(line: str) -> bool:
-    """Whether a line only divides: with a terminal that knows no other signs, by hyphens."""
+    """Return whether a line is a divider: of hyphens where a terminal knows no other signs."""
     return set(line) <= set("─-")

@@ -93,7 +93,7 @@ def _write_pictures(config: Options, report: CheckReport) -> None:
 
 
 def as_json(config: Options, report: CheckReport) -> dict[str, Any]:
-    """What `--json` prints: docs/use-the-result.md lists the fields."""
+    """Build what `--json` prints: docs/use-the-result.md lists the fields."""
     reading = report.reading
     return {
         "data": config.data,
@@ -137,7 +137,7 @@ def _table(config: Options, report: CheckReport) -> list[str]:
 
 
 def _groups(config: Options, report: CheckReport) -> Iterator[str]:
-    """What it is worth to keep together what names suggest, unless a first look was asked for; and how to."""
+    """Measure what it is worth to keep the guessed groups together, unless a first look was asked for; and how to."""
     if report.guess is None:
         return
     yield f"if they belong together: {train_command(config, group=report.guess.option)}"

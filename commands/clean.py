@@ -64,7 +64,7 @@ class Options(ImagesOptions):
 
 
 def review_command(options: Options) -> str:
-    """What opens the page about these suspects."""
+    """Return the command that opens the page about these suspects."""
     output = () if options.output is None else ("--output", options.output)
     if options.of_run:
         return command("clean", Path(options.data), *output, "--review")

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 ARM_OPTIONS = {*flags(ModelConfig), *flags(TrainConfig), "--augment", "--batch-size"} - {
     "--seed", "--epochs", "--device", "--max-minutes", "--patience", "--select", "--loop", "--model", "--threads"
 }  # fmt: skip
-"""What may differ between arms; everything else is the same for all, or the result would mean nothing."""
+"""Options that may differ between arms; everything else is the same for all, or the result would mean nothing."""
 
 STORY = (
     "--data", "digits", "--labels", "10", "all", "--images-seen", "4000", "25000", "--tune-lr", "off", "--seeds", "3",
 )  # fmt: skip
-"""What `python main.py` alone compares: in about two minutes on two cores."""
+"""Options of the bare `python main.py`: in about two minutes on two cores."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,8 @@ def without_effect(options: Options) -> Iterator[str]:
 
 
 def names_images(word: str) -> bool:
-    """Whether a word in the place of a run names a built-in set, or is a path to something that holds no runs."""
+    """Return whether a word in the place of a run names a built-in set, or is a path to something that holds no
+    runs."""
     path = Path(word)
     holds_runs = path.is_dir() and any(next(path.glob(below), None) for below in ("config.json", "*/config.json"))
     return word in DATASETS or (path.exists() and not holds_runs)
@@ -183,7 +184,7 @@ def compared(options: Options) -> Report:
 
 
 def as_json(report: Report) -> dict[str, Any]:
-    """What `--json` prints: docs/use-the-result.md lists the fields."""
+    """Build what `--json` prints: docs/use-the-result.md lists the fields."""
     from comparison.analysis.advice import headline
     from comparison.analysis.runs import couples
     from comparison.reporting.table import rows

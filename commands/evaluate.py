@@ -123,5 +123,5 @@ def show(options: Options, parts: Mapping[str, tuple[Evaluation, str]]) -> None:
 def as_json(
     model: Path | str, scored: Evaluation | None, seen: Evaluation | None, uses: Mapping[str, int]
 ) -> dict[str, Any]:
-    """What `--json` prints: docs/use-the-result.md lists the fields."""
+    """Build what `--json` prints: docs/use-the-result.md lists the fields."""
     return {"model": model, "scored": scored, "seen": seen, "seen_as": uses}

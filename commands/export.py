@@ -29,9 +29,9 @@ class Options(WeightsOptions):
     output: Path | None = None
     """File to write. Default: export/model.<format> in the run directory."""
     input: Literal["picture", "tensor"] | None = None
-    """What an onnx file takes. picture: uint8 RGB of any size; resizing, normalising and the temperature are in the
-    file, which gives probabilities and the name of the class. tensor: batches of normalised images, as the other
-    formats do. Default: picture."""
+    """Input of an onnx file. picture: uint8 RGB of any size; resizing, normalising and the temperature are in the file,
+    which gives probabilities and the name of the class. tensor: batches of normalised images, as the other formats do.
+    Default: picture."""
     int8: bool = False
     """With --format onnx: compute in 8 bits, if that is faster here and a paired test finds the same accuracy within
     half a point; else nothing is written. Ranges come from validation images."""
@@ -71,7 +71,7 @@ def main(options: Options) -> int:
 
 
 def int8_export(options: Options, classifier: Classifier, path: Path, pictures: bool, temperature: float) -> Worth:
-    """What 8 bits are worth, which are then written."""
+    """Measure what 8 bits are worth, and write them if they are."""
     try:
         from quantization.int8 import export_int8
     except ModuleNotFoundError as error:
@@ -82,14 +82,14 @@ def int8_export(options: Options, classifier: Classifier, path: Path, pictures: 
 
 
 def fitted_temperature(classifier: Classifier) -> float:
-    """What `evaluate` fitted on validation images; 1 where it has not."""
+    """Return the temperature that `evaluate` fitted on validation images; 1 where it has not."""
     from inference.evaluation_report import read_temperature
 
     return read_temperature(classifier.folder / "eval") or 1.0
 
 
 def described(classifier: Classifier, pictures: bool, temperature: float) -> list[tuple[str, str]]:
-    """What goes into the file and comes out of it."""
+    """Describe what goes into the file and what comes out."""
     spec, classes = classifier.spec, pluralise(len(classifier.class_names), "class")
     if not pictures:
         shape = f"float32 (batch, {spec.in_channels}, {spec.image_size}, {spec.image_size}), any batch"

@@ -141,7 +141,7 @@ def options_of(options_class: type, default: Any = dataclasses.MISSING, group: s
 
 
 def said_of(extras: Sequence[Any], name: str) -> str:
-    """What a `tyro.conf.arg` among the annotations of a field says of it."""
+    """Return an argument of the `tyro.conf.arg` among the annotations of a field."""
     return next((getattr(extra, name) for extra in extras if getattr(extra, name, None)), "")
 
 
@@ -154,7 +154,8 @@ def value_of(field: dataclasses.Field, default: Any) -> Any:
 
 
 def shown_default(value: Any, text: str) -> str:
-    """What follows the text about an option: nothing where there is no default, or where the text says it."""
+    """Return the default as shown after the text about an option: nothing where there is no default, or where the text
+    says it."""
     silent = value is dataclasses.MISSING or value is None or value is False or value == ()
     return "" if silent or re.search(r"\bDefault\b", text) else f" [default: {value}]"
 

@@ -39,7 +39,7 @@ class Options:
     anew: bool = False
     """Choose anew although pictures of the last choice have no label yet."""
     path_column: Name = None
-    """As for train: the column of a table that names the pictures."""
+    """Column of a table that names the pictures, as for train."""
     data_root: Path = Path("data")
     """Where built-in sets are found, and archives are unpacked."""
     output: Path | None = None
@@ -66,7 +66,7 @@ class Options:
 
 
 def review_command(options: Options) -> str:
-    """What opens the page on these pictures."""
+    """Return the command that opens the page on these pictures."""
     words: list[object] = [] if options.run is None else ["--run", options.run]
     words += [] if not options.labelled else ["--labelled", *options.labelled]
     words += [] if options.path_column is None else ["--path-column", options.path_column]

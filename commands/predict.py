@@ -95,7 +95,7 @@ def main(options: Options) -> int:
 
 
 def temperature_of(classifier: Classifier) -> float:
-    """What `evaluate` fitted for this run. Raises UsageError: nothing."""
+    """Return the temperature that `evaluate` fitted for this run. Raises UsageError: nothing."""
     from inference.evaluation_report import read_temperature
 
     temperature = read_temperature(classifier.folder / "eval")
@@ -149,7 +149,7 @@ def say(tally: Tally) -> None:
 def as_json(
     classifier: Classifier, temperature: float, images: Sequence[ImagePrediction], tally: Tally
 ) -> dict[str, Any]:
-    """What `--json` prints: docs/use-the-result.md lists the fields."""
+    """Build what `--json` prints: docs/use-the-result.md lists the fields."""
     return {
         "model": classifier.source,
         "temperature": temperature,

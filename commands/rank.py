@@ -14,7 +14,7 @@ from vit.config import EMBEDDED_WEIGHTS, MIX_PREFIX, VIT_SHAPES, ModelConfig, re
 from vit.errors import WeightsError
 
 SHAPE = ("image_size", "pool", "patch_embedding", "representation_size")
-"""What one must say of a model beside its name for the weights of a run to fit."""
+"""Options that must be given beside a model's name for the weights of a run to fit."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def local_arms() -> list[str]:
 
 
 def arm_of(word: str) -> str:
-    """What `compare` calls the backbone that a person named."""
+    """Return the arm of `compare` for the backbone that a person named."""
     from trainers.storage.run_folder import read_json
 
     if word in EMBEDDED_WEIGHTS:

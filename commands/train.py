@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 parse = parse_train_options
 
 DEFAULT_MINUTES = 15.0
-"""What images of one's own get where nothing else is said: long enough for a useful model, short enough to wait for."""
+"""Time budget of `train --data FOLDER` without another option: long enough for a useful model, short enough to wait
+for."""
 
 
 def main(options: TrainOptions) -> int:
@@ -82,7 +83,7 @@ def say_which_weights_are_local(config: RunConfig) -> None:
 
 
 def nothing_chosen(options: TrainOptions) -> bool:
-    """Whether a person gave images of his own and nothing that says how to train on them."""
+    """Return whether a person gave images of his own and nothing that says how to train on them."""
     config, default = options.run, TrainOptions()
     own = config.data.source not in DATASETS and config.data.folds is None and "WORLD_SIZE" not in os.environ
     train = replace(config.train, seed=0, device="auto", threads=None)
@@ -119,8 +120,8 @@ def train_best(runs: Runs, images: OpenedImages) -> int:
 
 
 def side_by_side(kept: RunResult, other: RunResult) -> str:
-    """What the run that is kept has on the validation images, and the one beside it; the log loss is that after the
-    best temperature."""
+    """Say what the kept run scores on the validation images, and what the other one scored; the log loss is that after
+    the best temperature."""
     from trainers.budget.kept import on_validation
     from trainers.reporting.few_images import FEW
 

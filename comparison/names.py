@@ -1,4 +1,4 @@
-"""What the arms of a comparison are called, and which options tell them apart: from the options of their runs alone."""
+"""Names of the arms of a comparison, and the options in which they differ: from the options of their runs alone."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -41,7 +41,7 @@ from trainers.setup import RunSetup
 from trainers.storage.data_folder import claimed_folder
 
 DRAWS = 20
-"""Of N labels of each class."""
+"""Random draws of N labels of each class."""
 SHOTS = (1, 5, 10, 25)
 RIDGE, NEAREST, ALL = "ridge", "nearest", "all"
 SCORED_ON = ("train", "val")
@@ -49,18 +49,18 @@ SCORED_ON = ("train", "val")
 
 @dataclass(frozen=True)
 class RankedBackbone:
-    """What was found of one backbone."""
+    """Result of one backbone."""
 
     arm: str
-    """What names it, as an arm of `compare`."""
+    """Name as an arm of `compare`."""
     parameters: int
     memory: int
     """Bytes that fine-tuning all of it holds, roughly."""
     seconds: float
     """To look at the images and to judge."""
     right: dict[tuple[str, str], np.ndarray]
-    """Of a classifier and its labels per class: (draws, images), 1 where it was right, 0 where not, NaN where it was
-    fitted to the image."""
+    """Correctness by (classifier, labels per class): (draws, images), 1 where it was right, 0 where not, NaN where it
+    was fitted to the image."""
     clusters: Clusters | None = None
     """(images,): those of one group share a number."""
 
@@ -108,13 +108,13 @@ def fitting_shots(setup: RunSetup, shots: Sequence[int]) -> list[int]:
 
 
 def units_of_scored(setup: RunSetup) -> Clusters:
-    """Of the images of train, then of val."""
+    """Return the units of the images of train, then of val."""
     rows = [image_set(setup.data.dataloaders[split]).indices for split in SCORED_ON]
     return units_of(samples_of(setup.data), np.concatenate(rows))
 
 
 def score_backbone(setup: RunSetup, shots: Sequence[int]) -> dict[tuple[str, str], np.ndarray]:
-    """Of each classifier and number of labels, which images it has right: see `Backbone.right`."""
+    """Compute which images each classifier has right at each number of labels: see `RankedBackbone.right`."""
     features = on_one_scale(setup, torch.cat([features_once(setup, split).flatten(1).float() for split in SCORED_ON]))
     labels = np.concatenate([image_set(setup.data.dataloaders[split]).labels for split in SCORED_ON])
     units = units_of_scored(setup)
@@ -155,7 +155,7 @@ def draws(labels: np.ndarray, shots: int) -> Iterator[np.ndarray]:
 
 
 def table(rows: Sequence[RankedBackbone]) -> Iterator[str]:
-    """What was found, in at most 120 columns, and what follows from it."""
+    """Yield the table, in at most 120 columns, and what follows from it."""
     labels = [name for classifier, name in rows[0].right if classifier == RIDGE]
     first, *others = (row.right[RIDGE, ALL].astype(bool) for row in rows)
     behind = [paired_difference(first, other, rows[0].clusters) for other in others]
@@ -191,7 +191,7 @@ def _percent(interval: tuple[float, float, float], places: int = 1) -> str:
 
 
 def compare_command(data: DataConfig, arms: Sequence[str]) -> str:
-    """What is to be typed to have these arms compared on the same images."""
+    """Return the command that compares these arms on the same images."""
     return command("compare", *words(data), "--arms", *arms)
 
 

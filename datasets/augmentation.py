@@ -34,7 +34,7 @@ PRESETS: dict[str, tuple[float, float]] = {
     # DeiT (Touvron et al. 2021, table 9): the same with magnitude 27 of 30, random erasing with probability 0.25.
     "strong": (0.8, 1.0),
 }
-"""What the train step adds to each preset: the alpha of MixUp and that of CutMix, 0 for none."""
+"""Strength of mixing that the train step adds to each preset: the alpha of MixUp and that of CutMix, 0 for none."""
 
 
 class CropFlip(Pipeline):
@@ -110,7 +110,7 @@ class PaddedCrop:
 
 
 SIDES, EDGES = (("height", 1), ("width", 2)), (("top", 1), ("left", 2))
-"""Of what RandomResizedCrop draws, and the axis of an image (C, h, w) along which each lies."""
+"""Names of what RandomResizedCrop draws, with the axis of an image (C, h, w) along which each lies."""
 
 
 class SmallAffine(Pipeline):

@@ -18,7 +18,8 @@ LEAST_MAXIMUM = 16_384
 
 
 def narrow_range(largest: int) -> str:
-    """What is wrong with 16-bit pictures of no larger value than this, and what helps; empty where nothing is wrong."""
+    """Say what is wrong with 16-bit pictures of no larger value than this, and what helps; empty where nothing is
+    wrong."""
     if not 0 < largest < LEAST_MAXIMUM:
         return ""
     factor = 65_536 >> largest.bit_length()

@@ -1,4 +1,4 @@
-"""What the other packages receive, a DataBundle; and what it is made from, a columnar sample table."""
+"""Contract with the other packages, a DataBundle; and what it is made from, a columnar sample table."""
 
 from __future__ import annotations
 
@@ -158,11 +158,11 @@ class Samples:
     digests: np.ndarray | None = None
     """uint8 (N, 8): a hash of each image that is not left out (`datasets.identity`); None before they are computed."""
     hash_kind: str = ""
-    """What `digests` are of: `content_hash` or `path_hash`."""
+    """Kind of `digests`: `content_hash` or `path_hash`."""
     groups: np.ndarray | None = None
     """int32 (N,): the group of each image, which no split may tear; -1 where it stands alone. None: no groups."""
     group_names: Sequence[str] = ()
-    """What split.csv calls the groups, by their number."""
+    """Names of the groups in split.csv, by their number."""
     grouped_by: str = ""
     """How the groups were made, in words: `by the folder below the class`."""
     pixels: np.ndarray | None = None
@@ -171,7 +171,7 @@ class Samples:
     """None: 0.1 of the training images where the set brings a test split, else 0.15 of all."""
     test_fraction: float = 0.15
     notes: tuple[str, ...] = ()
-    """What a person should know about this set: one line each."""
+    """Notes for a person about this set, one line each."""
     skipped: tuple[str, ...] = ()
     """Unreadable images left out under `on_bad_image=skip`: path and reason."""
 

@@ -24,12 +24,12 @@ IMBALANCE = 10
 
 
 class Columns(NamedTuple):
-    """What the columns of a person's own table are called; None: as usual."""
+    """Names of the columns of a person's own table; None: the usual ones."""
 
     path: str | None = None
     label: str | None = None
     group: str | None = None
-    """What --group says, which may be something else than a column."""
+    """Value of `--group`, which may be something else than a column."""
 
 
 USUAL_COLUMNS = Columns()
@@ -40,16 +40,16 @@ Group = Annotated[str | None, tyro.conf.arg(metavar="COLUMN|folder|REGEX")]
 
 
 def data_name(source: str) -> str:
-    """What a data set is called, as a part of a path: its last one without its extension; of a pattern its folder's.
-    Bytes of a name that are no UTF-8, which TensorBoard could not open, are underscores."""
+    """Return the name of a data set for paths: the last part without its extension; of a pattern its folder's. Bytes of
+    a name that are no UTF-8, which TensorBoard could not open, are underscores."""
     path = Path(source)
     stem = path.absolute().parent.name if "*" in path.name else path.stem
     return re.sub("[\ud800-\udfff]", "_", stem) if stem.strip(".") else "data"
 
 
 def data_place(source: str) -> str:
-    """What tells a data set from others of its name: its absolute path, links followed; of one that is no file, such
-    as a built-in one, its name."""
+    """Return what distinguishes a data set from others of its name: its absolute path, links followed; of one that is
+    no file, such as a built-in one, its name."""
     path = os.path.expanduser(source)
     is_file = source not in DATASETS and (os.path.lexists(path) or "*" in path)
     return os.path.realpath(path) if is_file else source
@@ -59,7 +59,7 @@ OTHER_NAMES = {
     "data": "source", "dataset": "source", "name": "source", "path": "source", "data_dir": "root", "data_root": "root",
     "num_workers": "workers", "augmentation": "augment", "transform": "augment", "num_folds": "folds",
 }  # fmt: skip
-"""What the command line and other libraries call these options."""
+"""Names that the command line and other libraries have for these options."""
 
 
 def known_keywords(config_class: type["DataConfig"]) -> type["DataConfig"]:
@@ -127,7 +127,7 @@ class DataConfig:
     """Data augmentation preset. none. light: shift or crop, mirror. standard: also RandAugment, MixUp and CutMix.
     strong: more of it, and random erasing. auto: by model and start, from trainers/options/defaults.toml."""
     mirror: Literal["auto", "yes", "no"] = "auto"
-    """Whether training images may be mirrored. auto: not for digits and mnist, yes for all others."""
+    """Mirror training images at random (horizontal flips). auto: not for digits and mnist, yes for all others."""
     allow_seen: bool = False
     """Also score validation and test images that the starting weights were trained on, and say so in every report.
     Default: they are left out of the scores."""
@@ -175,5 +175,5 @@ class DataConfig:
 
     @property
     def may_mirror(self) -> bool:
-        """Whether a mirrored image keeps its label."""
+        """True if a mirrored image keeps its label."""
         return self.mirror == "yes" or (self.mirror == "auto" and self.source not in ("digits", "mnist"))

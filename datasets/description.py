@@ -1,4 +1,4 @@
-"""What was found in a data set, in a few lines for a person to check."""
+"""Description of a data set in a few lines, for a person to check."""
 
 import numpy as np
 

@@ -20,7 +20,7 @@ class OptionError(ValueError):
 
 
 class MissingPackage(OptionError):
-    """What was asked for needs a package that is not installed, or broken; one line that says how to get it."""
+    """A package that is needed is not installed, or broken; one line says how to get it."""
 
 
 class UnknownDataSet(OptionError):

@@ -41,7 +41,7 @@ def _place(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Whether a folder or file is the other, or lies in it, as a table in a folder of images does."""
+    """Return whether a folder or file is the other, or lies in it, as a table in a folder of images does."""
     paths = [one, other] if all(map(os.path.isabs, (one, other))) else []
     return one == other or (bool(paths) and os.path.commonpath(paths) in paths)
 

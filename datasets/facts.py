@@ -34,7 +34,7 @@ _TIMES = (ExifTags.Base.DateTimeOriginal, ExifTags.Base.DateTime)
 
 
 class ImageFacts(NamedTuple):
-    """What one file tells beside its content; empty or 0 where it does not."""
+    """Facts that one file tells beside its content; empty or 0 where it does not."""
 
     file_size: int = 0
     """In bytes."""

@@ -113,7 +113,8 @@ def is_left(aside: Path) -> bool:
 
 
 def stamp(path: str | os.PathLike[str]) -> list[int]:
-    """What changes with the names in a folder, or with a file: times in nanoseconds, number, bytes; [] of none."""
+    """Return a stamp that changes with the names in a folder, or with a file: times in nanoseconds, number, bytes; []
+    of none."""
     try:
         found = os.stat(path)
     except OSError:

@@ -73,8 +73,8 @@ def choose(sizes: np.ndarray) -> Fit:
 
 
 def in_words(fit: str, sizes: np.ndarray) -> str:
-    """What a fit does to pictures of these sizes (n, 2), and what speaks for it: one line; empty where all of them are
-    square."""
+    """Say what a fit does to pictures of these sizes (n, 2), and what speaks for it: one line; empty where all of them
+    are square."""
     cut = 1 - seen(sizes, "crop").mean()
     if cut < 0.01:
         return ""
@@ -92,7 +92,7 @@ def seen(sizes: np.ndarray, fit: str) -> np.ndarray:
 
 
 def never_seen(sizes: Sequence[tuple[int, int]], labels: Sequence[str]) -> str:
-    """What a model sees of pictures of these sizes and classes, by the fit that `auto` chooses, and by `crop`: one
+    """Say what a model sees of pictures of these sizes and classes, by the fit that `auto` chooses, and by `crop`: one
     line; empty where every picture is nearly square."""
     table = np.array(sizes, np.int64).reshape(-1, 2)
     cropped = seen(table, "crop")

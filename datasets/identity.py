@@ -1,5 +1,5 @@
-"""What an image is, whatever its place in a list: a hash of its contents, or of its path where reading every file would
-hold up the start.
+"""Identity of an image, whatever its place in a list: a hash of its contents, or of its path where reading every file
+would hold up the start.
 
 The split is drawn from these hashes, split.csv holds them, and runs are compared by them. A hash of contents survives
 renamed files, classes and folders; a hash of a path is of the NFC form with `/` between parts, so that the same folder
@@ -23,7 +23,7 @@ from datasets.errors import DataError
 from datasets.files import NO_DOWNLOADS, replacing
 
 CONTENT_HASH, PATH_HASH = "content_hash", "path_hash"
-"""What a hash is of, and the name of its column in split.csv. A path hash covers the size of a file, too."""
+"""Kinds of hash, and the name of its column in split.csv. A path hash covers the size of a file, too."""
 READ_UP_TO_BYTES, READ_UP_TO_FILES = 2**32, 500_000
 """A set of more bytes or files is known by its paths: reading it would take longer than some ten seconds."""
 KEPT_FROM = 20_000

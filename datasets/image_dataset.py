@@ -34,7 +34,7 @@ class ImageDataset(ImageSet):
         """(n, K): numbers to learn beside the label, of each row; a batch then ends with its own."""
         self._kept = self._pixels_as_stored()
         self.in_memory = self._kept is not None
-        """Whether the set needs no cache: its pixels are at hand as they are stored."""
+        """True if the set needs no cache, since its pixels are in memory."""
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         row = range(len(self))[index]

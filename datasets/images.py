@@ -27,7 +27,7 @@ RESERVE = 2
 """Pixels that a scaled-down JPEG has along each side for each one that is needed; Pillow's own `thumbnail` keeps as
 many, so that what is left to the resampling filter is most of its work."""
 THE_IMAGE = "the image"
-"""What a picture without a name is called in a message."""
+"""Name in messages of a picture without a name."""
 
 
 def open_image(file: str | os.PathLike[str] | BinaryIO) -> Image.Image:
@@ -49,7 +49,7 @@ def open_image(file: str | os.PathLike[str] | BinaryIO) -> Image.Image:
 
 
 def most_bytes() -> int:
-    """What MOST_GB says. Raises DataError: no number above 0."""
+    """Return MOST_GB in bytes. Raises DataError: no number above 0."""
     said = os.environ.get(MOST_GB, "1")
     try:
         return max(1, int(float(said) * 2**30))

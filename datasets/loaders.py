@@ -90,7 +90,7 @@ def build_dataloaders(
 def dataloaders_of(
     samples: Samples, config: DataConfig, spec: ImageSpecLike, *, seed: int = 0, rank: int = 0, world_size: int = 1
 ) -> DataBundle:
-    """The same of a table that has a split for every image. Raises DataError: a split has none."""
+    """Build loaders of a table that has a split for every image. Raises DataError: a split has none."""
     samples = require_complete(subset_training(samples, config))
     preset = "light" if config.augment == "auto" else config.augment
     if config.mirror == "auto" and config.may_mirror and all(len(name) == 1 for name in samples.class_names):

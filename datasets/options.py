@@ -24,8 +24,8 @@ def words(data: DataConfig) -> list[object]:
 
 
 def named_set(data: DataConfig) -> list[object]:
-    """What follows `check` and other commands about images, which know nothing of splits and training: the set and the
-    options that say how it is read."""
+    """Return the words that follow `check` and other commands about images, which know nothing of splits and training:
+    the set and the options that say how it is read."""
     known = DataConfig(data.source, data.root, data.path_column, data.label_column, data.group)
     return words(known)[1:]
 

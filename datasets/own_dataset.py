@@ -82,7 +82,7 @@ def whole(dataset: Any) -> Any:
 
 
 def own_name(dataset: Any) -> str:
-    """What a run on this Dataset is called."""
+    """Return the name of a run on this Dataset."""
     return type(whole(dataset)).__name__
 
 

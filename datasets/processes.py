@@ -1,4 +1,4 @@
-"""What processes of one command owe each other: signals are the parent's business, and no child outlives it."""
+"""Rules between the processes of one command: signals are the parent's business, and no child outlives it."""
 
 import ctypes
 import signal
@@ -7,7 +7,8 @@ import warnings
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCPU")
 STOPPING = tuple(signal.Signals[name] for name in _NAMES if name in signal.Signals.__members__)
-"""What asks a command to stop: a person, a terminal that closes, a scheduler, a limit. Windows has the first two."""
+"""Signals that ask a command to stop: a person, a terminal that closes, a scheduler, a limit. Windows has the first
+two."""
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 

@@ -20,7 +20,8 @@ PRETRAINED_ON = {
 
 
 def have_seen(weights: str | None, source: str) -> bool:
-    """Whether these usual weights were trained on a set, as far as their names tell; None: those of a library."""
+    """Return whether these usual weights were trained on a set, as far as their names tell; None: those of a
+    library."""
     seen = (weights == "fashion_mnist") == (source == "fashion_mnist")
     return source in PRETRAINED_ON and weights != "none" and seen
 

@@ -33,7 +33,7 @@ class SplitRow(NamedTuple):
     hash: str | None = None
     """16 hex digits; None where a table of a person's own has no such column."""
     kind: str = ""
-    """What the hash is of: `content_hash`, `path_hash`, or `hash` where the table does not say."""
+    """Kind of hash: `content_hash`, `path_hash`, or `hash` where the table does not say."""
     group: str = ""
     """The name of its group; empty where it stands alone."""
 
@@ -154,7 +154,8 @@ def changes_since(path: Path, bundle: DataBundle) -> list[str]:
 
 
 def _is_written_as(path: Path, bundle: DataBundle) -> bool:
-    """Whether a file is, to the byte, what `write_split` makes of these images: quicker to tell than what differs."""
+    """Return whether a file is, to the byte, what `write_split` makes of these images: quicker to tell than what
+    differs."""
     with open(path, "rb") as file:
         there = hashlib.file_digest(file, "blake2b")
     made = hashlib.blake2b()

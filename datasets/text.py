@@ -5,7 +5,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """What ends a sentence about an unknown name: `; did you mean X?` with the nearest known one, or a full stop."""
+    """Return the end of a sentence about an unknown name: `; did you mean X?` with the nearest known one, or a full
+    stop."""
     near = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.5)
     return f"; did you mean {near[0]}?" if near else "."
 

@@ -26,7 +26,7 @@ class Rules(TorchFunctionMode):
     """While entered, functions have their usual values, and the gradients of the rules."""
 
     attended = False
-    """Whether a product of attention was among them."""
+    """True if a product of attention was among them."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -48,7 +48,7 @@ class Rules(TorchFunctionMode):
 
 
 def half(x: Tensor) -> Tensor:
-    """The same values with half of their gradient."""
+    """Return the same values with half of their gradient."""
     return (x + x.detach()) / 2
 
 

@@ -32,16 +32,16 @@ AT_ONCE = 16
 
 @dataclass(frozen=True)
 class Faithfulness:
-    """What the maps of one method are worth on one model. Costs are shares of probability, means over the images."""
+    """Faithfulness of the maps of one method on one model. Costs are shares of probability, means over the images."""
 
     method: str
     images: int
     brightest: float
-    """What removing the brightest fifth costs the predicted class."""
+    """Cost to the predicted class of removing the brightest fifth."""
     random: float
-    """What removing a random fifth costs it."""
+    """Cost to it of removing a random fifth."""
     p: float
-    """Of the hypothesis that the brightest fifth costs no more than a random one."""
+    """P-value of the hypothesis that the brightest fifth costs no more than a random one."""
 
     @property
     def faithful(self) -> bool:
@@ -57,7 +57,7 @@ class Faithfulness:
 
     @property
     def numbers(self) -> str:
-        """What the verdict is based on, a sentence."""
+        """Sentence with the numbers that the verdict is based on."""
         return (
             f"Removing the brightest fifth of the patches costs {points(self.brightest)} points of the class's "
             f"probability, a random fifth {points(self.random)} ({self.images} validation images)."
@@ -100,8 +100,8 @@ def paired(leads: Tensor) -> float:
 
 
 def costs_of(subject: Subject, maps: Tensor, *, seed: int) -> tuple[Tensor, Tensor]:
-    """What the probability of each image's class falls by without its brightest fifth, and without a random one: (B,)
-    each, the second a mean over DRAWS."""
+    """Measure by how much the probability of each image's class falls without its brightest fifth, and without a random
+    one: (B,) each, the second a mean over DRAWS."""
     images, side = subject.images, cells(subject.images.size(-1))
     count = max(1, round(side * side / REMOVED))
     order = resized(maps, side).flatten(1).argsort(dim=1, descending=True, stable=True)
@@ -137,12 +137,12 @@ def resized(maps: Tensor, side: int) -> Tensor:
 
 
 def to_json(measured: Mapping[str, Faithfulness], *, weights: str) -> dict[str, Any]:
-    """What a run keeps; `weights`: the name of the file that the measured weights are in."""
+    """Return what a run keeps; `weights`: the name of the file that the measured weights are in."""
     return {"weights": weights, "methods": {name: asdict(found) for name, found in measured.items()}}
 
 
 def from_json(values: Any, *, weights: str) -> dict[str, Faithfulness]:
-    """What was kept of these very weights; nothing where it is of others, or damaged."""
+    """Read what was kept of these very weights; nothing where it is of others, or damaged."""
     found = {}
     try:
         if values["weights"] != weights:

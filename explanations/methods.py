@@ -25,7 +25,7 @@ class Method:
     title: str
     source: str
     of_class: bool = True
-    """Whether the map is about one class, or about the picture as a whole."""
+    """True if the map is about one class, or about the picture as a whole."""
 
 
 METHODS: dict[str, Method] = {
@@ -55,7 +55,7 @@ class PartMap:
 
 @dataclass(frozen=True)
 class HeatMaps:
-    """What spoke for a class of each image, and where."""
+    """Heat maps: what speaks for a class of each image, and where."""
 
     method: str
     values: Tensor
@@ -65,7 +65,7 @@ class HeatMaps:
     classes: Tensor
     """int64 (B,), on the CPU: what the maps are about."""
     parts: tuple[PartMap, ...] = ()
-    """Of a mixture: each of its networks."""
+    """Maps of each network of a mixture."""
 
     @property
     def title(self) -> str:
@@ -73,7 +73,7 @@ class HeatMaps:
 
     @property
     def of_class(self) -> bool:
-        """Whether the maps are about the classes, or about the pictures as a whole."""
+        """True if the maps are about the classes, or about the pictures as a whole."""
         return self.method == MIXTURE or METHODS[self.method].of_class
 
 

@@ -28,7 +28,7 @@ class Part(NamedTuple):
 
 
 def is_mixture(model: nn.Module) -> bool:
-    """Whether a model is several networks (`views`) with one linear `head` on all their features (`columns`)."""
+    """Return whether a model is several networks (`views`) with one linear `head` on all their features (`columns`)."""
     return all(hasattr(model, name) for name in ("views", "columns", "head", "names"))
 
 

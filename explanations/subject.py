@@ -1,4 +1,4 @@
-"""What a heat map is about: a network, its input, and a class of each image."""
+"""Subject of a heat map: a network, its input, and a class of each image."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -67,7 +67,8 @@ def cells(side: int) -> int:
 
 
 def on_cells(values: Tensor) -> Tensor:
-    """What each pixel is worth, (B, S, S) -> the mean of each cell, (B, N, N): single ones are too noisy to see."""
+    """Average over cells what each pixel is worth, (B, S, S) -> the mean of each cell, (B, N, N): single ones are too
+    noisy to see."""
     return F.adaptive_avg_pool2d(values, cells(values.size(-1)))
 
 

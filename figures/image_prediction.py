@@ -25,7 +25,7 @@ class ImagePrediction:
     """Classes of which one is the right one, as often as was promised, the likeliest first; None: nothing was
     promised."""
     unknown: bool | None = None
-    """Whether it is unlike the validation images of the model; None: nothing is known of these."""
+    """True if it is unlike the validation images of the model; None: nothing is known of these."""
     view: Box | None = None
     """Which part of the pixels the map is about; None: all of them."""
 
@@ -35,7 +35,7 @@ class ImagePrediction:
 
     @property
     def probability(self) -> float:
-        """That of the predicted class."""
+        """Probability of the predicted class."""
         return self.ranked[0][1]
 
 

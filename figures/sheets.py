@@ -137,8 +137,8 @@ def batch_sheet(
 
 
 def caption(image: ImagePrediction) -> tuple[tuple[str, str], ...]:
-    """What an image was taken for, what it is where that is known, and its file's name, all whole: in as many lines as
-    they take."""
+    """Caption an image with its predicted class, its true class where that is known, and its file's name, all whole: in
+    as many lines as they take."""
     texts = [(f"{readable(image.predicted)} ({image.probability:.1%})", UNKNOWN)]
     if image.label is not None:
         of_label = dict(image.ranked).get(image.label)

@@ -30,7 +30,7 @@ from vit.low_rank import merged_state
 
 State = Mapping[str, Tensor]
 Score = tuple[float, float]
-"""What the choice is by, and the loss with a minus: the larger the better."""
+"""Score of a choice, and the negative loss: the larger the better."""
 Row = tuple[str, Mapping[str, float], str, int | None]
 """A split, the metrics on it, of which weights, and of how many images."""
 LINE = tuple(share / 10 for share in range(10, -1, -1))
@@ -107,7 +107,7 @@ def refuse_what_cannot_be_averaged(run_dirs: Sequence[Path], configs: Sequence[R
 
 
 def start_of(config: RunConfig) -> State:
-    """What a run started from, as the ordinary model it was."""
+    """Load what a run started from, as an ordinary model."""
     with untrusted_run():
         setup = prepare(config)
     if config.train.start_head == "probe":
@@ -118,7 +118,7 @@ def start_of(config: RunConfig) -> State:
 
 
 def mean(states: Sequence[State]) -> State:
-    """Of every tensor, in float64."""
+    """Average every tensor, in float64."""
     return {
         name: torch.stack([state[name].double() for state in states]).mean(dim=0).to(tensor.dtype)
         for name, tensor in states[0].items()

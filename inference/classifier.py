@@ -43,14 +43,14 @@ class Classifier:
     spec: ImageSpec
     class_names: Sequence[str]
     config: ModelConfig | None = None
-    """What rebuilds the model; None for onnx and pt2, which are programs."""
+    """Options that rebuild the model; None for onnx and pt2, which are programs."""
     run_dir: Path | None = None
     """Only of a run; reports are written below it."""
     device: torch.device = CPU
     seen: Seen | None = None
     """Which images it was trained on; None where its maker does not say."""
     answers: Any = None
-    """What its evaluation found (`uncertainty.answers.Answers`); None: no promise goes with its answers."""
+    """Result of its evaluation (`uncertainty.answers.Answers`); None: no promise goes with its answers."""
 
     def logits(self, images: Tensor) -> Tensor:
         """float32 (B, C, S, S), normalised -> float32 (B, classes), on the CPU."""
@@ -107,7 +107,7 @@ def open_classifier(
 
 
 def is_run_name(source: str) -> bool:
-    """Whether `source` can only mean a run directory."""
+    """Return whether `source` can only mean a run directory."""
     return not source.startswith(HF_PREFIX) and Path(source).suffix not in (*EXPORTS, *READERS)
 
 

@@ -170,7 +170,7 @@ def with_seen_apart(samples: Samples, classifier: Classifier) -> tuple[Samples, 
 
 
 def logged_metrics(run_dir: Path, split: str, epoch: int) -> dict[str, float]:
-    """What the run logged for its best epoch: metrics.csv for val, summary.json for test."""
+    """Read what the run logged for its best epoch: metrics.csv for val, summary.json for test."""
     if split == "test":
         test = read_json(run_dir / "summary.json")["test"] or {}
         return {name: value for name, value in test.items() if name != "n"}

@@ -1,4 +1,4 @@
-"""What an evaluation found, class by class, as files next to its predictions, and how far its confidence is right."""
+"""Report of an evaluation, class by class, as files next to its predictions; and how far its confidence is right."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -35,24 +35,24 @@ class Evaluation:
     metrics: dict[str, float]
     images: int
     design: Design
-    """What their groups take from the images."""
+    """Effect of groups on the images."""
     interval: tuple[float, float]
     """The 95 % interval of the accuracy (Wilson 1927), of images or of groups of them."""
     classes: list[ClassRow]
     files: list[Path]
     temperature: float | None
-    """What divides the logits; fitted on val, None where nothing was."""
+    """Divisor of the logits; fitted on val, None where nothing was."""
     scaled: dict[str, float]
     """`loss` and `ece` once the logits are divided by it."""
     epoch: int | None = None
-    """Of a run: where its best weights are from."""
+    """Epoch of a run's best weights."""
     logged: dict[str, float] = field(default_factory=dict)
-    """What training logged for the same weights; empty where it did not."""
+    """Metrics that training logged for the same weights; empty where it did not."""
     notes: Sequence[str] = ()
     answers: dict[str, Any] = field(default_factory=dict)
     """How far its answers can be relied on (see `numbers_of` in uncertainty/report.py); empty where nothing is said."""
     said: Sequence[str] = ()
-    """The same in sentences."""
+    """Findings in sentences."""
     weak: Any = None
     """Where it is weak (`inference.slices.weak.Weakness`); None where that was not looked at."""
 

@@ -1,5 +1,5 @@
-"""What spoke for a class in one image, as a heat map over it, and how faithful such maps are; of a Vision Transformer
-also its attention, layer by layer and head by head."""
+"""Explanation of one image: a heat map of what speaks for a class, and how faithful such maps are; for a Vision
+Transformer also its attention, layer by layer and head by head."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ DECODED = 400  # and those that decoding left at least, or it is decoded again
 
 @dataclass(frozen=True)
 class Attention:
-    """What the heads of a Vision Transformer looked at. G patches per side, H heads, L layers, T tokens."""
+    """Attention of the heads of a Vision Transformer. G patches per side, H heads, L layers, T tokens."""
 
     weights: list[Tensor]
     """Per layer (1, H, T, T); rows sum to 1."""
@@ -69,9 +69,10 @@ class Explanation:
     title: str
     """The method by its usual name."""
     of_class: bool
-    """Whether the map is about this class, or about the picture as a whole."""
+    """True if the map is about this class, or about the picture as a whole."""
     parts: Sequence[tuple[str, float, Tensor]] = field(default=())
-    """Of a mixture: each network, what it added to the logit of the class over the mean of all, and its own map."""
+    """Networks of a mixture, each with what it added to the logit of the class over the mean of all, and its own
+    map."""
     attention: Attention | None = None
     """None for a model whose attention weights cannot be read, or that has none."""
 
@@ -154,8 +155,8 @@ def attention_of(classifier: Classifier, images: Tensor) -> Attention | None:
 
 
 def faithfulness_of(classifier: Classifier, explanation: Explanation) -> "Faithfulness | str":
-    """What the method of an explanation is worth on a run's model: as it was kept, or measured now and kept; or a line
-    that says why it is not known."""
+    """Return how faithful the method of an explanation is on a run's model: as it was kept, or measured now and kept;
+    or a line that says why it is not known."""
     unknown, run_dir = "How faithful these maps are is not known", classifier.run_dir
     if run_dir is None:
         return f"{unknown}: that is measured on the validation images of a run."

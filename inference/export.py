@@ -108,7 +108,7 @@ def export(
 
 
 def metadata_of(classifier: Classifier, temperature: float | None) -> dict[str, str]:
-    """What the file says of itself; a `temperature` where it takes pictures."""
+    """Return what the file says of itself; a `temperature` where it takes pictures."""
     assert classifier.config is not None
     seen = None if classifier.seen is None else to_text(classifier.seen)
     options = {"model": to_dict(classifier.config)}

@@ -27,7 +27,7 @@ class ImageFile:
 
     @property
     def source(self) -> str | BinaryIO:
-        """What a decoder opens."""
+        """Source that a decoder opens."""
         return self.path if self.content is None else io.BytesIO(self.content)
 
 

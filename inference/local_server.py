@@ -1,4 +1,5 @@
-"""What every page on this machine shares: who may ask, how much at once, and how a server is started and ended."""
+"""Base of every page that is served on this machine: who may ask, how much at once, and how a server is started and
+ended."""
 
 import io
 import json
@@ -67,7 +68,8 @@ class LocalServer(ThreadingHTTPServer):
 
 
 class Timely(io.RawIOBase):
-    """What a client sends, up to a moment by which all of it has to be here: a byte now and then keeps no thread."""
+    """Stream of what a client sends, with a time by which all of it has to be here: a byte now and then keeps no
+    thread."""
 
     def __init__(self, connection: socket.socket, seconds: float) -> None:
         self.connection, self.patience = connection, seconds

@@ -27,7 +27,7 @@ AT_ONCE = 8  # images that a thread decodes in a row: handing them over one by o
 
 
 COVER, FALSE_ALARMS = 0.95, 0.05
-"""What is promised where a person asks for nothing else."""
+"""Default promise: coverage of the sets, and rate of false alarms."""
 Verdict = tuple[tuple[str, ...] | None, bool | None]
 """The set of an image, and whether it is unknown."""
 UNJUDGED: Verdict = (None, None)
@@ -78,7 +78,7 @@ def predict(
 def judge_of(
     classifier: Classifier, cover: float, false_alarms: float
 ) -> Callable[[Tensor], tuple[Tensor, Iterator[Verdict]]]:
-    """What gives the logits of normalised images, and a verdict on each."""
+    """Return a function that gives the logits of normalised images, and a verdict on each."""
     if classifier.answers is None:
         return lambda images: (classifier.logits(images), repeat(UNJUDGED))
     judge = sure.Judge(classifier.model, classifier.answers, level=cover, rate=false_alarms)
@@ -172,7 +172,7 @@ class ExampleSheet:
         self.pool: list[ImagePrediction] = []
 
     def seeing(self, images: Iterable[ImagePrediction]) -> Iterator[ImagePrediction]:
-        """The same images, each of which is added as it passes."""
+        """Yield the images, each of which is added as it passes."""
         for image in images:
             self.add(image)
             yield image

@@ -11,7 +11,7 @@ from inference.classifier import Classifier
 from trainers.storage.finished_run import read_run_config
 
 SHIFT = 1 / 16
-"""Of an image's side: that of the patch of a ViT at 16 patches a side."""
+"""Shift of a view, as a fraction of the image side: the patch of a ViT with 16 patches a side."""
 
 
 class TenViews(nn.Module):

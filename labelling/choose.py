@@ -48,7 +48,7 @@ def free_rows(groups: Ints, usable: NDArray[np.bool_], taken: Sequence[int]) -> 
 
 
 def few_labels(labels: Ints) -> bool:
-    """Whether it is too early to ask a model: under `SWITCH` labels a class on average, or a single class."""
+    """Return whether it is too early to ask a model: under `SWITCH` labels a class on average, or a single class."""
     classes = len(np.unique(labels))
     return classes < 2 or len(labels) < SWITCH * classes
 
@@ -102,7 +102,7 @@ def typical(features: Floats, free: Ints, labelled: Ints, count: int, *, seed: i
 
 
 def nearest(distances: NDArray[np.floating]) -> list[int]:
-    """For each column of (N, K), in turn, the row that is nearest of those not taken yet."""
+    """Take for each column of (N, K), in turn, the nearest row that is not taken yet."""
     taken = np.zeros(len(distances), bool)
     rows = []
     for column in distances.T:
@@ -114,7 +114,8 @@ def nearest(distances: NDArray[np.floating]) -> list[int]:
 def uncertain(
     features: Floats, free: Ints, probabilities: NDArray[np.float64], count: int, *, seed: int = 0
 ) -> list[Chosen]:
-    """Of the least certain pictures those nearest to the centres of clusters weighted by how unsure the model is."""
+    """Choose from the least certain pictures those nearest to the centres of clusters weighted by how unsure the model
+    is."""
     doubt = 1 - lead(probabilities[free])
     most = np.argsort(-doubt, kind="stable")[: AMONG * count]
     rows, weights = free[most], doubt[most] + 1e-6

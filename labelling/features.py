@@ -1,4 +1,4 @@
-"""What frozen networks make of the pictures of a pool, and which are copies: computed once and left on disk."""
+"""Features of the pictures of a pool by frozen networks, and which are copies: computed once and left on disk."""
 
 import hashlib
 import json
@@ -52,7 +52,7 @@ class Network:
 
 @dataclass(frozen=True)
 class ExtractedFeatures:
-    """What is known of the N pictures of a pool without any label."""
+    """Features, copies and faults of the N pictures of a pool, without any label."""
 
     features: Floats
     """(N, D), each of length 1."""

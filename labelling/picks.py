@@ -33,14 +33,15 @@ class Pick(NamedTuple):
     reason: str
     """centre: typical of many pictures; or uncertain."""
     score: str
-    """Of a centre 1 / (1 + its distance to that of its cluster); of an uncertain one 1 less the lead of the guess."""
+    """Score of a pick: for a centre 1 / (1 + distance to its cluster's centre), for an uncertain one 1 less the guess's
+    lead."""
     guess: str
-    """What the model thinks; empty while there is none."""
+    """Class that the model thinks it is; empty while there is none."""
     confidence: str
     second: str
     """The class that it thinks next likely."""
     label: str
-    """What a person says; empty: nothing yet."""
+    """Class that a person gave; empty: none yet."""
     skipped: str
     """`yes`: a person wants no label for it."""
     decided: str
@@ -48,7 +49,7 @@ class Pick(NamedTuple):
 
     @property
     def decision(self) -> str:
-        """The same as one word: label:NAME, skip, or empty."""
+        """Decision as one word: label:NAME, skip, or empty."""
         if self.skipped:
             return SKIP
         return f"{LABEL}{self.label}" if self.label else ""
@@ -89,7 +90,7 @@ def write_labels(path: Path, labels: Mapping[str, Label]) -> None:
 
 
 def read_labels(path: Path) -> dict[str, Label]:
-    """What `write_labels` left; nothing where there is no table yet. Files that are gone are left out."""
+    """Read what `write_labels` left; nothing where there is no table yet. Files that are gone are left out."""
     rows = read_rows(path, ("path", "label")) if path.is_file() else []
     return {row["path"]: Label(row["label"], row.get("split", "")) for row in rows if os.path.isfile(row["path"])}
 

@@ -25,7 +25,7 @@ UNLABELLED = ("unlabelled",)
 
 
 class Label(NamedTuple):
-    """What a person said of a picture."""
+    """Label that a person gave a picture."""
 
     name: str
     split: str = ""
@@ -148,5 +148,5 @@ def labels_of_set(config: DataConfig) -> dict[str, Label]:
 
 
 def in_test(label: Label) -> bool:
-    """Whether a labelled picture is one to test on, from which nothing is learnt."""
+    """Return whether a labelled picture is one to test on, from which nothing is learnt."""
     return label.split == SPLITS[2]

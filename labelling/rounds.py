@@ -29,7 +29,7 @@ class Opened:
 
     pool: Pool
     picks: list[Pick]
-    """Of the last round."""
+    """Picks of the last round."""
     skipped: list[str]
 
     @property
@@ -71,7 +71,7 @@ def open_round(
 
 @dataclass(frozen=True)
 class Round:
-    """What was chosen, and from what."""
+    """Pictures that were chosen, and the pool they are from."""
 
     picks: list[Pick]
     free: int
@@ -131,7 +131,7 @@ def pick_of(pool: Pool, chosen: Chosen, classes: list[str], probabilities: NDArr
 
 
 def lines(folder: Path, made: Round, *, review: str) -> Iterator[str]:
-    """What was chosen, by which rule, and what to do next."""
+    """Say what was chosen, by which rule, and what to do next."""
     kinds = Counter(pick.reason for pick in made.picks)
     why = {
         CENTRE: "typical of many pictures, as labels are few or there are none",

@@ -55,7 +55,7 @@ class Labelled:
 
 @dataclass(frozen=True)
 class Worth:
-    """What 8 bits are worth, beside float32."""
+    """Worth of 8 bits, compared with float32."""
 
     faster: float
     """At one picture at a time, the median of ROUNDS; with as many threads as PyTorch has."""
@@ -63,12 +63,12 @@ class Worth:
     difference: PairedDifference
     """Accuracy of 8 bits minus that of float32."""
     accuracies: tuple[float, float]
-    """Of float32 and of 8 bits."""
+    """Accuracies of float32 and of 8 bits."""
     called: str
 
     @property
     def same(self) -> bool:
-        """Whether the whole interval lies within half a point."""
+        """True if the whole interval lies within half a point."""
         return max(-self.difference.low, self.difference.high) <= HALF_A_POINT
 
     @property

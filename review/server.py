@@ -36,7 +36,7 @@ class Review(LocalServer):
         super().__init__("127.0.0.1", port, Handler)
 
     def listed(self) -> dict[str, Any]:
-        """What the page shows: the wording, the classes, and of each row its decision and what is known of it."""
+        """List what the page shows: the wording, the classes, and of each row its decision and what is known of it."""
         wording = self.table.wording
         return {
             **vars(wording),
@@ -99,7 +99,7 @@ class Handler(LocalHandler):
             self._refuse(HTTPStatus.NOT_FOUND, "no such page")
 
     def has(self, row: str) -> bool:
-        """Whether there is a picture of this number."""
+        """Return whether there is a picture of this number."""
         return row.isdecimal() and len(row) < 10 and int(row) < len(self.server.samples)
 
     def do_POST(self) -> None:

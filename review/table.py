@@ -45,17 +45,17 @@ class Shown:
 
 @dataclass(frozen=True)
 class Wording:
-    """What the page says to a person of the table as a whole."""
+    """Texts of the page about the table as a whole."""
 
     title: str
     hint: str
     prefix: str
-    """What a decision for a class begins with: `relabel:` or `label:`."""
+    """Prefix of a decision for a class: `relabel:` or `label:`."""
     take: Choice
     """The button that takes the suggested class; its decision is made of `prefix` and that class."""
     choices: Sequence[Choice]
     new_classes: bool
-    """Whether a class may be typed that no image has yet."""
+    """True if a class may be typed that no image has yet."""
 
 
 Row = TypeVar("Row", bound=Any)

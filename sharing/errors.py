@@ -1,4 +1,4 @@
-"""What keeps a run from being shared."""
+"""Errors that keep a run from being shared."""
 
 
 class ShareError(ValueError):

@@ -24,7 +24,7 @@ SETTINGS_OF_A_TABLE = ("data", "verdict", "worst_class", "best_epoch", "runs", "
 
 @dataclass(frozen=True)
 class Replay:
-    """What a tracker shows of one run."""
+    """Content of one run for a tracker."""
 
     id: str
     """Sixteen hexadecimal digits made from what the run is, wherever its directory lies."""

@@ -50,7 +50,7 @@ def find_same_options(config: RunConfig, *, planned: bool = False) -> Path | Non
 
 
 def was_asked_for(config: RunConfig, run_dir: Path, *, planned: bool = False) -> bool:
-    """Whether a run was started with these options; `--auto-resume` changes nothing about a run."""
+    """Return whether a run was started with these options; `--auto-resume` changes nothing about a run."""
 
     def plain(options: dict[str, Any]) -> dict[str, Any]:
         options = completed(options)

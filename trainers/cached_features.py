@@ -54,7 +54,7 @@ class Backbone:
     options: object
 
     def numbers(self) -> Iterator[tuple[str, Tensor]]:
-        """What features depend on: all of its state but that of its head."""
+        """Digest of what features depend on: all of its state but that of its head."""
         head = {id(value) for part in self.head for value in part.state_dict(keep_vars=True).values()}
         for name, value in self.model.state_dict(keep_vars=True).items():
             if id(value) not in head:

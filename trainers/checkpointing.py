@@ -1,4 +1,4 @@
-"""What a run saves while it goes on, and how it takes it up again."""
+"""Checkpoints: what a run saves, and how it resumes."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ SECONDS_BETWEEN_SAVES = 60.0  # when epochs on cached features take seconds
 
 
 def identity(setup: RunSetup) -> dict[str, Fact]:
-    """What makes a checkpoint self-describing."""
+    """Return what makes a checkpoint self-describing."""
     facts = {
         "format_version": FORMAT_VERSION,
         "class_names": list(setup.data.class_names),

@@ -31,7 +31,7 @@ OTHER_NAMES = elsewhere(DataConfig, ModelConfig) | {
     "wd": "weight_decay", "scheduler": "schedule", "lr_scheduler": "schedule", "gradient_clip_val": "clip_norm",
     "max_grad_norm": "clip_norm", "accelerator": "device", "precision": "amp", "ema": "ema_decay",
 }  # fmt: skip
-"""What other libraries call these options, and where those of other sections belong."""
+"""Names that other libraries have for these options, and where those of other sections belong."""
 
 
 @known_keywords(OTHER_NAMES)
@@ -101,8 +101,8 @@ class TrainConfig:
     """Knowledge distillation from this model: an ONNX file, a run, or the name of a model that has weights. It sees
     each training image once, not augmented; its outputs are cached under --data-root."""
     teacher_target: Literal["features", "logits"] = "features"
-    """What the student learns of the teacher: its features, through a linear layer; or its logits, if it was trained on
-    the same classes."""
+    """Target that the student learns from the teacher: its features, through a linear layer; or its logits, if it was
+    trained on the same classes."""
     teacher_weight: float = 0.5
     """Weight of the distillation loss; the labels have the rest."""
     teacher_size: int | None = None
@@ -143,7 +143,7 @@ class OutputConfig:
     run_name: Name = None
     """Name of the run's folder. Default: model and seed, numbered from the second on."""
     tb: Literal["scalars", "standard", "full"] = "standard"
-    """What is written for TensorBoard. scalars: curves. standard: pictures too (worst mistakes, confusion matrix,
+    """Amount of detail for TensorBoard. scalars: curves. standard: pictures too (worst mistakes, confusion matrix,
     calibration, attention). full: also PR curves, the projector with thumbnails, and position embeddings."""
 
     auto_resume: bool = False
@@ -179,7 +179,7 @@ class RunConfig:
                 raise ConfigError(f"{f.name}={value!r:.100} is no section of options; did you mean {meant:.200}?")
 
     def changed(self, **sections: Mapping[str, Any]) -> Self:
-        """The same options with other values: `config.changed(train={"epochs": 3}, data={"workers": 0})`."""
+        """Return the options with other values: `config.changed(train={"epochs": 3}, data={"workers": 0})`."""
         changes = {name: dataclasses.replace(getattr(self, name), **values) for name, values in sections.items()}
         return dataclasses.replace(self, **changes)
 

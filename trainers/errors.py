@@ -1,4 +1,5 @@
-"""What can stop a run. The command line turns each class into its `exit_code` and one line. Imports nothing heavy."""
+"""Errors that can stop a run. The command line turns each class into its `exit_code` and one line. Imports nothing
+heavy."""
 
 import re
 import signal
@@ -17,7 +18,7 @@ class ConfigError(ValueError):
 
 
 OPTION_ERRORS = (ConfigError, DataOptionError, OptionError)
-"""What the rooms raise for an option that cannot work."""
+"""Classes of errors for an option that cannot work."""
 
 
 class CheckpointError(ValueError):
@@ -49,7 +50,7 @@ class Diverged(TrainingError):
 
 
 class FailedElsewhere(RuntimeError):
-    """What another process of this run has given up for, with its exit code."""
+    """Failure of another process of this run, with its exit code."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -78,7 +79,7 @@ _OUT_OF_MEMORY = (
 
 
 def out_of_memory(error: Exception) -> bool:
-    """Whether this is Python's, torch's, oneDNN's, C++'s or the system's way to say so."""
+    """Return whether this is Python's, torch's, oneDNN's, C++'s or the system's way to say so."""
     of_a_library = isinstance(error, RuntimeError | OSError | ImportError) and any(
         w in str(error) for w in _OUT_OF_MEMORY
     )
@@ -93,7 +94,7 @@ def first_line(error: Exception) -> str:
 
 
 def exit_code(error: Exception) -> int:
-    """What kind of fault an exception is. Our own classes say it themselves; any other is a bug, but for those of the
+    """Return the exit code of an exception. Our own classes say it themselves; any other is a bug, but for those of the
     operating system."""
     own: int | None = getattr(error, "exit_code", None)
     if own is not None:

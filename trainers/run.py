@@ -152,7 +152,7 @@ def fitted_head(setup: RunSetup) -> list[str]:
 
 
 def log_run_start(setup: RunSetup, run_dir: Path, loggers: tensorboard.RunLoggers) -> None:
-    """What TensorBoard shows from the start: options, the images found, the row in HPARAMS."""
+    """Write what TensorBoard shows from the start: options, the images found, the row in HPARAMS."""
     report = data_report(setup.data)
     write_text(run_dir / "data_report.txt", report)
     tensorboard.write_start(loggers, page=overview.before(setup, run_dir), data=report)
@@ -213,7 +213,7 @@ def conclude(run: Run) -> RunResult:
 
 
 def in_groups(samples: Samples, scores: Mapping[str, Scores]) -> Iterator[tuple[str, Design]]:
-    """What groups take from the images of each split that has some."""
+    """Measure what groups take from the images of each split that has some."""
     for split, found in scores.items():
         correct, rows = found.outputs.correct, samples.indices(split)
         if len(rows) != len(correct):
@@ -245,7 +245,7 @@ def score_best(run: Run, split: str, epoch: int) -> Scores:
 
 
 def write_results(run: Run, best: dict[str, Any], scores: dict[str, Scores]) -> None:
-    """What the best weights are worth: predictions, HPARAMS, pictures. Older checkpoints are then done with."""
+    """Write the results of the best weights: predictions, HPARAMS, pictures. Older checkpoints are then done with."""
     setup, history = run.setup, run.trainer.state.history
     step = history[-1]["step"]
     for split, of_split in scores.items():

@@ -50,7 +50,7 @@ class Painter(Protocol):
 
 
 def painter_of(detail: str) -> Painter | None:
-    """What draws for this value of `--tb`; a run that shows curves alone imports no matplotlib."""
+    """Return the module that draws for this value of `--tb`; a run that shows curves alone imports no matplotlib."""
     if detail == "standard":
         from trainers.reporting import pictures
 

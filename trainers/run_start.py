@@ -62,7 +62,7 @@ def discard(folder: Path) -> None:
 
 
 def describe_start(setup: RunSetup, requested: dict[str, Any]) -> dict[str, Any]:
-    """What a run depends on beside its config: the content of meta.json."""
+    """Return what a run depends on beside its config: the content of meta.json."""
     versions = {"vit-train": VERSION, "python": platform.python_version()}
     versions |= {name: metadata.version(name) for name in VERSIONED}
     return {
@@ -83,7 +83,7 @@ def describe_start(setup: RunSetup, requested: dict[str, Any]) -> dict[str, Any]
 
 
 def describe_machine(device: torch.device) -> dict[str, Any]:
-    """What the results of a run depend on in their last bits, beside the libraries."""
+    """Describe what the results of a run depend on in their last bits, beside the libraries."""
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "processor": processor_name(),
@@ -93,14 +93,15 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
 
 
 def changes_of_machine(meta: dict[str, Any], device: torch.device) -> str:
-    """What is not as it was when a run with this meta.json started: the machine, the threads, the version of torch."""
+    """List what has changed since a run with this meta.json started: the machine, the threads, the version of torch."""
     was, now = meta | meta["versions"], describe_machine(device) | {"torch": metadata.version("torch")}
     changed = [name for name, value in now.items() if was.get(name, value) != value]
     return ", ".join(f"{name.replace('_', ' ')} from {was[name]} to {now[name]}" for name in changed)
 
 
 def write_inputs(folder: Path, setup: RunSetup, meta: dict[str, Any]) -> None:
-    """What a run starts from: config.json, meta.json, split.csv, and seen.csv where its start has seen some of that."""
+    """Write what a run starts from: config.json, meta.json, split.csv, and seen.csv where its start has seen some of
+    that."""
     write_run_config(folder, setup.config)
     write_json(folder / "meta.json", meta)
     write_split(folder / "split.csv", setup.data)

@@ -25,9 +25,9 @@ WRITTEN_AT_START = {
     "config.json", "meta.json", "split.csv", "summary.json", "metrics.csv", "data_report.txt", "checkpoints", "tb",
     "figures", "seen.csv",
 }  # fmt: skip
-"""What a run may have written when its first checkpoint fails."""
+"""Files that a run may have written when its first checkpoint fails."""
 _PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "gloo", "NCCL")
-"""What gloo and NCCL say where another process has gone or stands still."""
+"""Messages of gloo and NCCL where another process has gone or stands still."""
 
 
 class RunStatus:
@@ -152,8 +152,8 @@ def diagnose_failure(error: Exception, *, batch_size: int | None, workers: int |
 
 
 def broken_between_processes(error: Exception) -> bool:
-    """Whether a connection between this program's own processes broke: a loader process that dies while it hands over a
-    batch does that before torch has noticed its death."""
+    """Return whether a connection between this program's own processes broke: a loader process that dies while it hands
+    over a batch does that before torch has noticed its death."""
     frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
     passed = (frame.f_globals.get("__name__", "") for frame in frames)
     return isinstance(error, ConnectionError | EOFError) and any(name.startswith("multiprocessing.") for name in passed)

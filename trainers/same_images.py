@@ -1,4 +1,5 @@
-"""Whether a run goes on with the images, labels and splits that it started with: its fingerprint and split.csv tell."""
+"""Test of whether a run continues with the images, labels and splits that it started with: its fingerprint and
+split.csv tell."""
 
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ from trainers.reporting.console import say
 
 
 def require_same_images(run_dir: Path, meta: dict[str, Any] | None, data: DataBundle, source: str) -> bool:
-    """Whether the images of `source` are known to be those of a run, by its meta.json (None: it is damaged or gone) or
-    its split.csv; False where nothing tells. A split.csv that is gone is written again.
+    """Return whether the images of `source` are known to be those of a run, by its meta.json (None: it is damaged or
+    gone) or its split.csv; False where nothing tells. A split.csv that is gone is written again.
 
     Raises DataError: other images, labels or splits, or a split.csv that was edited; one line says what differs.
     """

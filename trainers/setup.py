@@ -1,4 +1,4 @@
-"""What a run needs, built from its options before anything is written, so that whatever can be wrong is wrong here."""
+"""Setup of a run, built from its options before anything is written, so that whatever can be wrong is wrong here."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -53,20 +53,20 @@ class RunSetup:
     optimizer: Optimizer
     device: torch.device
     whole: nn.Module | None = None
-    """Of a probe on cached features, whose `model` is a head: the model that the head is part of."""
+    """Model that the head is part of, for a probe on cached features, whose `model` is the head alone."""
     student: "Student | None" = None
     """With a teacher: the model as it learns from it, too."""
     overlap: Overlap = field(default_factory=Overlap)
-    """What its starts have seen of its images."""
+    """Overlap of its images with those that its starts have seen."""
 
     @property
     def on_features(self) -> bool:
-        """Whether the loaders give cached features, not images."""
+        """True if the loaders give cached features, not images."""
         return self.whole is not None
 
     @property
     def network(self) -> nn.Module:
-        """What turns images into logits."""
+        """Module that turns images into logits."""
         return self.model if self.whole is None else self.whole
 
     @property
@@ -244,7 +244,7 @@ def resolve_fit(spec: ImageSpec, config: RunConfig, given: UserObjects, images: 
 
 
 def answers_of_teacher(config: RunConfig, data: DataBundle) -> np.ndarray | None:
-    """What the teacher says of each training image, float16 (N, K); None without `--teacher`."""
+    """Return what the teacher says of each training image, float16 (N, K); None without `--teacher`."""
     if not config.train.teacher:
         return None
     try:

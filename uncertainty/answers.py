@@ -31,7 +31,7 @@ RECORD = "answers"
 """The name among the metadata of an export."""
 FORMAT = 1
 LEVEL, RATE = 0.95, 0.05
-"""What a person gets who asks for nothing else."""
+"""Default promise: coverage of the sets, and rate of false alarms."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,10 +50,10 @@ class Answers:
     weights: str = ""
     """The file of the weights that they hold for, in a run."""
     temperature: float | None = None
-    """What divides logits for calibrated probabilities; sets are made from probabilities as they are."""
+    """Divisor of logits for calibrated probabilities; sets are made from probabilities as they are."""
 
     def without(self, levels: Iterable[float], rate: float) -> str | None:
-        """What of this cannot be promised, and how many images it would take; None: nothing."""
+        """Say what of this cannot be promised, and how many images it would take; None: nothing."""
         parts = [
             f"for sets of {level:.0%} it takes {self._lack(conformal.fewest(level))}"
             for level in levels
@@ -103,7 +103,7 @@ def own_probabilities(outputs: Any) -> NDArray[np.float64]:
 
 
 class Verdicts(NamedTuple):
-    """What is said of B images."""
+    """Verdicts on B images."""
 
     logits: Tensor
     """float32 (B, C), on the CPU."""
@@ -113,7 +113,7 @@ class Verdicts(NamedTuple):
     """(B,): unlike the validation images; None without a threshold."""
 
     def each(self, class_names: Sequence[str]) -> Iterator[tuple[tuple[str, ...] | None, bool | None]]:
-        """Of each image the names in its set, the likeliest first, and whether it is unknown."""
+        """Yield for each image the names in its set, the likeliest first, and whether it is unknown."""
         order = self.logits.argsort(dim=1, descending=True, stable=True).tolist() if self.sets is not None else []
         for row in range(len(self.logits)):
             names = None
@@ -160,7 +160,7 @@ def to_tree(answers: Answers) -> dict[str, Any]:
 
 
 def from_tree(tree: Mapping[str, Any], source: object) -> Answers:
-    """What `to_tree` gave. Raises WeightsError: the file `source` holds something else."""
+    """Read what `to_tree` gave. Raises WeightsError: the file `source` holds something else."""
     try:
         if tree["format"] != FORMAT:
             raise WeightsError(f"{source}: answers of format {tree['format']!r:.20}; this version reads {FORMAT}")
@@ -218,7 +218,7 @@ def write_answers(folder: Path, answers: Answers) -> Path:
 
 
 def read_answers(folder: Path, weights: str) -> Answers | None:
-    """What `write_answers` left in a folder for these weights; None: nothing. Raises WeightsError: the file is
+    """Read what `write_answers` left in a folder for these weights; None: nothing. Raises WeightsError: the file is
     damaged."""
     path = folder / FILE
     if not path.is_file():
@@ -240,7 +240,7 @@ def to_text(answers: Answers) -> str:
 
 
 def from_text(text: str, source: object) -> Answers:
-    """What `to_text` gave. Raises WeightsError: something else stands in the file `source`."""
+    """Read what `to_text` gave. Raises WeightsError: something else stands in the file `source`."""
 
     def put_back(value: dict[str, Any]) -> Any:
         if value.keys() != {"shape", "float32"}:

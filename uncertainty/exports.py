@@ -17,8 +17,8 @@ from uncertainty.unknown import Scale, Unlikeness
 
 
 def metadata_of(answers: Answers, kind: str) -> dict[str, str]:
-    """What an export of this kind carries. In an ONNX file the score is a part of the network, and its numbers are not
-    repeated; a .pt2 file gives logits alone, so that nothing can be said of unknowns."""
+    """Return what an export of this kind carries. In an ONNX file the score is a part of the network, and its numbers
+    are not repeated; a .pt2 file gives logits alone, so that nothing can be said of unknowns."""
     if kind == "safetensors":
         return {RECORD: to_text(answers)}
     bare = dataclasses.replace(answers, unlikeness=Unlikeness(None, None, Scale(0.0, 1.0)))
@@ -26,7 +26,7 @@ def metadata_of(answers: Answers, kind: str) -> dict[str, str]:
 
 
 def answers_in(metadata: Mapping[str, Any], source: object) -> Answers | None:
-    """What `metadata_of` gave; None: nothing. Raises WeightsError: it is not readable."""
+    """Read what `metadata_of` gave; None: nothing. Raises WeightsError: it is not readable."""
     text = metadata.get(RECORD)
     return from_text(text, source) if text else None
 
@@ -37,7 +37,7 @@ def with_outputs(model: nn.Module, answers: Answers) -> tuple[nn.Module, tuple[s
 
 
 def ending(answers: Answers) -> Callable[[Any], Any]:
-    """What adds `set` and `unknown` to an ONNX model that has `logits` and `unlike` (an `Ending` of
+    """Return what adds `set` and `unknown` to an ONNX model that has `logits` and `unlike` (an `Ending` of
     `vit.onnx_pictures`); each only where it can be promised."""
     cut, threshold = answers.cuts.get(LEVEL), answers.thresholds.get(RATE)
 

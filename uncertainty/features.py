@@ -1,4 +1,4 @@
-"""What the blocks of a model hand on and what reaches its head, from the very pass that computes its logits.
+"""Features of the blocks of a model, and what reaches its head, from the very pass that computes its logits.
 
 Fine-tuning makes what reaches the head blind to what it need not tell apart (arXiv:2603.11269); the first and the
 middle block keep more of it. Each part is the mean over the places of an image. B images, D features of all parts.
@@ -93,7 +93,7 @@ class WithUnlikeness(nn.Module):
 
 
 class OfFile(nn.Module):
-    """The same of an ONNX file, which computes both."""
+    """Unlikeness and logits of an ONNX file, which computes both."""
 
     def __init__(self, session: Any) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What silence buys, as a picture: accuracy on the images that a model is surest of, and how large its sets are."""
+"""Picture of what silence buys: accuracy on the images that a model is surest of, and how large its sets are."""
 
 import numpy as np
 from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""What an evaluation says of its answers: in sentences, as a table of images, as a picture, and as numbers.
+"""Report of an evaluation on its answers: in sentences, as a table of images, as a picture, and as numbers.
 
 N images, K columns of probabilities: of all classes, or of a large pass the likeliest of each image.
 """
@@ -27,7 +27,7 @@ LEAST_OF_CLASS = 20
 
 
 class Report(NamedTuple):
-    """What an evaluation found of its answers."""
+    """Findings of an evaluation about its answers."""
 
     numbers: dict[str, Any]
     """See `numbers_of`."""

@@ -1,4 +1,4 @@
-"""What a Vision Transformer looked at: attention weights of one pass, rollout, relevance, distance."""
+"""Attention of a Vision Transformer: weights of one pass, rollout, relevance, distance."""
 
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from vit.model import VisionTransformer
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """What a model looked at in one pass. B images, L layers, H heads, T tokens, G patches per side."""
+    """Attention maps of one pass. B images, L layers, H heads, T tokens, G patches per side."""
 
     logits: Tensor
     """(B, classes)"""
@@ -159,7 +159,7 @@ def without_extra_tokens(model: nn.Module, weights: Tensor) -> Tensor:
 
 
 def pools_patches(model: nn.Module) -> bool:
-    """Whether the head reads the mean of all patches, as that of a scratch ViT may, and not the class token."""
+    """Return whether the head reads the mean of all patches, as that of a scratch ViT may, and not the class token."""
     model = getattr(model, "_orig_mod", model)  # what torch.compile wrapped
     return isinstance(model, VisionTransformer) and model.config.pool != "cls"
 

@@ -1,4 +1,4 @@
-"""What a model is and how its images are prepared. No torch here: `python main.py --help` imports this file."""
+"""Options of a model, and how its images are prepared. No torch here: `python main.py --help` imports this file."""
 
 import dataclasses
 import difflib
@@ -26,7 +26,7 @@ OTHER_NAMES = {
     "attn_drop_rate": "attention_dropout", "emb_dropout": "dropout", "global_pool": "pool", "model": "name",
     "model_name": "name", "pretrained": "weights",
 }  # fmt: skip
-"""What timm, vit-pytorch, torchvision and transformers call these options."""
+"""Names that timm, vit-pytorch, torchvision and transformers have for these options."""
 MAX_SIDE = 4096
 """Pixels: a batch of 32 such pictures takes 6 GB."""
 
@@ -196,7 +196,7 @@ WHAT_THEY_ARE: dict[str, str] = dict.fromkeys(
     "a convolutional network, no ViT; its ImageNet weights were learnt from 1.28 million labelled photographs of 1,000"
     " classes",
 )
-"""What every report says of a model that is not what one expects here."""
+"""Description, for every report, of a model that is not what one expects here."""
 EMBEDDED_WEIGHTS: dict[str, str] = {"fashion_mnist": "vit_nano_8", "tiny_imagenet": "vit_stem_16"}
 """Weights that come with the application, under vit/weights/: their name, and the model they belong to."""
 EMBEDDED_SHA256: dict[str, str] = {
@@ -235,7 +235,7 @@ class ModelConfig:
     in_channels: int = 3
     """Input channels: 3 for colour, 1 for grey images. For 1, pretrained stems are summed over their channels."""
     pool: Literal["cls", "mean", "mean_norm"] = "cls"
-    """What the head reads: cls, the class token; mean, the mean of the normalised patch tokens; mean_norm, the
+    """Tokens that the head reads: cls, the class token; mean, the mean of the normalised patch tokens; mean_norm, the
     normalised mean of the patch tokens (timm's fc_norm)."""
     patch_embedding: Literal["conv", "linear", "stem", "stem_bn"] = "conv"
     """Patch embedding: conv, a strided convolution; linear, the same function by cutting and a linear layer; stem or

@@ -23,7 +23,7 @@ class NoAttention(OptionError):
 
 
 class MissingPackage(ValueError):
-    """What was asked for needs a package that is not installed, or broken; one line that says how to get it."""
+    """A package that is needed is not installed, or broken; one line says how to get it."""
 
     exit_code = 2
 

@@ -38,8 +38,8 @@ def describe(
     seen: str | None = None,
     versions: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """What every export carries beside its tensors: name -> JSON. `seen`: which images the weights were trained on;
-    `versions`: of the programs that wrote it."""
+    """Return what every export carries beside its tensors: name -> JSON. `seen`: which images the weights were trained
+    on; `versions`: of the programs that wrote it."""
     values = {"class_names": list(class_names), "image_spec": dataclasses.asdict(spec), "config": dict(config)}
     values |= {} if versions is None else {"versions": dict(versions)}
     texts = {name: _json(value) for name, value in values.items()}
@@ -47,7 +47,7 @@ def describe(
 
 
 def _json(value: object) -> str:
-    """What of a name is no UTF-8 becomes \\udcXX, which JSON reads back as it was."""
+    """Write as JSON; what of a name is no UTF-8 becomes \\udcXX, which JSON reads back as it was."""
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
 
 
@@ -115,7 +115,8 @@ def export_safetensors(model: nn.Module, path: Path, *, metadata: Mapping[str, s
 
 
 def fits_torchvision(model: VisionTransformer) -> bool:
-    """Whether `torchvision.models.vision_transformer.VisionTransformer` computes the same from the same tensors."""
+    """Return whether `torchvision.models.vision_transformer.VisionTransformer` computes the same from the same
+    tensors."""
     config = model.config
     return (
         config.pool == "cls"

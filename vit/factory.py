@@ -42,7 +42,7 @@ PREFIXES = {HF_PREFIX: "vit.huggingface", TIMM_PREFIX: "vit.timm_models"}
 
 
 class Library(Protocol):
-    """What a module of `MODELS` and of `PREFIXES` offers."""
+    """Interface of a module of `MODELS` and of `PREFIXES`."""
 
     def build(self, config: ModelConfig, *, num_classes: int) -> nn.Module:
         """The model, untrained but for what a library loads itself, with a zero head unless it is trained."""
@@ -68,7 +68,7 @@ def library(name: str) -> Library:
 
 
 def mixtures() -> Library:
-    """What makes models of several networks, each by a blueprint of its own."""
+    """Return what makes models of several networks, each by a blueprint of its own."""
     try:
         from vit.mixture import Mixed
     except ModuleNotFoundError as error:
@@ -92,7 +92,7 @@ class Blueprint:
 
     @cached_property
     def weights(self) -> "WeightFile | None":
-        """What the file of weights holds; None for training from scratch."""
+        """Content of the file of weights; None for training from scratch."""
         path = weights_path(self.config)
         if path is None:
             return None
@@ -124,7 +124,7 @@ class Blueprint:
 
     @property
     def resolved(self) -> ModelConfig:
-        """The same options with all that the weights decide written out, so that the model is rebuilt without them.
+        """Return the options with all that the weights decide written out, so that the model is rebuilt without them.
 
         A run stores this in config.json: its checkpoints then load into `build_model(config, weights="none", ...)`.
         """
@@ -203,7 +203,8 @@ def weights_path(config: ModelConfig) -> Path | None:
 
 
 def _per_channel(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
-    """As many values as channels; where the counts differ, their mean (a grey image is the mean of its colours)."""
+    """Return as many values as channels; where the counts differ, their mean (a grey image is the mean of its
+    colours)."""
     if len(values) == channels:
         return tuple(values)
     return (sum(values) / len(values),) * channels

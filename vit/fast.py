@@ -1,4 +1,5 @@
-"""What computes the same as `vit/model.py` in less time: patches as one product, measured attention, fewer queries.
+"""Fast paths that compute the same as `vit/model.py` in less time: patches as one product, measured attention, fewer
+queries.
 
 | step of the model | here | why |
 |---|---|---|

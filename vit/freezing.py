@@ -1,4 +1,4 @@
-"""What of a model trains, and what stays as it is."""
+"""Freezing: the parts of a model that train, and those that stay as they are."""
 
 from types import MethodType
 

@@ -26,7 +26,7 @@ def hub_access(*, online: bool) -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def hub_answers(url: str, *, minute: int) -> bool:
-    """Whether it does in this minute of the process, and is not asked again in it."""
+    """Return whether the hub answers in this minute of the process; it is not asked twice in one."""
     try:
         import_module("huggingface_hub.utils").get_session().head(url, timeout=10)
     except Exception:  # of its HTTP client, whichever that is

@@ -68,7 +68,7 @@ class HuggingFaceClassifier(nn.Module):
         super().__init__()
         self.model, self.options = model, options
         self.extra_tokens = extra_tokens(model.config)
-        """Those between the class token and the patches, of which no map has a place."""
+        """Tokens between the class token and the patches, which have no place on a map."""
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, S, S) -> logits (B, classes)."""
@@ -139,8 +139,8 @@ def _classifier(model: Any, example: Tensor, num_classes: int) -> nn.Module:
 
 
 def _options(model: Any, image_size: int) -> dict[str, bool]:
-    """What the model's forward needs to be told. Without learnt positions (a ResNet, a ConvNeXt, DINOv3) or where they
-    are always interpolated (DINOv2) any size goes in as it is."""
+    """Return what the model's forward needs to be told. Without learnt positions (a ResNet, a ConvNeXt, DINOv3) or
+    where they are always interpolated (DINOv2) any size goes in as it is."""
     other = image_size != getattr(model.config, "image_size", image_size)
     accepts = "interpolate_pos_encoding" in inspect.signature(model.forward).parameters
     return {"interpolate_pos_encoding": True} if accepts and other else {}
@@ -194,7 +194,7 @@ def image_spec(config: ModelConfig) -> ImageSpec:
 
 
 def class_names_of(config: ModelConfig) -> tuple[str, ...]:
-    """What the outputs of the classifier that `config.name` means stand for."""
+    """Return the class names of the classifier that `config.name` means."""
     names = {int(index): str(name) for index, name in _settings(config).id2label.items()}
     return tuple(names[index] for index in range(len(names)))
 

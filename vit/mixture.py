@@ -178,7 +178,7 @@ class SideBySide(nn.Module):
 
 @dataclass(frozen=True)
 class Mixed:
-    """What the factory needs of mixtures (`vit.factory.Library`); `blueprint` makes each of their networks."""
+    """Interface of mixtures for the factory (`vit.factory.Library`); `blueprint` makes each of their networks."""
 
     blueprint: Any
 

@@ -66,7 +66,7 @@ Ending = Callable[[ModelProto], ModelProto]
 
 @dataclass(frozen=True)
 class PictureForm:
-    """What a model of pictures says beside its logits."""
+    """Outputs of a model of pictures beside its logits."""
 
     class_names: Sequence[str]
     temperature: float = 1.0

@@ -36,11 +36,11 @@ class Layer:
 class Summary:
     layers: tuple[Layer, ...]
     stages: tuple[tuple[str, tuple[int, ...]], ...]
-    """What the data become on their way: (name, shape) from the images to the logits."""
+    """Shapes of the data on their way: (name, shape) from the images to the logits."""
     parameters: int
     trainable: int
     flops: int
-    """Of one image's forward pass as the model runs it; 2 per multiply-add."""
+    """Operations of one image's forward pass as the model runs it; 2 per multiply-add."""
 
 
 def summarise(model: nn.Module, *, in_channels: int, image_size: int) -> Summary:
@@ -108,7 +108,8 @@ def collapse(layers: Sequence[Layer]) -> Iterator[tuple[Layer, int]]:
 
 
 def _stages(model: nn.Module, shapes: dict[str, tuple[int, ...]]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """What the images become: our own ViT by the terms of the paper, other models by their outermost modules."""
+    """List what the images become: for our own ViT by the terms of the paper, for other models by their outermost
+    modules."""
     if not isinstance(model, VisionTransformer):
         yield from ((name, shapes[name]) for name, _ in model.named_children() if name in shapes)
         return

@@ -73,12 +73,12 @@ def write_tree(file: BinaryIO, tree: Mapping[str, Any], other: Callable[[Any], A
 
 
 def read_tree(path: Path) -> dict[str, Any]:
-    """What `write_tree` wrote, and under SEAL what it returned. Raises WeightsError: damaged, or another kind."""
+    """Read what `write_tree` wrote, and under SEAL what it returned. Raises WeightsError: damaged, or another kind."""
     return tree_of(path, *read_tensors(path))
 
 
 def tree_of(path: Path, tensors: Mapping[str, Tensor], described: Mapping[str, str]) -> dict[str, Any]:
-    """The same, of a file that has been read."""
+    """Return the tree of a file that has been read."""
 
     def put_back(value: dict[str, Any]) -> Any:
         return tensors[value["$tensor"]] if "$tensor" in value else value
@@ -98,7 +98,7 @@ def to_bytes(tree: Mapping[str, Any]) -> bytes:
 
 
 def from_bytes(content: bytes) -> dict[str, Any]:
-    """What `to_bytes` was given."""
+    """Return what `to_bytes` was given."""
     from safetensors.torch import load
 
     described = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]

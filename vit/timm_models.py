@@ -68,7 +68,8 @@ def native_size(config: ModelConfig) -> int:
 
 
 def image_spec(config: ModelConfig) -> ImageSpec | None:
-    """What timm notes about the hub's weights, or what the package's were trained with; None for the file of others."""
+    """Return what timm notes about the hub's weights, or what the package's were trained with; None for the file of
+    others."""
     if config.weights not in (None, "imagenet"):
         return None
     settings, packaged = _settings(config), config.name in PACKAGES
@@ -117,7 +118,7 @@ def _timm_name(config: ModelConfig) -> str:
 
 
 def _settings(config: ModelConfig) -> Any:
-    """What timm knows about a model and its weights without making it."""
+    """Return what timm knows about a model and its weights without making it."""
     timm, name = _timm(config), _timm_name(config)
     if not timm.is_model(name):
         raise OptionError(f"timm {timm.__version__} has no model {name!r}; timm.list_models('*vit*') lists them")

@@ -22,8 +22,8 @@ TOO_MUCH = "it takes more memory or time than such a file should"
 
 
 def read_torch_file(path: Path) -> Any:
-    """What a torch file holds, as tensors and plain data. Raises WeightsError: damaged, or holding Python objects, of
-    which none was made."""
+    """Read what a torch file holds, as tensors and plain data. Raises WeightsError: damaged, or holding Python objects,
+    of which none was made."""
     from vit.errors import WeightsError
     from vit.tensor_files import read_tree
 

@@ -28,7 +28,7 @@ PREFIXES = ("module.", "_orig_mod.", "model.")
 
 @dataclass(frozen=True)
 class WeightFile:
-    """What a file of weights holds, and what it expects of the model and its images."""
+    """Content of a file of weights, and its demands on the model and its images."""
 
     path: Path
     tensors: dict[str, Tensor]

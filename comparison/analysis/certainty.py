@@ -49,7 +49,7 @@ def assumed(clusters: Clusters) -> Spread:
 
 @dataclass(frozen=True)
 class Decision:
-    """What is known after a look at the first seeds of two arms."""
+    """State of knowledge after a look at the first seeds of two arms."""
 
     verdict: str
     """better, same or undecided."""
@@ -164,7 +164,7 @@ def seeds_or_images_needed(found: Estimate, margin: float = 0.0, *, claims: int 
 
 
 def half_width(spread: Spread, seeds: int, images: int, *, claims: int = 1) -> float:
-    """Of the interval at this pair's share of the level (Bonferroni's, which Holm's is never below)."""
+    """Half-width of the interval at this pair's share of the level (Bonferroni's, which Holm's is never below)."""
     level = float(quantile(LEVEL / claims, spread.share(seeds, images), seeds, spread.groups * images))
     return level * spread.error(seeds, images)
 
@@ -190,7 +190,8 @@ def any_undecided(
     conditions: int = 1,
     against_first: bool = False,
 ) -> bool:
-    """Whether some pair of arms, each (K, N), is undecided, under one of so many conditions that share the level."""
+    """Return whether some pair of arms, each (K, N), is undecided under one of so many conditions that share the
+    level."""
     pairs = couples(arms, against_first=against_first)
     claims = len(pairs) * conditions
     return any(decide(*pair, certainty, clusters, claims=claims).verdict == "undecided" for pair in pairs)

@@ -1,4 +1,4 @@
-"""Whether an arm was still getting better when its budget ended: then a verdict on it is one on the budget too."""
+"""Test of whether an arm was still improving when its budget ended: then a verdict on it is one on the budget too."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

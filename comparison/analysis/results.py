@@ -214,7 +214,7 @@ def images_seen(arm: Arm) -> int:
 
 
 def costs(arm: Arm) -> dict[str, Any]:
-    """What an arm takes, as columns of table.csv: medians over its runs."""
+    """Return what an arm costs, as columns of table.csv: medians over its runs."""
     summaries, first = [run.summary for run in arm.runs], arm.runs[0]
     memory = [value for run in arm.runs if (value := run.history[-1].get("memory_mb")) is not None]
     epochs = sorted(summary["best"]["epoch"] for summary in summaries)
@@ -231,8 +231,9 @@ def costs(arm: Arm) -> dict[str, Any]:
 
 
 def gflops(run: FinishedRun) -> float | None:
-    """Of one image's forward pass: 2 per multiply-add (see vit/summary.py). None, and a note, for a model that cannot
-    be built here: of another version, or of a package or a program that is not at hand."""
+    """Count the GFLOPs of one image's forward pass: 2 per multiply-add (see vit/summary.py). Returns None, and prints a
+    note, for a model that cannot be built here: of another version, or of a package or a program that is not
+    installed."""
     bare = {"weights": "none", "weights_source": None, "trainable": "all"}
     try:
         return _flops(from_dict(ModelConfig, run.config["model"] | bare), len(run.class_names)) / 1e9

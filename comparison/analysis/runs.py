@@ -127,7 +127,7 @@ class Condition:
 
     @property
     def design(self) -> Design:
-        """What their groups take from the scored images, over all runs."""
+        """Effect of groups on the scored images, over all runs."""
         return design_of(np.concatenate([arm.correct for arm in self.arms]), self.clusters)
 
 
@@ -167,9 +167,9 @@ class Comparison:
     certainty: Certainty | None = None
     """Where the verdicts are to be certain, not those of a fixed number of seeds."""
     ladder: bool = False
-    """Whether the arms are rungs, each to be judged against the first."""
+    """True for a ladder of ways to fine-tune, each of which is judged against the first."""
     scored: str = ""
-    """What the scored images are called, such as "held-out half of val"; by default the split of the runs."""
+    """Name of the scored images, such as "held-out half of val"; by default the split of the runs."""
 
     @property
     def scored_images(self) -> str:
@@ -293,9 +293,9 @@ def _numbered(names: Sequence[str]) -> list[str]:
 
 
 def cautions(runs: Sequence[FinishedRun], arms: Sequence[Arm]) -> Iterator[str]:
-    """What to know of finished runs before their arms are judged, a line each: those left out, for want of the same
-    seed in every arm; the arms that learnt from other images than the first; and, where it learnt from a table of
-    `clean`, how often each is right but for the test labels doubted there."""
+    """List what limits a comparison of finished runs, a line each: those left out, for want of the same seed in every
+    arm; the arms that learnt from other images than the first; and, where it learnt from a table of `clean`, how often
+    each is right but for the test labels doubted there."""
     kept = {id(run) for arm in arms for run in arm.runs}
     gone = shorten_list([run.run_dir.name for run in runs if id(run) not in kept], 5)
     first = arms[0].runs[0]

@@ -1,4 +1,4 @@
-"""What the scored images say: intervals, tests, and one sentence that claims no more than they carry.
+"""Statistics of the scored images: intervals, tests, and one sentence that claims no more than they carry.
 
 Shapes: K seeds (runs of one arm), N images, C classes. `correct` arrays are bool (K, N): run k is right about image i.
 """
@@ -33,13 +33,13 @@ class PairedDifference:
     identical: bool
     """The arms are right about the very same images, seed by seed."""
     groups: int
-    """Of images that belong together; one that stands alone is a group, too."""
+    """Number of groups of images that belong together; an image that stands alone is a group, too."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """What the difference of two runs on one image varies by, as variances: with the image, whatever the seed; with the
-    run, each image by itself; and with the seed, all images together."""
+    """Variances of the difference of two runs on one image: with the image, whatever the seed; with the run, each image
+    by itself; and with the seed, all images together."""
 
     images: float
     runs: float
@@ -68,7 +68,8 @@ class Estimate:
     images: int
     spread: Spread
     effect: float = 1.0
-    """Of the groups of images on the variance (`trainers.engine.intervals`); 1 where every image stands alone."""
+    """Design effect of groups of images on the variance (`trainers.engine.intervals`); 1 where every image stands
+    alone."""
 
     @property
     def mean(self) -> float:
@@ -245,5 +246,5 @@ def images_text(images: int, groups: float, scored: str) -> str:
 
 
 def is_claim(difference: PairedDifference, adjusted_p: float | None = None) -> bool:
-    """Whether the numbers carry a difference at the 5 % level."""
+    """Return whether the numbers carry a difference at the 5 % level."""
     return (difference.p if adjusted_p is None else adjusted_p) <= LEVEL and difference.mean != 0

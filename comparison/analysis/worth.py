@@ -1,4 +1,4 @@
-"""What pretraining is worth: how many labels from scratch match each rung of a ladder of labels, and where arms meet.
+"""Worth of pretraining in labels: how many labels from scratch reach its accuracy, and where two arms meet.
 
 Over the logarithm of the labels an arm's accuracy is a line between two rungs, give or take what a curve deviates from
 it: half the second derivative times the distances to both rungs, the error of linear interpolation. How large that
@@ -29,7 +29,8 @@ FEWEST = 3
 
 
 def sentences(conditions: Sequence[Condition]) -> list[str]:
-    """What each later arm's labels are worth to the first arm, and where the two meet; empty below `FEWEST` rungs."""
+    """Say what each later arm's labels are worth to the first arm, and where the two meet; empty below `FEWEST`
+    rungs."""
     rungs = sorted(conditions, key=label_count)
     if len(rungs) < FEWEST:
         return []
@@ -112,8 +113,9 @@ def interpolated(labels: Floats, draws: Floats, at: Floats, generator: np.random
 def matching_and_meeting(
     labels: Floats, first: Sequence[Bools], second: Sequence[Bools], clusters: Clusters | None = None
 ) -> tuple[list[Floats], Floats]:
-    """For each rung (K, N) of `second`, percentiles (3,) of the label count at which `first` reaches the same accuracy;
-    and those of the count from which on both are equally accurate. inf: all labels do not suffice; 0: the fewest do."""
+    """Compute for each rung (K, N) of `second` percentiles (3,) of the label count at which `first` reaches the same
+    accuracy; and those of the count from which on both are equally accurate. inf: all labels do not suffice; 0: the
+    fewest do."""
     generator, at = np.random.default_rng(0), np.geomspace(labels[0], labels[-1], POINTS)
     rungs = np.split(drawn_accuracies([*first, *second], generator, clusters), 2, axis=1)
     ours, theirs = (interpolated(labels, draws, at, generator) for draws in rungs)  # (D, G)
@@ -121,7 +123,7 @@ def matching_and_meeting(
 
 
 def percentiles(reached: NDArray[np.bool_], at: Floats) -> Floats:
-    """Of the labels at which each draw (D, G) is there for the first time."""
+    """Compute percentiles of the labels at which each draw (D, G) first arrives."""
     first = np.where(reached.any(axis=1), at[reached.argmax(axis=1)], np.inf)
     first[reached[:, 0]] = 0.0
     return np.percentile(first, TAILS, method="nearest")

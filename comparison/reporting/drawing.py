@@ -36,7 +36,7 @@ class ReportFigure:
     kind: str
     """A key of TITLES."""
     condition: Condition | None
-    """What it shows, where a report has several conditions and the picture is of one of them."""
+    """The condition that it shows, where a report has several conditions and the picture is of one of them."""
     caption: str
     png: bytes
 

@@ -1,4 +1,4 @@
-"""What a comparison shows in TensorBoard: the verdict to start from, and the mean of every arm over its seeds.
+"""Pages and curves of a comparison in TensorBoard: the verdict to start from, and the mean of every arm over its seeds.
 
 TensorBoard knows no groups of runs. So each arm has a row of its own: the first section holds its mean over the seeds,
 the second the two ends of its band side by side, all in the arm's colour. The Custom Scalars tab lays them over each
@@ -65,7 +65,7 @@ def bands(condition: Condition, metric: str) -> dict[str, list[str]]:
 
 
 def band_of(seeds: int) -> tuple[str, str]:
-    """What the tags of a band's ends begin with, and what it is in words; empty of one seed."""
+    """Return the prefix of the tags of a band's ends, and the band in words; empty for one seed."""
     if seeds == 1:
         return "", ""
     if seeds <= FEW:

@@ -59,9 +59,9 @@ def write_report(comparison: Comparison, results: Sequence[ConditionResult], fol
 
 
 def write_inside(result: ConditionResult, path: Path) -> str:
-    """Of the best two arms whose runs kept their weights on the way, as those of small ViTs do: the first seed of each,
-    on four pictures. What a link to the page says; empty where there are none; where their images are gone or a file is
-    damaged, which is said, too."""
+    """Write the page of the best two arms whose runs kept snapshots, as those of small ViTs do: the first seed of each,
+    on four pictures. Returns the text of a link to the page; empty where there are no such runs, or where their images
+    are gone or a file is damaged, of which a note is printed."""
     arms = [row.arm for row in sorted(result.arms, key=lambda row: row.scores["accuracy"], reverse=True)]
     shown = [arm for arm in arms if snapshot_folders(arm.runs[0].run_dir)][:2]
     if not (shown and insides.available):
@@ -153,7 +153,7 @@ def settings_table(results: Sequence[ConditionResult]) -> Table:
 
 
 def versions_table(results: Sequence[ConditionResult]) -> Table:
-    """What the runs ran on; one line per fact, with all its values where runs disagree."""
+    """List what the runs ran on; one line per fact, with all its values where runs disagree."""
     metas = [run.meta for result in results for arm in result.condition.arms for run in arm.runs]
     facts: dict[str, list[Any]] = {
         "versions": [", ".join(f"{name} {version}" for name, version in (meta.get("versions") or {}).items())

@@ -140,7 +140,7 @@ def _worst(row: ArmResult) -> str:
 FIRST = ("arm", "accuracy %", "", "vs first, points")
 CARD = ("arm", "accuracy %", "vs first, points")
 WITH_WORST_CLASS: Columns = {**{name: RESULTS[name] for name in FIRST}, "worst class %": _worst, **RESULTS}
-"""The same where there is room for it; the verdict is where a telephone shows it."""
+"""Columns where there is more room; the verdict stands where a telephone shows it."""
 
 COSTS: Columns = {
     "arm": lambda row: row.arm.name,
@@ -153,11 +153,11 @@ COSTS: Columns = {
     "lr": lambda row: f"{row.costs['lr']:.3g}",
     "best epoch": lambda row: row.costs["best_epoch"],
 }
-"""What the arms cost. Seconds and memory are medians over seeds."""
+"""Columns of what the arms cost. Seconds and memory are medians over seeds."""
 
 
 def notes(comparison: Comparison, results: Results, *, marks: str = f"; {MARKS_EXPLAINED}") -> list[str]:
-    """What the columns mean, and what was scored."""
+    """Explain what the columns mean, and what was scored."""
     runs = comparison.conditions[0].arms[0].runs
     lines = [
         f"scored: {len(runs[0].labels):,} {comparison.scored_images} images, weights of the "
@@ -191,7 +191,7 @@ def notes(comparison: Comparison, results: Results, *, marks: str = f"; {MARKS_E
 
 
 def in_groups(conditions: Sequence[Condition]) -> Iterator[str]:
-    """What groups of images take from the scored ones, where there are groups."""
+    """Say what groups of images take from the scored ones, where there are groups."""
     design, several = conditions[0].design, len(conditions) > 1
     if not design.alone:
         yield (
@@ -202,7 +202,7 @@ def in_groups(conditions: Sequence[Condition]) -> Iterator[str]:
 
 
 def judged_together(claims: int, *, interim: bool, worth: bool) -> list[str]:
-    """What it means that all verdicts of a report share one level, and which of its numbers do not."""
+    """Explain what it means that all verdicts of a report share one level, and which of its numbers do not."""
     how = "each has its part of the 5 %" if interim else "Holm's correction"
     alone = [*["the 95 % intervals"] * (not interim), "McNemar's counts", *["what labels are worth"] * worth]
     contrary = "" if interim else ": an interval may leave out 0 where the verdict is that nothing can be told"
@@ -214,7 +214,8 @@ def judged_together(claims: int, *, interim: bool, worth: bool) -> list[str]:
 
 
 def verdicts(comparison: Comparison, results: Results) -> tuple[list[str], list[str]]:
-    """What to use, and the sentence on each pair of arms; with their condition in front where there are several."""
+    """Say which arm to use, and the sentence on each pair of arms; with their condition in front where there are
+    several."""
     several = len(results) > 1
     return (
         [

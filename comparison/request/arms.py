@@ -1,4 +1,4 @@
-"""What is compared where a person names no arms, or one model for a ladder of ways to fine-tune it."""
+"""Default arms: those of a comparison without `--arms`, and those of a ladder of ways to fine-tune one model."""
 
 from trainers.config import RunConfig
 from trainers.options import defaults
@@ -13,7 +13,7 @@ LADDER: tuple[dict[str, dict[str, str]], ...] = (
     {"model": {"trainable": "last:4"}},
     {"model": {"trainable": "all"}, "train": {"start_head": "probe"}},
 )
-"""What everybody does comes first: the others are judged against it."""
+"""Ways to fine-tune; the usual one comes first: the others are judged against it."""
 
 
 def ladder_arms(arm: RunConfig) -> tuple[RunConfig, ...]:
@@ -22,8 +22,8 @@ def ladder_arms(arm: RunConfig) -> tuple[RunConfig, ...]:
 
 
 def default_arms(base: RunConfig) -> tuple[RunConfig, ...]:
-    """The same architecture at the same image size, from scratch and pretrained; beside them, for photographs, the
-    ImageNet models that are installed, frozen, as a reference. Everything else is as in `base`."""
+    """Return the same architecture at the same image size, from scratch and pretrained; beside them, for photographs,
+    the ImageNet models that are installed, frozen, as a reference. Everything else is as in `base`."""
     if base.data.source in defaults.SMALL_IMAGES:
         models = [{"name": "vit_nano_8", "weights": weights} for weights in ("none", "fashion_mnist")]
     else:

@@ -32,7 +32,8 @@ from vit.summary import summarise
 SMALL_GRID = (3e-4, 1e-3, 3e-3)
 """Peak rates every arm tries where all models are small; spaced by about 3, around what they usually take."""
 LARGE_GRID = (5e-5, 2e-4, 1e-3)
-"""The same where one is large: from fine-tuning a pretrained ViT-B to training a small one from scratch."""
+"""Learning rates where an arm's model is large: from fine-tuning a pretrained ViT-B to training a small one from
+scratch."""
 
 TUNING_FLOPS = {"cpu": 1e15, "mps": 1e16, "cuda": 3e17}
 """`--tune-lr auto` tunes when the additional runs take no more than this: about an hour on a device of the kind."""
@@ -40,7 +41,7 @@ TUNING_FLOPS = {"cpu": 1e15, "mps": 1e16, "cuda": 3e17}
 
 @dataclass(frozen=True)
 class Request:
-    """What a person asked to be compared. `arms` and `base` carry everything a run takes."""
+    """A request for a comparison. `arms` and `base` carry everything a run takes."""
 
     base: RunConfig
     arms: tuple[RunConfig, ...]
@@ -48,13 +49,13 @@ class Request:
     labels: tuple[int | None, ...] = (None,)
     """Labels per class of each condition; None: all training images."""
     images_seen: tuple[int, ...] = ()
-    """Of every run; one number, or one for each condition."""
+    """Images that every run sees; one number, or one for each condition."""
     tune_lr: Literal["auto", "on", "off"] = "auto"
     lr_grid: tuple[float, ...] | None = None
     minutes: float | None = None
     """Time for all runs together, which sets their epochs."""
     ladder: bool = False
-    """Whether the arms are rungs, each to be judged against the first."""
+    """True for a ladder of ways to fine-tune, each of which is judged against the first."""
     certainty: Certainty | None = None
     """`seeds` are then the most; fewer may do."""
 
@@ -67,11 +68,11 @@ class PlannedArm:
     slug: str
     """The name as a part of a folder's name."""
     config: RunConfig
-    """As it was asked for."""
+    """Options as they were asked for."""
     resolved: RunConfig
     """With every default filled in, as a run by itself would have it."""
     flops: float
-    """Of one image's forward pass."""
+    """Operations of one image's forward pass."""
     parameters: int
     trainable: int
     memory: int
@@ -109,13 +110,13 @@ class ComparisonPlan:
         settled = (read_if_whole(self.folder / "compare.json") or {}) if self.continued else {}
         first = request.base.train.seed
         self.seeds = range(first, first + settled.get("seeds", request.seeds))
-        """Those of every arm; of several that were asked for `--minutes` may leave some out."""
+        """Seeds of every arm; with `--minutes` there may be fewer than were asked for."""
         self.epochs = settled.get("epochs") or [*map(self._shared_epochs, range(len(request.labels)))]
         # The rates every arm tries are the same for all of them.
         large = any(defaults.model_family(arm.resolved.model.name) == "vit" for arm in self.arms)
         self.all_rates = tuple(sorted(set(request.lr_grid or (LARGE_GRID if large else SMALL_GRID))))
         self.grid = tuple(settled.get("grid", self.all_rates))
-        """Of all rates those that every arm tries; `--minutes` may leave some out."""
+        """Learning rates that every arm tries; with `--minutes` there may be fewer than all rates."""
         self.device = defaults.resolve_device(request.base.train.device)
         self.tuned, self.why_tuned = self._tunes()
         threads, need = request.base.train.threads, max(arm.memory for arm in self.arms)
@@ -124,7 +125,7 @@ class ComparisonPlan:
         self.sharing = sharing(self.device, need, self.number_of_runs, self.all_work, jobs=jobs, threads=threads)
 
     def write_settled(self, folder: Path) -> None:
-        """What a stopped comparison goes on with."""
+        """Write what a stopped comparison needs to continue."""
         settled = {"epochs": self.epochs, "threads": self.sharing.threads}
         settled |= {"seeds": len(self.seeds), "grid": self.grid}
         write_json(folder / "compare.json", {"status": "running", "requested": to_dict(self.request), **settled})
@@ -140,7 +141,7 @@ class ComparisonPlan:
         return self.grid
 
     def searches(self, arm: PlannedArm) -> bool:
-        """Whether the rate of an arm was to be chosen of several."""
+        """Return whether the rate of an arm was to be chosen of several."""
         return self.tuned and arm.config.train.lr is None and len(self.all_rates) > 1
 
     @property
@@ -184,7 +185,7 @@ class ComparisonPlan:
         return defaults.default_epochs(images_seen, max_epochs, train_images=train_images)
 
     def _tunes(self) -> tuple[bool, str]:
-        """Whether each arm's rate is looked for, and why.
+        """Return whether each arm's rate is searched, and why.
 
         The cost of the additional runs: a training step is three forward passes, a step on cached features nothing.
         """
@@ -261,7 +262,7 @@ def with_labels(data: DataConfig, labels: int | None) -> DataConfig:
 
 
 def of_today(requested: dict[str, Any]) -> dict[str, Any]:
-    """What an earlier version of this application was asked, as plain data, with the options that came since."""
+    """Complete the request of an earlier version, as plain data, by the options that came since."""
     known = to_dict(Request(RunConfig(), ())) | requested
     return known | {"base": completed(known["base"]), "arms": [completed(arm) for arm in known["arms"]]}
 

@@ -1,4 +1,4 @@
-"""What a plan does, in words: one screen before the first run, and the protocol and the warnings of the report."""
+"""Description of a plan in words: one screen before the first run, and the protocol and the warnings of the report."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

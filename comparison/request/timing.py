@@ -41,7 +41,8 @@ def pace_of(arm: PlannedArm, images: OpenedImages) -> Pace:
 
 
 def seconds_of_run(plan: ComparisonPlan, paces: Sequence[Pace], cell: tuple[int, int], *, first: bool) -> float:
-    """Of one run under a condition; the `first` of an arm whose features are kept leaves them to its others."""
+    """Estimate the seconds of one run under a condition; the `first` of an arm whose features are kept leaves them to
+    its others."""
     place, number = cell
     pace, share = paces[number], plan.train_images[place] / max(plan.train_images)
     kept = plan.arms[number].resolved.train.cache_features == "on" and not first

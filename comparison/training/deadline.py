@@ -14,7 +14,7 @@ from comparison.training.progress import Progress
 from trainers.reporting import console
 
 LATE = 0.1
-"""Of the time that a person gave: an end so much later is accepted; the time left is not known better."""
+"""Fraction of the given time by which the end may be late; the time left is not known better."""
 FEWEST = 2
 """Rates and seeds that are kept as long as there is something else to leave out."""
 

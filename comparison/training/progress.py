@@ -15,7 +15,7 @@ from trainers.storage.run_folder import read_json
 Cell = tuple[int, int]
 """Places of a condition and of an arm in the plan."""
 OPERATIONS_A_SECOND, START = 2e10, 2.0
-"""Of a run whose pace was not measured, roughly; the runs that end correct it."""
+"""Rough speed, and seconds to start, of a run whose pace was not measured; the runs that end correct it."""
 FOLLOWS = 0.5
 """How far each run that ends moves the load to where it was then: one alone may have had bad luck."""
 AT_LEAST = 0.1
@@ -29,7 +29,7 @@ class Expected:
     def __init__(self, plan: ComparisonPlan) -> None:
         self.plan, self.load = plan, 1.0
         self.ratios: dict[Cell, float] = {}
-        """What the runs of a cell took to what was measured, at a load of 1."""
+        """Ratio of the time that the runs of a cell took to what was measured, at a load of 1."""
 
     def at_first(self, cell: Cell, *, first: bool) -> float:
         """Without a look at the runs that have ended; the `first` of a cell may leave features to the others."""

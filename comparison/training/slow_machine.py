@@ -23,7 +23,7 @@ SLOWER = 1.4
 STEPS, SECONDS = 5, 6.0
 """A run is judged after so many steps and seconds."""
 BEGUN = 0.5
-"""Of its steps: a run that has done more of them is not stopped any more."""
+"""Fraction of its steps after which a run is not stopped any more."""
 RESTARTS = 2
 
 

@@ -29,8 +29,8 @@ from trainers.storage.run_folder import read_json
 from trainers.system import heartbeat, process
 
 Done = tuple[RunResult | None, bool, float]
-"""What became of a task, None where it diverged; whether it was trained now, and not finished before; and the seconds
-that it took now."""
+"""Outcome of a task: its result (None: it diverged), whether it was trained now and not before, and the seconds it took
+now."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Task:
         return data_folder(self.config.output, self.config.data.source) / self.key
 
     def result(self) -> Done:
-        """What a job has left of it; one that it has ended without a result has diverged."""
+        """Return what a job has left of it; a job that ended without a result has diverged."""
         if not is_finished(self.run_dir):
             return None, True, 0.0
         return one_run(self)[0], True, read_json(self.run_dir / "summary.json", seconds=(int, float))["seconds"]

@@ -40,7 +40,7 @@ SPLIT_ORDER = {"": 0, "train": 0, "val": 1, "test": 2}
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What was checked and what was found, most severe and most frequent kinds first."""
+    """Result of `check`: what was checked and what was found, most severe and most frequent kinds first."""
 
     reading: Reading
     findings: tuple[Problem, ...]
@@ -49,7 +49,7 @@ class CheckReport:
     unread: int = 0
     """Pictures that were left out, as a sample was asked for."""
     near: bool = True
-    """Whether near duplicates were looked for."""
+    """True if near duplicates were searched for."""
     guess: Guess | None = None
     """Groups that a split would tear apart, or does."""
     cut_off: str = ""
@@ -72,7 +72,7 @@ class CheckReport:
         return line(self.reading.samples)
 
     def notes(self) -> list[str]:
-        """What limits the result, one line each."""
+        """Limits of the result, one line each."""
         notes = []
         if any(finding.kind in ("duplicate", "near_duplicate") and not finding.split for finding in self.findings):
             notes.append("no split is given: a random one may put a picture into train and its copy into val")
@@ -193,7 +193,7 @@ def _ordered(findings: list[Problem]) -> tuple[Problem, ...]:
 
 
 def _own_findings(pictures: Sequence[Problem], inspected: Sequence[Inspection]) -> list[Problem]:
-    """What is wrong with each picture by itself."""
+    """Find what is wrong with each picture by itself."""
     findings = []
     for picture, seen in zip(pictures, inspected, strict=True):
         if seen.fault:
@@ -241,7 +241,7 @@ def _near_findings(
 
 
 def _copies(picture: Problem, other: Problem, near: str = "") -> Iterator[Problem]:
-    """What is wrong with one picture being there as both; `near` says how alike they are, if they are not the same."""
+    """Report one picture that is there twice; `near` says how alike they are, if they are not the same."""
     pairs = {
         "duplicate_across_splits": (picture.split, other.split),
         "duplicate_with_two_labels": (picture.label, other.label),

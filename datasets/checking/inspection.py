@@ -41,7 +41,7 @@ _CHUNK = 32
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What one file turned out to be. `fault` is a kind of finding that makes it unusable, or None."""
+    """Result of reading one file. `fault` is a kind of finding that makes it unusable, or None."""
 
     digest: bytes = b""
     """BLAKE2b-128 of the bytes; empty where they could not be read."""
@@ -57,7 +57,7 @@ class Inspection:
     thumbnail: bytes = b""
     """32 x 32 grey values of the upright picture, row by row."""
     facts: ImageFacts | None = None
-    """What the file tells beside its content, where that was asked for and the file could be read."""
+    """Facts about the file beside its content, where that was asked for and the file could be read."""
 
 
 def inspections(samples: Samples, rows: Sequence[int], *, workers: int, with_facts: bool = False) -> list[Inspection]:
@@ -107,7 +107,7 @@ def inspect_file(file: Any, *, with_facts: bool = False) -> Inspection:
 
 
 def inspect_pixels(pixels: np.ndarray, *, with_facts: bool = False) -> Inspection:
-    """Of a picture that is held in memory, uint8 (H, W, C)."""
+    """Inspect a picture that is held in memory, uint8 (H, W, C)."""
     height, width, channels = pixels.shape
     digest = blake2b(pixels.tobytes(), digest_size=16).digest()
     image = from_array(pixels, channels)
@@ -160,6 +160,6 @@ def _unidentified(data: bytes) -> tuple[str, str]:
 
 
 def wrong_extension(path: str, file_format: str) -> bool:
-    """Whether an extension that Pillow knows promises another format than the file has."""
+    """Return whether an extension that Pillow knows promises another format than the file has."""
     promised = Image.registered_extensions().get(Path(path).suffix.lower())
     return promised is not None and promised != _ALIASES.get(file_format, file_format)

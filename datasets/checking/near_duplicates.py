@@ -38,7 +38,7 @@ LEAST_SIDE = 32
 """Smaller pictures are not compared: handwritten ones of 28 x 28 pixels look alike without being copies."""
 
 LEAST_CORRELATION, LEAST_DETAIL = 0.90, 0.70
-"""The same picture: correlation of the registered thumbnails, and of their fine detail alone.
+"""Thresholds for one picture twice: correlation of the registered thumbnails, and of their fine detail alone.
 
 Measured on 1,446 photographs: copies re-encoded, resized, brightened or cropped by up to 8 % a side give 0.92 and 0.74
 or more in 99 of 100 cases; the best pair of different photographs within the hash radius gives 0.63.
@@ -91,7 +91,7 @@ def _above(scores: Floats, least: tuple[float, float]) -> Mask:
 
 
 def _look_alike(count: int, pairs: Places, passed: Mask, almost: Mask) -> bool:
-    """Whether different pictures of this set are hard to tell from copies."""
+    """Return whether different pictures of this set are hard to tell from copies."""
     component = connected(count, pairs[:, passed])
     i, j = pairs[:, almost]
     apart = (component[i] != component[j]) | (component[i] < 0)
@@ -139,7 +139,8 @@ def _groups(words: Words) -> dict[int, Places]:
 
 
 def _nearest(pairs: Places) -> Places:
-    """Of (i, j, mirrored, distance) with i < j, for each j the `_NEAREST` with the smallest distance, lower i first."""
+    """Keep of (i, j, mirrored, distance) with i < j for each j the `_NEAREST` with the smallest distance, lower i
+    first."""
     pairs = pairs[:, pairs[0] < pairs[1]]
     pairs = pairs[:, np.lexsort((pairs[3], pairs[2], pairs[0], pairs[1]))]
     pairs = pairs[:, np.diff(pairs[:3], axis=1, prepend=-1).any(axis=0)]  # each once, as near as it comes

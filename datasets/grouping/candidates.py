@@ -37,7 +37,7 @@ class Candidate:
     keys: Sequence[str | None]
     """The group of each name; None where it is not read, being of another shape."""
     rests: Sequence[str]
-    """What else each name says."""
+    """Rest of each name."""
     labels: np.ndarray
     """int (N,)"""
     kind: str
@@ -47,7 +47,7 @@ class Candidate:
     place: int = 0
     """How many pieces from the left or the right."""
     parts: Sequence[Candidate] = ()
-    """Of names of several shapes, one for each."""
+    """Candidates of each shape, where names have several."""
 
     @cached_property
     def codes(self) -> np.ndarray:
@@ -64,7 +64,7 @@ class Candidate:
 
     @cached_property
     def possible(self) -> bool:
-        """Whether there are enough groups, none with most of the images, and several in most classes."""
+        """True if there are enough groups, none with most of the images, and several in most classes."""
         sizes, used = np.array([len(rows) for rows in self.members]), self.codes >= 0
         count = int(used.sum())
         if len(sizes) < LEAST_GROUPS or sizes.sum() < LEAST_COVERED * count or sizes.max() > LARGEST * count:
@@ -78,7 +78,7 @@ class Candidate:
         return sum(map(len, self.members)) / int((self.codes >= 0).sum())
 
     def covers_as(self, other: Candidate) -> bool:
-        """Whether it is no weaker than another one, and has about as many images in groups."""
+        """Return whether it is no weaker than another one, and has about as many images in groups."""
         return self.strong >= other.strong and self.covered >= other.covered - 0.1
 
     @cached_property
@@ -88,7 +88,7 @@ class Candidate:
 
     @cached_property
     def across_classes_only(self) -> bool:
-        """Whether no two images of a group have one class, as where each class is numbered by itself."""
+        """True if no two images of a group have one class, as where each class is numbered by itself."""
         return all(len(set(self.labels[rows].tolist())) == len(rows) for rows in self.members)
 
     @cached_property
@@ -131,14 +131,14 @@ class Candidate:
 
     @cached_property
     def of_one_size(self) -> bool:
-        """Whether nearly all groups have equally many images, as after an augmentation."""
+        """True if nearly all groups have equally many images, as after an augmentation."""
         sizes = Counter(len(rows) for rows in self.members)
         size, count = sizes.most_common(1)[0]
         return size <= MOST_COPIES and count >= 0.8 * sizes.total() and len(self.members) > MOST_COPIES
 
     @cached_property
     def names_things(self) -> bool:
-        """Whether the keys are what people number: one word with many numbers or letters, a number, or a code."""
+        """True if the keys are what people number: one word with many numbers or letters, a number, or a code."""
         keys = list(dict.fromkeys(key for key in self.keys if key is not None))
         ends = [NUMBER.sub("0", key) for key in keys]
         if self.labelled or len(set(ends)) <= max(2, 0.1 * len(ends)):
@@ -147,20 +147,20 @@ class Candidate:
 
     @cached_property
     def long_codes(self) -> bool:
-        """Whether the piece that tells groups apart is a number or code too long to recur by chance."""
+        """True if the piece that tells groups apart is a number or code too long to recur by chance."""
         pieces = [re.split(r"[\W_]+", key)[-1] for key in dict.fromkeys(self.keys) if key is not None]
         return sum(len(piece) >= 4 and not _is_attribute(piece) for piece in pieces) >= 0.8 * len(pieces)
 
     @cached_property
     def labelled(self) -> bool:
-        """Whether all keys end in one word with a number or a letter: `video7`, `vid_A`."""
+        """True if all keys end in one word with a number or a letter: `video7`, `vid_A`."""
         found = [_LABELLED.search(key) for key in dict.fromkeys(self.keys) if key is not None]
         words, codes = ({match and match.group(part) for match in found} for part in (1, 2))
         return None not in words and len(words) == 1 < len(codes)
 
     @cached_property
     def strong(self) -> bool:
-        """Whether names alone are reason enough to speak of groups."""
+        """True if names alone are reason enough to speak of groups."""
         if self.kind in ("copies", "prefixed"):
             return True
         if self.parts:
@@ -185,13 +185,14 @@ def above_chance(members: Sequence[np.ndarray], labels: np.ndarray) -> float:
 
 
 def is_date(keys: Sequence[str | None]) -> bool:
-    """Whether the keys end in a day, month or year, without a time: many images are of one for no other reason."""
+    """Return whether the keys end in a day, month or year, without a time: many images are of one for no other
+    reason."""
     texts = [key for key in dict.fromkeys(keys) if key is not None]
     return sum(bool(_DAY.search(text)) for text in texts) >= 0.95 * len(texts)
 
 
 def _is_attribute(piece: str) -> bool:
-    """Whether a piece is a year or a size in pixels, which have nothing to do with one another."""
+    """Return whether a piece is a year or a size in pixels, which have nothing to do with one another."""
     return bool(re.fullmatch(r"(?:19|20)\d\d|\d+x\d+", piece))
 
 

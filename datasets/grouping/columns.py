@@ -12,7 +12,7 @@ THINGS = frozenset((
     "sequence", "scene", "video", "clip", "film", "burst", "track", "camera", "trap", "site", "location", "plot",
     "farm", "field", "group", "object", "instance",
 ))  # fmt: skip
-"""What a column of groups is named after, alone or with `id`, `no`, `name` beside it."""
+"""Words that name a column of groups, alone or with `id`, `no`, `name` beside it."""
 BESIDE = frozenset(("id", "ids", "no", "nr", "num", "number", "name", "index", "idx", "code", "uid", "key"))
 LEAST_GROUPS = 5
 

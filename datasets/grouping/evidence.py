@@ -1,4 +1,5 @@
-"""Whether pictures of one guessed group look more alike than others: a permutation test on 32 x 32 grey thumbnails."""
+"""Test of whether pictures of one guessed group look more alike than others: a permutation test on 32 x 32 grey
+thumbnails."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -24,7 +25,7 @@ Thumbnails = Callable[[Sequence[int]], NDArray[np.uint8]]
 
 
 class Likeness(NamedTuple):
-    """What thumbnails say about groups."""
+    """Evidence of thumbnails about groups."""
 
     often: float
     """How often two pictures of one group are more alike than two of different groups: 0.5 by chance."""

@@ -1,4 +1,4 @@
-"""What EXIF data say of photographs: their camera, their day, and bursts, which one camera took within seconds."""
+"""EXIF data of photographs: their camera, their day, and bursts, which one camera took within seconds."""
 
 from collections.abc import Iterator, Sequence
 from datetime import date, datetime
@@ -25,7 +25,7 @@ _CAMERA = (ExifTags.Base.Make, ExifTags.Base.Model, ExifTags.Base.BodySerialNumb
 
 
 def bursts(samples: Samples, rows: Sequence[int]) -> list[str | None]:
-    """For each of these rows the path of the first photograph of its burst; None where it is in none."""
+    """Find for each of these rows the path of the first photograph of its burst; None where it is in none."""
     moments = [_moment(samples, row) for row in rows]
     order = sorted((moment, place) for place, moment in enumerate(moments) if moment is not None)
     names: list[str | None] = [None] * len(rows)
@@ -37,12 +37,12 @@ def bursts(samples: Samples, rows: Sequence[int]) -> list[str | None]:
 
 
 def cameras(samples: Samples, rows: Sequence[int]) -> list[str | None]:
-    """For each of these rows the camera, make and model; None where the file does not say."""
+    """Read for each of these rows the camera, make and model; None where the file does not say."""
     return [facts.camera or None for facts in _headers(samples, rows)]
 
 
 def days(samples: Samples, rows: Sequence[int]) -> list[str | None]:
-    """For each of these rows the day of the photograph, such as 2026-07-31; None where the file does not say."""
+    """Read for each of these rows the day of the photograph, such as 2026-07-31; None where the file does not say."""
     return [str(date.fromordinal(facts.day)) if facts.day else None for facts in _headers(samples, rows)]
 
 
@@ -56,7 +56,7 @@ def _headers(samples: Samples, rows: Sequence[int]) -> Iterator[ImageFacts]:
 
 
 def has_bursts(samples: Samples, rows: np.ndarray) -> bool:
-    """Whether a look at some files finds them."""
+    """Return whether a look at some files finds bursts."""
     starts = np.linspace(0, max(0, len(rows) - BLOCK), LOOKED_AT // BLOCK).astype(int)
     some = np.unique(np.concatenate([rows[start : start + BLOCK] for start in starts]))
     found = [name for name in bursts(samples, some.tolist()) if name is not None]

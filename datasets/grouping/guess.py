@@ -29,7 +29,7 @@ NAMES_LOOKED_AT, BLOCK = 20_000, 1_000
 
 MOST_KNOWN = 8
 _KNOWN: "dict[bytes, Guess | None]" = {}
-"""What was guessed of sets: a command may read one many times."""
+"""Guesses of sets that were read: a command may read one many times."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class Guess:
     """Groups that a set seems to have."""
 
     option: str
-    """What `--group` takes to make them."""
+    """Value of `--group` that makes them."""
     sentence: str
     """Which groups they seem to be, with three examples, without its end."""
     alike: Likeness | None
-    """What the pictures say; None where they could not be compared."""
+    """Evidence of the pictures; None where they could not be compared."""
 
     @property
     def words(self) -> str:
@@ -128,7 +128,7 @@ def _by_folder(samples: Samples, rows: NDArray[np.int64], thumbnails: Thumbnails
 
 
 def _by_name(samples: Samples, rows: NDArray[np.int64], thumbnails: Thumbnails) -> Guess | None:
-    """Of what names suggest the likeliest that pictures speak for, else the likeliest where names say enough."""
+    """Choose from what names suggest the likeliest that pictures support, else the likeliest where names say enough."""
     paths, labels = [normal(samples.paths[row]) for row in rows.tolist()], samples.labels[rows].astype(np.int64)
     first: tuple[str, Likeness | None] | None = None
     for candidate in candidates(paths, labels):

@@ -107,7 +107,7 @@ def _with_moments(names: list[Name]) -> list[Name]:
 
 
 def is_moment(texts: Sequence[str]) -> bool:
-    """Whether nearly all texts are a date, or a date and a time."""
+    """Return whether nearly all texts are a date, or a date and a time."""
     some = texts[:: max(1, len(texts) // 64)]
     return sum(_is_moment(text) for text in some) >= 0.95 * len(some)
 

@@ -112,7 +112,7 @@ def _of_exif(
 
 
 def matches(samples: Samples, option: str) -> tuple[Names, str]:
-    """What a regular expression finds in each path."""
+    """Return what a regular expression finds in each path."""
     try:
         names = found_names(option, samples.paths)
     except re.error as error:
@@ -127,7 +127,8 @@ def matches(samples: Samples, option: str) -> tuple[Names, str]:
 
 
 def found_names(option: str, paths: Iterable[str]) -> Names:
-    """What a regular expression finds in each path: its first parenthesis, else the whole match. Raises re.error."""
+    """Return what a regular expression finds in each path: its first parenthesis, else the whole match. Raises
+    re.error."""
     pattern = re.compile(unicodedata.normalize("NFC", option))
     found = map(pattern.search, map(normal, paths))
     return [(match and match.group(min(1, pattern.groups))) or None for match in found]

@@ -1,4 +1,4 @@
-"""Whether parts and folds can keep groups together, and what a person has to know about it."""
+"""Split by groups: whether parts and folds can keep groups together, and what a person has to know about it."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -20,9 +20,9 @@ NAMED = 3
 def split_by_groups(
     samples: Samples, config: DataConfig, assign_splits: Callable[[Samples, DataConfig], Samples]
 ) -> Samples:
-    """What `assign_splits` makes of the samples, where it can keep their groups together, with a line for each class
-    of which it cannot make several parts, and for groups that a given split tears. Raises DataError: there are fewer
-    groups than parts or folds, or groups so large that a part is left without an image."""
+    """Return what `assign_splits` makes of the samples, where it can keep their groups together, with a line for each
+    class of which it cannot make several parts, and for groups that a given split tears. Raises DataError: there are
+    fewer groups than parts or folds, or groups so large that a part is left without an image."""
     parts = _drawn(samples, config)
     if not named_groups(samples).any():
         split = assign_splits(samples, config)

@@ -14,7 +14,8 @@ ENDING = r"\.[^./]+$"
 
 
 def pattern_of(candidate: Candidate, paths: Sequence[str]) -> str | None:
-    """What `--group` takes to make these groups of these paths; None where no pattern of a simple form does."""
+    """Return the value of `--group` that makes these groups of these paths; None where no pattern of a simple form
+    does."""
     wanted = _partition(candidate.keys)
     for form in _forms(candidate, names_of(tuple(map(stem, paths)))):
         if _partition(found_names(form, paths)) == wanted:
@@ -23,7 +24,7 @@ def pattern_of(candidate: Candidate, paths: Sequence[str]) -> str | None:
 
 
 def _partition(names: Sequence[str | None]) -> list[int]:
-    """For each image the first one of its group: itself where it is alone, or has no group."""
+    """Return for each image the first one of its group: itself where it is alone, or has no group."""
     first: dict[str, int] = {}
     return [row if name is None else first.setdefault(name, row) for row, name in enumerate(names)]
 

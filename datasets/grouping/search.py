@@ -38,7 +38,7 @@ def candidates(paths: Sequence[str], labels: np.ndarray) -> list[Candidate]:
 
 
 def _by_place(names: Sequence[Name | None], labels: np.ndarray) -> list[Candidate]:
-    """Of names of one shape: the coarsest pieces from the left that make groups, and what else may be meant."""
+    """Yield for names of one shape the coarsest pieces from the left that make groups, and what else may be meant."""
     whole = [name for name in names if name is not None]
     places = range(len(whole[0].pieces))
     kept = labels[[name is not None for name in names]]
@@ -62,7 +62,7 @@ def _by_place(names: Sequence[Name | None], labels: np.ndarray) -> list[Candidat
 
 
 def _is_given(pieces: Sequence[str], labels: np.ndarray) -> bool:
-    """Whether a piece says no more than the label does, which may be nothing."""
+    """Return whether a piece says no more than the label does, which may be nothing."""
     pairs = len(set(zip(pieces, labels.tolist(), strict=True)))
     return pairs <= len(set(labels.tolist()))
 
@@ -92,14 +92,14 @@ def _agreement_between(coarse: Candidate, fine: Candidate) -> float:
 
 
 def _determines(fine: Candidate, coarse: Candidate, names: Sequence[Name | None]) -> bool:
-    """Whether the last piece of the fine key alone tells the coarse group."""
+    """Return whether the last piece of the fine key alone tells the coarse group."""
     last = [name.pieces[fine.place - 1] if name else None for name in names]
     pairs = {(piece, key) for piece, key in zip(last, coarse.keys, strict=True) if piece is not None}
     return len(pairs) <= 1.05 * len({piece for piece, _ in pairs})
 
 
 def _is_better(other: Candidate, left: Candidate) -> bool:
-    """Whether a piece further right names the groups, and what stands left of it only numbers their images."""
+    """Return whether a piece further right names the groups, and what stands left of it only numbers their images."""
     if other.kind == "suffix":
         counts_from_the_start = other.from_the_start >= FROM_THE_START > left.from_the_start
         return counts_from_the_start or (other.agreement >= PURE and left.agreement < BY_CHANCE)
@@ -128,7 +128,7 @@ def _suffix(names: Sequence[Name | None], labels: np.ndarray, place: int) -> Can
 
 
 def _by_side(names: Sequence[Name], labels: np.ndarray) -> list[Candidate]:
-    """Of names of several shapes: all but the last pieces, or only the first ones."""
+    """Yield for names of several shapes all but the last pieces, or only the first ones."""
     found = []
     for count in (1, 2, 3, 4):
         left = [name.text(0, min(count, len(name.pieces))) for name in names]
@@ -147,7 +147,7 @@ def _without_last(name: Name, count: int) -> int:
 
 
 def _by_shape(names: Sequence[Name], labels: np.ndarray) -> list[Candidate]:
-    """Of names of a few shapes, as of two hospitals: the first pieces that make groups in each of them."""
+    """Yield for names of a few shapes, as of two hospitals, the first pieces that make groups in each of them."""
     shapes = [shape for shape, count in Counter(name.seps for name in names).items() if count >= 0.1 * len(names)]
     parts = []
     for shape in shapes:
@@ -206,7 +206,7 @@ def _with_added(
 
 
 def added_form(suffix: str) -> str:
-    """What is added to a name, as a regular expression for all numbers in its place."""
+    """Return what is added to a name as a regular expression for all numbers in its place."""
     return re.sub(r"\d+", _as_many_digits, plain(suffix))
 
 
@@ -226,7 +226,8 @@ def stem(path: str) -> str:
 
 
 def of_each_class(candidate: Candidate, paths: Sequence[str]) -> Candidate | None:
-    """The same groups, where each class folder may have numbered its own; None where no group lies in two folders."""
+    """Return the same groups, where each class folder may have numbered its own; None where no group lies in two
+    folders."""
     folders = [PurePosixPath(path).parent.name for path in paths]
     of_one_class = len(set(zip(folders, candidate.labels.tolist(), strict=True))) == len(set(folders))
     if candidate.kind not in ("prefix", "left") or not of_one_class:

@@ -14,7 +14,7 @@ class Suspicion(NamedTuple):
 
     guess: Guess
     torn: str
-    """What becomes of them, in words."""
+    """Consequence for them, in words."""
 
     def __str__(self) -> str:
         return f"{self.guess.sentence}; {self.torn}, and the score would be too good. If they belong together"

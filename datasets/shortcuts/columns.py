@@ -35,7 +35,7 @@ class Fact:
     numbers: NDArray[np.float64]
     """(N, F)"""
     columns: tuple[str, ...]
-    """What each of the numbers is; of a category its values."""
+    """Name of each number; for a category its values."""
     beside: float = 0.0
     """Nats that a MIXED fact has to tell beside light and colour: more than it does in any of 24 sets without shortcuts
     (docs/evidence/benchmarks.md)."""
@@ -88,7 +88,7 @@ def category(name: str, texts: Sequence[str]) -> Fact:
 
 
 def stored(mode: str) -> str:
-    """What a format's name does not say of how pixels are stored; grey and colour are a fact of their own."""
+    """Return what a format's name does not say of how pixels are stored; grey and colour are a fact of their own."""
     words = {"P": " with a palette", "RGBA": " with transparency", "LA": " with transparency", "1": " of 1 bit"}
     return words.get(mode, " of 16 bits" if mode.startswith("I") else f" in {mode}" if mode == "CMYK" else "")
 

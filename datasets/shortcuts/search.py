@@ -25,7 +25,7 @@ from datasets.shortcuts.words import advice, as_json, note, sentence
 from datasets.sources.problems import Problem
 
 LEVEL = 0.01
-"""Of sets without any shortcut in so many at most one fact is named by chance (Bonferroni over the facts)."""
+"""Share of sets without any shortcut in which a fact is named by chance (Bonferroni over the facts)."""
 LEAST_GAIN = 0.04
 """Nats that a fact has to tell of a class, to be worth a word: as much as a trait of 64 % of one class and of 36 % of
 another. Hymenoptera's ants and bees differ by 0.03 in their sizes and JPEG tables."""
@@ -40,20 +40,20 @@ MOST_IMAGES = 4_000
 
 @dataclass(frozen=True)
 class Shortcuts:
-    """What was found in a set, the likeliest cause first."""
+    """Shortcuts found in a set, the likeliest cause first."""
 
     found: tuple[Shortcut, ...] = ()
     by_light: tuple[Shortcut, ...] = ()
     """Facts that content may well be the reason for, and numbers that only say in which order files were named."""
     shared: tuple[str, ...] = ()
-    """What the test set shares with training."""
+    """Facts that the test set shares with training."""
     pictures: bytes = b""
     """A PNG with pictures of both kinds; empty where there is nothing to show."""
     problems: tuple[Problem, ...] = ()
     notes: tuple[str, ...] = ()
 
     def lines(self, picture: str) -> Iterator[str]:
-        """What a terminal says of those that were found: the likeliest cause, what to do, and where pictures are."""
+        """Say what was found: the likeliest cause, what to do, and where pictures are."""
         if not self.found:
             return
         first, *others = self.found
@@ -143,17 +143,18 @@ def _folds(labels: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _helps(beside: Told, result: Told, least: float) -> bool:
-    """Whether a fact tells so much more than `beside` does by itself, when both speak as independent witnesses."""
+    """Return whether a fact tells so much more than `beside` does by itself, when both speak as independent
+    witnesses."""
     return _surely(beside.joined(result).of_images - beside.of_images, least)
 
 
 def _surely(more: NDArray[np.float64], least: float) -> bool:
-    """Whether the mean is at least so much, and surely more than nothing."""
+    """Return whether the mean is at least so much, and surely more than nothing."""
     return float(more.mean()) >= max(least, BESIDE * float(more.std()) / len(more) ** 0.5)
 
 
 def _tells(result: Told, facts: int) -> bool:
-    """Whether one of so many facts tells surely and usefully more than chance."""
+    """Return whether one of so many facts tells surely and usefully more than chance."""
     return result.chance <= LEVEL / facts and result.mean >= LEAST_GAIN
 
 
@@ -168,7 +169,8 @@ def _in_all_spans(numbers: NDArray[np.float64], labels: NDArray[np.int64]) -> ND
 
 
 def _one_sided(fact: Fact, labels: NDArray[np.int64], fold: NDArray[np.int64], classes: int) -> bool:
-    """Whether a corner tells surely more than the one across from it: in photographs left and right are alike."""
+    """Return whether a corner tells surely more than the one across from it: in photographs left and right are
+    alike."""
     if fact.columns != CORNERS:
         return False
     corners = [told(fact.numbers[:, at : at + 2], labels, fold, classes) for at in range(0, len(CORNERS), 2)]

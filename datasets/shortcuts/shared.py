@@ -1,4 +1,4 @@
-"""What the test images of a split share with those that are trained on: the camera, and the day."""
+"""Facts that the test images of a split share with those that are trained on: the camera, and the day."""
 
 from collections.abc import Iterator, Sequence
 

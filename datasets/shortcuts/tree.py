@@ -20,7 +20,7 @@ Places = NDArray[np.int64]
 
 
 class Told(NamedTuple):
-    """What facts tell about N images of C classes that were not learnt from."""
+    """Prediction from facts about N images of C classes that were not learnt from."""
 
     gain: NDArray[np.float64]
     """(N, C): logarithm of each class's probability, once the facts are known, over its share."""
@@ -41,7 +41,7 @@ class Told(NamedTuple):
         return float(self.of_images.mean())
 
     def joined(self, other: "Told") -> "Told":
-        """What both tell about the same images as independent witnesses."""
+        """Combine what both tell about the same images as independent witnesses."""
         shares = np.bincount(self.labels, minlength=self.classes) / len(self.labels)
         likely = np.exp(self.gain + other.gain) * shares
         return Told(np.log(likely / likely.sum(axis=1, keepdims=True) / shares), self.labels)
@@ -130,8 +130,8 @@ def _split(facts: Places, labels: Places, classes: int) -> tuple[int, int] | Non
 
 
 def _best(facts: Places, labels: Places, classes: int) -> tuple[float, int, int]:
-    """What the best question tells, in nats of all images together; its column, and the step up to which images go to
-    the left."""
+    """Find what the best question tells, in nats of all images together; its column, and the step up to which images go
+    to the left."""
     best = (0.0, 0, 0)
     whole = np.bincount(labels, minlength=classes)
     for column, steps in enumerate(facts.T):

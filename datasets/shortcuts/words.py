@@ -1,4 +1,4 @@
-"""What is said about a shortcut: the fact, how well it tells the classes, by which trait, and what to do about it."""
+"""Sentences about a shortcut: the fact, how well it tells the classes, by which trait, and what to do about it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -58,7 +58,7 @@ def advice(name: str) -> str:
 
 
 def note(light: Sequence[Shortcut]) -> str:
-    """What is said of facts that the content may be the reason for."""
+    """Describe facts that the content may be the reason for."""
     first = sentence(light[0])
     others = f"; so do {', '.join(one.fact.name for one in light[1:])}" if light[1:] else ""
     if light[0].fact.name == "number in the name":

@@ -24,7 +24,7 @@ USUAL = {
     "path": ("path", "id", "image", "image_id", "image_name", "image_path", "filename", "file_name", "file"),
     "label": ("label", "breed", "class", "class_name", "species", "category", "target"),
 }
-"""What the columns are called, in upper or lower case; the first two, here and in Kaggle's dog breeds, even where a
+"""Usual names of the columns, in upper or lower case; the first two, here and in Kaggle's dog breeds, even where a
 table lies beside class folders."""
 Lines = list[tuple[int, list[str]]]
 
@@ -69,8 +69,8 @@ def read_table(
 
 
 def is_sample_table(table: Path, columns: Columns, *, sure: bool = False) -> bool:
-    """Whether a table names paths and labels; a folder may hold some other table. `sure`: by names that mean nothing
-    else, or that a person gave."""
+    """Return whether a table names paths and labels; a folder may hold some other table. `sure`: by names that mean
+    nothing else, or that a person gave."""
     try:
         header = _read(table)[0]
     except DataError:
@@ -130,7 +130,7 @@ def _cell(cells: Sequence[str], column: int | None) -> str:
 
 
 def column_names(role: str, columns: Columns) -> tuple[str, ...]:
-    """What a column may be called, in lower case."""
+    """Return the names that a column may have, in lower case."""
     name = getattr(columns, role)
     return USUAL[role] if name is None else (name.strip().lower(),)
 

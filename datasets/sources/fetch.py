@@ -31,7 +31,7 @@ class Resource:
     urls: Sequence[str]
     checksum: str
     size: str = ""
-    """For people: "45 MB"."""
+    """Size for people: "45 MB"."""
 
 
 RESOURCES: dict[str, Resource] = {

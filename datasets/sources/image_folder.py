@@ -111,8 +111,8 @@ class _Tree(Rows):
             self._loose_entry(entry, folder, split)
 
     def _says_where_the_classes_are(self, within: dict[str, list[str]], images: dict[str, int]) -> bool:
-        """Whether one folder holds nearly all images, in folders further down, and the others a few of their own, such
-        as plots and examples: then the classes lie there. Reports it."""
+        """Return whether one folder holds nearly all images, in folders further down, and the others a few of their
+        own, such as plots and examples: then the classes lie there. Reports it."""
         most = max(images, key=lambda label: images[label], default="")
         others = [folder for label, folders in within.items() if label != most for folder in folders]
         few = sum(images.values()) - images.get(most, 0) <= BESIDE_CLASSES * images.get(most, 0)
@@ -206,7 +206,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def _is_dir(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a folder, or a link to one; of a link to itself `entry.is_dir()` raises an error."""
+    """Return whether it is a folder, or a link to one; of a link to itself `entry.is_dir()` raises an error."""
     return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
 
 

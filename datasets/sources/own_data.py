@@ -68,7 +68,8 @@ def _read_folder(folder: Path, name: str, root: Path, columns: Columns, *, confi
 
 
 def _has_class_folders(root: Path, folders: Sequence[str]) -> bool:
-    """Whether two folders hold images, or a folder of a split holds folders; Kaggle's train_images is one of these."""
+    """Return whether two folders hold images, or a folder of a split holds folders; Kaggle's train_images is one of
+    these."""
     count = 0
     for name in folders:
         within, files = list_folder(root / name)

@@ -153,7 +153,8 @@ def _misspelt(counts: Mapping[str, int], home: str) -> Iterator[Problem]:
 
 
 def _is_slip(one: str, other: str, *, seldom: bool) -> bool:
-    """Whether one letter is too many; or, of a name that is `seldom`, another one within, or two are exchanged."""
+    """Return whether one letter is too many; or, of a name that is `seldom`, another one within, or two are
+    exchanged."""
     short, long = sorted((one, other), key=len)
     if len(short) < len(long):
         return any(long[:at] + long[at + 1 :] == short and long[at].isalpha() for at in range(len(long)))

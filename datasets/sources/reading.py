@@ -1,4 +1,4 @@
-"""What readers of folders, tables and shards bring back: the images as a sample table, and all that is out of place.
+"""Result of the readers of folders, tables and shards: the images as a sample table, and all that is out of place.
 
 `check` lists every problem; training raises the first that is an error, so both read a set in the same way.
 """
@@ -29,7 +29,7 @@ SPLIT_FOLDERS: dict[str, str] = {
     "test": "test",
     "testing": "test",
 }
-"""What people call a split -> its name here."""
+"""Names that people have for a split -> its name here."""
 NOTED_KINDS = (
     "split_without_classes", "unread_picture", "unsupported_file", "folder_of_folders", "multi_label", "few_images",
     "imbalance", "group_column",

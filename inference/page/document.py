@@ -111,7 +111,7 @@ def page_of(classifiers: Sequence[Classifier], pictures: Sequence[PagePicture], 
 
 
 def names_of(classifiers: Sequence[Classifier]) -> list[str]:
-    """What their paths do not share; of one, its end."""
+    """Return the parts that their paths do not share; for one path its end."""
     parts = [Path(classifier.source).parts for classifier in classifiers]
     shared = set.intersection(*map(set, parts))
     return ["/".join(part for part in of if part not in shared) or of[-1] for of in parts]
@@ -217,7 +217,8 @@ def cosines(vectors: Tensor) -> np.ndarray:
 def changes_numbers(
     classifier: Classifier, pictures: Sequence[PagePicture], shape: dict[str, Any], *, computes: bool
 ) -> dict[str, Any]:
-    """What tries a change: the weights of a small ViT of this project; else what a few changes do, as probabilities."""
+    """Return what tries a change: the weights of a small ViT of this project; else what a few changes do, as
+    probabilities."""
     model, images = classifier.model, [normalised(classifier, picture.seen_by(classifier)) for picture in pictures]
     behind = sum(value.numel() for name, value in model.named_parameters() if "embedding.patches" not in name)
     if computes and isinstance(model, VisionTransformer) and behind <= COMPUTED:
@@ -240,8 +241,8 @@ def changes_numbers(
 
 
 def weights_of(model: VisionTransformer, images: Sequence[Tensor]) -> dict[str, Any]:
-    """What the page needs to run a small ViT itself. Its pictures begin as patch embeddings (B, N, D): however patches
-    are made, they can be left out or change places.
+    """Return what the page needs to run a small ViT itself. Its pictures begin as patch embeddings (B, N, D): however
+    patches are made, they can be left out or change places.
 
     Each row (..., D) becomes whole numbers of a step of its own, 32,767 for the largest: as many bytes as half
     precision, and a tenth of its rounding.

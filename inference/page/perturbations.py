@@ -1,4 +1,4 @@
-"""What a model says of a changed picture, or with heads off: tried beforehand where the page cannot run the model."""
+"""Predictions for a changed picture, or with heads off: computed beforehand where the page cannot run the model."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -20,13 +20,13 @@ class Perturbation(NamedTuple):
     patch_order: Tensor
     """int64 (N,): the patch that stands at each place, -1 where none does."""
     use_positions: bool = True
-    """Whether position embeddings are added."""
+    """True if position embeddings are added."""
     disabled_heads: Sequence[tuple[int, int]] = ()
     """(block, head) of one block."""
 
 
 def perturbations_of(model: nn.Module, images: Sequence[Tensor], shape: dict[str, Any]) -> list[list[Perturbation]]:
-    """The same changes of each image (1, C, S, S), the first of them none."""
+    """Return the same perturbations for each image (1, C, S, S), the first of them none."""
     moved = [rearranged(model, image) for image in images]
     most = int(MOST_WORK / (shape["parameters"] * shape["tokens"] * len(images))) - len(moved[0])
     blocks = [[(block, head) for head in range(shape["heads"])] for block in range(shape["blocks"])]

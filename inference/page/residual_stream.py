@@ -22,8 +22,8 @@ def residual_stream(model: nn.Module) -> Iterator[list[Tensor]]:
 
 
 def logit_lens(model: nn.Module, images: Tensor, stream: list[Tensor]) -> Tensor:
-    """What the head says of the tokens before the first block and after each, final norm and pooling applied: logits
-    (L + 1, B, classes), of which the last are the model's own (nostalgebraist 2020, "the logit lens").
+    """Compute what the head says of the tokens before the first block and after each, final norm and pooling applied:
+    logits (L + 1, B, classes), of which the last are the model's own (nostalgebraist 2020, "the logit lens").
 
     `stream` is what `residual_stream` took of these `images`. The model's own end computes it, whatever it is made of:
     the last block hands on all of the stream as one batch.

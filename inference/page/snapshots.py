@@ -55,8 +55,8 @@ def kept_model(classifier: Classifier, tree: dict[str, Any]) -> nn.Module:
 
 
 def can_be_rebuilt(config: RunConfig) -> bool:
-    """Whether a run's first weights can be had without its images, a download, or a file that a stranger's run may
-    name."""
+    """Return whether a run's first weights can be had without its images, a download, or a file that a stranger's run
+    may name."""
     known = {(model.name, model.weights) for model in local_pretrained_models()}
     at_once = config.model.weights == "none" or (config.model.name, config.model.weights) in known
     return at_once and config.train.start_head == "plain"

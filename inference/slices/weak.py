@@ -18,7 +18,7 @@ from datasets.units import COPIES, units_of
 from trainers.engine.intervals import design_of
 
 LEVEL = 0.05
-"""Of evaluations without a weak slice in so many at most one is named (Holm 1979 over all slices looked at)."""
+"""Share of evaluations without a weak slice in which one is named (Holm 1979 over all slices tested)."""
 LEAST_IMAGES, MOST_SHARE = 15, 0.5
 """Images of a slice, at least; and the share of all that it is, at most."""
 MOST_IMAGES = 5_000
@@ -56,7 +56,7 @@ class WeakSlice(NamedTuple):
 
 
 class Weakness(NamedTuple):
-    """What was looked at, and what was found, the surest first."""
+    """Slices that were tested, and the weak ones, the surest first."""
 
     looked_at: int
     facts: tuple[str, ...]

@@ -12,7 +12,7 @@ class Tracker(Protocol):
     """A place that shows runs."""
 
     def has(self, replay: Replay) -> bool:
-        """Whether this very content is there, whole."""
+        """Return whether this very content is there, whole."""
 
     def put(self, replay: Replay) -> None:
         """Write a run, in the place of what is there of it: an older state, or what a killed command left."""

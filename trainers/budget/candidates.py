@@ -19,7 +19,7 @@ class Candidate:
     wants: float = 0.0
     """Passes over the training images from which it does better than the candidate before it."""
     weights: str | None = None
-    """Those that it starts from, as the ranking names them."""
+    """Weights that it starts from, as the ranking names them."""
     most: float = math.inf
     """Passes after which it gains no more."""
 
@@ -59,7 +59,7 @@ CUT = 0.4
 
 
 def may_do_better(probe: float, best: float) -> bool:
-    """Whether all of a model trained may beat the best linear probe, where its own probe is this accurate."""
+    """Return whether all of a model trained may beat the best linear probe, where its own probe is this accurate."""
     return best < GOOD and CUT * (1 - probe) <= 1 - best
 
 

@@ -43,9 +43,9 @@ def class_names(run_dir: Path) -> list[str]:
 
 
 def better(later: RunResult, earlier: RunResult, *, favoured: bool) -> bool:
-    """Whether the later of two runs is the one to keep: where its log loss on the validation images, each after its own
-    temperature, is the lower. Of fewer than `DECISIVE` images it has to be lower by more than one standard error, or,
-    if `favoured`, higher by no more than that. Images of one group count as one: they err together."""
+    """Return whether the later of two runs is the one to keep: where its log loss on the validation images, each after
+    its own temperature, is the lower. Of fewer than `DECISIVE` images it has to be lower by more than one standard
+    error, or, if `favoured`, higher by no more than that. Images of one group count as one: they err together."""
     now, then = (on_validation(run.run_dir) for run in (later, earlier))
     gains = then.losses - now.losses
     clusters = clusters_of(now.paths, groups_in(read_split(later.run_dir / "split.csv")))

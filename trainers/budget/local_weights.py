@@ -45,19 +45,20 @@ HINT = (
 
 @dataclass(frozen=True)
 class Ranked:
-    """What frozen weights are worth on the training images, each judged by a fit that left it out."""
+    """Leave-one-out result of frozen weights on the training images."""
 
     name: str
     options: dict[str, dict[str, Any]]
-    """What makes the linear probe of these weights a run: as in a recipe."""
+    """Options that train the linear probe of these weights, as in a recipe."""
     accuracy: float
     low: float
     high: float
     """95 % interval of this many images (Wilson 1927), which may come in groups."""
     squared_error: float
-    """Of such predictions, which tells apart what the same number of right images does not."""
+    """Leave-one-out mean squared error, which breaks ties in accuracy."""
     seconds: float
-    """As measured; where the features had been left by an earlier look and time is short, at least as estimated."""
+    """Seconds as measured; where the features had been left by an earlier look and time is short, at least as
+    estimated."""
     images: int = 0
     """Looked at."""
 

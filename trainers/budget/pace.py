@@ -54,12 +54,12 @@ class Pace:
 
     @property
     def fixed(self) -> float:
-        """What does not depend on the number of epochs; the first validation is of the untrained model."""
+        """Seconds that do not depend on the number of epochs; the first validation is of the untrained model."""
         return self.decoding + self.validation + self.conclusion + PICTURES_AND_FILES
 
     @property
     def ending(self) -> float:
-        """What follows the last step: the scores of the best weights, and pictures."""
+        """Seconds after the last step: the scores of the best weights, and pictures."""
         return self.conclusion + PICTURES_AND_FILES / 2
 
     def seconds(self, epochs: float) -> float:
@@ -67,7 +67,7 @@ class Pace:
         return self.fixed + epochs * self.epoch
 
     def epochs(self, seconds: float) -> float:
-        """Those that fit into so many seconds; never fewer than one step."""
+        """Return the epochs that fit into so many seconds; never fewer than one step."""
         return max(1 / self.steps_per_epoch, (seconds - self.fixed) / self.epoch)
 
 
@@ -157,7 +157,7 @@ def step_times(setup: RunSetup, batches: Sequence[Any], *, seconds: float) -> li
 
 
 def few_batches(data: DataBundle) -> DataBundle:
-    """The same images, of which loaders give a few batches of each split only, spread over it."""
+    """Return the same images, of which loaders give a few batches of each split only, spread over it."""
     loaders: dict[str, DataLoader] = {}
     for split, loader in data.dataloaders.items():
         whole = batch_sampler(loader)
@@ -177,7 +177,8 @@ def say_forecast(setup: RunSetup) -> None:
 
 @torch.inference_mode()
 def seconds_of_forward(setup: RunSetup, images: int) -> float:
-    """Of one pass over so many images, from a batch of 8, itself passed twice: the first time is slower."""
+    """Measure the seconds of one pass over so many images, from a batch of 8, itself passed twice: the first time is
+    slower."""
     batch = torch.zeros(8, setup.spec.in_channels, setup.spec.image_size, setup.spec.image_size, device=setup.device)
     was_training = setup.model.training
     setup.model.eval()
@@ -188,7 +189,8 @@ def seconds_of_forward(setup: RunSetup, images: int) -> float:
 
 
 def operations(setup: RunSetup) -> float:
-    """Of a whole run, very roughly: three products a weight and image, once for each patch of 16 pixels."""
+    """Estimate the operations of a whole run, very roughly: three products a weight and image, once for each patch of
+    16 pixels."""
     images = setup.total_steps * (setup.config.data.batch_size or 1)
     weights = sum(parameter.numel() for parameter in setup.model.parameters())
     return 6.0 * weights * images * (setup.spec.image_size / 16) ** 2

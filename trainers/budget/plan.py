@@ -36,7 +36,7 @@ from vit.parts import parts
 
 @dataclass(frozen=True)
 class Plan:
-    """What was chosen for the time there is, and why."""
+    """Plan for the time there is, and its reasons."""
 
     candidate: Candidate
     epochs: int | float
@@ -82,9 +82,9 @@ class PlannedRun:
     config: RunConfig
     before_steps: Callable[[Run], object] | None = None
     favoured: bool = False
-    """Whether it is kept where the validation images cannot tell it from the run before it."""
+    """True if it is kept where the validation images cannot tell it from the run before it."""
     mixes: bool = False
-    """Whether it is a mixture of those before it, which is then kept."""
+    """True if it is a mixture of those before it, which is then kept."""
 
 
 Runs = Generator[PlannedRun, RunResult | None, None]
@@ -190,13 +190,13 @@ def probe_first(
 
 
 def without_packages() -> bool:
-    """Whether ImageNet's weights are not installed."""
+    """Return whether ImageNet's weights are not installed."""
     return all(model.name not in PACKAGED_MODELS for model in local_pretrained_models())
 
 
 def mixtures() -> ModuleType | None:
-    """What looks at the networks at hand side by side; None where there is but one kind of them, or this copy of the
-    application has no mixtures."""
+    """Return the module that ranks the local networks side by side; None where there is but one kind of them, or this
+    copy of the application has no mixtures."""
     if without_packages():
         return None
     try:
@@ -224,7 +224,7 @@ def with_local_weights(config: RunConfig, images: OpenedImages, *, one_network: 
 
 
 def has_a_probe(setup: RunSetup) -> bool:
-    """Whether a model that was named starts from weights, is to be trained, and may be judged frozen before."""
+    """Return whether a model that was named starts from weights, is to be trained, and may be judged frozen before."""
     train, model = setup.config.train, setup.config.model
     if mixtures() is None or model.weights == "none" or model.trainable == "head" or train.loop != "ignite":
         return False

@@ -41,11 +41,11 @@ SMALL = 40
 
 @dataclass(frozen=True)
 class Look:
-    """What a look at the training images with the networks at hand has shown."""
+    """Result of trying the local networks on the training images."""
 
     networks: tuple[Network, ...]
     side: int
-    """Of the picture that all of them share, in pixels."""
+    """Side of the picture that all of them share, in pixels."""
     choice: Choice | None
     """None where there are too few images to choose by: all networks are then taken."""
     prices: tuple["Price", ...]
@@ -53,7 +53,7 @@ class Look:
     """Each network alone."""
 
     def options(self, networks: Sequence[Network]) -> dict[str, dict[str, Any]]:
-        """What makes these networks, side by side under a fitted head, a run: as in a recipe."""
+        """Return the options that train these networks, side by side under a fitted head, as in a recipe."""
         model = {"name": name_of(networks), "image_size": self.side, "trainable": "head"}
         return {"model": model, "data": {"augment": "none"}, "train": {"start_head": "fit"}}
 
@@ -125,7 +125,7 @@ def views_of(setup: RunSetup) -> Sequence[Any]:
 
 @dataclass(frozen=True)
 class Price:
-    """What a network costs: seconds of one image as measured here, operations and megabytes, which are its own."""
+    """Cost of a network: seconds of one image as measured here, operations and megabytes, which are its own."""
 
     seconds: float
     operations: float
@@ -148,8 +148,8 @@ def price(setup: RunSetup, view: torch.nn.Module) -> Price:
 
 
 def affordable(seconds: Mapping[Network, float], images: int, limit: float) -> list[Network]:
-    """Those with which all images take no longer than `limit` seconds together, the quickest first; a line about each
-    other. `seconds`: of each for one image."""
+    """Return the networks with which all images take no longer than `limit` seconds together, the quickest first; print
+    a line about each other one. `seconds`: of each for one image."""
     kept, spent = set(), 0.0
     for network in sorted(seconds, key=seconds.__getitem__):
         wanted = seconds[network] * images
@@ -188,7 +188,8 @@ def ranked(choice: Choice, images: Images, networks: Sequence[Network], prices: 
 
 
 def table(found: Look) -> list[str]:
-    """What was judged: the best head of each set of networks, the best first, and which was taken, and why."""
+    """Yield the table of what was tried: the best head of each set of networks, the best first, and which was taken,
+    and why."""
     if found.choice is None:
         return ["  too few images to choose networks by: all that are at hand stand side by side"]
     best: dict[tuple[int, ...], Judged] = {}
@@ -233,7 +234,8 @@ PICTURES = 8.0
 
 
 def seconds_to_mix(found: Look, images: int) -> float:
-    """What the mixture of all images takes at the end: the features of the network that was trained."""
+    """Estimate the seconds that the mixture of all images takes at the end: the features of the network that was
+    trained."""
     places = [place for place, network in enumerate(found.networks) if network.name == LARGER_VIT.name]
     slowest = max((found.prices[place].seconds for place in places), default=0.0)
     return PICTURES + slowest * images

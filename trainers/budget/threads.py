@@ -45,16 +45,16 @@ class Sharing:
     jobs: int
     """Runs side by side."""
     threads: int | None
-    """Of each; None on a GPU."""
+    """Threads of each run; None on a GPU."""
     gpus: tuple[str, ...] = ()
-    """As CUDA_VISIBLE_DEVICES calls them, where there are several."""
+    """Names of the GPUs as CUDA_VISIBLE_DEVICES has them, where there are several."""
 
 
 def sharing(
     device: str, need: int, runs: int, work: float, *, jobs: int | None = None, threads: int | None = None
 ) -> Sharing:
-    """For so many runs, each of which needs so many bytes at most, and all of them so much `work` in operations;
-    `jobs` and `threads` are a person's own.
+    """Plan how to share the machine between so many runs, each of which needs so many bytes at most, and all of them so
+    much `work` in operations; `jobs` and `threads` are a person's own.
 
     Each has an equal share of the processors: of as many runs as there are, or as the machine's memory carries.
     """
@@ -98,7 +98,7 @@ def kept_for_backward(setup: RunSetup, images: int) -> int:
 
 
 def shared_machine() -> bool:
-    """Whether the number of threads is worth a measurement: others compute here, and nobody has chosen it."""
+    """Return whether the number of threads is worth a measurement: others compute here, and nobody has chosen it."""
     chosen = "OMP_NUM_THREADS" in os.environ or torch.get_num_threads() < cpu_count()
     return not chosen and hasattr(os, "getloadavg") and os.getloadavg()[0] > BUSY and processors_at_work() > BUSY / 2
 
@@ -116,7 +116,7 @@ def processors_at_work(seconds: float = 0.2) -> float:
 
 
 def ticks() -> tuple[int, int]:
-    """Of all processors since the start of the machine: idle, and in all (proc_stat(5))."""
+    """Read the ticks of all processors since the start of the machine: idle, and in all (proc_stat(5))."""
     with open("/proc/stat", encoding="ascii") as file:
         counts = [int(count) for count in file.readline().split()[1:9]]
     return counts[3] + counts[4], sum(counts)

@@ -49,7 +49,7 @@ class Slices:
 
     @property
     def whole(self) -> bool:
-        """Whether a step is one slice."""
+        """True if a step is one slice."""
         return self.micro_batches == self.world_size == 1
 
     def cut(self, n: int) -> list[tuple[int, slice]]:
@@ -59,7 +59,7 @@ class Slices:
         return [(first + k, slice(*rows)) for k, rows in enumerate(pairwise(bounds)) if rows[0] < rows[1]]
 
     def scale(self, n: int, *, share: int, iteration: int) -> float:
-        """What the mean loss over a slice of `n` images is multiplied by; DDP then averages over the processes."""
+        """Return the factor of the mean loss over a slice of `n` images; DDP then averages over the processes."""
         if self.step_images is None:
             return n / share
         return n * self.world_size / self.step_images(iteration)

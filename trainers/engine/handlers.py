@@ -1,4 +1,4 @@
-"""What hangs on the engines: schedule, sums, validation, history, early stopping, progress."""
+"""Handlers of the engines: schedule, sums, validation, history, early stopping, progress."""
 
 import contextlib
 import logging

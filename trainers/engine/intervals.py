@@ -32,7 +32,7 @@ Clusters = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Design:
-    """What the groups of N images take from them."""
+    """Design effect of groups among N images."""
 
     images: int
     groups: int

@@ -95,7 +95,7 @@ def attach_metrics(evaluator: Engine) -> None:
 
 
 def of_all_processes(evaluator: Engine) -> Predictions:
-    """What is kept of the images of one pass, in stored order."""
+    """Collect what is kept of the images of one pass, in stored order."""
     own = evaluator.state.outputs.outputs()
     if distributed.world_size() == 1:
         return own

@@ -12,7 +12,8 @@ BESIDE = 0.15
 """Rate of whatever AdamW moves, as a share of that of the matrices."""
 MOMENTUM = 0.95
 STEPS = 5
-"""Of the iteration, with the coefficients of Jordan et al. 2024, which bring singular values near 1, not to it."""
+"""Steps of the iteration, with the coefficients of Jordan et al. 2024, which bring singular values near 1, not to
+it."""
 A, B, C = 3.4445, -4.7750, 2.0315
 
 

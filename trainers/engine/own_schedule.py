@@ -16,9 +16,9 @@ class OwnSchedule:
     def __init__(self, optimizer: Optimizer, say: Callable[[str], object]) -> None:
         self.optimizer, self.say = optimizer, say
         self.of_run: list[float] | None = None
-        """Of each group, as the run's schedule set it for this step."""
+        """Learning rate of each group, as the run's schedule set it for this step."""
         self.used: list[float] | None = None
-        """Of each group, as the last step used it."""
+        """Learning rate of each group, as the last step used it."""
 
     def attach_first(self, trainer: Engine) -> None:
         trainer.add_event_handler(Events.ITERATION_STARTED, self.see_what_came_after_a_step)

@@ -37,7 +37,7 @@ class Predictions(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Whether the logits are kept."""
+        """True if the logits are kept."""
         return self.logits.size(1) > 0
 
     @property

@@ -97,7 +97,7 @@ class Prepared:
     basis: Floats | None
     columns: Sequence[slice]
     heads: Mapping[str, Fit]
-    """Those that are tried on them, the quick ones first."""
+    """Heads that are tried on them, the quick ones first."""
 
     def back(self, head: Linear) -> Linear:
         """A head on the features as they come."""
@@ -144,7 +144,7 @@ def fitted(images: Images, networks: Sequence[int], name: str) -> Linear:
 
 @dataclass(frozen=True)
 class Choice:
-    """What was taken, and all that was judged; `single` is the best of one network."""
+    """Choice among all heads that were tried; `single` is the best of one network."""
 
     taken: Judged
     single: Judged

@@ -36,7 +36,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Scale:
-    """What brings the features of several networks to one scale: (x - mean) * factor, both (D,)."""
+    """Scaling that brings the features of several networks together: (x - mean) * factor, both (D,)."""
 
     mean: Floats
     factor: Floats

@@ -1,5 +1,5 @@
-"""What it is worth to keep groups together: how many images a frozen network gets right in cross-validation when folds
-are drawn at random, so that it learns from images of the group that it is asked about, and when groups stay whole."""
+"""Worth of keeping groups together: how many images a frozen network gets right in cross-validation when folds are
+drawn at random, so that it learns from images of the group that it is asked about, and when groups stay whole."""
 
 from dataclasses import replace
 

@@ -1,5 +1,5 @@
-"""What a model says of images that it has not learnt from, for every image of a set: logistic regression in folds, on
-the frozen features of the weights at hand that suit the set best."""
+"""Out-of-fold predictions for every image of a set: logistic regression in folds, on the frozen features of the local
+pretrained weights that suit the set best."""
 
 import warnings
 
@@ -26,9 +26,9 @@ from trainers.reporting.console import duration, say
 from trainers.setup import prepare
 
 PENALTIES = (0.001, 0.01, 0.1, 1.0)
-"""Of logistic regression (scikit-learn's C), the strongest first; the features have deviation 1."""
+"""Regularisation of logistic regression (scikit-learn's C), the strongest first; the features have deviation 1."""
 MOST_COMPONENTS = 256
-"""Of 1,280 features so many principal components are kept: a fit then takes a fifth of the time."""
+"""Principal components that are kept: with 256 of 1,280 a fit takes a fifth of the time."""
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -101,7 +101,8 @@ def out_of_fold(features: NDArray[np.float32], labels: Ints, folds: Ints, learns
 
 
 def best_penalty(features: NDArray[np.float32], labels: Ints, learnt: Bools, asked: Bools) -> float:
-    """Of PENALTIES the one with which a model fits the labels of the images asked about best, by its log loss."""
+    """Choose from PENALTIES the one with which a model fits the labels of the images asked about best, by its log
+    loss."""
 
     def loss(penalty: float) -> float:
         model = fit_logistic(features[learnt], labels[learnt], penalty)

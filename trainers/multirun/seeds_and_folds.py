@@ -103,7 +103,7 @@ def train_part(part: RunRequest, *, aloud: bool, images: OpenedImages) -> RunRes
 
 
 def of_seeds(config: RunConfig, count: int) -> list[RunConfig]:
-    """The same run at its seed and at the numbers that follow it."""
+    """Return the run at its seed and at the numbers that follow it."""
     first, name = config.train.seed, config.output.run_name
     return [
         config.changed(train={"seed": seed}, output={"run_name": name and f"{name}_s{seed}"})
@@ -124,7 +124,7 @@ def fold_config(config: RunConfig, fold: int, name: str) -> RunConfig:
 
 
 def name_of_earlier_folds(config: RunConfig) -> str | None:
-    """What the newest folds with these same options are called."""
+    """Return the name of the newest folds with these same options."""
     folds = data_folder(config.output, config.data.source).glob("*_fold1/meta.json")
     for path in sorted(folds, key=lambda path: path.stat().st_mtime_ns, reverse=True):
         name = path.parent.name.removesuffix("_fold1")

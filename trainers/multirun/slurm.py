@@ -30,7 +30,7 @@ SECONDS_BETWEEN_LOOKS = 2.0
 LOOKS_UNTIL_LOST = 15
 """In which a job is neither in the queue nor has left a result: a network's disk may show a file late."""
 WARNED = ("SIGUSR1", "SIGUSR2")
-"""What says that a job's time is almost over; SIGTERM comes where Slurm itself puts it back, or someone cancels it."""
+"""Signals that a job's time is almost over; SIGTERM comes where Slurm itself puts it back, or someone cancels it."""
 
 
 def runner(

@@ -35,7 +35,7 @@ class Worker:
     process: BaseProcess
     pipe: Any
     item: Any = None
-    """What it is at work on."""
+    """Item that it is working on."""
 
     def give(self, function: Callable[[Any], Any], item: Any) -> None:
         self.item = item

@@ -96,7 +96,8 @@ def resolve(config: RunConfig) -> RunConfig:
 
 
 def resolve_cache(config: RunConfig) -> Literal["on", "off"]:
-    """Whether a linear probe may train on cached features: `auto` does so whenever it changes nothing but the time."""
+    """Resolve whether a linear probe may train on cached features: `auto` does so whenever it changes nothing but the
+    time."""
     train = config.train
     obstacles = {
         "only --trainable head leaves the backbone as it is": config.model.trainable != "head",

@@ -1,4 +1,4 @@
-"""What a person reads on the terminal: one screen before the first step, a line per epoch, a table at the end."""
+"""Texts on the terminal: one screen before the first step, a line per epoch, a table at the end."""
 
 import logging
 import math
@@ -58,7 +58,7 @@ CONSOLE, CONSOLE_OF_MODELS = Console(), Console(label="weights")
 
 
 def left_to_console(log: logging.Logger) -> bool:
-    """Whether a program has said nothing of this log: neither a level nor a handler."""
+    """Return whether a program has configured nothing of this log: neither a level nor a handler."""
     return log.level == logging.NOTSET and not log.handlers
 
 
@@ -139,7 +139,7 @@ def announce(setup: RunSetup, run_dir: Path | None, *, defaults_source: str) -> 
 
 
 def too_few_to_validate(setup: RunSetup) -> str:
-    """What the validation images are too few for, and what would do; empty where there are enough."""
+    """Say what the validation images are too few for, and what would do; empty where there are enough."""
     train, val = (image_set(setup.data.dataloaders[split]).labels for split in ("train", "val"))
     said = cannot_tell(val, setup.data.class_names)
     drawn = setup.config.data.folds is None and setup.config.data.split is None

@@ -1,4 +1,4 @@
-"""What few images can tell: how sure a score of theirs is, and whether they show that a model learns."""
+"""Limits of few images: how sure a score of theirs is, and whether they show that a model learns."""
 
 import math
 from collections.abc import Sequence

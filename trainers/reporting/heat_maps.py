@@ -52,7 +52,8 @@ def to_ask_for(method: str) -> str:
 
 
 def kept(run_dir: Path) -> "dict[str, Faithfulness]":
-    """What was measured on the best weights of a run, by method; nothing where none was, or the file is damaged."""
+    """Read what was measured on the best weights of a run, by method; nothing where none was, or the file is
+    damaged."""
     with suppress(FileNotFoundError, CheckpointError):
         return from_json(read_if_whole(run_dir / "eval" / FILE), weights=best_of(run_dir).name) if available else {}
     return {}

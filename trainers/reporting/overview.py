@@ -26,7 +26,7 @@ def before(setup: RunSetup, run_dir: Path) -> str:
 
 
 def after(setup: RunSetup, run_dir: Path, *, epoch: int, scores: Mapping[str, Scores]) -> str:
-    """Of a finished run: the share of right images of the last split, then its weakest class."""
+    """Describe a finished run: the share of right images of the last split, then its weakest class."""
     (split, last), name = list(scores.items())[-1], setup.config.model.name
     right = {split: int(of.outputs.correct.sum()) for split, of in scores.items()}
     counts = ", ".join(f"{right[split]:,} of {len(of.outputs.labels):,} {split} images" for split, of in scores.items())

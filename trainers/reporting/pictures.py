@@ -1,4 +1,4 @@
-"""What a run shows beside its curves: drawn a few times in a run, put into TensorBoard and `figures/` alike.
+"""Pictures that a run shows beside its curves: drawn a few times in a run, put into TensorBoard and `figures/` alike.
 
 While it trains: pictures of its first batch beside what the model sees of them, and heat maps of the same eight
 validation images. When it ends, with its best weights: its worst mistakes, its confusion matrix, its calibration.
@@ -89,7 +89,7 @@ def attach_attention(trainer: Engine, setup: RunSetup, evaluated: nn.Module, log
 
 
 def keep_weights(model: nn.Module, path: Path, trainer: Engine) -> None:
-    """What a small model has learnt so far, in half precision. The untrained one is rebuilt from the seed."""
+    """Write what a small model has learnt so far, in half precision. The untrained one is rebuilt from the seed."""
     if sum(parameter.numel() for parameter in model.parameters()) > KEPT:
         return
     state = merged_state(model)
@@ -164,8 +164,8 @@ def draw_best(setup: RunSetup, scores: Scores, loggers: RunLoggers, *, epoch: in
 
 
 def measure_maps(setup: RunSetup, run_dir: Path) -> str:
-    """What the heat maps of the best weights are worth, in words: measured, and kept in the run. Empty for a model
-    without maps, and where it would take long, which `explain` then does."""
+    """Say how faithful the heat maps of the best weights are: measured, and kept in the run. Empty for a model without
+    maps, and where it would take long, which `explain` then does."""
     if not heat_maps.available:
         return ""
     with undisturbed(setup.network), suppress(heat_maps.NoMap, heat_maps.TakesLong):

@@ -1,4 +1,4 @@
-"""What `--tb full` adds when a run ends: PR curves, the projector, position embeddings."""
+"""Additions of `--tb full` when a run ends: PR curves, the projector, position embeddings."""
 
 import math
 from collections.abc import Sequence
@@ -137,7 +137,7 @@ attach = pictures.attach
 
 
 def draw_best(setup: RunSetup, scores: Scores, loggers: RunLoggers, *, epoch: int, step: int) -> None:
-    """What other runs draw when they end, and the rest."""
+    """Draw what other runs draw when they end, and the rest."""
     pictures.draw_best(setup, scores, loggers, epoch=epoch, step=step)
     for draw in (draw_weights, draw_pr_curves, write_projector):
         with pictures.attempted():

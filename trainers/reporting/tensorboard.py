@@ -206,7 +206,7 @@ def attach_epoch_scalars(trainer: Engine, loggers: RunLoggers, *, class_names: S
 
 
 def write_start(loggers: RunLoggers, *, page: str, data: str) -> None:
-    """What is known before the first step. The data as they are: markdown would eat underscores in names."""
+    """Write what is known before the first step. The data as they are: markdown would eat underscores in names."""
     add_text(loggers.val.writer, "start here", page, 0)
     add_text(loggers.val.writer, "the data", f"<pre>{html.escape(data)}</pre>", 0)
 

@@ -22,7 +22,7 @@ from datasets.split_file import KINDS
 from vit.errors import WeightsError
 
 TRAINED, SELECTED = "trained", "selected"
-"""What an image was used for: to learn from (train), or to choose the epoch by (val)."""
+"""Uses of an image: to learn from (train), or to choose the epoch by (val)."""
 USES = {TRAINED: "train", SELECTED: "val"}
 UNKNOWN_KIND = "hash"
 """The column of an old split.csv, which does not say what its hashes are of."""
@@ -40,11 +40,11 @@ class Seen:
     keys: Mapping[tuple[str, str], Keys] = field(default_factory=dict)
     """(what the hashes are of, what the images were used for) -> sorted hashes."""
     complete: bool = True
-    """Whether these are all; False where a part of the history was not recorded."""
+    """True if these are all; False where a part of the history was not recorded."""
 
     @property
     def kinds(self) -> set[str]:
-        """What the hashes are of: `content_hash`, `path_hash`, or `hash` where an old table does not say."""
+        """Kinds of the hashes: `content_hash`, `path_hash`, or `hash` where an old table does not say."""
         return {kind for kind, _ in self.keys}
 
     def __or__(self, other: "Seen") -> "Seen":
@@ -70,7 +70,7 @@ NOTHING = Seen()
 
 @lru_cache(maxsize=1)  # a run asks for each of its two kinds of checkpoints
 def seen_in(samples: Samples) -> Seen:
-    """What training on these images uses: all that train, and those that validate."""
+    """Return what training on these images uses: those that train, and those that validate."""
     if is_made_up(samples):
         return Seen(complete=False)
     samples = identified(samples)
@@ -88,7 +88,7 @@ def sorted_once(keys: Keys) -> Keys:
 
 
 def is_made_up(samples: Samples) -> bool:
-    """Whether the images are a program's own, whose names are numbers: neither contents nor paths are known."""
+    """Return whether the images are a program's own, whose names are numbers: neither contents nor paths are known."""
     return samples.root is None and samples.pixels is None
 
 
@@ -99,7 +99,7 @@ def to_tree(seen: Seen) -> dict[str, Any]:
 
 
 def from_tree(tree: Any, source: object) -> Seen:
-    """What `to_tree` wrote. Raises WeightsError: something else stands in the file `source`."""
+    """Read what `to_tree` wrote. Raises WeightsError: something else stands in the file `source`."""
     if not isinstance(tree, Mapping) or not isinstance(tree.get(COMPLETE), bool):
         raise WeightsError(f"{source} is damaged: its record of the images it was trained on is not readable")
     keys = {}
@@ -125,7 +125,7 @@ def to_text(seen: Seen) -> str:
 
 
 def from_text(text: Any, source: object) -> Seen:
-    """What `to_text` wrote. Raises WeightsError: something else stands in the file `source`."""
+    """Read what `to_text` wrote. Raises WeightsError: something else stands in the file `source`."""
     try:
         record = json.loads(text)
         tree = {name: value if name == COMPLETE else _tensor(value) for name, value in record.items()}

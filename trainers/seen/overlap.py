@@ -28,7 +28,7 @@ from trainers.storage.run_folder import read_if_whole
 FILE = "seen.csv"
 """In a run directory: the validation and test images that its starts have seen, where there are any."""
 COUNTS = {"val": (TRAINED,), "test": (TRAINED, SELECTED)}
-"""What an image of a split must have been used for, to count as seen."""
+"""Uses by which an image of a split counts as seen."""
 
 
 class SeenImage(NamedTuple):
@@ -38,20 +38,20 @@ class SeenImage(NamedTuple):
     split: str
     """The one that it belongs to."""
     use: str
-    """What it was used for: `trained` or `selected`."""
+    """Use of the image: `trained` or `selected`."""
     by: str
     """The starts that used it, as a person named them."""
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """What the starts of a run have seen of its images."""
+    """Images of a run that its starts have seen."""
 
     starts: tuple[Start, ...] = ()
     images: tuple[SeenImage, ...] = ()
     """The validation and test images among them."""
     scored: bool = False
-    """Whether these are scored all the same (`--allow-seen`)."""
+    """True if these are scored all the same (`--allow-seen`)."""
     said: tuple[str, ...] = ()
     """A sentence about each start and split."""
 
@@ -62,7 +62,7 @@ class Overlap:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """What meta.json and summary.json say of it."""
+        """Return what meta.json and summary.json say of it."""
         counts = Counter(image.split for image in self.images)
         return {**{split: counts[split] for split in COUNTS}, "scored": self.scored, "said": list(self.said)}
 
@@ -207,7 +207,7 @@ def refuse_exchanged(samples: Samples, overlap: Overlap) -> None:
 
 
 def said_at_start(run_dir: Path) -> tuple[str, ...]:
-    """What was said of the seen images when the run started, as its meta.json has it."""
+    """Read what was said of the seen images when the run started, as its meta.json has it."""
     seen = (read_if_whole(run_dir / "meta.json") or {}).get("seen")
     said = seen.get("said") if isinstance(seen, dict) else None
     return tuple(map(str, said)) if isinstance(said, list) else ()

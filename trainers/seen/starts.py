@@ -1,4 +1,4 @@
-"""What a run starts from and learns from, and which images that has seen: read from the files that the options name."""
+"""Starts and teachers of a run, and the images that these have seen: read from the files that the options name."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,7 +27,7 @@ class Start(NamedTuple):
     """Weights or a teacher of one's own making."""
 
     name: str
-    """As a person named it, and what it is for: `runs/photos/A (weights)`."""
+    """Name that a person gave, and its purpose: `runs/photos/A (weights)`."""
     seen: Seen
     split: Path | None = None
     """The split.csv of the run that it is, or lies in."""
@@ -65,7 +65,7 @@ def start_in(content: Mapping[str, Any], file: Path, name: str) -> Start | None:
 
 
 def seen_by(content: Mapping[str, Any], file: Path) -> Seen:
-    """What a model of our making has seen. One of an earlier version has no record: its own images are then those of
+    """Return what a model of ours has seen. One of an earlier version has no record: its own images are then those of
     the split.csv of its run, and what its start had seen is not known."""
     record = content.get(RECORD)
     if record:

@@ -23,7 +23,7 @@ _NAME = re.compile(r"(?P<stem>step_(?P<step>\d+)|best)_(?P<hash>[0-9a-f]{8})\.(p
 
 
 SAID = {"format_version": int, "class_names": list, "image_spec": dict, "config": dict}
-"""What is not empty where a checkpoint has it"""
+"""Entries of a checkpoint that are never empty."""
 
 
 class Fact:
@@ -86,7 +86,7 @@ def best_of(run_dir: Path) -> Path:
 
 
 def named_like_checkpoints(folder: Path, kind: str) -> list[Path]:
-    """The same, with whatever else has the name of one: a folder, a pipe, a link to nothing."""
+    """List checkpoints with whatever else has the name of one: a folder, a pipe, a link to nothing."""
 
     def age(path: Path) -> tuple[int, float]:
         match = _NAME.fullmatch(path.name)
@@ -147,7 +147,7 @@ def require_whole(path: Path, digest: str | None = None) -> None:
 
 
 def has_best(run_dir: Path) -> bool:
-    """Whether a run has the weights of a best epoch, and they are whole."""
+    """Return whether a run has the weights of a best epoch, and they are whole."""
     with suppress(CheckpointError):
         require_whole(best_of(run_dir))
         return True

@@ -43,7 +43,7 @@ def data_folder(output: OutputConfig, source: str) -> Path:
 
 
 def claimed_folder(output: OutputConfig, source: str) -> Path:
-    """The same folder, made, and marked as that of this set."""
+    """Make the folder of a set, and mark it as that of this set."""
     folder = data_folder(output, source)
     folder.mkdir(parents=True, exist_ok=True)
     says = {"source": data_place(source), "listing": listing_of(source)}
@@ -82,7 +82,7 @@ def _digest(parts: list[object]) -> str:
 
 
 def _read(marker: Path) -> dict[str, Any]:
-    """What a marker says; nothing where there is none, or a damaged one."""
+    """Read what a marker says; nothing where there is none, or a damaged one."""
     with suppress(OSError, ValueError, RecursionError):
         said = json.loads(marker.read_text("utf-8"))
         return said if isinstance(said, dict) else {}

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class RunResult:
-    """What a run found. Metrics are fractions; `val` is the best epoch's, `test` None where there is no such split.
+    """Result of a run. Metrics are fractions; `val` is the best epoch's, `test` None where there is no such split.
     `images`: how many each split has. As the last line of a notebook's cell it is a table of its scores."""
 
     run_dir: Path
@@ -45,7 +45,7 @@ class RunResult:
     """A row per epoch, as in metrics.csv; the first is from before the first step."""
     images: Mapping[str, int] = field(default_factory=dict)
     designs: Mapping[str, Design] = field(default_factory=dict)
-    """What groups take from the images of a split; of splits whose images all stand alone nothing."""
+    """Effect of groups on the images of each split; without splits whose images all stand alone."""
 
     def __repr__(self) -> str:
         scores = {"val": self.val, "test": self.test}
@@ -199,8 +199,8 @@ def require_shapes(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def read_result(run_dir: Path | str) -> RunResult:
-    """What a finished run found, from its files. Raises CheckpointError: the run did not finish, or has lost what it
-    found."""
+    """Read the result of a finished run from its files. Raises CheckpointError: the run did not finish, or has lost
+    what it found."""
     run_dir = Path(run_dir)
     summary = read_json(run_dir / "summary.json", status=str)
     if summary["status"] != "finished":

@@ -47,7 +47,7 @@ def with_present_places(config: RunConfig, run_dir: Path) -> RunConfig:
 
 
 def data_placed(data: DataConfig, directory: Path) -> DataConfig:
-    """The same of the options of the images alone."""
+    """Resolve the paths among the options of the images alone."""
     values = {name: place_of(getattr(data, name), directory) for name in ("root", "split", "exclude")}
     source = data.source if is_a_set(data.source) else place_of(data.source, directory)
     return DataConfig(**vars(data) | values | {"source": source})
@@ -62,17 +62,17 @@ def place_of(value: Any, directory: Path) -> Any:
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is a file or a folder, or a file that a pattern such as FOLDER/*.tar means."""
+    """Return whether there is a file or a folder, or a file that a pattern such as FOLDER/*.tar means."""
     return path.exists() or ("*" in path.name and any(path.parent.glob(path.name)))
 
 
 def is_a_set(source: str) -> bool:
-    """Whether this names a built-in set or one of the hub, and no path."""
+    """Return whether this names a built-in set or one of the hub, and no path."""
     return source in DATASETS or source.startswith(HUB_PREFIX)
 
 
 def is_a_name(value: str | None) -> bool:
-    """Whether weights or a teacher are named as a model's are, not by a path."""
+    """Return whether weights or a teacher are named as a model's are, not by a path."""
     return value is None or not (set(value) & {"/", os.sep} or Path(value).suffix)
 
 
@@ -99,7 +99,8 @@ def moved_to(config: RunConfig, place: str) -> RunConfig:
 
 
 def same_source(source: str, meta: dict[str, Any]) -> bool:
-    """Whether a relative path means the same images here as it did where a run started, which its meta.json tells."""
+    """Return whether a relative path means the same images here as it did where a run started, which its meta.json
+    tells."""
     path = Path(source).expanduser()
     if is_a_set(source) or path.is_absolute() or "directory" not in meta:
         return True

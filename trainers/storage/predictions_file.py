@@ -1,4 +1,4 @@
-"""What a run predicted, read back from its files: a table, or of a large split the likeliest classes of each image."""
+"""Predictions of a run, read back from its files: a table, or of a large split the likeliest classes of each image."""
 
 import zipfile
 from collections.abc import Sequence

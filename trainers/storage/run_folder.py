@@ -54,9 +54,9 @@ def snapshot_folders(run_dir: Path) -> list[Path]:
 
 
 META = {"data_fingerprint": str, "threads": int, "versions": dict}
-"""What meta.json holds at least."""
+"""Entries that meta.json holds at least."""
 SUMMARY = {"best": dict, "seconds": (int, float), "parameters": int, "images_seen": (int, float)}
-"""What summary.json holds of a finished run."""
+"""Entries that summary.json of a finished run holds."""
 KNOWN = {"requested": dict, "versions": dict, "processes": int, "git": (dict, type(None)), "class_names": list,
          "directory": (str, type(None))}  # fmt: skip
 """Types of these values, where a file has them."""

@@ -29,7 +29,7 @@ T = TypeVar("T")
 MOST_WAITED = timedelta(minutes=10)
 """So long a process waits for one that stands still, such as on a machine that is gone; one that ends is noticed."""
 SECONDS_BETWEEN_LOOKS = 0.25
-"""For a signal that another process received."""
+"""Seconds between two looks for a signal that another process received."""
 
 
 @contextmanager
@@ -57,7 +57,8 @@ rank, world_size = idist.get_rank, idist.get_world_size
 
 
 def is_main_process() -> bool:
-    """Whether this process writes and speaks for all; true to the end of the process, after the others have parted."""
+    """Return whether this process writes and speaks for all; true to the end of the process, after the others have
+    parted."""
     return int(os.environ.get("WORLD_SIZE", "1")) == 1 or os.environ["RANK"] == "0"
 
 
@@ -68,8 +69,8 @@ def own_device(name: str) -> torch.device:
 
 
 def broadcast(make: Callable[[], T]) -> T:
-    """What `make` gives on rank 0, for all: tensors and plain data. Its error is everybody's, too: nobody waits for a
-    process that has given up."""
+    """Give all processes what `make` returns on rank 0: tensors and plain data. Its error is everybody's, too: nobody
+    waits for a process that has given up."""
     if world_size() == 1:
         return make()
     if is_main_process():
@@ -84,7 +85,7 @@ def broadcast(make: Callable[[], T]) -> T:
 
 
 def main_process_first(make: Callable[[], T]) -> T:
-    """What each process makes for itself, rank 0 before the others so that it alone downloads. If one fails, all do."""
+    """Call `make` in each process, on rank 0 before the others so that it alone downloads. If one fails, all do."""
     if world_size() == 1:
         return make()
     made: Any = None
@@ -139,7 +140,7 @@ def _unpacked(packed: Tensor) -> dict[str, Any]:
 
 
 def main_process_decides(flag: bool) -> bool:
-    """Whether rank 0 says so: its clock decides for all."""
+    """Return the flag of rank 0 in all processes: its clock decides for all."""
     return flag if world_size() == 1 else bool(idist.broadcast(float(flag), src=0))
 
 

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 EVERY = 9.0
 """Seconds of silence that are broken."""
 EVERY_OF_A_RUN = 30.0
-"""The same for one run, whose epochs have lines of their own."""
+"""Shortest silence of one run, whose epochs have lines of their own."""
 SHARE = 0.05
-"""Of the time that one piece of work has taken so far, a silence is at least so long: hours get no line a minute."""
+"""Shortest silence, as a fraction of the time that one piece of work has taken so far: hours get no line a minute."""
 
 
 @dataclass
 class Work:
-    """What the command is at, and when it last said something."""
+    """Work that the command is doing, and when it last said something."""
 
     what: Callable[[], object] = str
     since: float = field(default_factory=time.monotonic)
@@ -34,7 +34,7 @@ _work = Work()
 
 
 def at_work_on(what: str | Callable[[], object]) -> None:
-    """What a line says from now on: words, or what gives them at the time."""
+    """Set what a line says from now on: words, or a function that gives them at the time."""
     global _work
     _work = Work((lambda: what) if isinstance(what, str) else what, heard=_work.heard)
 

@@ -49,8 +49,8 @@ def choose_waiting(words: Sequence[str]) -> None:
 
 
 def others_compute() -> bool:
-    """Whether other processes keep a processor busy that this one may use: over the last minute, and now. False where
-    the system does not say (it is not Linux)."""
+    """Return whether other processes keep a processor busy that this one may use: over the last minute, and now. False
+    where the system does not say (it is not Linux)."""
     try:
         with open("/proc/loadavg", encoding="ascii") as file:
             minute, _, _, running, *_ = file.read().split()

@@ -1,4 +1,4 @@
-"""The same training without Ignite: `--loop plain`, a loop to read before `trainers/run.py`.
+"""Training without Ignite: `--loop plain`, a loop to read before `trainers/run.py`.
 
 At the same seed it takes the very steps that the Ignite loop takes, so its history agrees to rounding. It knows the
 default options only, and logs nothing but its history: no TensorBoard, no checkpoints, no resume.

@@ -53,7 +53,7 @@ class _Roles(NamedTuple):
     label: str
     group: str | None
     names: list[str]
-    """Of the classes, where the labels are numbers."""
+    """Names of the classes, where the labels are numbers."""
 
     @property
     def columns(self) -> list[str]:
@@ -62,7 +62,7 @@ class _Roles(NamedTuple):
 
 @contextmanager
 def _opened(file: Path, columns: Columns) -> Iterator[tuple[_Roles, Iterator[Any]]]:
-    """What `_columns` says of a table, and the batches of its rows."""
+    """Open a table: what `_columns` says of it, and the batches of its rows."""
     from pyarrow import ipc, memory_map, parquet
 
     if file.suffix == ".arrow":

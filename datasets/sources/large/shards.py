@@ -110,7 +110,7 @@ def shards_in(folder: Path) -> list[Path]:
 
 
 def _is_shard(tar: Path) -> bool:
-    """Whether one of the first pictures has its label beside it; else it is an archive of a folder."""
+    """Return whether one of the first pictures has its label beside it; else it is an archive of a folder."""
     first = list(islice(_members(tar), 8))
     labelled = {_key(member) for member in first if member.name.endswith((".cls", ".json"))}
     return any(_key(member) in labelled for member in first if is_image_name(member.name))
