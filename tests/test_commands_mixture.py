@@ -1,6 +1,7 @@
 """A mixture is a run like any other: it is trained, opened, exported and repeated by the commands."""
 
 import json
+import os
 import shutil
 
 import numpy as np
@@ -75,6 +76,29 @@ def test_a_trained_network_joins_with_its_own_head(photos, tmp_path, capsys):
 
 def own_width(state):
     return state["head.weight"].size(1)
+
+
+def test_two_trained_networks_join_and_each_part_has_alone_what_its_run_had(photos, tmp_path, capsys):
+    words = ["--model", "vit_nano_8", "--weights", "fashion_mnist", "--epochs", "2", "--test-fraction", "0.2"]
+    tuned = [train(photos, tmp_path, f"s{seed}", *words, "--seed", str(seed)) for seed in (0, 1)]
+    mix = "mix:vit_stem_16@64+vit_nano_8@32:tuned+vit_nano_8@32:tuned"
+    weights = os.pathsep.join(map(str, tuned))
+    run = fitted(photos, tmp_path, "both", mix, "--weights", weights, "--test-fraction", "0.2")
+    parts = json.loads((run / "heads.json").read_text())
+    assert [*parts] == ["the frozen ones", "vit_nano_8@32:tuned", "vit_nano_8@32:tuned (2)"]
+    for name, folder in zip([*parts][1:], tuned, strict=True):
+        result = read_result(folder)
+        assert parts[name]["test"]["accuracy"] == pytest.approx(result.test["accuracy"])
+        assert parts[name]["val"]["accuracy"] == pytest.approx(result.val["accuracy"])
+    states = [read_checkpoint(best_of(folder))["model"] for folder in (*tuned, run)]
+    for place, state in enumerate(states[:2], 1):
+        for name, value in state.items():
+            if not name.startswith("head."):
+                assert torch.equal(value, states[2][f"views.{place}.network.{name}"]), name
+    assert main.main(["evaluate", str(run)]) == 0
+    capsys.readouterr()
+    assert main.main(["train", "--data", str(photos), "--model", mix, "--weights", str(tuned[0])]) == 2
+    assert "2 networks that are marked `:tuned`, and weights of 1" in capsys.readouterr().err
 
 
 def test_one_network_can_have_a_fitted_head_too(photos, tmp_path):

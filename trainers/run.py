@@ -30,6 +30,7 @@ from trainers.setup import RunSetup, UserObjects, prepare
 from trainers.storage.checkpoint_file import best_of, checkpoints, read_checkpoint
 from trainers.storage.data_folder import data_folder
 from trainers.storage.finished_run import RunResult
+from trainers.storage.run_folder import write_json
 from trainers.system import distributed, heartbeat
 from trainers.system.signals import signals
 from vit import ImageSpec
@@ -110,8 +111,7 @@ def execute(
             setup, line = with_cached_features(setup)
             console.say(line)
         if checkpoint is None and setup.config.train.start_head == "fit":
-            for line in fitted_head(setup):
-                console.say(line, label="head")
+            fitted_head(setup, run_dir)
         run = Run(setup, run_dir, loggers=loggers, record=record)
         # From now on the module has seen these images, whatever a program does with it afterwards.
         facts = {name: fact.value for name, fact in identity(setup).items()}
@@ -138,8 +138,9 @@ def execute(
             stop_workers(setup.data.dataloaders.values())
 
 
-def fitted_head(setup: RunSetup) -> list[str]:
-    """Fit the head of a setup on features; lines about it. Raises ConfigError: there is no folder trainers/heads."""
+def fitted_head(setup: RunSetup, run_dir: Path) -> None:
+    """Fit the head of a setup on features, say what it is made of, and leave what each part alone has in heads.json.
+    Raises ConfigError: there is no folder trainers/heads."""
     try:
         from trainers.heads.fit import fit_head
     except ModuleNotFoundError as error:
@@ -148,7 +149,11 @@ def fitted_head(setup: RunSetup) -> list[str]:
         raise ConfigError("--start-head fit: this copy of the application has no trainers/heads") from None
 
     heartbeat.at_work_on("fitting the head")
-    return fit_head(setup)
+    found = fit_head(setup)
+    for line in found.lines:
+        console.say(line, label="head")
+    if distributed.is_main_process():
+        write_json(run_dir / "heads.json", found.parts)
 
 
 def log_run_start(setup: RunSetup, run_dir: Path, loggers: tensorboard.RunLoggers) -> None:

@@ -88,17 +88,23 @@ class Blueprint:
             raise OptionError("model `auto` depends on the data; resolve it to a name first")
         self.config, self.library = config, library(config.name)
         if file is not None:
-            self.weights = file
+            self.files = (file,)
+
+    @property
+    def weights(self) -> "WeightFile | None":
+        """Content of the file of weights, of several the first; None for training from scratch."""
+        return next(iter(self.files), None)
 
     @cached_property
-    def weights(self) -> "WeightFile | None":
-        """Content of the file of weights; None for training from scratch."""
-        path = weights_path(self.config)
-        if path is None:
-            return None
+    def files(self) -> "tuple[WeightFile, ...]":
+        """Contents of the files of weights: one at most, but of a mixture one for each network that was trained."""
+        each = getattr(self.library, "one_by_one", lambda config: [config])(self.config)
+        paths = [path for path in map(weights_path, each) if path is not None]
+        if not paths:
+            return ()
         from vit.weight_files import read_weights
 
-        return read_weights(path, source=self.config.weights_source)
+        return tuple(read_weights(path, source=self.config.weights_source) for path in paths)
 
     @cached_property
     def image_spec(self) -> ImageSpec:
@@ -140,13 +146,13 @@ class Blueprint:
         if num_classes < 1:
             raise OptionError(f"num_classes={num_classes} must be at least 1")
         model = self.library.build(self.config, num_classes=num_classes)
-        if self.weights is not None:
+        taking: Any = getattr(model, "taking_weights", lambda: nullcontext(model))  # of a mixture
+        for file in self.files:
             from vit.checkpoints import load_weights
 
             eps = self.config.layer_norm_eps
-            taking: Any = getattr(model, "taking_weights", lambda: nullcontext(model))  # of a mixture
             with taking() as network:
-                report = load_weights(network, self.weights, layer_norm_eps=eps, class_names=class_names)
+                report = load_weights(network, file, layer_norm_eps=eps, class_names=class_names)
             log.info("%s", report)
         freeze(model, self.config.trainable)
         return model

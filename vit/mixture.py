@@ -3,10 +3,12 @@
 `mix:efficientnet_lite0@224+vit_stem_16@64` names such a model. Its picture is large enough for every network; each
 cuts its own part out of it, resizes that and normalises it as its weights want. Any weighted sum of the logits of
 linear heads, on some of the networks each, is one such head: so is a mixture of frozen networks and a trained one,
-which is written `vit_stem_16@64:tuned`. B images, C channels, S side of the picture, D features, K classes.
+which is written `vit_stem_16@64:tuned`; there may be several. B images, C channels, S side of the picture, D features,
+K classes.
 """
 
 import math
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -137,6 +139,14 @@ def resizing(before: int, after: int, interpolation: str) -> Tensor:
     return F.interpolate(columns, size=size, mode=interpolation, align_corners=False, antialias=True)[0, 0]
 
 
+class Trained(NamedTuple):
+    """The head that a network brought which was trained before: its place in the mixture, (K, d) and (K,)."""
+
+    place: int
+    weight: Tensor
+    bias: Tensor
+
+
 class SideBySide(nn.Module):
     """The features of several networks, one after the other, and one linear head on all of them."""
 
@@ -144,6 +154,7 @@ class SideBySide(nn.Module):
         super().__init__()
         self.names, self.views = tuple(networks), nn.ModuleList(views)
         self.widths = tuple(view.width for view in views)
+        self.trained: list[Trained] = []
         self.head = Float32Linear(sum(self.widths), num_classes)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
@@ -163,17 +174,19 @@ class SideBySide(nn.Module):
 
     @contextmanager
     def taking_weights(self) -> Iterator[nn.Module]:
-        """The network that was trained here, whole, to load its weights into; its head is then that of the mixture,
-        which so begins as this network alone."""
-        place = next((place for place, network in enumerate(self.names) if network.tuned), None)
-        if place is None:
+        """The next network that was trained here, whole, to load its weights into. The mixture begins with the heads of
+        these networks, in equal shares."""
+        tuned = [place for place, network in enumerate(self.names) if network.tuned]
+        if len(self.trained) == len(tuned):
             raise OptionError("weights of a run are for a network that is marked `:tuned`, and there is none")
+        place = tuned[len(self.trained)]
         view: Any = self.views[place]
         with view.whole() as (network, head):
             yield network
         with torch.no_grad():
-            self.head.weight[:, self.columns[place]] = head.weight
-            self.head.bias.copy_(head.bias)
+            self.trained.append(Trained(place, head.weight.clone(), head.bias.clone()))
+            self.head.weight[:, self.columns[place]] = head.weight / len(tuned)
+            self.head.bias.add_(head.bias / len(tuned))
 
 
 @dataclass(frozen=True)
@@ -215,3 +228,16 @@ class Mixed:
     def weights_path(self, config: ModelConfig) -> Path | None:
         """The run whose network is the one that is marked `:tuned`; the others have weights of their own."""
         return Path(config.weights) if config.weights else None
+
+    def one_by_one(self, config: ModelConfig) -> list[ModelConfig]:
+        """The options with the weights of one run each. Raises OptionError: not as many runs as trained networks."""
+        tuned = sum(network.tuned for network in networks_in(config.name))
+        if config.weights in (None, "none") or tuned <= 1:
+            return [config]
+        runs = str(config.weights).split(os.pathsep)
+        if len(runs) != tuned:
+            raise OptionError(
+                f"model {config.name!r} has {tuned} networks that are marked `:tuned`, and weights of {len(runs)}:"
+                f" name as many runs, with {os.pathsep!r} between them"
+            )
+        return [replace(config, weights=run) for run in runs]

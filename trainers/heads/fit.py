@@ -4,8 +4,8 @@ Where one of the networks was trained before, on the same images, its own head a
 mixed, by weights that are fitted to the validation images: neither has learnt from them.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -36,9 +36,17 @@ def images_of(setup: RunSetup, split: str) -> Images:
     return Images(features, images.labels, units, len(setup.data.class_names), columns)
 
 
+class Fitted(NamedTuple):
+    """What a head that was fitted is made of."""
+
+    lines: list[str]
+    parts: dict[str, dict[str, dict[str, float]]]
+    """What each part alone has on validation and test images: part -> split -> score. Nothing is chosen by the test."""
+
+
 @torch.no_grad()
-def fit_head(setup: RunSetup) -> list[str]:
-    """Give the setup's model its head; lines about it. Raises ConfigError: its head is more than one layer."""
+def fit_head(setup: RunSetup) -> Fitted:
+    """Give the setup's model its head; what it is made of. Raises ConfigError: its head is more than one layer."""
     linears = [layer for layer in setup.model.modules() if isinstance(layer, nn.Linear)]
     if len(linears) != 1:
         raise ConfigError("--start-head fit: this model has more than one layer in its head; leave it out")
@@ -47,25 +55,64 @@ def fit_head(setup: RunSetup) -> list[str]:
     tuned = [place for place, network in enumerate(getattr(setup.network, "names", ())) if network.tuned]
     frozen = [place for place in range(len(names)) if place not in tuned]
     train = images_of(setup, "train")
-    found, lines = best_head(train, frozen, [names[place] for place in frozen])
+    found, alone, lines = best_head(train, frozen, [names[place] for place in frozen])
+    heads = {FROZEN: found} | ({} if alone is None else {"one network alone, frozen": alone})
     if tuned:
-        before = Linear(head.weight.double().numpy(), head.bias.double().numpy())
-        found, mixed = mixture(images_of(setup, "val"), [found, before], ["the frozen ones", names[tuned[0]]])
-        lines += mixed
+        trained = [whole_head(head, train.columns) for head in setup.network.trained]  # type: ignore[union-attr]
+        named = dict(zip(numbered([names[place] for place in tuned]), trained, strict=True))
+        val = images_of(setup, "val")
+        found, mixed = mixture(val, [found, *trained], [FROZEN, *named])
+        lines, heads = lines + mixed, heads | {name: calibrated(head, val) for name, head in named.items()}
     head.weight.copy_(torch.from_numpy(found.weight))
     head.bias.copy_(torch.from_numpy(found.bias))
-    return lines
+    return Fitted(lines, scores_of(setup, heads))
 
 
-def best_head(images: Images, networks: Sequence[int], names: Sequence[str]) -> tuple[Linear, list[str]]:
+FROZEN = "the frozen ones"
+
+
+def numbered(names: Sequence[str]) -> list[str]:
+    """The names, with a number where one comes again."""
+    return [
+        name if names.index(name) == place else f"{name} ({names[: place + 1].count(name)})"
+        for place, name in enumerate(names)
+    ]
+
+
+def whole_head(head: Any, columns: Sequence[slice]) -> Linear:
+    """The head that a network brought, on the features of all networks: 0 for the others."""
+    weight = np.zeros((len(head.bias), columns[-1].stop))
+    weight[:, columns[head.place]] = head.weight.double().numpy()
+    return Linear(weight, head.bias.double().numpy())
+
+
+def calibrated(head: Linear, images: Images) -> Linear:
+    """The head at the temperature that suits images which it has not learnt from."""
+    return head.times(sharpness(head(images.features.astype(np.float64)), images.labels))
+
+
+def scores_of(setup: RunSetup, heads: Mapping[str, Linear]) -> dict[str, dict[str, dict[str, float]]]:
+    found: dict[str, dict[str, dict[str, float]]] = {name: {} for name in heads}
+    for split in sorted({*setup.data.dataloaders} - {"train"}):
+        images = images_of(setup, split)
+        for name, head in heads.items():
+            logits = head(images.features.astype(np.float64))
+            right = (logits.argmax(axis=1) == images.labels).mean()
+            found[name][split] = {"accuracy": float(right), "loss": float(losses(logits, images.labels).mean())}
+    return found
+
+
+def best_head(images: Images, networks: Sequence[int], names: Sequence[str]) -> tuple[Linear, Linear | None, list[str]]:
     """The calibrated head on these networks: a pool of the best heads of each network alone and of all side by side,
-    chosen and weighed by cross-validation and fitted to all images; what it is made of."""
+    chosen and weighed by cross-validation and fitted to all images; that of the best network alone, of several; what it
+    is made of."""
     some = images.some()
     folds = folds_of(some.labels, some.units)
     sets = [[place] for place in networks] + ([list(networks)] if len(networks) > 1 else [])
     if not folds:
         heads = [fitted(images, each, QUICK[2]).times(FEW) for each in sets]
-        return combined(heads, np.full(len(sets), 1 / len(sets))), [f"{QUICK[2]}: too few images to choose a head by"]
+        pool = combined(heads, np.full(len(sets), 1 / len(sets)))
+        return pool, None, [f"{QUICK[2]}: too few images to choose a head by"]
     judged = [judge(some, each, QUICK, folds) for each in sets]
     judged[-1] += judge(some, sets[-1], SLOW, folds)
     members = [best for found in judged for best in best_of_each_kind(found, all_kinds=found is judged[-1])]
@@ -77,7 +124,9 @@ def best_head(images: Images, networks: Sequence[int], names: Sequence[str]) -> 
     single = min((each for each in members if len(each.networks) == 1), key=lambda each: each.loss)
     alone = f"one network alone, {names[networks.index(single.networks[0])]}: {single.accuracy:.1%}, {single.loss:.3f}"
     said = [f"{right:.1%} of training images that it has not learnt from, log loss {loss:.3f}"]
-    return head, said + ([alone] if len(networks) > 1 else [])
+    if len(networks) == 1:
+        return head, None, said
+    return head, fitted(images, single.networks, single.head).times(single.sharpness), [*said, alone]
 
 
 def best_of_each_kind(judged: Sequence[Judged], *, all_kinds: bool) -> list[Judged]:
@@ -95,14 +144,14 @@ def combined(heads: Sequence[Linear], weights: Sequence[float] | Floats) -> Line
 
 
 def mixture(images: Images, heads: Sequence[Linear], names: Sequence[str]) -> tuple[Linear, list[str]]:
-    """One head that is a weighted sum of several, on the same features, by their logits on validation images; the last
-    was trained, so its temperature is fitted here, too."""
+    """One head that is a weighted sum of several, on the same features, by their logits on validation images; all but
+    the first were trained, so their temperatures are fitted here, too."""
     logits = [head(images.features.astype(np.float64)) for head in heads]
-    factors = [*(1.0 for _ in heads[:-1]), sharpness(logits[-1], images.labels)]
-    calibrated = [factor * each for factor, each in zip(factors, logits, strict=True)]
-    weights = weights_of(calibrated, images.labels)
+    factors = [1.0, *(sharpness(each, images.labels) for each in logits[1:])]
+    scaled = [factor * each for factor, each in zip(factors, logits, strict=True)]
+    weights = weights_of(scaled, images.labels)
     head = combined(heads, weights * np.array(factors))
-    alone = [losses(each, images.labels).mean() for each in calibrated]
+    alone = [losses(each, images.labels).mean() for each in scaled]
     together = losses(head(images.features.astype(np.float64)), images.labels).mean()
     shares = ", ".join(f"{share:.0%} {name}" for share, name in zip(weights / weights.sum(), names, strict=True))
     parts = " and ".join(f"{loss:.3f} {name}" for loss, name in zip(alone, names, strict=True))

@@ -1,5 +1,6 @@
 """Starts and teachers of a run, and the images that these have seen: read from the files that the options name."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,12 +38,13 @@ def starts_of(config: RunConfig, blueprint: Blueprint | None, model: nn.Module |
     """The weights and the teacher of a run, and a `model` that a program gives it, as far as they are of this
     application's making: those that come with it and those of others do not say what they have seen. Raises
     WeightsError: a record that is damaged."""
-    file = None if blueprint is None else blueprint.weights
-    weights = None if file is None else start_in(file.extras, file.path, f"{config.model.weights} (weights)")
+    files = () if blueprint is None else blueprint.files
+    names = [str(config.model.weights)] if len(files) < 2 else str(config.model.weights).split(os.pathsep)
+    weights = [start_in(file.extras, file.path, f"{name} (weights)") for name, file in zip(names, files, strict=False)]
     teacher = config.train.teacher and teacher_start(config.train.teacher)
     origin = None if model is None else ORIGINS.get(model)
     given = origin and start_in(origin.extras, origin.path, f"{origin.path} (model)")
-    return tuple(start for start in (weights, given, teacher) if start)
+    return tuple(start for start in (*weights, given, teacher) if start)
 
 
 def teacher_start(name: str) -> Start | None:
