@@ -14,7 +14,7 @@ from inference.evaluate import evaluate_run
 from trainers import cached_features, checkpointing
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.engine.feature_sets import features_of
-from trainers.errors import ConfigError, Interrupted
+from trainers.errors import CheckpointError, ConfigError, Interrupted
 from trainers.resume import resume
 from trainers.run import train
 from trainers.setup import head_of, prepare
@@ -203,6 +203,14 @@ def test_epochs_of_seconds_do_not_each_write_the_model(tmp_path, monkeypatch):
     monkeypatch.setattr(CheckpointWriter, "__call__", counted)
     train(probe_config(tmp_path, epochs=8))
     assert written == ["best", "step"]
+
+
+def test_a_finished_probe_whose_checkpoints_were_cleaned_away_is_not_started_over(tmp_path):
+    whole = train(probe_config(tmp_path / "whole"))
+    for path in checkpoints(whole.run_dir / "checkpoints", "step"):
+        path.unlink()
+    with pytest.raises(CheckpointError, match=r"has done 3 epochs and has no step_\* to go on from"):
+        resume(whole.run_dir, epochs=5)
 
 
 @pytest.mark.parametrize("options", [{}, {"ema_decay": 0.9}], ids=["plain", "averaged"])
