@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TextIO, cas
 
 import tyro
 
-from commands.help import ASKED, FirstScreen, show_help
+from commands.help import ASKED, FirstScreen, is_fixed, show_help
 from datasets.config import DataConfig, Group, Name
 from datasets.files import text_file
 from datasets.options import flag
@@ -40,6 +40,7 @@ ELSEWHERE = {
     "--num-epochs": "--epochs", "--num-workers": "--workers", "--opt": "--optimizer", "--optim": "--optimizer",
     "--data-dir": "--data", "--data-path": "--data", "--dataset": "--data", "--arch": "--model",
     "--output": "--output-dir", "--project": "--output-dir", "--name": "--run-name", "--model-ema": "--ema-decay",
+    "--labels": "--labels-per-class",
     "--resume": "the command `resume RUN`", "--pretrained": "--weights", "--clip-grad": "--clip-norm",
 }  # fmt: skip
 """Names that other training programs have for our options."""
@@ -309,6 +310,8 @@ def flags(options_class: type, *, by_place: bool = False) -> Iterator[str]:
     hints = typing.get_type_hints(options_class, include_extras=True)
     for field in dataclasses.fields(options_class):
         hint = hints[field.name]
+        if is_fixed(hint):
+            continue
         if dataclasses.is_dataclass(hint):
             yield from flags(cast(type, hint), by_place=by_place)
         elif not by_place or tyro.conf.Positional in getattr(hint, "__metadata__", ()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,7 +15,7 @@ from commands import arguments
 from commands.arguments import SeveralRuns, UsageError, flags, sections
 from commands.help import FirstScreen
 from commands.json_output import JsonOption, json_document
-from datasets.config import DATASETS
+from datasets.config import DATASETS, DataConfig
 from datasets.options import flag
 from datasets.text import pluralise
 from trainers.config import RunConfig, TrainConfig
@@ -32,9 +32,17 @@ ARM_OPTIONS = {*flags(ModelConfig), *flags(TrainConfig), "--augment", "--batch-s
 """Options that may differ between arms; everything else is the same for all, or the result would mean nothing."""
 
 STORY = (
-    "--data", "digits", "--labels", "10", "all", "--images-seen", "4000", "25000", "--tune-lr", "off", "--seeds", "3",
+    "--data", "digits", "--labels-per-class", "10", "all", "--images-seen", "4000", "25000", "--tune-lr", "off",
+    "--seeds", "3",
 )  # fmt: skip
 """Options of the bare `python main.py`: in about two minutes on two cores."""
+
+
+@dataclass(frozen=True)
+class SharedData(DataConfig):
+    """Options of the images that all arms share; `--labels-per-class` is an option of the comparison itself."""
+
+    labels_per_class: Annotated[int | None, tyro.conf.Fixed, tyro.conf.arg(name="fixed-labels")] = None
 
 
 @dataclass(frozen=True)
@@ -46,8 +54,8 @@ class Options(JsonOption, SeveralRuns, RunConfig, FirstScreen):
     """
 
     FIRST = (
-        "data", "arms", "labels", "seeds", "minutes", "epochs", "images-seen", "tune-lr", "until-sure", "ladder",
-        "image-size", "group", "jobs", "device", "output-dir", "run-name",
+        "data", "arms", "labels-per-class", "seeds", "minutes", "epochs", "images-seen", "tune-lr", "until-sure",
+        "ladder", "image-size", "group", "jobs", "device", "output-dir", "run-name",
     )  # fmt: skip
     EXAMPLES = (
         ("--data path/to/images", "A small ViT from scratch against the same one pretrained."),
@@ -73,14 +81,15 @@ class Options(JsonOption, SeveralRuns, RunConfig, FirstScreen):
     """Differences below this many points of accuracy count as a tie, for --until-sure."""
     max_seeds: int = 10
     """Runs per arm that --until-sure may take."""
-    labels: Annotated[tuple[str, ...], tyro.conf.arg(metavar="N|all")] = ()
-    """Compare at each of these numbers of training labels per class; all: every training image."""
+    data: SharedData = field(default_factory=SharedData)
+    labels: Annotated[tuple[str, ...], tyro.conf.arg(name="labels-per-class", metavar="N|all")] = ()
+    """Labelled training images per class; of several numbers each is compared. all: every training image."""
     minutes: float | None = None
     """Time budget in minutes for all runs together. Measures the speed of each arm first, then sets the epochs. On a
     slower machine than measured all arms get fewer epochs, rates or seeds alike."""
     images_seen: tuple[int, ...] = ()
-    """Training images that every run sees, which sets its epochs; or such a number for each of --labels. Default: what
-    the arm that takes most of them asks for."""
+    """Training images that every run sees, which sets its epochs; or such a number for each of --labels-per-class.
+    Default: what the arm that takes most of them asks for."""
     tune_lr: Literal["auto", "on", "off"] = "auto"
     """Choose each arm's learning rate on the validation images, from the same grid. auto: if the time allows it."""
     lr_grid: tuple[float, ...] | None = None
@@ -129,8 +138,8 @@ def without_effect(options: Options) -> Iterator[str]:
     default = Options()
     pairs = [(options, default), *((getattr(options, part), getattr(default, part)) for part in sections(options))]
     for given, usual in pairs:
-        for field in fields(given):
-            name, value = field.name, getattr(given, field.name)
+        for each in fields(given):
+            name, value = each.name, getattr(given, each.name)
             if name not in heeded and not is_dataclass(value) and value != getattr(usual, name):
                 yield f"--{flag(type(given), name)}"
 
@@ -224,7 +233,8 @@ def request_of(options: Options) -> Request:
     from comparison.request.arms import default_arms, ladder_arms
     from comparison.request.plan import Request
 
-    base, certainty = RunConfig(**sections(options)), certainty_of(options)
+    data = DataConfig(**{each.name: getattr(options.data, each.name) for each in fields(DataConfig)})
+    base, certainty = replace(RunConfig(**sections(options)), data=data), certainty_of(options)
     if certainty is not None:
         base = replace(base, train=replace(base.train, max_minutes=None))  # of all runs, not of each
     if base.model.name != "auto":
@@ -239,7 +249,7 @@ def request_of(options: Options) -> Request:
         ladder=options.ladder,
         seeds=certainty.max_seeds if certainty else options.seeds,
         certainty=certainty,
-        labels=tuple(dict.fromkeys(labels)) or (base.data.labels_per_class,),
+        labels=tuple(dict.fromkeys(labels)) or (None,),
         images_seen=options.images_seen,
         tune_lr=options.tune_lr,
         lr_grid=options.lr_grid,

@@ -122,6 +122,8 @@ def options_of(options_class: type, default: Any = dataclasses.MISSING, group: s
     nested = []
     for field in dataclasses.fields(options_class):
         hint, value = hints[field.name], value_of(field, default)
+        if is_fixed(hint):
+            continue
         if dataclasses.is_dataclass(hint):
             nested.append((hint, value, field.name))
             continue
@@ -138,6 +140,11 @@ def options_of(options_class: type, default: Any = dataclasses.MISSING, group: s
         yield Option(f"--{flag(options_class, field.name)}", metavar, text + shown_default(value, text), group, place)
     for hint, value, name in nested:
         yield from options_of(cast(type, hint), value, f"{name} options")
+
+
+def is_fixed(hint: Any) -> bool:
+    """Return whether a field is no option of the command, although it is one of a base class."""
+    return tyro.conf.Fixed in getattr(hint, "__metadata__", ())
 
 
 def said_of(extras: Sequence[Any], name: str) -> str:

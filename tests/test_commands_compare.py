@@ -219,9 +219,10 @@ def test_a_stopped_comparison_goes_on_where_it_stopped(tmp_path):
         (["--patience", "3"], 2, "leave out --patience"),
         (["--arms", "vit_nano_8", "vit_nano_8,select=loss"], 2, "'select=loss' is not option=value"),
         (["--seeds", "0"], 2, "seeds=0 must be at least 1"),
-        (["--labels", "ten"], 2, "labels=('ten',) must be numbers of training labels per class, or all"),
+        (["--labels", "5"], 2, "unknown option --labels; here it is --labels-per-class."),
+        (["--labels-per-class", "ten"], 2, "labels=('ten',) must be numbers of training labels per class, or all"),
         (["--folds", "3"], 2, "leave out --folds"),
-        (["--labels", "5", "--fraction", "0.1"], 2, "--fraction and --labels"),
+        (["--labels-per-class", "5", "--fraction", "0.1"], 2, "--fraction and --labels-per-class"),
         (["--lr-grid", "0"], 2, "rates greater than 0"),
         (["runs/absent"], 2, "nothing to compare it with"),
         (["runs/absent", "runs/none", "--arms", "vit_nano_8"], 2, "not both"),
@@ -240,8 +241,8 @@ def test_a_comparison_that_cannot_be_is_refused_in_one_line_before_anything_is_w
 
 @pytest.mark.parametrize(
     "words",
-    ["--minutes 5", "--labels 10", "--images-seen 500", "--tune-lr on", "--lr-grid 0.1", "--seeds 7", "--jobs 3",
-     "--on slurm", "--data fashion_mnist", "--epochs 3", "--model vit_micro_2", "--max-minutes 3"],
+    ["--minutes 5", "--labels-per-class 10", "--images-seen 500", "--tune-lr on", "--lr-grid 0.1", "--seeds 7",
+     "--jobs 3", "--on slurm", "--data fashion_mnist", "--epochs 3", "--model vit_micro_2", "--max-minutes 3"],
 )  # fmt: skip
 def test_an_option_that_means_nothing_for_finished_runs_is_refused_by_name(finished, capsys, tmp_path, words):
     runs = sorted((finished / "runs" / "pets").rglob("s1"))

@@ -102,7 +102,8 @@ def test_pictures_of_a_kind_that_is_not_read_are_named_as_what_they_are(capsys, 
 def test_the_example_of_a_config_is_read_and_its_keys_are_all_there(tmp_path):
     page = (ROOT / "docs" / "train.md").read_text(encoding="utf-8")
     path = tmp_path / "run.toml"
-    path.write_text(textwrap.dedent("    [model]" + page.partition("    [model]")[2].partition("| table |")[0]))
+    example = "    data = " + page.partition("    data = ")[2].partition("\nA run's")[0]
+    path.write_text(textwrap.dedent(example))
     config = load_config(path)
     assert (config.model.name, config.data.batch_size, config.train.patience) == ("vit_micro_4", 64, 5)
     for section, values in to_dict(config).items():

@@ -57,6 +57,35 @@ def test_a_config_file_is_read_strictly(tmp_path, values, message):
         load_config(path)
 
 
+def test_a_file_names_options_as_the_command_line_does(tmp_path):
+    flat, tables = tmp_path / "flat.toml", tmp_path / "tables.toml"
+    flat.write_text(
+        'data = "photos"\nmodel = "resnet18"\nlabels-per-class = 4\ndata-root = "sets"\nlr = 0.1\nrun-name = "a"\n'
+    )
+    tables.write_text(
+        '[data]\nsource = "photos"\nroot = "sets"\nlabels_per_class = 4\n[model]\nname = "resnet18"\n'
+        '[train]\nlr = 0.1\n[output]\nrun_name = "a"\n'
+    )
+    assert load_config(flat) == load_config(tables)
+    tables.write_text('[data]\ndata = "photos"\n')
+    assert load_config(tables).data.source == "photos"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("epohcs = 3", "unknown option 'epohcs'"),
+        ("[model]\ndata = 3", "unknown option 'model.data'"),
+        ("labels-per-class = 'x'", "data.labels_per_class='x' in the config must be"),
+    ],
+)
+def test_a_wrong_option_in_a_flat_file_is_named(tmp_path, text, message):
+    path = tmp_path / "options.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_config(path)
+
+
 def complaint(make):
     """What a class says about a value; nothing where it takes it."""
     try:

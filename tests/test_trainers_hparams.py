@@ -60,7 +60,9 @@ def test_runs_of_one_second_have_rows_of_their_own_with_their_own_accuracy(tmp_p
 @pytest.mark.slow
 def test_a_comparison_has_as_many_rows_as_runs_each_with_its_own_accuracy(tmp_path):
     data = class_folders(tmp_path / "pets", {f"{split}/{name}": 8 for split in ("train", "val") for name in "ab"})
-    words = f"compare --data {data} --arms vit_nano_8 vit_nano_8,pool=mean --labels 4 all --seeds 2 --tune-lr off"
+    words = (
+        f"compare --data {data} --arms vit_nano_8 vit_nano_8,pool=mean --labels-per-class 4 all --seeds 2 --tune-lr off"
+    )
     words += " --epochs 1 --image-size 16 --workers 0 --device cpu --tb scalars --jobs 2"
     assert main.main([*words.split(), "--output-dir", str(tmp_path / "runs")]) == 0
     folder = tmp_path / "runs" / "pets" / "compare"

@@ -22,7 +22,7 @@ from trainers.storage.checkpoint_file import best_of, read_checkpoint
 
 needs_slurm = pytest.mark.skipif(bool(why_not()), reason=why_not())
 ARMS = ("vit_micro_2", "vit_micro_2,dropout=0.1", "vit_micro_2,dropout=0.2")
-COMPARE = ["compare", "--data", "digits", "--labels", "10", "--arms", *ARMS, "--seeds", "1", "--threads", "1"]
+COMPARE = ["compare", "--data", "digits", "--labels-per-class", "10", "--arms", *ARMS, "--seeds", "1", "--threads", "1"]
 COMPARE += ["--epochs", "24", "--tune-lr", "off", "--device", "cpu", "--workers", "0"]
 
 

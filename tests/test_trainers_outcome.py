@@ -112,7 +112,7 @@ def test_of_folds_which_share_no_validation_images_latest_is_the_first(tmp_path,
 
 def test_of_a_comparison_latest_is_the_best_seed_of_the_best_arm_on_validation(tmp_path, capsys):
     data = class_folders(tmp_path / "pets", {f"{split}/{name}": 8 for split in ("train", "val") for name in "ab"})
-    words = ["compare", "--data", data, "--arms", "vit_nano_8", "vit_nano_8,pool=mean", "--labels", 4, "all"]
+    words = ["compare", "--data", data, "--arms", "vit_nano_8", "vit_nano_8,pool=mean", "--labels-per-class", 4, "all"]
     words += ["--seeds", 2, "--tune-lr", "off", "--image-size", 16, *OPTIONS.split()]
     code, out, err = call(capsys, *words, "--output-dir", tmp_path / "runs")
     assert code == 0, err

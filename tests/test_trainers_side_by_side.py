@@ -84,7 +84,7 @@ def test_the_threads_of_a_run_do_not_depend_on_how_many_run_beside_it(
 
 
 def compare(folder, jobs, *more):
-    words = ["--arms", "vit_micro_2", "vit_micro_2,pool=mean", "--data", "digits", "--labels", "20", "all"]
+    words = ["--arms", "vit_micro_2", "vit_micro_2,pool=mean", "--data", "digits", "--labels-per-class", "20", "all"]
     words += ["--epochs", "4", "--seeds", "2", "--tune-lr", "off", "--device", "cpu", "--tb", "scalars"]
     return [sys.executable, "main.py", "compare", *words, "--jobs", str(jobs), "--output-dir", str(folder), *more]
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Self
 import tyro
 
 from datasets.config import DataConfig, Name
+from datasets.options import flag
 from datasets.text import did_you_mean, printable
 from trainers.errors import OPTION_ERRORS, ConfigError
 from vit.config import ModelConfig, known_keywords, require, require_finite
@@ -241,6 +242,28 @@ def _coerce(value: Any, hint: Any, label: str) -> Any:
     raise ConfigError(f"{label}={value!r:.100} in the config must be {choices}")
 
 
+def by_section(values: dict[str, Any]) -> dict[str, Any]:
+    """Put options that are written as on the command line, such as `data = "photos"` and `labels-per-class = 10`, into
+    their sections `data`, `model`, `train` and `output`; what stands in a section stays there."""
+    parts = {"data": DataConfig, "model": ModelConfig, "train": TrainConfig, "output": OutputConfig}
+    homes = {
+        flag(part, option.name): (name, option.name)
+        for name, part in parts.items()
+        for option in dataclasses.fields(part)
+    }
+    placed: dict[str, Any] = {}
+    for key, value in values.items():
+        section, name = homes.get(key.replace("_", "-"), ("", ""))
+        if section and (key not in parts or isinstance(value, str)):
+            placed.setdefault(section, {})[name] = value
+        elif isinstance(value, dict):
+            given = {"source" if (key, name) == ("data", "data") else name: value[name] for name in value}
+            placed[key] = placed.get(key, {}) | given
+        else:
+            placed[key] = value
+    return placed
+
+
 def load_config(path: Path, *, base: RunConfig | None = None) -> RunConfig:
     """Read a JSON or TOML file of options over `base`. Raises ConfigError: not a readable JSON or TOML file, an unknown
     key, or a wrong value."""
@@ -253,6 +276,7 @@ def load_config(path: Path, *, base: RunConfig | None = None) -> RunConfig:
         raise ConfigError(f"config {path}: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"config {path} must hold a table of options, not {type(values).__name__}")
+    values = by_section(values)
     model = values.get("model")
     if isinstance(model, dict) and model.get("mean") is not None:
         # A run wrote it, for only a run resolves these; one that says nothing of them was made before there were any.

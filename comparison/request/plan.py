@@ -239,11 +239,11 @@ def refuse_what_cannot_be_shared(request: Request) -> None:
     if request.base.data.folds is not None:
         raise ConfigError("compare scores all arms on one test split; leave out --folds")
     if request.labels != (None,) and request.base.data.fraction is not None:
-        raise ConfigError("--fraction and --labels both choose the training images; give one of them")
+        raise ConfigError("--fraction and --labels-per-class both choose the training images; give one of them")
     if len(request.images_seen) not in (0, 1, len(request.labels)):
         raise ConfigError(
-            f"--images-seen has {len(request.images_seen)} numbers, --labels {len(request.labels)}: give one for all "
-            "of them, or one for each"
+            f"--images-seen has {len(request.images_seen)} numbers, --labels-per-class {len(request.labels)}: give one "
+            "for all of them, or one for each"
         )
     for option, given in (
         ("--max-minutes", request.base.train.max_minutes is not None),
