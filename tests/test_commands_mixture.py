@@ -11,7 +11,7 @@ from fake_sets import class_folders
 
 import main
 from inference.classifier import open_classifier
-from trainers.budget import plan, side_by_side
+from trainers.budget import members, plan, side_by_side
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
 from trainers.storage.finished_run import find_run, read_result
 from vit.mixture import Network
@@ -132,16 +132,20 @@ def planned_run(photos, folder, *words):
 
 
 @pytest.mark.usefixtures("small_plan")
-def test_a_plan_ends_in_a_mixture_and_a_command_given_again_in_the_same(photos, tmp_path, capsys):
+def test_a_plan_ends_in_a_mixture_and_a_command_given_again_in_the_same(photos, tmp_path, capsys, monkeypatch):
     run = planned_run(photos, tmp_path)
     said = capsys.readouterr().out
     assert "frozen, side by side" in said
     assert f"kept  {run.name}" in said
-    folders = [run.with_name(f"plan_{kind}") for kind in ("frozen", "trained", "mixed")]
+    folders = [run.with_name(f"plan_{kind}") for kind in ("frozen", "trained", "again", "mixed")]
     assert all((folder / "summary.json").is_file() for folder in folders)
     assert find_run("latest", tmp_path) == run
     before = read_checkpoint(best_of(run))["model"]
-    shutil.rmtree(run)  # as if it had been killed before its first file
+    assert "from another seed" in said
+    assert before["head.weight"].size(1) > 3 * 128
+    for folder in folders[2:]:
+        shutil.rmtree(folder)  # as if it had been killed before the first file of these
+    monkeypatch.setattr(members, "shares", lambda *options: [1.0, 0.0])  # a slower machine would choose otherwise
     planned_run(photos, tmp_path)
     after = read_checkpoint(best_of(run))["model"]
     assert all(torch.equal(before[name], after[name]) for name in before)

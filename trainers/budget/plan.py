@@ -18,6 +18,7 @@ from trainers.auto_resume import find_same_options
 from trainers.budget.candidates import AS_GIVEN, Candidate, fine_tuned, from_scratch
 from trainers.budget.deadline import Deadline, DeadlineHandler
 from trainers.budget.local_weights import HINT, SAMPLE, Ranked, rank, with_best_weights
+from trainers.budget.members import Member, in_turn, members, why_idle
 from trainers.budget.pace import Pace, measure, seconds_of_forward
 from trainers.budget.threads import with_threads
 from trainers.config import RunConfig, from_dict
@@ -258,8 +259,8 @@ def shorter_side(setup: RunSetup) -> float:
 def mixed(
     config: RunConfig, side: float, setup: RunSetup, until: float, images: OpenedImages
 ) -> Generator[PlannedRun, RunResult | None, bool]:
-    """The runs of the networks at hand side by side, of a model that is trained where it may do better, and of a
-    mixture of both; whether there is time for the first."""
+    """The runs of the networks at hand side by side, of networks that are trained where they may do better, and of a
+    mixture of all; whether there is time for the first."""
     side_by_side = mixtures()
     if side_by_side is None:
         return False
@@ -267,14 +268,29 @@ def mixed(
     found = side_by_side.look(config, side=side, seconds=FIRST_ANSWER * left, images=images)
     if found is None:
         return False
-    yield PlannedRun(named(side_by_side.first_answer(config, found), "frozen"))
-    count, whole = setup.data.dataset_sizes["train"], sum(setup.data.dataset_sizes.values())
-    candidates = fine_tuned(found.rows, images=count, side=side)
-    until -= side_by_side.seconds_to_mix(found, whole)
-    for run in plan_fine_tuning(named(config, "trained"), candidates, until, images, least=LEAST_STEPS):
-        trained = yield run
-        if trained is not None:
-            yield PlannedRun(named(side_by_side.with_trained(config, found, trained.run_dir), "mixed"), mixes=True)
+    frozen = yield PlannedRun(named(side_by_side.first_answer(config, found), "frozen"))
+    sizes = setup.data.dataset_sizes
+    to_train = members(found.rows, images=sizes["train"], side=side)
+    until -= side_by_side.PICTURES
+
+    def pace_of(member: Member) -> Pace:
+        heartbeat.at_work_on(f"measuring the pace of {member.name}")
+        return measure(trial(config, member.candidates[0], images))
+
+    def mixing(member: Member) -> float:
+        model = member.candidates[-1].options["model"]
+        return side_by_side.seconds_to_mix(found, model["name"], model.get("image_size")) * sum(sizes.values())
+
+    trained, first = [], None if frozen is None else frozen.run_dir
+    for member, end in in_turn(to_train, until=until, first=first, pace_of=pace_of, mixing=mixing):
+        options = named(member.config(config), member.kind)
+        for run in plan_fine_tuning(options, member.candidates, end, images, least=LEAST_STEPS):
+            result = yield run
+            trained += [] if result is None else [result.run_dir]
+    if idle := why_idle(found.rows, to_train, until - time.monotonic()):
+        console.say(idle, label="plan")
+    if trained:
+        yield PlannedRun(named(side_by_side.with_trained(config, found, trained), "mixed"), mixes=True)
     return True
 
 

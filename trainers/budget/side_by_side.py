@@ -4,6 +4,7 @@ these images, and with which head; then a mixture of them and of what was traine
 Each network sees each image once. What is judged, and how: `trainers.heads.choice`.
 """
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from trainers.reporting import console
 from trainers.setup import RunSetup, prepare
 from trainers.storage.finished_run import read_run_config
 from trainers.system import heartbeat
-from vit.config import EMBEDDED_WEIGHTS, default_weights
+from vit.config import EMBEDDED_WEIGHTS, ModelConfig, default_weights
 from vit.factory import image_spec
 from vit.local_models import local_pretrained_models
 from vit.mixture import Network, name_of
@@ -220,12 +221,12 @@ def first_answer(config: RunConfig, found: Look) -> RunConfig:
     return filled_in(config.changed(model={"name": "auto", "weights": None}), options)
 
 
-def with_trained(config: RunConfig, found: Look, trained: Path) -> RunConfig:
-    """The run that mixes the networks that were taken with the one that the run `trained` has trained meanwhile."""
-    model = read_run_config(trained).model
-    tuned = Network(model.name, model.image_size or image_spec(model).image_size, tuned=True)
-    options = found.options([*found.taken, tuned])
-    options["model"]["weights"] = str(trained)
+def with_trained(config: RunConfig, found: Look, trained: Sequence[Path]) -> RunConfig:
+    """The run that mixes the networks that were taken with those that the runs `trained` have trained meanwhile."""
+    models = [read_run_config(run_dir).model for run_dir in trained]
+    tuned = [Network(model.name, model.image_size or image_spec(model).image_size, tuned=True) for model in models]
+    options = found.options([*found.taken, *tuned])
+    options["model"]["weights"] = os.pathsep.join(map(str, trained))
     return filled_in(config.changed(model={"name": "auto", "weights": None}), options)
 
 
@@ -233,9 +234,14 @@ PICTURES = 8.0
 """Seconds that a mixture takes beside its features: fitting, scores, pictures and files."""
 
 
-def seconds_to_mix(found: Look, images: int) -> float:
-    """Estimate the seconds that the mixture of all images takes at the end: the features of the network that was
-    trained."""
-    places = [place for place, network in enumerate(found.networks) if network.name == LARGER_VIT.name]
-    slowest = max((found.prices[place].seconds for place in places), default=0.0)
-    return PICTURES + slowest * images
+def seconds_to_mix(found: Look, name: str, size: int | None) -> float:
+    """Estimate the seconds that a network which is trained takes in the mixture, for each image: those of the network
+    of its name that sees pictures of the next larger side."""
+    size = size or image_spec(ModelConfig(name)).image_size
+    seen = sorted(
+        (network.size, price.seconds)
+        for network, price in zip(found.networks, found.prices, strict=True)
+        if network.name == name
+    )
+    larger = [seconds for side, seconds in seen if side >= size]
+    return larger[0] if larger else max(price.seconds for price in found.prices)

@@ -1,0 +1,127 @@
+"""The networks that a plan trains after its first answer: who they are, and how they share the time."""
+
+import itertools
+import time
+
+import pytest
+
+from trainers.budget.candidates import Candidate
+from trainers.budget.local_weights import Ranked
+from trainers.budget.members import FILE, Cost, Member, in_turn, members, recorded, shares, why_idle
+from trainers.budget.pace import Pace
+from trainers.config import RunConfig, TrainConfig
+from trainers.options.recipes import filled_in
+from trainers.storage.run_folder import read_json
+
+
+def row(name, accuracy, size=None):
+    model = {"name": name, "weights": "of its own"} | ({"image_size": size} if size else {})
+    return Ranked(f"{name}@{size}", {"model": model}, accuracy, accuracy, accuracy, 0.1, 1.0, 100)
+
+
+VIT, LITE0 = row("vit_stem_16", 0.75), row("efficientnet_lite0", 0.8, 224)
+
+
+@pytest.mark.parametrize(
+    ("rows", "images", "kinds"),
+    [
+        ([LITE0, VIT], 2_000, ["trained", "lite0", "again"]),
+        ([LITE0, VIT], 200, ["trained", "again"]),  # EfficientNet was not measured on so few
+        ([LITE0, row("vit_stem_16", 0.3)], 2_000, ["lite0", "again"]),  # the ViT is too far behind
+        ([VIT], 2_000, ["trained", "again"]),
+        ([row("efficientnet_lite0", 0.98), VIT], 2_000, []),
+    ],
+)
+def test_the_most_promising_networks_are_trained_first(rows, images, kinds):
+    found = members(rows, images=images, side=100)
+    assert [member.kind for member in found] == kinds
+    assert bool(why_idle(rows, found, 0.0)) == (not kinds)
+    if kinds:
+        first, again = (
+            filled_in(member.config(RunConfig()), member.candidates[0].options) for member in found[:: len(found) - 1]
+        )
+        assert again == first.changed(train={"seed": again.train.seed})
+        assert again.train.seed > 100
+
+
+@pytest.mark.parametrize(("side", "size"), [(32, 96), (64, 128)])
+def test_efficientnet_sees_what_the_images_hold(side, size):
+    lite0 = members([LITE0, VIT], images=2_000, side=side)[1]
+    config = filled_in(RunConfig(train=TrainConfig(lr=0.5)), lite0.candidates[0].options)
+    assert (config.model.image_size, config.model.trainable, config.train.lr) == (size, "all", 0.5)
+
+
+def ways(pays, most):
+    return [
+        Member(str(n), [Candidate("a", {}, most=top)], low) for n, (low, top) in enumerate(zip(pays, most, strict=True))
+    ]
+
+
+def costs(*steps):
+    return [Cost(Pace(step, 10, validation=0.0, decoding=0.0, conclusion=0.0), mixing=2.0) for step in steps]
+
+
+SECONDS = [1, 10, 60, 120, 240, 600, 3600]
+
+
+@pytest.mark.parametrize(("seconds", "steps"), [*itertools.product(SECONDS, [(0.1, 1.0, 0.1), (3.0, 0.2, 1.0)])])
+def test_each_member_has_time_for_the_passes_from_which_it_pays_and_all_of_the_time_is_used(seconds, steps):
+    found, prices = ways((10, 5, 40), (100, 10, 100)), costs(*steps)
+    given = shares(prices, found, seconds)
+    assert given[0] > 0
+    for share, cost, member in zip(given[1:], prices[1:], found[1:], strict=True):
+        assert share == 0 or share >= cost.seconds(member.pays) - 1e-9
+    full = [
+        share == 0 or share == pytest.approx(cost.seconds(m.most))
+        for share, cost, m in zip(given, prices, found, strict=True)
+    ]
+    assert sum(given) == pytest.approx(seconds) or (all(full) and sum(given) < seconds)
+    out = [cost.seconds(m.pays) for share, cost, m in zip(given, prices, found, strict=True) if share == 0]
+    least = [cost.seconds(m.pays) for share, cost, m in zip(given, prices, found, strict=True) if share]
+    assert not out or sum(least) + max(out) > seconds or given[0] < least[0]
+
+
+def turns(found, first, seconds=300.0, steps=(0.1, 1.0, 0.1), until=None):
+    prices = dict(zip((member.kind for member in found), costs(*steps), strict=False))
+    until = time.monotonic() + seconds if until is None else until
+    return [
+        (member.kind, end - time.monotonic())
+        for member, end in in_turn(
+            found,
+            until=until,
+            first=first,
+            pace_of=lambda member: prices[member.kind].pace,
+            mixing=lambda member: prices[member.kind].mixing,
+        )
+    ]
+
+
+def test_all_that_is_trained_ends_in_time_to_be_mixed(tmp_path):
+    found = ways((10, 5, 40), (100, 10, 100))
+    said = turns(found, tmp_path)
+    assert [kind for kind, _ in said] == ["0", "1", "2"]
+    ends = [end for _, end in said]
+    assert ends == sorted(ends)
+    assert ends[-1] == pytest.approx(300 - 3 * 2.0, abs=1)
+    assert read_json(tmp_path / FILE)["seconds"].keys() == {"0", "1", "2"}
+    assert [kind for kind, _ in turns(found, None, seconds=30.0)] == ["0"]
+    assert turns([], None) == []
+
+
+def test_a_command_that_was_killed_trains_what_it_had_chosen(tmp_path, monkeypatch):
+    found = ways((10, 5, 40), (100, 10, 100))
+    before = turns(found, tmp_path, seconds=100.0)
+    assert [kind for kind, _ in before] == ["0", "1"]
+    again = turns(found, tmp_path, seconds=3_000.0)
+    assert [kind for kind, _ in again] == ["0", "1"]
+    planned = read_json(tmp_path / FILE)["seconds"]
+    assert [end for _, end in again] == [pytest.approx(planned[kind] - 2.0, abs=1) for kind in ("0", "1")]
+    monkeypatch.setattr("sys.argv", ["main.py", "train", "--minutes", "60"])
+    assert recorded(tmp_path) is None  # another command
+    assert len(turns(found, tmp_path, seconds=3_000.0)) == 3
+
+
+def test_what_is_left_over_is_explained():
+    assert "about 2 min are left" in why_idle([LITE0, VIT], ways((1,), (2,)), 120.0)
+    assert why_idle([LITE0, VIT], ways((1,), (2,)), 5.0) == ""
+    assert "98.0% of the training images are right" in why_idle([row("efficientnet_lite0", 0.98)], [], 0.0)

@@ -1,0 +1,168 @@
+"""The networks that a plan trains after its first answer, to be mixed into it, and how much of the time each has.
+
+In the order in which they are expected to gain: the embedded ViT, EfficientNet-Lite0, then the first of them once more
+from another seed. Each is trained where the passes from which it pays fit into the time beside those before it; what is
+left over goes to them in the same order, up to the passes after which each gains no more.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trainers.budget.candidates import GOOD, Candidate, fine_tuned, may_do_better
+from trainers.budget.local_weights import Ranked
+from trainers.budget.pace import Pace
+from trainers.config import RunConfig
+from trainers.reporting import console
+from trainers.storage.run_folder import command_line, read_if_whole, write_json
+
+LITE0 = "efficientnet_lite0"
+LITE0_PASSES = (5.0, 10.0)
+"""Passes over the images from which EfficientNet-Lite0, all of it trained, pays, and after which it gains no more."""
+LITE0_IMAGES = 1_000
+"""Training images from which it was measured."""
+LITE0_SIDES = (96, 128)
+"""Side of its input in pixels for images of at most `SMALL`, and for others."""
+SMALL = 48
+OTHER_SEED = 1_000
+"""Added to the seed of a run for its second: so far from it that no person's own seeds meet it."""
+PAYS, AGAIN_PAYS = 10.0, 40.0
+"""Passes from which the ViT pays where others are trained beside it, and from which it pays once more."""
+SHARED = 60.0
+"""Seconds below which one network has all of the time."""
+IDLE = 20.0
+"""Seconds that may be left at the end without a word."""
+FILE = "plan.json"
+"""In the run of the first answer: the time that each network was given, for a command that was killed."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A network that a plan trains: the ways to train it, as a plan chooses of them, and from when it pays."""
+
+    kind: str
+    """Ends the name of its run, where a person gave one."""
+    candidates: Sequence[Candidate]
+    pays: float
+    """Passes over the images."""
+    seed: int = 0
+    """Added to that of the other runs."""
+
+    @property
+    def name(self) -> str:
+        name = self.candidates[0].name.partition(",")[0]
+        return f"{name} from another seed" if self.seed else name
+
+    @property
+    def most(self) -> float:
+        return self.candidates[0].most
+
+    def config(self, of: RunConfig) -> RunConfig:
+        return of.changed(train={"seed": of.train.seed + self.seed})
+
+
+def members(rows: Sequence[Ranked], *, images: int, side: float) -> list[Member]:
+    """The networks that may be trained on so many images of this shorter side, the most promising first; `rows`: what
+    each is worth frozen."""
+    found = []
+    if small := fine_tuned(rows, images=images, side=side):
+        found.append(Member("trained", small, PAYS))
+    if images >= LITE0_IMAGES:
+        found += [Member("lite0", [each], LITE0_PASSES[0]) for each in lite0(rows, side=side)]
+    if found:
+        again = LITE0_PASSES[0] if found[0].kind == "lite0" else AGAIN_PAYS
+        found.append(replace(found[0], kind="again", pays=again, seed=OTHER_SEED))
+    return found
+
+
+def lite0(rows: Sequence[Ranked], *, side: float) -> Iterator[Candidate]:
+    """All of EfficientNet-Lite0 trained, where it is at hand and something is left to gain."""
+    best = max((row.accuracy for row in rows), default=0.0)
+    row = next((row for row in rows if row.options["model"]["name"] == LITE0), None)
+    if row is not None and may_do_better(row.accuracy, best):
+        model = row.options["model"] | {"trainable": "all", "image_size": LITE0_SIDES[side > SMALL]}
+        train = {"schedule": "cooldown", "label_smoothing": 0.1, "lr": 1e-3}
+        options = {"model": model, "data": {"augment": "light"}, "train": train}
+        yield Candidate(f"{LITE0}, all of it trained,", options, weights=row.name, most=LITE0_PASSES[1])
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What it takes to train a member, and to mix it: the seconds of its features of all images."""
+
+    pace: Pace
+    mixing: float
+
+    def seconds(self, passes: float) -> float:
+        return self.pace.seconds(passes) + self.mixing
+
+
+def shares(costs: Sequence[Cost], ways: Sequence[Member], seconds: float) -> list[float]:
+    """The seconds of each member, its mixing included; 0 for those that are left out; the first always has some. They
+    add up to `seconds` unless all members gain no more in less."""
+    least = [cost.seconds(member.pays) for cost, member in zip(costs, ways, strict=True)]
+    given = [min(least[0], seconds), *(0.0 for _ in least[1:])]
+    for place in range(1, len(least)):
+        if sum(given) + least[place] <= seconds:
+            given[place] = least[place]
+    for place, (cost, member) in enumerate(zip(costs, ways, strict=True)):
+        if given[place]:
+            given[place] += min(seconds - sum(given), max(0.0, cost.seconds(member.most) - given[place]))
+    return given
+
+
+def in_turn(
+    found: Sequence[Member],
+    *,
+    until: float,
+    first: Path | None,
+    pace_of: Callable[[Member], Pace],
+    mixing: Callable[[Member], float],
+) -> Iterator[tuple[Member, float]]:
+    """Each member that is trained, and until when (of `time.monotonic`), asked for when its turn has come; by `until`
+    all are mixed. A command that was killed and is given again, whose run of the first answer is `first`, trains those
+    that it had chosen."""
+    left, kept = until - time.monotonic(), recorded(first)
+    if kept is not None:
+        given = [kept.get(member.kind, 0.0) for member in found]
+    elif len(found) < 2 or left < SHARED:
+        given = [left, *(0.0 for _ in found)][: len(found)]
+    else:
+        with console.quiet():
+            costs = [Cost(pace_of(member), mixing(member)) for member in found]
+        given = shares(costs, found, until - time.monotonic())
+    if first is not None and kept is None:
+        each = {member.kind: share for member, share in zip(found, given, strict=True) if share}
+        write_json(first / FILE, {"argv": plain_command(), "seconds": each})
+    turns = [(member, share) for member, share in zip(found, given, strict=True) if share]
+    if len(turns) > 1:
+        parts = ", ".join(f"{member.name} {console.duration(share)}" for member, share in turns)
+        console.say(f"trained next, and mixed at the end: {parts}", label="plan")
+    until -= sum(mixing(member) for member, _ in turns)
+    for place, (member, share) in enumerate(turns):
+        later = sum(share - mixing(member) for member, share in turns[place + 1 :])
+        yield member, until - later if kept is None else min(until, time.monotonic() + share - mixing(member))
+
+
+def recorded(first: Path | None) -> dict[str, float] | None:
+    """The seconds of each member, as the same command gave them before it was killed; None where it did not."""
+    plan = None if first is None else read_if_whole(first / FILE, argv=list, seconds=dict)
+    return plan["seconds"] if plan is not None and plan["argv"] == plain_command() else None
+
+
+def plain_command() -> list[str]:
+    return [word for word in command_line() if word != "--auto-resume"]
+
+
+def why_idle(rows: Sequence[Ranked], found: Sequence[Member], seconds: float) -> str:
+    """Why so many seconds are left over at the end of a plan; empty where that is but a moment."""
+    best = max((row.accuracy for row in rows), default=0.0)
+    if not found and best >= GOOD:
+        return f"nothing is trained: frozen, {best:.1%} of the training images are right, and little is left to gain"
+    if not found:
+        return "nothing is trained: what could be trained in minutes is too far behind the best frozen network"
+    if seconds > IDLE:
+        left = f"about {console.duration(seconds)} are left"
+        return f"{left}: what was trained gains no more by seeing the images more often, and nothing else fits"
+    return ""
