@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TextIO, cas
 
 import tyro
 
-from commands.help import ASKED, FirstScreen, is_fixed, show_help
+from commands.first_screen import ASKED, FirstScreen, is_fixed
 from datasets.config import DataConfig, Group, Name
 from datasets.files import text_file
 from datasets.options import flag
@@ -81,6 +81,8 @@ def parse(options_class: type, argv: Sequence[str], *, prog: str, default: Any =
     Raises UsageError: one line that names the option, the value and what would work. SystemExit: `--help` was asked for
     and answered."""
     if asked := ASKED.intersection(argv):
+        from commands.help import show_help
+
         show_help(options_class, prog=prog, everything="--help-all" in asked)
         raise SystemExit(0)
     by_place = {*flags(options_class, by_place=True)}

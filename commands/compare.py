@@ -13,7 +13,7 @@ import tyro
 
 from commands import arguments
 from commands.arguments import SeveralRuns, UsageError, flags, sections
-from commands.help import FirstScreen
+from commands.first_screen import FirstScreen
 from commands.json_output import JsonOption, json_document
 from datasets.config import DATASETS, DataConfig
 from datasets.options import flag

@@ -15,27 +15,16 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, Literal, cast
 
 import tyro
 
+from commands.first_screen import FirstScreen, is_fixed
 from datasets.options import flag
 
 WORDS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
 INDENT = 24
 """Columns before the text about an option."""
-ASKED = {"-h", "--help", "--help-all"}
-
-
-class FirstScreen:
-    """Base of an options class that has too many options for one screen."""
-
-    FIRST: ClassVar[tuple[str, ...]] = ()
-    """The options that most people need, in the order in which they are shown."""
-    EXAMPLES: ClassVar[tuple[tuple[str, str], ...]] = ()
-    """Words of a command line, and what they do."""
-    PAGE: ClassVar[str] = ""
-    """The page of docs/ about the command."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,11 +129,6 @@ def options_of(options_class: type, default: Any = dataclasses.MISSING, group: s
         yield Option(f"--{flag(options_class, field.name)}", metavar, text + shown_default(value, text), group, place)
     for hint, value, name in nested:
         yield from options_of(cast(type, hint), value, f"{name} options")
-
-
-def is_fixed(hint: Any) -> bool:
-    """Return whether a field is no option of the command, although it is one of a base class."""
-    return tyro.conf.Fixed in getattr(hint, "__metadata__", ())
 
 
 def said_of(extras: Sequence[Any], name: str) -> str:

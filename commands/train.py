@@ -13,14 +13,14 @@ from commands.arguments import TrainOptions, UsageError, parse_train_options
 from datasets.config import DATASETS
 from datasets.shell import command, typed
 from datasets.text import pluralise, printable
-from trainers.config import RunConfig
+from trainers.config import RunConfig, load_config
 from vit.config import embedded_weights
 
 if TYPE_CHECKING:
     from datasets.opened import OpenedImages
     from trainers.budget.plan import Runs
     from trainers.engine.intervals import Design
-    from trainers.storage.finished_run import RunResult
+    from trainers.storage.run_result import RunResult
 
 
 parse = parse_train_options
@@ -255,10 +255,8 @@ def say_what_was_seen(results: Sequence[RunResult]) -> None:
 
 
 def report(result: RunResult) -> None:
-    from trainers.storage.finished_run import read_run_config
-
     known: dict[str, int | Design] = {**result.images, **result.designs}
-    chosen = "last" if read_run_config(result.run_dir).train.select == "last" else "best"
+    chosen = "last" if load_config(result.run_dir / "config.json").train.select == "last" else "best"
     rows = [("val", result.val, f"{chosen} epoch {result.best_epoch}", known.get("val"))]
     if result.test is not None:
         rows.append(("test", result.test, "same weights, scored once", known.get("test")))

@@ -10,18 +10,20 @@ import hashlib
 import math
 import unicodedata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from datasets.balance import MOST_CELLS, balanced, shares_note
 from datasets.bundle import LEFT_OUT, SPLITS, TEST, TRAIN, UNSPLIT, VAL, Samples
 from datasets.config import DataConfig
 from datasets.errors import DataError, OptionError
 from datasets.identity import identified, keys_of
 from datasets.seeding import SPLIT, SUBSET, hashes, mix
-from datasets.split_file import Reused, reuse_split
 from datasets.text import pluralise, shorten_list
 from datasets.units import COPIES
+
+if TYPE_CHECKING:
+    from datasets.split_reading import Reused
 
 
 def assign_splits(samples: Samples, config: DataConfig) -> Samples:
@@ -148,8 +150,11 @@ def _fold(samples: Samples, pool: np.ndarray, config: DataConfig) -> np.ndarray:
     ends = np.cumsum(dealt, axis=0)  # (folds, classes)
     middle = units.ends - units.sizes / 2
     folds = (middle >= ends[:-1, units.labels]).sum(axis=0)
-    if (units.sizes > 1).any() and len(units.sizes) * units.classes <= MOST_CELLS:
-        folds = balanced(units.counts(), folds, np.array(dealt, float))
+    if (units.sizes > 1).any():
+        from datasets.balance import MOST_CELLS, balanced
+
+        if len(units.sizes) * units.classes <= MOST_CELLS:
+            folds = balanced(units.counts(), folds, np.array(dealt, float))
     return np.sort(units.images_of(folds == config.fold - 1))
 
 
@@ -160,6 +165,8 @@ def _evened(samples: Samples, parts: list[int], drawn: dict[int, int], seed: int
     """
     if samples.groups is None:
         return samples
+    from datasets.balance import MOST_CELLS, balanced, shares_note
+
     pool = np.flatnonzero(np.isin(samples.splits, parts))
     units = _Units(samples, pool, mix(seed, SPLIT))
     if len(units.sizes) * units.classes > MOST_CELLS:
@@ -174,6 +181,8 @@ def _evened(samples: Samples, parts: list[int], drawn: dict[int, int], seed: int
 
 
 def _from_table(samples: Samples, path: Path, *, grow: bool, seed: int) -> Samples:
+    from datasets.split_reading import reuse_split  # only where a table is given
+
     reused = reuse_split(samples, path)
     notes = [f"split from {path}"]
     missing, new = len(reused.missing), len(reused.new)
@@ -193,7 +202,7 @@ def _from_table(samples: Samples, path: Path, *, grow: bool, seed: int) -> Sampl
     return samples.note("; ".join(notes))
 
 
-def _grown(reused: Reused, seed: int) -> Samples:
+def _grown(reused: "Reused", seed: int) -> Samples:
     """New images in the split of their unit, or where their class has too few; the others stay where they are."""
     samples, new = reused.samples, reused.new
     old = samples.splits >= 0

@@ -16,6 +16,7 @@ import numpy as np
 from tqdm import tqdm
 
 from datasets.bundle import LEFT_OUT, SPLITS, Samples
+from datasets.checking import LEAST_SIDE
 from datasets.components import connected
 from datasets.files import NO_DOWNLOADS, replacing
 from datasets.identity import CONTENT_HASH, identified, keys_of
@@ -166,13 +167,12 @@ def _smallest(samples: Samples, groups: np.ndarray, count: int) -> list[int]:
 
 def _near_links(samples: Samples, rows: np.ndarray, data_root: Path | None) -> np.ndarray:
     """int64 (2, m): pairs of near copies, from an earlier start where it saw the same images."""
-    from datasets.checking.copies import near_copies
-    from datasets.checking.inspection import inspect_file, inspect_pixels
-    from datasets.checking.near_duplicates import LEAST_SIDE
-    from datasets.image_dataset import cpu_count
-
     if samples.pixels is not None and min(samples.pixels.shape[1:3]) < LEAST_SIDE:
         return np.empty((2, 0), np.int64)
+    from datasets.checking.copies import near_copies
+    from datasets.checking.inspection import inspect_file, inspect_pixels
+    from datasets.image_dataset import cpu_count
+
     assert samples.digests is not None
     _, first = np.unique(keys_of(samples.digests[rows]), return_index=True)
     distinct = rows[first]  # in the order of their hashes: the pairs hold for these contents, whatever their paths

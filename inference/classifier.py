@@ -18,8 +18,8 @@ from trainers import answers as sure
 from trainers.config import from_dict
 from trainers.errors import ConfigError, report_damage
 from trainers.options.defaults import resolve_device
-from trainers.seen.hashes import Seen
-from trainers.seen.starts import RECORD, seen_by
+from trainers.seen.hashes import RECORD, Seen
+from trainers.seen.starts import seen_by
 from trainers.storage.checkpoint_file import best_of
 from trainers.storage.finished_run import find_run, open_best, untrusted_run
 from vit import Blueprint, ImageSpec, ModelConfig, WeightsError, build_model, image_spec, load_weights

@@ -26,7 +26,8 @@ from trainers.engine.evaluation import score_split, write_predictions
 from trainers.errors import CheckpointError
 from trainers.resume import newest_checkpoint
 from trainers.run_start import changes_of_machine
-from trainers.seen.overlap import left_out, read_seen, said_at_start, seen_images, unknown
+from trainers.seen.overlap import read_seen, said_at_start
+from trainers.seen.search import left_out, seen_images, unknown
 from trainers.seen.starts import Start
 from trainers.setup import AMP_DTYPES, prepare
 from trainers.storage.checkpoint_file import best_of, read_checkpoint

@@ -14,8 +14,7 @@ from torch.optim.swa_utils import update_bn
 import main
 from datasets.config import DataConfig
 from trainers.config import OutputConfig, RunConfig, TrainConfig, to_dict
-from trainers.seen.hashes import NOTHING, to_tree
-from trainers.seen.starts import RECORD
+from trainers.seen.hashes import NOTHING, RECORD, to_tree
 from trainers.storage.checkpoint_file import FORMAT_VERSION, CheckpointWriter
 from trainers.storage.run_folder import write_run_config
 from vit.config import ModelConfig

@@ -12,7 +12,7 @@ from comparison.analysis.runs import Condition, cautions, group_into_arms, read_
 from comparison.compare import compare_runs
 from comparison.names import arm_names, settings_that_differ, slugs
 from datasets.errors import DataError
-from datasets.split_file import read_split
+from datasets.split_reading import read_split
 from datasets.tables import read_rows
 from inference.evaluation_report import as_table
 from trainers.config import OutputConfig

@@ -12,7 +12,7 @@ from small_run import CLASSES, labelled_photos, make_run
 
 import main
 from datasets.errors import DataError
-from datasets.split_file import read_split
+from datasets.split_reading import read_split
 from datasets.tables import csv_text, read_rows
 from inference.classifier import open_classifier
 from inference.export import export

@@ -6,7 +6,8 @@ from fake_sets import class_folders
 
 from datasets import DataConfig
 from datasets.shared_split import copies_of_training_images, have_seen, shared_split
-from datasets.split_file import reuse_split, write_split
+from datasets.split_file import write_split
+from datasets.split_reading import reuse_split
 
 
 def test_a_set_with_test_images_keeps_its_split():

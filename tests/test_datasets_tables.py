@@ -12,11 +12,11 @@ from comparison.analysis.runs import Comparison, Condition
 from comparison.reporting.table import table_csv, table_frame
 from datasets.errors import DataError
 from datasets.sources.csv_table import read_table
-from datasets.split_file import read_split
+from datasets.split_reading import read_split
 from datasets.tables import csv_lines, frame_of, frame_text
 from datasets.tables import read_table as read_own
-from trainers.storage.finished_run import RunResult
 from trainers.storage.run_folder import read_json, write_json
+from trainers.storage.run_result import RunResult
 
 CELLS = ["a,b", 'say "hi"', "two\nlines", "a\rb", "=1+1", "'=x", "-1", "é\udcff", "", " x "]
 ODD = "\udcff"

@@ -19,7 +19,8 @@ from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.errors import OPTION_ERRORS, ConfigError
 from trainers.resume import resume
 from trainers.run import train
-from trainers.storage.finished_run import RunResult, find_run, load, read_result
+from trainers.storage.finished_run import find_run, load, read_result
+from trainers.storage.run_result import RunResult
 from vit.config import ModelConfig, ViTConfig
 
 

@@ -13,7 +13,7 @@ from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.errors import ConfigError
 from trainers.run import train
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
-from trainers.storage.finished_run import RunResult
+from trainers.storage.run_result import RunResult
 from vit.config import ModelConfig
 
 NAMES = ["10", "2", "9"]

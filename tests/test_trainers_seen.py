@@ -16,7 +16,7 @@ from datasets.config import DataConfig
 from datasets.errors import DataError
 from datasets.loaders import build_dataloaders
 from datasets.options import words
-from datasets.split_file import read_split
+from datasets.split_reading import read_split
 from datasets.tables import read_rows
 from inference.average import average
 from inference.classifier import open_classifier

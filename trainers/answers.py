@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
@@ -35,14 +34,7 @@ else:
     available = True
 
 
-def coverage_figure(confidence: NDArray, correct: NDArray, *, title: str) -> Any:
-    """The picture of `uncertainty.figure`; where there is that folder."""
-    from uncertainty.figure import coverage_figure as draw  # matplotlib takes a second to import
-
-    return draw(confidence, correct, title=title)
-
-
 __all__ = [
-    "Judge", "answered", "answers_in", "available", "coverage_figure", "ending", "metadata_of", "read_answers",
+    "Judge", "answered", "answers_in", "available", "ending", "metadata_of", "read_answers",
     "recorded", "report", "with_outputs",
 ]  # fmt: skip

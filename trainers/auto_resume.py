@@ -10,8 +10,8 @@ from trainers.run import train
 from trainers.run_engines import Run
 from trainers.storage.checkpoint_file import checkpoints
 from trainers.storage.data_folder import data_folder
-from trainers.storage.finished_run import RunResult
 from trainers.storage.run_folder import command_line, read_if_whole
+from trainers.storage.run_result import RunResult
 from trainers.system import distributed
 from trainers.system.signals import signals
 

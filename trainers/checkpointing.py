@@ -13,8 +13,7 @@ from torch import nn
 from datasets.bundle import samples_of
 from trainers.config import to_dict
 from trainers.engine.handlers import best_row
-from trainers.seen.hashes import seen_in, to_tree
-from trainers.seen.starts import RECORD
+from trainers.seen.hashes import RECORD, seen_in, to_tree
 from trainers.setup import RunSetup
 from trainers.storage.checkpoint_file import FORMAT_VERSION, CheckpointWriter, Fact, has_best
 

@@ -21,7 +21,8 @@ from trainers.reporting.console import announce, say
 from trainers.run import Handler, execute
 from trainers.run_start import changes_of_machine, describe_start, write_inputs
 from trainers.same_images import require_same_images
-from trainers.seen.overlap import left_out, read_seen, refuse_exchanged
+from trainers.seen.overlap import read_seen
+from trainers.seen.search import left_out, refuse_exchanged
 from trainers.setup import RunSetup, UserObjects, prepare, schedule
 from trainers.storage.checkpoint_file import (
     best_of,
@@ -31,9 +32,10 @@ from trainers.storage.checkpoint_file import (
     read_checkpoint,
     require_whole,
 )
-from trainers.storage.finished_run import RunResult, read_result, read_run_config, refuse_links_out
+from trainers.storage.finished_run import read_result, read_run_config, refuse_links_out
 from trainers.storage.places import is_a_name, moved_to, place_of, require_images, started_in
 from trainers.storage.run_folder import META, read_if_whole, write_json, write_run_config
+from trainers.storage.run_result import RunResult
 from trainers.system import distributed, folder_lock
 from trainers.system.signals import signals
 from vit import ImageSpec

@@ -29,8 +29,8 @@ from trainers.run_status import track_status
 from trainers.setup import RunSetup, UserObjects, prepare
 from trainers.storage.checkpoint_file import best_of, checkpoints, read_checkpoint
 from trainers.storage.data_folder import data_folder
-from trainers.storage.finished_run import RunResult
 from trainers.storage.run_folder import write_json
+from trainers.storage.run_result import RunResult
 from trainers.system import distributed, heartbeat
 from trainers.system.signals import signals
 from vit import ImageSpec

@@ -19,8 +19,13 @@ from trainers.config import RunConfig, to_dict
 from trainers.seen.overlap import write_seen
 from trainers.setup import RunSetup
 from trainers.storage.data_folder import claimed_folder, release
-from trainers.storage.places import working_directory
-from trainers.storage.run_folder import command_line, plan_run_directory, write_json, write_run_config
+from trainers.storage.run_folder import (
+    command_line,
+    plan_run_directory,
+    working_directory,
+    write_json,
+    write_run_config,
+)
 from trainers.system import distributed, folder_lock
 from trainers.version import VERSION
 

@@ -16,8 +16,8 @@ from trainers.errors import Interrupted, TrainingError, first_line, out_of_memor
 from trainers.run_start import discard
 from trainers.setup import RunSetup
 from trainers.storage.checkpoint_file import checkpoints
-from trainers.storage.finished_run import RunResult
 from trainers.storage.run_folder import read_if_whole, write_json
+from trainers.storage.run_result import RunResult
 from trainers.system import distributed
 from vit.parts import count_parameters
 

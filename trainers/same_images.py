@@ -6,7 +6,8 @@ from typing import Any
 
 from datasets.bundle import DataBundle
 from datasets.errors import DataError
-from datasets.split_file import changes_since, fingerprint, write_split
+from datasets.split_file import fingerprint, write_split
+from datasets.split_reading import changes_since
 from trainers.reporting.console import say
 
 

@@ -28,8 +28,7 @@ from trainers.engine.optim import build_optimizer, learning_rate
 from trainers.engine.randomness import seed_everything
 from trainers.errors import OPTION_ERRORS, CheckpointError, ConfigError, exit_code, first_line
 from trainers.options import defaults
-from trainers.seen.overlap import Overlap, as_begun, without_seen
-from trainers.seen.starts import starts_of
+from trainers.seen.overlap import Overlap
 from trainers.system import distributed
 from vit import Blueprint, ImageSpec, ModelConfig, attention_path
 from vit.config import HF_PREFIX, OWN_PREFIX, VIT_SHAPES
@@ -171,10 +170,7 @@ def _prepare(
     else:
         blueprint = Blueprint(dataclasses.replace(config.model, weights="none", weights_source=None))
         spec = from_dict(ImageSpec, checkpoint["image_spec"])
-    if checkpoint is None:
-        look: Look = partial(without_seen, starts=starts_of(config, blueprint, given.model), data=config.data)
-    else:
-        look = partial(as_begun, run_dir=run_dir, data=config.data, checkpoint=checkpoint)
+    look = look_at_starts(config, blueprint, given, checkpoint, run_dir)
     if checkpoint is None and given.spec is None:
         spec = distributed.main_process_first(partial(resolve_fit, spec, config, given, images))
     config = config.changed(model={"fit": spec.fit, "decoding": spec.decoding})
@@ -281,6 +277,28 @@ def optimizer_of(model: nn.Module, config: RunConfig, student: "Student | None" 
 
 Look = Callable[[Samples], tuple[Samples, Overlap]]
 """From images with their splits to those that are scored."""
+
+
+def look_at_starts(
+    config: RunConfig,
+    blueprint: Blueprint | None,
+    given: UserObjects,
+    checkpoint: dict[str, Any] | None,
+    run_dir: Path | None,
+) -> Look:
+    """Return the look at the images of a run. What its starts have seen is read now."""
+    if checkpoint is None and given.model is None and not config.train.teacher and not has_weights(blueprint):
+        return lambda samples: (samples, Overlap())  # it starts from nothing, which has seen nothing
+    from trainers.seen.search import as_begun, without_seen
+    from trainers.seen.starts import starts_of
+
+    if checkpoint is None:
+        return partial(without_seen, starts=starts_of(config, blueprint, given.model), data=config.data)
+    return partial(as_begun, run_dir=run_dir, data=config.data, checkpoint=checkpoint)
+
+
+def has_weights(blueprint: Blueprint | None) -> bool:
+    return blueprint is not None and blueprint.weights is not None
 
 
 def read_data(

@@ -25,7 +25,6 @@ from vit.config import (
     ModelConfig,
 )
 from vit.errors import OptionError, WeightsError
-from vit.freezing import freeze
 
 if TYPE_CHECKING:
     from vit.weight_files import WeightFile
@@ -154,7 +153,10 @@ class Blueprint:
             with taking() as network:
                 report = load_weights(network, file, layer_norm_eps=eps, class_names=class_names)
             log.info("%s", report)
-        freeze(model, self.config.trainable)
+        if self.config.trainable != "all":
+            from vit.freezing import freeze
+
+            freeze(model, self.config.trainable)
         return model
 
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:  # for type checkers and editors
     from trainers.engine.engines import create_evaluator, create_trainer
     from trainers.resume import resume
     from trainers.run import train
-    from trainers.storage.finished_run import RunResult, load
+    from trainers.storage.finished_run import load
+    from trainers.storage.run_result import RunResult
     from vit.checkpoints import load_weights
     from vit.config import ImageSpec, ModelConfig
     from vit.factory import build_model, image_spec

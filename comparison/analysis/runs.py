@@ -14,7 +14,8 @@ from comparison.names import arm_names, settings
 from datasets.bundle import SPLITS
 from datasets.errors import DataError
 from datasets.shell import command
-from datasets.split_file import SplitRow, clusters_of, groups_in, read_split
+from datasets.split_file import SplitRow
+from datasets.split_reading import clusters_of, groups_in, read_split
 from datasets.tables import read_rows
 from datasets.text import pluralise, shorten_list
 from datasets.units import united

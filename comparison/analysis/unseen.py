@@ -14,7 +14,8 @@ from datasets.errors import DataError
 from datasets.text import pluralise
 from trainers.config import RunConfig
 from trainers.reporting import console
-from trainers.seen.overlap import read_seen, said_at_start, seen_images, sentences, unknown
+from trainers.seen.overlap import read_seen, said_at_start
+from trainers.seen.search import seen_images, sentences, unknown
 from trainers.seen.starts import Start, starts_of
 from vit import Blueprint, WeightsError
 from vit.errors import MissingPackage

@@ -21,7 +21,7 @@ from trainers.config import RunConfig, completed, to_dict
 from trainers.errors import ConfigError
 from trainers.options import defaults
 from trainers.reporting.console import say
-from trainers.seen.overlap import without_seen
+from trainers.seen.search import without_seen
 from trainers.seen.starts import Start
 from trainers.setup import prepare
 from trainers.storage.data_folder import data_folder

@@ -24,8 +24,9 @@ from trainers.reporting import console
 from trainers.resume import is_finished, resume
 from trainers.run import train
 from trainers.storage.data_folder import claimed_folder, data_folder
-from trainers.storage.finished_run import RunResult, read_run_config
+from trainers.storage.finished_run import read_run_config
 from trainers.storage.run_folder import read_json
+from trainers.storage.run_result import RunResult
 from trainers.system import heartbeat, process
 
 Done = tuple[RunResult | None, bool, float]

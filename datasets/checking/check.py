@@ -15,9 +15,9 @@ import numpy as np
 
 from datasets.bit_depth import narrow_range
 from datasets.bundle import LEFT_OUT, UNSPLIT, Samples, split_name
+from datasets.checking import LEAST_SIDE
 from datasets.checking.copies import near_copies
 from datasets.checking.inspection import Inspection, inspections, wrong_extension
-from datasets.checking.near_duplicates import LEAST_SIDE
 from datasets.checking.shortcut_search import available, shortcuts_in
 from datasets.components import connected
 from datasets.config import USUAL_COLUMNS, Columns

@@ -6,8 +6,9 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from datasets.bundle import Samples
+from datasets.checking import LEAST_SIDE
 from datasets.checking.inspection import Inspection, inspections
-from datasets.checking.near_duplicates import LEAST_SIDE, THUMBNAIL_SIZE, near_duplicates
+from datasets.checking.near_duplicates import THUMBNAIL_SIZE, near_duplicates
 from datasets.components import connected
 
 

@@ -34,9 +34,6 @@ leave 784, 51 and 5 pairs to the second look, which takes none of them for copie
 CROP_VIEW = 0.05
 """Every picture is also looked up as it would be with this share of each side cut off."""
 
-LEAST_SIDE = 32
-"""Smaller pictures are not compared: handwritten ones of 28 x 28 pixels look alike without being copies."""
-
 LEAST_CORRELATION, LEAST_DETAIL = 0.90, 0.70
 """Thresholds for one picture twice: correlation of the registered thumbnails, and of their fine detail alone.
 

@@ -5,12 +5,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from datasets.split_file import clusters_of, groups_in, read_split
+from datasets.split_reading import clusters_of, groups_in, read_split
 from datasets.tables import read_rows
 from trainers.engine.intervals import numbered, summed
 from trainers.engine.temperature import Floats, losses, sharpness
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
-from trainers.storage.finished_run import RunResult
+from trainers.storage.run_result import RunResult
 
 DECISIVE = 200
 """Validation images, or groups of them, from which the run with the lower log loss is kept, by however little."""

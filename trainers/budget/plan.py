@@ -27,8 +27,8 @@ from trainers.options.recipes import filled_in
 from trainers.reporting import console
 from trainers.run_engines import Run
 from trainers.setup import RunSetup, prepare
-from trainers.storage.finished_run import RunResult
 from trainers.storage.run_folder import read_json
+from trainers.storage.run_result import RunResult
 from trainers.system import heartbeat
 from vit.config import PACKAGED_MODELS, embedded_weights
 from vit.local_models import local_pretrained_models

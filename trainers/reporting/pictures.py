@@ -6,7 +6,7 @@ Nothing is drawn at random for them, and the model is left in the mode it was in
 without pictures.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from itertools import repeat
@@ -26,7 +26,6 @@ from figures.attention import distance_figure
 from figures.image_prediction import ImagePrediction, ranked_classes
 from figures.results import confusion_figure, reliability_figure
 from figures.sheets import batch_sheet, png, prediction_sheet
-from trainers import answers
 from trainers.engine.evaluation import Scores
 from trainers.engine.many_classes import dense_probabilities, most_confused
 from trainers.engine.metrics import confidence_bins
@@ -185,10 +184,20 @@ def draw_scores(setup: RunSetup, scores: Scores, loggers: RunLoggers, *, step: i
     bins = confidence_bins(scores.outputs.confidence, scores.outputs.correct)
     calibration = reliability_figure(bins, ece=scores.metrics["ece"], title=title)
     loggers.add_picture("calibration/reliability", png(calibration), step)
-    if answers.available:
+    if (coverage_figure := figure_of_answers()) is not None:
         confidence, correct = scores.outputs.confidence.numpy(), scores.outputs.correct.numpy()
-        coverage = answers.coverage_figure(confidence, correct, title=title)
-        loggers.add_picture("calibration/answers", png(coverage), step)
+        loggers.add_picture("calibration/answers", png(coverage_figure(confidence, correct, title=title)), step)
+
+
+def figure_of_answers() -> Callable[..., Any] | None:
+    """Return the function that draws how sure answers are right; None without the folder `uncertainty`."""
+    try:
+        from uncertainty.figure import coverage_figure
+    except ModuleNotFoundError as error:
+        if "uncertainty" not in str(error.name).split("."):
+            raise
+        return None
+    return coverage_figure
 
 
 def worst(setup: RunSetup, scores: Scores) -> list[ImagePrediction]:

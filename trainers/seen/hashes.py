@@ -24,6 +24,8 @@ from vit.errors import WeightsError
 TRAINED, SELECTED = "trained", "selected"
 """Uses of an image: to learn from (train), or to choose the epoch by (val)."""
 USES = {TRAINED: "train", SELECTED: "val"}
+RECORD = "seen"
+"""The name of the record in a checkpoint, and in the metadata of an export."""
 UNKNOWN_KIND = "hash"
 """The column of an old split.csv, which does not say what its hashes are of."""
 COMPLETE = "complete"

@@ -10,9 +10,9 @@ from torch import nn
 
 import vit
 from datasets.errors import DataError
-from datasets.split_file import read_split
+from datasets.split_reading import read_split
 from trainers.config import RunConfig
-from trainers.seen.hashes import USES, Seen, from_text, from_tree
+from trainers.seen.hashes import RECORD, USES, Seen, from_text, from_tree
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
 from vit import Blueprint
 from vit.errors import WeightsError
@@ -20,8 +20,6 @@ from vit.origins import ORIGINS
 
 EMBEDDED = Path(vit.__file__).parent / "weights"
 """The files that come with the application."""
-RECORD = "seen"
-"""The name of the record in a checkpoint, and in the metadata of an export."""
 
 
 class Start(NamedTuple):

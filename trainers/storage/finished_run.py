@@ -1,13 +1,11 @@
 """Find a run, and read back what it leaves to others: its best model, its scores and its history."""
 
-import html
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,72 +16,15 @@ from trainers.config import RunConfig, from_dict, load_config
 from trainers.engine.intervals import Design
 from trainers.engine.metrics import SCALARS
 from trainers.errors import CheckpointError, report_damage
-from trainers.seen.hashes import Seen
-from trainers.seen.starts import RECORD, seen_by
+from trainers.seen.hashes import RECORD, Seen
+from trainers.seen.starts import seen_by
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
 from trainers.storage.places import with_present_places
 from trainers.storage.run_folder import read_if_whole, read_json
+from trainers.storage.run_result import RunResult
 from vit import ImageSpec, ModelConfig, build_model
 from vit.config import HUB_OFFLINE
 from vit.origins import ORIGINS, Origin
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
-
-
-@dataclass(frozen=True, repr=False)
-class RunResult:
-    """Result of a run. Metrics are fractions; `val` is the best epoch's, `test` None where there is no such split.
-    `images`: how many each split has. As the last line of a notebook's cell it is a table of its scores."""
-
-    run_dir: Path
-    best_epoch: int
-    val: dict[str, float]
-    test: dict[str, float] | None
-    epochs: list[dict[str, Any]]
-    """A row per epoch, as in metrics.csv; the first is from before the first step."""
-    images: Mapping[str, int] = field(default_factory=dict)
-    designs: Mapping[str, Design] = field(default_factory=dict)
-    """Effect of groups on the images of each split; without splits whose images all stand alone."""
-
-    def __repr__(self) -> str:
-        scores = {"val": self.val, "test": self.test}
-        said = [f"{split} accuracy {metrics['accuracy']:.1%}" for split, metrics in scores.items() if metrics]
-        return f"RunResult({str(self.run_dir)!r}, {', '.join(said)}, best epoch {self.best_epoch})"
-
-    def _repr_html_(self) -> str:
-        where = html.escape(str(self.run_dir), quote=False)
-        table = self.scores.rename_axis(None).to_html(float_format="{:.4f}".format, border=0)
-        return f"{table}<p>best epoch {self.best_epoch}, in {where}</p>"
-
-    @property
-    def scores(self) -> "pd.DataFrame":
-        """A row per split and a column per metric: of the best epoch's weights, as fractions."""
-        import pandas as pd
-
-        found = {split: metrics for split, metrics in (("val", self.val), ("test", self.test)) if metrics}
-        return pd.DataFrame.from_dict(found, orient="index").rename_axis("split")
-
-    def plot(self) -> "Figure":
-        """Loss and accuracy of each epoch, train and val, as a matplotlib figure; the best epoch is marked."""
-        from figures.learning import learning_figure
-
-        return learning_figure(self.epochs, best_epoch=self.best_epoch, title=str(self.run_dir))
-
-    @property
-    def history(self) -> "pd.DataFrame":
-        """metrics.csv: a row per epoch, NaN where an epoch has no such value."""
-        import pandas as pd
-
-        return pd.DataFrame(self.epochs).apply(pd.to_numeric)
-
-    def predictions(self, split: str = "test") -> "pd.DataFrame":
-        """A row per image of a split: path, label, predicted, and the probability `p(NAME)` of each class. Raises
-        DataError: the run has no such split. CheckpointError: a file is damaged."""
-        from trainers.storage.predictions_file import predictions_frame
-
-        return predictions_frame(self.run_dir, split)
 
 
 def find_run(name: str, output_dir: Path | str = "runs") -> Path:

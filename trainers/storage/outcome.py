@@ -4,8 +4,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from trainers.storage.finished_run import RunResult
 from trainers.storage.run_folder import read_json, write_json
+from trainers.storage.run_result import RunResult
 
 
 def best_of_several(results: Iterable[RunResult], *, select: str) -> RunResult:

@@ -12,15 +12,7 @@ from datasets.errors import DataError
 from datasets.shell import command
 from trainers.config import RunConfig
 from trainers.errors import ConfigError
-from trainers.storage.run_folder import read_if_whole
-
-
-def working_directory() -> str | None:
-    """Where this process works; None where that has been removed."""
-    try:
-        return os.getcwd()
-    except OSError:
-        return None
+from trainers.storage.run_folder import read_if_whole, working_directory
 
 
 def started_in(run_dir: Path) -> Path | None:

@@ -1,6 +1,7 @@
 """A run's folder on disk: everything a later command, a person or a script needs, in plain files."""
 
 import json
+import os
 import sys
 from contextlib import suppress
 from dataclasses import replace
@@ -103,3 +104,11 @@ def write_run_config(folder: Path, config: RunConfig) -> None:
 
 def command_line() -> list[str]:
     return [Path(sys.argv[0]).name, *sys.argv[1:]]
+
+
+def working_directory() -> str | None:
+    """Where this process works; None where that has been removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return None

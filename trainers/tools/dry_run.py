@@ -14,7 +14,8 @@ from trainers.run import execute
 from trainers.run_start import describe_start, made_whole, write_inputs
 from trainers.setup import RunSetup, prepare
 from trainers.storage.checkpoint_file import checkpoints, read_checkpoint
-from trainers.storage.finished_run import RunResult, load
+from trainers.storage.finished_run import load
+from trainers.storage.run_result import RunResult
 
 
 @console.model_log()
