@@ -25,7 +25,7 @@ COMMANDS = {
     "resume": "continue a stopped run, as if it had never stopped",
     "evaluate": "score a run's best weights again, class by class",
     "predict": "classify image files, folders or globs: CSV out",
-    "explain": "show heat maps of what spoke for a class, and how faithful they are",
+    "explain": "show heat maps of the evidence for a class, and how faithful they are",
     "average": "average the weights of several runs",
     "export": "write a model as safetensors, ONNX or pt2, and check the file",
     "share": "show finished runs in MLflow, Weights & Biases, trackio or ClearML",

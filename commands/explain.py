@@ -1,4 +1,4 @@
-"""`explain RUN IMAGE...`: what spoke for a class, as heat maps over pictures; or a page of the model as it learned."""
+"""`explain RUN IMAGE...`: evidence for a class, as heat maps over pictures; or a page of the model as it learned."""
 
 import sys
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from vit.config import require_counts
 
 @dataclass(frozen=True)
 class Options(WeightsOptions):
-    """Show what spoke for a class in a picture, as a heat map over it, and how far such maps can be trusted on this
+    """Show the evidence for a class in a picture, as a heat map over it, and how far such maps can be trusted on this
     model: what it costs to remove what they call bright. Of a Vision Transformer also the attention of every layer and
     head, and how far each head looks.
 

@@ -27,8 +27,8 @@ class Options:
     number: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 40
     """How many pictures to choose."""
     run: Name = None
-    """A run whose model looks at the pictures, or `latest`. Default: pretrained networks at hand, and the labels so
-    far."""
+    """A run whose model looks at the pictures, or `latest`. Default: the pretrained networks on this machine, and the
+    labels so far."""
     labelled: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME|PATH")] = ()
     """Labelled sets, as train reads them: their pictures and copies of these are not asked about, the model learns from
     them, and labels.csv contains them."""

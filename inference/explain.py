@@ -84,7 +84,7 @@ class Explanation:
     def drawn(self, *, layer: int | None = None, head: int | None = None) -> list[tuple[str, Tensor]]:
         """The map, those of the parts of a mixture, whose deciding one is named, and the attention of a layer or head
         where one is asked for, each with its title. Raises OptionError: no such layer, or no attention."""
-        about = f"what spoke for {self.target}" if self.of_class else "what the model looked at"
+        about = f"evidence for {self.target}" if self.of_class else "what the model looked at"
         shown = [(f"{about} ({self.title})", self.heat)]
         decided = max((spoke for _, spoke, _ in self.parts), default=0.0)
         for name, spoke, values in self.parts:

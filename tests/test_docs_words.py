@@ -1,11 +1,14 @@
 """The words of the pages and of the help: plain enough to read at once, and those that the field searches for."""
 
+import ast
 import importlib
 import re
+from functools import cache
 from pathlib import Path
 
 import pyphen
 import pytest
+from test_docstrings import sources
 
 import main
 from commands.arguments import TrainOptions
@@ -23,8 +26,13 @@ PRIVATE = (
     "foretell",
     "stays beside it",
     "Of several runs",
+    "weights at hand",
+    "networks at hand",
+    "spoke for",
+    "rung",
+    "sees each image",
 )
-"""Words that had to be learnt before the program could be used."""
+"""Words that had to be learnt before the program could be used; docs/README.md explains those that remain."""
 FIELD = (
     "data augmentation", "early stopping", "distillation", "gradient accumulation", "test-time augmentation",
     "transfer learning", "inductive bias", "fine-tuning", "linear probe", "confidence interval", "mixed precision",
@@ -72,9 +80,30 @@ def everything_shown() -> dict[str, str]:
     return shown | {"report": Path(report.__file__).with_name("report.html.jinja").read_text(encoding="utf-8")}
 
 
+@cache
+def said() -> list[tuple[str, str]]:
+    """Texts of the application that are no docstrings, such as lines of the console, by their places."""
+    found = []
+    for path in sources():
+        if path.relative_to(ROOT).parts[0] == "benchmarks":
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        bodies = [node.body for node in ast.walk(tree) if isinstance(getattr(node, "body", None), list)]
+        silent = {id(part.value) for body in bodies for part in body if isinstance(part, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in silent:
+                found.append((f"{path.relative_to(ROOT)}:{node.lineno}", node.value))
+    return found
+
+
+@pytest.mark.parametrize("word", PRIVATE)
+def test_a_private_word_is_gone_from_what_the_console_says(word):
+    assert [place for place, text in said() if re.search(rf"\b{word}", text)] == []
+
+
 @pytest.mark.parametrize("word", PRIVATE)
 def test_a_private_word_is_gone_from_what_a_user_reads(word):
-    assert [name for name, text in everything_shown().items() if word in text] == []
+    assert [name for name, text in everything_shown().items() if re.search(rf"\b{word}", text)] == []
 
 
 @pytest.mark.parametrize("word", FIELD)

@@ -96,10 +96,10 @@ def test_a_step_on_cached_features_takes_what_the_head_takes_on_this_machine(tmp
 def test_a_plan_says_what_the_next_larger_would_cost():
     few, many = Candidate("small", {}), Candidate("large", {}, wants=10)
     assert choose([few, many], [40, 6.04]).reasons == (
-        "small sees each image 40 times",
-        "large would see it 6.0 times, and pays from 10 times on",
+        "train small for 40 epochs, all there is time for",
+        "large needs 10 epochs, and there is time for 6.04",
     )
-    assert choose([few, many], [40, 11]).reasons == ("large sees each image 11 times",)
+    assert choose([few, many], [40, 11]).reasons == ("train large for 11 epochs, all there is time for",)
     assert choose([few], [33.7]).epochs == 33
     assert choose([few], [3.456]).epochs == 3.45
 

@@ -152,4 +152,4 @@ def test_a_plan_whose_output_is_piped_says_what_it_is_at(tmp_path, capsys, monke
     words = "--minutes 0.05 --device cpu --threads 1 --workers 0 --tb scalars"
     code, out, err = call(capsys, "train", data, *words.split(), "--output-dir", tmp_path / "runs")
     assert code == 0, err
-    assert re.search(r"^ +looking at the training images with .* \(\d+ s\)$", out, re.MULTILINE)
+    assert re.search(r"^ +computing features of the training images with .* \(\d+ s\)$", out, re.MULTILINE)

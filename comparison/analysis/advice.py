@@ -63,8 +63,8 @@ def _listed(rows: list[ArmResult]) -> str:
 
 
 def which_pays(result: ConditionResult, where: str = "") -> str:
-    """Which rung of the ladder pays at this number of labels; where none is surely better than the first, the quickest
-    that is not surely worse."""
+    """Say which way to fine-tune pays at this number of labels; where none is surely better than the first, the
+    quickest that is not surely worse."""
     first, best = result.arms[0], max(result.arms, key=lambda row: row.scores["accuracy"])
     pair = best.against_first
     if pair is not None and pair.mark == "better":

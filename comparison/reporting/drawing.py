@@ -144,7 +144,7 @@ def draw_differences(results: Sequence[ConditionResult]) -> Figure:
     axis.axvline(0, color=GREY, linewidth=1)
     axis.set_yticks([])
     axis.set(ylim=(len(names) - 0.5, -0.9))
-    axis.set_xlabel(_wrapped(f"points of accuracy beside {first}", 62))
+    axis.set_xlabel(_wrapped(f"points of accuracy above {first}", 62))
     tidy(axis)
     return figure
 

@@ -166,7 +166,7 @@ def notes(comparison: Comparison, results: Results, *, marks: str = f"; {MARKS_E
         "95 % interval: range in which one run's true accuracy lies (Wilson), the lowest and highest end of all runs",
         "95 % right on: share of the scored images, each run's surest ones, on which 95 % of its answers are right",
         *in_groups(comparison.conditions),
-        f"McNemar: number of seeds at which the exact test tells the two runs apart (p <= 0.05){marks}",
+        f"McNemar: number of seeds at which the exact test finds a difference of the two runs (p <= 0.05){marks}",
     ]
     if any(row.scores["improvement"] is not None for result in results for row in result.arms):
         lines.append(f"^ not converged: validation accuracy still rose {RULE}")

@@ -63,7 +63,7 @@ def protocol(plan: ComparisonPlan) -> Iterator[str]:
         yield (
             f"With {labels_text(labels, every='all training labels')} ({images:,} images) every run takes {epochs:g} "
             f"epochs: {round(images * epochs):,} images seen, the same for all arms. Choices used "
-            f"{split.size('val'):,} validation labels beside them."
+            f"{split.size('val'):,} validation labels as well."
         )
     if plan.tuned:
         yield (

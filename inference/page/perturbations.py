@@ -43,7 +43,7 @@ def rearranged(model: nn.Module, image: Tensor) -> list[Perturbation]:
         return [Perturbation("as it is", places)]
     chance = torch.randperm(len(places), generator=torch.Generator().manual_seed(0))
     count = min(max(1, len(places) // 8), len(places) - 1)
-    first = {"brightest in the rollout": looked, "that spoke most": spoke, "drawn by lot": chance}
+    first = {"brightest in the rollout": looked, "with the most evidence": spoke, "drawn by lot": chance}
     left_out = {name: values.flatten().argsort(descending=True)[:count].cpu() for name, values in first.items()}
     return [
         Perturbation("as it is", places),

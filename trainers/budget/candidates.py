@@ -77,12 +77,12 @@ def fine_tuned(rows: Sequence[Ranked], *, images: int, side: float) -> list[Cand
         if model["name"] in EMBEDDED_WEIGHTS.values() and may_do_better(row.accuracy, best):
             train = recipe["train"] | {"schedule": "cooldown"}
             options = recipe | {"model": model | {"trainable": "all"}, "train": train}
-            alone = Candidate(f"{row.name}, all of it trained,", options, weights=row.name, most=ENOUGH)
+            alone = Candidate(f"all of {row.name}", options, weights=row.name, most=ENOUGH)
             if many:
                 words, changed, wants = "with MixUp and CutMix", {"train": train | MIXED}, MIXED_PASSES
             else:
                 larger = {"model": options["model"] | {"image_size": LARGER}}
                 words, changed, wants = f"at {LARGER} px", larger, LARGER_PASSES
-            richer = replace(alone, name=f"{alone.name} {words},", options=options | changed, wants=wants)
+            richer = replace(alone, name=f"{alone.name} {words}", options=options | changed, wants=wants)
             return [alone, richer] if many or side >= LARGER else [alone]
     return []

@@ -93,12 +93,12 @@ def rank(
 
 def with_best_weights(config: RunConfig, images: OpenedImages | None = None) -> RunConfig:
     """`--weights auto`: the linear probe of the weights that suit the training images best, in place of the model.
-    Raises MissingPackage: there are no weights at hand; the line says what to install."""
+    Raises MissingPackage: there are no local weights; the line says what to install."""
     if config.model.name != "auto":
         raise ConfigError(f"--weights auto chooses the model, too: leave --model {config.model.name} out")
     rows = rank(config, images=images)
     if not rows:
-        raise MissingPackage(f"no pretrained weights at hand; {HINT}")
+        raise MissingPackage(f"no pretrained weights are on this machine; {HINT}")
     return filled_in(config.changed(model={"weights": None}), rows[0].options)
 
 
@@ -122,7 +122,7 @@ def probes(
     at least `labels` of each class; a line about each that cannot. They share the images, decoded, where they can."""
     images, previous = images or OpenedImages(), None
     for model in models:
-        heartbeat.at_work_on(f"looking at the training images with {name_of(model)}")
+        heartbeat.at_work_on(f"computing features of the training images with {name_of(model)}")
         try:
             setup = _prepared(_probe(config, model), previous, images)
             if setup.data.dataset_sizes["train"] > MOST_IMAGES:

@@ -47,22 +47,22 @@ class Plan:
 def choose(candidates: Sequence[Candidate], epochs: Sequence[float]) -> Plan:
     """The richest candidate that sees the images often enough in the time; `epochs` says how often each would."""
     chosen = max((n for n, candidate in enumerate(candidates) if epochs[n] >= candidate.wants), default=0)
-    reasons = [f"{candidates[chosen].name} sees each image {times(epochs[chosen])}"]
-    if chosen + 1 < len(candidates):
-        larger, seen = candidates[chosen + 1], times(epochs[chosen + 1])
-        reasons.append(f"{larger.name} would see it {seen}, and pays from {larger.wants:g} times on")
-    if epochs[chosen] > candidates[chosen].most:
-        reasons = [f"{candidates[chosen].name} gains no more by seeing each image more often"]
-    return Plan(candidates[chosen], rounded(min(epochs[chosen], candidates[chosen].most)), tuple(reasons))
+    best, enough = candidates[chosen], epochs[chosen] > candidates[chosen].most
+    planned = rounded(min(epochs[chosen], best.most))
+    reasons = [
+        f"train {best.name} for {planned:g} epochs, {'all that it gains by' if enough else 'all there is time for'}"
+    ]
+    if chosen + 1 < len(candidates) and not enough:
+        larger = candidates[chosen + 1]
+        reasons.append(
+            f"{larger.name} needs {larger.wants:g} epochs, and there is time for {rounded(epochs[chosen + 1]):g}"
+        )
+    return Plan(best, planned, tuple(reasons))
 
 
 def rounded(epochs: float) -> int | float:
     """Whole epochs where that changes the length by little, else hundredths of one."""
     return int(epochs) if epochs >= 20 else max(0.01, int(100 * epochs) / 100)
-
-
-def times(epochs: float) -> str:
-    return f"{epochs:.0f} times" if epochs >= 10 else f"{epochs:.1f} times"
 
 
 LOOKING = 0.3
@@ -322,9 +322,10 @@ def plan_fine_tuning(
     with console.quiet():
         plan, pace = plan_for(config, candidates, until, images)
     if plan.epochs < min(1, least / pace.steps_per_epoch):
-        console.say(f"no time is left to train more: {plan.reasons[0]}", label="plan")
+        too_few = f"there would be {plan.epochs:g} epochs for {plan.candidate.name}"
+        console.say(f"no time is left to train more: {too_few}", label="plan")
         return
-    console.say(f"{plan.epochs:g} epochs: {'; '.join(plan.reasons)}", label="plan")
+    console.say("; ".join(plan.reasons), label="plan")
     chosen = filled_in(config, plan.candidate.options).changed(train={"epochs": plan.epochs})
     yield PlannedRun(chosen, partial(DeadlineHandler, deadline=Deadline(until, pace, most=plan.candidate.most)))
 
@@ -335,7 +336,7 @@ def plan_for(
     """Measure one candidate after the other, until one would see the images too seldom."""
     paces, epochs = [], []
     for candidate in candidates:
-        heartbeat.at_work_on(f"measuring the pace of {candidate.name.rstrip(',')}")
+        heartbeat.at_work_on(f"measuring the pace of {candidate.name}")
         paces.append(measure(trial(config, candidate, images)))
         epochs.append(paces[-1].epochs(until - time.monotonic()))
         if epochs[-1] < candidate.wants:

@@ -86,7 +86,7 @@ def look(config: RunConfig, *, side: float, seconds: float | None, images: Opene
     None where that is all of them.
     """
     networks = candidates(config, side)
-    heartbeat.at_work_on("opening the networks at hand")
+    heartbeat.at_work_on("opening the pretrained networks")
     with console.quiet():
         setup = prepare(run_of(config, networks), images=images)
     canvas, sizes = setup.spec.image_size, setup.data.dataset_sizes
@@ -100,7 +100,7 @@ def look(config: RunConfig, *, side: float, seconds: float | None, images: Opene
         config = config.changed(data={"labels_per_class": most, "fraction": None})
     with console.quiet():
         setup = prepare(run_of(config, networks, canvas), images=images)
-    heartbeat.at_work_on("looking at the training images with the networks at hand")
+    heartbeat.at_work_on("computing features of the training images with the pretrained networks")
     seen = images_seen(setup)
     heartbeat.at_work_on("choosing the networks and their head")
     costs = [prices[network] for network in networks]
@@ -192,11 +192,11 @@ def table(found: Look) -> list[str]:
     """Yield the table of what was tried: the best head of each set of networks, the best first, and which was taken,
     and why."""
     if found.choice is None:
-        return ["  too few images to choose networks by: all that are at hand stand side by side"]
+        return ["  too few images to choose among the pretrained networks: all are used together"]
     best: dict[tuple[int, ...], Judged] = {}
     for each in sorted(found.choice.judged, key=lambda each: each.loss):
         best.setdefault(tuple(sorted(each.networks)), each)
-    cells = [("  networks", "frozen, side by side", "head", "accuracy", "log loss", "ms an image", "MB")]
+    cells = [("  networks", "frozen, used together", "head", "accuracy", "log loss", "ms an image", "MB")]
     for networks, each in list(best.items())[:ROWS]:
         prices = [found.prices[place] for place in networks]
         seconds, size = sum(price.seconds for price in prices), sum(price.megabytes for price in prices)

@@ -37,11 +37,11 @@ def images_of(setup: RunSetup, split: str) -> Images:
 
 
 class Fitted(NamedTuple):
-    """What a head that was fitted is made of."""
+    """Parts of a fitted head."""
 
     lines: list[str]
     parts: dict[str, dict[str, dict[str, float]]]
-    """What each part alone has on validation and test images: part -> split -> score. Nothing is chosen by the test."""
+    """Scores of each part alone on validation and test images: part -> split -> score. Nothing is chosen by the test."""
 
 
 @torch.no_grad()

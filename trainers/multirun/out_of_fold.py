@@ -40,11 +40,16 @@ def features_of_set(config: RunConfig, *, images: int, seconds: float) -> tuple[
     with each that the time for all `images` allows for. Raises ConfigError: it is too short for any."""
     looked_at = min(images, MOST_IMAGES)
     share = looked_at / (images + looked_at) if images > MOST_IMAGES else 1.0  # features of fewer are kept
-    say(f"looking at {images:,} images with the weights at hand, for at most {duration(seconds)}", label="features")
+    say(
+        f"looking at {images:,} images with the pretrained networks on this machine, for at most {duration(seconds)}",
+        label="features",
+    )
     opened = OpenedImages()
     ranking = rank(config, seconds=seconds * share, images=opened)
     if not ranking:
-        raise ConfigError(f"{duration(seconds)} are too short for any of the weights at hand: give more --minutes")
+        raise ConfigError(
+            f"{duration(seconds)} are too short for any pretrained network on this machine: give more --minutes"
+        )
     networks = dict.fromkeys(ranked.options["model"]["name"] for ranked in ranking)
     best = [next(ranked for ranked in ranking if ranked.options["model"]["name"] == name) for name in networks]
     chosen, parts = best[: 2 if images > 2 * MOST_COMPONENTS else 1], []

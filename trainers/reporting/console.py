@@ -2,6 +2,9 @@
 
 import logging
 import math
+import shutil
+import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,11 +50,22 @@ class Console(logging.Handler):
 
     def format(self, record: logging.LogRecord) -> str:
         label: str | None = getattr(record, "label", self.label)
-        return record.getMessage() if label is None else f"{label:>9}  {record.getMessage()}"
+        line = record.getMessage() if label is None else f"{label:>9}  {record.getMessage()}"
+        return wrapped(line, 0 if label is None else 11)
 
     def emit(self, record: logging.LogRecord) -> None:
         tqdm.write(self.format(record))
         heartbeat.line_was_said()
+
+
+def wrapped(line: str, indent: int) -> str:
+    """Break a sentence between words where the terminal is narrower; tables, whose columns have two blanks between
+    them, and what goes into a file or a pipe, stay as they are."""
+    width = shutil.get_terminal_size().columns
+    if len(line) <= width or not sys.stdout.isatty() or "  " in line[indent:].strip():
+        return line
+    first, *rest = textwrap.wrap(line[indent:], width - indent, break_long_words=False, break_on_hyphens=False)
+    return "\n".join([line[:indent] + first, *(" " * indent + part for part in rest)])
 
 
 CONSOLE, CONSOLE_OF_MODELS = Console(), Console(label="weights")

@@ -43,7 +43,7 @@ def after(setup: RunSetup, run_dir: Path, *, epoch: int, scores: Mapping[str, Sc
     ]
     if heat_maps.available:
         sentences += [str(found) for found in heat_maps.kept(run_dir).values()]
-        commands.append(("what spoke for a class, as a heat map", command("explain", run_dir, "path/to/images")))
+        commands.append(("heat maps: where the model saw its class", command("explain", run_dir, "path/to/images")))
     return page(sentences, commands, setup, run_dir)
 
 

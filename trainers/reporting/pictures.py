@@ -45,7 +45,7 @@ MISTAKES = 16
 READ_BATCH = "from the first batch: each picture, and beside it what the model sees of it"
 READ_MISTAKES = "Coloured: what the model said, and how sure it was. A wrong label, or a class that looks like another?"
 READ_CONFUSION = "Each row is a true class; what lies off the diagonal was taken for another."
-READ_HEAT = "Below each image: the brighter a place, the more it spoke for the class that the model says."
+READ_HEAT = "Below each image: the brighter a place, the more it is evidence for the class that the model says."
 BATCH = 16  # images of the first training batch
 
 
@@ -146,7 +146,7 @@ def map_of_one(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor, str, T
             found = heat_maps.heat_maps(model, images)
         except heat_maps.NoMap:
             return None
-        return found.logits, found.values, f"what spoke for the predicted class ({found.title})", distance
+        return found.logits, found.values, f"evidence for the predicted class ({found.title})", distance
     if attention is None:
         return None
     return attention.logits.float(), attention.rollout.cpu(), "attention rollout", distance

@@ -259,8 +259,8 @@ const VIEWS = {
         const lens = lensOf(run).at(-1), best = run.classes[cursor.picture][lens.indexOf(Math.max(...lens))];
         const spoke = of("relevance"), name = run.class_names[best];
         rollout.show(`Rollout: how much of each patch reaches ${reads(run)}.`, of("rollout"));
-        if (spoke.some(Boolean)) relevance.show(`Relevance: what spoke for ${name}.`, spoke);
-        else relevance.show(`Relevance: nothing spoke for ${name}; an untrained head is zero.`, null);
+        if (spoke.some(Boolean)) relevance.show(`Relevance: evidence for ${name}.`, spoke);
+        else relevance.show(`Relevance: no evidence for ${name}; an untrained head is zero.`, null);
       };
     },
   },
