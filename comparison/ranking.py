@@ -178,7 +178,7 @@ def table(rows: Sequence[RankedBackbone]) -> Iterator[str]:
     yield f"accuracy, %, {seen}; ± half of a 95 % interval: other images, other draws"
     if not design.alone:
         yield f"groups: these images come {design} that stand alone; intervals and verdicts draw whole groups"
-    yield f"1 to all: ridge regression on this many labels of each class, {DRAWS} draws; nearest: 1-nearest neighbour, all"
+    yield f"1 to all: ridge regression on this many labels of each class, {DRAWS} draws; nearest: one neighbour, all"
     yield "behind: points behind the first, with all labels; MB: what fine-tuning all of it holds, roughly"
     adjusted = holm([other.p for other in behind])
     level = [row.arm for row, other, p in zip(rows[1:], behind, adjusted, strict=True) if not is_claim(other, p)]

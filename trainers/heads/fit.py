@@ -41,7 +41,7 @@ class Fitted(NamedTuple):
 
     lines: list[str]
     parts: dict[str, dict[str, dict[str, float]]]
-    """Scores of each part alone on validation and test images: part -> split -> score. Nothing is chosen by the test."""
+    """Scores of each part alone on val and test images: part -> split -> score. Nothing is chosen by the test."""
 
 
 @torch.no_grad()
