@@ -94,6 +94,8 @@ def parse(options_class: type, argv: Sequence[str], *, prog: str, default: Any =
         if name.startswith("--") and name not in known:
             ours = ELSEWHERE.get(name, name.replace("_", "-"))
             hint = f"; here it is {ours}." if ours in known or " " in ours else did_you_mean(name, known)
+            if ours in {*flags(options_class, fixed=True)} and ours in {*flags(RunConfig, fixed=True)}:
+                hint = "; it is set in a file for `train --config`, or from Python."
             raise UsageError(f"unknown option {name}{hint} See {prog} --help")
     complaint = io.StringIO()
     try:
@@ -307,15 +309,16 @@ def sections(config: RunConfig) -> dict[str, Any]:
     return {field.name: getattr(config, field.name) for field in dataclasses.fields(RunConfig)}
 
 
-def flags(options_class: type, *, by_place: bool = False) -> Iterator[str]:
-    """Every `--option` of a dataclass tree, or the names of those that are given by their place, without a name."""
+def flags(options_class: type, *, by_place: bool = False, fixed: bool = False) -> Iterator[str]:
+    """Every `--option` of a dataclass tree; or the names of those that are given by their place, without a name; or of
+    those that no command line sets."""
     hints = typing.get_type_hints(options_class, include_extras=True)
     for field in dataclasses.fields(options_class):
         hint = hints[field.name]
-        if is_fixed(hint):
-            continue
         if dataclasses.is_dataclass(hint):
-            yield from flags(cast(type, hint), by_place=by_place)
+            yield from flags(cast(type, hint), by_place=by_place, fixed=fixed)
+        elif is_fixed(hint) is not fixed:
+            continue
         elif not by_place or tyro.conf.Positional in getattr(hint, "__metadata__", ()):
             yield f"--{flag(options_class, field.name)}"
 

@@ -26,6 +26,7 @@ def folder(tmp_path_factory):
         train(config.changed(model=model, output=output))
     Image.fromarray(np.full((9, 9, 3), 70, np.uint8)).save(folder / "a.png")
     (folder / "folds.toml").write_text("[data]\nfolds = 1\n")
+    (folder / "mean.toml").write_text("mean = [0.1, 0.2]\n")
     (folder / "empty").mkdir()
     return folder
 
@@ -36,7 +37,8 @@ MISTAKES = [
     TRAIN + "--trainable lora:65",
     TRAIN + "--image-size 7",
     TRAIN + "--image-size 99999999999",
-    TRAIN + "--mean 0.1 0.2",
+    TRAIN + "--config {folder}/mean.toml",
+    TRAIN + "--layer-norm-eps 1e-5",
     TRAIN + "--weights fashion_mnist",
     TRAIN + "--model timm:nonsense",
     TRAIN + "--model resnet18 --weights none --dropout 0.1",

@@ -20,7 +20,7 @@ def parse(*argv):
 
 
 def test_a_config_survives_json():
-    config = parse("--lr", "0.01", "--data-root", "some/where", "--trainable", "last:2", "--mean", "0.1", "0.2", "0.3")
+    config = parse("--lr", "0.01", "--data-root", "some/where", "--trainable", "last:2").changed(model={"mean": (0.1,)})
     assert from_dict(RunConfig, json.loads(json.dumps(to_dict(config)))) == config
 
 
@@ -28,6 +28,19 @@ def test_every_option_has_one_flag_of_its_own():
     names = list(flags(TrainOptions))
     assert len(names) == len(set(names))
     assert {"--model", "--weights", "--data", "--data-root", "--epochs", "--batch-size", "--lr", "--seed"} <= set(names)
+
+
+def test_options_for_builders_of_models_are_set_in_files_alone(tmp_path):
+    """All that a run has is in its config.json, so that it can be given again; not all of it has to be on a screen."""
+    no_flag = {"--mean", "--std", "--layer-norm-eps", "--representation-size", "--attention", "--attention-dropout"}
+    assert {*flags(TrainOptions, fixed=True)} == no_flag
+    assert not no_flag & {*flags(TrainOptions)}
+    assert len({*flags(TrainOptions)} - {*flags(TrainOptions, by_place=True)}) <= 80
+    path = tmp_path / "options.toml"
+    path.write_text('attention-dropout = 0.1\n[model]\nmean = [0.1, 0.2, 0.3]\nattention = "explicit"\n')
+    config = parse("--config", str(path), "--lr", "0.25")
+    assert (config.model.mean, config.model.attention) == ((0.1, 0.2, 0.3), "explicit")
+    assert config.train.lr == 0.25
 
 
 def test_command_line_beats_file_beats_defaults(tmp_path):

@@ -27,6 +27,8 @@ OTHER_NAMES = {
     "model_name": "name", "pretrained": "weights",
 }  # fmt: skip
 """Names that timm, vit-pytorch, torchvision and transformers have for these options."""
+InFiles = tyro.conf.Fixed
+"""Marks an option that builders of models set, from Python or in a file for `--config`, and no command line does."""
 MAX_SIDE = 4096
 """Pixels: a batch of 32 such pictures takes 6 GB."""
 
@@ -240,21 +242,21 @@ class ModelConfig:
     patch_embedding: Literal["conv", "linear", "stem", "stem_bn"] = "conv"
     """Patch embedding: conv, a strided convolution; linear, the same function by cutting and a linear layer; stem or
     stem_bn, 3 x 3 convolutions, which learn faster from few images."""
-    representation_size: int | None = None
+    representation_size: Annotated[int | None, InFiles] = None
     """Width of a Tanh layer before the head. Default: no such layer."""
     dropout: float = 0.0
     """Dropout after the position embedding and in the MLPs."""
-    attention_dropout: float = 0.0
+    attention_dropout: Annotated[float, InFiles] = 0.0
     """Dropout on the attention weights."""
     stochastic_depth: float = 0.0
     """Stochastic depth: probability that the last block is skipped in training, rising linearly from 0 at the first."""
-    attention: Literal["auto", "sdpa", "explicit"] = "auto"
+    attention: Annotated[Literal["auto", "sdpa", "explicit"], InFiles] = "auto"
     """Attention kernel: sdpa, PyTorch's fused one; explicit, the softmax written out; auto, the faster by a table."""
-    mean: tuple[float, ...] | None = None
+    mean: Annotated[tuple[float, ...] | None, InFiles] = None
     """Mean subtracted from each channel. Default: the pretrained weights' own; 0.5 from scratch."""
-    std: tuple[float, ...] | None = None
+    std: Annotated[tuple[float, ...] | None, InFiles] = None
     """Standard deviation each channel is divided by. Default: the pretrained weights' own; 0.5 from scratch."""
-    layer_norm_eps: float | None = None
+    layer_norm_eps: Annotated[float | None, InFiles] = None
     """Epsilon of every LayerNorm. Default: the pretrained weights' own; 1e-6 from scratch."""
     fit: Literal["auto", "crop", "pad", "squash"] = "auto"
     """How a picture becomes square: crop keeps its middle, pad adds a border, squash gives up its proportions. auto:
