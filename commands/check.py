@@ -16,7 +16,7 @@ from datasets.files import write_bytes
 from datasets.options import operand, words
 from datasets.shell import command
 from datasets.tables import csv_text
-from datasets.text import format_table, pluralise, printable
+from datasets.text import format_table, pluralise, printable, wrapped
 from trainers.config import OutputConfig
 from trainers.storage.data_folder import claimed_folder, data_folder
 
@@ -76,7 +76,7 @@ def main(config: Options) -> int:
             with arguments.output_file(config.csv_path) as file:
                 file.write(csv_text(CSV_COLUMNS, rows))
         _write_pictures(config, report)
-        print("\n".join([*_table(config, report), *_groups(config, report)]))
+        print(wrapped("\n".join([*_table(config, report), *_groups(config, report)])))
         document.update(as_json(config, report))
     return report.exit_code
 
@@ -124,9 +124,9 @@ def _table(config: Options, report: CheckReport) -> list[str]:
         return [*lines, "no fault found", f"next: {train_command(config)}"]
     rows = [(first.kind, first.severity, f"{count:,}", _example(first)) for count, first in report.kinds()]
     lines += ["", *format_table([("kind", "severity", "count", "for example"), *rows], left=(0, 1, 3))]
-    verdict = "training would be wrong" if report.errors else "nothing that makes training wrong"
+    verdict = "Training would be wrong." if report.errors else "Nothing found makes training wrong."
     counts = f"{pluralise(report.errors, 'error')}, {pluralise(len(report.findings) - report.errors, 'warning')}"
-    lines += ["", f"{counts}: {verdict}; all of them: {printable(str(config.csv_path))}"]
+    lines += ["", f"{verdict} {counts}; all of them are in {printable(str(config.csv_path))}"]
     if not report.errors:
         lines.append(f"next: {train_command(config)}")
     elif deeper := next((finding.other for finding in report.findings if finding.kind == "above_the_classes"), ""):

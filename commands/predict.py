@@ -15,6 +15,7 @@ import tyro
 from commands.arguments import ModelOptions, UsageError, output_file
 from commands.json_output import JsonOption, json_document
 from datasets.shell import command
+from datasets.text import wrapped
 from vit.config import require_counts
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def say(tally: Tally) -> None:
     """How many images are right and how many files could not be read, on standard error."""
     if tally.labelled:
         share = f"{tally.right} of {tally.labelled} images whose folder names their class are right"
-        print(f"{share} ({tally.right / tally.labelled:.2%})", file=sys.stderr)
+        print(wrapped(f"{share} ({tally.right / tally.labelled:.2%})"), file=sys.stderr)
     if failed := len(tally.unreadable):
         print(f"error: {failed} of {tally.images + failed} files could not be read", file=sys.stderr)
 

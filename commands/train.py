@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from commands.arguments import TrainOptions, UsageError, parse_train_options
 from datasets.config import DATASETS
 from datasets.shell import command, typed
-from datasets.text import pluralise, printable
+from datasets.text import pluralise, printable, wrapped
 from trainers.config import RunConfig, load_config
 from vit.config import embedded_weights
 
@@ -261,7 +261,7 @@ def report(result: RunResult) -> None:
     if result.test is not None:
         rows.append(("test", result.test, "same weights, scored once", known.get("test")))
     print()
-    print("\n".join(score_lines(rows)))
+    print(wrapped("\n".join(score_lines(rows))))
     say_what_was_seen([result])
     print(f"\n{'run':>9}  {printable(str(result.run_dir))}")
     print(f"{'watch':>9}  {typed('tensorboard', '--logdir', result.run_dir.parent)}")

@@ -1,6 +1,9 @@
 """Text for people and for files: a hint at the nearest name, one printable line, aligned columns. No torch here."""
 
 import difflib
+import shutil
+import sys
+import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 
@@ -34,3 +37,33 @@ def shorten_list(names: Sequence[str], limit: int = 3) -> str:
     """The first few of a list of names, and how many more."""
     shown = ", ".join(map(repr, names[:limit]))
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
+
+
+def wrapped(text: str, *, indent: int = 0) -> str:
+    """Break lines between words where the terminal is narrower, with `indent` blanks before what follows. Lines of a
+    table, with two blanks between their columns, only lose a last remark in parentheses to a line of its own. What goes
+    into a file or a pipe stays as it is."""
+    width = shutil.get_terminal_size().columns
+    if not sys.stdout.isatty():
+        return text
+    lines: list[str] = []
+    for line in text.splitlines():
+        start = max(indent, len(line) - len(line.lstrip()))
+        cells, gap, remark = line.rpartition("  (")
+        body, space = line[start:], " " * start
+        if len(line) <= width:
+            lines.append(line)
+        elif gap and cells.strip():
+            lines += [
+                cells.rstrip(),
+                *textwrap.wrap(f"({remark}", width, initial_indent=REMARK, subsequent_indent=REMARK),
+            ]
+        elif "  " in body.strip():
+            lines.append(line)
+        else:
+            first, *rest = textwrap.wrap(body, width - start, break_long_words=False, break_on_hyphens=False)
+            lines += [line[:start] + first, *(space + part for part in rest)]
+    return "\n".join(lines)
+
+
+REMARK = " " * 11

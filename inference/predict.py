@@ -131,7 +131,9 @@ class Tally:
     def readable(self, results: Iterable[ImagePrediction | Unreadable]) -> Iterator[ImagePrediction]:
         """The images among the results, behind a progress bar; a file that is none is named on standard error."""
         # disable=None: silent where standard error is not a terminal
-        for image in tqdm(results, desc="predict", unit="image", file=sys.stderr, disable=None, leave=False):
+        for image in tqdm(
+            results, desc="predict", unit="image", file=sys.stderr, disable=sys.stdout.isatty() or None, leave=False
+        ):
             if isinstance(image, Unreadable):
                 self.unreadable.append(image)
                 tqdm.write(f"error: {printable(image.error)}", file=sys.stderr)

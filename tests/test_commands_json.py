@@ -56,7 +56,7 @@ def test_a_program_that_runs_check_reads_its_standard_output_as_it_is(tmp_path):
     (finding,) = (finding for finding in found["findings"] if finding["severity"] == "error")
     assert (finding["path"], found["kinds"][finding["kind"]]) == ("ant/broken.png", 1)
     assert Path(found["csv"]).is_file()
-    assert "training would be wrong" in done.stderr
+    assert "Training would be wrong" in done.stderr
 
 
 def test_check_of_a_clean_set_names_no_file_that_is_not_there(tmp_path, capsys, monkeypatch):

@@ -201,7 +201,7 @@ def test_the_table_names_each_kind_once_with_an_example_and_a_verdict(faulty, tm
         (line,) = (line for line in lines if line.split()[:1] == [kind])
         assert KINDS[kind][0] in line
         assert any(path in line for k, path in planted if k == kind)
-    assert "training would be wrong" in lines[-2]
+    assert "Training would be wrong" in lines[-2]
     command = f"python main.py train --data {root} --exclude {tmp_path}/list.csv --minutes 5"
     assert lines[-1] == f"to train without the images of the errors: {command}"
 

@@ -89,7 +89,7 @@ def lite0(rows: Sequence[Ranked], *, side: float) -> Iterator[Candidate]:
 
 @dataclass(frozen=True)
 class Cost:
-    """What it takes to train a member, and to mix it: the seconds of its features of all images."""
+    """Cost of training a member and mixing it: the seconds of its features of all images."""
 
     pace: Pace
     mixing: float
@@ -159,9 +159,9 @@ def why_idle(rows: Sequence[Ranked], found: Sequence[Member], seconds: float) ->
     """Why so many seconds are left over at the end of a plan; empty where that is but a moment."""
     best = max((row.accuracy for row in rows), default=0.0)
     if not found and best >= GOOD:
-        return f"nothing is trained: frozen, {best:.1%} of the training images are right, and little is left to gain"
+        return f"nothing is trained further: the frozen networks have {best:.1%} of the training images right already"
     if not found:
-        return "nothing is trained: what could be trained in minutes is too far behind the best frozen network"
+        return "nothing is trained further: what could be trained in time is too far behind the best frozen network"
     if seconds > IDLE:
         left = f"about {console.duration(seconds)} are left"
         return f"{left}: what was trained gains no more by seeing the images more often, and nothing else fits"

@@ -107,6 +107,8 @@ def look(config: RunConfig, *, side: float, seconds: float | None, images: Opene
     choice = choose(seen, [each.operations for each in costs])
     rows = () if choice is None else tuple(ranked(choice, seen, networks, costs))
     found = Look(tuple(networks), canvas, choice, tuple(costs), rows)
+    named = ", ".join(f"{number} {network}" for number, network in enumerate(networks, start=1))
+    console.say(f"frozen, used together: {named}", label="networks")
     for line in table(found):
         console.say(line)
     return found
@@ -196,19 +198,21 @@ def table(found: Look) -> list[str]:
     best: dict[tuple[int, ...], Judged] = {}
     for each in sorted(found.choice.judged, key=lambda each: each.loss):
         best.setdefault(tuple(sorted(each.networks)), each)
-    cells = [("  networks", "frozen, used together", "head", "accuracy", "log loss", "ms an image", "MB")]
+    cells = [("", "networks", "head", "accuracy", "log loss", "ms/image", "MB")]
     for networks, each in list(best.items())[:ROWS]:
         prices = [found.prices[place] for place in networks]
         seconds, size = sum(price.seconds for price in prices), sum(price.megabytes for price in prices)
-        names = " + ".join(str(found.networks[place]) for place in networks)
+        names = " + ".join(str(1 + place) for place in networks)
         mark = "*" if set(networks) == set(found.choice.taken.networks) else ""
         row = (f"{each.accuracy:.1%}", f"{each.loss:.3f}", f"{1000 * seconds:.1f}", f"{size:.0f}")
         cells.append((mark, names, each.head, *row))
-    lines = list(format_table(cells, left=(0, 1, 2)))
+    lines = [f"           {line}" for line in format_table(cells, left=(0, 1, 2))]
     taken, single = found.choice.taken, found.choice.single
     if len(taken.networks) > 1:
         alone = f"one network alone, {found.networks[single.networks[0]]}, has {single.accuracy:.1%}"
-        lines.append(f"    * taken: {taken.accuracy:.1%} of these training images, each left out in its turn; {alone}")
+        lines.append(
+            f"           * taken: {taken.accuracy:.1%} of these training images, each left out in its turn; {alone}"
+        )
     return lines
 
 

@@ -2,9 +2,6 @@
 
 import logging
 import math
-import shutil
-import sys
-import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +17,7 @@ import vit
 from datasets.bundle import image_set
 from datasets.description import describe
 from datasets.shell import typed
-from datasets.text import pluralise, printable
+from datasets.text import pluralise, printable, wrapped
 from trainers.config import RunConfig
 from trainers.reporting.few_images import FEW, cannot_tell
 from trainers.setup import RunSetup
@@ -50,22 +47,13 @@ class Console(logging.Handler):
 
     def format(self, record: logging.LogRecord) -> str:
         label: str | None = getattr(record, "label", self.label)
-        line = record.getMessage() if label is None else f"{label:>9}  {record.getMessage()}"
-        return wrapped(line, 0 if label is None else 11)
+        message = record.getMessage()
+        line = message if label is None else f"{label:>9}  {message}".replace("\n  ", f"\n{'':11}")
+        return wrapped(line, indent=0 if label is None else 11)
 
     def emit(self, record: logging.LogRecord) -> None:
         tqdm.write(self.format(record))
         heartbeat.line_was_said()
-
-
-def wrapped(line: str, indent: int) -> str:
-    """Break a sentence between words where the terminal is narrower; tables, whose columns have two blanks between
-    them, and what goes into a file or a pipe, stay as they are."""
-    width = shutil.get_terminal_size().columns
-    if len(line) <= width or not sys.stdout.isatty() or "  " in line[indent:].strip():
-        return line
-    first, *rest = textwrap.wrap(line[indent:], width - indent, break_long_words=False, break_on_hyphens=False)
-    return "\n".join([line[:indent] + first, *(" " * indent + part for part in rest)])
 
 
 CONSOLE, CONSOLE_OF_MODELS = Console(), Console(label="weights")
