@@ -5,7 +5,7 @@
 Four sets are cut, once, out of archives in --data-root: hymenoptera (all of it), the ten most frequent breeds of
 dog_breed_tiny, 5,000 training and 2,000 test images of CIFAR-10 (JPEG) and of Fashion-MNIST. Each is a folder with
 train/ and test/, as a person would have it: the application holds validation images back, and the other arms train on
-the same. Another folder of that form in --sets is measured with `--only ITS_NAME`.
+the same. Another folder of that form in --sets is measured with `--only ITS_NAME`; `benchmarks.made_sets` draws some.
 
 Arms: `minutes` is the command with no other option, which mixes networks; `one-network` the same with that option,
 which keeps the best single one, as plans did before; `plain` the same where timm is not installed; `scratch-small` the
@@ -168,9 +168,30 @@ def outcome(arm: str, out: Path) -> dict[str, Any]:
     model = config["model"]
     return {
         "test_accuracy": summary["test"]["accuracy"],
+        "test_loss": summary["test"]["loss"],
+        "test_ece": summary["test"].get("ece"),
         "epochs": config["train"]["epochs"],
+        **parts_of(run),
         "model": f"{model['name']} {model['weights']} {model['trainable']} {model['image_size']} px"
         f" {config['data']['augment']}",
+    }
+
+
+def parts_of(run: Path) -> dict[str, Any]:
+    """What the frozen networks of a mixture had alone on the test images, and what the best single network, chosen by
+    its log loss on the validation images: then the arm `one-network` need not be run to know."""
+    path = run / "heads.json"
+    if not path.exists():
+        return {}
+    parts = json.loads(path.read_text())
+    frozen, *others = parts  # the frozen ones come first; where they are one network, that is a single one, too
+    alone = others if any("frozen" in name for name in others) else [frozen, *others]
+    single = min(alone, key=lambda name: parts[name]["val"]["loss"])
+    return {
+        "frozen_accuracy": parts[frozen]["test"]["accuracy"],
+        "single": single,
+        "single_accuracy": parts[single]["test"]["accuracy"],
+        "parts": parts,
     }
 
 
@@ -208,8 +229,14 @@ def table(rows: list[dict[str, Any]]) -> str:
                 if mine:
                     spread = f" (sd {stdev(scores):.1f})" if len(mine) > 1 else ""
                     wall = mean(r["seconds"] for r in mine) / 60
+                    beside = [
+                        f", {what} {100 * mean(r[key] for r in mine):.1f} %"
+                        for what, key in (("frozen", "frozen_accuracy"), ("best single", "single_accuracy"))
+                        if all(key in r for r in mine)
+                    ]
                     lines.append(
-                        f"{minutes:>4g} min  {name:<14} {arm:<14} {mean(scores):5.1f} %{spread}, n = {len(mine)},"
+                        f"{minutes:>4g} min  {name:<14} {arm:<14} {mean(scores):5.1f} %{spread}"
+                        f"{''.join(beside)}, n = {len(mine)},"
                         f" {wall:.2f} min, {mine[0].get('model', '64 px')}, {mine[0]['epochs']} epochs"
                     )
     return "\n".join(lines)

@@ -1,6 +1,6 @@
 """Which epoch of a run to keep, and which of two runs: by accuracy, by log loss, or the last one as it is.
 
-    python -m benchmarks.kept_epoch --sets /work/sets [--only cifar10 fashion_mnist] [--seeds 3] [--epochs 10]
+    python -m benchmarks.kept_epoch --sets FOLDER [--only cifar10 fashion_mnist] [--seeds 3] [--epochs 10]
 
 Each set in --sets is a folder with train/ and test/, as `benchmarks.five_minutes` cuts them. On 140 images a class all
 of the embedded ViT is trained as a plan of `--minutes` does it, seed by seed, with the logits of all test images kept

@@ -1,0 +1,108 @@
+"""Sets of images that chose nothing here, drawn with the fonts of this machine: nine kinds of emoji, and 26 letters.
+
+    python -m benchmarks.made_sets --sets FOLDER [--only emoji letters]
+
+Each is a folder with train/ and test/, for `benchmarks.five_minutes` and `benchmarks.side_by_side` by `--only`. `emoji`
+needs Noto Color Emoji and Unicode's list of emoji (on Debian: apt-get install fonts-noto-color-emoji unicode-data); an
+emoji, whatever its gender and colour of skin, is in one part only. `letters` takes every typeface that `fc-list` names
+and that has the letters; all styles of a typeface are in one part. Other fonts make another set: `typefaces.txt` beside
+the letters says which were there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import re
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from PIL import Image, ImageDraw, ImageFont
+
+SIDE = 64
+EMOJI_FONT = Path("/usr/share/fonts/truetype/noto/NotoColorEmoji.ttf")
+EMOJI_LIST = Path("/usr/share/unicode/emoji/emoji-test.txt")
+EMOJI_SIZE = 109
+"""The one size of the font's pictures."""
+STYLES = 4
+"""Of a typeface, at most."""
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+LINE = re.compile(r"(?P<codes>[0-9A-F ]+?)\s*; fully-qualified\s*# \S+ E[\d.]+ (?P<name>.*)")
+PEOPLE = re.compile(r"\b(man|men|woman|women|person|people|boy|girl|mx|mrs)\b|[:,].*")
+
+
+def part_of(name: str) -> str:
+    """Train or test: by the name alone, a quarter of all names is the test."""
+    return "test" if hashlib.sha256(name.encode()).digest()[0] < 64 else "train"
+
+
+def emoji() -> Iterator[tuple[str, Image.Image]]:
+    font, group = ImageFont.truetype(EMOJI_FONT, EMOJI_SIZE), ""
+    for line in EMOJI_LIST.read_text(encoding="utf-8").splitlines():
+        if line.startswith("# group: "):
+            group = re.sub(r"\W+", "_", line.removeprefix("# group: ")).lower()
+        found = LINE.match(line)
+        if found is None or ("skin tone" in found["name"] and "medium skin tone" not in found["name"]):
+            continue
+        picture = Image.new("RGB", (136, 136), "white")
+        text = "".join(chr(int(code, 16)) for code in found["codes"].split())
+        ImageDraw.Draw(picture).text((68, 68), text, font=font, anchor="mm", embedded_color=True)
+        kind = PEOPLE.sub("", found["name"]).split() if group != "flags" else [found["name"]]
+        place = f"{part_of(' '.join(kind))}/{group}/{found['codes'].replace(' ', '-')}.png"
+        yield place, picture.resize((SIDE, SIDE), Image.Resampling.LANCZOS)
+
+
+def typefaces() -> dict[str, list[Path]]:
+    """The files of each typeface on this machine that has the letters, a few styles of each."""
+    listed = subprocess.run(
+        ["fc-list", "--format", "%{family[0]}\t%{file}\n", ":lang=en"], capture_output=True, text=True, check=True
+    )
+    found: dict[str, list[Path]] = defaultdict(list)
+    for line in sorted(set(listed.stdout.splitlines())):
+        family, _, file = line.partition("\t")
+        if len(found[family]) < STYLES and file.endswith((".ttf", ".otf")) and has_letters(Path(file)):
+            found[family].append(Path(file))
+    return {family: files for family, files in sorted(found.items()) if files}
+
+
+def has_letters(file: Path) -> bool:
+    """Whether each letter has a form of its own."""
+    font = ImageFont.truetype(file, 32)
+    return len({bytes(font.getmask(letter)) for letter in LETTERS}) == len(LETTERS)
+
+
+def letters() -> Iterator[tuple[str, Image.Image]]:
+    for family, files in typefaces().items():
+        for file in files:
+            font = ImageFont.truetype(file, 44)
+            for letter in LETTERS:
+                picture = Image.new("RGB", (SIDE, SIDE), "white")
+                ImageDraw.Draw(picture).text((SIDE / 2, SIDE / 2), letter, font=font, anchor="mm", fill="black")
+                yield f"{part_of(family)}/{letter}/{file.stem}.png", picture
+
+
+MAKERS = {"emoji": emoji, "letters": letters}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sets", type=Path, required=True)
+    parser.add_argument("--only", nargs="+", choices=MAKERS, default=list(MAKERS))
+    options = parser.parse_args()
+    for name in options.only:
+        counts: dict[str, int] = defaultdict(int)
+        for place, picture in MAKERS[name]():
+            path = options.sets / name / place
+            path.parent.mkdir(parents=True, exist_ok=True)
+            picture.save(path)
+            counts[place.split("/")[0]] += 1
+        if name == "letters":
+            text = "".join(f"{part_of(family)}\t{family}\t{len(files)}\n" for family, files in typefaces().items())
+            (options.sets / "typefaces.txt").write_text(text, encoding="utf-8")
+        print(name, dict(counts))
+
+
+if __name__ == "__main__":
+    main()
