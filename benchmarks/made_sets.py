@@ -19,7 +19,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 from PIL import Image, ImageDraw, ImageFont
+
+from datasets.checking.near_duplicates import perceptual_hashes
 
 SIDE = 64
 EMOJI_FONT = Path("/usr/share/fonts/truetype/noto/NotoColorEmoji.ttf")
@@ -93,7 +96,13 @@ def main() -> None:
     options = parser.parse_args()
     for name in options.only:
         counts: dict[str, int] = defaultdict(int)
+        drawn: set[bytes] = set()
         for place, picture in MAKERS[name]():
+            thumbnail = np.asarray(picture.convert("L").resize((32, 32)))[None]
+            seen = perceptual_hashes(thumbnail).tobytes()
+            if seen in drawn:
+                continue  # a font may draw several emoji alike, and two typefaces may share a letter
+            drawn.add(seen)
             path = options.sets / name / place
             path.parent.mkdir(parents=True, exist_ok=True)
             picture.save(path)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from datasets.bundle import SPLITS, DataBundle, Samples, samples_of
+from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, Samples, samples_of
 from datasets.files import text_file
 from datasets.identity import CONTENT_HASH, PATH_HASH, identified
 from datasets.tables import csv_lines
@@ -79,6 +79,13 @@ def split_lines(samples: Samples) -> Iterator[str]:
 def fingerprint(bundle: DataBundle) -> str:
     """16 hex digits over paths, labels, splits and hashes: equal exactly when two runs saw the same data."""
     return _fingerprint(samples_of(bundle))
+
+
+def fingerprint_of_split(bundle: DataBundle, split: str) -> str:
+    """The same of the images of one split alone, whatever the others are."""
+    samples = identified(samples_of(bundle))
+    others = np.where(samples.splits == SPLITS.index(split), samples.splits, LEFT_OUT).astype(np.int8)
+    return _fingerprint.__wrapped__(samples.replace(splits=others))
 
 
 @lru_cache(maxsize=2)

@@ -8,6 +8,7 @@ from sklearn.model_selection import StratifiedKFold
 
 from datasets import DataConfig, DataError, build_dataloaders, fingerprint, split_table, write_split
 from datasets.bundle import SPLITS, UNSPLIT, PathTable, Samples
+from datasets.split_file import fingerprint_of_split
 from datasets.splits import assign_splits, require_complete, subset_training
 
 
@@ -199,3 +200,12 @@ def test_a_million_paths_cost_their_characters():
 def test_a_set_of_one_class_is_refused_by_its_name():
     with pytest.raises(DataError, match="made has one class, 'c0'; to tell classes apart takes two"):
         require_complete(assign_splits(made([20]), DataConfig()))
+
+
+def test_a_split_is_known_by_its_own_images_whatever_the_others_are():
+    """Features of all images were computed again for a mixture, where one test image was left out."""
+    few, more = (build_dataloaders(DataConfig(labels_per_class=count), Spec()) for count in (4, 5))
+    assert fingerprint(few) != fingerprint(more)
+    same = {split: fingerprint_of_split(few, split) == fingerprint_of_split(more, split) for split in few.dataloaders}
+    assert same == {"train": False, "val": True, "test": True}
+    assert len({fingerprint_of_split(few, split) for split in few.dataloaders}) == 3
