@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from explanations.methods import METHODS, MIXTURE, heat_maps, title_of
 from explanations.perturbation import blurred, probabilities, without
-from explanations.subject import Subject, cells
+from explanations.subject import Subject, cells, resized
 
 IMAGES = 64
 """Validation images that are measured."""
@@ -125,15 +124,6 @@ def moved(marks: Tensor, generator: torch.Generator) -> Tensor:
     return torch.stack(
         [mark.roll((down, right), dims=(0, 1)) for mark, (down, right) in zip(marks, shifts, strict=True)]
     )
-
-
-def resized(maps: Tensor, side: int) -> Tensor:
-    """Maps (B, G, G) on `side` cells per side; those of a patch that is cut into several are as bright as the patch."""
-    if side % maps.size(-1) == 0:
-        return F.interpolate(maps[:, None], size=(side, side), mode="nearest")[:, 0]
-    if maps.size(-1) > side:
-        return F.adaptive_avg_pool2d(maps[:, None], side)[:, 0]
-    return F.interpolate(maps[:, None], size=(side, side), mode="bilinear", align_corners=False)[:, 0]
 
 
 def to_json(measured: Mapping[str, Faithfulness], *, weights: str) -> dict[str, Any]:

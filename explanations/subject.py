@@ -44,10 +44,11 @@ class Subject:
             raise NoMap(f"{type(self.network).__name__} has no gradients: only occlusion explains it")
 
     def differentiable(self) -> Tensor:
-        """The logits of one pass, with a graph also where every parameter is frozen."""
+        """The logits of one pass, with a graph also where every parameter is frozen; it ends at the images if they ask
+        for gradients."""
         self.require_gradients()
         with torch.enable_grad():
-            return self(self.images.detach().requires_grad_())
+            return self(self.images if self.images.requires_grad else self.images.detach().requires_grad_())
 
     def odds(self, logits: Tensor) -> Tensor:
         """(B,): the log odds of the class of each image against all others.
@@ -70,6 +71,15 @@ def on_cells(values: Tensor) -> Tensor:
     """Average over cells what each pixel is worth, (B, S, S) -> the mean of each cell, (B, N, N): single ones are too
     noisy to see."""
     return F.adaptive_avg_pool2d(values, cells(values.size(-1)))
+
+
+def resized(maps: Tensor, side: int) -> Tensor:
+    """Maps (B, G, G) on `side` cells per side; those of a patch that is cut into several are as bright as the patch."""
+    if side % maps.size(-1) == 0:
+        return F.interpolate(maps[:, None], size=(side, side), mode="nearest")[:, 0]
+    if maps.size(-1) > side:
+        return F.adaptive_avg_pool2d(maps[:, None], side)[:, 0]
+    return F.interpolate(maps[:, None], size=(side, side), mode="bilinear", align_corners=False)[:, 0]
 
 
 def shares(values: Tensor) -> Tensor:

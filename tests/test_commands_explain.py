@@ -49,7 +49,7 @@ def check(source: str, picture: Path, *, grid: int) -> None:
     assert dict(explanation.image.ranked) == pytest.approx(dict(predicted.ranked), abs=1e-5)
     assert explanation.heat.sum() == pytest.approx(1, abs=1e-5)
     assert explanation.heat.min() >= 0
-    assert (explanation.method, explanation.target) == ("attnlrp", explanation.image.predicted)
+    assert (explanation.method, explanation.target) == ("integrated-attnlrp", explanation.image.predicted)
     attention = explanation.attention
     assert attention is not None
     for weights in attention.weights:
@@ -130,7 +130,7 @@ def test_a_convolutional_network_gets_a_heat_map_and_no_attention(capsys, tmp_pa
     assert "maps: How faithful these maps are is not known" in out
     explanation = explain(open_classifier(str(run), device="cpu"), ImageFile(str(tmp_path / "a.png")))
     assert isinstance(explanation, Explanation)
-    assert (explanation.method, explanation.attention) == ("layercam", None)
+    assert (explanation.method, explanation.attention) == ("integrated-layercam", None)
     assert explanation.image.pixels.shape == (3, 40, 60)  # the whole picture
     assert explanation.image.view == (10, 0, 50, 40)  # of which the model sees the middle
     code, _out, err = call(capsys, "explain", run, photo(tmp_path / "a.png"), "--layer", -1)

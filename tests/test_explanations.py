@@ -19,6 +19,7 @@ from vit.errors import OptionError
 from vit.factory import build_model
 
 SIDE = 32
+CAMS = {"integrated-layercam", "layercam"}
 OF_ATTENTION = {"chefer", "rollout", "attention"}
 
 
@@ -61,10 +62,10 @@ MODELS = {
 }
 TAKES = {
     "vit_nano_8": set(METHODS), "stem, mean": set(METHODS), "torchvision": set(METHODS),
-    "resnet18": {"layercam", "integrated-gradients", "occlusion"},
-    "efficientnet": {"layercam", "integrated-gradients", "occlusion"},
+    "resnet18": {*CAMS, "integrated-gradients", "occlusion"},
+    "efficientnet": {*CAMS, "integrated-gradients", "occlusion"},
     "timm's ViT": set(METHODS) - OF_ATTENTION,
-    "own convolutions": {"layercam", "integrated-gradients", "occlusion"},
+    "own convolutions": {*CAMS, "integrated-gradients", "occlusion"},
     "own linear": {"integrated-gradients", "occlusion"},
 }  # fmt: skip
 SLOW = {"stem, mean", "torchvision", "resnet18", "efficientnet", "timm's ViT"}
@@ -98,7 +99,9 @@ def test_every_method_has_maps_of_the_models_it_can_read_and_says_of_others_that
 
 
 def test_an_unknown_method_lists_the_known_ones():
-    with pytest.raises(OptionError, match="no method 'saliency' for heat maps; known: auto, attnlrp, chefer"):
+    with pytest.raises(
+        OptionError, match="no method 'saliency' for heat maps; known: auto, integrated-attnlrp, attnlrp"
+    ):
         heat_maps(linear(), pictures(), method="saliency")
 
 
@@ -328,7 +331,7 @@ def test_a_mixture_is_explained_by_its_parts_which_add_up():
     images = pictures(3)
     found = heat_maps(model, images)
     assert [part.name for part in found.parts] == ["first", "second"]
-    assert found.method == "layercam"
+    assert found.method == "integrated-layercam"
     logits = found.logits - model.head.bias.detach()
     expected = logits.gather(1, found.classes[:, None])[:, 0] - logits.mean(dim=1)
     torch.testing.assert_close(sum(part.spoke for part in found.parts), expected, atol=1e-5, rtol=1e-4)

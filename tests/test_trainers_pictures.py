@@ -186,7 +186,7 @@ def test_attention_is_that_of_the_same_images_each_time_and_of_the_model_at_that
     model, _, _ = load(run_dir)
     setup = prepare(digits_run(tmp_path))
     images, distance, what = pictures.validation_attention(setup, model)
-    assert what == "evidence for the predicted class (AttnLRP)"
+    assert what == "evidence for the predicted class (integrated AttnLRP)"
     assert torch.equal(seen[-1][1], distance)
     assert distance.shape == (model.config.depth, model.config.num_heads)
     for last, again in zip(seen[-1][0], images, strict=True):
@@ -202,7 +202,7 @@ def test_heat_maps_are_shown_for_other_libraries_models_too(tmp_path):
     assert distance.shape == (2, 2)
     images, distance, what = pictures.validation_attention(setup, resnet18(num_classes=10))
     assert len(images) == 8
-    assert (distance, what) == (None, "evidence for the predicted class (LayerCAM)")
+    assert (distance, what) == (None, "evidence for the predicted class (LayerCAM with integrated gradients)")
 
 
 def test_a_bug_in_the_attention_is_not_taken_for_a_model_without_any(tmp_path, monkeypatch):
