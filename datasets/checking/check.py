@@ -18,7 +18,7 @@ from datasets.bundle import LEFT_OUT, UNSPLIT, Samples, split_name
 from datasets.checking import LEAST_SIDE
 from datasets.checking.copies import near_copies
 from datasets.checking.inspection import Inspection, inspections, wrong_extension
-from datasets.checking.shortcut_search import available, shortcuts_in
+from datasets.checking.shortcut_search import MOST_IMAGES, available, shortcuts_in
 from datasets.components import connected
 from datasets.config import USUAL_COLUMNS, Columns
 from datasets.fit_choice import never_seen
@@ -121,7 +121,7 @@ def check(reading: Reading, *, workers: int = 0, sample: int | None = None, near
     used = np.flatnonzero(samples.splits != LEFT_OUT)
     read = used[np.linspace(0, len(used) - 1, min(sample or len(used), len(used))).astype(int)]
     rows, pictures = _pictures(samples, read)
-    seen = inspections(samples, rows, workers=workers, with_facts=available)
+    seen = inspections(samples, rows, workers=workers, with_facts=available, most=MOST_IMAGES)
     findings = reading.problems + torn(samples) + _own_findings(pictures, seen)
     first, too_small = _first_of_each(pictures, seen, findings), 0
     pairs = np.empty((2, 0), np.int64)

@@ -60,31 +60,47 @@ class Inspection:
     """Facts about the file beside its content, where that was asked for and the file could be read."""
 
 
-def inspections(samples: Samples, rows: Sequence[int], *, workers: int, with_facts: bool = False) -> list[Inspection]:
-    """One for each of these rows of `samples`, behind a progress bar."""
+def inspections(
+    samples: Samples, rows: Sequence[int], *, workers: int, with_facts: bool = False, most: int | None = None
+) -> list[Inspection]:
+    """One for each of these rows of `samples`, behind a progress bar. `with_facts`: what the files tell, too, and of so
+    many, spread over the rows, what the pixels tell."""
+    measured = np.zeros(len(rows), bool)
+    if with_facts and len(rows):
+        measured[np.linspace(0, len(rows) - 1, min(most or len(rows), len(rows))).astype(int)] = True
     if samples.pixels is None:
-        seen = inspect_files([samples.file(row) for row in rows], workers=workers, with_facts=with_facts)
+        files = [samples.file(row) for row in rows]
+        seen = inspect_files(files, workers=workers, with_facts=with_facts, measured=measured.tolist())
     else:
-        seen = (inspect_pixels(samples.pixels[row], with_facts=with_facts) for row in rows)
+        pixels = samples.pixels
+        seen = (inspect_pixels(pixels[row], with_facts=it) for row, it in zip(rows, measured.tolist(), strict=True))
     return list(tqdm(seen, desc="check", total=len(rows), unit="image", disable=None, leave=False))
 
 
-def inspect_files(files: Sequence[Any], *, workers: int, with_facts: bool = False) -> Iterator[Inspection]:
-    """Yield one Inspection per file, in order. `workers` processes; 0 or few files: this one."""
-    inspect = partial(inspect_file, with_facts=with_facts)
+def inspect_files(
+    files: Sequence[Any], *, workers: int, with_facts: bool = False, measured: Sequence[bool] | None = None
+) -> Iterator[Inspection]:
+    """Yield one Inspection per file, in order. `workers` processes; 0 or few files: this one. `measured`: of which
+    files facts of the pixels are wanted, by default of all `with_facts`."""
+    inspect, measured = partial(_inspect, with_facts=with_facts), measured or [with_facts] * len(files)
     if workers < 2 or len(files) < _POOL_THRESHOLD:
-        yield from map(inspect, files)
+        yield from map(inspect, files, measured)
         return
     # "spawn": a fork would copy torch and its threads where the caller has imported it.
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=begin_loader)
     try:
-        yield from pool.map(inspect, files, chunksize=_CHUNK)
+        yield from pool.map(inspect, files, measured, chunksize=_CHUNK)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def inspect_file(file: Any, *, with_facts: bool = False) -> Inspection:
-    """Read and decode one file completely. Never raises for anything a file can hold."""
+def _inspect(file: Any, measured: bool, *, with_facts: bool) -> Inspection:
+    return inspect_file(file, with_facts=with_facts, measured=measured)
+
+
+def inspect_file(file: Any, *, with_facts: bool = False, measured: bool = True) -> Inspection:
+    """Read and decode one file completely. Never raises for anything a file can hold. `measured`: facts are those of
+    the pixels, too."""
     try:
         data = file.read_bytes()
     except OSError as error:
@@ -95,7 +111,7 @@ def inspect_file(file: Any, *, with_facts: bool = False) -> Inspection:
     if not data:
         return Inspection(digest, "zero_bytes", "0 bytes")
     try:
-        return _decode(data, digest, with_facts=with_facts)
+        return _decode(data, digest, with_facts=with_facts, measured=with_facts and measured)
     except UnidentifiedImageError:
         kind, detail = _unidentified(data)
         return Inspection(digest, kind, detail)
@@ -115,7 +131,7 @@ def inspect_pixels(pixels: np.ndarray, *, with_facts: bool = False) -> Inspectio
     return Inspection(digest, None, "", "", width, height, 0, _thumbnail(image), facts)
 
 
-def _decode(data: bytes, digest: bytes, *, with_facts: bool) -> Inspection:
+def _decode(data: bytes, digest: bytes, *, with_facts: bool, measured: bool) -> Inspection:
     with open_image(BytesIO(data)) as image:
         file_format, (width, height) = image.format or "", upright_size(image)
         facts = file_facts(image, len(data)) if with_facts else None
@@ -123,12 +139,13 @@ def _decode(data: bytes, digest: bytes, *, with_facts: bool) -> Inspection:
             # Decodes at 1/2, 1/4 or 1/8 size, grey only: the inverse DCT is saved, yet every coefficient is still read
             # from the stream, so a truncated file fails exactly where the full decode does (tested byte by byte).
             # The first plane of YCbCr is the same grey; its other planes are wanted for facts alone.
-            image.draft("YCbCr" if with_facts else "L", (2 * THUMBNAIL_SIZE, 2 * THUMBNAIL_SIZE))
+            image.draft("YCbCr" if measured else "L", (2 * THUMBNAIL_SIZE, 2 * THUMBNAIL_SIZE))
         image.load()
         largest = largest_of(image)
         ImageOps.exif_transpose(image, in_place=True)
         small = _thumbnail(image.getchannel(0) if image.mode == "YCbCr" else image)
-        facts = facts and facts._replace(pixels=pixel_facts(image))
+        if facts and measured:
+            facts = facts._replace(pixels=pixel_facts(image))
     return Inspection(digest, None, "", file_format, width, height, largest, small, facts)
 
 

@@ -4,15 +4,15 @@ looked for."""
 from typing import Any
 
 try:
-    from datasets.shortcuts.search import shortcuts_in
+    from datasets.shortcuts.search import MOST_IMAGES, shortcuts_in
 except ModuleNotFoundError as error:
     if "shortcuts" not in str(error.name).split("."):
         raise
-    available = False
+    available, MOST_IMAGES = False, 0
 
     def shortcuts_in(*_: Any) -> Any:  # type: ignore[misc]
         return None
 else:
     available = True
 
-__all__ = ["available", "shortcuts_in"]
+__all__ = ["MOST_IMAGES", "available", "shortcuts_in"]

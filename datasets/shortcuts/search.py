@@ -94,7 +94,7 @@ def _one_of_each(
     samples: Samples, rows: Sequence[int], seen: Sequence[Inspection], units: NDArray[np.int64]
 ) -> list[int]:
     """Places of images, the first of each unit and class, as many as are judged."""
-    usable = np.array([place for place, picture in enumerate(seen) if picture.facts is not None], np.int64)
+    usable = np.array([place for place, one in enumerate(seen) if one.facts is not None and one.facts.pixels], np.int64)
     keys = np.stack([units[usable], samples.labels[[rows[place] for place in usable]]], axis=1)
     usable = usable[np.sort(np.unique(keys, axis=0, return_index=True)[1])] if len(usable) else usable
     return usable[np.linspace(0, len(usable) - 1, min(len(usable), MOST_IMAGES)).astype(int)].tolist()
