@@ -4,7 +4,7 @@ said about it."""
 from typing import Any
 
 try:
-    from inference.slices.weak import weakness
+    from inference.slices.weak import weakness, weaknesses
 except ModuleNotFoundError as error:
     if "slices" not in str(error.name).split("."):
         raise
@@ -12,5 +12,8 @@ except ModuleNotFoundError as error:
     def weakness(*_: Any) -> Any:  # type: ignore[misc]
         return None
 
+    def weaknesses(*_: Any) -> Any:  # type: ignore[misc]
+        return []
 
-__all__ = ["weakness"]
+
+__all__ = ["weakness", "weaknesses"]

@@ -9,6 +9,7 @@ from PIL import Image
 
 from comparison.analysis.results import ConditionResult
 from comparison.analysis.runs import Arm, FinishedRun
+from datasets.bundle import Samples
 from datasets.config import DataConfig
 from datasets.errors import DataError
 from datasets.images import picture_of
@@ -99,6 +100,12 @@ def usual_prediction(arm: Arm, row: int) -> tuple[str, int]:
 
 def open_images(run: FinishedRun, rows: Sequence[int]) -> list[Image.Image]:
     """The scored images `rows` of a run, as its data set has them."""
+    samples, places = scored_samples(run, rows)
+    return [picture_of(samples, place) for place in places]
+
+
+def scored_samples(run: FinishedRun, rows: Sequence[int]) -> tuple[Samples, list[int]]:
+    """The data set of a run, and where the scored images `rows` stand in it. Raises DataError: it has them no more."""
     config = from_dict(DataConfig, run.config["data"])
     if directory := run.meta.get("directory"):
         config = data_placed(config, Path(directory))
@@ -108,4 +115,4 @@ def open_images(run: FinishedRun, rows: Sequence[int]) -> list[Image.Image]:
     missing = [run.paths[row] for row in rows if run.paths[row] not in place]
     if missing:
         raise DataError(f"{config.source} no longer has {missing[0]!r}")
-    return [picture_of(samples, place[run.paths[row]]) for row in rows]
+    return samples, [place[run.paths[row]] for row in rows]

@@ -76,16 +76,24 @@ class Weakness(NamedTuple):
 
 def weakness(dataset: Any, correct: ArrayLike) -> Weakness:
     """The weak slices of the images of a data set (`samples`, `indices`), of which these were `correct`."""
+    return weaknesses(dataset, [correct])[0]
+
+
+def weaknesses(dataset: Any, several: Sequence[ArrayLike]) -> list[Weakness]:
+    """The same of several models, each with what it had `correct`; files are looked at once."""
     samples, rows = dataset.samples, np.asarray(dataset.indices, np.int64)
-    right = np.asarray(correct, bool)
     if samples.root is None and samples.pixels is None:  # a program's own images
-        return Weakness(0, (), ())
+        return [Weakness(0, (), ()) for _ in several]
     places = np.linspace(0, len(rows) - 1, min(len(rows), MOST_IMAGES)).astype(int) if len(rows) else np.arange(0)
-    rows, right = rows[places], right[places]
-    seen = inspections(samples, rows.tolist(), workers=0, with_facts=True)
-    known = list(slices_of(samples, rows, seen))
-    effect = design_of(right, units_of(samples, rows)).effect if len(rows) else 1.0
-    return weakest(known, right, samples.labels[rows].astype(np.int64), effect)
+    rows = rows[places]
+    known = list(slices_of(samples, rows, inspections(samples, rows.tolist(), workers=0, with_facts=True)))
+    units, labels = units_of(samples, rows), samples.labels[rows].astype(np.int64)
+    found = []
+    for correct in several:
+        right = np.asarray(correct, bool)[places]
+        effect = design_of(right, units).effect if len(rows) else 1.0
+        found.append(weakest(known, right, labels, effect))
+    return found
 
 
 def slices_of(samples: Samples, rows: NDArray[np.int64], seen: Sequence[Inspection]) -> Iterator[Slice]:
