@@ -121,14 +121,14 @@ def _table(config: Options, report: CheckReport) -> list[str]:
         lines.append(groups)
     lines += [f"note: {note}" for note in report.notes()]
     if not report.findings:
-        return [*lines, "no fault found", f"next: {train_command(config)}"]
+        return [*lines, "no fault found", next_step(config, report)]
     rows = [(first.kind, first.severity, f"{count:,}", _example(first)) for count, first in report.kinds()]
     lines += ["", *format_table([("kind", "severity", "count", "for example"), *rows], left=(0, 1, 3))]
     verdict = "Training would be wrong." if report.errors else "Nothing found makes training wrong."
     counts = f"{pluralise(report.errors, 'error')}, {pluralise(len(report.findings) - report.errors, 'warning')}"
     lines += ["", f"{verdict} {counts}; all of them are in {printable(str(config.csv_path))}"]
     if not report.errors:
-        lines.append(f"next: {train_command(config)}")
+        lines.append(next_step(config, report))
     elif deeper := next((finding.other for finding in report.findings if finding.kind == "above_the_classes"), ""):
         lines.append(f"next: {command('check', operand(deeper))}")
     elif any(finding.severity == "error" and finding.path != finding.label for finding in report.findings):
@@ -152,6 +152,17 @@ def _groups(config: Options, report: CheckReport) -> Iterator[str]:
                 f"what that is worth: a frozen {MODEL} has {random:.1%} of {images:,} images right in random folds,"
                 f" {grouped:.1%} in folds that keep them together"
             )
+
+
+def next_step(config: Options, report: CheckReport) -> str:
+    """To train; but first to look at what may be learnt in place of the content."""
+    if report.shortcuts is None or not report.shortcuts.found:
+        return f"next: {train_command(config)}"
+    first, picture = report.shortcuts.found[0].fact.name, printable(str(config.picture_path))
+    return (
+        f"next: look at {picture} and take the shortcut ({first}) out, or a score will be that of the shortcut; only "
+        f"then {train_command(config)}"
+    )
 
 
 def train_command(config: Options, exclude: Path | None = None, group: str | None = None) -> str:
