@@ -132,3 +132,35 @@ def test_a_sentence_is_broken_between_words_and_a_table_loses_its_remark_to_a_li
     remark = "           (95 % interval of 24 images:\n           86 to 100%)"
     assert wrapped(row) == f"      val      100%      100%     0.00\n{remark}"
     assert wrapped(table) == table
+
+
+TASKS = {
+    "train on my folder": ("folder of class folders", "train"),
+    "more augmentation": ("data augmentation", "train"),
+    "stop early": ("early stopping", "train"),
+    "continue": ("resume", "train"),
+    "use two GPUs": ("two GPUs", "train"),
+    "export": ("ONNX", "use-the-result"),
+    "find wrong labels": ("label errors", "clean"),
+    "compare three models": ("three models", "compare"),
+    "log to W&B": ("Weights & Biases", "share"),
+    "understand attention": ("attention", "walkthrough"),
+}
+"""What people want to do -> the word that they search for, and the page that tells them how."""
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_is_found_from_the_readme_in_two_clicks_and_by_the_fields_word(task):
+    word, name = TASKS[task]
+    page = ROOT / "docs" / f"{name}.md"
+    assert word.lower() in page.read_text(encoding="utf-8").lower()
+    near = {ROOT / "README.md"}
+    for _ in range(2):
+        near |= {found for source in near for found in linked(source)}
+    assert page in near
+
+
+def linked(page: Path) -> set[Path]:
+    """The pages that a page links to."""
+    targets = re.findall(r"\]\(([^)#]+\.md)[^)]*\)", page.read_text(encoding="utf-8"))
+    return {(page.parent / target).resolve() for target in targets if not target.startswith("http")}
