@@ -178,7 +178,7 @@ def outcome(arm: str, out: Path) -> dict[str, Any]:
 
 
 def parts_of(run: Path) -> dict[str, Any]:
-    """What the frozen networks of a mixture had alone on the test images, and what the best single network, chosen by
+    """Scores of the frozen networks of a mixture alone on the test images, and of the best single network, chosen by
     its log loss on the validation images: then the arm `one-network` need not be run to know."""
     path = run / "heads.json"
     if not path.exists():

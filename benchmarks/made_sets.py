@@ -30,7 +30,7 @@ EMOJI_LIST = Path("/usr/share/unicode/emoji/emoji-test.txt")
 EMOJI_SIZE = 109
 """The one size of the font's pictures."""
 STYLES = 4
-"""Of a typeface, at most."""
+"""Most letters of a typeface."""
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 LINE = re.compile(r"(?P<codes>[0-9A-F ]+?)\s*; fully-qualified\s*# \S+ E[\d.]+ (?P<name>.*)")
 PEOPLE = re.compile(r"\b(man|men|woman|women|person|people|boy|girl|mx|mrs)\b|[:,].*")
@@ -71,7 +71,7 @@ def typefaces() -> dict[str, list[Path]]:
 
 
 def has_letters(file: Path) -> bool:
-    """Whether each letter has a form of its own."""
+    """Return whether each letter has a form of its own."""
     font = ImageFont.truetype(file, 32)
     return len({bytes(font.getmask(letter)) for letter in LETTERS}) == len(LETTERS)
 

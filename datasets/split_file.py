@@ -82,7 +82,7 @@ def fingerprint(bundle: DataBundle) -> str:
 
 
 def fingerprint_of_split(bundle: DataBundle, split: str) -> str:
-    """The same of the images of one split alone, whatever the others are."""
+    """Fingerprint the images of one split alone, whatever the others are."""
     samples = identified(samples_of(bundle))
     others = np.where(samples.splits == SPLITS.index(split), samples.splits, LEFT_OUT).astype(np.int8)
     return _fingerprint.__wrapped__(samples.replace(splits=others))

@@ -17,7 +17,7 @@ from explanations.subject import Subject, on_cells, resized, shares
 
 POINTS = (1 / 3, 2 / 3, 1.0)
 FLOOR = 0.1
-"""What a cell keeps of one map where the other one is 0, in shares of a cell of an even map."""
+"""Amount that a cell keeps of one map where the other one is 0, in shares of a cell of an even map."""
 
 
 def integrated_attnlrp(subject: Subject) -> Tensor:

@@ -22,7 +22,7 @@ class WeakSlices(NamedTuple):
 
     table: Table
     note: str
-    """What was looked at, or why nothing was."""
+    """Result for the slices, or why there is none."""
 
 
 def weak_slices(result: ConditionResult) -> WeakSlices | None:

@@ -80,7 +80,7 @@ def weakness(dataset: Any, correct: ArrayLike) -> Weakness:
 
 
 def weaknesses(dataset: Any, several: Sequence[ArrayLike]) -> list[Weakness]:
-    """The same of several models, each with what it had `correct`; files are looked at once."""
+    """Find the weak slices of several models, each with what it had `correct`; files are looked at once."""
     samples, rows = dataset.samples, np.asarray(dataset.indices, np.int64)
     if samples.root is None and samples.pixels is None:  # a program's own images
         return [Weakness(0, (), ()) for _ in several]
