@@ -30,7 +30,7 @@ EMOJI_LIST = Path("/usr/share/unicode/emoji/emoji-test.txt")
 EMOJI_SIZE = 109
 """The one size of the font's pictures."""
 STYLES = 4
-"""Most letters of a typeface."""
+"""Most styles of a typeface."""
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 LINE = re.compile(r"(?P<codes>[0-9A-F ]+?)\s*; fully-qualified\s*# \S+ E[\d.]+ (?P<name>.*)")
 PEOPLE = re.compile(r"\b(man|men|woman|women|person|people|boy|girl|mx|mrs)\b|[:,].*")
