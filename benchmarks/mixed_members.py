@@ -1,4 +1,4 @@
-"""Measure what networks add to a mixture: frozen side by side, the ViT trained, EfficientNet-Lite0 trained, a second seed.
+"""Worth of networks in a mixture: frozen side by side, the ViT trained, EfficientNet-Lite0 trained, a second seed.
 
     python -m benchmarks.mixed_members --sets FOLDER [--only cifar10 fashion_mnist] [--epochs 10]
 
