@@ -27,9 +27,11 @@ from uncertainty import answers as answers_file
 from uncertainty import conformal, unknown
 from uncertainty.answers import Judge, fit_answers, from_text, read_answers, to_text, write_answers
 from uncertainty.conformal import CONFIDENCE, LEVELS, fit_cut, misses, sets_of
+from uncertainty.directions import fit_directions
 from uncertainty.features import in_one, recorded
+from uncertainty.gaussian import fit_gaussian, shrinkage
 from uncertainty.risk import accuracy_by_coverage, answered
-from uncertainty.unknown import Scale, fit_gaussian, fit_threshold, fit_unlikeness, shrinkage
+from uncertainty.unknown import Scale, fit_threshold, fit_unlikeness, odds_against
 from vit.errors import WeightsError
 from vit.factory import build_model
 
@@ -161,7 +163,9 @@ def test_the_shrunken_gaussian_is_scikit_learns(shape):
     far = generator.normal(size=shape) @ generator.normal(size=(shape[1], shape[1]))
     standard = (far - x.mean(axis=0)) / x.std(axis=0)
     expected = np.einsum("ij,jk,ik->i", standard, np.linalg.inv(covariance), standard)
-    assert gaussian.squared_distance([torch.from_numpy(far)]).numpy() == pytest.approx(expected, rel=1e-3)
+    assert gaussian.squared_distance(*gaussian.coordinates([torch.from_numpy(far)])).numpy() == pytest.approx(
+        expected, rel=1e-3
+    )
 
 
 @pytest.mark.parametrize("each", [1, 3])
@@ -180,6 +184,40 @@ def test_leaving_a_unit_out_is_what_fitting_without_it_gives(each):
         assert left_out[row] == pytest.approx(away @ np.linalg.solve(covariance, away), rel=1e-6)
 
 
+@pytest.mark.parametrize("each", [1, 3])
+def test_the_cosine_without_a_unit_is_what_the_others_alone_give(each):
+    generator, n, width = np.random.default_rng(0), 60, 6
+    labels, units = np.arange(n) % 4, np.arange(n) // each
+    labels[:each] = 4  # the class of one unit alone: without it there is no such class
+    x = generator.normal(size=(n, width)) @ generator.normal(size=(width, width)) + 2 * np.eye(5, width)[labels]
+    x -= x.mean(axis=0)
+    fitted, left_out = fit_directions(x, np.zeros(n), labels, units, fitted=np.arange(n), features=width)
+    residuals = x - np.stack([x[labels == label].mean(axis=0) for label in labels])
+    share, level = shrinkage(np.linalg.eigvalsh(residuals.T @ residuals / n), images=n, features=width)
+
+    def cosine(of: np.ndarray, others: np.ndarray) -> float:
+        rows, own = x[others], labels[others]
+        means = {label: rows[own == label].mean(axis=0) for label in set(own.tolist())}
+        away = rows - np.stack([means[label] for label in own.tolist()])
+        inverse = np.linalg.inv((1 - share) * away.T @ away / n + share * level * np.eye(width))
+        to, middle = of - rows.mean(axis=0), rows.mean(axis=0)
+        pairs = [(to @ inverse @ (m - middle), (m - middle) @ inverse @ (m - middle)) for m in means.values()]
+        return max(a / np.sqrt(b * (to @ inverse @ to)) for a, b in pairs)
+
+    assert left_out == pytest.approx([cosine(x[row], units != units[row]) for row in range(n)], rel=1e-6)
+    new = generator.normal(size=(5, width))
+    found = fitted.cosine(torch.from_numpy(new).float(), torch.zeros(5)).numpy()
+    assert found == pytest.approx([cosine(row, np.ones(n, bool)) for row in new], rel=1e-4)
+
+
+def test_the_log_odds_order_images_as_the_maximum_softmax_does():
+    logits = 30 * torch.randn(200, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    most = logits.softmax(dim=1).amax(dim=1)
+    kept = most < 1 - 1e-9
+    assert odds_against(logits)[kept].numpy() == pytest.approx(((1 - most) / most).log()[kept].numpy(), rel=1e-5)
+    assert odds_against(torch.tensor([[200.0, 0.0]])) == -200  # where the maximum softmax is 1
+
+
 def test_of_ones_own_images_no_more_than_the_rate_are_called_unknown():
     generator, rate = np.random.default_rng(0), 0.05
     for count in (19, 60, 360):
@@ -194,9 +232,9 @@ def test_of_ones_own_images_no_more_than_the_rate_are_called_unknown():
 @pytest.mark.parametrize("images", [300, 1_500])
 def test_scores_of_new_images_of_ones_own_look_like_those_left_out(images):
     generator = torch.Generator().manual_seed(0)
-    logits, _ = logits_and_labels(images + 4_000)
+    logits, labels = logits_and_labels(images + 4_000)
     features = torch.randn(images + 4_000, 64, generator=generator) @ torch.randn(64, 64, generator=generator)
-    score, own = fit_unlikeness(logits[:images], [features[:images]], np.arange(images))
+    score, own = fit_unlikeness(logits[:images], [features[:images]], labels[:images].numpy(), np.arange(images))
     threshold = fit_threshold(own, np.arange(images), 0.05)
     new = score(logits[images:], [features[images:]]).numpy() > threshold
     assert new.mean() == pytest.approx(0.05, abs=0.03)
@@ -205,7 +243,7 @@ def test_scores_of_new_images_of_ones_own_look_like_those_left_out(images):
 
 
 def test_images_that_do_not_differ_have_a_score():
-    score, own = fit_unlikeness(torch.zeros(40, 3), [torch.ones(40, 8)], np.arange(40))
+    score, own = fit_unlikeness(torch.zeros(40, 3), [torch.ones(40, 8)], np.arange(40) % 3, np.arange(40))
     assert np.isfinite(own).all()
     assert score(torch.zeros(2, 3), [torch.ones(2, 8)]).isfinite().all()
     assert Scale.of(np.ones(5)).spread == 1
@@ -230,11 +268,28 @@ def test_answers_come_back_from_a_file_and_from_an_export_as_they_were(tmp_path)
         assert torch.equal(back.unlikeness(logits, features), answers.unlikeness(logits, features))
 
 
+def test_a_record_of_the_first_format_is_scored_as_it_was():
+    tree = answers_file.to_tree(fitted())
+    for name in ("odds", "direction", "rest_within", "of_classes"):
+        del tree[name]
+    tree |= {"format": 1, "energy": [-3.0, 2.0]}
+    score = answers_file.from_tree(tree, "x.onnx").unlikeness
+    logits, features = logits_and_labels(8, seed=3)[0], [torch.randn(8, 16)]
+    x = (features[0] - tree["gaussian"]["mean"]) / tree["gaussian"]["deviation"]
+    along = x @ tree["gaussian"]["directions"]
+    beside = x.square().sum(1) - along.square().sum(1)
+    squares = (along.square() / tree["gaussian"]["variances"]).sum(1) + beside / tree["rest"]
+    middle, spread = tree["distance"]
+    expected = torch.logaddexp((squares.log() - middle) / spread, (-logits.logsumexp(1) + 3) / 2)
+    assert torch.allclose(score(logits, features), expected, rtol=1e-4)
+    assert answers_file.from_tree(tree, "x.onnx").thresholds == fitted().thresholds
+
+
 def test_a_damaged_record_is_refused_in_one_line():
     whole = json.loads(to_text(fitted()))
     changes = {
-        "format": 2, "cuts": [[0.9, "x"]], "thresholds": [[0.05, float("nan")]], "energy": [0, 0], "gaussian": None,
-        "images": "many", "rest": -1.0,
+        "format": 3, "cuts": [[0.9, "x"]], "thresholds": [[0.05, float("nan")]], "odds": [0, 0], "gaussian": None,
+        "images": "many", "rest": -1.0, "of_classes": {}, "rest_within": 0, "distance": None,
     }  # fmt: skip
     for name, value in changes.items():
         with pytest.raises(WeightsError, match="^x.onnx"):
@@ -275,8 +330,8 @@ def test_a_large_pass_keeps_its_promise_without_logits():
     features = [torch.randn(200, 8)]
     a, b = (fit_answers(outputs, features, np.arange(200))[0] for outputs in (whole, few))
     assert b.cuts == pytest.approx(a.cuts)
-    assert b.unlikeness.energy is None
-    with_nothing, _ = answers_file.fit_unlikeness(logits, None, np.arange(200))
+    assert b.unlikeness.scales.odds is None
+    with_nothing, _ = answers_file.fit_unlikeness(logits, None, labels.numpy(), np.arange(200))
     assert with_nothing.gaussian is None
 
 

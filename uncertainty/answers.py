@@ -20,8 +20,10 @@ from torch import Tensor, nn
 from datasets.files import replacing
 from uncertainty import conformal, unknown
 from uncertainty.conformal import LEVELS, fit_cut, sets_of, unit_weights
+from uncertainty.directions import Directions
 from uncertainty.features import two_outputs
-from uncertainty.unknown import RATES, TENSORS, Gaussian, Scale, Unlikeness, fit_threshold, fit_unlikeness
+from uncertainty.gaussian import Gaussian
+from uncertainty.unknown import OF_CLASSES, RATES, TENSORS, Scale, Scales, Unlikeness, fit_threshold, fit_unlikeness
 from vit.errors import WeightsError
 from vit.tensor_files import read_tree, write_tree
 
@@ -29,7 +31,9 @@ FILE = "answers.safetensors"
 """Beside the predictions of a run."""
 RECORD = "answers"
 """The name among the metadata of an export."""
-FORMAT = 1
+FORMAT = 2
+READ = (1, 2)
+"""The formats that are read: 1 had a score without directions and odds, and keeps it until the next evaluation."""
 LEVEL, RATE = 0.95, 0.05
 """Default promise: coverage of the sets, and rate of false alarms."""
 
@@ -79,7 +83,9 @@ def fit_answers(
     """Fit to the `Predictions` of N validation images, with the parts (N, width) of their features, or None, and the
     unit (N,) of each; and the score for unknowns of each image, as if the image had not been there."""
     own = own_probabilities(outputs)
-    unlikeness, scores = fit_unlikeness(outputs.logits if outputs.whole else None, features, units)
+    unlikeness, scores = fit_unlikeness(
+        outputs.logits if outputs.whole else None, features, outputs.labels.numpy(), units
+    )
     cuts = {level: fit_cut(own, units, level) for level in LEVELS}
     thresholds = {rate: fit_threshold(scores, units, rate) for rate in RATES}
     answers = Answers(
@@ -151,31 +157,30 @@ def to_tree(answers: Answers) -> dict[str, Any]:
         "thresholds": [*answers.thresholds.items()],
         "weights": answers.weights,
         "temperature": answers.temperature,
-        "energy": score.energy and [score.energy.middle, score.energy.spread],
-        "distance": score.distance and [score.distance.middle, score.distance.spread],
+        **{name: scale and [scale.middle, scale.spread] for name, scale in vars(score.scales).items()},
         "rest": score.rest,
         "lengths": [*score.lengths],
-        "gaussian": {name: score.get_buffer(name) for name in TENSORS} if score.distance else None,
+        "gaussian": {name: score.get_buffer(name) for name in TENSORS} if score.scales.distance else None,
+        "rest_within": score.rest_within,
+        "of_classes": {name: score.get_buffer(name) for name in OF_CLASSES} if score.scales.direction else None,
     }
 
 
 def from_tree(tree: Mapping[str, Any], source: object) -> Answers:
     """Read what `to_tree` gave. Raises WeightsError: the file `source` holds something else."""
     try:
-        if tree["format"] != FORMAT:
-            raise WeightsError(f"{source}: answers of format {tree['format']!r:.20}; this version reads {FORMAT}")
+        if tree["format"] not in READ:
+            known = " and ".join(map(str, READ))
+            raise WeightsError(f"{source}: answers of format {tree['format']!r:.20}; this version reads {known}")
         cuts, thresholds = (
             {_number(name): _number(value) for name, value in tree[part]} for part in ("cuts", "thresholds")
         )
-        energy, distance = (_scale(tree[part]) for part in ("energy", "distance"))
-        gaussian = None if distance is None else _gaussian(tree["gaussian"], _number(tree["rest"]), tree["lengths"])
+        unlikeness = _unlikeness(tree)
         temperature = None if tree["temperature"] is None else _number(tree["temperature"])
-        if energy is None and gaussian is None:
-            raise ValueError("no score")
         images, units, weights = int(tree["images"]), int(tree["units"]), str(tree["weights"])
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise WeightsError(f"{source} is damaged: its answers are not readable ({str(error)[:60]})") from None
-    return Answers(images, units, cuts, thresholds, Unlikeness(gaussian, distance, energy), weights, temperature)
+    return Answers(images, units, cuts, thresholds, unlikeness, weights, temperature)
 
 
 def _number(value: Any) -> float:
@@ -193,16 +198,42 @@ def _scale(pair: Any) -> Scale | None:
     return Scale(middle, spread)
 
 
+def _unlikeness(tree: Mapping[str, Any]) -> Unlikeness:
+    scales = Scales(**{name: _scale(tree.get(name)) for name in vars(Scales())})
+    gaussian = directions = None
+    if scales.distance is not None:
+        gaussian = _gaussian(tree["gaussian"], _number(tree["rest"]), tree["lengths"])
+    if scales.direction is not None:
+        if gaussian is None:
+            raise ValueError("directions without a distance")
+        directions = _directions(tree["of_classes"], _number(tree["rest_within"]), len(gaussian.variances))
+    if all(scale is None for scale in vars(scales).values()):
+        raise ValueError("no score")
+    return Unlikeness(gaussian, directions, scales)
+
+
+def _directions(tensors: Mapping[str, Any], rest: float, width: int) -> Directions:
+    whitening, classes = (tensors[name] for name in OF_CLASSES)
+    _check("whitening", whitening, (width, width))
+    _check("classes", classes, (width, classes.shape[1] if classes.dim() == 2 else 0))
+    if rest <= 0 or classes.shape[1] == 0:
+        raise ValueError("directions of no class")
+    return Directions(whitening, classes, rest)
+
+
+def _check(name: str, tensor: Any, shape: tuple[int, ...]) -> None:
+    if not isinstance(tensor, Tensor) or tensor.dtype != torch.float32 or tensor.shape != shape:
+        raise ValueError(f"{name} is no tensor {shape}")
+    if not tensor.isfinite().all():
+        raise ValueError(f"{name} is not finite")
+
+
 def _gaussian(tensors: Mapping[str, Any], rest: float, lengths: Any) -> Gaussian:
     mean, deviation, directions, variances = (tensors[name] for name in TENSORS)
     shapes = {"mean": (len(mean),), "directions": (len(mean), len(variances)), "variances": (len(variances),)}
     shapes["deviation"] = shapes["mean"]
     for name, shape in shapes.items():
-        tensor = tensors[name]
-        if not isinstance(tensor, Tensor) or tensor.dtype != torch.float32 or tensor.shape != shape:
-            raise ValueError(f"{name} is no tensor {shape}")
-        if not tensor.isfinite().all():
-            raise ValueError(f"{name} is not finite")
+        _check(name, tensors[name], shape)
     if rest <= 0 or (variances <= 0).any() or (deviation <= 0).any():
         raise ValueError("a variance that is not positive")
     if not isinstance(lengths, list) or not all(isinstance(own, bool) for own in lengths):

@@ -76,7 +76,9 @@ def report(
 def scores_of(answers: Answers, outputs: Any, features: Sequence[Tensor] | None) -> NDArray[np.float64] | None:
     """(N,): how unlike the validation images; None where a part of the score is not there."""
     score = answers.unlikeness
-    if (score.energy is not None and not outputs.whole) or (score.distance is not None and features is None):
+    scales = score.scales
+    needs_logits = scales.energy is not None or scales.odds is not None
+    if (needs_logits and not outputs.whole) or (scales.distance is not None and features is None):
         return None
     return score(outputs.logits, features).double().numpy()
 
