@@ -24,7 +24,7 @@ REMOVED = 5
 """One cell in so many is removed."""
 DRAWS = 2
 """Random fifths of each image, whose mean is compared with the brightest one."""
-LEVEL, LEAST = 0.05, 0.01
+LEVEL, LEAST = 0.01, 0.01
 """Maps are faithful whose p value (one-sided, paired t test) is below the one, if their lead is not below the other."""
 AT_ONCE = 16
 

@@ -263,7 +263,7 @@ def test_the_test_is_scipys_and_holds_its_level():
     assert paired(torch.zeros(9)) == 1
     assert paired(torch.full((9,), torch.nan)) == 1
     called = sum(paired(torch.from_numpy(rng.normal(0, 1, 64))) < faithfulness.LEVEL for _ in range(1_000))
-    assert 30 <= called <= 70
+    assert 3 <= called <= 20  # 10 are expected
 
 
 def test_random_maps_are_called_unfaithful():
@@ -277,7 +277,7 @@ def test_random_maps_are_called_unfaithful():
         bright, chance = costs_of(subject, drawn, seed=seed)
         lead = float((bright - chance).mean())
         called += Faithfulness("layercam", 32, lead, 0.0, paired(bright - chance)).faithful
-    assert called <= 6  # 3 are expected
+    assert called <= 3  # 0.6 are expected
 
 
 def test_what_was_measured_is_read_back_for_the_same_weights_alone():
@@ -391,4 +391,4 @@ def test_smooth_maps_that_know_nothing_are_called_unfaithful():
         smooth = perturbation.blurred(torch.randn(len(images), 1, 8, 8, generator=generator))[:, 0]
         bright, chance = costs_of(subject, smooth, seed=seed)
         called += paired(bright - chance) < faithfulness.LEVEL
-    assert called <= 6  # 2 are expected
+    assert called <= 3  # 0.4 are expected
