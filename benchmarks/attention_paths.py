@@ -2,7 +2,7 @@
 
     python -m benchmarks.attention_paths [--device cpu] [--threads 1 --clock cpu]
 
-Times `vit.model.Attention` on both paths, forward and backward together and forward without gradients, for the token
+Times `vit.fast.Attention` on both paths, forward and backward together and forward without gradients, for the token
 counts of common ViTs, float32 and bfloat16 by autocast. Turns alternate; the figure is the median over rounds of
 explicit time / fused time: above 1 the fused kernel wins.
 """
@@ -19,8 +19,7 @@ import torch
 from benchmarks.environment import describe, write_result
 from benchmarks.step_throughput import CLOCKS
 from vit.config import ViTConfig
-from vit.fast import attention_path
-from vit.model import Attention
+from vit.fast import Attention, attention_path
 
 # tokens, width, heads, batch: vit_micro_2, the small configuration, Ti and B at 224 px, ViT-S/8 on 224 px
 CASES = ((17, 64, 4, 64), (65, 192, 3, 64), (197, 192, 3, 8), (197, 768, 12, 4), (785, 384, 6, 2))

@@ -23,7 +23,7 @@ from benchmarks.environment import describe, write_result
 from benchmarks.step_throughput import textbook_flops
 from datasets.text import format_table
 from vit.config import VIT_SHAPES, ViTConfig
-from vit.model import VisionTransformer
+from vit.fast import VisionTransformer
 
 MODELS = ("vit_tiny_16", "vit_small_16", "vit_base_16", "vit_large_16", "vit_huge_14")
 GPUS = (8, 64, 512)

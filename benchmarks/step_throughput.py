@@ -34,7 +34,7 @@ from benchmarks.environment import describe, write_result
 from benchmarks.peers import CONTESTANTS, OURS, PEERS, Peer
 from trainers.engine.handlers import peak_memory_mb
 from vit.config import VIT_SHAPES, ViTConfig
-from vit.model import VisionTransformer
+from vit.fast import VisionTransformer
 from vit.summary import summarise
 
 # name -> shape, batch size. micro: what a plain `python main.py` trains; small: 65 tokens x 192 x 6 layers.

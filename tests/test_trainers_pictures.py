@@ -45,7 +45,7 @@ from trainers.run import train
 from trainers.setup import prepare
 from trainers.storage.finished_run import load
 from vit.config import ModelConfig, ViTConfig
-from vit.model import VisionTransformer
+from vit.fast import VisionTransformer
 
 ONCE = {"2_mistakes/by_image", "2_mistakes/confusion_matrix", "4_calibration/answers", "4_calibration/reliability"}
 OFTEN = {"3_attention/by_image", "3_attention/distance"}

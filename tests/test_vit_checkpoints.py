@@ -19,7 +19,7 @@ from trainers.storage.checkpoint_file import CheckpointWriter
 from vit.checkpoints import load_weights
 from vit.config import ImageSpec, ViTConfig
 from vit.errors import WeightsError
-from vit.model import VisionTransformer
+from vit.fast import VisionTransformer
 from vit.weight_files import fetch, read_weights
 
 SHAPE = {"image_size": 16, "patch_size": 4, "num_classes": 5, "embed_dim": 16, "depth": 2, "num_heads": 2}

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from vit import fast
 from vit.config import Shape, ViTConfig
 from vit.errors import OptionError
 from vit.fast import explicit_attention
@@ -180,9 +181,9 @@ def test_positions_are_added_and_the_class_token_comes_first() -> None:
 # --- attention
 
 
-@pytest.mark.parametrize("fast", [True, False])
-def test_attention_equals_multihead_attention_after_a_weight_copy(fast: bool) -> None:
-    ours, x = Attention(tiny(fast=fast)), torch.randn(2, 10, 24)
+@pytest.mark.parametrize("attention", [Attention, fast.Attention])
+def test_attention_equals_multihead_attention_after_a_weight_copy(attention: type[Attention]) -> None:
+    ours, x = attention(tiny()), torch.randn(2, 10, 24)
     theirs = nn.MultiheadAttention(24, 3, batch_first=True)
     theirs.load_state_dict(
         {
@@ -207,7 +208,7 @@ def test_both_attention_paths_agree_in_output_and_gradient(
     results = []
     for path in ("explicit", "sdpa"):
         torch.manual_seed(0)
-        attention = Attention(tiny(attention=path, attention_dropout=dropout)).to(dtype).train()
+        attention = fast.Attention(tiny(attention=path, attention_dropout=dropout)).to(dtype).train()
         x = torch.randn(2, 10, 24, dtype=dtype, requires_grad=True)
         torch.manual_seed(1)  # the same elements are dropped
         out, _ = attention(x)
@@ -220,7 +221,7 @@ def test_both_attention_paths_agree_in_output_and_gradient(
 def test_attention_dropout_acts_on_the_weights_in_training_only() -> None:
     torch.manual_seed(0)
     for path in ("explicit", "sdpa"):
-        attention, x = Attention(tiny(attention=path, attention_dropout=0.5)), torch.randn(2, 10, 24)
+        attention, x = fast.Attention(tiny(attention=path, attention_dropout=0.5)), torch.randn(2, 10, 24)
         assert (attention(x)[0] - attention(x)[0]).abs().max() > 1e-3
         attention.eval()
         torch.testing.assert_close(attention(x)[0], attention(x)[0], atol=0, rtol=0)
@@ -228,7 +229,7 @@ def test_attention_dropout_acts_on_the_weights_in_training_only() -> None:
 
 @pytest.mark.parametrize("qkv_bias", [True, False])
 def test_asking_for_a_few_queries_gives_the_same_rows(qkv_bias: bool) -> None:
-    block, x = Block(tiny(qkv_bias=qkv_bias)).eval(), torch.randn(2, 10, 24)
+    block, x = fast.VisionTransformer(tiny(qkv_bias=qkv_bias)).blocks[0].eval(), torch.randn(2, 10, 24)
     torch.testing.assert_close(block(x, num_queries=1)[0], block(x)[0][:, :1], atol=1e-6, rtol=1e-5)
 
 

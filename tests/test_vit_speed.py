@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional as F
 
 from vit.config import ViTConfig
-from vit.fast import PatchConvolution, attention_path, explicit_attention
-from vit.model import Attention, VisionTransformer, attend
+from vit.fast import PatchConvolution, VisionTransformer, attention_path, explicit_attention
+from vit.model import Attention, attend
 
 SMALL = ViTConfig(image_size=12, patch_size=4, num_classes=5, embed_dim=24, depth=2, num_heads=3)
 

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import main
 from vit.config import VIT_SHAPES, ViTConfig
 from vit.factory import build_model
-from vit.model import VisionTransformer
+from vit.fast import VisionTransformer
 from vit.summary import collapse, summarise
 
 TINY = ViTConfig(image_size=12, patch_size=4, num_classes=5, embed_dim=24, depth=3, num_heads=3)

@@ -9,15 +9,13 @@ if TYPE_CHECKING:  # for type checkers and editors
     from vit.config import ImageSpec, ModelConfig, ViTConfig
     from vit.errors import WeightsError
     from vit.factory import MODELS, Blueprint, build_model, image_spec
-    from vit.fast import attention_path
+    from vit.fast import VisionTransformer, attention_path
     from vit.freezing import freeze
-    from vit.model import VisionTransformer
 
 # Module -> names, imported on first use (PEP 562), so that `python main.py --help` never imports torch.
 _EXPORTS = {
     "config": ("ImageSpec", "ModelConfig", "ViTConfig"),
-    "model": ("VisionTransformer",),
-    "fast": ("attention_path",),
+    "fast": ("VisionTransformer", "attention_path"),
     "factory": ("MODELS", "Blueprint", "build_model", "image_spec"),
     "errors": ("WeightsError",),
     "checkpoints": ("load_weights",),

@@ -7,16 +7,18 @@ queries.
 | softmax attention | PyTorch's fused kernel, or `baddbmm` and softmax | a pass over (B, H, T, T) less, or none |
 | last block | only the class token asks, if the head reads no other | most of one block of work is left out |
 
-Shapes are those of `vit/model.py`. `ViTConfig(fast=False)` leaves all of this out, and tests hold both equal.
+`VisionTransformer` is the model of `vit/model.py` with these steps in place of its own: the same weights and numbers.
+`ViTConfig(fast=False)` leaves all of this out, and tests hold both equal. Shapes are those of `vit/model.py`.
 """
 
-from typing import Literal
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vit.config import ViTConfig
+from vit import model
+from vit.config import Shape, ViTConfig
 
 
 class PatchConvolution(nn.Conv2d):
@@ -34,9 +36,71 @@ class PatchConvolution(nn.Conv2d):
         return patches.transpose(1, 2).unflatten(2, (rows, columns))
 
 
-def num_queries(config: ViTConfig) -> int | None:
-    """How many tokens ask in the last block: the class token alone where the head reads nothing else; None for all."""
-    return 1 if config.fast and config.pool == "cls" else None
+class Attention(model.Attention):
+    """Attention of the first `num_queries` tokens, or of all, by the path that is fastest here."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__(config)
+        self.path = config.attention
+
+    def forward(
+        self, x: Tensor, *, num_queries: int | None = None, need_weights: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """(B, T, D) -> (B, T, D), weights (B, H, T, T): rows of the first `num_queries` tokens, which see all."""
+        dropout = self.dropout if self.training else 0.0
+        q, k, v = queries_keys_values(x, self.qkv, self.num_heads, num_queries)
+        out, weights = attend(q, k, v, path=self.path, dropout=dropout, need_weights=need_weights)
+        out = out.transpose(1, 2).flatten(2)  # (B, H, T, K) -> (B, T, D)
+        return self.projection(out), weights if need_weights else None
+
+
+class Block(model.Block):
+    """Encoder layer that can leave out the work for all tokens but the first `num_queries`."""
+
+    def forward(
+        self, x: Tensor, *, num_queries: int | None = None, need_weights: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """(B, T, D) -> (B, T, D) and the attention weights if asked for; of the first `num_queries` tokens if given."""
+        attended, weights = self.attention(self.norm1(x), num_queries=num_queries, need_weights=need_weights)
+        x = x[:, :num_queries] + self.stochastic_depth(self.dropout(attended))
+        x = x + self.stochastic_depth(self.mlp(self.norm2(x)))
+        return x, weights
+
+
+class VisionTransformer(model.VisionTransformer):
+    """The model of `vit/model.py`; its steps are the fast ones of this file where `config.fast` says so."""
+
+    def __init__(self, config: ViTConfig | None = None, **shape: Unpack[Shape]) -> None:
+        super().__init__(config, **shape)
+        if self.config.fast:
+            use_fast_steps(self)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C, S, S) float, normalised -> (B, classes) logits."""
+        if not self.config.fast:
+            return super().forward(images)
+        *blocks, last = self.blocks
+        x = self.embedding(images)
+        for block in blocks:
+            x, _ = block(x)
+        # Where the head reads the class token alone, no other token needs the last block; None: every token asks.
+        x, _ = last(x, num_queries=1 if self.config.pool == "cls" else None)
+        return self.forward_head(self._normalise_tokens(x))
+
+
+FASTER: dict[type[nn.Module], type[nn.Module]] = {model.Attention: Attention, model.Block: Block}
+"""Modules of the textbook, each with the one that takes its weights over."""
+
+
+def use_fast_steps(network: model.VisionTransformer) -> None:
+    """Let the modules of a textbook model compute by the fast steps; weights and names stay as they are."""
+    for module in network.modules():
+        if isinstance(module, model.PatchEmbed):
+            module.projection.__class__ = PatchConvolution
+        elif type(module) in FASTER:
+            module.__class__ = FASTER[type(module)]
+        if isinstance(module, Attention):
+            module.path = network.config.attention
 
 
 def queries_keys_values(x: Tensor, qkv: nn.Linear, num_heads: int, num_queries: int | None) -> tuple[Tensor, ...]:

@@ -1,8 +1,8 @@
 """The Vision Transformer, from primitives: "An Image is Worth 16x16 Words" (Dosovitskiy et al. 2020, arXiv:2010.11929).
 
 Read from top to bottom: the parts in the order of the data flow, the whole, then two other ways to make patches, the
-initial weights and what is refused. Docstrings name the equation that they implement. `vit/fast.py` computes the same
-numbers in less time at the three places that say so; `ViTConfig(fast=False)` computes only what stands here.
+initial weights and what is refused. Docstrings name the equation that they implement. The application runs the subclass
+of `vit/fast.py`, which computes the same numbers in less time; `ViTConfig(fast=False)` runs only what stands here.
 Shapes, everywhere in this file:
 
     B batch, C channels, S image side, P patch side, G = S / P patches per side, N = G * G patches,
@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vit import fast
 from vit.config import Shape, ViTConfig, nearest_sizes, shaped
 
 
@@ -29,8 +28,7 @@ class PatchEmbed(nn.Module):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        convolution = fast.PatchConvolution if config.fast else nn.Conv2d
-        self.projection = convolution(config.in_channels, config.embed_dim, config.patch_size, stride=config.patch_size)
+        self.projection = nn.Conv2d(config.in_channels, config.embed_dim, config.patch_size, stride=config.patch_size)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.projection(images).flatten(2).transpose(1, 2)  # (B, C, S, S) -> (B, D, G, G) -> (B, N, D)
@@ -72,26 +70,17 @@ class Attention(nn.Module):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.num_heads, self.dropout = config.num_heads, config.attention_dropout
-        self.fast, self.path = config.fast, config.attention
         self.qkv = nn.Linear(config.embed_dim, 3 * config.embed_dim, bias=config.qkv_bias)  # eq. 5, all heads at once
         self.projection = nn.Linear(config.embed_dim, config.embed_dim)  # U_msa of eq. 8
 
-    def forward(
-        self, x: Tensor, *, num_queries: int | None = None, need_weights: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Tensor | None]:
         """(B, T, D) -> (B, T, D), and the attention weights (B, H, T, T) if they are asked for.
 
-        With `num_queries` only the first so many tokens ask (all are still seen), and only their rows are returned.
         The weights are those of this very pass: softmaxed, before dropout and before the output projection.
         """
-        dropout = self.dropout if self.training else 0.0
-        if self.fast:
-            q, k, v = fast.queries_keys_values(x, self.qkv, self.num_heads, num_queries)
-            out, weights = fast.attend(q, k, v, path=self.path, dropout=dropout, need_weights=need_weights)
-        else:
-            heads = self.qkv(x).unflatten(2, (3, self.num_heads, -1))  # (B, T, 3D) -> (B, T, 3, H, K)
-            q, k, v = heads.permute(2, 0, 3, 1, 4)  # each (B, H, T, K)
-            out, weights = attend(q[:, :, :num_queries], k, v, dropout=dropout)
+        heads = self.qkv(x).unflatten(2, (3, self.num_heads, -1))  # (B, T, 3D) -> (B, T, 3, H, K)
+        q, k, v = heads.permute(2, 0, 3, 1, 4)  # each (B, H, T, K)
+        out, weights = attend(q, k, v, dropout=self.dropout if self.training else 0.0)
         out = out.transpose(1, 2).flatten(2)  # heads side by side: (B, H, T, K) -> (B, T, H, K) -> (B, T, D)
         return self.projection(out), weights if need_weights else None
 
@@ -144,12 +133,10 @@ class Block(nn.Module):
         self.mlp = MLP(config)
         self.stochastic_depth = StochasticDepth(stochastic_depth)
 
-    def forward(
-        self, x: Tensor, *, num_queries: int | None = None, need_weights: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
-        """(B, T, D) -> (B, T, D) and the attention weights if asked for; of the first `num_queries` tokens if given."""
-        attended, weights = self.attention(self.norm1(x), num_queries=num_queries, need_weights=need_weights)
-        x = x[:, :num_queries] + self.stochastic_depth(self.dropout(attended))
+    def forward(self, x: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Tensor | None]:
+        """(B, T, D) -> (B, T, D), and the attention weights if they are asked for."""
+        attended, weights = self.attention(self.norm1(x), need_weights=need_weights)
+        x = x + self.stochastic_depth(self.dropout(attended))
         x = x + self.stochastic_depth(self.mlp(self.norm2(x)))
         return x, weights
 
@@ -175,12 +162,7 @@ class VisionTransformer(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, S, S) float, normalised -> (B, classes) logits."""
-        *blocks, last = self.blocks
-        x = self.embedding(images)  # (B, C, S, S) -> (B, T, D)
-        for block in blocks:
-            x, _ = block(x)
-        x, _ = last(x, num_queries=fast.num_queries(self.config))  # None: every token asks, as in all other blocks
-        return self.forward_head(self._normalise_tokens(x))  # (B, classes)
+        return self.forward_head(self.forward_features(images))  # (B, C, S, S) -> (B, T, D) -> (B, classes)
 
     def forward_features(self, images: Tensor) -> Tensor:
         """(B, C, S, S) -> all tokens (B, T, D), class token first: a backbone for any other head.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from vit.checkpoints import load_weights
     from vit.config import ImageSpec, ModelConfig
     from vit.factory import build_model, image_spec
-    from vit.model import VisionTransformer
+    from vit.fast import VisionTransformer
 
 _EXPORTS = {
     "comparison.compare": ("compare_arms",),
@@ -38,7 +38,7 @@ _EXPORTS = {
     "vit.checkpoints": ("load_weights",),
     "vit.config": ("ImageSpec", "ModelConfig"),
     "vit.factory": ("build_model", "image_spec"),
-    "vit.model": ("VisionTransformer",),
+    "vit.fast": ("VisionTransformer",),
 }
 __all__ = [name for names in _EXPORTS.values() for name in names]
 
