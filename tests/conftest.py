@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from figures import results
 from vit.torch_files import convert
 
 torch.set_num_threads(1)
@@ -55,6 +57,30 @@ def torch_files_are_read_in_this_process(request: pytest.FixtureRequest, monkeyp
     """Another process would import torch anew for each file; tests marked `slow` wait for it."""
     if "slow" not in request.keywords:
         monkeypatch.setattr("vit.torch_files.convert_elsewhere", convert)
+
+
+class BlankCanvas:
+    """Stand-in for matplotlib's canvas: a white picture of the right size."""
+
+    def __init__(self, figure: Any) -> None:
+        self.figure = figure
+
+    def draw(self) -> None:
+        pass
+
+    def buffer_rgba(self) -> np.ndarray:
+        width, height = map(int, self.figure.bbox.size)
+        return np.full((height, width, 4), 255, np.uint8)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pictures_are_drawn_where_a_test_looks_at_them(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Leave pictures blank, but in files marked `drawn`: drawing takes nine tenths of a tiny run. Figures are made
+    everywhere, and so are their files."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.node.get_closest_marker("drawn") is None:
+            patch.setattr(results, "FigureCanvasAgg", BlankCanvas)
+        yield
 
 
 @pytest.fixture(scope="session")

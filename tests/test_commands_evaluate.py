@@ -18,6 +18,8 @@ import main
 from inference.evaluation_report import LIMITS, fit_temperature
 from trainers.engine.metrics import balanced_accuracy, per_class
 
+pytestmark = pytest.mark.drawn
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:

@@ -9,6 +9,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from comparison.reporting import drawing
 from comparison.reporting.drawing import accuracy_by_labels, confusion_matrices
 
+pytestmark = pytest.mark.drawn
+
 NAMES = (
     "vit_stem_16 from scratch",
     "vit_stem_16 pretrained",
@@ -35,8 +37,7 @@ def condition(arms, classes):
     return SimpleNamespace(names=names, class_names=class_names, arms=matrices)
 
 
-@pytest.mark.parametrize("classes", [2, 6, 12, 40])
-@pytest.mark.parametrize("arms", [2, 3, 6])
+@pytest.mark.parametrize(("arms", "classes"), [(2, 2), (2, 40), (3, 12), (6, 2), (6, 40)])
 def test_titles_and_axes_of_confusion_matrices_are_whole(arms, classes):
     figure = confusion_matrices(condition(arms, classes))
     assert min(margins(figure)) >= 0

@@ -31,6 +31,8 @@ from trainers.reporting.tensorboard import SECTIONS, numbered_tag
 from trainers.run import train
 from vit.config import ModelConfig
 
+pytestmark = pytest.mark.drawn
+
 LABELS = [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
 RIGHT = np.array([LABELS] * 2) >= 0
 HOSTILE = ("<script>alert(1)</script>", 'a "b", $c$', "größe 中文")

@@ -28,6 +28,8 @@ from trainers.storage.run_folder import write_json, write_metrics_csv
 from trainers.tools.lr_finder import draw
 from vit.config import ImageSpec
 
+pytestmark = pytest.mark.drawn
+
 YESTERDAY = "yesterday's table\n"
 
 

@@ -15,6 +15,8 @@ import torch
 from commands.arguments import TrainOptions, flags
 from main import COMMANDS
 
+pytestmark = pytest.mark.drawn
+
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 WALKTHROUGH = DOCS / "walkthrough.md"
 OF_OTHERS = """logdir index-url out nproc-per-node nnodes node-rank master-addr master-port nodes require-hashes no-deps

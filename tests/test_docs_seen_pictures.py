@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.drawn
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "vit").rglob("*.md")]
 SETS = re.compile(r"hymenoptera|\bants\b|\bbees\b|\bdogs?\b|\bbreeds?\b", re.IGNORECASE)

@@ -11,6 +11,8 @@ import pytest
 from disturbed_commands import Moment, moments, thinned
 from killed_runs import ROOT
 
+pytestmark = pytest.mark.drawn
+
 
 def test_the_moments_are_the_calls_that_change_something_in_the_folder(tmp_path):
     trace = f"""\

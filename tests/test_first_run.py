@@ -12,6 +12,8 @@ import pytest
 from PIL import Image
 from tensorboard import manager, notebook
 
+pytestmark = pytest.mark.drawn
+
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 

@@ -21,6 +21,8 @@ from trainers.storage.data_folder import data_folder
 from trainers.storage.finished_run import read_run_config
 from trainers.storage.run_folder import write_json, write_run_config
 
+pytestmark = pytest.mark.drawn
+
 ROOT = Path(__file__).resolve().parent.parent
 TINY = ["--labels-per-class", "5", "--model", "vit_micro_2", "--device", "cpu", "--workers", "0", "--tb", "scalars"]
 

@@ -47,6 +47,8 @@ from trainers.storage.finished_run import load
 from vit.config import ModelConfig, ViTConfig
 from vit.fast import VisionTransformer
 
+pytestmark = pytest.mark.drawn
+
 ONCE = {"2_mistakes/by_image", "2_mistakes/confusion_matrix", "4_calibration/answers", "4_calibration/reliability"}
 OFTEN = {"3_attention/by_image", "3_attention/distance"}
 FULL = {"7_model/position_similarity"}

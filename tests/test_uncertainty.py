@@ -432,13 +432,24 @@ def test_the_thresholds_of_unknowns_need_a_fewest_number_of_images():
     assert [unknown.fewest(rate) for rate in unknown.RATES] == [99, 19, 9]
 
 
-@pytest.mark.parametrize("format", ["safetensors", "onnx"])
-def test_an_export_says_what_predict_says(format, evaluated, tmp_path, capsys):
+@pytest.fixture(scope="module")
+def exports(evaluated, tmp_path_factory) -> dict[str, Path]:
+    """The run as a file of each format."""
+    import main
+
     pytest.importorskip("onnxruntime")
+    folder = tmp_path_factory.mktemp("exports")
+    files = {format: folder / f"model.{format}" for format in ("safetensors", "onnx")}
+    for format, file in files.items():
+        assert main.main(["export", str(evaluated[0]), "--format", format, "--output", str(file)]) == 0
+    return files
+
+
+@pytest.mark.parametrize("format", ["safetensors", "onnx"])
+def test_an_export_says_what_predict_says(format, evaluated, exports, capsys):
     run, data = evaluated
     _, expected, _ = call(capsys, "predict", run, data / "test")
-    file = tmp_path / f"model.{format}"
-    assert call(capsys, "export", run, "--format", format, "--output", file)[0] == 0
+    file = exports[format]
     _, out, _ = call(capsys, "predict", file, data / "test")
     rows, wanted = (list(csv.DictReader(io.StringIO(text))) for text in (out, expected))
     for name in ("path", "predicted", "set", "unknown"):
@@ -446,13 +457,11 @@ def test_an_export_says_what_predict_says(format, evaluated, tmp_path, capsys):
     assert len({row["unknown"] for row in wanted}) == 1 or {row["unknown"] for row in wanted} == {"yes", "no"}
 
 
-def test_the_example_without_torch_says_what_predict_says(evaluated, tmp_path, capsys):
-    pytest.importorskip("onnxruntime")
+def test_the_example_without_torch_says_what_predict_says(evaluated, exports, capsys):
     run, data = evaluated
     pictures = sorted((data / "test").rglob("*.jpg"))[::4]
     _, expected, _ = call(capsys, "predict", run, *pictures)
-    file = tmp_path / "model.onnx"
-    assert call(capsys, "export", run, "--format", "onnx", "--output", file)[0] == 0
+    file = exports["onnx"]
     example = Path(__file__).parent.parent / "docs" / "examples" / "use_picture.py"
     done = subprocess.run([sys.executable, example, file, *pictures], capture_output=True, text=True, check=True)
     rows = list(csv.DictReader(io.StringIO(expected)))
