@@ -87,10 +87,11 @@ def test_another_process_opens_the_images_itself(folder, tmp_path):
         ["train", "--minutes", "0.05"],
         ["train", "--model", "vit_micro_4", "--epochs", "1"],
         ["train", "--model", "vit_micro_4", "--epochs", "1", "--seeds", "2", "--jobs", "1"],
-        ["compare", "--arms", "vit_micro_4", "vit_micro_4,pool=mean", "--images-seen", "64", "--seeds", "1"],
+        ["compare", "--arms", "vit_micro_4", "vit_micro_4,pool=mean", "--images-seen", "64", "--seeds", "1",
+         "--tune-lr", "off"],
     ],
     ids=lambda words: " ".join(words[:3]),
-)
+)  # fmt: skip
 def test_a_command_opens_its_images_once(folder, tmp_path, monkeypatch, words):
     calls = counted(monkeypatch)
     data = ["--data", str(folder), "--data-root", str(tmp_path / "data"), "--workers", "0", "--tb", "scalars"]

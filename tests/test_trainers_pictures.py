@@ -586,6 +586,7 @@ def test_what_stands_beside_an_augmented_picture_is_its_own_original(tmp_path, m
     monkeypatch.setattr(
         pictures, "batch_sheet", lambda *sides, **words: drawn.update(sides=sides) or batch_sheet(*sides, **words)
     )
+    monkeypatch.setattr(pictures, "draw_best", lambda *_, **__: None)  # its pictures are other tests'
     config = digits_run(tmp_path, epochs=1).changed(data={"augment": "none", "balance": balance})
     run_dir = train(config).run_dir
     originals, images = drawn["sides"]  # not augmented, one is the other
