@@ -31,7 +31,7 @@ from datasets.units import units_of
 from figures.results import png
 from trainers.budget.local_weights import probes
 from trainers.budget.ridge import predictions
-from trainers.budget.threads import memory_of
+from trainers.budget.sharing import memory_of
 from trainers.cached_features import features_once
 from trainers.config import RunConfig
 from trainers.engine.intervals import Clusters, design_of, wilson

@@ -8,7 +8,7 @@ from every_state import every_state
 
 import main
 from datasets import DataConfig
-from trainers.budget.threads import Sharing
+from trainers.budget.sharing import Sharing
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.multirun import seeds_and_folds
 from trainers.system import process

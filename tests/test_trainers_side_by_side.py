@@ -16,7 +16,7 @@ from killed_runs import ROOT, TIMING_FIELDS, assert_same_content, run_content
 from other_process import do
 from test_trainers_interruption import environment, lives, processes_of, wait_until
 
-from trainers.budget import threads
+from trainers.budget import sharing
 from trainers.errors import ConfigError, Interrupted, TrainingError
 from trainers.multirun.worker_pool import side_by_side
 
@@ -75,12 +75,12 @@ def test_the_threads_of_a_run_do_not_depend_on_how_many_run_beside_it(
     monkeypatch, cores, gigabytes, runs, given, jobs, of_each
 ):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(threads, "cpu_count", lambda: cores)
+    monkeypatch.setattr(sharing, "cpu_count", lambda: cores)
     for memory in ("total_memory", "available_memory"):
-        monkeypatch.setattr(threads, memory, lambda: gigabytes * 2**30)
-    shared = threads.sharing("cpu", 2**30, runs, 1e15, **given)
+        monkeypatch.setattr(sharing, memory, lambda: gigabytes * 2**30)
+    shared = sharing.sharing("cpu", 2**30, runs, 1e15, **given)
     assert (shared.jobs, shared.threads) == (jobs, of_each)
-    assert threads.sharing("cpu", 2**30, runs, 1e9, **given).threads == of_each
+    assert sharing.sharing("cpu", 2**30, runs, 1e9, **given).threads == of_each
 
 
 def compare(folder, jobs, *more):

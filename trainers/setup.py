@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
 from datasets.augmentation import BatchMix
-from datasets.bundle import BatchKey, DataBundle, Samples, image_set, samples_of
+from datasets.bundle import DataBundle, Samples, samples_of
 from datasets.errors import DataError
 from datasets.fit_choice import chosen_fit
 from datasets.image_dataset import ImageDataset
@@ -26,7 +26,7 @@ from trainers.config import RunConfig, from_dict
 from trainers.engine.engines import Slices, StepOptions, create_trainer
 from trainers.engine.optim import build_optimizer, learning_rate
 from trainers.engine.randomness import seed_everything
-from trainers.errors import OPTION_ERRORS, CheckpointError, ConfigError, exit_code, first_line
+from trainers.errors import OPTION_ERRORS, CheckpointError, ConfigError
 from trainers.options import defaults
 from trainers.seen.overlap import Overlap
 from trainers.system import distributed
@@ -179,6 +179,8 @@ def _prepare(
     targets = answers_of_teacher(config, data)
     device = distributed.own_device(config.train.device)
     if given.model is not None:
+        from trainers.engine.own_module import require_outputs
+
         require_outputs(given.model.to(device), data, device, config.model.name)
     seed_everything(config.train.seed)
     if blueprint is None:
@@ -198,33 +200,6 @@ def _prepare(
     student = student_of_teacher(model, config, data, targets)
     optimizer = optimizer_of(model, config, student)
     return RunSetup(config, spec, data, model, optimizer, device, student=student, overlap=overlap)
-
-
-def require_outputs(model: nn.Module, data: DataBundle, device: torch.device, name: str) -> None:
-    """Let a program's own module see one image, before anything is written. Raises ConfigError: it cannot take the
-    image, or has not one output for each class."""
-    classes = len(data.class_names)
-    images = image_set(data.dataloaders["train"]).__getitems__(BatchKey(0, np.zeros(1, np.int64)))[0]
-    model = getattr(model, "_orig_mod", model)  # of torch.compile, which would compile for a batch of one
-    modes = {module: module.training for module in model.modules()}
-    try:
-        with torch.no_grad():
-            outputs = model.eval()(images.to(device))
-    except Exception as error:
-        if exit_code(error) != 1:  # out of memory, say
-            raise
-        shape = tuple(images.shape[1:])
-        raise ConfigError(f"{name} cannot take images of shape {shape}: {first_line(error)}") from error
-    finally:
-        for module, training in modes.items():
-            module.training = training
-    if not isinstance(outputs, Tensor):
-        raise ConfigError(f"{name} gives a {type(outputs).__name__}: its forward must return logits (B, {classes})")
-    if outputs.shape != (1, classes):
-        found = f"logits of shape {tuple(outputs.shape)}"
-        raise ConfigError(
-            f"{name} gives {found} for one image, and there are {classes} classes: (1, {classes}) would do"
-        )
 
 
 def resolve_fit(spec: ImageSpec, config: RunConfig, given: UserObjects, images: OpenedImages) -> ImageSpec:

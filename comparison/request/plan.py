@@ -16,7 +16,7 @@ from datasets.opened import OpenedImages
 from datasets.shared_split import shared_split
 from datasets.splits import subset_training
 from trainers.budget.pace import Pace
-from trainers.budget.threads import memory_of, sharing
+from trainers.budget.sharing import memory_of, sharing
 from trainers.config import RunConfig, completed, to_dict
 from trainers.errors import ConfigError
 from trainers.options import defaults

@@ -13,7 +13,7 @@ from datasets.opened import OpenedImages
 from datasets.tables import frame_text
 from trainers.auto_resume import train_or_resume, was_asked_for
 from trainers.budget.pace import operations
-from trainers.budget.threads import Sharing, memory_of, sharing
+from trainers.budget.sharing import Sharing, memory_of, sharing
 from trainers.config import RunConfig
 from trainers.engine.handlers import metric_of
 from trainers.multirun.slurm import runner

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainers.budget.threads import Sharing
+from trainers.budget.sharing import Sharing
 from trainers.errors import ConfigError, Interrupted, TrainingError, first_line
 from trainers.multirun.worker_pool import side_by_side
 from trainers.reporting.console import say
