@@ -60,8 +60,8 @@ def test_scores_of_few_images_have_fewer_digits_and_an_interval():
 @pytest.mark.parametrize(
     ("images", "words"),
     [
-        (2, "a: right on 1 of 2 validation images; {b} had 0"),
-        (200, "a: right on 50.00% of the validation images; {b} had 0.00%"),
+        (2, "a: log loss 0.500, right on 1 of 2 validation images; {b} had 0.750 and 0"),
+        (200, "a: log loss 0.500, right on 50.00% of the validation images; {b} had 0.750 and 0.00%"),
     ],
 )
 def test_two_runs_on_few_images_are_held_side_by_side_in_images(tmp_path, images, words):
@@ -69,6 +69,9 @@ def test_two_runs_on_few_images_are_held_side_by_side_in_images(tmp_path, images
         SimpleNamespace(run_dir=tmp_path / name, val={"accuracy": share}, images={"val": images})
         for name, share in (("a", 0.5), ("b", 0.0))
     )
+    for run, loss in ((kept, 0.5), (other, 0.75)):
+        (run.run_dir / "eval").mkdir(parents=True)
+        np.savez(run.run_dir / "eval" / "val_predictions.npz", paths=[*map(str, range(images))], losses=[loss] * images)
     assert side_by_side(kept, other) == words.format(b=other.run_dir)
 
 

@@ -17,6 +17,8 @@ from trainers.tools.dry_run import dry_run
 from trainers.tools.lr_finder import HIGHEST, LOWEST, smooth, suggest
 from vit.config import ModelConfig
 
+pytestmark = pytest.mark.drawn
+
 
 def parse(*argv):
     return parse_train_options(argv, prog="train")

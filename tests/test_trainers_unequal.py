@@ -82,6 +82,7 @@ def test_a_run_that_learns_nothing_says_so_once_after_a_fifth_and_what_to_type(c
 def test_the_last_lines_show_balanced_accuracy_beside_accuracy(capsys, tmp_path):
     from commands.train import report
 
+    (tmp_path / "config.json").write_text("{}")
     metrics = {"accuracy": 0.98, "balanced_accuracy": 0.5, "loss": 0.1, "macro_f1": 0.49, "ece": 0.01}
     report(SimpleNamespace(val=metrics, test=None, best_epoch=3, run_dir=tmp_path, images={}, designs={}))
     assert "accuracy  balanced" in capsys.readouterr().out

@@ -21,7 +21,7 @@ from vit.attention_maps import attention_weights, maps_of
 from vit.config import HALF, IMAGENET_MEAN, IMAGENET_STD, ImageSpec, ModelConfig
 from vit.errors import OptionError, WeightsError
 from vit.factory import build_model, image_spec
-from vit.hub import answers
+from vit.hub import hub_answers
 from vit.param_groups import param_groups
 from vit.parts import inputs_of, parts
 
@@ -218,7 +218,7 @@ def test_a_hub_within_reach_is_used() -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:  # it answers: 501
         thread = Thread(target=server.handle_request)
         thread.start()
-        assert answers(f"http://127.0.0.1:{server.server_port}", minute=0)
+        assert hub_answers(f"http://127.0.0.1:{server.server_port}", minute=0)
         thread.join()
 
 
@@ -226,11 +226,11 @@ def test_a_hub_that_comes_back_is_found_a_minute_later() -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler, bind_and_activate=False) as server:
         server.server_bind()
         url = f"http://127.0.0.1:{server.server_port}"
-        assert not answers(url, minute=1)
+        assert not hub_answers(url, minute=1)
         server.server_activate()
         Thread(target=server.handle_request).start()
-        assert not answers(url, minute=1)
-        assert answers(url, minute=2)
+        assert not hub_answers(url, minute=1)
+        assert hub_answers(url, minute=2)
 
 
 def test_without_transformers_one_line_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
