@@ -68,7 +68,7 @@ def run(command: list[str | Path], way: dict[str, str]) -> tuple[float, str]:
 
 @contextmanager
 def beside(count: int) -> Iterator[None]:
-    """So many processes that compute without end."""
+    """Run processes that compute without end."""
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
@@ -79,7 +79,7 @@ def beside(count: int) -> Iterator[None]:
 
 
 def measure(folder: Path, *, rounds: int, steps: int, busy: int) -> dict[str, dict[str, list[float]]]:
-    """By what is measured and where: the values of each way, a round each."""
+    """Measure each way in each round: values by what is measured and where."""
     predict = ["main.py", "predict", MODEL, folder, "--model", "vit_stem_16", "--output", os.devnull]
     run([*predict], {})  # from here on files and libraries are in memory
     values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))

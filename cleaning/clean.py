@@ -1,4 +1,4 @@
-"""From a set of images to the labels in it that a model doubts, and what it is worth to train without them."""
+"""Search for labels that a model doubts, and what it is worth to train without them."""
 
 import os
 from collections import Counter
@@ -39,11 +39,11 @@ from trainers.storage.finished_run import untrusted_run
 SHOWN, LISTED = 24, 10
 """Suspects on the figure, and on the terminal."""
 SURE = 0.9
-"""Below this accuracy of the models half of the suspects are hard images and more (docs/clean.md)."""
+"""Accuracy of the models below which half of the suspects are hard images and more (docs/clean.md)."""
 SECONDS_PER_IMAGE, LEAST_SECONDS = 0.03, 60.0
 """Time that features may take where no time is given: a choice, whatever the machine."""
 DROPPED_FROM = {DOUBTED: 0.8, COPY: 0.0}
-"""To drop an image is proposed where a class has this probability; below it hard images are many (docs/clean.md)."""
+"""Probability of a class from which dropping an image is proposed; below it hard images are many (docs/clean.md)."""
 TEST = SPLITS.index("test")
 
 
@@ -53,7 +53,7 @@ class HeldOutPredictions:
 
     samples: Samples
     rows: NDArray[np.int64]
-    """Which of the samples they are."""
+    """Places of the images among the samples."""
     groups: NDArray[np.int64]
     """Copies share a number."""
     probabilities: NDArray[np.float64]
@@ -72,7 +72,7 @@ class HeldOutPredictions:
 
     @property
     def accuracy(self) -> float:
-        """How often the most probable class is the label, the test images aside."""
+        """Share of images whose most probable class is the label, the test images aside."""
         return float((self.probabilities.argmax(axis=1) == self.labels)[~self.in_test].mean())
 
 
@@ -83,7 +83,7 @@ def read_samples(data: DataConfig) -> Samples:
 
 
 def cross_validate_set(config: RunConfig, *, folds: int, minutes: float | None) -> HeldOutPredictions:
-    """By the frozen features of the best weights at hand."""
+    """Predict every image by frozen features of the best local pretrained weights."""
     images = int((read_samples(config.data).splits >= 0).sum())
     seconds = 60 * minutes if minutes else max(LEAST_SECONDS, SECONDS_PER_IMAGE * images)
     samples, rows, features = features_of_set(config, images=images, seconds=seconds)
@@ -94,8 +94,8 @@ def cross_validate_set(config: RunConfig, *, folds: int, minutes: float | None) 
 def cross_validate_features(
     samples: Samples, rows: NDArray[np.int64], groups: NDArray[np.int64], features: NDArray[np.float32], *, folds: int
 ) -> HeldOutPredictions:
-    """By logistic regression on the features of N images (N, D), in folds that keep copies and groups together, and
-    once more without what cleanlab doubts then. Test images are judged, and never learnt from."""
+    """Predict by logistic regression on the features of N images (N, D), in folds that keep copies and groups together,
+    and once more without what cleanlab doubts then. Test images are judged, and never learnt from."""
     labels, learns = samples.labels[rows].astype(np.int64), samples.splits[rows] != TEST
     fold = fold_of_each(labels, united(groups, units_of(samples, rows)), folds=folds)
     first, penalty = out_of_fold(features, labels, fold, learns)
@@ -106,8 +106,9 @@ def cross_validate_features(
 
 
 def read_fold_predictions(run_dir: Path, config: RunConfig) -> HeldOutPredictions:
-    """By the predictions that the runs of `train --folds K` left of the images they were not trained on; of test images
-    the mean over the runs. Raises ConfigError: the run is no fold of several. DataError: the images changed since."""
+    """Read the predictions that the runs of `train --folds K` left of the images they were not trained on; of test
+    images the mean over the runs. Raises ConfigError: the run is no fold of several. DataError: the images changed
+    since."""
     if config.data.fold is None or config.data.folds is None:
         raise ConfigError(f"{run_dir} is not one of several folds: train --folds 5 leaves a prediction of every image")
     base = run_dir.name.removesuffix(f"_fold{config.data.fold}")
@@ -211,8 +212,8 @@ def neighbours_of(judged: HeldOutPredictions, suspects: Sequence[Suspect]) -> li
 
 
 def worth(judged: HeldOutPredictions, suspects: Sequence[Suspect]) -> PairedDifference | None:
-    """How many more test images, of which no copy is learnt from, logistic regression gets right without what is to be
-    dropped. None: there are no features, or no test images."""
+    """Count how many more test images, of which no copy is learnt from, logistic regression gets right without what is
+    to be dropped. None: there are no features, or no test images."""
     if judged.features is None or not judged.in_test.any():
         return None
     dropped = {suspect.path for suspect in suspects if suspect.decision == DROP}

@@ -1,5 +1,5 @@
-"""Which labels a model doubts that has not learnt from them: confident learning
-(Northcutt et al. 2021), which cleanlab does; beside it copies under two labels, and images that are like no others."""
+"""Labels that a model doubts which has not learnt from them: confident learning (Northcutt et al. 2021), which cleanlab
+does; beside it copies under two labels, and images that are like no others."""
 
 import warnings
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ SECOND, BOTH = 0.25, 0.8
 """An image of two classes: the probability of its label, and of the two together, at least."""
 NEIGHBOURS = 10
 FENCE = 2.0
-"""So many interquartile ranges above the third quartile the logarithm of an outlier's distance lies: of a normal
+"""Interquartile ranges above the third quartile from which the logarithm of a distance is an outlier's: of a normal
 distribution 4 in 10,000 do (Tukey 1977 draws fences at 1.5 and 3)."""
 
 

@@ -33,7 +33,7 @@ class Suspect(NamedTuple):
     decision: str
     """keep, drop, or relabel:NAME."""
     decided: str
-    """Who decided: nobody (empty), so the decision is a proposal; or `person`."""
+    """Author of the decision: nobody (empty), so the decision is a proposal; or `person`."""
 
 
 def write_suspects(path: Path, suspects: Sequence[Suspect]) -> None:

@@ -1,4 +1,4 @@
-"""From argv to a frozen options object, with one line for every mistake. No torch here."""
+"""Parser from argv to a frozen options object, with one line for every mistake. No torch here."""
 
 import contextlib
 import dataclasses
@@ -116,7 +116,7 @@ def parse(options_class: type, argv: Sequence[str], *, prog: str, default: Any =
 
 
 def images_first(argv: Sequence[str]) -> Sequence[str]:
-    """Like `check FOLDER` what one may say as to `train`: `check --data FOLDER`."""
+    """Read `check --data FOLDER`, as `train` has it, like `check FOLDER`."""
     words = [part for word in argv for part in (("--data", word[7:]) if word.startswith("--data=") else (word,))]
     at = words.index("--data") if "--data" in words else len(words)
     return [*words[at + 1 : at + 2], *words[:at], *words[at + 2 :]]

@@ -33,7 +33,7 @@ class Options(WeightsOptions):
     page: bool = False
     """Write one interactive HTML page, page.html, instead of pictures."""
     method: Annotated[str, tyro.conf.arg(metavar="NAME")] = "auto"
-    """How maps are made: auto, attnlrp, chefer, rollout, attention, layercam, integrated-gradients or occlusion."""
+    """Method of the maps: auto, attnlrp, chefer, rollout, attention, layercam, integrated-gradients or occlusion."""
     target: Name = None
     """Class that the heat map is about. Default: the predicted one."""
     layer: int | None = None

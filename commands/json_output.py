@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JsonOption:
-    """How a result is printed."""
+    """Option that prints a result as JSON."""
 
     json: bool = False
     """Print one JSON document on standard output, for scripts; everything else goes to standard error."""

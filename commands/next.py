@@ -25,7 +25,7 @@ class Options:
     pool: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME|PATH")]
     """A folder of pictures with its sub-folders, a CSV or TSV table that names pictures, a zip, or a built-in set."""
     number: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 40
-    """How many pictures to choose."""
+    """Number of pictures to choose."""
     run: Name = None
     """A run whose model looks at the pictures, or `latest`. Default: the pretrained networks on this machine, and the
     labels so far."""
@@ -61,7 +61,7 @@ class Options:
 
     @property
     def features(self) -> Path:
-        """Where features of these pictures are kept."""
+        """Folder in which features of these pictures are kept."""
         return (self.output or data_folder(OutputConfig(), self.pool)) / "features"
 
 

@@ -139,7 +139,7 @@ def draw_grid(spread: ExampleSheet, path: Path, *, of: int) -> None:
 
 
 def say(tally: Tally) -> None:
-    """How many images are right and how many files could not be read, on standard error."""
+    """Say on standard error how many images are right and how many files could not be read."""
     if tally.labelled:
         share = f"{tally.right} of {tally.labelled} images whose folder names their class are right"
         print(wrapped(f"{share} ({tally.right / tally.labelled:.2%})"), file=sys.stderr)

@@ -1,4 +1,4 @@
-"""From a request, or from runs that are there, to the verdict: on the terminal, and in a report."""
+"""Comparison from a request, or from finished runs, to the verdict: on the terminal, and in a report."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class RankedBackbone:
     memory: int
     """Bytes that fine-tuning all of it holds, roughly."""
     seconds: float
-    """To look at the images and to judge."""
+    """Seconds to compute the features and to judge them."""
     right: dict[tuple[str, str], np.ndarray]
     """Correctness by (classifier, labels per class): (draws, images), 1 where it was right, 0 where not, NaN where it
     was fitted to the image."""
@@ -65,8 +65,8 @@ class RankedBackbone:
     """(images,): those of one group share a number."""
 
     def accuracy(self, classifier: str, labels: str) -> tuple[float, float, float]:
-        """Between the ends of its 95 % interval: of one draw that of its images, else that of other images and of other
-        draws, whose variances add up."""
+        """Return the accuracy between the ends of its 95 % interval: of one draw that of its images, else that of other
+        images and of other draws, whose variances add up."""
         right = self.right[classifier, labels]
         seen, mean = ~np.isnan(right), float(np.nanmean(right))
         if len(right) == 1:

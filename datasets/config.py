@@ -20,7 +20,7 @@ DATASETS = (
 HUB_PREFIX = "hf:"
 """How the name of a set of Hugging Face's hub begins: hf:ORG/NAME."""
 IMBALANCE = 10
-"""So many times the images of the smallest class in the largest one are unequal classes."""
+"""Ratio of the largest class to the smallest one from which classes are unequal."""
 
 
 class Columns(NamedTuple):

@@ -37,7 +37,7 @@ class ImageFacts(NamedTuple):
     """Facts that one file tells beside its content; empty or 0 where it does not."""
 
     file_size: int = 0
-    """In bytes."""
+    """Size of the file in bytes."""
     mode: str = ""
     """Pillow's name of how a pixel is stored: L, RGB, P, RGBA, CMYK, I;16, ..."""
     tables: str = ""

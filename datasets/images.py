@@ -1,4 +1,4 @@
-"""From a file to pixels: the one decoder of training, evaluation, prediction and `check`."""
+"""Decoder from a file to pixels, the one of training, evaluation, prediction and `check`."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""From a configuration to loaders: the one door to every data set."""
+"""Loaders from a configuration: the one door to every data set."""
 
 import atexit
 import weakref

@@ -26,7 +26,8 @@ def ignore_odd_pictures() -> None:
 
 
 def leave_signals_to_parent() -> None:
-    """In a loader process, which is never told to stop: the main process finishes its step, saves and ends it.
+    """Ignore signals in a loader process, which is never told to stop: the main process finishes its step, saves and
+    ends it.
 
     Sent to a whole process group or job, a signal would kill it in mid-batch, and the run with it.
     """

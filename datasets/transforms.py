@@ -1,4 +1,4 @@
-"""From stored pixels to model input: the one evaluation transform, and what every augmentation starts from.
+"""Transforms from stored pixels to model input: the one for evaluation, and what every augmentation starts from.
 
 B batch, C channels, S side of the model's input. A `Pipeline` says in which form an image is stored (`resize`, `crop`),
 so that a decoded image can be kept, and turns a list of stored images into one normalised batch.

@@ -35,6 +35,7 @@ class TenViews(nn.Module):
 
 
 def with_ten_views(classifier: Classifier) -> Classifier:
-    """Without mirror images where the classifier's run had none; and without promises, which hold for one view."""
+    """Return the classifier with ten views; without mirror images where the classifier's run had none; and without
+    promises, which hold for one view."""
     mirror = classifier.run_dir is None or read_run_config(classifier.run_dir).data.may_mirror
     return dataclasses.replace(classifier, model=TenViews(classifier.model, mirror=mirror), answers=None)

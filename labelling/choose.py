@@ -22,7 +22,7 @@ from trainers.multirun.out_of_fold import fit_logistic
 SWITCH = 2
 """Labels a class, on average, from which on uncertain pictures are chosen."""
 AMONG = 10
-"""So many times the pictures wanted are the least certain ones, among which diverse ones are chosen."""
+"""Multiple of the pictures wanted that are the least certain ones, among which diverse ones are chosen."""
 MOST_CLUSTERS = 500
 PENALTY = 30.0
 """scikit-learn's C of the logistic regression on the labels so far, for features of length 1."""

@@ -41,7 +41,7 @@ class Pool:
     own: int
     """How many, the first ones, are to choose from."""
     labels: Mapping[int, Label] = field(default_factory=dict)
-    """By the row of `samples`; of pictures of either kind."""
+    """Labels by the row of `samples`; of pictures of either kind."""
 
     @property
     def class_names(self) -> list[str]:

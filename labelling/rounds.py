@@ -39,7 +39,7 @@ class Opened:
 
     @property
     def labels(self) -> dict[str, Label]:
-        """By path."""
+        """Labels by path."""
         return {self.pool.samples.paths[row]: label for row, label in self.pool.labels.items()}
 
 

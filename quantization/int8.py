@@ -58,7 +58,7 @@ class Worth:
     """Worth of 8 bits, compared with float32."""
 
     faster: float
-    """At one picture at a time, the median of ROUNDS; with as many threads as PyTorch has."""
+    """Speed at one picture at a time, the median of ROUNDS; with as many threads as PyTorch has."""
     faster_in_batches: float
     difference: PairedDifference
     """Accuracy of 8 bits minus that of float32."""

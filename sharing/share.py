@@ -1,4 +1,4 @@
-"""From names of runs to a tracker."""
+"""Sharing of runs, by their names, with a tracker."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-BANNED = re.compile(r"(Of|What|Whether|The same|As|For|Those|That)\b")
+BANNED = re.compile(r"(Of|What|Whether|The same|As|For|Those|That|By|So many|Such as)\b")
 """First words of what is no sentence: `Of a decision.`, `What a worker heeds`, `The same; None where ...`."""
 SKIPPED = ("tests", "docs", ".venv")
 

@@ -61,7 +61,7 @@ class Interrupted(BaseException):
     """A signal asked the command to stop. Not an Exception, so that no handler takes it for a fault."""
 
     hint = ""
-    """How to go on."""
+    """Command to continue with."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(signum)

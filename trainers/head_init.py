@@ -18,7 +18,7 @@ from trainers.setup import RunSetup
 from vit.parts import parts
 
 PENALTIES = tuple(10.0**exponent for exponent in range(0, -6, -1))
-"""On the squared weights, beside the mean cross-entropy; the strongest first."""
+"""Penalties on the squared weights, beside the mean cross-entropy; the strongest first."""
 
 
 @torch.no_grad()

@@ -251,7 +251,7 @@ def optimizer_of(model: nn.Module, config: RunConfig, student: "Student | None" 
 
 
 Look = Callable[[Samples], tuple[Samples, Overlap]]
-"""From images with their splits to those that are scored."""
+"""Function from images with their splits to those that are scored."""
 
 
 def look_at_starts(

@@ -28,7 +28,7 @@ from vit.errors import WeightsError
 from vit.tensor_files import read_tree, write_tree
 
 FILE = "answers.safetensors"
-"""Beside the predictions of a run."""
+"""Name of the file beside the predictions of a run."""
 RECORD = "answers"
 """The name among the metadata of an export."""
 FORMAT = 2
@@ -45,7 +45,7 @@ class Answers:
     images: int
     """Validation images that they were fitted to."""
     units: int
-    """In how many groups these come; an image that stands alone is one."""
+    """Number of groups in which these come; an image that stands alone is one."""
     cuts: Mapping[float, float]
     """Level -> the least probability with which a class is in a set. A level with too few images is not there."""
     thresholds: Mapping[float, float]

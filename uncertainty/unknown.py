@@ -28,9 +28,9 @@ MOST_FITTED = 512
 """Images that the covariances are fitted to: more gave no better ones, and their number bounds the directions."""
 
 TENSORS = ("mean", "deviation", "directions", "variances")
-"""Of the Gaussian."""
+"""Tensors of the Gaussian."""
 OF_CLASSES = ("whitening", "classes")
-"""Of the directions of the classes."""
+"""Tensors of the directions of the classes."""
 
 
 @dataclass(frozen=True)

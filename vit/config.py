@@ -75,9 +75,10 @@ class ImageSpec:
     interpolation: Literal["nearest", "bilinear", "bicubic"] = "bilinear"
     in_channels: int = 3
     crop_fraction: float = 1.0
-    """With `crop`: the shorter side becomes `image_size / crop_fraction` pixels, of which the middle is kept."""
+    """Fraction for `crop`: the shorter side becomes `image_size / crop_fraction` pixels, of which the middle is
+    kept."""
     fit: Literal["crop", "pad", "squash"] = "crop"
-    """How a picture becomes square: its middle is kept (crop), the border is filled with `mean` (pad), or its
+    """Way in which a picture becomes square: its middle is kept (crop), the border is filled with `mean` (pad), or its
     proportions are given up (squash)."""
     decoding: Literal["full", "scaled"] = "full"
     """scaled: a JPEG that is much larger than needed is decoded at 1/2, 1/4 or 1/8 of its size."""
@@ -259,7 +260,7 @@ class ModelConfig:
     layer_norm_eps: Annotated[float | None, InFiles] = None
     """Epsilon of every LayerNorm. Default: the pretrained weights' own; 1e-6 from scratch."""
     fit: Literal["auto", "crop", "pad", "squash"] = "auto"
-    """How a picture becomes square: crop keeps its middle, pad adds a border, squash gives up its proportions. auto:
+    """Way to make a picture square: crop keeps its middle, pad adds a border, squash gives up its proportions. auto:
     crop, unless it would cut much off many of the images."""
     decoding: Literal["auto", "full", "scaled"] = "auto"
     """JPEG decoding: scaled reads one of over twice the size needed at 1/2, 1/4 or 1/8 of it, several times as fast.

@@ -1,4 +1,4 @@
-"""Which pretrained models can be had here and now, without a download."""
+"""Pretrained models that are on this machine, without a download."""
 
 from collections.abc import Iterator
 from importlib.util import find_spec

@@ -168,7 +168,7 @@ class SideBySide(nn.Module):
 
     @property
     def columns(self) -> tuple[slice, ...]:
-        """Where the features of each network stand among all of them."""
+        """Columns of each network among all features."""
         ends = [sum(self.widths[: place + 1]) for place in range(len(self.widths))]
         return tuple(slice(end - width, end) for end, width in zip(ends, self.widths, strict=True))
 

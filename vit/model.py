@@ -101,7 +101,7 @@ class MLP(nn.Module):
 
 
 class StochasticDepth(nn.Module):
-    """In training, drop a residual branch for whole samples with this probability (Huang et al. 2016).
+    """Drop, in training, a residual branch for whole samples with this probability (Huang et al. 2016).
 
     The surviving branches are divided by the survival probability, so evaluation needs no correction.
     """

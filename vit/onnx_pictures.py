@@ -38,15 +38,15 @@ RESIZE = {
         parts_columns = Mul(to_columns, two)  columns = Div(far_columns, parts_columns)
         of_rows = Gather<axis=2>(one_picture, rows)  resized = Gather<axis=3>(of_rows, columns)""",
 }
-"""From `one_picture`, uint8 (1, C, H, W), and `size` to `resized`. The nearest pixel is found in whole numbers: in
-float32 `Resize` takes another one where two are equally near."""
+"""Graph from `one_picture`, uint8 (1, C, H, W), and `size` to `resized`. The nearest pixel is found in whole numbers:
+in float32 `Resize` takes another one where two are equally near."""
 SIZES = {
     "crop": "now = Mul(shape, side)  least = ReduceMin(shape)  size = Div(now, least)",
     "pad": """most = ReduceMax(shape)  now = Mul(shape, twice)  rounded = Add(now, most)  both = Add(most, most)
         whole = Div(rounded, both)  size = Max(whole, one)""",
     "squash": "size = Identity(square)",
 }
-"""From `shape`, int64 (2,): height and width, to the size after resizing; as `datasets.fitting.resized_size`."""
+"""Graph from `shape`, int64 (2,): height and width, to the size after resizing; as `datasets.fitting.resized_size`."""
 PLACES = {
     "crop": """more = Sub(size, square)  exact = Cast<to=11>(more)  half = Mul(exact, a_half)  round = Round(half)
         start = Cast<to=7>(round)  end = Add(start, square)  fitted = Slice(pixels, start, end, last_axes)""",
@@ -55,8 +55,8 @@ PLACES = {
         fitted = Add(framed, border)""",
     "squash": "fitted = Identity(pixels)",
 }
-"""From `pixels`, float32 (1, C, h, w), to `fitted`, (1, C, S, S). Pad has one value for all channels: here 0, with the
-border's colour taken away before and added after."""
+"""Graph from `pixels`, float32 (1, C, h, w), to `fitted`, (1, C, S, S). Pad has one value for all channels: here 0,
+with the border's colour taken away before and added after."""
 GREY = """wide = Cast<to=6>(picture)  weighted = Mul(wide, luma)  sum = ReduceSum(weighted, last)
     near = Add(sum, half_level)  level = Div(near, levels)  coloured = Cast<to=2>(level)"""
 

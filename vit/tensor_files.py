@@ -137,7 +137,7 @@ def require_seal(path: Path) -> str | None:
 
 
 def _seal_of(path: Path) -> tuple[int, str | None, str]:
-    """Where a file has its seal, what that says, and the SHA-256 of its bytes with BLANK in its place."""
+    """Return where a file has its seal, what that says, and the SHA-256 of its bytes with BLANK in its place."""
     if not path.stat().st_size:
         return 0, None, ""
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:

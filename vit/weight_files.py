@@ -39,7 +39,7 @@ class WeightFile:
 
     @cached_property
     def source(self) -> str:
-        """Whose parameter names it has: as told, or the one family whose signature is among the names."""
+        """Family whose parameter names it has: as told, or the one family whose signature is among the names."""
         if self.told_source is not None:
             if self.told_source not in FAMILIES:
                 known = ", ".join(WEIGHT_SOURCES)

@@ -37,7 +37,7 @@ FIRST_LOOK = 3
 """Seeds: two may lie together by chance, and then a look at them raises three times the alarms that it may."""
 POWER = 0.8
 ASSUMED = Spread(images=0.05, runs=0.05, seeds=0.01**2)
-"""Before there is a run: two runs disagree about a tenth of the images, and seeds spread by a point."""
+"""Assumptions before there is a run: two runs disagree about a tenth of the images, and seeds spread by a point."""
 
 
 def assumed(clusters: Clusters) -> Spread:

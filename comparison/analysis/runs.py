@@ -106,7 +106,7 @@ class Condition:
 
     @property
     def labels(self) -> str:
-        """In a table and in a file's name."""
+        """Number of labels as text for a table and a file's name."""
         return "all" if self.labels_per_class is None else str(self.labels_per_class)
 
     @property

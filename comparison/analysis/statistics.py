@@ -240,7 +240,7 @@ def verdict(
 
 
 def images_text(images: int, groups: float, scored: str) -> str:
-    """Such as `300 test images`, or `300 test images in 60 groups`."""
+    """Describe the images, such as `300 test images`, or `300 test images in 60 groups`."""
     text = pluralise(images, f"{scored} image")
     return text if groups == images else f"{text} in {pluralise(round(groups), 'group')}"
 

@@ -25,8 +25,8 @@ METRICS = ("accuracy", "loss")
 MEANS, ENDS = "0_mean_by_images_seen", "0_spread_by_images_seen"
 """The two sections that TensorBoard opens."""
 FEW = 3
-"""So few seeds are shown as they are, from the lowest to the highest: a Student interval of three of them swings from
-one epoch to the next between a twentieth and a half."""
+"""Number of seeds up to which they are shown as they are, from the lowest to the highest: a Student interval of three
+of them swings from one epoch to the next between a twentieth and a half."""
 
 
 def write_events(
@@ -59,7 +59,7 @@ def margin_charts(conditions: Sequence[Condition]) -> dict[str, dict[str, list[A
 
 
 def bands(condition: Condition, metric: str) -> dict[str, list[str]]:
-    """By what a band is, the tags of its mean and ends; of one seed there is no band."""
+    """Return by what a band is the tags of its mean and ends; of one seed there is no band."""
     counts = sorted({len(arm.runs) for arm in condition.arms} - {1})
     return {band_of(count)[1]: tags_of(metric, condition, count) for count in counts}
 

@@ -130,7 +130,8 @@ def page(
 
 
 def confused_classes(results: Sequence[ConditionResult]) -> list[tuple[str, Table]]:
-    """Where a matrix would be too large to read: title and table of the mistakes that each arm makes most often."""
+    """Yield, where a matrix would be too large to read, title and table of the mistakes that each arm makes most
+    often."""
     names = results[-1].condition.class_names
     if len(names) <= MOST_CLASSES:
         return []

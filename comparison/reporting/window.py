@@ -54,7 +54,8 @@ def planned_links(plan: ComparisonPlan) -> dict[str, Path]:
 
 
 def run_links(arms: Sequence[str], runs: Mapping[tuple[int, str, int], Path]) -> dict[str, Path]:
-    """By its short name the folder of each event file; `runs`: by (place of the arm, labels, seed) its directory."""
+    """Return by its short name the folder of each event file; `runs`: by (place of the arm, labels, seed) its
+    directory."""
     names = short_names(arms)
     several = len({labels for _, labels, _ in runs}) > 1
     return {

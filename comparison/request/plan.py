@@ -70,7 +70,7 @@ class PlannedArm:
     config: RunConfig
     """Options as they were asked for."""
     resolved: RunConfig
-    """With every default filled in, as a run by itself would have it."""
+    """Options with every default filled in, as a run by itself would have it."""
     flops: float
     """Operations of one image's forward pass."""
     parameters: int
@@ -89,7 +89,7 @@ class ComparisonPlan:
         refuse_what_cannot_be_shared(request)
         self.request = request
         self.until = None if request.minutes is None else time.monotonic() + 60 * request.minutes
-        """When all is to be over, by `time.monotonic`."""
+        """Deadline of everything, by `time.monotonic`."""
         self.paces: list[Pace] | None = None
         """How long the parts of each arm's runs take, where that was measured."""
         all_labels = replace(request.base.data, labels_per_class=None, fraction=None)
@@ -152,7 +152,7 @@ class ComparisonPlan:
         return sorted(self.all_rates, key=lambda lr: (abs((n := self.all_rates.index(lr)) - middle), -n))
 
     def runs_of(self, arm: PlannedArm) -> int:
-        """Under one condition: every rate at the first seed, one rate at the others."""
+        """Return the runs under one condition: every rate at the first seed, one rate at the others."""
         return len(self.rates(arm)) + len(self.seeds) - 1
 
     @property

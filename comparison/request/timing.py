@@ -50,7 +50,7 @@ def seconds_of_run(plan: ComparisonPlan, paces: Sequence[Pace], cell: tuple[int,
 
 
 def seconds_of_epoch(pace: Pace, share: float) -> float:
-    """On this share of the training images."""
+    """Estimate the seconds of an epoch on this share of the training images."""
     return share * pace.step * pace.steps_per_epoch + pace.validation
 
 

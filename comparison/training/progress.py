@@ -32,7 +32,8 @@ class Expected:
         """Ratio of the time that the runs of a cell took to what was measured, at a load of 1."""
 
     def at_first(self, cell: Cell, *, first: bool) -> float:
-        """Without a look at the runs that have ended; the `first` of a cell may leave features to the others."""
+        """Return the seconds expected before any run has ended; the `first` of a cell may leave features to the
+        others."""
         place, number = cell
         if self.plan.paces is None:
             return START + self.plan.work(self.plan.arms[number], place) / OPERATIONS_A_SECOND

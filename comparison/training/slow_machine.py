@@ -19,7 +19,7 @@ from trainers.run_engines import Run
 from trainers.run_start import discard
 
 SLOWER = 1.4
-"""So many times what was measured is worth a new start; less is caught up by what is left out."""
+"""Slowness, in times of what was measured, that is worth a new start; less is caught up by what is left out."""
 STEPS, SECONDS = 5, 6.0
 """A run is judged after so many steps and seconds."""
 BEGUN = 0.5

@@ -12,7 +12,7 @@ from datasets.facts import ImageFacts, file_facts
 from datasets.images import open_image
 
 SECONDS = 3.0
-"""Between two photographs of a burst. Whoever walks on to the next thing takes longer."""
+"""Seconds between two photographs of a burst. Whoever walks on to the next thing takes longer."""
 LOOKED_AT, BLOCK = 96, 12
 """Files whose EXIF data are read to see whether there are bursts: neighbours in the order of their names."""
 LEAST_SHARE = 0.2

@@ -271,7 +271,7 @@ class _Lines(Rows):
         return None
 
     def manner(self) -> str:
-        """In words, where the cells are not the paths of the files themselves."""
+        """Say in words where the cells are not the paths of the files themselves."""
         endings, folders = (" or ".join(sorted({way[part] for way in self._ways} - {""})) for part in (1, 0))
         words = (endings and f" with {endings} added", folders and f" in {folders}")
         return "".join(words) + " with / for \\" * any(turned for *_, turned in self._ways)

@@ -165,6 +165,7 @@ def _is_slip(one: str, other: str, *, seldom: bool) -> bool:
 
 
 def _plain(name: str) -> str:
-    """Without Unicode variants of the same letters, invisible characters, and differences in spacing."""
+    """Return the name without Unicode variants of the same letters, invisible characters, and differences in
+    spacing."""
     text = unicodedata.normalize("NFKC", name)
     return " ".join("".join(c for c in text if unicodedata.category(c) != "Cf").split())

@@ -48,7 +48,7 @@ class Reading:
     source: str
     """The folder or table, for messages."""
     form: str
-    """In words: `split folders`, `class folders`, `table`, `built-in set digits`."""
+    """Form of the set in words: `split folders`, `class folders`, `table`, `built-in set digits`."""
     samples: Samples
     classes: dict[str, set[str]]
     """Split (empty where none is given) -> its class names, also of classes without an image."""

@@ -19,7 +19,7 @@ from vit.tensor_files import read_tree
 
 
 class Snapshot(NamedTuple):
-    """When a model was so, after which share of the run's epochs (its best counts as 1), and how to have it."""
+    """Model at one time: after which share of the run's epochs (its best counts as 1), and how to have it."""
 
     name: str
     share: float
@@ -27,7 +27,7 @@ class Snapshot(NamedTuple):
 
 
 def snapshots_of(classifier: Classifier) -> list[Snapshot]:
-    """In the order of time, the best last; of what is no run, the model as it is."""
+    """List a run's snapshots in the order of time, the best last; for what is no run, the model as it is."""
     now = lambda: classifier.model  # noqa: E731
     if classifier.run_dir is None:
         return [Snapshot("as it is", 1.0, now)]

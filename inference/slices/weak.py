@@ -52,7 +52,7 @@ class WeakSlice(NamedTuple):
     others: float
     """Accuracy of all other images."""
     p: float
-    """After Holm's correction."""
+    """P-value after Holm's correction."""
 
 
 class Weakness(NamedTuple):

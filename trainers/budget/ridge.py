@@ -10,7 +10,8 @@ scikit-learn's RidgeCV gives the same, and takes three times as long for a few h
 import numpy as np
 
 PENALTIES = tuple(10.0**exponent for exponent in range(-4, 2))
-"""In units of the mean eigenvalue of X'X. Of them the one with the least squared error of images left out counts."""
+"""Penalties in units of the mean eigenvalue of X'X. Of them the one with the least squared error of images left out
+counts."""
 
 
 def predictions(

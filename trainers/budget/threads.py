@@ -81,7 +81,7 @@ def quickest(setup: RunSetup) -> int:
 
 
 def chosen(seconds: dict[int, float]) -> int:
-    """From the seconds of a pass by the number of threads; says so where it is not all of them."""
+    """Choose from the seconds of a pass by the number of threads; say so where it is not all of them."""
     best, most = min(seconds, key=seconds.__getitem__), max(seconds)
     if seconds[most] < GAIN * seconds[best]:
         return most

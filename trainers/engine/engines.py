@@ -26,7 +26,7 @@ Batch = tuple[Tensor, ...]
 Mix = Callable[[Tensor, Tensor, torch.Generator], tuple[Tensor, Tensor]]
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 SILENT = logging.Logger("engine", logging.CRITICAL)
-"""In place of Ignite's own log, which would show an exception that the command line says in one line."""
+"""Log in place of Ignite's own, which would show an exception that the command line says in one line."""
 
 
 def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager:

@@ -52,7 +52,7 @@ class Design:
         return self.images / self.effect
 
     def __str__(self) -> str:
-        """Such as `in 60 groups, worth about 75`; empty where every image stands alone."""
+        """Text such as `in 60 groups, worth about 75`; empty where every image stands alone."""
         return "" if self.alone else f"in {self.groups:,} groups, worth about {max(1, round(self.worth)):,}"
 
     def interval(self, share: float) -> tuple[float, float]:

@@ -68,7 +68,7 @@ def expected_calibration_error(bins: Tensor) -> float:
 
 
 def attach_metrics(evaluator: Engine) -> None:
-    """After each pass `evaluator.state.outputs` holds the `Predictions` of all images in stored order, and
+    """Let `evaluator.state.outputs` hold after each pass the `Predictions` of all images in stored order, and
     `evaluator.state.metrics` what follows from them: `SCALARS` and `confusion`.
 
     Each is computed from the whole pass of all processes at once, so its bits do not depend on their number.

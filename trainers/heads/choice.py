@@ -18,7 +18,7 @@ from trainers.heads.validation import folds_of, out_of_fold
 
 Fit = Callable[[Floats, Ints, int], Linear]
 PENALTIES = {"ridge": (0.1, 1.0, 10.0), "logistic": (0.01, 0.1, 1.0)}
-"""On features whose variance, summed over those of a network, is 1."""
+"""Penalties on features whose variance, summed over those of a network, is 1."""
 DISCRIMINANT = "discriminant analysis"
 RIDGE = {f"ridge {penalty:g}": partial(ridge, penalty=penalty) for penalty in PENALTIES["ridge"]}
 LOGISTIC = {f"logistic {penalty:g}": partial(logistic, penalty=penalty) for penalty in PENALTIES["logistic"]}

@@ -28,7 +28,7 @@ from vit.errors import import_optional
 
 SECONDS_BETWEEN_LOOKS = 2.0
 LOOKS_UNTIL_LOST = 15
-"""In which a job is neither in the queue nor has left a result: a network's disk may show a file late."""
+"""Seconds in which a job is neither in the queue nor has left a result: a network's disk may show a file late."""
 WARNED = ("SIGUSR1", "SIGUSR2")
 """Signals that a job's time is almost over; SIGTERM comes where Slurm itself puts it back, or someone cancels it."""
 
@@ -114,7 +114,7 @@ def in_queue() -> set[str] | None:
 
 
 def run_as_job(function: Callable[[Any], Any], folder: Path, item: Any) -> None:
-    """In a job: leave the error of the function, or that there was none, in a file of its number. Interrupted, it
+    """Leave, in a job, the error of the function, or that there was none, in a file of its number. Interrupted, it
     leaves none, and comes again where it was warned."""
     signals.sent_again += ("SIGTERM", *WARNED)
     process.settle()

@@ -164,9 +164,9 @@ def attach_epoch_lines(trainer: Engine, *, epochs: int, val_images: int, left: o
 
 
 def attach_learning_note(trainer: Engine, setup: RunSetup) -> None:
-    """After a fifth of three epochs or more, and the warm-up: whether validation is no better than the commonest class,
-    within a standard error, by the score that chooses the epoch, and what to type then. Nothing where the validation
-    images are too few to tell."""
+    """Say after a fifth of three epochs or more, and the warm-up, whether validation is no better than the commonest
+    class, within a standard error, by the score that chooses the epoch, and what to type then. Nothing where the
+    validation images are too few to tell."""
     labels = image_set(setup.data.dataloaders["val"]).labels
     if (setup.config.train.epochs or 0) < 3 or cannot_tell(labels, setup.data.class_names):
         return

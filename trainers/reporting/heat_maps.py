@@ -29,7 +29,7 @@ else:
     available = True
 
 FILE = "faithfulness.json"
-"""In `eval/` of a run: what each method's maps are worth on its best weights."""
+"""File in `eval/` of a run: what each method's maps are worth on its best weights."""
 __all__ = ["IMAGES", "NoMap", "available", "heat_maps", "kept", "measured", "require", "to_ask_for"]
 
 WAITED_FOR = 10.0

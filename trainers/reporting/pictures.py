@@ -70,7 +70,8 @@ def attach(trainer: Engine, setup: RunSetup, evaluated: nn.Module, loggers: RunL
 
 
 def attach_attention(trainer: Engine, setup: RunSetup, evaluated: nn.Module, loggers: RunLoggers) -> None:
-    """Before the first step, and after each quarter of the epochs; the best weights at the end make it five times."""
+    """Draw heat maps before the first step, and after each quarter of the epochs; the best weights at the end make it
+    five times."""
     epochs = setup.total_steps // setup.steps_per_epoch
     steps = {setup.steps_per_epoch * (epochs * quarter // 4) for quarter in range(4)}
     drawn: set[int] = set()

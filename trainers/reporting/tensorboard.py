@@ -191,7 +191,7 @@ def tag_of(class_names: Sequence[str], index: int) -> str:
 
 
 def attach_epoch_scalars(trainer: Engine, loggers: RunLoggers, *, class_names: Sequence[str]) -> None:
-    """After each epoch the mean over its training steps and its validation, once the history holds them."""
+    """Write after each epoch the mean over its training steps and its validation, once the history holds them."""
 
     def write(engine: Engine, logger: SplitLogger, event: Any) -> None:
         row = engine.state.history[-1]

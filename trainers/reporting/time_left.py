@@ -32,7 +32,7 @@ class TimeLeft:
 
     @property
     def seconds(self) -> float | None:
-        """None before the first step of this process."""
+        """Seconds that are left; None before the first step of this process."""
         step = self.trainer.state.iteration
         starts = [start for start in self.starts if start[1] < step]
         if not starts:
@@ -42,7 +42,7 @@ class TimeLeft:
         return max(0.0, min(pace * (self.last_step() - step), self.most()))
 
     def __str__(self) -> str:
-        """Such as `, 1:20 left`; empty where nothing is left, or nobody knows."""
+        """Text such as `, 1:20 left`; empty where nothing is left, or nobody knows."""
         seconds = self.seconds
         return f", {on_a_clock(seconds)} left" if seconds else ""
 

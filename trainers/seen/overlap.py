@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trainers.seen.starts import Start
 
 FILE = "seen.csv"
-"""In a run directory: the validation and test images that its starts have seen, where there are any."""
+"""File in a run directory: the validation and test images that its starts have seen, where there are any."""
 COUNTS = {"val": (TRAINED,), "test": (TRAINED, SELECTED)}
 """Uses by which an image of a split counts as seen."""
 

@@ -107,7 +107,7 @@ class Opened(NamedTuple):
     config: ModelConfig
     """The options that built the model."""
     seen: Seen
-    """Which images it was trained on."""
+    """Images that it was trained on."""
 
 
 def open_best(path: Path) -> Opened:

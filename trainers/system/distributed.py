@@ -27,7 +27,7 @@ from vit.tensor_files import from_bytes, to_bytes
 
 T = TypeVar("T")
 MOST_WAITED = timedelta(minutes=10)
-"""So long a process waits for one that stands still, such as on a machine that is gone; one that ends is noticed."""
+"""Time that a process waits for one that stands still, such as on a machine that is gone; one that ends is noticed."""
 SECONDS_BETWEEN_LOOKS = 0.25
 """Seconds between two looks for a signal that another process received."""
 

@@ -123,7 +123,7 @@ def keep_freed_memory() -> None:
 
 
 def give_back_freed_memory() -> None:
-    """Between two runs of one process: the second shall not seem to need what the first one did."""
+    """Give memory back between two runs of one process: the second shall not seem to need what the first one did."""
     gc.collect(1)  # the engines of the last run, which refer to each other; not what lives on since the imports
     malloc_trim = _from_glibc("malloc_trim")
     if malloc_trim is not None:
