@@ -8,14 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
-from figures import results
-from vit.torch_files import convert
-
-torch.set_num_threads(1)
+# Nothing heavy is imported here: pytest-xdist's first process reads this file too, and runs no test.
 gc.disable()  # until everything is imported: what lives to the end need not be looked through again and again
 
 # `make test` gives whole files to its processes: the long ones go first, so that none of them is left over at the end.
@@ -56,6 +51,8 @@ def pytest_collection_finish() -> None:
 def torch_files_are_read_in_this_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process would import torch anew for each file; tests marked `slow` wait for it."""
     if "slow" not in request.keywords:
+        from vit.torch_files import convert
+
         monkeypatch.setattr("vit.torch_files.convert_elsewhere", convert)
 
 
@@ -68,7 +65,9 @@ class BlankCanvas:
     def draw(self) -> None:
         pass
 
-    def buffer_rgba(self) -> np.ndarray:
+    def buffer_rgba(self) -> Any:
+        import numpy as np
+
         width, height = map(int, self.figure.bbox.size)
         return np.full((height, width, 4), 255, np.uint8)
 
@@ -77,6 +76,8 @@ class BlankCanvas:
 def pictures_are_drawn_where_a_test_looks_at_them(request: pytest.FixtureRequest) -> Iterator[None]:
     """Leave pictures blank, but in files marked `drawn`: drawing takes nine tenths of a tiny run. Figures are made
     everywhere, and so are their files."""
+    from figures import results
+
     with pytest.MonkeyPatch.context() as patch:
         if request.node.get_closest_marker("drawn") is None:
             patch.setattr(results, "FigureCanvasAgg", BlankCanvas)
@@ -90,6 +91,13 @@ def real_data() -> Path:
     if not folder or not Path(folder).is_dir():
         pytest.skip("VIT_TEST_DATA names no folder of real images")
     return Path(folder)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -116,7 +124,7 @@ def two_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """torchvision's vit_b_16 with two narrow layers: the same classes, a thousandth of the time."""
     from torchvision.models.vision_transformer import VisionTransformer
 
-    def narrow(*, num_classes: int, image_size: int, **options: Any) -> torch.nn.Module:
+    def narrow(*, num_classes: int, image_size: int, **options: Any) -> Any:
         return VisionTransformer(image_size, 16, 2, 4, 32, 64, num_classes=num_classes, **options)
 
     monkeypatch.setattr("torchvision.models.vit_b_16", narrow)

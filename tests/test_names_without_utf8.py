@@ -50,7 +50,7 @@ def test_what_training_writes_can_be_read_by_other_programs(run, books):
         ["evaluate", "RUN", "--data", "DATA"],
         ["predict", "RUN", "DATA"],
         ["predict", "RUN", "DATA", "--output", "OUT/p.csv", "--grid", "OUT/grid.png"],
-        ["explain", "RUN", "DATA", "--output", "OUT/maps"],
+        ["explain", "RUN", "DATA/CHEESE/000.png", "--output", "OUT/maps"],
         ["explain", "RUN", "--page", "--output", "OUT/page"],
         ["export", "RUN"],
         ["resume", "RUN"],
@@ -63,7 +63,7 @@ def test_what_training_writes_can_be_read_by_other_programs(run, books):
     ids=lambda words: " ".join(map(str, words[:3])),
 )
 def test_every_command_takes_such_a_run_and_such_images(words, run, books, tmp_path, capsys):
-    places = {"RUN": str(run), "DATA": str(books), "OUT": str(tmp_path)}
+    places = {"RUN": str(run), "DATA": str(books), "OUT": str(tmp_path), "CHEESE": CHEESE}
     argv = []
     for word in map(str, words):
         for name, place in places.items():
