@@ -3,6 +3,7 @@
     python -m benchmarks.certainty cover RUN RUN RUN RUN
     python -m benchmarks.certainty unknown RUN FOLDER...
     python -m benchmarks.certainty left-out FOLDER [OPTION OF TRAIN]...
+    python -m benchmarks.certainty cost RUN...
 
 cover: the images that each finished run scored (val and test predictions) are cut anew, 200 times, into 30, 60, 120 and
 360 for calibration and the rest, and the share of right classes in the sets is counted on the rest; beside the mean
@@ -11,6 +12,7 @@ unknown: of an evaluated run, AUROC of its own test images against those of each
 the maximum softmax; and the share of its own test images that is called unknown.
 left-out: of a folder with train/ and test/, each class in turn is left out of a training; AUROC of its test images
 against those of the classes that were trained. Without options a linear probe of `vit_stem_16` on 100 images a class.
+cost: what the answers add to the processor time of an evaluation.
 """
 
 import contextlib
@@ -19,6 +21,7 @@ import json
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +33,9 @@ import main as application
 from benchmarks.environment import describe
 from datasets.loaders import evaluation_loader
 from inference.classifier import open_classifier
-from inference.evaluate import images_of
+from inference.evaluate import evaluate_run, images_of
 from inference.images import find_images, read_pixels
+from trainers import answers as answers_hook
 from trainers.storage.finished_run import read_run_config
 from trainers.storage.predictions_file import read_predictions
 from uncertainty.answers import RATE
@@ -139,8 +143,32 @@ def left_out(folder: Path, options: tuple[str, ...]) -> dict[str, dict[str, floa
     return found
 
 
+def cost(run: Path, rounds: int = 5) -> dict[str, Any]:
+    """Seconds of processor time of an evaluation of the validation images without and with the answers, in turns, after
+    one of each."""
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+    known = answers_hook.available
+    try:
+        for _ in range(rounds + 1):
+            for on in seconds:
+                answers_hook.available = on
+                start = time.process_time()
+                evaluate_run(run, split="val")
+                seconds[on].append(time.process_time() - start)
+    finally:
+        answers_hook.available = known
+    without, having = (np.array(seconds[on][1:]) for on in (False, True))
+    ratios = sorted(having / without)
+    return {
+        "without": float(np.median(without)), "with": float(np.median(having)), "ratios": ratios,
+        "ratio": float(np.median(having) / np.median(without)),
+    }  # fmt: skip
+
+
 def main(what: str, first: str, *others: str) -> None:
-    if what == "left-out":
+    if what == "cost":
+        found = {Path(run).name: cost(Path(run)) for run in (first, *others)}
+    elif what == "left-out":
         found = {Path(first).name: left_out(Path(first), others)}
     elif what == "cover":
         found = {Path(run).name: cover(*kept(Path(run))) for run in (first, *others)}

@@ -68,14 +68,16 @@ def parts_of(kept: Kept, rows: np.ndarray) -> tuple[torch.Tensor, ...]:
 class Known:
     """A linear head on some classes of a set, and what is fitted to their validation images."""
 
-    def __init__(self, kept: Kept, known: np.ndarray) -> None:
-        """known: bool (N,), which images belong to a known class."""
+    def __init__(self, kept: Kept, known: np.ndarray, tolerance: float = 1e-3) -> None:
+        """known: bool (N,), which images belong to a known class; tolerance: of the head's fit."""
         rows = {split: np.flatnonzero(known & (kept["splits"] == split)) for split in (TRAIN, VAL, TEST)}
         x, labels = parts_of(kept, rows[TRAIN])[-1].double().numpy(), kept["labels"]
         self.mean, self.deviation = x.mean(axis=0), np.sqrt(x.var(axis=0) + x.var())
         scaled = (x - self.mean) / self.deviation
         self.length = np.sqrt((scaled**2).sum(axis=1).mean())
-        self.head = LogisticRegression(C=30.0, max_iter=60, tol=1e-3).fit(scaled / self.length, labels[rows[TRAIN]])
+        self.head = LogisticRegression(C=30.0, max_iter=60, tol=tolerance).fit(
+            scaled / self.length, labels[rows[TRAIN]]
+        )
         features = parts_of(kept, rows[VAL])
         of, units = labels[rows[VAL]], np.arange(len(rows[VAL]))
         self.score, own = fit_unlikeness(self.logits(features), features, of, units)

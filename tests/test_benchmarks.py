@@ -10,11 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from known_shares import Known
 from torch import nn
 
-from benchmarks import environment, step_throughput
+from benchmarks import environment, set_sizes, step_throughput
 from benchmarks.peers import CONTESTANTS, OURS, PEERS, Peer
 from vit.config import ViTConfig
 
@@ -167,3 +169,23 @@ def test_a_whole_benchmark_writes_its_table(
     assert {"processor", "versions", "matmul_gflop_per_s", "threads", "rounds"} <= set(result)
     assert {"timm", "transformers", "vit-pytorch", "torchvision", "torch"} <= set(result["versions"])
     assert "ours / it" in capsys.readouterr().out
+
+
+def test_the_scores_of_aps_that_were_measured_are_mapies():
+    mapie = pytest.importorskip("mapie.classification", reason="pip install -r requirements-dev.txt: MAPIE")
+    generator, n, rows = np.random.default_rng(0), 360, np.arange(700)[:, None].astype(float)
+    labels = generator.integers(5, size=700)
+    shares = np.exp(1.5 * generator.normal(size=(700, 5)) + 3 * np.eye(5)[labels])
+    shares /= shares.sum(axis=1, keepdims=True)
+    oracle = mapie.SplitConformalClassifier(Known(shares), confidence_level=0.9, conformity_score="aps", prefit=True)
+    oracle.conformalize(rows[:n], labels[:n])
+    theirs = oracle.predict_set(rows[n:], conformity_score_params={"include_last_label": True})[1][:, :, 0]
+    inside = oracle._mapie_classifier  # its calibration draws random numbers of its own
+    least, most = (set_sizes.cumulated(shares, draws=np.full(700, draw)) for draw in (0.0, 1.0))
+    own, of = inside.conformity_scores_.ravel(), (np.arange(n), labels[:n])
+    assert (least[of] <= own + 1e-9).all()
+    assert (own <= most[of] + 1e-9).all()
+    assert np.array_equal(most, set_sizes.cumulated(shares))
+    assert (theirs == (least[n:] < inside.quantiles_[0])).all()  # with the class that crosses the cut
+    ranks = (shares[:, None, :] > shares[:, :, None]).sum(axis=2) + 1
+    assert set_sizes.cumulated(shares, 0.1, 2) == pytest.approx(most + 0.1 * (ranks - 2).clip(0))

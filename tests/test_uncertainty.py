@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from known_shares import Known
 from scipy.stats import beta
 from sklearn.covariance import oas
 from small_images import image_folder
@@ -106,27 +107,12 @@ def test_sets_are_those_of_mapie_at_the_same_rank():
     logits, labels = logits_and_labels(400)
     shares = logits.double().softmax(dim=1).numpy()
 
-    class Known:
-        """A fitted classifier whose answers are known."""
-
-        classes_ = np.arange(5)
-
-        def fit(self, x, y):
-            return self
-
-        def predict(self, x):
-            return shares[x[:, 0].astype(int)].argmax(axis=1)
-
-        def predict_proba(self, x):
-            return shares[x[:, 0].astype(int)]
-
-        def __sklearn_is_fitted__(self):
-            return True
-
     rows, n = np.arange(400)[:, None].astype(float), 200
     for level in (0.9, 0.95):
         plain = (n - misses(level, n)) / (n + 1)  # the level of which plain conformal prediction takes the same rank
-        oracle = mapie.SplitConformalClassifier(Known(), confidence_level=plain, conformity_score="lac", prefit=True)
+        oracle = mapie.SplitConformalClassifier(
+            Known(shares), confidence_level=plain, conformity_score="lac", prefit=True
+        )
         theirs = oracle.conformalize(rows[:n], labels[:n].numpy()).predict_set(rows[n:])[1][:, :, 0]
         own = shares[np.arange(n), labels[:n].numpy()]
         ours = sets_of(shares[n:], fit_cut(own, np.arange(n), level))
