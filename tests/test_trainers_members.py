@@ -9,9 +9,11 @@ from trainers.budget.candidates import Candidate
 from trainers.budget.local_weights import Ranked
 from trainers.budget.members import FILE, Cost, Member, in_turn, members, recorded, shares, why_idle
 from trainers.budget.pace import Pace
+from trainers.budget.side_by_side import affordable
 from trainers.config import RunConfig, TrainConfig
 from trainers.options.recipes import filled_in
 from trainers.storage.run_folder import read_json
+from vit.mixture import Network
 
 
 def row(name, accuracy, size=None):
@@ -124,4 +126,19 @@ def test_a_command_that_was_killed_trains_what_it_had_chosen(tmp_path, monkeypat
 def test_what_is_left_over_is_explained():
     assert "about 2 min are left" in why_idle([LITE0, VIT], ways((1,), (2,)), 120.0)
     assert why_idle([LITE0, VIT], ways((1,), (2,)), 5.0) == ""
-    assert "98.0% of the training images are right" in why_idle([row("efficientnet_lite0", 0.98)], [], 0.0)
+    assert "98.0% of the training images right" in why_idle([row("efficientnet_lite0", 0.98)], [], 0.0)
+
+
+@pytest.mark.parametrize(
+    ("limit", "kept"),
+    [
+        (10.0, ["vit_nano_8@32"]),
+        (16.0, ["vit_nano_8@32", "vit_stem_16@64"]),  # together 31 s: the ViT is endured up to twice the limit
+        (31.0, ["vit_nano_8@32", "vit_stem_16@64"]),
+        (71.0, ["vit_nano_8@32", "vit_stem_16@64", "efficientnet_lite0@128"]),
+    ],
+)
+def test_in_little_time_the_embedded_vit_is_looked_at_first(limit, kept):
+    seconds = {Network("vit_nano_8", 32): 0.001, Network("vit_stem_16", 64): 0.03, Network("vit_stem_16", 128): 0.05}
+    seconds |= {Network("efficientnet_lite0", 128): 0.04}
+    assert [str(network) for network in affordable(seconds, 1_000, limit)] == kept
