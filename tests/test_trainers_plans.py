@@ -336,7 +336,7 @@ def test_a_planned_run_repeats_from_its_config_to_the_bit(tmp_path, capsys):
     words = ["train", "--labels-per-class", "10", "--device", "cpu", "--tb", "scalars", "--workers", "0"]
     words += ["--output-dir", str(tmp_path)]
     assert main.main([*words, "--minutes", "0.001", "--run-name", "planned"]) == 0
-    assert "plan  0.001 minutes, 100 training images" in capsys.readouterr().out
+    assert "plan  0.001 minutes for 100 training images" in capsys.readouterr().out
     config = tmp_path / "digits" / "planned" / "config.json"
     assert read_json(config)["train"]["epochs"] <= 1
     assert main.main(["train", "--config", str(config), "--run-name", "again"]) == 0

@@ -14,6 +14,7 @@ from torch import nn
 
 from datasets.description import native_sizes
 from datasets.opened import OpenedImages
+from datasets.text import pluralise
 from trainers.auto_resume import find_same_options
 from trainers.budget.candidates import AS_GIVEN, Candidate, fine_tuned, from_scratch
 from trainers.budget.deadline import Deadline, DeadlineHandler
@@ -119,7 +120,7 @@ def planned(
     with console.quiet():
         setup = trial(config, AS_GIVEN, images)
     count, per_epoch = setup.data.dataset_sizes["train"], setup.steps_per_epoch
-    console.say(f"{minutes:g} minutes, {count:,} training images", label="plan")
+    console.say(f"{pluralise(minutes, 'minute')} for {pluralise(count, 'training image')}", label="plan")
     if config.train.start_head == "fit":
         yield PlannedRun(config)
         return

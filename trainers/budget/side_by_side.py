@@ -216,7 +216,7 @@ def table(found: Look) -> list[str]:
     if len(taken.networks) > 1:
         alone = f"one network alone, {found.networks[single.networks[0]]}, has {single.accuracy:.1%}"
         lines.append(
-            f"           * taken: {taken.accuracy:.1%} of these training images, each left out in its turn; {alone}"
+            f"           * chosen: right on {taken.accuracy:.1%} of the training images, by cross-validation; {alone}"
         )
     return lines
 

@@ -123,7 +123,7 @@ def best_head(images: Images, networks: Sequence[int], names: Sequence[str]) -> 
     right, loss = (pooled.argmax(axis=1) == some.labels).mean(), losses(pooled, some.labels).mean()
     single = min((each for each in members if len(each.networks) == 1), key=lambda each: each.loss)
     alone = f"one network alone, {names[networks.index(single.networks[0])]}: {single.accuracy:.1%}, {single.loss:.3f}"
-    said = [f"{right:.1%} of training images that it has not learnt from, log loss {loss:.3f}"]
+    said = [f"right on {right:.1%} of the training images, by cross-validation; log loss {loss:.3f}"]
     if len(networks) == 1:
         return head, None, said
     return head, fitted(images, single.networks, single.head).times(single.sharpness), [*said, alone]

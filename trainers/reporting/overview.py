@@ -35,7 +35,9 @@ def after(setup: RunSetup, run_dir: Path, *, epoch: int, scores: Mapping[str, Sc
     sentences = [
         f"**{literal(name)} is right on {last.metrics['accuracy']:.1%} of the {split} images** ({counts}; "
         f"weights of epoch {epoch} of {setup.config.train.epochs}, the best on val).",
-        f"Its weakest class is {literal(weakest.name)}: {recall:.0%} of {weakest.images:,} {split} images are right.",
+        f"Its weakest class is {literal(weakest.name)}: {recall:.0%} of {weakest.images:,} {split} images are right."
+        if recall < 1
+        else "No class has a mistake.",
     ]
     commands = [
         ("class by class", command("evaluate", run_dir)),
