@@ -131,7 +131,7 @@ def _table(config: Options, report: CheckReport) -> list[str]:
         lines.append(next_step(config, report))
     elif deeper := next((finding.other for finding in report.findings if finding.kind == "above_the_classes"), ""):
         lines.append(f"next: {command('check', operand(deeper))}")
-    elif any(finding.severity == "error" and finding.path != finding.label for finding in report.findings):
+    elif any(_is_of_an_image(finding) for finding in report.findings):
         lines.append(f"to train without the images of the errors: {train_command(config, config.csv_path)}")
     return lines
 
@@ -152,6 +152,11 @@ def _groups(config: Options, report: CheckReport) -> Iterator[str]:
                 f"what that is worth: a frozen {MODEL} has {random:.1%} of {images:,} images right in random folds,"
                 f" {grouped:.1%} in folds that keep them together"
             )
+
+
+def _is_of_an_image(finding: Problem) -> bool:
+    """Tell whether an error goes with its image: one of a class, or of the bit depth of a whole set, does not."""
+    return finding.severity == "error" and finding.path != finding.label and finding.kind != "narrow_range"
 
 
 def next_step(config: Options, report: CheckReport) -> str:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from PIL import Image
+from small_run import call
 
 from datasets import DataConfig, DataError
 from datasets.checking.check import check_source
@@ -45,3 +46,13 @@ def test_one_dark_picture_among_others_is_no_fault(tmp_path):
     folder = pictures(tmp_path / "set", 60_000)
     Image.fromarray(np.full((24, 24), 900, np.uint16)).save(folder / "a" / "0.png")
     assert len(split_samples(DataConfig(source=str(folder), root=tmp_path))) == 16
+
+
+def test_check_offers_no_training_without_one_picture_of_a_narrow_set(tmp_path, monkeypatch, capsys):
+    """Each of them is as dark: to leave one out would not help."""
+    monkeypatch.chdir(tmp_path)
+    pictures(tmp_path / "set", 4_095)
+    code, out, _ = call(capsys, "check", "set", "--workers", "0")
+    assert code == 3
+    assert "multiply all by 16 first" in out
+    assert "--exclude" not in out
