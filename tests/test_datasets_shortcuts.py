@@ -122,6 +122,9 @@ def test_the_command_names_the_shortcut_first_shows_it_and_hands_it_on_as_json(t
     assert out.splitlines()[1].startswith("shortcut: whether a picture is grey alone tells the class of 100%")
     with Image.open("runs/set/check_shortcuts.png") as shown:
         assert shown.width > 1000
+    last = out.splitlines()[-1]
+    assert last.startswith("next: look at runs/set/check_shortcuts.png and take the shortcut (grey or colour) out")
+    assert last.endswith("only then python main.py train --data set --minutes 5")
     code, out, _ = call(capsys, "check", "set", "--workers", "0", "--no-near", "--json")
     document = json.loads(out)
     assert document["shortcuts"]["found"][0]["fact"] == "grey or colour"
