@@ -1,5 +1,7 @@
 """Heads that are fitted at once: against scikit-learn and brute force, and the laws of choosing and mixing them."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from scipy.special import log_softmax
@@ -7,7 +9,8 @@ from sklearn.covariance import ledoit_wolf
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from trainers.engine.temperature import losses, sharpness
-from trainers.heads.choice import Images, cheapest_of_the_best, choose, fitted
+from trainers.heads import inner_products
+from trainers.heads.choice import QUICK, Images, cheapest_of_the_best, choose, fit_and_ask, fitted, judge, prepared
 from trainers.heads.fit import mixture
 from trainers.heads.linear import Linear, basis_of, discriminant, logistic, ridge, scale
 from trainers.heads.pool import weights_of
@@ -66,6 +69,46 @@ def test_heads_are_the_same_in_as_many_dimensions_as_there_are_images(name):
     assert log_softmax(turned(features), axis=1) == pytest.approx(log_softmax(fits[name]()(x), axis=1), abs=near)
 
 
+@pytest.mark.parametrize("width", [30, 200])
+@pytest.mark.parametrize("missing", [False, True])
+def test_heads_by_inner_products_answer_as_those_by_features(width, missing):
+    features, labels = clouds(width=width, classes=4)
+    learn, ask = np.arange(60)[np.arange(60) % 3 > 0], np.arange(60)[np.arange(60) % 3 == 0]
+    learn = learn[labels[learn] != 2] if missing else learn
+    gram, x = features @ features.T, features[learn]
+    for penalty in (0.1, 10.0):
+        expected = ridge(x, labels[learn], 4, penalty=penalty)(features[ask])
+        assert inner_products.ridge(gram, labels, 4, learn, ask, penalty=penalty) == pytest.approx(expected, abs=1e-8)
+    for copies in (1, 2):  # of all images: their scatter is then of lower rank than there are images
+        rows = np.tile(learn, copies)
+        expected = discriminant(features[rows], labels[rows], 4, dimensions=width)(features[ask])
+        found = inner_products.discriminant(gram, labels, 4, rows, ask, dimensions=width)
+        assert found == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+def test_networks_side_by_side_have_the_sum_of_their_inner_products():
+    images = two_networks(second=True)
+    for networks in ([0], [1], [1, 0]):
+        features, columns = images.of(networks)
+        x = scale(features, columns)(features)
+        assert images.gram(networks) == pytest.approx(x @ x.T, abs=1e-9)
+
+
+def test_more_features_than_images_are_judged_as_by_their_features(monkeypatch):
+    features, labels = clouds(n=90, width=120)
+    images = Images(features, labels, np.arange(90), 3, [slice(0, 100), slice(100, 120)])
+    folds = folds_of(labels, images.units)
+    by_products = [judge(images, networks, QUICK, folds) for networks in ([0], [1], [0, 1])]
+    monkeypatch.setattr(Images, "gram", None)  # not asked for where features are few
+    judge(images, [1], ["logistic 0.1"], folds)
+    judge(Images(features[:, :40], labels, images.units, 3, [slice(0, 40)]), [0], QUICK, folds)
+    for found, networks in zip(by_products, ([0], [1], [0, 1]), strict=True):
+        ready = prepared(images, networks)
+        for each in found:
+            logits = out_of_fold(partial(fit_and_ask, ready.heads[each.head], images, ready.values), folds)
+            assert each.logits == pytest.approx(sharpness(logits, labels) * logits, rel=1e-4, abs=1e-5)
+
+
 def test_a_class_without_images_is_never_said():
     features, labels = clouds()
     for head in (logistic(features, labels, 4, penalty=1.0), discriminant(features, labels, 4, dimensions=20)):
@@ -103,16 +146,17 @@ def test_few_images_take_all_networks():
 
 
 def test_units_share_a_fold_and_no_head_sees_what_it_is_asked_about():
-    features, labels = clouds()
+    _, labels = clouds()
     units = np.arange(60) // 6 * 3 + labels
     folds = folds_of(labels, units)
     assert sorted(np.concatenate(folds)) == list(range(60))
     assert all(not set(units[rows]) & set(np.delete(units, rows)) for rows in folds)
 
-    def counting(rows):
-        return Linear(np.zeros((3, 20)), np.array([len(rows), 0, 0]))
+    def counting(learn, ask):
+        assert not set(units[learn]) & set(units[ask])
+        return np.full((len(ask), 3), len(learn))
 
-    learnt = out_of_fold(counting, features, folds)[:, 0]
+    learnt = out_of_fold(counting, folds)[:, 0]
     assert all((learnt[rows] == 60 - len(rows)).all() for rows in folds)
     assert folds_of(np.arange(5), np.arange(5)) == []
 

@@ -5,22 +5,28 @@ error of the least, the cheapest is taken (Breiman et al. 1984, section 3.4.3): 
 image by image.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainers.engine.temperature import Floats, Ints, losses, sharpness
+from trainers.heads import inner_products
 from trainers.heads.linear import Linear, Scale, basis_of, discriminant, logistic, ridge, scale
 from trainers.heads.validation import folds_of, out_of_fold
 
 Fit = Callable[[Floats, Ints, int], Linear]
+Answers = Callable[[Ints, Ints], Floats]
+"""What a head that learns from some rows answers others: their logits."""
 PENALTIES = {"ridge": (0.1, 1.0, 10.0), "logistic": (0.01, 0.1, 1.0)}
 """Penalties on features whose variance, summed over those of a network, is 1."""
 DISCRIMINANT = "discriminant analysis"
 RIDGE = {f"ridge {penalty:g}": partial(ridge, penalty=penalty) for penalty in PENALTIES["ridge"]}
+RIDGE_BY_PRODUCTS = {
+    f"ridge {penalty:g}": partial(inner_products.ridge, penalty=penalty) for penalty in PENALTIES["ridge"]
+}
 LOGISTIC = {f"logistic {penalty:g}": partial(logistic, penalty=penalty) for penalty in PENALTIES["logistic"]}
 QUICK = (DISCRIMINANT, *RIDGE)
 SLOW = tuple(LOGISTIC)
@@ -78,6 +84,20 @@ class Images:
         kept = np.isin(unit, by_class[::parts])
         return replace(self, features=self.features[kept], labels=self.labels[kept], units=self.units[kept])
 
+    @cached_property
+    def products(self) -> dict[int, Floats]:
+        """The Gram matrices (N, N) of networks on that scale, as far as they were asked for."""
+        return {}
+
+    def gram(self, networks: Sequence[int]) -> Floats:
+        """(N, N): inner products of the images, seen by some networks side by side."""
+        for place in {*networks} - {*self.products}:
+            part = self.features[:, self.columns[place]]
+            part = scale(part, [slice(0, part.shape[1])])(part)
+            self.products[place] = part @ part.T
+        total: Floats = sum((self.products[place] for place in networks[1:]), self.products[networks[0]])
+        return total
+
     def of(self, networks: Sequence[int]) -> tuple[NDArray, list[slice]]:
         """The features (N, d) of some networks, and the columns of each of these."""
         parts, columns, start = [], [], 0
@@ -116,15 +136,30 @@ def prepared(images: Images, networks: Sequence[int]) -> Prepared:
     return Prepared(values, scaling, basis, columns, heads)
 
 
-def judge(images: Images, networks: Sequence[int], names: Iterable[str], folds: Sequence[Ints]) -> list[Judged]:
-    """Cross-validate the heads of these names, as far as they are tried at all, on some networks."""
-    ready, found = prepared(images, networks), []
+def answering(images: Images, networks: Sequence[int], names: Sequence[str]) -> Iterator[tuple[str, Answers]]:
+    """The heads of these names, as far as they are tried at all, on some networks. Where there are more features than
+    half as many as images, those that can be are fitted by inner products, which is quicker."""
+    dimensions = sum(images.columns[place].stop - images.columns[place].start for place in networks)
+    if 2 * dimensions > len(images.labels) and set(names) <= set(QUICK):
+        gram = images.gram(networks)
+        of_products = {DISCRIMINANT: partial(inner_products.discriminant, dimensions=dimensions), **RIDGE_BY_PRODUCTS}
+        for name in names:
+            yield name, partial(of_products[name], gram, images.labels, images.classes)
+        return
+    ready = prepared(images, networks)
     for name in (name for name in names if name in ready.heads):
+        yield name, partial(fit_and_ask, ready.heads[name], images, ready.values)
 
-        def fit(rows: Ints, head: Fit = ready.heads[name]) -> Linear:
-            return head(ready.values[rows], images.labels[rows], images.classes)
 
-        logits = out_of_fold(fit, ready.values, folds)
+def fit_and_ask(fit: Fit, images: Images, values: Floats, learn: Ints, ask: Ints) -> Floats:
+    return fit(values[learn], images.labels[learn], images.classes)(values[ask])
+
+
+def judge(images: Images, networks: Sequence[int], names: Sequence[str], folds: Sequence[Ints]) -> list[Judged]:
+    """Cross-validate the heads of these names, as far as they are tried at all, on some networks."""
+    found = []
+    for name, answers in answering(images, networks, names):
+        logits = out_of_fold(answers, folds)
         factor = sharpness(logits, images.labels)
         missed = losses(factor * logits, images.labels)
         right = logits.argmax(axis=1) == images.labels

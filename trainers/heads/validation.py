@@ -7,7 +7,6 @@ import numpy as np
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
 from trainers.engine.temperature import Floats, Ints
-from trainers.heads.linear import Linear
 
 FOLDS = 5
 
@@ -27,11 +26,12 @@ def folds_of(labels: Ints, units: Ints) -> list[Ints]:
     return [rows for rows in found if len(rows)]
 
 
-def out_of_fold(fit: Callable[[Ints], Linear], features: Floats, folds: Sequence[Ints]) -> Floats:
-    """Logits (n, K) of each image, by a head that `fit` made of the rows of the other folds."""
-    everything = np.arange(len(features))
-    parts = [fit(np.setdiff1d(everything, rows))(features[rows]) for rows in folds]
-    logits = np.empty((len(features), parts[0].shape[1]))
+def out_of_fold(answers: Callable[[Ints, Ints], Floats], folds: Sequence[Ints]) -> Floats:
+    """Logits (n, K) of each image, by a head that learnt from the rows of the other folds; `answers`: the logits that
+    one which learnt from some rows gives others."""
+    everything = np.arange(sum(map(len, folds)))
+    parts = [answers(np.setdiff1d(everything, rows), rows) for rows in folds]
+    logits = np.empty((len(everything), parts[0].shape[1]))
     for rows, part in zip(folds, parts, strict=True):
         logits[rows] = part
     return logits
