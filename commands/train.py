@@ -254,13 +254,32 @@ def say_what_was_seen(results: Sequence[RunResult]) -> None:
         print(f"{'note':>9}  {line}")
 
 
+def verdict(result: RunResult) -> str:
+    """What a run found, in two sentences; the table of scores below them has the rest."""
+    from trainers.engine.intervals import score_interval
+    from trainers.reporting.few_images import FEW
+
+    split = "val" if result.test is None else "test"
+    share, images = (result.test or result.val)["accuracy"], result.images.get(split)
+    kind = "validation" if split == "val" else split
+    if images is None:  # a run of an earlier version
+        return f"The model is right on {share:.1%} of the {kind} images."
+    design = result.designs.get(split)
+    low, high = design.interval(share) if design else score_interval(share, images)
+    expected = f"On new images like these expect {100 * low:.0f} to {high:.0%} (95 % interval)."
+    if split == "val":
+        expected = "They also chose its weights, and no test images were kept apart: expect less on new ones."
+    right = f"{share:.1%}" if images >= FEW else f"{round(share * images)}"
+    return f"The model is right on {right} of {pluralise(images, f'{kind} image')}. {expected}"
+
+
 def report(result: RunResult) -> None:
     known: dict[str, int | Design] = {**result.images, **result.designs}
     chosen = "last" if load_config(result.run_dir / "config.json").train.select == "last" else "best"
     rows = [("val", result.val, f"{chosen} epoch {result.best_epoch}", known.get("val"))]
     if result.test is not None:
         rows.append(("test", result.test, "same weights, scored once", known.get("test")))
-    print()
+    print(f"\n{wrapped(verdict(result))}\n")
     print(wrapped("\n".join(score_lines(rows))))
     say_what_was_seen([result])
     print(f"\n{'run':>9}  {printable(str(result.run_dir))}")

@@ -23,6 +23,8 @@ class OpenedImages:
     def __init__(self) -> None:
         self._listed: dict[tuple[Any, ...], Samples] = {}
         self._split: dict[tuple[Any, ...], Samples] = {}
+        self.told: list[str] = []
+        """The description of them that a person has been told, which the next run need not repeat."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return OpenedImages, ()

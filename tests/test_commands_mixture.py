@@ -5,6 +5,7 @@ import os
 import shutil
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from fake_sets import class_folders
@@ -143,6 +144,8 @@ def test_a_plan_ends_in_a_mixture_and_a_command_given_again_in_the_same(photos, 
     before = read_checkpoint(best_of(run))["model"]
     assert "from another seed" in said
     assert before["head.weight"].size(1) > 3 * 128
+    for folder in (folders[0], run):  # fitted at once: no step says anything of the training images
+        assert pd.read_csv(folder / "metrics.csv")["train_loss"].isna().all()
     for folder in folders[2:]:
         shutil.rmtree(folder)  # as if it had been killed before the first file of these
     monkeypatch.setattr(members, "shares", lambda *options: [1.0, 0.0])  # a slower machine would choose otherwise

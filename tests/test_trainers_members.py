@@ -2,14 +2,16 @@
 
 import itertools
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from trainers.budget import plan
 from trainers.budget.candidates import Candidate
 from trainers.budget.local_weights import Ranked
 from trainers.budget.members import FILE, Cost, Member, in_turn, members, recorded, shares, why_idle
 from trainers.budget.pace import Pace
-from trainers.budget.side_by_side import affordable
+from trainers.budget.side_by_side import Look, Price, affordable
 from trainers.config import RunConfig, TrainConfig
 from trainers.options.recipes import filled_in
 from trainers.storage.run_folder import read_json
@@ -142,3 +144,43 @@ def test_in_little_time_the_embedded_vit_is_looked_at_first(limit, kept):
     seconds = {Network("vit_nano_8", 32): 0.001, Network("vit_stem_16", 64): 0.03, Network("vit_stem_16", 128): 0.05}
     seconds |= {Network("efficientnet_lite0", 128): 0.04}
     assert [str(network) for network in affordable(seconds, 1_000, limit)] == kept
+
+
+def looked(*networks, seconds, images=1_000):
+    """A look at so many of 4,500 images that took these networks, each of which needs so long for one image."""
+    taken = SimpleNamespace(networks=tuple(range(len(networks))))
+    prices = tuple(Price(seconds, 0.0, 0.0) for _ in networks)
+    return Look(networks, 128, SimpleNamespace(taken=taken), prices, (VIT, LITE0), images)
+
+
+def first_run(found, *, seconds, monkeypatch):
+    """The options of the first run of a plan, None where there is none, and what the plan knows then."""
+    stub = SimpleNamespace(look=lambda *_, **__: found, first_answer=lambda config, _: config)
+    monkeypatch.setattr(plan, "mixtures", lambda: stub)
+    setup = SimpleNamespace(data=SimpleNamespace(dataset_sizes={"train": 4_500, "val": 500, "test": 2_000}))
+    runs = plan.mixed(RunConfig(), 64.0, setup, time.monotonic() + seconds, None)
+    try:
+        return next(runs).config, None
+    except StopIteration as end:
+        return None, end.value
+
+
+def test_no_time_goes_into_a_frozen_network_that_is_to_be_trained_and_is_best_alone(monkeypatch, capsys):
+    vit, other = Network("vit_stem_16", 64), Network("efficientnet_lite0", 128)
+    config, end = first_run(looked(vit, seconds=0.003), seconds=120, monkeypatch=monkeypatch)
+    assert (config, end) == (None, (False, [VIT, LITE0]))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "all of the time is for training: no other network helps vit_stem_16 here, and its frozen features" in said
+    for found, seconds in ((looked(vit, seconds=0.003), 600), (looked(vit, other, seconds=0.003), 120)):
+        config, _ = first_run(found, seconds=seconds, monkeypatch=monkeypatch)
+        assert config.output.tb == "scalars"  # a part: the mixture has the pictures
+    config, _ = first_run(looked(vit, seconds=0.0001), seconds=45, monkeypatch=monkeypatch)
+    assert config.output.tb == "standard"  # there may be no time for more
+
+
+def test_features_that_a_look_has_left_are_not_waited_for_again():
+    sizes = {"train": 1_000, "val": 100, "test": 400}
+    vit = Network("vit_stem_16", 64)
+    assert looked(vit, seconds=0.01).seconds_of_features(sizes) == pytest.approx(5.0)
+    assert looked(vit, seconds=0.01, images=600).seconds_of_features(sizes) == pytest.approx(15.0)
+    assert looked(vit, vit, seconds=0.01).seconds_of_pictures() == pytest.approx(8 + 400 * 0.02)

@@ -52,6 +52,9 @@ class Backbone:
     end: nn.Module
     head: Sequence[nn.Module]
     options: object
+    width: int | None = None
+    """Numbers that it makes of an image, where it has learnt from the training images itself: of those it says nothing
+    that a head could learn from, so they are not shown to it again."""
 
     def numbers(self) -> Iterator[tuple[str, Tensor]]:
         """Digest of what features depend on: all of its state but that of its head."""
@@ -69,8 +72,10 @@ def backbones_of(setup: RunSetup) -> list[Backbone]:
         return [Backbone(setup.model, head[0], head, to_dict(model))]
     mixture: Any = setup.model
     alone = [nn.Sequential(view, nn.Identity()) for view in mixture.views]
-    words = [[network.name, network.size] for network in mixture.names]
-    return [Backbone(model, model[1], (), options) for model, options in zip(alone, words, strict=True)]
+    return [
+        Backbone(model, model[1], (), [network.name, network.size], width if network.tuned else None)
+        for model, network, width in zip(alone, mixture.names, mixture.widths, strict=True)
+    ]
 
 
 def side_by_side(features: Sequence[Tensor]) -> Tensor:
@@ -83,6 +88,8 @@ def features_now(setup: RunSetup, split: str) -> Tensor:
 
 def computed(setup: RunSetup, split: str, backbone: Backbone) -> Tensor:
     loader = setup.data.dataloaders[split]
+    if split == "train" and backbone.width is not None:
+        return torch.zeros(setup.data.dataset_sizes[split], backbone.width)
     return features_of(backbone.model, loader, setup.device, amp_dtype=setup.amp_dtype, end=backbone.end)
 
 
@@ -92,6 +99,8 @@ def features_once(setup: RunSetup, split: str) -> Tensor:
 
 
 def computed_once(setup: RunSetup, split: str, backbone: Backbone) -> Tensor:
+    if split == "train" and backbone.width is not None:
+        return computed(setup, split, backbone)
     path = features_file(setup, split, backbone)
     return kept_at(path, lambda: {"features": computed(setup, split, backbone)}, "features")["features"]
 

@@ -73,7 +73,7 @@ def train(
     with distributed.joined(config.train.device):
         setup = prepare(config, given=UserObjects(model, dataloaders, spec), images=images)
         with new_run_directory(setup, requested=config) as run_dir:
-            console.announce(setup, run_dir, defaults_source=defaults.lookup(setup.config).source)
+            console.announce(setup, run_dir, defaults_source=defaults.lookup(setup.config).source, images=images)
             console.say_what_has_no_effect(setup)
             return execute(setup, run_dir, created=True, handlers=handlers, before_steps=before_steps)
 

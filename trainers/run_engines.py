@@ -173,13 +173,15 @@ def attach_handlers(run: Run) -> None:
     handlers.Sums().attach(trainer)
     clock.attach(trainer)
     if writes:
-        tensorboard.attach_train_scalars(trainer, run.loggers, setup.optimizer, clock, every=options.log_every)
+        if options.start_head != "fit":
+            tensorboard.attach_train_scalars(trainer, run.loggers, setup.optimizer, clock, every=options.log_every)
         handlers.attach_progress(trainer)
     many = setup.data.dataset_sizes["val"] > OF_MORE_THAN
     untrained = sample_of(run.val_loader, UNTRAINED_SEES) if many else run.val_loader
     evaluator.add_event_handler(Events.STARTED, distributed.share_buffers, run.evaluated)
     handlers.attach_validation(trainer, evaluator, run.val_loader, untrained=untrained)
-    handlers.attach_history(trainer, evaluator, setup.optimizer, clock, setup.device)
+    learns = options.start_head != "fit"
+    handlers.attach_history(trainer, evaluator, setup.optimizer, clock, setup.device, learns=learns)
     attach_best_outputs(trainer, evaluator, select=options.select)
     if writes:
         tensorboard.attach_epoch_scalars(trainer, run.loggers, class_names=setup.data.class_names)

@@ -50,6 +50,10 @@ class Member:
     """Added to that of the other runs."""
 
     @property
+    def model(self) -> str:
+        return str(self.candidates[0].options["model"]["name"])
+
+    @property
     def name(self) -> str:
         name = self.candidates[0].name.partition(",")[0]
         return f"{name} from another seed" if self.seed else name

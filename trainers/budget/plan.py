@@ -19,7 +19,7 @@ from trainers.auto_resume import find_same_options
 from trainers.budget.candidates import AS_GIVEN, Candidate, fine_tuned, from_scratch
 from trainers.budget.deadline import Deadline, DeadlineHandler
 from trainers.budget.local_weights import HINT, SAMPLE, Ranked, rank, with_best_weights
-from trainers.budget.members import Member, in_turn, members, why_idle
+from trainers.budget.members import SHARED, Member, in_turn, members, why_idle
 from trainers.budget.pace import Pace, measure, seconds_of_forward
 from trainers.budget.threads import with_threads
 from trainers.config import RunConfig, from_dict
@@ -136,10 +136,10 @@ def planned(
     rows: list[Ranked] = []
     probe: Ranked | None = None
     if candidates != [AS_GIVEN] and config.model.weights is None and not one_network:
-        found = yield from mixed(config, side, setup, until, images)
-        if found:
+        answered, rows = yield from mixed(config, side, setup, until, images)
+        if answered:
             return
-    if candidates != [AS_GIVEN] and config.model.weights is None:
+    if candidates != [AS_GIVEN] and config.model.weights is None and not rows:
         rows = rank(config, seconds=LOOKING * (until - time.monotonic()), sample=SAMPLE, images=images)
         if without_packages():
             console.say(HINT, label="note")
@@ -259,20 +259,31 @@ def shorter_side(setup: RunSetup) -> float:
 
 def mixed(
     config: RunConfig, side: float, setup: RunSetup, until: float, images: OpenedImages
-) -> Generator[PlannedRun, RunResult | None, bool]:
+) -> Generator[PlannedRun, RunResult | None, tuple[bool, list[Ranked]]]:
     """The runs of the networks at hand side by side, of networks that are trained where they may do better, and of a
-    mixture of all; whether there is time for the first."""
+    mixture of all; whether that is the answer, and what each network is worth frozen, if that is known. It is none
+    where there is no time for the first run, or where it would cost much and know no more than what is trained."""
     side_by_side = mixtures()
     if side_by_side is None:
-        return False
+        return False, []
     left = until - time.monotonic()
     found = side_by_side.look(config, side=side, seconds=FIRST_ANSWER * left, images=images)
     if found is None:
-        return False
-    frozen = yield PlannedRun(named(side_by_side.first_answer(config, found), "frozen"))
+        return False, []
     sizes = setup.data.dataset_sizes
     to_train = members(found.rows, images=sizes["train"], side=side)
-    until -= side_by_side.PICTURES
+    features = found.seconds_of_features(sizes)
+    left = until - time.monotonic()
+    if to_train and {network.name for network in found.taken} == {to_train[0].model} and features > PROBING * left:
+        alone = f"no other network helps {to_train[0].model} here, and its frozen features would take"
+        console.say(f"all of the time is for training: {alone} {console.duration(features)}", label="plan")
+        return False, list(found.rows)
+    drawn = config.output.tb != "standard" or not to_train or left < SHARED
+    parts = config if drawn else config.changed(output={"tb": "scalars"})  # the mixture has the pictures
+    started = time.monotonic()
+    frozen = yield PlannedRun(named(side_by_side.first_answer(parts, found), "frozen"))
+    fitting = max(0.0, time.monotonic() - started - features)
+    until -= fitting + found.seconds_of_pictures()
 
     def pace_of(member: Member) -> Pace:
         heartbeat.at_work_on(f"measuring the pace of {member.name}")
@@ -280,19 +291,23 @@ def mixed(
 
     def mixing(member: Member) -> float:
         model = member.candidates[-1].options["model"]
-        return side_by_side.seconds_to_mix(found, model["name"], model.get("image_size")) * sum(sizes.values())
+        unseen = sum(sizes.values()) - sizes["train"]
+        return side_by_side.seconds_to_mix(found, model["name"], model.get("image_size")) * unseen
 
     trained, first = [], None if frozen is None else frozen.run_dir
+    spent = 0.0
     for member, end in in_turn(to_train, until=until, first=first, pace_of=pace_of, mixing=mixing):
-        options = named(member.config(config), member.kind)
+        options = named(member.config(parts), member.kind)
         for run in plan_fine_tuning(options, member.candidates, end, images, least=LEAST_STEPS):
             result = yield run
             trained += [] if result is None else [result.run_dir]
-    if idle := why_idle(found.rows, to_train, until - time.monotonic()):
+            spent += mixing(member)
+    idle = why_idle(found.rows, to_train, until - time.monotonic() - spent)
+    if idle and (trained or not to_train):  # else the plan has said what there is no time for
         console.say(idle, label="plan")
     if trained:
         yield PlannedRun(named(side_by_side.with_trained(config, found, trained), "mixed"), mixes=True)
-    return True
+    return True, list(found.rows)
 
 
 def named(config: RunConfig, kind: str) -> RunConfig:

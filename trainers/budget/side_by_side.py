@@ -55,6 +55,8 @@ class Look:
     prices: tuple["Price", ...]
     rows: tuple[Ranked, ...]
     """Each network alone."""
+    images: int
+    """Training images that were looked at."""
 
     def options(self, networks: Sequence[Network]) -> dict[str, dict[str, Any]]:
         """Return the options that train these networks, side by side under a fitted head, as in a recipe."""
@@ -62,9 +64,26 @@ class Look:
         return {"model": model, "data": {"augment": "none"}, "train": {"start_head": "fit"}}
 
     @property
+    def places(self) -> Sequence[int]:
+        """Places of the networks that are taken."""
+        return range(len(self.networks)) if self.choice is None else sorted(self.choice.taken.networks)
+
+    @property
     def taken(self) -> tuple[Network, ...]:
-        places = range(len(self.networks)) if self.choice is None else sorted(self.choice.taken.networks)
-        return tuple(self.networks[place] for place in places)
+        return tuple(self.networks[place] for place in self.places)
+
+    def seconds_of_features(self, sizes: Mapping[str, int]) -> float:
+        """Estimate the seconds that the features of all images take which were not looked at, by those taken."""
+        whole = self.images == sizes["train"]
+        return self._one_image * (sum(sizes.values()) - (self.images if whole else 0))  # those of a part are not kept
+
+    def seconds_of_pictures(self) -> float:
+        """Estimate the seconds that scores, pictures and heat maps of a mixture with the networks taken need."""
+        return PICTURES + PASSES * self._one_image
+
+    @property
+    def _one_image(self) -> float:
+        return sum(self.prices[place].seconds for place in self.places)
 
 
 def candidates(config: RunConfig, side: float) -> list[Network]:
@@ -109,7 +128,7 @@ def look(config: RunConfig, *, side: float, seconds: float | None, images: Opene
     costs = [prices[network] for network in networks]
     choice = choose(seen, [each.operations for each in costs])
     rows = () if choice is None else tuple(ranked(choice, seen, networks, costs))
-    found = Look(tuple(networks), canvas, choice, tuple(costs), rows)
+    found = Look(tuple(networks), canvas, choice, tuple(costs), rows, len(seen.labels))
     named = ", ".join(f"{number} {network}" for number, network in enumerate(networks, start=1))
     console.say(f"frozen, used together: {named}", label="networks")
     for line in table(found):
@@ -239,8 +258,9 @@ def with_trained(config: RunConfig, found: Look, trained: Sequence[Path]) -> Run
     return filled_in(config.changed(model={"name": "auto", "weights": None}), options)
 
 
-PICTURES = 8.0
-"""Seconds that a mixture takes beside its features: fitting, scores, pictures and files."""
+PICTURES, PASSES = 8.0, 400
+"""Seconds that a mixture takes beside its features and the fit, for scores, pictures and files; and the forward passes
+of its heat maps and of what tells how faithful they are."""
 
 
 def seconds_to_mix(found: Look, name: str, size: int | None) -> float:

@@ -161,10 +161,11 @@ def attach_validation(
 
 
 def attach_history(
-    trainer: Engine, evaluator: Engine, optimizer: Optimizer, clock: StepClock, device: torch.device
+    trainer: Engine, evaluator: Engine, optimizer: Optimizer, clock: StepClock, device: torch.device, *, learns: bool
 ) -> None:
     """Append one row per epoch to `trainer.state.history`; row 0 is the untrained model. `trainer.state.recall` is
-    that of each class in the last row's validation, NaN without images."""
+    that of each class in the last row's validation, NaN without images. Unless its steps let the model learn, a row
+    says nothing of the training images."""
     trainer.state_dict_user_keys.extend(["history", "recall"])
     trainer.state.history, trainer.state.recall = [], []
 
@@ -172,7 +173,8 @@ def attach_history(
     def append(engine: Engine) -> None:
         state = engine.state
         row: dict[str, float | int | None] = {"epoch": state.epoch, "step": state.iteration}
-        train = Sums.means(state.epoch_sums) if state.iteration else dict.fromkeys(("loss", "accuracy", "grad_norm"))
+        nothing: dict[str, float | None] = dict.fromkeys(("loss", "accuracy", "grad_norm"))
+        train = Sums.means(state.epoch_sums) if state.iteration and learns else nothing
         row["lr"] = max(group["lr"] for group in optimizer.param_groups) if state.iteration else None
         row |= {"train_loss": train["loss"], "train_accuracy": train["accuracy"], "grad_norm": train["grad_norm"]}
         row |= {f"val_{name}": float(evaluator.state.metrics[name]) for name in SCALARS}

@@ -16,6 +16,7 @@ import trainers
 import vit
 from datasets.bundle import image_set
 from datasets.description import describe
+from datasets.opened import OpenedImages
 from datasets.shell import typed
 from datasets.text import pluralise, printable, wrapped
 from trainers.config import RunConfig
@@ -108,8 +109,11 @@ def model_log() -> Iterator[None]:
         log.removeHandler(CONSOLE_OF_MODELS)
 
 
-def announce(setup: RunSetup, run_dir: Path | None, *, defaults_source: str) -> None:
-    """The screen before step 1; without a `run_dir` that stays, none is named."""
+def announce(
+    setup: RunSetup, run_dir: Path | None, *, defaults_source: str, images: OpenedImages | None = None
+) -> None:
+    """The screen before step 1; without a `run_dir` that stays, none is named. `images`: those that the command has
+    opened; what was told of them at an earlier run is not told again."""
     config = setup.config
     total, trainable = count_parameters(setup.model)
     train, data = config.train, config.data
@@ -117,8 +121,11 @@ def announce(setup: RunSetup, run_dir: Path | None, *, defaults_source: str) -> 
     options = [f"{name} {value:g}" for name, value in (extras | {"EMA": train.ema_decay}).items() if value]
     if train.teacher:
         options.append(f"{train.teacher_weight:g} of the loss from {train.teacher}")
-    set_line, *lines = describe(setup.data)
-    rows = [("data", set_line), *(("", line) for line in lines)]
+    described = describe(setup.data)
+    rows = [("data" if line is described[0] else "", line) for line in described]
+    if images is not None and not Console.silent:
+        rows = [("data", f"{described[0]}, as above")] if images.told == described else rows
+        images.told = described
     size = f"{setup.spec.image_size} px, {total:,} parameters, {trainable:,} trainable"
     rows.append(("model", f"{config.model.name} at {size}, weights {config.model.weights or 'of their own'}"))
     rows.append(("", WHAT_THEY_ARE.get(config.model.name, "")))
@@ -130,7 +137,7 @@ def announce(setup: RunSetup, run_dir: Path | None, *, defaults_source: str) -> 
     precision = "fp32" if train.amp == "off" else train.amp
     options += [f"augmentation {data.augment}", f"precision {precision}", f"seed {train.seed}"]
     rows.append(("", ", ".join(options)))
-    rows += [("defaults", defaults_source), ("device", train.device)]
+    rows += [("defaults", defaults_source if train.start_head != "fit" else ""), ("device", train.device)]
     rows.append(("note", too_few_to_validate(setup)))
     if run_dir is not None:
         rows += [("run", printable(str(run_dir))), ("watch", typed("tensorboard", "--logdir", run_dir.parent))]
@@ -237,12 +244,12 @@ def epoch_line(row: dict[str, Any], epochs: int, *, val_images: int) -> str:
     right = f"{row['val_accuracy']:6.1%}"
     if val_images < FEW:
         right = f"{round(row['val_accuracy'] * val_images):>{len(str(val_images))}} of {val_images}"
-    return (
-        f"epoch {row['epoch']:>{len(str(epochs))}}/{epochs}  "
-        f"train loss {row['train_loss']:.4f} acc {row['train_accuracy']:6.1%}  "
-        f"val loss {row['val_loss']:.4f} acc {right}  "
-        f"lr {row['lr']:.2e}  {row['seconds']:.1f} s"
-    )
+    number = f"epoch {row['epoch']:>{len(str(epochs))}}/{epochs}  "
+    val, seconds = f"val loss {row['val_loss']:.4f} acc {right}  ", f"{row['seconds']:.1f} s"
+    if row["train_loss"] is None:  # a head that was fitted
+        return f"{number}{val}{seconds}"
+    train = f"train loss {row['train_loss']:.4f} acc {row['train_accuracy']:6.1%}  "
+    return f"{number}{train}{val}lr {row['lr']:.2e}  {seconds}"
 
 
 def duration(seconds: float) -> str:

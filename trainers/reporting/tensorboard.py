@@ -197,6 +197,7 @@ def attach_epoch_scalars(trainer: Engine, loggers: RunLoggers, *, class_names: S
         row = engine.state.history[-1]
         if event == Events.EPOCH_COMPLETED:
             values = {f"learning/{name}": row[f"train_{name}"] for name in ("accuracy", "loss")}
+            values = {name: value for name, value in values.items() if value is not None}  # of a fitted head
             logger.write_scalars(values, row["step"])
         if event == Events.EPOCH_COMPLETED or engine.state.iteration == 0:
             loggers.write_val(row, engine.state.recall, class_names)
