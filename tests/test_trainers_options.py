@@ -150,6 +150,16 @@ def test_the_moving_average_equals_torchs_once_its_momentum_has_warmed_up():
         torch.testing.assert_close(average, expected, atol=1e-6, rtol=1e-5)
 
 
+def test_the_moving_average_takes_the_statistics_of_batch_norms_as_they_are():
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    ema = ModelEMA(model, decay=0.9)
+    model(torch.randn(8, 3))
+    ema.update(1)
+    for average, live in zip(ema.model.buffers(), model.buffers(), strict=True):
+        assert torch.equal(average, live)
+    assert model[1].num_batches_tracked == 1
+
+
 @pytest.mark.parametrize("decay", [0.9, 0.9999])
 def test_ten_steps_leave_next_to_nothing_of_the_initial_weights_whatever_the_decay(decay):
     model = nn.Linear(1, 1, bias=False)

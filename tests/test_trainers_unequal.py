@@ -69,6 +69,8 @@ def test_a_run_that_learns_nothing_says_so_once_after_a_fifth_and_what_to_type(c
     assert "accuracy 41.0%, always 'c' would have 40.0%" in words
     assert "--lr 0.0005" in words
     assert lines_of_a_run(capsys, [0.2, 0.2, 0.2, 0.5], warmup=3.3) == ""
+    assert "not learning" in lines_of_a_run(capsys, [0.2, 0.448])  # a standard error of 100 images is 4.9 points
+    assert lines_of_a_run(capsys, [0.2, 0.45]) == ""
     words = lines_of_a_run(capsys, [0.2, 0.38], train_accuracy=0.99)
     assert "learns its training images alone: more images, --augment strong or --model vit_b_16 help" in words
     assert "--lr" not in words

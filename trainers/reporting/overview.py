@@ -30,11 +30,12 @@ def after(setup: RunSetup, run_dir: Path, *, epoch: int, scores: Mapping[str, Sc
     (split, last), name = list(scores.items())[-1], setup.config.model.name
     right = {split: int(of.outputs.correct.sum()) for split, of in scores.items()}
     counts = ", ".join(f"{right[split]:,} of {len(of.outputs.labels):,} {split} images" for split, of in scores.items())
+    chosen = "the last" if setup.config.train.select == "last" else "the best on val"
     classes = [(row.recall, row) for row in per_class(last.confusion, setup.data.class_names) if row.recall is not None]
     recall, weakest = min(classes)
     sentences = [
         f"**{literal(name)} is right on {last.metrics['accuracy']:.1%} of the {split} images** ({counts}; "
-        f"weights of epoch {epoch} of {setup.config.train.epochs}, the best on val).",
+        f"weights of epoch {epoch} of {setup.config.train.epochs}, {chosen}).",
         f"Its weakest class is {literal(weakest.name)}: {recall:.0%} of {weakest.images:,} {split} images are right."
         if recall < 1
         else "No class has a mistake.",
