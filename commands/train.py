@@ -255,7 +255,7 @@ def say_what_was_seen(results: Sequence[RunResult]) -> None:
 
 
 def verdict(result: RunResult) -> str:
-    """What a run found, in two sentences; the table of scores below them has the rest."""
+    """Say in two sentences how good a run is; the table of scores below them has the rest."""
     from trainers.engine.intervals import score_interval
     from trainers.reporting.few_images import FEW
 

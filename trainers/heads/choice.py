@@ -19,7 +19,7 @@ from trainers.heads.validation import folds_of, out_of_fold
 
 Fit = Callable[[Floats, Ints, int], Linear]
 Answers = Callable[[Ints, Ints], Floats]
-"""What a head that learns from some rows answers others: their logits."""
+"""Logits that a head which learns from some rows gives others."""
 PENALTIES = {"ridge": (0.1, 1.0, 10.0), "logistic": (0.01, 0.1, 1.0)}
 """Penalties on features whose variance, summed over those of a network, is 1."""
 DISCRIMINANT = "discriminant analysis"
