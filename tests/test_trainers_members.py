@@ -146,11 +146,11 @@ def test_in_little_time_the_embedded_vit_is_looked_at_first(limit, kept):
     assert [str(network) for network in affordable(seconds, 1_000, limit)] == kept
 
 
-def looked(*networks, seconds, images=1_000):
+def looked(*networks, seconds, images=1_000, rows=(VIT, LITE0)):
     """A look at so many of 4,500 images that took these networks, each of which needs so long for one image."""
     taken = SimpleNamespace(networks=tuple(range(len(networks))))
     prices = tuple(Price(seconds, 0.0, 0.0) for _ in networks)
-    return Look(networks, 128, SimpleNamespace(taken=taken), prices, (VIT, LITE0), images)
+    return Look(networks, 128, SimpleNamespace(taken=taken), prices, rows, images)
 
 
 def first_run(found, *, seconds, monkeypatch):
@@ -174,6 +174,9 @@ def test_no_time_goes_into_a_frozen_network_that_is_to_be_trained_and_is_best_al
     for found, seconds in ((looked(vit, seconds=0.003), 600), (looked(vit, other, seconds=0.003), 120)):
         config, _ = first_run(found, seconds=seconds, monkeypatch=monkeypatch)
         assert config.output.tb == "scalars"  # a part: the mixture has the pictures
+    behind = (LITE0, row("vit_stem_16", 0.3))  # EfficientNet alone is trained, and at another size: frozen it counts
+    config, _ = first_run(looked(other, seconds=0.006, rows=behind), seconds=120, monkeypatch=monkeypatch)
+    assert config is not None
     config, _ = first_run(looked(vit, seconds=0.0001), seconds=45, monkeypatch=monkeypatch)
     assert config.output.tb == "standard"  # there may be no time for more
 

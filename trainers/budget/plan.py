@@ -274,9 +274,12 @@ def mixed(
     to_train = members(found.rows, images=sizes["train"], side=side)
     features = found.seconds_of_features(sizes)
     left = until - time.monotonic()
-    if to_train and {network.name for network in found.taken} == {to_train[0].model} and features > PROBING * left:
-        alone = f"no other network helps {to_train[0].model} here, and its frozen features would take"
-        console.say(f"all of the time is for training: {alone} {console.duration(features)}", label="plan")
+    alone = (
+        bool(to_train) and to_train[0].kind == "trained" and {each.name for each in found.taken} == {to_train[0].model}
+    )
+    if alone and features > PROBING * left:
+        why = f"no other network helps {to_train[0].model} here, and its frozen features would take"
+        console.say(f"all of the time is for training: {why} {console.duration(features)}", label="plan")
         return False, list(found.rows)
     drawn = config.output.tb != "standard" or not to_train or left < SHARED
     parts = config if drawn else config.changed(output={"tb": "scalars"})  # the mixture has the pictures
