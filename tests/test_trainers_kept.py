@@ -1,5 +1,6 @@
 """Which of two finished runs of a plan is kept, and the epoch that a run keeps without luck."""
 
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,7 +8,6 @@ import pytest
 from scipy.special import log_softmax, softmax
 from small_run import few_digits
 
-from trainers.budget import kept
 from trainers.budget.kept import better, on_validation
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.errors import ConfigError
@@ -20,17 +20,13 @@ NAMES = ["10", "2", "9"]
 """Of classes, in an order that is not that of their text."""
 
 
-@pytest.fixture(autouse=True)
-def _names(monkeypatch):
-    monkeypatch.setattr(kept, "class_names", lambda run_dir: NAMES)
-
-
 def run_of(folder, probabilities, labels, group="") -> RunResult:
     (folder / "eval").mkdir(parents=True)
     said = [" ".join(map(str, of_image)) for of_image in probabilities]
     rows = [f"{n}.png,{NAMES[label]},2,{said[n]}" for n, label in enumerate(labels)]
     (folder / "eval" / "val_predictions.csv").write_text("path,label,predicted,probabilities\n" + "\n".join(rows))
     split = [f"{n}.png,{NAMES[label]},val,{group}" for n, label in enumerate(labels)]
+    (folder / "meta.json").write_text(json.dumps({"class_names": NAMES}))
     (folder / "split.csv").write_text("path,label,split,group\n" + "\n".join(split))
     return SimpleNamespace(run_dir=folder)  # type: ignore[return-value]
 
@@ -63,6 +59,7 @@ def test_being_too_sure_is_no_disadvantage_for_a_temperature_mends_it(tmp_path):
     sure, _ = two_runs(tmp_path / "sure", images=300, strengths=(1.5, 1.5), sureness=(4.0, 1.0))
     losses = [on_validation(run.run_dir).losses for run in (plain, sure)]
     np.testing.assert_allclose(*losses, atol=1e-3)
+    assert on_validation(plain.run_dir).paths == sorted(line.split(",")[0] for line in lines(plain))
     logits = np.log([[float(word) for word in line.split(",")[3].split()] for line in lines(plain)])
     labels = [NAMES.index(line.split(",")[1]) for line in lines(plain)]
     grid = [-log_softmax(factor * logits, axis=1)[range(300), labels].mean() for factor in np.arange(0.2, 5, 0.01)]

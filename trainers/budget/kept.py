@@ -6,10 +6,10 @@ from typing import NamedTuple
 import numpy as np
 
 from datasets.split_reading import clusters_of, groups_in, read_split
-from datasets.tables import read_rows
 from trainers.engine.intervals import numbered, summed
 from trainers.engine.temperature import Floats, losses, sharpness
-from trainers.storage.checkpoint_file import best_of, read_checkpoint
+from trainers.storage.predictions_file import read_predictions
+from trainers.storage.run_folder import read_json
 from trainers.storage.run_result import RunResult
 
 DECISIVE = 200
@@ -19,7 +19,8 @@ LEAST = 1e-12
 
 
 class OnValidation(NamedTuple):
-    """The validation images of a run, in stored order, and what its best weights say of them."""
+    """The validation images of a run, in an order that runs on the same images share, and what its best weights say of
+    them."""
 
     paths: list[str]
     losses: Floats
@@ -31,15 +32,10 @@ def on_validation(run_dir: Path) -> OnValidation:
     if path.is_file():
         with np.load(path, allow_pickle=False) as file:
             return OnValidation(file["paths"].tolist(), file["losses"].astype(np.float64))
-    names = class_names(run_dir)
-    rows = read_rows(path.with_suffix(".csv"), ("path", "label", "probabilities"))
-    labels = np.array([names.index(row["label"]) for row in rows])
-    logits = np.log(np.maximum([[float(word) for word in row["probabilities"].split()] for row in rows], LEAST))
-    return OnValidation([row["path"] for row in rows], losses(sharpness(logits, labels) * logits, labels))
-
-
-def class_names(run_dir: Path) -> list[str]:
-    return list(read_checkpoint(best_of(run_dir))["class_names"])
+    names = read_json(run_dir / "meta.json", class_names=list)["class_names"]
+    paths, labels, _, probabilities = read_predictions(path.with_suffix(".csv"), names)
+    logits = np.log(np.maximum(probabilities, LEAST))
+    return OnValidation(list(paths), losses(sharpness(logits, labels) * logits, labels))
 
 
 def better(later: RunResult, earlier: RunResult, *, favoured: bool) -> bool:
@@ -51,4 +47,5 @@ def better(later: RunResult, earlier: RunResult, *, favoured: bool) -> bool:
     clusters = clusters_of(now.paths, groups_in(read_split(later.run_dir / "split.csv")))
     of_groups = summed(gains[None], numbered(clusters, len(gains))[0])[0]
     needed = 0.0 if len(of_groups) >= DECISIVE else float((of_groups**2).sum() ** 0.5)
-    return bool(gains.sum() > needed or (favoured and gains.sum() >= -needed))
+    gained = of_groups.sum()
+    return bool(gained > needed or (favoured and gained >= -needed))
