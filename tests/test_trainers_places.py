@@ -1,6 +1,7 @@
 """A run finds its images from any directory, and again where they moved; other images, or another split, stop it."""
 
 import csv
+import os
 import shutil
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.resume import resume
 from trainers.run import train
 from trainers.storage.finished_run import read_run_config
-from trainers.storage.places import is_a_name, is_there
+from trainers.storage.places import is_a_name, is_there, places_of
 from trainers.storage.run_folder import read_json
 from vit.config import ModelConfig
 
@@ -227,6 +228,15 @@ def test_a_command_with_auto_resume_does_not_take_up_a_run_on_other_images_of_th
 
 def test_the_place_of_a_run_is_recorded(crashed):
     assert read_json(crashed / "meta.json")["directory"] == str(Path.cwd())
+
+
+def test_each_run_of_which_a_mixture_has_weights_is_found_where_it_started(tmp_path):
+    for name in ("runs/a", "runs/b"):
+        (tmp_path / name).mkdir(parents=True)
+    found = places_of(os.pathsep.join(["runs/a", "runs/b", "runs/gone"]), tmp_path)
+    assert found == os.pathsep.join([str(tmp_path / "runs/a"), str(tmp_path / "runs/b"), "runs/gone"])
+    (tmp_path / f"odd{os.pathsep}name.pth").touch()
+    assert places_of(f"odd{os.pathsep}name.pth", tmp_path) == str(tmp_path / f"odd{os.pathsep}name.pth")
 
 
 def test_names_are_no_paths_and_a_pattern_means_files(tmp_path):

@@ -28,7 +28,7 @@ def with_present_places(config: RunConfig, run_dir: Path) -> RunConfig:
     if directory is not None and str(directory) != working_directory():
         weights, teacher = config.model.weights, config.train.teacher
         config = config.changed(
-            model={"weights": weights if is_a_name(weights) else place_of(weights, directory)},
+            model={"weights": weights if is_a_name(weights) else places_of(weights, directory)},
             train={"teacher": teacher if is_a_name(teacher) else place_of(teacher, directory)},
             data=vars(data_placed(config.data, directory)),
         )
@@ -51,6 +51,13 @@ def place_of(value: Any, directory: Path) -> Any:
         return value
     path = directory / value
     return type(value)(path) if is_there(path) else value
+
+
+def places_of(weights: Any, directory: Path) -> Any:
+    """Like `place_of`, of the runs that a mixture names, too, one after the other."""
+    if is_there(directory / weights):
+        return place_of(weights, directory)
+    return os.pathsep.join(place_of(each, directory) for each in str(weights).split(os.pathsep))
 
 
 def is_there(path: Path) -> bool:
