@@ -1,4 +1,4 @@
-"""Which attention path is faster where: the measurements behind the table in `vit.fast.attention_path`.
+"""Speed of the attention paths: the measurements behind the table in `vit.fast.attention_path`.
 
     python -m benchmarks.attention_paths [--device cpu] [--threads 1 --clock cpu]
 

@@ -1,4 +1,4 @@
-"""How long a start takes, from the process to its first training step, and how much memory, by the size of the set.
+"""Time and memory of a start, from the process to its first training step, by the size of the set.
 
     python -m benchmarks.big_folder --classes 1000 --images 1281 --folder /tmp/big
 

@@ -1,4 +1,4 @@
-"""How often sets of classes keep their promise, and which images are found to be unlike those trained on.
+"""Cover of sets of classes against their promise, and images that are found to be unlike those trained on.
 
     python -m benchmarks.certainty cover RUN RUN RUN RUN
     python -m benchmarks.certainty unknown RUN FOLDER...

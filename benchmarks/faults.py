@@ -22,7 +22,7 @@ VERDICTS = ("recovered", "said", "lost", "traceback", "hangs", "not reached")
 
 
 def counts(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """How the tries of each command and fault ended."""
+    """Outcomes of the tries of each command and fault."""
     of: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         of[row["command"], row["fault"]].append(row)

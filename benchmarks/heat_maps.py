@@ -1,4 +1,4 @@
-"""Which heat maps find planted evidence, and are faithful: `python -m benchmarks.heat_maps [MODEL...] [--images N]`.
+"""Heat maps that find planted evidence, and are faithful: `python -m benchmarks.heat_maps [MODEL...] [--images N]`.
 
 Pictures of 4 x 4 tiles: one of them, anywhere, shows one of four patterns, which is the class; the others show some of
 six other patterns, all in random colours. Each model is trained on 2,000 of them until it is right on 99.5 % of 256

@@ -1,4 +1,4 @@
-"""Which epoch of a run to keep, and which of two runs: by accuracy, by log loss, or the last one as it is.
+"""Rules for which epoch of a run to keep, and which of two runs: by accuracy, by log loss, or the last one as it is.
 
     python -m benchmarks.kept_epoch --sets FOLDER [--only cifar10 fashion_mnist] [--seeds 3] [--epochs 10]
 

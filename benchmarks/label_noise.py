@@ -1,4 +1,4 @@
-"""How many planted wrong labels does `clean` find, and what is it worth to train without what it suspects?
+"""Share of planted wrong labels that `clean` finds, and the worth of training without what it suspects.
 
     python -m benchmarks.label_noise --data NAME=FOLDER [...] [--seeds 3] [--splits 1] [--minutes 10]
         [--weights-left-out W]

@@ -1,4 +1,4 @@
-"""How much memory and time a training step takes by which part of a model trains.
+"""Memory and time of a training step, by which part of a model trains.
 
     python -m benchmarks.low_rank_memory [--model vit_b_16] [--batch-size 8] [--steps 2] [--rounds 1]
 

@@ -1,4 +1,4 @@
-"""How long `check` looks for near duplicates among a million pictures, in how much memory, and what it finds.
+"""Time and memory of the search for near duplicates among a million pictures, and what `check` finds.
 
     python -m benchmarks.near_duplicates SET [SET ...] [--pictures 1000000]
 

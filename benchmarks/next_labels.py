@@ -1,4 +1,4 @@
-"""How many labels does `next` save against labelling at random, and against plain uncertainty?
+"""Labels that `next` saves against labelling at random, and against plain uncertainty.
 
     python -m benchmarks.next_labels --data NAME=SOURCE [...] [--pool 4000] [--test 2000] [--seeds 10] [--networks 2]
     python -m benchmarks.next_labels --copies FOLDER       pictures, of which three tenths then have a copy

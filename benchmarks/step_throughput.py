@@ -152,7 +152,7 @@ def measure(
 
 
 def ratio_interval(ours: list[float], theirs: list[float]) -> dict[str, Any]:
-    """How many times as many images per second as they: median of the paired ratios, 95 % percentile bootstrap."""
+    """Ratio of our images per second to theirs: median of the paired ratios, 95 % percentile bootstrap."""
     ratios = np.array(theirs) / np.array(ours)
     if len(ratios) < 2:
         return {"ratio": round(float(ratios[0]), 3), "interval_95": None}

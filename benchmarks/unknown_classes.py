@@ -1,4 +1,4 @@
-"""How well a score for unknown images finds a class that was left out, and other sets, on kept features of one network.
+"""Quality of scores for unknown images: a class that was left out and other sets, on kept features of one network.
 
     python -m benchmarks.unknown_classes MODEL SIZE --keep FOLDER SET... [--every K]
 

@@ -1,4 +1,4 @@
-"""How long `predict` and training steps take, alone and beside busy processes, by how OpenMP's threads wait.
+"""Time of `predict` and of training steps, alone and beside busy processes, by how OpenMP's threads wait.
 
     python -m benchmarks.waiting [--rounds 5] [--images 256] [--steps 200] [--busy 1]
 

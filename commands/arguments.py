@@ -51,13 +51,13 @@ Jobs = Literal["auto"] | int
 
 @dataclasses.dataclass(frozen=True)
 class SeveralRuns:
-    """Where the runs of one command train, and how many at a time."""
+    """Options of the runs of one command: where they train, and how many at a time."""
 
     jobs: Jobs = "auto"
     """Number of runs to train in parallel, each in its own process. The results are the same. auto: as many as
     processors or GPUs, and memory, allow."""
     on: Literal["local", "slurm"] = "local"
-    """Where to train: on this machine, or as jobs of the Slurm queue, at most --jobs at once."""
+    """Train on this machine, or as jobs of the Slurm queue, at most --jobs at once."""
     slurm: Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE")] = ()
     """sbatch options for each job, with --on slurm, such as partition=gpu gres=gpu:1 time=4:00:00."""
 

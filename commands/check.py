@@ -160,7 +160,7 @@ def _is_of_an_image(finding: Problem) -> bool:
 
 
 def next_step(config: Options, report: CheckReport) -> str:
-    """To train; but first to look at what may be learnt in place of the content."""
+    """Name the next step: to train, or first to look at what may be learnt in place of the content."""
     if report.shortcuts is None or not report.shortcuts.found:
         return f"next: {train_command(config)}"
     first, picture = report.shortcuts.found[0].fact.name, printable(str(config.picture_path))

@@ -41,11 +41,11 @@ class Options:
     path_column: Name = None
     """Column of a table that names the pictures, as for train."""
     data_root: Path = Path("data")
-    """Where built-in sets are found, and archives are unpacked."""
+    """Folder of the built-in sets, and of unpacked archives."""
     output: Path | None = None
     """Folder for the tables. Default: next/ in the folder of the runs on these pictures, runs/<pool>."""
     output_dir: Path = Path("runs")
-    """Where `latest` is looked for."""
+    """Folder in which `latest` is looked for."""
     port: int = 7862
     """TCP port of --review; 0 takes a free one."""
 

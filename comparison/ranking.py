@@ -1,4 +1,5 @@
-"""Which backbone is worth fine-tuning: each is judged frozen, by what two closed-form classifiers make of its features.
+"""Ranking of backbones for fine-tuning: each is judged frozen, by what two closed-form classifiers make of its
+features.
 
 N labels of each class are drawn from the training images, again and again, the same ones for every backbone. Fitted to
 them, ridge regression and the nearest neighbour (by the angle between features) judge all other images of train and

@@ -22,7 +22,7 @@ SPLITS: tuple[str, ...] = ("train", "val", "test")
 TRAIN, VAL, TEST = range(3)  # split codes: the indices of SPLITS
 UNSPLIT, LEFT_OUT = -1, -2  # and beside them
 _OF_FILES = sys.getfilesystemencoding()
-"""How names of files are decoded; in the C locale as ASCII, so that other bytes are escaped."""
+"""Decoding of file names; in the C locale as ASCII, so that other bytes are escaped."""
 
 
 def split_name(code: int) -> str:
@@ -152,7 +152,7 @@ class Samples:
     """int8 (N,): indices into SPLITS, UNSPLIT where nobody has decided yet, LEFT_OUT where the sample is not used."""
     root: Path | None = None
     members: Any = None
-    """Where each image lies inside a tar file; None where it is a file of its own."""
+    """Position of each image inside a tar file; None where it is a file of its own."""
     sizes: np.ndarray | None = None
     """int64 (N,): bytes of each image, where they are known without asking the disk."""
     digests: np.ndarray | None = None
@@ -164,7 +164,7 @@ class Samples:
     group_names: Sequence[str] = ()
     """Names of the groups in split.csv, by their number."""
     grouped_by: str = ""
-    """How the groups were made, in words: `by the folder below the class`."""
+    """Description of how the groups were made: `by the folder below the class`."""
     pixels: np.ndarray | None = None
     """uint8 (N, H, W, C) when the set is held in memory; then there are no files."""
     val_fraction: float | None = None

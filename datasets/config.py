@@ -1,4 +1,5 @@
-"""Which images, how they are split, and how they are fed. No torch here: `python main.py --help` imports this file."""
+"""Options of the images: their source, their splits, and how they are fed. No torch here: `python main.py --help`
+imports this file."""
 
 import dataclasses
 import functools
@@ -18,7 +19,7 @@ DATASETS = (
 )  # fmt: skip
 """The built-in sets; `READERS` in datasets/sources/builtin.py reads them."""
 HUB_PREFIX = "hf:"
-"""How the name of a set of Hugging Face's hub begins: hf:ORG/NAME."""
+"""Beginning of the name of a set on Hugging Face's hub: hf:ORG/NAME."""
 IMBALANCE = 10
 """Ratio of the largest class to the smallest one from which classes are unequal."""
 

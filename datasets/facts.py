@@ -23,7 +23,7 @@ FRAME = ("frame on all sides", "bars above and below", "level of the frame")
 PIXELS = (*LIGHT, *HUE, "coarse detail", "sharpness", "most colour", *EDGES, *CORNERS, *FRAME)
 """Names of the numbers in `ImageFacts.pixels`, in their order."""
 EVEN = 12
-"""How far the levels of a frame lie apart at most: JPEG does not keep it quite even."""
+"""Largest distance between the levels of a frame: JPEG does not keep it quite even."""
 FRAMED, BAR = 0.6, 0.9
 """Share of the pixels just inside a frame that have another level; inside bars, which drawn things resemble."""
 GREY = 6
@@ -131,8 +131,8 @@ def _spreads(parts: np.ndarray) -> list[float]:
 
 
 def _frame(levels: np.ndarray) -> tuple[float, float, float]:
-    """How wide an even frame is, as a share of the side; and bars above and below; and their level. A frame ends along
-    a straight line on which most pixels have another level: the even ground of a drawing has no such end."""
+    """Width of an even frame, as a share of the side; height of bars above and below; and their level. A frame ends
+    along a straight line on which most pixels have another level: the even ground of a drawing has no such end."""
     top = _even_lines(levels)
     if not top[0]:  # most pictures
         return 0.0, 0.0, 0.0

@@ -85,7 +85,7 @@ def temporary_path(place: Path) -> Path:
 
 @cache
 def machine() -> str:
-    """Where the number of a process means something: within a machine's uptime and a namespace, as eight digits."""
+    """Name of the space in which a process number means something, the machine's uptime and namespace: eight digits."""
     try:
         name = Path("/proc/sys/kernel/random/boot_id").read_text() + os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -132,7 +132,7 @@ def list_entries(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
 
 
 def count_entries(folder: str | os.PathLike[str]) -> int:
-    """How many entries a folder has; it is listed only if it has changed since this process listed it last. Raises
+    """Count the entries of a folder; it is listed only if it has changed since this process listed it last. Raises
     OSError: it cannot be listed."""
     as_it_was, count = _COUNTS.get(os.path.abspath(folder), ([], 0))
     return count if as_it_was and as_it_was == stamp(folder) else len(list_entries(folder))

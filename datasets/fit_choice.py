@@ -18,7 +18,7 @@ LOST = 0.4
 MANY = 0.25
 """Share of the pictures that makes it worth while to show the whole of each, at a smaller scale."""
 ALIKE = 1.5
-"""Where nine tenths of the pictures have proportions within this factor, squashing distorts all of them alike."""
+"""Factor within which nine tenths of the pictures' proportions must lie: squashing then distorts all of them alike."""
 MILD = 2.2
 """Up to this ratio of the sides a squashed picture was worth as much as a padded one, or more; at 3 : 1 it was not
 (docs/evidence/benchmarks.md)."""

@@ -1,4 +1,4 @@
-"""Where a picture lands in a model's square input: what is resized, cut off or filled, and the way back.
+"""Fitting of a picture to a model's square input: what is resized, cut off or filled, and the way back.
 
 A model's input has S x S pixels. `crop` fills it with the middle of the picture, `squash` with the whole picture, its
 proportions lost, and `pad` with the whole picture and a plain border. Pictures are upright: as their EXIF orientation

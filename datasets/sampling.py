@@ -1,4 +1,4 @@
-"""Which samples make up which batch: a function of (seed, epoch) alone, so that any position is reached at once."""
+"""Choice of the samples of each batch: a function of (seed, epoch) alone, so that any position is reached at once."""
 
 from collections.abc import Iterator
 from typing import cast

@@ -6,7 +6,7 @@ import shlex
 import subprocess
 
 PROGRAM = "python main.py"
-"""How this application is started; where it is installed, its command."""
+"""Words that start this application; where it is installed, its command."""
 
 _PLAIN = re.compile(r"[\w@%+=:,./\\-]+")
 """A word that the command prompt of Windows takes as it is."""

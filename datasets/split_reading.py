@@ -58,7 +58,7 @@ def clusters_of(paths: Iterable[str], groups: Mapping[str, str]) -> np.ndarray:
 
 
 def changes_since(path: Path, bundle: DataBundle) -> list[str]:
-    """How the images, labels and splits differ from those of a split.csv, one phrase each; none if they are the same.
+    """Differences of images, labels and splits from those of a split.csv, one phrase each; none if they are the same.
     Raises as `read_split` does."""
     if _is_written_as(path, bundle):
         return []

@@ -1,4 +1,4 @@
-"""Who trains, validates and tests: drawn stratified and seeded from what each image is, reused, or cut into folds.
+"""Splits into training, validation and test: stratified and seeded by what each image is, reused, or cut into folds.
 
 The images of a class are put in an order that a hash of (seed, contents) gives; the first ones are the test, the next
 ones validate, the rest trains. An image that is added, removed or renamed therefore leaves the others where they are,
@@ -107,7 +107,7 @@ def require_complete(samples: Samples) -> Samples:
 
 
 def _test_count(samples: Samples, config: DataConfig) -> int:
-    """How many test images to draw: none of a set that brings some split, and so decides about the test itself."""
+    """Number of test images to draw: none of a set that brings some split, and so decides about the test itself."""
     fraction = samples.test_fraction if config.test_fraction is None else config.test_fraction
     return 0 if (samples.splits >= 0).any() else math.ceil(fraction * (samples.splits == UNSPLIT).sum())
 

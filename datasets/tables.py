@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n](?!\d*\.?\d*(e[+-]?\d+)?$)")
-"""How a cell begins that a spreadsheet takes for a formula, and is no number."""
+"""Beginning of a cell that a spreadsheet takes for a formula, and that is no number."""
 _SIGNS = frozenset("'=+-@\t\r\n")
 
 

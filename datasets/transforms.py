@@ -38,7 +38,7 @@ class Pipeline:
 
     @property
     def least(self) -> Callable[[int, int], Size] | None:
-        """How large a picture must be decoded, from its own size; None where all are decoded in full."""
+        """Size to which a picture must be decoded at least, from its own; None where all are decoded in full."""
         return self.resized_size if self.spec.decoding == "scaled" else None
 
     def store(self, image: Image.Image) -> np.ndarray:

@@ -30,7 +30,7 @@ SEARCHED_UP_TO = 20_000
 KEPT_FROM = 256
 """Images. The near copies among so many are kept below --data-root: a later start does not look for them again."""
 COPIES = "copies-"
-"""How the name of a group begins that nobody has named: of copies, followed by the hash of the first of them."""
+"""Beginning of the name of a group of copies that nobody has named; the hash of the first of them follows."""
 
 
 def units_of(samples: Samples, rows: np.ndarray) -> np.ndarray:

@@ -23,7 +23,7 @@ PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__)
 
 
 class Rules(TorchFunctionMode):
-    """While entered, functions have their usual values, and the gradients of the rules."""
+    """Give functions their usual values, and the gradients of the rules, while entered."""
 
     attended = False
     """True if a product of attention was among them."""

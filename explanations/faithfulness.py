@@ -1,4 +1,4 @@
-"""How faithful the heat maps of a model are: whether it needs what they call bright more than anything else.
+"""Faithfulness of the heat maps of a model: whether it needs what they call bright more than anything else.
 
 Of each image the brightest fifth of the cells is replaced by a blurred copy of itself, and so is a random fifth; what
 the probability of the predicted class falls by is compared in pairs (deletion, as in Samek et al. 2017,

@@ -24,7 +24,7 @@ class Part(NamedTuple):
     spoke: Tensor
     """(B,): what it adds to the logit of the class, over the mean of all classes."""
     place: tuple[float, float]
-    """Where its input begins and ends in the common picture, of either side: shares of 1."""
+    """Beginning and end of its input in the common picture, for either side: shares of 1."""
 
 
 def is_mixture(model: nn.Module) -> bool:

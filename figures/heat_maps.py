@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from datasets.fitting import Box
 
 UNSEEN = 0.72
-"""How much white lies over what a model does not see of a picture."""
+"""Opacity of the white that lies over what a model does not see of a picture."""
 EVEN = 0.5
 """The colours span at least this much of the even share: a map that is the same everywhere looks it, not like noise."""
 

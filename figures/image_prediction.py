@@ -27,7 +27,7 @@ class ImagePrediction:
     unknown: bool | None = None
     """True if it is unlike the validation images of the model; None: nothing is known of these."""
     view: Box | None = None
-    """Which part of the pixels the map is about; None: all of them."""
+    """Part of the pixels that the map is about; None: all of them."""
 
     @property
     def predicted(self) -> str:

@@ -1,4 +1,4 @@
-"""How a run learned: loss and accuracy of each epoch."""
+"""Curves of a run's learning: loss and accuracy of each epoch."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -74,7 +74,7 @@ def reliability_figure(bins: Tensor, *, ece: float, title: str, scaled: Tensor |
 
 
 def tidy(*axes) -> None:
-    """No frame above and to the right, and a faint grid."""
+    """Draw no frame above and to the right, and a faint grid."""
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.25, linewidth=0.6)

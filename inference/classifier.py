@@ -45,10 +45,10 @@ class Classifier:
     config: ModelConfig | None = None
     """Options that rebuild the model; None for onnx and pt2, which are programs."""
     run_dir: Path | None = None
-    """Only of a run; reports are written below it."""
+    """Directory of its run, below which reports are written; None if it is not from a run."""
     device: torch.device = CPU
     seen: Seen | None = None
-    """Which images it was trained on; None where its maker does not say."""
+    """Images that it was trained on; None where its maker does not say."""
     answers: Any = None
     """Result of its evaluation (`uncertainty.answers.Answers`); None: no promise goes with its answers."""
 
@@ -59,7 +59,7 @@ class Classifier:
 
     @property
     def folder(self) -> Path:
-        """Where reports about it go: the run directory, or the folder its file is in."""
+        """Folder of reports about it: the run directory, or the folder its file is in."""
         if self.run_dir is not None:
             return self.run_dir
         path = Path(self.source)

@@ -125,7 +125,7 @@ class SeenAndUnseen(NamedTuple):
     seen: Evaluation | None
     """None: it has seen none of them, as far as is known."""
     uses: Counter[str]
-    """How many of the seen ones it was trained on, and how many chose its epoch."""
+    """Number of the seen images that it was trained on, and of those that chose its epoch."""
 
 
 def evaluate_on(

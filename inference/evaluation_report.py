@@ -50,11 +50,12 @@ class Evaluation:
     """Metrics that training logged for the same weights; empty where it did not."""
     notes: Sequence[str] = ()
     answers: dict[str, Any] = field(default_factory=dict)
-    """How far its answers can be relied on (see `numbers_of` in uncertainty/report.py); empty where nothing is said."""
+    """Numbers that say how far its answers can be relied on (see `numbers_of` in uncertainty/report.py); empty where
+    nothing is said."""
     said: Sequence[str] = ()
     """Findings in sentences."""
     weak: Any = None
-    """Where it is weak (`inference.slices.weak.Weakness`); None where that was not looked at."""
+    """Slices in which it is weak (`inference.slices.weak.Weakness`); None where that was not looked at."""
 
 
 def write_evaluation(

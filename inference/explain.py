@@ -41,7 +41,7 @@ class Attention:
     weights: list[Tensor]
     """Per layer (1, H, T, T); rows sum to 1."""
     asking: str
-    """Which tokens the maps are about: those that the head reads."""
+    """Tokens that the maps are about: those that the head reads."""
     map_of: Callable[[Tensor], Tensor]
     """(B, T, T) -> (B, G, G): what these tokens see of each patch."""
     distance: Tensor

@@ -43,7 +43,7 @@ TOLERANCE = 1e-4  # largest difference of logits; relative to the largest logit 
 
 @dataclass(frozen=True)
 class Parity:
-    """How an exported file compares with the model: over `n` images, in batches of each of BATCH_SIZES."""
+    """Agreement of an exported file with the model: over `n` images, in batches of each of BATCH_SIZES."""
 
     n: int
     images: str

@@ -1,4 +1,5 @@
-"""Which pictures to label next: centres first, then uncertain and diverse ones (Gupte et al. 2024, arXiv 2401.14555).
+"""Choice of the pictures to label next: centres first, then uncertain and diverse ones (Gupte et al. 2024, arXiv
+2401.14555).
 
 1. While labels are few, pictures that stand for many: clusters of all pictures, those without a label and the largest
    first (as in TypiClust, Hacohen, Dekel and Weinshall 2022), and of each the picture nearest to its centre.

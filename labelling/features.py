@@ -47,7 +47,7 @@ class Network:
     model: nn.Module
     spec: ImageSpec
     class_names: tuple[str, ...] = ()
-    """Only of a run, whose model answers with the probabilities of these."""
+    """Classes whose probabilities the model of a run answers with; None without a run."""
 
 
 @dataclass(frozen=True)

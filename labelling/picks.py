@@ -45,7 +45,7 @@ class Pick(NamedTuple):
     skipped: str
     """`yes`: a person wants no label for it."""
     decided: str
-    """Who decided: `person` on the page; empty: nobody, or whoever filled the column `label`."""
+    """Maker of the decision: `person` on the page; empty: nobody, or whoever filled the column `label`."""
 
     @property
     def decision(self) -> str:

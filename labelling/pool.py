@@ -29,7 +29,7 @@ class Label(NamedTuple):
 
     name: str
     split: str = ""
-    """Where the labelled set names its splits."""
+    """Split, if the labelled set names its splits."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Pool:
     samples: Samples
     """Their paths are absolute, their labels unknown to it."""
     own: int
-    """How many, the first ones, are to choose from."""
+    """Number of the first ones, which are to choose from."""
     labels: Mapping[int, Label] = field(default_factory=dict)
     """Labels by the row of `samples`; of pictures of either kind."""
 

@@ -146,7 +146,7 @@ def lines(folder: Path, made: Round, *, review: str) -> Iterator[str]:
 
 
 def summary(folder: Path, labels: dict[str, Label]) -> Iterator[str]:
-    """How many labels there are, and the command that trains on them."""
+    """Number of labels, and the command that trains on them."""
     if not labels:
         return
     counts = Counter(label.name for label in labels.values())

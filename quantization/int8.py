@@ -91,7 +91,7 @@ class Worth:
         )
 
     def refusal(self) -> str:
-        """Which of the two is not reached, and both numbers."""
+        """Sentence that says which of the two is not reached, and both numbers."""
         reasons = []
         if not self.gains:
             reasons.append("8 bits are no faster here")
@@ -157,7 +157,7 @@ def quantised(model: Any, *, calibration: np.ndarray, kept: list[Any]) -> Any:
 
 
 def judged(full: Path, small: Path, images: Labelled) -> Worth:
-    """Both networks on the same images, and against the clock in turns."""
+    """Judge both networks on the same images, and against the clock in turns."""
     networks = [OnnxModule(open_session(file)) for file in (full, small)]
     batches = images.images.split(BATCH)
     right = [
@@ -204,7 +204,7 @@ def labelled_images(classifier: Classifier, paths: Sequence[str]) -> Labelled:
 
 
 def most_images(classifier: Classifier) -> int:
-    """How many images of the model's size MEMORY holds as float32."""
+    """Number of images of the model's size that MEMORY holds as float32."""
     spec = classifier.spec
     return max(1, MEMORY // (4 * spec.in_channels * spec.image_size**2))
 

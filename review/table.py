@@ -25,7 +25,7 @@ class Examples(NamedTuple):
 
     title: str
     rows: list[int]
-    """Which of the samples they are."""
+    """Rows of the samples that they are."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Shown:
     """One row as the page shows it."""
 
     row: int
-    """Which of the samples its picture is."""
+    """Row of the sample whose picture it is."""
     facts: list[tuple[str, str]]
     """Term and sentence, such as `the model thinks`, `1 (99.6 %)`."""
     suggested: str = ""

@@ -1,4 +1,4 @@
-"""How a run trains, and the whole of a run's options. No torch here: `python main.py --help` imports this file."""
+"""Options of training, and all options of a run together. No torch here: `python main.py --help` imports this file."""
 
 import dataclasses
 import json
@@ -137,7 +137,7 @@ class TrainConfig:
 @known_keywords({"root": "output_dir", "log_dir": "output_dir", "name": "run_name"})
 @dataclass(frozen=True)
 class OutputConfig:
-    """Where a run leaves what it found."""
+    """Options of what a run writes, and where."""
 
     output_dir: Path = Path("runs")
     """Parent folder of all runs; each data set has a folder in it, which `tensorboard --logdir` shows."""

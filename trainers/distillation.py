@@ -137,7 +137,7 @@ def targets_of(config: RunConfig, data: DataBundle) -> np.ndarray:
 
 
 def targets_file(config: RunConfig, teacher: Teacher, data: DataBundle) -> Path:
-    """Where the targets are kept: a name for these images, this teacher and how it saw them."""
+    """File in which the targets are kept: a name for these images, this teacher and how it saw them."""
     with teacher.file.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256")
     facts = [fingerprint(data), to_dict(teacher.spec), config.train.teacher_target]

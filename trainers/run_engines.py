@@ -139,7 +139,7 @@ class Run:
 
     @property
     def over(self) -> str:
-        """Which of time and patience is over, in an earlier life perhaps; empty where none is."""
+        """Limit that is over, time or patience, perhaps before the run was resumed; empty where none is."""
         options, state, stopping = self.setup.config.train, self.trainer.state, self.states.get("early_stopping")
         if options.max_minutes is not None and state.step_seconds >= 60 * options.max_minutes:
             epochs = f"{state.iteration / self.setup.steps_per_epoch:.1f} of {options.epochs} epochs"
@@ -150,7 +150,7 @@ class Run:
 
 
 def ended_early(run: Run) -> str:
-    """Why a run ends before its last planned step; empty where it does not."""
+    """Reason why a run ends before its last planned step; empty where it does not."""
     setup, state = run.setup, run.trainer.state
     if state.iteration >= setup.total_steps:
         return ""

@@ -1,4 +1,4 @@
-"""How a run directory comes to be: in one step, with everything in it that the run starts from."""
+"""Creation of a run directory: in one step, with everything in it that the run starts from."""
 
 import os
 import platform

@@ -38,7 +38,7 @@ class RunStatus:
         self.history: list[dict[str, Any]] = []
         self.result: RunResult | None = None
         self.stopped = ""
-        """Why the run ended before its last planned step."""
+        """Reason why the run ended before its last planned step."""
         self.earlier = read_if_whole(self.path, seconds=float) or {}
         self.started = time.perf_counter()
 

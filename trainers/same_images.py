@@ -41,7 +41,7 @@ def require_same_images(run_dir: Path, meta: dict[str, Any] | None, data: DataBu
 
 
 def image_changes(table: Path, data: DataBundle) -> list[str]:
-    """How the images differ from those of a split.csv, one phrase each."""
+    """Differences of the images from those of a split.csv, one phrase each."""
     try:
         return changes_since(table, data)
     except DataError as error:

@@ -54,7 +54,7 @@ class RunSetup:
     whole: nn.Module | None = None
     """Model that the head is part of, for a probe on cached features, whose `model` is the head alone."""
     student: "Student | None" = None
-    """With a teacher: the model as it learns from it, too."""
+    """Model as it learns from a teacher too, if there is one."""
     overlap: Overlap = field(default_factory=Overlap)
     """Overlap of its images with those that its starts have seen."""
 
@@ -141,7 +141,7 @@ def with_user_names(given: UserObjects, config: RunConfig) -> RunConfig:
 
 
 def spec_of(given: UserObjects, config: RunConfig) -> ImageSpec:
-    """How images reach a module of one's own: as its Dataset gives them, else by the application's values."""
+    """Preprocessing for a module of one's own: as its Dataset gives the images, else by the application's values."""
     size = config.model.image_size
     if given.dataloaders is None or isinstance(given.dataloaders, DataBundle):
         return ImageSpec(image_size=size or ImageSpec.image_size, in_channels=config.model.in_channels)

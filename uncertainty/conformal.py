@@ -30,7 +30,7 @@ def fewest(level: float) -> int:
 
 
 def misses(level: float, count: int) -> int | None:
-    """How many of `count` images may have a probability below the cut; None where even no miss is no promise.
+    """Number of `count` images that may have a probability below the cut; None where even no miss is no promise.
 
     With m misses the cover is at least `level` with the probability that a binomial variable of `count` trials, each a
     miss at 1 - level, exceeds m.

@@ -20,7 +20,7 @@ UNLIKE = "unlike"
 
 @contextmanager
 def recorded(model: nn.Module) -> Iterator[list[tuple[Tensor, ...]]]:
-    """While entered, the list gets the parts (B, width) of each pass, float32 on the CPU; it stays empty where the
+    """Record the parts (B, width) of each pass in the list while entered, float32 on the CPU; it stays empty where the
     blocks and the head of a model are not known. The logits keep their bits."""
     passes: list[tuple[Tensor, ...]] = []
     with watched(model) as seen:
@@ -39,8 +39,8 @@ def recorded(model: nn.Module) -> Iterator[list[tuple[Tensor, ...]]]:
 
 @contextmanager
 def watched(model: nn.Module) -> Iterator[list[Tensor]]:
-    """While entered, the list gets the parts (B, width) of a pass: of the first block and the middle one what they hand
-    on, and what reaches the head. It must be emptied after each pass."""
+    """Record the parts (B, width) of a pass in the list while entered: of the first block and the middle one what they
+    hand on, and what reaches the head. It must be emptied after each pass."""
     seen: list[Tensor] = []
     head = head_of(model)
     if head is None:

@@ -39,7 +39,7 @@ def coverage_figure(
 
 
 def draw_sizes(axis, sizes: NDArray, level: float) -> None:
-    """How many images have a set of one class, of two, and so on; of more than eight together."""
+    """Number of images with a set of one class, of two, and so on; of more than eight together."""
     most = min(int(sizes.max()), 9)
     counts = np.bincount(sizes.clip(max=most), minlength=most + 1)[1:]
     axis.bar(range(1, most + 1), counts, color=BLUE, alpha=0.7)

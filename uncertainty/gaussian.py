@@ -37,7 +37,7 @@ class Gaussian:
     """float32 (R,)"""
     rest: float
     lengths: tuple[bool, ...] = (False,)
-    """Which parts are divided by their length."""
+    """Parts that are divided by their length."""
 
     def coordinates(self, parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Parts (B, width) -> (B, R) along the directions, and (B,) the squared length of what lies beside them: one

@@ -93,7 +93,7 @@ def select(attention: list[Tensor], *, layer: int, head: int | None = None) -> T
 
 
 def rollout(attention: list[Tensor]) -> Tensor:
-    """How much of each input token reaches each output token: (B, T, T), rows sum to 1 (Abnar and Zuidema 2020).
+    """Share of each input token that reaches each output token: (B, T, T), rows sum to 1 (Abnar and Zuidema 2020).
 
     The residual connection is an identity beside each layer: `A' = (A + I) / 2`, averaged over heads; the product over
     the layers follows all paths.

@@ -63,7 +63,7 @@ def known_keywords(other_names: Mapping[str, str]) -> Callable[[type[T]], type[T
 @known_keywords(OTHER_NAMES)
 @dataclass(frozen=True)
 class ImageSpec:
-    """How an image becomes a model's input: the one preprocessing of train, val, evaluate, predict and export.
+    """Preprocessing that turns an image into a model's input: one for train, val, evaluate, predict and export.
 
     An image is fitted to `image_size` x `image_size` pixels, scaled to [0, 1] and normalised as `(x - mean) / std` per
     channel. A run, checkpoint or export that says nothing of `fit` and `decoding` was made by their defaults.
@@ -219,7 +219,7 @@ WEIGHT_SOURCES = ("torchvision", "timm", "huggingface", "google", "ours")
 @known_keywords(OTHER_NAMES)
 @dataclass(frozen=True)
 class ModelConfig:
-    """Which model, where its weights come from, and which of its parameters train."""
+    """Options of the model: its name, the source of its weights, and which of its parameters train."""
 
     name: Annotated[str, tyro.conf.arg(name="model", metavar="NAME", help=MODELS_IN_WORDS)] = "auto"
     weights: Annotated[str | None, tyro.conf.arg(metavar="NAME|PATH|RUN")] = None

@@ -112,7 +112,7 @@ class View(nn.Module):
 
     @contextmanager
     def whole(self) -> Iterator[tuple[nn.Module, nn.Linear]]:
-        """While entered, the network has its own head again; both."""
+        """Give the network its own head again while entered; both."""
         [head] = self._head
         setattr(*self._place, head)
         try:

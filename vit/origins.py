@@ -1,4 +1,4 @@
-"""Where the weights of a module came from, for a run that a program gives the module."""
+"""Origin of a module's weights, for a run that a program gives the module."""
 
 from collections.abc import Mapping
 from pathlib import Path

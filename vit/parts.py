@@ -1,4 +1,4 @@
-"""Where the blocks, the final norm and the head of any model are; how to look at them, and recompute them."""
+"""Blocks, final norm and head of any model: finding them, looking at them, and recomputing them."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -74,7 +74,7 @@ def count_parameters(module: nn.Module) -> tuple[int, int]:
 
 @contextmanager
 def inputs_of(module: nn.Module) -> Iterator[list[Tensor]]:
-    """While entered, the list gets what each call of the module is given: of a head, the features."""
+    """Record in the list what each call of the module is given while entered: of a head, the features."""
     inputs: list[Tensor] = []
     with module.register_forward_pre_hook(lambda _, given: inputs.append(given[0])):
         yield inputs

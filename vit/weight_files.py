@@ -35,7 +35,7 @@ class WeightFile:
     extras: dict[str, Any] = field(default_factory=dict)
     """The plain data that stood beside the tensors: class names, image_spec, ... of our own runs."""
     told_source: str | None = None
-    """Whose parameter names it has, where a person said it."""
+    """Library whose parameter names it has, if a person said it."""
 
     @cached_property
     def source(self) -> str:

@@ -1,4 +1,4 @@
-"""How sure a comparison can be: what its images and seeds see, and seeds that are added until a verdict is certain.
+"""Power of a comparison, and sequential testing: seeds that are added until a verdict is certain.
 
 Looking at the results after each seed and stopping when they please raises false alarms, so each look spends a part of
 the 5 % (Lan and DeMets 1983): as much as its share of the seeds. Over looks a mean difference is a random walk of which
@@ -149,7 +149,8 @@ def sentence_of(
 
 
 def seeds_or_images_needed(found: Estimate, margin: float = 0.0, *, claims: int = 1) -> str:
-    """How many seeds, or images, would decide a difference like this one, as one of `claims` that share the level."""
+    """Number of seeds, or images, that would decide a difference like this one, as one of `claims` that share the
+    level."""
 
     def decides(seeds: int, images: int) -> bool:
         half = half_width(found.spread, seeds, images, claims=claims)

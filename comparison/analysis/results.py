@@ -43,10 +43,10 @@ class Pair:
     adjusted_p: float | None
     """Holm's, where the report judges several pairs, under one condition or under several."""
     significant_seeds: int
-    """At how many seeds McNemar's exact test tells the two runs apart."""
+    """Number of seeds at which McNemar's exact test finds the two runs different."""
     sentence: str
     decision: Decision | None = None
-    """Where the verdict is to be certain."""
+    """Decision of sequential testing; None for a fixed number of seeds."""
 
     @property
     def interval(self) -> tuple[float, float, float]:
@@ -71,7 +71,7 @@ class Pair:
 class ArmResult:
     arm: Arm
     scores: dict[str, Any]
-    """How good it is, and below what it takes: by the columns of table.csv."""
+    """Scores, and below them the costs: by the columns of table.csv."""
     costs: dict[str, Any]
     against_first: Pair | None
     """None of the first arm itself."""
@@ -156,7 +156,7 @@ def compare_pair(
 
 
 def still_improving(arms: Sequence[Arm]) -> str:
-    """Which of these arms had not reached their end, and the option that would tell how far they come."""
+    """Sentence that names the arms that had not converged, and the option that trains them longer."""
     rises = {
         arm.name: value for arm in arms if (value := improvement_at_end([run.history for run in arm.runs])) is not None
     }
@@ -168,7 +168,7 @@ def still_improving(arms: Sequence[Arm]) -> str:
 
 
 def score(arm: Arm, clusters: Clusters) -> dict[str, Any]:
-    """How good an arm is, over its runs, as columns of table.csv: shares as fractions."""
+    """Scores of an arm over its runs, as columns of table.csv: shares as fractions."""
     runs, accuracies, design = arm.runs, arm.accuracies, design_of(arm.correct, clusters)
     of_runs = (wilson(int(run.correct.sum()), len(run.labels), design_of(run.correct, clusters)) for run in runs)
     lows, highs = zip(*of_runs, strict=True)

@@ -145,13 +145,13 @@ def labels_text(count: int | None, *, every: str = "all labels") -> str:
 
 @dataclass(frozen=True)
 class Certainty:
-    """When a comparison that adds seeds may stop."""
+    """Limits after which a comparison that adds seeds may stop."""
 
     margin: float = 0.01
     """Differences of accuracy below this are none."""
     max_seeds: int = 10
     minutes: float | None = None
-    """No seed is added after this time."""
+    """Time after which no seed is added."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class Comparison:
     tuning: tuple[dict[str, Any], ...] = ()
     """Rows with labels_per_class, arm, lr, val_accuracy, val_loss, chosen."""
     certainty: Certainty | None = None
-    """Where the verdicts are to be certain, not those of a fixed number of seeds."""
+    """Limits of a comparison that adds seeds until it is certain; None for a fixed number of seeds."""
     ladder: bool = False
     """True for a ladder of ways to fine-tune, each of which is judged against the first."""
     scored: str = ""
@@ -220,7 +220,7 @@ def require_same_data(runs: Sequence[FinishedRun], *, splits: Sequence[str] = SP
 def differences(
     first: FinishedRun, others: Sequence[FinishedRun], splits: Sequence[str] = SPLITS
 ) -> Iterator[list[str]]:
-    """How the data of each of the other runs in these splits differ from those of the first, one phrase each, A being
+    """Differences of each other run's data in these splits from those of the first, one phrase each, A being
     the first run and B the other."""
     table = _split_table(first, splits) if others else {}
     return (_differences(first, other, splits, table) for other in others)

@@ -129,7 +129,7 @@ RESULTS: Columns = {
     "McNemar": lambda row: f"{pair.significant_seeds} of {row.scores['seeds']}" if (pair := row.against_first) else "-",
     "": lambda row: MARKS[row.against_first.mark] if row.against_first else "",
 }
-"""How good the arms are."""
+"""Columns of the scores."""
 
 
 def _worst(row: ArmResult) -> str:

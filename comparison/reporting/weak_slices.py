@@ -1,4 +1,5 @@
-"""Where each arm is weak, by slices that are known: what `evaluate` says of one run, for the report of a comparison."""
+"""Weak slices of each arm, among those that are known: as `evaluate` finds them for one run, for a comparison's
+report."""
 
 from typing import Any, NamedTuple
 

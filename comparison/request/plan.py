@@ -91,7 +91,7 @@ class ComparisonPlan:
         self.until = None if request.minutes is None else time.monotonic() + 60 * request.minutes
         """Deadline of everything, by `time.monotonic`."""
         self.paces: list[Pace] | None = None
-        """How long the parts of each arm's runs take, where that was measured."""
+        """Seconds that the parts of each arm's runs take, where that was measured."""
         all_labels = replace(request.base.data, labels_per_class=None, fraction=None)
         self.images = OpenedImages()
         self.split = shared_split(all_labels, self.images)

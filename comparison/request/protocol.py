@@ -86,7 +86,7 @@ def protocol(plan: ComparisonPlan) -> Iterator[str]:
 
 
 def left_out(plan: ComparisonPlan) -> str:
-    """Which rates and seeds the plan has lost, such as `the learning rate 0.003 and seed 2`; empty where none."""
+    """Rates and seeds that the plan has lost, such as `the learning rate 0.003 and seed 2`; empty where none."""
     rates = [f"{lr:g}" for lr in plan.all_rates if lr not in plan.grid] if plan.tuned else []
     seeds = [str(plan.seeds[0] + n) for n in range(len(plan.seeds), plan.request.seeds)]
     kinds = (("the learning rate", rates), ("seed", seeds))

@@ -1,4 +1,4 @@
-"""How long a comparison takes on this machine, and the epochs with which it takes the time that a person has."""
+"""Time that a comparison takes on this machine, and the epochs with which it takes the time that a person has."""
 
 import time
 from collections.abc import Sequence

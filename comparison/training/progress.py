@@ -1,4 +1,5 @@
-"""How far a comparison is, and how long the rest takes: from the paces measured, and from the runs that have ended."""
+"""Progress of a comparison, and the time that the rest takes: from the paces measured, and from the runs that have
+ended."""
 
 import heapq
 import time
@@ -17,7 +18,7 @@ Cell = tuple[int, int]
 OPERATIONS_A_SECOND, START = 2e10, 2.0
 """Rough speed, and seconds to start, of a run whose pace was not measured; the runs that end correct it."""
 FOLLOWS = 0.5
-"""How far each run that ends moves the load to where it was then: one alone may have had bad luck."""
+"""Share by which each run that ends moves the load to where it was then: one alone may have had bad luck."""
 AT_LEAST = 0.1
 """Share of its expected seconds that a run is still given, however long it has taken."""
 

@@ -43,7 +43,7 @@ class Task:
     lr: float | None
     config: RunConfig
     settled: Path
-    """Where the run lies when its rate is the chosen one."""
+    """Directory of the run if its rate is the chosen one."""
     title: str
     measured: Pace | None = None
     """The pace by which the machine is judged while the run trains."""
@@ -57,7 +57,7 @@ class Task:
 
     @property
     def run_dir(self) -> Path:
-        """Where its run lies, or will lie."""
+        """Directory in which its run lies, or will lie."""
         if (self.settled / "config.json").is_file() and read_run_config(self.settled).train.lr == self.lr:
             return self.settled
         return data_folder(self.config.output, self.config.data.source) / self.key

@@ -35,7 +35,7 @@ from datasets.sources.reading import Reading
 from datasets.units import united, units_of
 
 SPLIT_ORDER = {"": 0, "train": 0, "val": 1, "test": 2}
-"""Where two pictures are the same, the one in the later split is the one out of place."""
+"""Order of the splits: where two pictures are the same, the one in the later split is the one out of place."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class CheckReport:
     guess: Guess | None = None
     """Groups that a split would tear apart, or does."""
     cut_off: str = ""
-    """How much of the pictures a model never sees, in one line; empty where they are about square."""
+    """Line that says how much of the pictures a model never sees; empty where they are about square."""
     shortcuts: Any = None
     """`datasets.shortcuts.search.Shortcuts`; None where they were not looked for."""
 
@@ -68,7 +68,7 @@ class CheckReport:
 
     @property
     def groups(self) -> str:
-        """How many groups there are, in one line; empty where there are none."""
+        """Line that says how many groups there are; empty where there are none."""
         return line(self.reading.samples)
 
     def notes(self) -> list[str]:
@@ -89,7 +89,7 @@ class CheckReport:
         return notes
 
     def kinds(self) -> list[tuple[int, Problem]]:
-        """How often each kind occurs, and its first finding, in the order of the findings."""
+        """Count of each kind, and its first finding, in the order of the findings."""
         counts = Counter(finding.kind for finding in self.findings)
         first = {finding.kind: finding for finding in reversed(self.findings)}
         return [(counts[kind], first[kind]) for kind in dict.fromkeys(finding.kind for finding in self.findings)]

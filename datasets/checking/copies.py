@@ -1,4 +1,4 @@
-"""Which pictures of a set are copies of one another, exactly or nearly: for `check`, and for folds that keep them
+"""Search for pictures that are copies of one another, exactly or nearly: for `check`, and for folds that keep them
 together."""
 
 from collections.abc import Collection, Sequence

@@ -51,7 +51,7 @@ class Inspection:
     """Pillow's name of the format found inside."""
     width: int = 0
     height: int = 0
-    """In pixels, as seen upright."""
+    """Height in pixels, as seen upright."""
     largest: int = 0
     """`datasets.bit_depth.largest_of` it."""
     thumbnail: bytes = b""

@@ -41,11 +41,11 @@ class Candidate:
     labels: np.ndarray
     """int (N,)"""
     kind: str
-    """Which pieces are the key: the first (`prefix`, `left`), the last (`suffix`), one (`piece`), all but the last
+    """Pieces that are the key: the first (`prefix`, `left`), the last (`suffix`), one (`piece`), all but the last
     (`right`); `shapes`: the first ones of each shape of name; `copies`, `prefixed`: the name of another image, to
     which something is added."""
     place: int = 0
-    """How many pieces from the left or the right."""
+    """Number of pieces, from the left or the right."""
     parts: Sequence[Candidate] = ()
     """Candidates of each shape, where names have several."""
 
@@ -83,7 +83,7 @@ class Candidate:
 
     @cached_property
     def worth(self) -> float:
-        """How much speaks for it, to choose one of several."""
+        """Score by which one of several candidates is chosen."""
         return self.covered + self.counts_anew + max(0.0, self.agreement) + 0.5 * self.of_one_size + 2 * self.strong
 
     @cached_property
@@ -93,7 +93,7 @@ class Candidate:
 
     @cached_property
     def agreement(self) -> float:
-        """How much oftener images of a group have one label than any two images: 0 as often, 1 always."""
+        """Agreement of labels within groups above chance: 0 as for any two images, 1 if it is always one label."""
         return above_chance(self.members, self.labels)
 
     @cached_property
@@ -174,7 +174,7 @@ class Candidate:
 
 
 def above_chance(members: Sequence[np.ndarray], labels: np.ndarray) -> float:
-    """How much oftener two images of a group have one label than any two images: 0 as often, 1 always."""
+    """Agreement of labels within groups above chance: 0 as for any two images, 1 if it is always one label."""
     if not members:
         return 0.0
     base = float(np.square(np.bincount(labels) / len(labels)).sum())

@@ -35,7 +35,7 @@ def group_column(header: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[
 
 
 def torn_apart(header: Sequence[str], rows: Sequence[Sequence[str]], name: str) -> int | None:
-    """How many groups of a column have images in several splits of the table; None where it has no splits."""
+    """Number of a column's groups with images in several splits of the table; None where it has no splits."""
     place, split = header.index(name), header.index("split") if "split" in header else len(header)
     parts: dict[str, set[str]] = defaultdict(set)
     for row in rows:

@@ -13,12 +13,12 @@ from datasets.checking.near_duplicates import THUMBNAIL_SIZE
 from datasets.grouping.candidates import Candidate
 
 GROUPS, OF_EACH = 14, 4
-"""How many groups are looked at, and how many images of each: 56 photographs take less than a tenth of a second."""
+"""Number of groups that are looked at, and of images of each: 56 photographs take less than a tenth of a second."""
 DRAWS = 199
 SURE = 0.01
 """The share of the draws that may come as near, for pictures of one group to be more alike than by chance."""
 CLEARLY = 0.7
-"""How often two pictures of one group have to be more alike than two of different ones, where names alone say little:
+"""Share of the time that two pictures of one group must be more alike than two of different ones, if names say little:
 with 10 breeds of dogs as groups 0.56 (1,000 photographs), with four crops and mirrored crops of a photograph 0.78."""
 Thumbnails = Callable[[Sequence[int]], NDArray[np.uint8]]
 """Rows -> (n, 1024): their thumbnails, all zero where a file cannot be read."""
@@ -28,9 +28,9 @@ class Likeness(NamedTuple):
     """Evidence of thumbnails about groups."""
 
     often: float
-    """How often two pictures of one group are more alike than two of different groups: 0.5 by chance."""
+    """Share of the time that two pictures of one group are more alike than two of different groups: 0.5 by chance."""
     p: float
-    """How often it is as much where the same images are put into groups by chance."""
+    """p-value: share of random groupings of the same images in which they are as much alike."""
 
     @property
     def more(self) -> bool:
@@ -101,7 +101,8 @@ def likeness(
 
 
 def _often(ranks: NDArray[np.float64], same: NDArray[np.bool_]) -> float:
-    """How often a pair of one group ranks before one of two (Mann and Whitney's U over the number of such pairs)."""
+    """Probability that a pair of one group ranks before one of two (Mann and Whitney's U over the number of such
+    pairs)."""
     count = int(same.sum())
     if not 0 < count < len(ranks):
         return 0.5

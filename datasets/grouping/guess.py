@@ -39,7 +39,7 @@ class Guess:
     option: str
     """Value of `--group` that makes them."""
     sentence: str
-    """Which groups they seem to be, with three examples, without its end."""
+    """Sentence that says which groups they seem to be, with three examples, without its end."""
     alike: Likeness | None
     """Evidence of the pictures; None where they could not be compared."""
 

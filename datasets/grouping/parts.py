@@ -110,7 +110,7 @@ def say_torn(samples: Samples) -> Samples:
 
 
 def line(samples: Samples) -> str:
-    """How many groups there are, how they were made and how large they are; empty where there are none."""
+    """Number of groups, how they were made and how large they are; empty where there are none."""
     sizes = _sizes(samples) if samples.groups is not None else ()
     if not len(sizes):
         return ""

@@ -11,15 +11,15 @@ from datasets.grouping.candidates import LEAST_COVERED, LEAST_GROUPS, Candidate,
 from datasets.grouping.names import Name, names_of
 
 ONE_SHAPE = 0.9
-"""Where this share of the names has the same signs between words, pieces are compared place by place."""
+"""Share of the names that must have the same signs between words for pieces to be compared place by place."""
 PURE, BY_CHANCE = 0.9, 0.2
-"""How much oftener than by chance images have one label: always, as of one patient; or hardly, as of one clinic."""
+"""Agreement of labels above chance: nearly always, as for one patient; or hardly, as for one clinic."""
 FROM_THE_START = 0.95
 """Share of the images in groups that are numbered from the start, without gaps."""
 LEAST_COPIES = 0.05
 """Share of the images that are copies or edits of another, by their names."""
 OF_EACH_CLASS = " of each class"
-"""How the kind of a candidate ends whose names count within the folder of a class."""
+"""Ending of the kind of a candidate whose names count within the folder of a class."""
 
 
 def candidates(paths: Sequence[str], labels: np.ndarray) -> list[Candidate]:
@@ -83,7 +83,7 @@ def _best_prefix(prefixes: Sequence[Candidate], names: Sequence[Name | None]) ->
 
 
 def _agreement_between(coarse: Candidate, fine: Candidate) -> float:
-    """How much oftener than by chance two images of one coarse group, but of two fine ones, have one label."""
+    """Agreement of labels above chance between two images of one coarse group that are of two fine ones."""
     pairs = []
     for rows in coarse.members:
         _, first = np.unique(fine.codes[rows], return_index=True)
@@ -142,7 +142,7 @@ def _by_side(names: Sequence[Name], labels: np.ndarray) -> list[Candidate]:
 
 
 def _without_last(name: Name, count: int) -> int:
-    """How many pieces are left without the last ones; all where that would leave none."""
+    """Number of pieces that are left without the last ones; all where that would leave none."""
     return len(name.pieces) - count if len(name.pieces) > count else len(name.pieces)
 
 

@@ -159,7 +159,7 @@ def _tells(result: Told, facts: int) -> bool:
 
 
 def _in_all_spans(numbers: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which images have a number that lies between the lowest and the highest of each class: where files are counted
+    """Mask of the images whose number lies between the lowest and the highest of each class: where files are counted
     class by class, other numbers say no more than how many images a class has."""
     sizes = np.bincount(labels)
     classes = np.flatnonzero(sizes >= FEW * len(labels))

@@ -55,7 +55,7 @@ class Told(NamedTuple):
 
     @property
     def chance(self) -> float:
-        """How often labels that are dealt out anew among the images would be told as well: a permutation test, by the
+        """p-value of a permutation test: how often shuffled labels would be told as well, by the
         mean and variance of all permutations (Hoeffding 1951)."""
         count, classes = self.gain.shape
         sizes = np.bincount(self.labels, minlength=classes)

@@ -136,14 +136,14 @@ def column_names(role: str, columns: Columns) -> tuple[str, ...]:
 
 
 def _path_column(header: Sequence[str], columns: Columns, table: Path, rows: "_Lines", lines: Lines) -> int:
-    """Where the path is: of several such columns the first whose first cell leads to a file."""
+    """Index of the path column: of several such columns the first whose first cell leads to a file."""
     places = _columns(header, "path", columns, table)
     cells = lines[0][1] if lines else []
     return next((at for at in places[len(places) < 2 :] if rows.find(_cell(cells, at))), places[0])
 
 
 def _columns(header: Sequence[str], role: str, columns: Columns, table: Path) -> list[int]:
-    """Where the columns are that may be the path, or the label: the likeliest first."""
+    """Indices of the columns that may be the path, or the label: the likeliest first."""
     places = [header.index(name) for name in column_names(role, columns) if name in header]
     if places:
         return places
@@ -154,7 +154,7 @@ def _columns(header: Sequence[str], role: str, columns: Columns, table: Path) ->
 
 
 def _group_column(header: Sequence[str], columns: Columns, table: Path) -> int | None:
-    """Where the column is that --group names; None where it says something else, such as a pattern for the path."""
+    """Index of the column that --group names; None where it says something else, such as a pattern for the path."""
     name = (columns.group or "").strip().lower()
     if name in header:
         return header.index(name)

@@ -27,7 +27,7 @@ class Resource:
     """A file with its address and its checksum (`sha256:...` or `md5:...` as the publisher states it)."""
 
     path: str
-    """Where it belongs, relative to the data root."""
+    """Place where it belongs, relative to the data root."""
     urls: Sequence[str]
     checksum: str
     size: str = ""

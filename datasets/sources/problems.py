@@ -27,7 +27,7 @@ LEAST_LETTERS, MISSPELT = 5, 4
 """Letters of a name that may be misspelt; and times that the right one has more images, where a letter is another."""
 
 MOST_GRADES = 20
-"""More different decimal numbers than this are no classes, such as half stars, but measurements."""
+"""Number of different decimal numbers above which they are no classes, such as half stars, but measurements."""
 
 Counts = Mapping[str, Mapping[str, int]]
 """Split, train or all there is first -> its classes -> their images, 0 for an empty folder."""

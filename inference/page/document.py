@@ -131,7 +131,8 @@ def shape_of(classifier: Classifier, picture: PagePicture) -> dict[str, Any]:
 
 
 def convolutions_of_stem(model: nn.Module) -> int:
-    """How many convolutions make a token of a patch and its surroundings; 0 where one linear map does, of the patch."""
+    """Number of convolutions that make a token of a patch and its surroundings; 0 where one linear map of the patch
+    does."""
     if not isinstance(model, VisionTransformer) or not isinstance(model.embedding.patches, ConvStem):
         return 0
     return sum(isinstance(layer, nn.Conv2d) for layer in model.embedding.patches.modules())
@@ -285,5 +286,5 @@ def document(data: dict[str, Any], *, title: str) -> str:
 
 
 def source_of(text: str) -> str:
-    """How a content policy names what may stand in the page."""
+    """Name by which a content policy allows what stands in the page."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -12,7 +12,7 @@ from vit.parts import parts, position_embeddings
 
 @contextmanager
 def residual_stream(model: nn.Module) -> Iterator[list[Tensor]]:
-    """While entered, the list gets the tokens of a pass: before the first block, then after each, (B, T, D)."""
+    """Record in the list the tokens of a pass while entered: before the first block, then after each, (B, T, D)."""
     blocks, stream = parts(model).blocks, list[Tensor]()
     with ExitStack() as hooks:
         hooks.enter_context(blocks[0].register_forward_pre_hook(lambda _, given: stream.append(given[0])))

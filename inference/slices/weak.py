@@ -164,7 +164,7 @@ def weakest(
 
 
 def chance(members: NDArray[np.bool_], wrong: NDArray[np.bool_], labels: NDArray[np.int64]) -> float:
-    """How often a slice has at least as many errors where each class's errors fall anywhere among its images: Fisher's
+    """p-value of a slice's errors, if each class's errors fell anywhere among its images: Fisher's
     exact test, one-sided and stratified by class (Mantel and Haenszel 1959)."""
     from scipy.stats import hypergeom
 

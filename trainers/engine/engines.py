@@ -35,7 +35,7 @@ def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContext
 
 @dataclass(frozen=True)
 class Slices:
-    """How the images of one step are cut: a share for each process, each share into micro-batches.
+    """Division of the images of one step: a share for each process, each share in micro-batches.
 
     Whatever a slice draws depends on its number among all slices, and its loss weighs as many images as it has: two
     processes do, bit for bit, what one process does with two micro-batches.
@@ -67,7 +67,7 @@ class Slices:
 
 @dataclass(frozen=True)
 class StepOptions:
-    """How a training step computes: its precision, the limit on its gradient, what it draws, and how it is cut."""
+    """Options of a training step: its precision, the limit on its gradient, what it draws, and how it is cut."""
 
     amp_dtype: torch.dtype | None = None
     clip_norm: float = 1.0

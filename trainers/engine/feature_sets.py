@@ -69,7 +69,7 @@ def features_of(
 
 @contextmanager
 def weights_cast_once(model: nn.Module, dtype: torch.dtype | None) -> Iterator[None]:
-    """While entered, the weights of matrix products have the type that autocast computes in; None: as they are.
+    """Give the weights of matrix products the type that autocast computes in while entered; None: as they are.
 
     Autocast keeps its casts of weights that want a gradient only: those of a frozen ViT-B it would make anew in each
     forward pass. What is computed stays the same to the last bit. torch's own attention is left as it is: with frozen

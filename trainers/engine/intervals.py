@@ -1,4 +1,4 @@
-"""How sure an accuracy is: Wilson's interval, also where test images belong together in groups.
+"""Confidence interval of an accuracy: Wilson's, also where test images belong together in groups.
 
 Copies, shots of one burst and frames of one film are right or wrong together, so that many of them say little more than
 one. A mean over N images in G groups has the variance

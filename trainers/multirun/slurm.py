@@ -36,7 +36,7 @@ WARNED = ("SIGUSR1", "SIGUSR2")
 def runner(
     sharing: Sharing, slurm: dict[str, str] | None, folder: Path | None
 ) -> AbstractContextManager[Callable[..., Iterator[tuple[Any, Any]]]]:
-    """Where runs are trained: by processes of this machine or, with these options of sbatch, as jobs with files in
+    """Runner that trains runs: by processes of this machine or, with these options of sbatch, as jobs with files in
     `folder`. Each item has its `run_dir`, from which `result()` reads what the run found, and a `key` of its own."""
     if slurm is None:
         return side_by_side(sharing.jobs, sharing.gpus)

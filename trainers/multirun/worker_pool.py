@@ -128,7 +128,7 @@ def start(gpu: str | None) -> Worker:
 
 
 def serve(pipe: Any, gpu: str | None, start_method: str) -> None:
-    """In a worker: do what comes through the pipe, until it is closed. Its own processes start as
+    """Do, in a worker, what comes through the pipe, until it is closed. Its own processes start as
     those of the first one do; spawned ones would have semaphores that outlive a kill."""
     multiprocessing.set_start_method(start_method, force=True)
     leave_signals_to_parent()

@@ -48,7 +48,7 @@ DEFAULTS: dict[tuple[str, str], Defaults] = {
 
 
 def model_family(name: str) -> str:
-    """Whose rows of the table a model takes: its own, or those of `vit`."""
+    """Family whose rows of the table a model takes: its own, or those of `vit`."""
     return name if any(name == model for model, _start in DEFAULTS) else "vit"
 
 

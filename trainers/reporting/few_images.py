@@ -18,7 +18,7 @@ def needed_to_tell(share: float) -> int:
 
 
 def cannot_tell(labels: np.ndarray, class_names: Sequence[str]) -> str:
-    """Why these validation images do not show whether a model learns; empty where they do."""
+    """Reason why these validation images do not show whether a model learns; empty where they do."""
     counts, images = np.bincount(labels), len(labels)
     share, commonest = counts.max() / images, class_names[int(counts.argmax())]
     if share == 1 and images >= LEAST:

@@ -59,7 +59,8 @@ class SplitLogger(TensorboardLogger):
         self.writer = SummaryWriter(log_dir=str(folder), purge_step=purge_step)
 
     def write_scalars(self, values: Mapping[str, float], step: int) -> None:
-        """All in one event. Each event wakes the writer's thread, which takes a core from the training for a moment."""
+        """Write all in one event. Each event wakes the writer's thread, which takes a core from the training for a
+        moment."""
         scalars = [Summary.Value(tag=numbered_tag(tag), simple_value=float(value)) for tag, value in values.items()]
         add_event(self.writer, Summary(value=scalars), step)
 
@@ -175,7 +176,7 @@ def attach_train_scalars(trainer: Engine, loggers: RunLoggers, optimizer: Any, c
 
 
 def recall_scalars(recall: Sequence[float], class_names: Sequence[str]) -> dict[str, float]:
-    """One of each class that has images (else its recall is NaN), or of many classes the mean of the worst tenth."""
+    """Recall of each class that has images (else it is NaN), or of many classes the mean of the worst tenth."""
     of_class = {index: share for index, share in enumerate(recall) if share == share}
     if len(class_names) <= SHOWN_CLASSES:
         return {f"recall/{tag_of(class_names, index)}": share for index, share in of_class.items()}

@@ -1,4 +1,4 @@
-"""How long the rest of a run takes, at the pace of its latest epochs."""
+"""Time that the rest of a run takes, at the pace of its latest epochs."""
 
 import math
 import time

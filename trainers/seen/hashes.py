@@ -1,4 +1,5 @@
-"""Which images a model has seen: a hash of 8 bytes for each, carried from its start into whatever is trained from it.
+"""Record of the images that a model has seen: a hash of 8 bytes for each, carried from its start into whatever is
+trained from it.
 
 A checkpoint holds them as tensors, an export as text. They say what the weights were trained on, through any number of
 steps: the run's own images and those that its starts, its teachers and their starts had seen.

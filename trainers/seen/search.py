@@ -1,4 +1,4 @@
-"""Which validation and test images a start has seen: said before the first step, and left out of the scores.
+"""Search for validation and test images that a start has seen: named before the first step, and left out of the scores.
 
 A test image counts as seen if a start was trained on it or if it chose the epoch of a start; a validation image if a
 start was trained on it.

@@ -1,4 +1,4 @@
-"""Where everything goes that belongs to one set of images: `runs/<name>`, and a folder of its own for each other set of
+"""Folder of everything that belongs to one set of images: `runs/<name>`, and a folder of its own for each other set of
 that name. No torch here.
 
 A marker in the folder says whose it is. A set that was moved keeps its folder as long as its listing is the same.

@@ -1,4 +1,4 @@
-"""Where the files are that the options of a run name: relative paths count from the directory in which it started.
+"""Paths of the files that the options of a run name: relative ones count from the directory in which it started.
 
 Its meta.json records that directory, so a run is opened from any other. Images that moved are named by `resume --data`.
 """

@@ -107,7 +107,7 @@ def command_line() -> list[str]:
 
 
 def working_directory() -> str | None:
-    """Where this process works; None where that has been removed."""
+    """Working directory of this process; None where it has been removed."""
     try:
         return os.getcwd()
     except OSError:

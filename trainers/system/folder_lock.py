@@ -20,7 +20,7 @@ from trainers.errors import ConfigError
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """While the block runs, no other process gets past this line for the same folder, which need not be there yet.
+    """Hold the folder while the block runs: no other process gets past this line. It need not be there yet.
     Raises ConfigError: another process holds it."""
     path = path_of(folder)
     path.parent.mkdir(parents=True, exist_ok=True)

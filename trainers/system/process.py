@@ -61,7 +61,7 @@ def others_compute() -> bool:
 
 
 def end_with_torchrun() -> None:
-    """One of several processes is told to stop, and saves, when torchrun ends: else it would train on.
+    """Tell one of several processes to stop and save when torchrun ends: else it would train on.
 
     Linux tells it once for each thread of torchrun that had become its parent when that thread ended in its turn.
     """

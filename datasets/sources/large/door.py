@@ -1,4 +1,4 @@
-"""How a person's own shards are read: tar shards where they lie, tables of pictures unpacked to such first."""
+"""Reader of a person's own shards: tar shards where they lie, tables of pictures unpacked to such first."""
 
 import hashlib
 from collections.abc import Sequence

@@ -11,7 +11,7 @@ from datasets.files import require_writable_data_root
 from datasets.text import shorten_list
 
 REVISION = "refs/convert/parquet"
-"""Where the hub itself writes each set anew: a folder for each subset, in it one for each split."""
+"""Revision to which the hub itself writes each set anew: a folder for each subset, in it one for each split."""
 
 
 def obtain_from_hub(source: str, root: Path) -> Path:

@@ -47,7 +47,7 @@ def unpack_parquet(files: Sequence[Path], folder: Path, columns: Columns) -> Non
 
 
 class _Roles(NamedTuple):
-    """Which column is what."""
+    """Roles of the columns."""
 
     picture: str
     label: str

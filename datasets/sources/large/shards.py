@@ -62,7 +62,7 @@ class Member(NamedTuple):
 
 
 class Members(Sequence[Member]):
-    """Where each picture of a set lies, in arrays, so that a million of them are not objects."""
+    """Positions of the pictures of a set, in arrays, so that a million of them are not objects."""
 
     def __init__(self, root: Path, paths: PathTable, shards: Sequence[str], *columns: np.ndarray) -> None:
         """`paths`: shard and name, below `root`. `columns`: of each picture its place in `shards`, offset and size."""
