@@ -25,7 +25,7 @@ from datasets.transforms import Pipeline
 from inference.images import find_images, read_pixels
 from uncertainty.features import in_one, recorded
 from uncertainty.gaussian import LEAST
-from uncertainty.unknown import Scale, fit_threshold, fit_unlikeness, odds_against
+from uncertainty.unknown import RobustScale, fit_threshold, fit_unlikeness, odds_against
 from vit import build_model, image_spec
 from vit.config import ModelConfig, default_weights
 
@@ -82,7 +82,7 @@ class Known:
         of, units = labels[rows[VAL]], np.arange(len(rows[VAL]))
         self.score, own = fit_unlikeness(self.logits(features), features, of, units)
         self.threshold = fit_threshold(own, units, RATE)
-        self.energy = Scale.of(self.plain(features)["energy"])
+        self.energy = RobustScale.of(self.plain(features)["energy"])
         self.test = self.scores(parts_of(kept, rows[TEST]))
         right = self.logits(parts_of(kept, rows[TEST])).argmax(dim=1).numpy()
         self.accuracy = float((self.head.classes_[right] == labels[rows[TEST]]).mean())

@@ -11,7 +11,7 @@ from cleaning.suspects import DROP, KEEP, RELABEL, Suspect, read_suspects, requi
 from datasets.bundle import Samples
 from datasets.files import write_text
 from datasets.tables import csv_text, read_rows
-from review.table import Choice, Examples, Reviewed, Shown, Wording, percent
+from review.table import Button, Examples, Reviewed, Shown, Wording, percent
 
 MOST_EXAMPLES = 4
 """Pictures of a class beside the one in question."""
@@ -32,8 +32,8 @@ class SuspectsTable(Reviewed[Suspect]):
             hint="A model contradicts these labels, and may be wrong. Every decision is saved at once; the images stay"
             " as they are. A dashed button is what is proposed.",
             prefix=RELABEL,
-            take=Choice("r", "relabel as", ""),
-            choices=(Choice("k", "keep", KEEP), Choice("d", "drop", DROP)),
+            take=Button("r", "relabel as", ""),
+            choices=(Button("k", "keep", KEEP), Button("d", "drop", DROP)),
             new_classes=False,
         )
 

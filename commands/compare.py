@@ -23,7 +23,7 @@ from vit.config import ModelConfig, require, require_counts, require_finite
 
 if TYPE_CHECKING:
     from comparison.analysis.runs import Certainty
-    from comparison.compare import Report
+    from comparison.compare import ComparisonReport
     from comparison.request.plan import Request
 
 ARM_OPTIONS = {*flags(ModelConfig), *flags(TrainConfig), "--augment", "--batch-size"} - {
@@ -171,7 +171,7 @@ def planned(options: Options) -> dict[str, Any]:
     return {"folder": file.parent, "commands": commands}
 
 
-def compared(options: Options) -> Report:
+def compared(options: Options) -> ComparisonReport:
     """Compare the runs that are named, or train the arms."""
     from comparison.compare import compare_arms, compare_runs
     from trainers.options.defaults import SMALL_IMAGES
@@ -190,7 +190,7 @@ def compared(options: Options) -> Report:
     return report
 
 
-def as_json(report: Report) -> dict[str, Any]:
+def as_json(report: ComparisonReport) -> dict[str, Any]:
     """Build what `--json` prints: docs/use-the-result.md lists the fields."""
     from comparison.analysis.advice import headline
     from comparison.analysis.runs import couples

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from comparison.analysis.results import ConditionResult
 
 
-class Report(NamedTuple):
+class ComparisonReport(NamedTuple):
     """A comparison, judged, and the folder of its report."""
 
     comparison: Comparison
@@ -66,7 +66,7 @@ class Report(NamedTuple):
 
 @signals.heeded()
 @console.model_log()
-def compare_arms(request: Request, *, jobs: int | None = None, slurm: dict[str, str] | None = None) -> Report:
+def compare_arms(request: Request, *, jobs: int | None = None, slurm: dict[str, str] | None = None) -> ComparisonReport:
     """Train all arms, seed by seed, and report who wins. The same request goes on where it was stopped.
 
     `jobs` runs train side by side; None: as many as this machine carries. `slurm`: they are jobs of its queue, with
@@ -146,7 +146,7 @@ def keep_the_best(conditions: Sequence[Condition], *, select: str) -> Path:
     return kept
 
 
-def compare_runs(names: Sequence[str], output: OutputConfig, *, certainty: Certainty | None = None) -> Report:
+def compare_runs(names: Sequence[str], output: OutputConfig, *, certainty: Certainty | None = None) -> ComparisonReport:
     """Compare finished runs, unchanged. Where they have no test images, the weights of their last epochs are scored on
     their validation images. Raises FileNotFoundError, DataError, CheckpointError: a run is missing, not whole, or was
     given other images."""
@@ -184,7 +184,7 @@ def command() -> str:
     return typed("python", *command_line())
 
 
-def show(comparison: Comparison, folder: Path, output: OutputConfig) -> Report:
+def show(comparison: Comparison, folder: Path, output: OutputConfig) -> ComparisonReport:
     """Judge a comparison, write its report and the window on it, and print its tables."""
     # Only now: what matplotlib, scipy and scikit-learn take would count as memory of the runs before.
     from comparison.analysis.results import analyse
@@ -197,4 +197,4 @@ def show(comparison: Comparison, folder: Path, output: OutputConfig) -> Report:
     console.say(f"\n{terminal_table(comparison, results)}\n")
     console.say(f"{folder / 'report.html'}", label="report")
     console.say(typed("tensorboard", "--logdir", watch), label="watch")
-    return Report(comparison, results, folder)
+    return ComparisonReport(comparison, results, folder)

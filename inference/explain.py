@@ -35,7 +35,7 @@ DECODED = 400  # and those that decoding left at least, or it is decoded again
 
 
 @dataclass(frozen=True)
-class Attention:
+class AttentionWeights:
     """Attention of the heads of a Vision Transformer. G patches per side, H heads, L layers, T tokens."""
 
     weights: list[Tensor]
@@ -73,7 +73,7 @@ class Explanation:
     parts: Sequence[tuple[str, float, Tensor]] = field(default=())
     """Networks of a mixture, each with what it added to the logit of the class over the mean of all, and its own
     map."""
-    attention: Attention | None = None
+    attention: AttentionWeights | None = None
     """None for a model whose attention weights cannot be read, or that has none."""
 
     @property
@@ -140,13 +140,13 @@ def _displayed(classifier: Classifier, file: ImageFile, read: Both) -> tuple[Any
     return to_array(image), Box(box.left * across, box.top * down, box.right * across, box.bottom * down)
 
 
-def attention_of(classifier: Classifier, images: Tensor) -> Attention | None:
+def attention_of(classifier: Classifier, images: Tensor) -> AttentionWeights | None:
     """The attention of one image (1, C, S, S); None for a model that has none that can be read."""
     try:
         found = maps_of(classifier.model, images)
     except NoAttention:
         return None
-    return Attention(
+    return AttentionWeights(
         [weights.cpu() for weights in found.attention],
         asking="all patches, on average" if pools_patches(classifier.model) else "the class token",
         map_of=partial(head_map, classifier.model),

@@ -37,10 +37,10 @@ class Server(LocalServer):
         page = Template(PAGE.read_text(encoding="utf-8"), autoescape=True)
         classes, size = len(classifier.class_names), classifier.spec.image_size
         self.page = page.render(source=classifier.source, classes=classes, size=size).encode()
-        super().__init__(host, port, Handler)
+        super().__init__(host, port, PredictionHandler)
 
 
-class Handler(LocalHandler):
+class PredictionHandler(LocalHandler):
     server: Server
 
     def do_GET(self) -> None:

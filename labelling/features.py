@@ -40,14 +40,14 @@ Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Network:
+class FeatureExtractor:
     """A network without a purpose for these pictures yet, or the model of a run."""
 
     name: str
     model: nn.Module
     spec: ImageSpec
     class_names: tuple[str, ...] = ()
-    """Classes whose probabilities the model of a run answers with; None without a run."""
+    """Classes whose probabilities the model of a run answers with; empty without a run."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class ExtractedFeatures:
     class_names: tuple[str, ...] = ()
 
 
-def pretrained() -> list[Network]:
+def pretrained() -> list[FeatureExtractor]:
     """The networks at hand that know most kinds of pictures: the larger embedded one, and ImageNet's where installed,
     at its smaller size. Downloads nothing."""
     chosen: dict[str, ModelConfig] = {}
@@ -78,17 +78,19 @@ def pretrained() -> list[Network]:
     for config in chosen.values():
         blueprint = Blueprint(config)
         model = blueprint.build(num_classes=1)
-        networks.append(Network(f"{config.name} ({config.weights})", model.eval(), blueprint.image_spec))
+        networks.append(FeatureExtractor(f"{config.name} ({config.weights})", model.eval(), blueprint.image_spec))
     return networks
 
 
-def of_run(run_dir: Path) -> list[Network]:
+def of_run(run_dir: Path) -> list[FeatureExtractor]:
     """The best model of a run. Raises CheckpointError: there is none that can be read."""
     opened = open_best(best_of(run_dir))
-    return [Network(str(run_dir), opened.model, opened.spec, tuple(opened.class_names))]
+    return [FeatureExtractor(str(run_dir), opened.model, opened.spec, tuple(opened.class_names))]
 
 
-def extract_features(pool: Pool, networks: list[Network], folder: Path, *, device: str = "auto") -> ExtractedFeatures:
+def extract_features(
+    pool: Pool, networks: list[FeatureExtractor], folder: Path, *, device: str = "auto"
+) -> ExtractedFeatures:
     """Decode each picture, find copies, and compute the features of those that can be read, taking from `folder` what
     is there already. Raises DataError: none can be read."""
     samples = identified(pool.samples)
@@ -143,7 +145,9 @@ def _copies(samples: Samples, folder: Path) -> dict[str, Tensor]:
     return kept_at(folder / f"copies_{_digest(samples)}.safetensors", find, "groups", "readable")
 
 
-def _kept_features(samples: Samples, network: Network, model: nn.Module, folder: Path, device: torch.device) -> Tensor:
+def _kept_features(
+    samples: Samples, network: FeatureExtractor, model: nn.Module, folder: Path, device: torch.device
+) -> Tensor:
     def compute() -> dict[str, Tensor]:
         say(f"looking at {int((samples.splits == TRAIN).sum()):,} pictures with {network.name}", label="features")
         loader = evaluation_loader(samples, "train", network.spec, DataConfig(samples.name, batch_size=BATCH))

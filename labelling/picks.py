@@ -15,7 +15,7 @@ from datasets.files import write_text
 from datasets.tables import csv_text, read_rows
 from datasets.text import printable
 from labelling.pool import Label
-from review.table import Choice, Examples, Reviewed, Shown, Wording, percent
+from review.table import Button, Examples, Reviewed, Shown, Wording, percent
 
 LABEL, SKIP = "label:", "skip"
 CENTRE, UNCERTAIN = "centre", "uncertain"
@@ -127,8 +127,8 @@ class PicksTable(Reviewed[Pick]):
             title=f"Label pictures of {samples.name}",
             hint="Every label is saved at once; the pictures stay as they are. Press a class's key, or c to type one.",
             prefix=LABEL,
-            take=Choice("y", "yes,", ""),
-            choices=(Choice("s", "skip: no label for it", SKIP),),
+            take=Button("y", "yes,", ""),
+            choices=(Button("s", "skip: no label for it", SKIP),),
             new_classes=True,
         )
 

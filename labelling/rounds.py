@@ -24,7 +24,7 @@ LISTED = 10
 
 
 @dataclass(frozen=True)
-class Opened:
+class LabellingState:
     """A pool, and what earlier rounds left."""
 
     pool: Pool
@@ -45,7 +45,7 @@ class Opened:
 
 def open_round(
     source: str, root: Path, folder: Path, *, labelled: Sequence[str], run_dir: Path | None, path_column: str | None
-) -> Opened:
+) -> LabellingState:
     """The pictures of `source`, with all labels that are known: of `labelled` sets, of the images of a run, and of
     earlier rounds in `folder`, whose word counts most. Raises what reading them raises; a run whose images are not
     there is a note."""
@@ -66,7 +66,7 @@ def open_round(
             labels.pop(pick.path, None)
     pool = read_pool(source, root, labels, path_column=path_column, written=folder / "images")
     skipped = dict.fromkeys([*read_skipped(folder / "skipped.csv"), *(pick.path for pick in picks if pick.skipped)])
-    return Opened(pool, picks, list(skipped))
+    return LabellingState(pool, picks, list(skipped))
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Round:
     classes: list[str] = field(default_factory=list)
 
 
-def choose_round(opened: Opened, extracted: ExtractedFeatures, folder: Path, count: int) -> Round:
+def choose_round(opened: LabellingState, extracted: ExtractedFeatures, folder: Path, count: int) -> Round:
     """Choose `count` pictures and write picks.csv into `folder`. Raises ConfigError: no picture is left."""
     pool = opened.pool
     for fault in extracted.faults[:LISTED]:

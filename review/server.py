@@ -33,7 +33,7 @@ class Review(LocalServer):
         self.known = b""
         self.take_changes()
         self.one_at_a_time = threading.Lock()
-        super().__init__("127.0.0.1", port, Handler)
+        super().__init__("127.0.0.1", port, ReviewHandler)
 
     def listed(self) -> dict[str, Any]:
         """List what the page shows: the wording, the classes, and of each row its decision and what is known of it."""
@@ -83,7 +83,7 @@ class Review(LocalServer):
             return changed
 
 
-class Handler(LocalHandler):
+class ReviewHandler(LocalHandler):
     server: Review
 
     def do_GET(self) -> None:

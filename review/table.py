@@ -12,7 +12,7 @@ SURE, NEVER = 0.999, 0.001
 """Beyond these a probability is said as `over 99.9 %` or `under 0.1 %`: no model is certain."""
 
 
-class Choice(NamedTuple):
+class Button(NamedTuple):
     """A button of the page, and the key that does the same."""
 
     key: str
@@ -51,9 +51,9 @@ class Wording:
     hint: str
     prefix: str
     """Prefix of a decision for a class: `relabel:` or `label:`."""
-    take: Choice
+    take: Button
     """The button that takes the suggested class; its decision is made of `prefix` and that class."""
-    choices: Sequence[Choice]
+    choices: Sequence[Button]
     new_classes: bool
     """True if a class may be typed that no image has yet."""
 

@@ -265,6 +265,36 @@ def test_no_module_is_called_utils_and_none_is_very_long():
             assert len(path.read_text(encoding="utf-8").splitlines()) <= 450, path
 
 
+def classes() -> list[tuple[str, str, set[str]]]:
+    """(name, file, bases) of every public class; `model.Attention` is the base Attention."""
+    return [
+        (node.name, path.relative_to(ROOT).as_posix(), {ast.unparse(base).rpartition(".")[2] for base in node.bases})
+        for path in SOURCES.values()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+
+
+def test_no_two_public_classes_share_a_name():
+    """Each command has its `Options`, each room without torch its own errors; and a class may extend its namesake."""
+    homes: dict[str, list[str]] = {}
+    for name, path, bases in classes():
+        allowed = name in bases or path.endswith("/errors.py") or (name == "Options" and path.startswith("commands/"))
+        if not allowed:
+            homes.setdefault(name, []).append(path)
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
+
+
+def test_errors_that_share_a_name_end_in_the_same_exit_code():
+    codes: dict[str, set[int]] = {}
+    for name, path, _ in classes():
+        if path.endswith("/errors.py"):
+            found = getattr(importlib.import_module(path.removesuffix(".py").replace("/", ".")), name)
+            codes.setdefault(name, set()).add(getattr(found, "exit_code", 1))
+    assert len(codes) > 5
+    assert {name: found for name, found in codes.items() if len(found) > 1} == {}
+
+
 UNPICKLERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 OPENERS = {
     "torch.load", "torch.jit.load", "torch.export.load", "torch.hub.load", "torch.hub.load_state_dict_from_url",

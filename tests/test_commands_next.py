@@ -21,7 +21,7 @@ from datasets.errors import DataError
 from datasets.loaders import split_samples
 from datasets.tables import read_rows
 from labelling.choose import SWITCH, choose, few_labels, free_rows, lead, probabilities_of
-from labelling.features import Network, extract_features, of_run, side_by_side
+from labelling.features import FeatureExtractor, extract_features, of_run, side_by_side
 from labelling.picks import Pick, PicksTable, read_labels, read_picks, read_skipped, write_picks
 from labelling.pool import Label, read_pool
 from review.server import Review
@@ -141,7 +141,7 @@ def photos(tmp_path, monkeypatch):
 
 def small_network():
     blueprint = Blueprint(ModelConfig(name="vit_nano_8", weights="fashion_mnist"))
-    return [Network("vit_nano_8", blueprint.build(num_classes=1).eval(), blueprint.image_spec)]
+    return [FeatureExtractor("vit_nano_8", blueprint.build(num_classes=1).eval(), blueprint.image_spec)]
 
 
 def names(folder, pattern="*.png"):

@@ -141,7 +141,7 @@ def test_a_client_that_leaves_prints_nothing_and_a_fault_of_ours_does(server, ca
 
 @pytest.mark.parametrize("part", ["first line", "headers", "body"])
 def test_a_client_that_sends_a_byte_now_and_then_does_not_keep_its_thread(server, monkeypatch, part):
-    monkeypatch.setattr("inference.serve.Handler.timeout", 0.6)
+    monkeypatch.setattr("inference.serve.PredictionHandler.timeout", 0.6)
     with socket.create_connection(server.server_address[:2], timeout=10) as client:
         host = f"127.0.0.1:{server.server_address[1]}"
         whole = f"POST /classify HTTP/1.0\r\nHost: {host}\r\nContent-Length: 100\r\n\r\n"

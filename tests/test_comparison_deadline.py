@@ -18,7 +18,7 @@ from comparison.request.plan import ComparisonPlan
 from comparison.request.protocol import left_out
 from comparison.request.timing import REPORT, epochs_within
 from comparison.training import slow_machine
-from comparison.training.deadline import Deadline
+from comparison.training.deadline import ComparisonDeadline
 from comparison.training.progress import Progress
 from trainers.budget.pace import Pace, measure
 from trainers.config import RunConfig
@@ -49,7 +49,7 @@ def course_of(plan: Pretended, slowness: float) -> tuple[float, list[tuple[int, 
     """When the last run ended, and (arm, seed, rate) of each."""
     clock, cells, done = [0.0], [(0, arm) for arm in range(3)], []
     progress = Progress(plan, cells, clock=lambda: clock[0])
-    deadline = Deadline(plan, progress, until=plan.until, clock=lambda: clock[0])
+    deadline = ComparisonDeadline(plan, progress, until=plan.until, clock=lambda: clock[0])
     tuning = iter([(arm, 0, lr) for lr in plan.order_of_rates for arm in range(3)])
     others = iter([(arm, seed, 1e-3) for seed in (1, 2) for arm in range(3)])
 
@@ -101,7 +101,7 @@ def test_when_half_of_the_time_is_over_it_is_not_waited_for_every_arm():
     """Two of six runs took all of the time that six were to take, and a second seed was begun before the third arm."""
     plan, clock = Pretended(10), [0.0]
     progress = SimpleNamespace(left=lambda: 1e6, expected=SimpleNamespace(ratios={(0, 0): 3.0}))
-    deadline = Deadline(plan, progress, until=plan.until, clock=lambda: clock[0])
+    deadline = ComparisonDeadline(plan, progress, until=plan.until, clock=lambda: clock[0])
     deadline.begun = {(0, lr) for lr in plan.grid}
     deadline.keep()
     assert len(plan.seeds) == 3
@@ -113,7 +113,7 @@ def test_when_half_of_the_time_is_over_it_is_not_waited_for_every_arm():
 def test_rates_and_seeds_are_left_out_in_turn_and_one_of_each_stays():
     plan = Pretended(10)
     progress = SimpleNamespace(left=lambda: 1e6, expected=SimpleNamespace(ratios={(0, arm): 1 for arm in range(3)}))
-    deadline = Deadline(plan, progress, until=0.0)
+    deadline = ComparisonDeadline(plan, progress, until=0.0)
     deadline.begun = {(0, 1e-3)}
     kept = []
     while deadline.leave_out():
@@ -124,7 +124,7 @@ def test_rates_and_seeds_are_left_out_in_turn_and_one_of_each_stays():
 
 def test_what_has_begun_is_not_left_out():
     plan = Pretended(10)
-    deadline = Deadline(plan, SimpleNamespace(), until=0.0)
+    deadline = ComparisonDeadline(plan, SimpleNamespace(), until=0.0)
     deadline.begun = {(0, lr) for lr in plan.grid} | {(1, 1e-3), (2, 1e-3)}
     assert not deadline.leave_out()
 

@@ -19,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from comparison.analysis.advice import headline
 from comparison.analysis.results import analyse
 from comparison.analysis.runs import group_into_arms, read_run, require_same_data
-from comparison.compare import Report
+from comparison.compare import ComparisonReport
 from comparison.reporting.drawing import ReportFigure, confusion
 from comparison.reporting.images import only_one_right, open_images, usual_prediction
 from comparison.reporting.report import write_inside
@@ -370,7 +370,7 @@ def test_two_real_runs_are_compared_by_the_numbers_they_logged_themselves(tmp_pa
 def test_the_table_of_a_comparison_is_a_data_frame_of_the_numbers_in_its_csv(report):
     comparison, folder, _ = report
     results = analyse(comparison)
-    table, written = Report(comparison, results, folder).table, pd.read_csv(folder / "table.csv")
+    table, written = ComparisonReport(comparison, results, folder).table, pd.read_csv(folder / "table.csv")
     assert len(table) == len(written) == sum(len(result.arms) for result in results)
     for name in ("accuracy", "wilson_low", "ece", "difference", "p"):
         np.testing.assert_array_equal(table[name].to_numpy(float, na_value=np.nan), written[name].to_numpy(float))

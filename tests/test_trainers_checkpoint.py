@@ -12,7 +12,7 @@ from test_datasets_files import full_disk
 from torch import nn
 
 from trainers.errors import CheckpointError
-from trainers.storage.checkpoint_file import CheckpointWriter, Fact, checkpoints, read_checkpoint
+from trainers.storage.checkpoint_file import CheckpointWriter, StateValue, checkpoints, read_checkpoint
 from vit.tensor_files import write_tree
 
 
@@ -114,7 +114,7 @@ def test_a_pickle_with_code_inside_runs_nothing(tmp_path, wrap):
 def test_ignites_checkpoint_saves_through_the_writer(tmp_path):
     model, engine = nn.Linear(2, 2), Engine(lambda engine, batch: None)
     handler = Checkpoint(
-        {"model": model, "format_version": Fact(2), "class_names": Fact(["ant", "bee"])},
+        {"model": model, "format_version": StateValue(2), "class_names": StateValue(["ant", "bee"])},
         CheckpointWriter(tmp_path, keep=2),
         filename_pattern="step_{global_step}",
         n_saved=None,

@@ -32,7 +32,7 @@ from uncertainty.directions import fit_directions
 from uncertainty.features import in_one, recorded
 from uncertainty.gaussian import fit_gaussian, shrinkage
 from uncertainty.risk import accuracy_by_coverage, answered
-from uncertainty.unknown import Scale, fit_threshold, fit_unlikeness, odds_against
+from uncertainty.unknown import RobustScale, fit_threshold, fit_unlikeness, odds_against
 from vit.errors import WeightsError
 from vit.factory import build_model
 
@@ -232,7 +232,7 @@ def test_images_that_do_not_differ_have_a_score():
     score, own = fit_unlikeness(torch.zeros(40, 3), [torch.ones(40, 8)], np.arange(40) % 3, np.arange(40))
     assert np.isfinite(own).all()
     assert score(torch.zeros(2, 3), [torch.ones(2, 8)]).isfinite().all()
-    assert Scale.of(np.ones(5)).spread == 1
+    assert RobustScale.of(np.ones(5)).spread == 1
 
 
 # Files

@@ -15,12 +15,12 @@ from trainers.config import to_dict
 from trainers.engine.handlers import best_row
 from trainers.seen.hashes import RECORD, seen_in, to_tree
 from trainers.setup import RunSetup
-from trainers.storage.checkpoint_file import FORMAT_VERSION, CheckpointWriter, Fact, has_best
+from trainers.storage.checkpoint_file import FORMAT_VERSION, CheckpointWriter, StateValue, has_best
 
 SECONDS_BETWEEN_SAVES = 60.0  # when epochs on cached features take seconds
 
 
-def identity(setup: RunSetup) -> dict[str, Fact]:
+def identity(setup: RunSetup) -> dict[str, StateValue]:
     """Return what makes a checkpoint self-describing."""
     facts = {
         "format_version": FORMAT_VERSION,
@@ -30,7 +30,7 @@ def identity(setup: RunSetup) -> dict[str, Fact]:
         "torch_version": str(torch.__version__),
         RECORD: to_tree(setup.overlap.before | seen_in(samples_of(setup.data))),
     }
-    return {name: Fact(value) for name, value in facts.items()}
+    return {name: StateValue(value) for name, value in facts.items()}
 
 
 class BestCheckpoint:
@@ -42,7 +42,7 @@ class BestCheckpoint:
     def __init__(self, trainer: Engine, setup: RunSetup, network: nn.Module, run_dir: Path) -> None:
         self.trainer, self.setup, self.network = trainer, setup, network
         self.folder = run_dir / "checkpoints"
-        self.epoch, self.weights, facts = Fact(0), Fact({}), identity(setup)
+        self.epoch, self.weights, facts = StateValue(0), StateValue({}), identity(setup)
         self.config, self.waiting = facts["config"], False
         self._save = Checkpoint(
             {"model": self.weights, "epoch": self.epoch, **facts},
@@ -90,7 +90,7 @@ class ResumeCheckpoint:
         self.trainer, self.parts = trainer, parts
         self.seconds_between = SECONDS_BETWEEN_SAVES if setup.on_features else 0.0
         self.saved_at, self.saved_step = time.monotonic(), 0
-        self.epoch_open = Fact(False)
+        self.epoch_open = StateValue(False)
         facts = identity(setup)
         self.config = facts["config"]
         self._save = Checkpoint(

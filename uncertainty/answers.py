@@ -23,7 +23,16 @@ from uncertainty.conformal import LEVELS, fit_cut, sets_of, unit_weights
 from uncertainty.directions import Directions
 from uncertainty.features import two_outputs
 from uncertainty.gaussian import Gaussian
-from uncertainty.unknown import OF_CLASSES, RATES, TENSORS, Scale, Scales, Unlikeness, fit_threshold, fit_unlikeness
+from uncertainty.unknown import (
+    OF_CLASSES,
+    RATES,
+    TENSORS,
+    RobustScale,
+    Scales,
+    Unlikeness,
+    fit_threshold,
+    fit_unlikeness,
+)
 from vit.errors import WeightsError
 from vit.tensor_files import read_tree, write_tree
 
@@ -189,13 +198,13 @@ def _number(value: Any) -> float:
     return float(value)
 
 
-def _scale(pair: Any) -> Scale | None:
+def _scale(pair: Any) -> RobustScale | None:
     if pair is None:
         return None
     middle, spread = map(_number, pair)
     if spread <= 0:
         raise ValueError(f"a spread of {spread}")
-    return Scale(middle, spread)
+    return RobustScale(middle, spread)
 
 
 def _unlikeness(tree: Mapping[str, Any]) -> Unlikeness:

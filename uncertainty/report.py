@@ -26,7 +26,7 @@ LEAST_OF_CLASS = 20
 """Images of a class from which its own share of false alarms is said."""
 
 
-class Report(NamedTuple):
+class AnswersReport(NamedTuple):
     """Findings of an evaluation about its answers."""
 
     numbers: dict[str, Any]
@@ -46,7 +46,7 @@ def report(
     answers: Answers | None,
     fit_for: str | None = None,
     temperature: float | None = None,
-) -> Report:
+) -> AnswersReport:
     """Hold answers against a pass over N labelled images, or with `fit_for`, the name of the weights, fit them to it
     and write them into the folder. Writes `<name>_answers.csv` and `<name>_answers.png`.
 
@@ -70,7 +70,7 @@ def report(
     files.append(draw(folder / f"{name}_answers.png", shares.max(axis=1), outputs.correct.numpy(), sets, title=name))
     numbers = numbers_of(answers, outputs, unlike, units)
     said = [*lines(answers, numbers, fitted=fit_for is not None)]
-    return Report(numbers, [*said, *worst_class(unlike, outputs.labels.numpy(), class_names)], files)
+    return AnswersReport(numbers, [*said, *worst_class(unlike, outputs.labels.numpy(), class_names)], files)
 
 
 def scores_of(answers: Answers, outputs: Any, features: Sequence[Tensor] | None) -> NDArray[np.float64] | None:

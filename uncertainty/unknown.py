@@ -34,14 +34,14 @@ OF_CLASSES = ("whitening", "classes")
 
 
 @dataclass(frozen=True)
-class Scale:
+class RobustScale:
     """The middle of some values and their spread, the distance of the quartiles."""
 
     middle: float
     spread: float
 
     @classmethod
-    def of(cls, values: Floats) -> "Scale":
+    def of(cls, values: Floats) -> "RobustScale":
         low, middle, high = np.percentile(values, (25, 50, 75))
         return cls(float(middle), float(high - low) or float(values.std()) or 1.0)
 
@@ -63,10 +63,10 @@ def odds_against(logits: Tensor) -> Tensor:
 class Scales:
     """The scale of each part of a score; None: it has no such part."""
 
-    distance: Scale | None = None
-    direction: Scale | None = None
-    odds: Scale | None = None
-    energy: Scale | None = None
+    distance: RobustScale | None = None
+    direction: RobustScale | None = None
+    odds: RobustScale | None = None
+    energy: RobustScale | None = None
 
 
 class Unlikeness(nn.Module):
@@ -125,7 +125,7 @@ def fit_unlikeness(
     if features is None:
         assert logits is not None
         energy = -logits.double().logsumexp(dim=1).numpy()
-        scale = Scale.of(energy)
+        scale = RobustScale.of(energy)
         return Unlikeness(None, None, Scales(energy=scale)), scale.standard(energy)
     chosen = _evenly(units)
     gaussian, left_out = fit_gaussian([part[chosen] for part in features], units[chosen])
@@ -138,7 +138,7 @@ def fit_unlikeness(
     values = {"distance": np.log(squares.clip(LEAST)), "direction": -cosines}
     if logits is not None:
         values["odds"] = odds_against(logits.double()).numpy()
-    scales = Scales(**{name: Scale.of(each) for name, each in values.items()})
+    scales = Scales(**{name: RobustScale.of(each) for name, each in values.items()})
     total = sum(getattr(scales, name).standard(each) for name, each in values.items())
     return Unlikeness(gaussian, directions, scales), np.asarray(total)
 

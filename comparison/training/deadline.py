@@ -19,7 +19,7 @@ FEWEST = 2
 """Rates and seeds that are kept as long as there is something else to leave out."""
 
 
-class Deadline:
+class ComparisonDeadline:
     """Looks, after each run, at how late the last one would end."""
 
     def __init__(

@@ -11,7 +11,7 @@ from typing import Any
 from comparison.analysis.runs import Arm, Certainty, Condition, labels_text, read_run, require_same_data
 from comparison.request.plan import ComparisonPlan, PlannedArm
 from comparison.request.protocol import rates_text
-from comparison.training.deadline import Deadline
+from comparison.training.deadline import ComparisonDeadline
 from comparison.training.progress import Cell, Progress
 from comparison.training.slow_machine import RESTARTS, SlowMachine, Watch, start_over
 from datasets.opened import OpenedImages
@@ -111,7 +111,7 @@ class Training:
         self.progress = Progress(plan, self.cells)
         self.deadline = None
         if plan.until is not None and plan.request.certainty is None:
-            self.deadline = Deadline(plan, self.progress, until=plan.until)
+            self.deadline = ComparisonDeadline(plan, self.progress, until=plan.until)
         self.judging = judging and self.deadline is not None
         self.begun: list[Path] = []
 

@@ -31,7 +31,7 @@ _DAY = re.compile(
 
 
 @dataclass(frozen=True, eq=False)
-class Candidate:
+class CandidateGrouping:
     """One way to read groups out of N names."""
 
     keys: Sequence[str | None]
@@ -46,7 +46,7 @@ class Candidate:
     which something is added."""
     place: int = 0
     """Number of pieces, from the left or the right."""
-    parts: Sequence[Candidate] = ()
+    parts: Sequence[CandidateGrouping] = ()
     """Candidates of each shape, where names have several."""
 
     @cached_property
@@ -77,7 +77,7 @@ class Candidate:
         """Share of the images in groups of several."""
         return sum(map(len, self.members)) / int((self.codes >= 0).sum())
 
-    def covers_as(self, other: Candidate) -> bool:
+    def covers_as(self, other: CandidateGrouping) -> bool:
         """Return whether it is no weaker than another one, and has about as many images in groups."""
         return self.strong >= other.strong and self.covered >= other.covered - 0.1
 

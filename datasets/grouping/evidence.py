@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from datasets.bundle import Samples
 from datasets.checking.inspection import inspect_files
 from datasets.checking.near_duplicates import THUMBNAIL_SIZE
-from datasets.grouping.candidates import Candidate
+from datasets.grouping.candidates import CandidateGrouping
 
 GROUPS, OF_EACH = 14, 4
 """Number of groups that are looked at, and of images of each: 56 photographs take less than a tenth of a second."""
@@ -41,7 +41,7 @@ class Likeness(NamedTuple):
         return self.more and self.often >= CLEARLY
 
 
-def looked_at(candidate: Candidate) -> NDArray[np.int64]:
+def looked_at(candidate: CandidateGrouping) -> NDArray[np.int64]:
     """The rows to look at: a few of some groups, spread over the set, of each those that lie next to one another."""
     members = candidate.members
     chosen = np.unique(np.linspace(0, len(members) - 1, GROUPS).astype(int))

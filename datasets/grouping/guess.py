@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from datasets.bundle import LEFT_OUT, Samples
 from datasets.errors import DataError
-from datasets.grouping.candidates import Candidate
+from datasets.grouping.candidates import CandidateGrouping
 from datasets.grouping.evidence import Likeness, Thumbnails, likeness, looked_at
 from datasets.grouping.exif import has_bursts
 from datasets.grouping.option import BURST, FOLDER, folders, normal, with_groups
@@ -121,7 +121,7 @@ def _by_folder(samples: Samples, rows: NDArray[np.int64], thumbnails: Thumbnails
         keys, _ = folders(samples, rows.tolist())
     except DataError:
         return None
-    candidate = Candidate(keys, [""] * len(keys), samples.labels[rows].astype(np.int64), "folder")
+    candidate = CandidateGrouping(keys, [""] * len(keys), samples.labels[rows].astype(np.int64), "folder")
     if not candidate.possible:
         return None
     return guess_of(samples, FOLDER, _alike(candidate, rows, thumbnails))
@@ -144,7 +144,7 @@ def _by_name(samples: Samples, rows: NDArray[np.int64], thumbnails: Thumbnails) 
 
 
 def _of_each_class(
-    candidate: Candidate, rows: NDArray[np.int64], paths: Sequence[str], thumbnails: Thumbnails
+    candidate: CandidateGrouping, rows: NDArray[np.int64], paths: Sequence[str], thumbnails: Thumbnails
 ) -> str | None:
     """The option for the same groups of each class by itself, where pictures of two classes do not belong together."""
     apart = of_each_class(candidate, paths)
@@ -153,7 +153,7 @@ def _of_each_class(
 
 
 def _alike(
-    candidate: Candidate, rows: NDArray[np.int64], thumbnails: Thumbnails, *, across: bool = False
+    candidate: CandidateGrouping, rows: NDArray[np.int64], thumbnails: Thumbnails, *, across: bool = False
 ) -> Likeness | None:
     places = looked_at(candidate)
     seen = thumbnails(rows[places].tolist())

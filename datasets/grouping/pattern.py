@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from datasets.grouping.candidates import Candidate
+from datasets.grouping.candidates import CandidateGrouping
 from datasets.grouping.names import Name, names_of
 from datasets.grouping.option import found_names
 from datasets.grouping.search import OF_EACH_CLASS, added_form, plain, stem
@@ -13,7 +13,7 @@ WORD, SIGNS = r"[^\W_]+", r"[\W_]+"
 ENDING = r"\.[^./]+$"
 
 
-def pattern_of(candidate: Candidate, paths: Sequence[str]) -> str | None:
+def pattern_of(candidate: CandidateGrouping, paths: Sequence[str]) -> str | None:
     """Return the value of `--group` that makes these groups of these paths; None where no pattern of a simple form
     does."""
     wanted = _partition(candidate.keys)
@@ -29,7 +29,7 @@ def _partition(names: Sequence[str | None]) -> list[int]:
     return [row if name is None else first.setdefault(name, row) for row, name in enumerate(names)]
 
 
-def _forms(candidate: Candidate, names: Sequence[Name]) -> Iterator[str]:
+def _forms(candidate: CandidateGrouping, names: Sequence[Name]) -> Iterator[str]:
     """Regular expressions that may make these groups, short ones first."""
     if candidate.kind in ("copies", "prefixed"):
         added = f"(?:{'|'.join(sorted({added_form(rest) for rest in candidate.rests if rest}))})?"
@@ -54,7 +54,7 @@ def _forms(candidate: Candidate, names: Sequence[Name]) -> Iterator[str]:
 class _Shape:
     """The commonest shape of the names that a candidate reads, piece by piece as regular expressions."""
 
-    def __init__(self, candidate: Candidate, names: Sequence[Name]) -> None:
+    def __init__(self, candidate: CandidateGrouping, names: Sequence[Name]) -> None:
         read = [name for name, key in zip(names, candidate.keys, strict=True) if key is not None]
         self.place = candidate.place
         seps = Counter(name.seps for name in read).most_common(1)[0][0]
@@ -70,7 +70,7 @@ class _Shape:
         stop = min(self.place, len(self.pieces))
         return self.seps[0] + self.text(0, stop), self.seps[stop]
 
-    def forms(self, candidate: Candidate) -> Iterator[str]:
+    def forms(self, candidate: CandidateGrouping) -> Iterator[str]:
         place, count = self.place, len(self.pieces)
         if candidate.kind == "piece":
             yield f"{self.seps[place] or '/'}({self.pieces[place]}){self.seps[place + 1]}"

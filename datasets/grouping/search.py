@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 import numpy as np
 
-from datasets.grouping.candidates import LEAST_COVERED, LEAST_GROUPS, Candidate, above_chance
+from datasets.grouping.candidates import LEAST_COVERED, LEAST_GROUPS, CandidateGrouping, above_chance
 from datasets.grouping.names import Name, names_of
 
 ONE_SHAPE = 0.9
@@ -22,7 +22,7 @@ OF_EACH_CLASS = " of each class"
 """Ending of the kind of a candidate whose names count within the folder of a class."""
 
 
-def candidates(paths: Sequence[str], labels: np.ndarray) -> list[Candidate]:
+def candidates(paths: Sequence[str], labels: np.ndarray) -> list[CandidateGrouping]:
     """The ways to read groups out of the names of these files, the likeliest first; none for most sets."""
     if len(paths) < 2 * LEAST_GROUPS:
         return []
@@ -37,7 +37,7 @@ def candidates(paths: Sequence[str], labels: np.ndarray) -> list[Candidate]:
     return sorted(found, key=lambda candidate: not candidate.strong)
 
 
-def _by_place(names: Sequence[Name | None], labels: np.ndarray) -> list[Candidate]:
+def _by_place(names: Sequence[Name | None], labels: np.ndarray) -> list[CandidateGrouping]:
     """Yield for names of one shape the coarsest pieces from the left that make groups, and what else may be meant."""
     whole = [name for name in names if name is not None]
     places = range(len(whole[0].pieces))
@@ -67,7 +67,7 @@ def _is_given(pieces: Sequence[str], labels: np.ndarray) -> bool:
     return pairs <= len(set(labels.tolist()))
 
 
-def _best_prefix(prefixes: Sequence[Candidate], names: Sequence[Name | None]) -> Candidate | None:
+def _best_prefix(prefixes: Sequence[CandidateGrouping], names: Sequence[Name | None]) -> CandidateGrouping | None:
     """The coarsest, which keeps the finer ones whole, too; unless a finer one alone explains the labels, or is a code
     that lies in one of the coarse ones each time: then these are an attribute of it, such as the clinic of a patient.
     """
@@ -82,7 +82,7 @@ def _best_prefix(prefixes: Sequence[Candidate], names: Sequence[Name | None]) ->
     return best
 
 
-def _agreement_between(coarse: Candidate, fine: Candidate) -> float:
+def _agreement_between(coarse: CandidateGrouping, fine: CandidateGrouping) -> float:
     """Agreement of labels above chance between two images of one coarse group that are of two fine ones."""
     pairs = []
     for rows in coarse.members:
@@ -91,14 +91,14 @@ def _agreement_between(coarse: Candidate, fine: Candidate) -> float:
     return above_chance([rows for rows in pairs if len(rows) > 1], coarse.labels)
 
 
-def _determines(fine: Candidate, coarse: Candidate, names: Sequence[Name | None]) -> bool:
+def _determines(fine: CandidateGrouping, coarse: CandidateGrouping, names: Sequence[Name | None]) -> bool:
     """Return whether the last piece of the fine key alone tells the coarse group."""
     last = [name.pieces[fine.place - 1] if name else None for name in names]
     pairs = {(piece, key) for piece, key in zip(last, coarse.keys, strict=True) if piece is not None}
     return len(pairs) <= 1.05 * len({piece for piece, _ in pairs})
 
 
-def _is_better(other: Candidate, left: Candidate) -> bool:
+def _is_better(other: CandidateGrouping, left: CandidateGrouping) -> bool:
     """Return whether a piece further right names the groups, and what stands left of it only numbers their images."""
     if other.kind == "suffix":
         counts_from_the_start = other.from_the_start >= FROM_THE_START > left.from_the_start
@@ -109,34 +109,34 @@ def _is_better(other: Candidate, left: Candidate) -> bool:
     return crossed and other.labelled and other.agreement > left.agreement - 0.3
 
 
-def _prefix(names: Sequence[Name | None], labels: np.ndarray, stop: int) -> Candidate:
+def _prefix(names: Sequence[Name | None], labels: np.ndarray, stop: int) -> CandidateGrouping:
     keys = [name and name.text(0, stop) for name in names]
     rests = [name.text(stop, len(name.pieces)) if name else "" for name in names]
-    return Candidate(keys, rests, labels, "prefix", stop)
+    return CandidateGrouping(keys, rests, labels, "prefix", stop)
 
 
-def _piece(names: Sequence[Name | None], labels: np.ndarray, place: int) -> Candidate:
+def _piece(names: Sequence[Name | None], labels: np.ndarray, place: int) -> CandidateGrouping:
     keys = [name and name.pieces[place] for name in names]
     rests = [f"{name.text(0, place)} {name.text(place + 1, len(name.pieces))}" if name else "" for name in names]
-    return Candidate(keys, rests, labels, "piece", place)
+    return CandidateGrouping(keys, rests, labels, "piece", place)
 
 
-def _suffix(names: Sequence[Name | None], labels: np.ndarray, place: int) -> Candidate:
+def _suffix(names: Sequence[Name | None], labels: np.ndarray, place: int) -> CandidateGrouping:
     keys = [name and name.text(place, len(name.pieces)) for name in names]
     rests = [name.text(0, place) if name else "" for name in names]
-    return Candidate(keys, rests, labels, "suffix", place)
+    return CandidateGrouping(keys, rests, labels, "suffix", place)
 
 
-def _by_side(names: Sequence[Name], labels: np.ndarray) -> list[Candidate]:
+def _by_side(names: Sequence[Name], labels: np.ndarray) -> list[CandidateGrouping]:
     """Yield for names of several shapes all but the last pieces, or only the first ones."""
     found = []
     for count in (1, 2, 3, 4):
         left = [name.text(0, min(count, len(name.pieces))) for name in names]
         after = [name.text(count, len(name.pieces)) for name in names]
-        found.append(Candidate(left, after, labels, "left", count))
+        found.append(CandidateGrouping(left, after, labels, "left", count))
         right = [name.text(0, _without_last(name, count)) for name in names]
         before = [name.text(_without_last(name, count), len(name.pieces)) for name in names]
-        found.append(Candidate(right, before, labels, "right", count))
+        found.append(CandidateGrouping(right, before, labels, "right", count))
     found = [candidate for candidate in found if candidate.possible]
     return sorted(found, key=lambda candidate: -candidate.worth)[:1]
 
@@ -146,7 +146,7 @@ def _without_last(name: Name, count: int) -> int:
     return len(name.pieces) - count if len(name.pieces) > count else len(name.pieces)
 
 
-def _by_shape(names: Sequence[Name], labels: np.ndarray) -> list[Candidate]:
+def _by_shape(names: Sequence[Name], labels: np.ndarray) -> list[CandidateGrouping]:
     """Yield for names of a few shapes, as of two hospitals, the first pieces that make groups in each of them."""
     shapes = [shape for shape, count in Counter(name.seps for name in names).items() if count >= 0.1 * len(names)]
     parts = []
@@ -157,12 +157,12 @@ def _by_shape(names: Sequence[Name], labels: np.ndarray) -> list[Candidate]:
         return []
     keys = [next(filter(None, of_name), None) for of_name in zip(*(part.keys for part in parts), strict=True)]
     rests = [max(of_name, key=len) for of_name in zip(*(part.rests for part in parts), strict=True)]
-    whole = Candidate(keys, rests, labels, "shapes", parts=parts)
+    whole = CandidateGrouping(keys, rests, labels, "shapes", parts=parts)
     read = sum(key is not None for key in keys)
     return [whole] if whole.possible and read >= LEAST_COVERED * len(keys) else []
 
 
-def _copies(paths: Sequence[str], names: Sequence[Name], labels: np.ndarray) -> list[Candidate]:
+def _copies(paths: Sequence[str], names: Sequence[Name], labels: np.ndarray) -> list[CandidateGrouping]:
     """Files whose name is another one's with something after it, or before it, always of the same few forms: `-2`,
     ` copy`, `flip_`."""
     files = [path.rpartition("/")[0] + "/" + stem(path) for path in paths]
@@ -184,7 +184,7 @@ def _copies(paths: Sequence[str], names: Sequence[Name], labels: np.ndarray) -> 
 
 def _with_added(
     files: Sequence[str], shorter: Sequence[Sequence[str]], labels: np.ndarray, kind: str
-) -> list[Candidate]:
+) -> list[CandidateGrouping]:
     """Files that are one of their `shorter` names, which is there, with something of a few usual forms added."""
     there = set(files)
     originals = [
@@ -202,7 +202,7 @@ def _with_added(
     sizes = Counter(keys)
     several = sum(size > 1 for size in sizes.values())
     enough = several >= LEAST_GROUPS and len(files) - rests.count("") >= LEAST_COPIES * len(files)
-    return [Candidate(keys, rests, labels, kind)] if enough and max(sizes.values()) <= 0.4 * len(files) else []
+    return [CandidateGrouping(keys, rests, labels, kind)] if enough and max(sizes.values()) <= 0.4 * len(files) else []
 
 
 def added_form(suffix: str) -> str:
@@ -225,7 +225,7 @@ def stem(path: str) -> str:
     return name.rpartition(".")[0] or name
 
 
-def of_each_class(candidate: Candidate, paths: Sequence[str]) -> Candidate | None:
+def of_each_class(candidate: CandidateGrouping, paths: Sequence[str]) -> CandidateGrouping | None:
     """Return the same groups, where each class folder may have numbered its own; None where no group lies in two
     folders."""
     folders = [PurePosixPath(path).parent.name for path in paths]
@@ -233,5 +233,5 @@ def of_each_class(candidate: Candidate, paths: Sequence[str]) -> Candidate | Non
     if candidate.kind not in ("prefix", "left") or not of_one_class:
         return None
     keys = [key and f"{folder}/{key}" for folder, key in zip(folders, candidate.keys, strict=True)]
-    apart = Candidate(keys, candidate.rests, candidate.labels, candidate.kind + OF_EACH_CLASS, candidate.place)
+    apart = CandidateGrouping(keys, candidate.rests, candidate.labels, candidate.kind + OF_EACH_CLASS, candidate.place)
     return apart if apart.possible and len(set(keys)) > len(set(candidate.keys)) else None

@@ -26,7 +26,7 @@ SAID = {"format_version": int, "class_names": list, "image_spec": dict, "config"
 """Entries of a checkpoint that are never empty."""
 
 
-class Fact:
+class StateValue:
     """Plain data in a checkpoint, in the form Ignite's `Checkpoint` asks of everything it saves."""
 
     def __init__(self, value: Any) -> None:

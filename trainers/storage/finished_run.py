@@ -98,7 +98,7 @@ def load(run: Path | str) -> tuple[nn.Module, ImageSpec, tuple[str, ...]]:
     return opened.model, opened.spec, opened.class_names
 
 
-class Opened(NamedTuple):
+class OpenedCheckpoint(NamedTuple):
     """The model of a checkpoint on the CPU in evaluation mode, and what one must know of it."""
 
     model: nn.Module
@@ -110,7 +110,7 @@ class Opened(NamedTuple):
     """Images that it was trained on."""
 
 
-def open_best(path: Path) -> Opened:
+def open_best(path: Path) -> OpenedCheckpoint:
     """The model of a checkpoint. Raises CheckpointError as `load` does."""
     checkpoint = read_checkpoint(path)
     seen = seen_by(checkpoint, path)
@@ -129,7 +129,7 @@ def open_best(path: Path) -> Opened:
         model.load_state_dict(checkpoint["model"])
     beside = {name: content for name, content in checkpoint.items() if name in ("class_names", "config", RECORD)}
     ORIGINS[model] = Origin(path, beside)
-    return Opened(model.eval(), spec, tuple(checkpoint["class_names"]), config, seen)
+    return OpenedCheckpoint(model.eval(), spec, tuple(checkpoint["class_names"]), config, seen)
 
 
 def require_shapes(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:

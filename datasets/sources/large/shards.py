@@ -39,7 +39,7 @@ GROUP = "group"
 TABLES = (".parquet", ".arrow")
 
 
-class Member(NamedTuple):
+class TarMember(NamedTuple):
     """A file inside a tar, to be read as a Path is; for messages `shard.tar/name`."""
 
     shard: str
@@ -61,7 +61,7 @@ class Member(NamedTuple):
         return SimpleNamespace(st_size=self.size)
 
 
-class Members(Sequence[Member]):
+class Members(Sequence[TarMember]):
     """Positions of the pictures of a set, in arrays, so that a million of them are not objects."""
 
     def __init__(self, root: Path, paths: PathTable, shards: Sequence[str], *columns: np.ndarray) -> None:
@@ -72,10 +72,10 @@ class Members(Sequence[Member]):
     def __len__(self) -> int:
         return len(self.paths)
 
-    def __getitem__(self, index):  # int -> Member is all that is offered
+    def __getitem__(self, index):  # int -> TarMember is all that is offered
         shard = self.shards[self.numbers[index]]
         name = str(self.root / self.paths[index])[len(shard) + 1 :]
-        return Member(shard, name, int(self.offsets[index]), int(self.sizes[index]))
+        return TarMember(shard, name, int(self.offsets[index]), int(self.sizes[index]))
 
 
 class _Opened:
@@ -142,7 +142,7 @@ def _split_of(shard: Path) -> str:
     return next((SPLIT_FOLDERS[word] for word in words if word in SPLIT_FOLDERS), "")
 
 
-def _members(tar: Path) -> Iterator[Member]:
+def _members(tar: Path) -> Iterator[TarMember]:
     """Every file in a tar, in its order. Raises DataError: it is damaged, or holds something else than files."""
     try:
         with tarfile.open(tar, "r:") as opened:
@@ -152,7 +152,7 @@ def _members(tar: Path) -> Iterator[Member]:
                     continue
                 if not info.isreg() or info.issparse():
                     raise DataError(f"{tar}: {info.name!r} is a link, a device or a sparse file; a shard holds files")
-                yield Member(str(tar), str(PurePosixPath(info.name)), info.offset_data, info.size)
+                yield TarMember(str(tar), str(PurePosixPath(info.name)), info.offset_data, info.size)
             assert opened.fileobj is not None
             opened.fileobj.seek(opened.offset)
             if opened.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):  # tarfile takes any fault for an end
@@ -161,7 +161,7 @@ def _members(tar: Path) -> Iterator[Member]:
         raise DataError(f"cannot read shard {tar}: {error}; a shard is a whole tar, not compressed") from error
 
 
-def _key(member: Member) -> str:
+def _key(member: TarMember) -> str:
     folder, _, name = member.name.rpartition("/")
     return f"{folder}/{name.partition('.')[0]}"
 
@@ -200,7 +200,7 @@ class _Pictures(Rows):
             self.offsets.append(picture.offset)
             self.sizes.append(picture.size)
 
-    def _label(self, key: str, parts: dict[str, Member]) -> str:
+    def _label(self, key: str, parts: dict[str, TarMember]) -> str:
         """The name of a sample's class; empty where it has none."""
         member = parts.get("cls") or parts.get("json")
         if member is None:
@@ -215,7 +215,7 @@ class _Pictures(Rows):
         except (ValueError, IndexError, TypeError) as error:
             raise DataError(f"{os.fspath(member)} holds no label: {error}") from error
 
-    def _group(self, parts: dict[str, Member]) -> str:
+    def _group(self, parts: dict[str, TarMember]) -> str:
         """The name of a sample's group; empty where it has none."""
         if self.group_key is None or "json" not in parts:
             return normal(parts[GROUP].read_bytes().decode("utf-8", "replace")) if GROUP in parts else ""
