@@ -29,8 +29,9 @@ from trainers.heads.fit import best_head
 from trainers.heads.linear import Linear
 from vit import build_model, image_spec
 from vit.config import ModelConfig
+from vit.mixture import one_after_the_other
 
-NETWORKS = "mix:vit_stem_16@64+efficientnet_lite0@128+efficientnet_lite0@224"
+NETWORKS = "mix:vit_stem_16@64+efficientnet_lite0@128:stages+efficientnet_lite0@224:stages"
 PRICES = (1.0, 3.0, 8.0)
 """Relative cost of each network; of networks that are equally good the cheapest is taken."""
 LABELS = (1, 2, 5, 20)
@@ -57,7 +58,8 @@ def features_of_set(folder: Path) -> dict[str, np.ndarray]:
                 with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
                     parts.append(torch.cat([view(images).float() for view in model.views], dim=1).numpy())
             found |= {split: np.concatenate(parts), f"{split}_labels": np.array([label for label, _ in chosen])}
-        np.savez(path, widths=model.widths, **found)
+        levels = [width for view in model.views for width in view.levels]
+        np.savez(path, widths=model.widths, levels=levels, **found)
     with np.load(path, allow_pickle=False) as file:
         return dict(file)
 
@@ -75,10 +77,10 @@ def scores(head: Linear, features: np.ndarray, labels: np.ndarray) -> dict[str, 
 
 
 def measure(found: dict[str, np.ndarray], rows: np.ndarray, *, with_the_test: bool) -> dict[str, dict[str, float]]:
-    ends = np.cumsum(found["widths"])
-    columns = [slice(end - width, end) for end, width in zip(ends, found["widths"], strict=True)]
+    columns, levels = one_after_the_other(found["widths"]), one_after_the_other(found["levels"])
     labels, test = found["train_labels"][rows], (found["test"], found["test_labels"])
-    images = Images(found["train"][rows], labels, np.arange(len(rows)), int(found["train_labels"].max()) + 1, columns)
+    classes = int(found["train_labels"].max()) + 1
+    images = Images(found["train"][rows], labels, np.arange(len(rows)), classes, columns, levels)
     choice, every = choose(images, PRICES), tuple(range(len(columns)))
     taken = every if choice is None else tuple(sorted(choice.taken.networks))
     result = {"plan": scores(best_head(images, taken, [str(place) for place in taken])[0], *test)}

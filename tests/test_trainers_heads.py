@@ -1,5 +1,6 @@
 """Heads that are fitted at once: against scikit-learn and brute force, and the laws of choosing and mixing them."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -89,9 +90,21 @@ def test_heads_by_inner_products_answer_as_those_by_features(width, missing):
 def test_networks_side_by_side_have_the_sum_of_their_inner_products():
     images = two_networks(second=True)
     for networks in ([0], [1], [1, 0]):
-        features, columns = images.of(networks)
-        x = scale(features, columns)(features)
+        features, _, levels = images.of(networks)
+        x = scale(features, levels)(features)
         assert images.gram(networks) == pytest.approx(x @ x.T, abs=1e-9)
+
+
+def test_each_level_of_a_network_is_on_a_scale_of_its_own():
+    images = two_networks(second=True)
+    finer = replace(images, levels=(slice(0, 4), slice(4, 10), slice(10, 20)))
+    for networks in ([1, 0], [0]):
+        features, columns, levels = finer.of(networks)
+        assert (features == images.of(networks)[0]).all()
+        assert columns == images.of(networks)[1]
+        x = scale(features, levels)(features)
+        assert [x[:, level].var(axis=0).sum() for level in levels] == pytest.approx([1.0] * (len(networks) + 1))
+        assert finer.gram(networks) == pytest.approx(x @ x.T, abs=1e-9)
 
 
 def test_more_features_than_images_are_judged_as_by_their_features(monkeypatch):

@@ -1,5 +1,6 @@
 """Networks side by side: each sees what it would see alone, and one head on all of them mixes their heads."""
 
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,27 @@ def test_a_name_is_read_as_it_is_written():
     networks = networks_in("mix:efficientnet_lite0@224+vit_stem_16@64:tuned")
     assert networks == (Network("efficientnet_lite0", 224), Network("vit_stem_16", 64, tuned=True))
     assert name_of(networks) == "mix:efficientnet_lite0@224+vit_stem_16@64:tuned"
+
+
+def test_features_of_the_stages_stand_beside_the_last_ones():
+    name = "mix:resnet18@64:stages+resnet18@64"
+    assert name_of(networks_in(name)) == name
+    model = build_model(name, num_classes=3, weights="none").eval()
+    model.views[1].network.load_state_dict(model.views[0].network.network.state_dict())
+    plain, images, maps = model.views[1].network, pictures(image_spec(ModelConfig(name)).image_size), []
+    with torch.no_grad():
+        for stage in (plain.layer1, plain.layer2, plain.layer3, plain.layer4):
+            stage.register_forward_hook(lambda _, given, made: maps.append(made.mean(dim=(2, 3))))
+        expected = torch.cat([model.views[1](images), *maps], dim=1)
+        torch.testing.assert_close(model.views[0](images), expected)
+    assert model.widths == (512 + 64 + 128 + 256 + 512, 512)
+    assert [level.stop - level.start for level in model.levels] == [512, 64, 128, 256, 512, 512]
+    torch.testing.assert_close(deepcopy(model)(images), model(images))
+
+
+def test_a_network_without_maps_has_no_stages():
+    with pytest.raises(OptionError, match="only a convolutional network has :stages"):
+        build_model("mix:vit_nano_8@32:stages", num_classes=3, weights="none")
 
 
 @pytest.mark.parametrize("name", ["mix:vit_stem_16", "mix:vit_stem_16@", "mix:a@64+", "mix:mix:vit_stem_16@64"])

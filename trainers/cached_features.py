@@ -73,7 +73,7 @@ def backbones_of(setup: RunSetup) -> list[Backbone]:
     mixture: Any = setup.model
     alone = [nn.Sequential(view, nn.Identity()) for view in mixture.views]
     return [
-        Backbone(model, model[1], (), [network.name, network.size], width if network.tuned else None)
+        Backbone(model, model[1], (), [*network], width if network.tuned else None)
         for model, network, width in zip(alone, mixture.names, mixture.widths, strict=True)
     ]
 

@@ -3,7 +3,8 @@
 `mix:efficientnet_lite0@224+vit_stem_16@64` names such a model. Its picture is large enough for every network; each
 cuts its own part out of it, resizes that and normalises it as its weights want. Any weighted sum of the logits of
 linear heads, on some of the networks each, is one such head: so is a mixture of frozen networks and a trained one,
-which is written `vit_stem_16@64:tuned`; there may be several. B images, C channels, S side of the picture, D features,
+which is written `vit_stem_16@64:tuned`; there may be several. `efficientnet_lite0@128:stages` has features of
+its stages beside its last ones. B images, C channels, S side of the picture, D features,
 K classes.
 """
 
@@ -11,7 +12,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,18 +29,22 @@ _LACKS = (
     "pool", "patch_embedding", "representation_size", "dropout", "attention_dropout", "stochastic_depth", "attention",
     "layer_norm_eps", "weights_source",
 )  # fmt: skip
-_NETWORK = re.compile(r"(?P<name>[^@+]+)@(?P<size>\d{1,4})(?P<tuned>:tuned)?")
+_NETWORK = re.compile(r"(?P<name>[^@+]+)@(?P<size>\d{1,4})(?P<mark>:tuned|:stages)?")
+STAGES = 5
+"""Stages whose features are taken, at most: the last ones."""
 
 
 class Network(NamedTuple):
-    """One network of a mixture: its model, the side of its own input in pixels, and whether it was trained here."""
+    """One network of a mixture: its model and the side of its own input in pixels. `tuned`: it was trained here;
+    `stages`: features of its stages stand beside its last ones."""
 
     name: str
     size: int
     tuned: bool = False
+    stages: bool = False
 
     def __str__(self) -> str:
-        return f"{self.name}@{self.size}" + (":tuned" if self.tuned else "")
+        return f"{self.name}@{self.size}" + (":tuned" if self.tuned else "") + (":stages" if self.stages else "")
 
     def config(self, of: ModelConfig) -> ModelConfig:
         """The options of this network in the mixture `of`: with its own weights, unless that is rebuilt without."""
@@ -55,7 +60,11 @@ def networks_in(name: str) -> tuple[Network, ...]:
     if wrong:
         example = f"{MIX_PREFIX}efficientnet_lite0@224+vit_stem_16@64"
         raise OptionError(f"model {name!r}: {wrong[0]!r} is not NAME@SIZE; an example: {example}")
-    return tuple(Network(match["name"], int(match["size"]), bool(match["tuned"])) for match in found if match)
+    return tuple(
+        Network(match["name"], int(match["size"]), match["mark"] == ":tuned", match["mark"] == ":stages")
+        for match in found
+        if match
+    )
 
 
 def name_of(networks: Sequence[Network]) -> str:
@@ -73,6 +82,46 @@ class Float32Linear(nn.Linear):
             return super().forward(features.float())
 
 
+class WithStages(nn.Module):
+    """A convolutional network, headless, with the means over the map of its last stages beside its own features: what
+    is not in the classes that it learnt is still there (Evci et al. 2022, Head2Toe)."""
+
+    def __init__(self, network: nn.Module, spec: ImageSpec) -> None:
+        super().__init__()
+        self.network = network
+        was_training = network.training
+        with torch.no_grad(), _pooled(parts(network).blocks[-STAGES:]) as pooled:
+            network.eval()(torch.zeros(1, spec.in_channels, spec.image_size, spec.image_size))
+        network.train(was_training)
+        self.widths = tuple(each.size(1) for each in pooled)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C, S, S) -> (B, D), its own features first"""
+        with _pooled(parts(self.network).blocks[-STAGES:]) as pooled:
+            features = self.network(images).float()
+        return torch.cat([features, *pooled], dim=1)
+
+    def find_parts(self) -> Parts:
+        return parts(self.network)
+
+
+@contextmanager
+def _pooled(stages: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
+    """Record in the list, while entered, the mean (B, D) over the map (B, D, H, W) of each stage. Raises OptionError: a
+    stage makes no map."""
+    pooled: list[Tensor] = []
+
+    def record(stage: nn.Module, given: Any, made: Any) -> None:
+        if not isinstance(made, Tensor) or made.dim() != 4:
+            raise OptionError(f"{type(stage).__name__} makes no map: only a convolutional network has :stages")
+        pooled.append(made.float().mean(dim=(2, 3)))
+
+    with ExitStack() as hooks:
+        for stage in stages:
+            hooks.enter_context(stage.register_forward_hook(record))
+        yield pooled
+
+
 class View(nn.Module):
     """One network, headless, with what turns the common picture into its input."""
 
@@ -80,16 +129,19 @@ class View(nn.Module):
     scale: Tensor
     shift: Tensor
 
-    def __init__(self, network: nn.Module, spec: ImageSpec, picture: ImageSpec) -> None:
+    def __init__(self, network: nn.Module, spec: ImageSpec, picture: ImageSpec, *, stages: bool = False) -> None:
         super().__init__()
-        self.network, self.spec = network, spec
+        self.spec = spec
         ends = parts(network).head
         self._place = _place_of(network, ends[-1])
         if len(ends) > 1:
             raise OptionError(f"{type(network).__name__} has more than one layer in its head: it cannot be mixed")
         self._head = (ends[-1],)  # in a tuple, so that it is no part of this module
-        self.width = next(layer.in_features for layer in ends[-1].modules() if isinstance(layer, nn.Linear))
+        width = next(layer.in_features for layer in ends[-1].modules() if isinstance(layer, nn.Linear))
         setattr(*self._place, nn.Identity())
+        self.network = WithStages(network, spec) if stages else network
+        self.levels = (width, *(self.network.widths if isinstance(self.network, WithStages) else ()))
+        self.width = sum(self.levels)
         self.cut = round(picture.image_size * spec.crop_fraction)
         self.margin = (picture.image_size - self.cut) // 2
         rows = None if self.cut == spec.image_size else resizing(self.cut, spec.image_size, spec.interpolation)
@@ -139,6 +191,12 @@ def resizing(before: int, after: int, interpolation: str) -> Tensor:
     return F.interpolate(columns, size=size, mode=interpolation, align_corners=False, antialias=True)[0, 0]
 
 
+def one_after_the_other(widths: Sequence[int]) -> tuple[slice, ...]:
+    """Columns of blocks of these widths that stand side by side."""
+    ends = [sum(widths[: place + 1]) for place in range(len(widths))]
+    return tuple(slice(end - width, end) for end, width in zip(ends, widths, strict=True))
+
+
 class Trained(NamedTuple):
     """The head that a network brought which was trained before: its place in the mixture, (K, d) and (K,)."""
 
@@ -169,8 +227,12 @@ class SideBySide(nn.Module):
     @property
     def columns(self) -> tuple[slice, ...]:
         """Columns of each network among all features."""
-        ends = [sum(self.widths[: place + 1]) for place in range(len(self.widths))]
-        return tuple(slice(end - width, end) for end, width in zip(ends, self.widths, strict=True))
+        return one_after_the_other(self.widths)
+
+    @property
+    def levels(self) -> tuple[slice, ...]:
+        """Columns of each level: the last features of a network, or those of one of its stages."""
+        return one_after_the_other([width for view in self.views for width in view.levels])  # type: ignore[union-attr]
 
     @contextmanager
     def taking_weights(self) -> Iterator[nn.Module]:
@@ -220,7 +282,12 @@ class Mixed:
         if config.fit in ("pad", "squash"):  # the whole picture is there to be seen whole
             specs = [replace(spec, crop_fraction=1.0) for spec in specs]
         views = [
-            View(self.blueprint(network.config(config)).build(num_classes=num_classes), spec, picture)
+            View(
+                self.blueprint(network.config(config)).build(num_classes=num_classes),
+                spec,
+                picture,
+                stages=network.stages,
+            )
             for network, spec in zip(networks_in(config.name), specs, strict=True)
         ]
         return SideBySide(networks_in(config.name), views, num_classes=num_classes)

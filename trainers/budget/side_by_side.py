@@ -39,6 +39,9 @@ LARGER_VIT = Network("vit_stem_16", 128)
 ENDURED = 2.0
 """How much longer than others the embedded ViT may look at the images: without it a plan of a minute on a busy machine
 had no better answer than that of a network for images of clothes."""
+CONVOLUTIONAL = ("efficientnet", "resnet")
+"""Beginnings of the names of networks whose stages are looked at, too: on CIFAR-10 and emoji, 1,400 training images,
+they bring 3 and 4 points (docs/evidence/minutes.md). The blocks of a ViT bring none."""
 SMALL = 40
 """Pixels: only images with a shorter side of so many are shown to networks that learnt from as small ones."""
 
@@ -93,7 +96,7 @@ def candidates(config: RunConfig, side: float) -> list[Network]:
     for model in local_pretrained_models():
         size = model.image_size or image_spec(model).image_size
         if model.name not in small or side <= SMALL:
-            found.append(Network(model.name, size))
+            found.append(Network(model.name, size, stages=model.name.startswith(CONVOLUTIONAL)))
     place = next((place for place, each in enumerate(found) if each.name == LARGER_VIT.name), None)
     if place is not None and side > SMALL:
         found.insert(place + 1, LARGER_VIT)
@@ -193,7 +196,8 @@ def images_seen(setup: RunSetup) -> Images:
     images = image_set(setup.data.dataloaders["train"])
     units = units_of(images.samples, images.indices)
     features = features_once(setup, "train").flatten(1).float().numpy()
-    return Images(features, images.labels, units, len(setup.data.class_names), setup.model.columns)  # type: ignore[arg-type]
+    mixture: Any = setup.model
+    return Images(features, images.labels, units, len(setup.data.class_names), mixture.columns, mixture.levels)
 
 
 def ranked(choice: Choice, images: Images, networks: Sequence[Network], prices: Sequence[Price]) -> Iterator[Ranked]:

@@ -73,6 +73,8 @@ class Images:
     units: Ints
     classes: int
     columns: Sequence[slice]
+    levels: Sequence[slice] = ()
+    """Columns of features that share a scale, within those of the networks; by default those of each network."""
 
     def some(self, most: int = MOST_IMAGES) -> "Images":
         """About so many of them at most, of each class the same share, with whole units."""
@@ -93,19 +95,26 @@ class Images:
         """(N, N): inner products of the images, seen by some networks side by side."""
         for place in {*networks} - {*self.products}:
             part = self.features[:, self.columns[place]]
-            part = scale(part, [slice(0, part.shape[1])])(part)
+            part = scale(part, self.levels_of(place))(part)
             self.products[place] = part @ part.T
         total: Floats = sum((self.products[place] for place in networks[1:]), self.products[networks[0]])
         return total
 
-    def of(self, networks: Sequence[int]) -> tuple[NDArray, list[slice]]:
-        """The features (N, d) of some networks, and the columns of each of these."""
-        parts, columns, start = [], [], 0
+    def levels_of(self, place: int, start: int = 0) -> list[slice]:
+        """The columns of each level of a network whose features begin at column `start`."""
+        own = self.columns[place]
+        within = [level for level in self.levels if own.start <= level.start < own.stop] or [own]
+        return [slice(level.start - own.start + start, level.stop - own.start + start) for level in within]
+
+    def of(self, networks: Sequence[int]) -> tuple[NDArray, list[slice], list[slice]]:
+        """The features (N, d) of some networks, the columns of each of these, and those of their levels."""
+        parts, columns, levels, start = [], [], [], 0
         for place in networks:
             parts.append(self.features[:, self.columns[place]])
             columns.append(slice(start, start + parts[-1].shape[1]))
+            levels += self.levels_of(place, start)
             start = columns[-1].stop
-        return np.concatenate(parts, axis=1), columns
+        return np.concatenate(parts, axis=1), columns, levels
 
 
 @dataclass(frozen=True)
@@ -125,8 +134,8 @@ class Prepared:
 
 
 def prepared(images: Images, networks: Sequence[int]) -> Prepared:
-    features, columns = images.of(networks)
-    scaling = scale(features, columns)
+    features, columns, levels = images.of(networks)
+    scaling = scale(features, levels)
     values = scaling(features)
     basis = basis_of(values)
     heads: dict[str, Fit] = {DISCRIMINANT: partial(discriminant, dimensions=values.shape[1]), **RIDGE}

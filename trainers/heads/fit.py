@@ -33,7 +33,8 @@ def images_of(setup: RunSetup, split: str) -> Images:
     features, images = dataset.features.flatten(1).float().numpy(), image_set(setup.data.dataloaders[split])
     units = units_of(images.samples, dataset.images.indices)
     columns = getattr(setup.network, "columns", (slice(0, features.shape[1]),))
-    return Images(features, images.labels, units, len(setup.data.class_names), columns)
+    levels = getattr(setup.network, "levels", ())
+    return Images(features, images.labels, units, len(setup.data.class_names), columns, levels)
 
 
 class Fitted(NamedTuple):

@@ -52,8 +52,8 @@ class Scale:
 
 
 def scale(features: NDArray, columns: Sequence[slice]) -> Scale:
-    """The scale on which the features of each network, which stand in one of the `columns`, have mean 0 and together
-    variance 1: no network speaks louder because it has more features, or larger ones."""
+    """The scale on which the features of each level of a network, which stand in one of the `columns`, have mean 0 and
+    together variance 1: none speaks louder because it has more features, or larger ones."""
     mean = features.mean(axis=0, dtype=np.float64)
     variance = features.var(axis=0, dtype=np.float64)
     factor = np.ones_like(mean)
