@@ -26,11 +26,12 @@ from inference.serve import classify
 from trainers.engine.predictions import predictions_of
 from uncertainty import answers as answers_file
 from uncertainty import conformal, unknown
+from uncertainty import gaussian as gaussian_of_features
 from uncertainty.answers import Judge, fit_answers, from_text, read_answers, to_text, write_answers
 from uncertainty.conformal import CONFIDENCE, LEVELS, fit_cut, misses, sets_of
 from uncertainty.directions import fit_directions
 from uncertainty.features import in_one, recorded
-from uncertainty.gaussian import fit_gaussian, shrinkage
+from uncertainty.gaussian import fit_gaussian, principal_axes, shrinkage
 from uncertainty.risk import accuracy_by_coverage, answered
 from uncertainty.unknown import RobustScale, fit_threshold, fit_unlikeness, odds_against
 from vit.errors import WeightsError
@@ -143,8 +144,9 @@ def test_the_shrunken_gaussian_is_scikit_learns(shape):
     x = generator.normal(size=shape) @ generator.normal(size=(shape[1], shape[1]))
     z = (x - x.mean(axis=0)) / x.std(axis=0)
     covariance, share = oas(z, assume_centered=True)
-    values = np.linalg.eigvalsh(z.T @ z / len(z)).clip(0)
-    assert shrinkage(values, images=shape[0], features=shape[1])[0] == pytest.approx(share)
+    moments = z.T @ z / len(z)
+    found, _ = shrinkage(moments.trace(), (moments**2).sum(), images=shape[0], features=shape[1])
+    assert found == pytest.approx(share)
     gaussian, _ = fit_gaussian([torch.from_numpy(x)], np.arange(len(x)))
     far = generator.normal(size=shape) @ generator.normal(size=(shape[1], shape[1]))
     standard = (far - x.mean(axis=0)) / x.std(axis=0)
@@ -154,32 +156,54 @@ def test_the_shrunken_gaussian_is_scikit_learns(shape):
     )
 
 
-@pytest.mark.parametrize("each", [1, 3])
-def test_leaving_a_unit_out_is_what_fitting_without_it_gives(each):
+@pytest.mark.parametrize("shape", [(60, 12), (12, 60), (40, 40)])
+def test_principal_axes_are_those_of_the_singular_value_decomposition(shape):
     generator = np.random.default_rng(0)
-    x, units = generator.normal(size=(42, 6)) @ generator.normal(size=(6, 6)), np.arange(42) // each
+    x = generator.normal(size=shape) * np.geomspace(1, 1e-3, shape[1])
+    x -= x.mean(axis=0)
+    x[:, -1] = x[:, 0]  # and one direction without any spread
+    _, singular, expected = np.linalg.svd(x, full_matrices=False)
+    kept = singular > 1e-5 * singular[0]
+    values, directions = principal_axes(x)
+    assert values == pytest.approx(singular[kept] ** 2 / len(x), rel=1e-9)
+    assert np.abs((directions * expected[kept]).sum(axis=1)) == pytest.approx(1, abs=1e-8)
+    assert np.abs(directions @ directions.T - np.eye(len(values))).max() < 1e-8
+
+
+SIZES = {"alone": np.ones(60, int), "threes": np.full(20, 3), "mixed": np.array([1, 4, 2, 3] * 6)}
+"""How many images each unit has: 60 in all."""
+
+
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+def test_leaving_a_unit_out_is_what_fitting_without_it_gives(sizes, monkeypatch):
+    monkeypatch.setattr(gaussian_of_features, "MOST_ROWS", 16)  # several batches
+    generator = np.random.default_rng(0)
+    units = generator.permutation(np.arange(len(sizes)).repeat(sizes))
+    x = generator.normal(size=(60, 6)) @ generator.normal(size=(6, 6))
     _, left_out = fit_gaussian([torch.from_numpy(x).double()], units)
     z = (x - x.mean(axis=0)) / (x.std(axis=0) + 1e-6 * x.std(axis=0).mean() + 1e-12)
-    values = np.linalg.eigvalsh(z.T @ z / 42)
-    share, level = shrinkage(values, images=42, features=6)
-    for row in range(42):
+    moments = z.T @ z / 60
+    share, level = shrinkage(moments.trace(), (moments**2).sum(), images=60, features=6)
+    for row in range(60):
         others = z[units != units[row]]
-        scatter = (others - others.mean(axis=0)).T @ (others - others.mean(axis=0)) / 42
+        scatter = (others - others.mean(axis=0)).T @ (others - others.mean(axis=0)) / 60
         away = z[row] - others.mean(axis=0)
         covariance = (1 - share) * scatter + share * level * np.eye(6)
         assert left_out[row] == pytest.approx(away @ np.linalg.solve(covariance, away), rel=1e-6)
 
 
-@pytest.mark.parametrize("each", [1, 3])
-def test_the_cosine_without_a_unit_is_what_the_others_alone_give(each):
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+def test_the_cosine_without_a_unit_is_what_the_others_alone_give(sizes, monkeypatch):
+    monkeypatch.setattr(gaussian_of_features, "MOST_ROWS", 16)  # several batches
     generator, n, width = np.random.default_rng(0), 60, 6
-    labels, units = np.arange(n) % 4, np.arange(n) // each
-    labels[:each] = 4  # the class of one unit alone: without it there is no such class
+    labels, units = np.arange(n) % 4, generator.permutation(np.arange(len(sizes)).repeat(sizes))
+    labels[units == 1] = 4  # the class of one unit alone: without it there is no such class
     x = generator.normal(size=(n, width)) @ generator.normal(size=(width, width)) + 2 * np.eye(5, width)[labels]
     x -= x.mean(axis=0)
     fitted, left_out = fit_directions(x, np.zeros(n), labels, units, fitted=np.arange(n), features=width)
     residuals = x - np.stack([x[labels == label].mean(axis=0) for label in labels])
-    share, level = shrinkage(np.linalg.eigvalsh(residuals.T @ residuals / n), images=n, features=width)
+    within = residuals.T @ residuals / n
+    share, level = shrinkage(within.trace(), (within**2).sum(), images=n, features=width)
 
     def cosine(of: np.ndarray, others: np.ndarray) -> float:
         rows, own = x[others], labels[others]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from uncertainty.gaussian import LEAST, Floats, rows_of, shrinkage, single
+from uncertainty.gaussian import LEAST, Floats, batches_of, shrinkage, single
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,13 @@ def fit_directions(
     np.add.at(means, numbers, along)
     means /= counts[:, None]
     residuals = (along - means[numbers])[fitted]
-    values, vectors = np.linalg.eigh(residuals.T @ residuals / len(residuals))
-    share, level = shrinkage(values.clip(0), images=len(residuals), features=features)
+    covariance = residuals.T @ residuals / len(residuals)
+    share, level = shrinkage(
+        float(covariance.trace()), float((covariance**2).sum()), images=len(residuals), features=features
+    )
     rest = max(share * level, 1e-6 * level, LEAST)
-    whitening = vectors / np.sqrt((1 - share) * values.clip(0) + rest)
+    shrunken = (1 - share) * covariance + rest * np.eye(len(covariance))
+    whitening = np.linalg.inv(np.linalg.cholesky(shrunken)).T  # any root does: a turned sphere has the same cosines
     found = _left_out(
         along @ whitening, beside / rest, means @ whitening, numbers, counts, units,
         np.isin(np.arange(len(along)), fitted), (1 - share) / len(residuals),
@@ -73,25 +76,31 @@ def _left_out(
     no part in the means and in the covariance, of which `share` is what one fitted image adds; -1 without a class."""
     n, found = len(white), np.empty(len(white))
     products, among = white @ means.T, means @ means.T
-    for rows in rows_of(units):
-        of, middle = numbers[rows], -white[rows].sum(axis=0) / max(n - len(rows), 1)  # the mean of the others
+    for rows in batches_of(units):  # (U, m): U units of m images
+        of, one, others = numbers[rows], np.eye(rows.shape[1]), max(n - rows.shape[1], 1)
+        unit, image = np.ix_(range(len(rows)), range(rows.shape[1]))
+        middle = -white[rows].sum(axis=1, keepdims=True) / others  # (U, 1, R): the mean of the others
         x, residuals = white[rows] - middle, white[rows] - means[of]
         # By what is known of all: products of the images, and of their residuals, with the means about that middle.
-        to_middle = -products[rows].sum(axis=0) / max(n - len(rows), 1)
-        a = products[rows] - to_middle - (x @ middle)[:, None]
-        b = products[rows] - among[of] - (residuals @ middle)[:, None]
-        squares = among.diagonal() - 2 * to_middle + middle @ middle
-        left = counts - np.bincount(of, minlength=len(counts))
-        for number in np.unique(of):  # the means that move
-            moved = means[number] - residuals[of == number].sum(axis=0) / max(left[number], 1) - middle
-            a[:, number], b[:, number], squares[number] = x @ moved, residuals @ moved, moved @ moved
-        own = (x**2).sum(axis=1) + beside[rows]
-        if fitted[rows].all():
-            taken = share * (np.eye(len(rows)) + (of[:, None] == of) / left[of].clip(1))
-            inner = np.linalg.solve((1 + 1e-9) * np.eye(len(rows)) - taken @ (residuals @ residuals.T), taken)
-            across = x @ residuals.T @ inner
-            a, own = a + across @ b, own + (across * (x @ residuals.T)).sum(axis=1)
-            squares = squares + (b * (inner @ b)).sum(axis=0)
-        cosines = a / np.sqrt((own[:, None] * squares).clip(LEAST))
-        found[rows] = np.where(left > 0, cosines, -1.0).max(axis=1)
+        to_middle = -products[rows].sum(axis=1, keepdims=True) / others
+        turned = middle.swapaxes(1, 2)
+        a = products[rows] - to_middle - x @ turned
+        b = products[rows] - among[of] - residuals @ turned
+        squares = (among.diagonal() - 2 * to_middle + middle @ turned)[:, 0]
+        left = np.repeat(counts[None], len(rows), axis=0)
+        np.subtract.at(left, (unit, of), 1)
+        alike = (of[:, :, None] == of[:, None]) / left[unit, of].clip(1)[:, None]
+        moved = means[of] - alike @ residuals - middle  # the means that move: one for each image, of its class
+        a[unit[..., None], image[..., None], of[:, None]] = x @ moved.swapaxes(1, 2)
+        b[unit[..., None], image[..., None], of[:, None]] = residuals @ moved.swapaxes(1, 2)
+        squares[unit, of] = (moved**2).sum(axis=2)
+        own = (x**2).sum(axis=2) + beside[rows]
+        taken = share * np.reshape(fitted[rows].all(axis=1), (-1, 1, 1)) * (one + alike)
+        inner = np.linalg.solve((1 + 1e-9) * one - taken @ (residuals @ residuals.swapaxes(1, 2)), taken)
+        among_own = x @ residuals.swapaxes(1, 2)
+        across = among_own @ inner
+        a, own = a + across @ b, own + (across * among_own).sum(axis=2)
+        squares = squares + (b * (inner @ b)).sum(axis=1)
+        cosines = a / np.sqrt((own[..., None] * squares[:, None]).clip(LEAST))
+        found[rows] = np.where(left[:, None] > 0, cosines, -1.0).max(axis=2)
     return found
