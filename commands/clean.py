@@ -17,9 +17,9 @@ from vit.config import require, require_finite
 
 @dataclass(frozen=True)
 class Options(ImagesOptions):
-    """Find labels that are likely wrong, as models think that have not learnt from them: a ranked list to decide on,
-    suspects.csv, and a table to train on, cleaned.csv. The images and their folders stay as they are, and so do the
-    labels of the test images. Given again, it takes the decisions from suspects.csv.
+    """Find likely label errors by cross-validation, each image judged by models that were not trained on it: a ranked
+    list to decide on, suspects.csv, and a table to train on, cleaned.csv. The images and their folders stay as they
+    are, and so do the labels of the test images. Given again, it takes the decisions from suspects.csv.
     """
 
     data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME|PATH|RUN")]

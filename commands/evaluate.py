@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options(JsonOption, ModelOptions):
-    """Score a run's best weights on one of its splits, and hold them against what training logged; or with --data a
-    run, an export or a weights file on any labelled images. Tables and figures are written to the run's eval/.
+    """Score a run's best weights on one of its splits, and compare the scores with what training logged; or with
+    --data a run, an export or a weights file on any labelled images. Tables and figures are written to the run's eval/.
 
     --device is for --data; a run's own splits are scored where it trained.
     """

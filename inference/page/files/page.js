@@ -194,7 +194,7 @@ const VIEWS = {
         const lens = lensOf(run).at(-1), best = lens.indexOf(Math.max(...lens)), label = run.labels[cursor.picture];
         const said = run.class_names[run.classes[cursor.picture][best]];
         const truth = label === null ? "" : `, true: ${run.class_names[label]}`;
-        stage.show(`Taken for ${said} (${percent(lens[best])})${truth}. At the cursor: ${asking(run)}.`);
+        stage.show(`Predicted: ${said} (${percent(lens[best])})${truth}. Selected: ${asking(run)}.`);
         onceLoaded(stage.image, () => {
           const side = stage.image.naturalWidth / grid, corner = [number % grid, Math.floor(number / grid)];
           patch.width = patch.height = side;
