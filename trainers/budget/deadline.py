@@ -20,7 +20,7 @@ LATE = 0.06
 
 @dataclass(frozen=True)
 class Deadline:
-    """When a run shall be over, by `clock`, and the pace that its plan was made from."""
+    """Time when a run shall be over, by `clock`, and the pace that its plan was made from."""
 
     until: float
     pace: Pace

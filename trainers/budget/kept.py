@@ -1,4 +1,4 @@
-"""Which of two finished runs is kept: the one that says more of the truth about the validation images."""
+"""Choice between two finished runs: the one is kept that says more of the truth about the validation images."""
 
 from pathlib import Path
 from typing import NamedTuple

@@ -34,7 +34,7 @@ SHARED = 60.0
 IDLE = 20.0
 """Seconds that may be left at the end without a word."""
 FILE = "plan.json"
-"""In the run of the first answer: the time that each network was given, for a command that was killed."""
+"""File in the run of the first answer: the time that each network was given, for a command that was killed."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def plain_command() -> list[str]:
 
 
 def why_idle(rows: Sequence[Ranked], found: Sequence[Member], seconds: float) -> str:
-    """Why so many seconds are left over at the end of a plan; empty where that is but a moment."""
+    """Reason why so many seconds are left over at the end of a plan; empty where that is but a moment."""
     best = max((row.accuracy for row in rows), default=0.0)
     if not found and best >= GOOD:
         return f"nothing is trained further: the frozen networks have {best:.1%} of the training images right already"

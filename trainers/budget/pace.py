@@ -1,4 +1,4 @@
-"""How long a run takes on this machine: one measurement, for the plan before it, the dry run and what is said before
+"""Time that a run takes on this machine: one measurement, for the plan before it, the dry run and what is said before
 its first step."""
 
 import copy

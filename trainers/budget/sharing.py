@@ -1,4 +1,4 @@
-"""How several runs share a machine: how many train side by side, and with how many threads each."""
+"""Sharing of a machine by several runs: how many train side by side, and with how many threads each."""
 
 import os
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ WORTH_A_PROCESS = 1e12
 
 @dataclass(frozen=True)
 class Sharing:
-    """How several runs share a machine. The results depend on `threads` alone, which do not depend on `jobs`."""
+    """Share of a machine that each of several runs has. Results depend on `threads` alone, and those not on `jobs`."""
 
     jobs: int
     """Runs side by side."""

@@ -37,8 +37,8 @@ from vit.mixture import Network, name_of
 LARGER_VIT = Network("vit_stem_16", 128)
 """The embedded ViT once more, on larger pictures: it sees other things in them."""
 ENDURED = 2.0
-"""How much longer than others the embedded ViT may look at the images: without it a plan of a minute on a busy machine
-had no better answer than that of a network for images of clothes."""
+"""Factor by which the embedded ViT may look at the images longer than others: without it a plan of a minute on a busy
+machine had no better answer than that of a network for images of clothes."""
 CONVOLUTIONAL = ("efficientnet", "resnet")
 """Beginnings of the names of networks whose stages are looked at, too: on CIFAR-10 and emoji, 1,400 training images,
 they bring 3 and 4 points (docs/evidence/minutes.md). The blocks of a ViT bring none."""

@@ -1,4 +1,4 @@
-"""How many threads a run computes with: as many as help on a machine that others use too. Recorded in config.json.
+"""Number of threads of a run: as many as help on a machine that others use too. Recorded in config.json.
 
 PyTorch's threads wait for each other by spinning, unless others compute when the command starts (`choose_waiting` in
 trainers/system/process.py). Where another process holds one of the processors, two threads that spin took 1,167 ms for
@@ -34,8 +34,8 @@ def shared_machine() -> bool:
 
 
 def processors_at_work(seconds: float = 0.2) -> float:
-    """How many work while this process waits: the average of a minute still counts a command that has ended. Infinite
-    where the system does not say (it is not Linux)."""
+    """Count the processors at work while this process waits: the average of a minute still counts a command that has
+    ended. Infinite where the system does not say (it is not Linux)."""
     try:
         before = ticks()
         time.sleep(seconds)

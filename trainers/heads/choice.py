@@ -1,4 +1,4 @@
-"""Which networks and which head: each candidate is judged by images that its head has not learnt from.
+"""Choice of the networks and the head: each candidate is judged by images that its head has not learnt from.
 
 The loss that counts is the cross-entropy after the best temperature. Of candidates whose loss is within one standard
 error of the least, the cheapest is taken (Breiman et al. 1984, section 3.4.3): the error is that of the difference,

@@ -22,7 +22,7 @@ from trainers.heads.validation import folds_of
 from trainers.setup import RunSetup
 
 EVEN = 10.0
-"""How strongly the weights of heads on frozen networks are pulled to their mean: few images do not tell them apart."""
+"""Strength of the pull of the weights of frozen heads to their mean: few images do not tell them apart."""
 FEW = 2.0
 """One over the temperature of a head that no image is left to calibrate, and of which cross-validation says nothing."""
 

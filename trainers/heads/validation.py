@@ -1,4 +1,4 @@
-"""How well heads do on images that they have not learnt from: cross-validation."""
+"""Cross-validation: what heads are worth on images that they have not learnt from."""
 
 import warnings
 from collections.abc import Callable, Sequence
