@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainers.budget import plan
+from trainers.budget import plan, side_by_side
 from trainers.budget.candidates import Candidate
 from trainers.budget.local_weights import Ranked
 from trainers.budget.members import FILE, Cost, Member, in_turn, members, recorded, shares, why_idle
@@ -15,6 +15,7 @@ from trainers.budget.side_by_side import Look, Price, affordable
 from trainers.config import RunConfig, TrainConfig
 from trainers.options.recipes import filled_in
 from trainers.storage.run_folder import read_json
+from vit.config import ModelConfig
 from vit.mixture import Network
 
 
@@ -144,6 +145,13 @@ def test_in_little_time_the_embedded_vit_is_looked_at_first(limit, kept):
     seconds = {Network("vit_nano_8", 32): 0.001, Network("vit_stem_16", 64): 0.03, Network("vit_stem_16", 128): 0.05}
     seconds |= {Network("efficientnet_lite0", 128): 0.04}
     assert [str(network) for network in affordable(seconds, 1_000, limit)] == kept
+
+
+def test_of_convolutional_networks_the_stages_are_looked_at_too(monkeypatch):
+    there = [ModelConfig("vit_stem_16"), ModelConfig("efficientnet_lite0", image_size=128), ModelConfig("resnet18")]
+    monkeypatch.setattr(side_by_side, "local_pretrained_models", lambda: there)
+    found = [str(network) for network in side_by_side.candidates(RunConfig(), side=100)]
+    assert found == ["vit_stem_16@64", "vit_stem_16@128", "efficientnet_lite0@128:stages", "resnet18@224:stages"]
 
 
 def looked(*networks, seconds, images=1_000, rows=(VIT, LITE0)):

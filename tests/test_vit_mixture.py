@@ -8,6 +8,7 @@ import torch
 from torch.nn.functional import interpolate
 
 import vit
+from explanations.methods import heat_maps
 from inference.classifier import Classifier
 from inference.export import export
 from vit import ModelConfig, build_model, image_spec
@@ -49,6 +50,18 @@ def test_features_of_the_stages_stand_beside_the_last_ones():
     assert model.widths == (512 + 64 + 128 + 256 + 512, 512)
     assert [level.stop - level.start for level in model.levels] == [512, 64, 128, 256, 512, 512]
     torch.testing.assert_close(deepcopy(model)(images), model(images))
+
+
+def test_a_network_with_stages_is_explained_by_all_that_it_adds():
+    model = build_model("mix:resnet18@64:stages+vit_nano_8@32", num_classes=3, weights="none").eval()
+    torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(1))
+    found = heat_maps(model, pictures(image_spec(ModelConfig("mix:resnet18@64:stages+vit_nano_8@32")).image_size))
+    assert [part.name for part in found.parts] == ["resnet18@64:stages", "vit_nano_8@32"]
+    logits = found.logits - model.head.bias.detach()
+    expected = logits.gather(1, found.classes[:, None])[:, 0] - logits.mean(dim=1)
+    torch.testing.assert_close(sum(part.spoke for part in found.parts), expected, atol=1e-3, rtol=1e-3)
+    assert found.parts[0].values.isfinite().all()
+    assert found.parts[0].values.std() > 0
 
 
 def test_a_network_without_maps_has_no_stages():
@@ -120,10 +133,12 @@ def test_the_head_computes_in_float32_under_autocast(mixture):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["onnx", "safetensors"])
-def test_an_export_of_a_mixture_is_one_file_that_computes_the_same(kind, tmp_path, mixture):
+@pytest.mark.parametrize("name", [MIX, "mix:resnet18@64:stages+vit_nano_8@32"])
+def test_an_export_of_a_mixture_is_one_file_that_computes_the_same(kind, name, tmp_path):
     pytest.importorskip("onnxruntime", reason="requirements-extras.txt is not installed")
+    config = ModelConfig(name, weights="none")
+    mixture = build_model(config, num_classes=3).eval()
     torch.nn.init.normal_(mixture.head.weight, std=0.1)
-    config = ModelConfig(MIX, image_size=64)
     classifier = Classifier("mixture", mixture, image_spec(config), ("a", "b", "c"), config)
     parity, _ = export(classifier, kind, tmp_path / f"mixture.{kind}")
     assert parity.good, parity

@@ -3,9 +3,8 @@
 `mix:efficientnet_lite0@224+vit_stem_16@64` names such a model. Its picture is large enough for every network; each
 cuts its own part out of it, resizes that and normalises it as its weights want. Any weighted sum of the logits of
 linear heads, on some of the networks each, is one such head: so is a mixture of frozen networks and a trained one,
-which is written `vit_stem_16@64:tuned`; there may be several. `efficientnet_lite0@128:stages` has features of
-its stages beside its last ones. B images, C channels, S side of the picture, D features,
-K classes.
+which is written `vit_stem_16@64:tuned`; there may be several. `efficientnet_lite0@128:stages` has features of its
+stages beside its last ones. B images, C channels, S side of the picture, D features, K classes.
 """
 
 import math
@@ -83,8 +82,8 @@ class Float32Linear(nn.Linear):
 
 
 class WithStages(nn.Module):
-    """A convolutional network, headless, with the means over the map of its last stages beside its own features: what
-    is not in the classes that it learnt is still there (Evci et al. 2022, Head2Toe)."""
+    """A convolutional network without its head that gives the means over the maps of its last stages beside its own
+    features: they still hold what the classes of its pretraining did not ask for (Evci et al. 2022, Head2Toe)."""
 
     def __init__(self, network: nn.Module, spec: ImageSpec) -> None:
         super().__init__()

@@ -40,8 +40,8 @@ ENDURED = 2.0
 """Factor by which the embedded ViT may look at the images longer than others: without it a plan of a minute on a busy
 machine had no better answer than that of a network for images of clothes."""
 CONVOLUTIONAL = ("efficientnet", "resnet")
-"""Beginnings of the names of networks whose stages are looked at, too: on CIFAR-10 and emoji, 1,400 training images,
-they bring 3 and 4 points (docs/evidence/minutes.md). The blocks of a ViT bring none."""
+"""Beginnings of the names of networks whose stages give features, too, and what those of a ViT's blocks would bring:
+docs/evidence/minutes.md, "Features of the stages"."""
 SMALL = 40
 """Pixels: only images with a shorter side of so many are shown to networks that learnt from as small ones."""
 
