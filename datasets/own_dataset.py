@@ -125,7 +125,7 @@ def own_dataloaders(
         paths=PathTable([f"{split}/{row}" for split, part in labels.items() for row in range(len(part))]),
         labels=np.concatenate(list(labels.values())).astype(np.int32),
         splits=np.concatenate([np.full(len(part), SPLITS.index(split), np.int8) for split, part in labels.items()]),
-        notes=("images of your own program: a resumed run checks their number and labels only",),
+        notes=("your own Dataset: a resumed run checks only the number of images and their labels",),
     )
     loaders = {
         split: loader_of(OwnDataset(dataset, samples, split, seed=seed), config, seed=seed, **share)

@@ -173,7 +173,7 @@ def test_a_head_for_other_classes_is_left_new_and_the_backbone_loads(tmp_path: P
     source, target = model(representation_size=8), fresh(num_classes=3)
     torch.save(source.state_dict(), tmp_path / "w.pth")
     report = load_weights(target, tmp_path / "w.pth")
-    assert "head: 5 classes in the file; a new one for 3 classes" in report
+    assert "head: new, for 3 classes (the file's is for 5)" in report
     assert not target.head.weight.any()
     torch.testing.assert_close(target.forward_features(pictures()), source.forward_features(pictures()), atol=0, rtol=0)
 
@@ -194,7 +194,7 @@ def test_a_layer_before_a_new_head_is_new_unless_it_fits(written: int | None, re
 def test_a_backbone_without_a_head_loads(tmp_path: Path) -> None:
     state = {name: tensor for name, tensor in model().state_dict().items() if not name.startswith("head.")}
     torch.save(state, tmp_path / "w.pth")
-    assert "head: none in the file" in load_weights(fresh(), tmp_path / "w.pth")
+    assert "head: new, for 5 classes (the file has none)" in load_weights(fresh(), tmp_path / "w.pth")
 
 
 def test_loading_leaves_the_file_of_the_caller_and_its_tensors_alone(tmp_path: Path) -> None:

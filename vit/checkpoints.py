@@ -192,9 +192,9 @@ def _fit_head(
     fits = before in own and before in tensors and own[before].shape == tensors[before].shape
     for key in [key for key in tensors if key.startswith((head,) if fits else (head, "pre_logits."))]:
         del tensors[key]
-    other = "other " if for_other_classes and held == classes else ""
-    described = f"{held} {other}classes in the file" if held else "none in the file"
-    return [f"head: {described}; a new one for {classes} classes"]
+    others = " others" if for_other_classes and held == classes else ""
+    before_it = f"the file's is for {held}{others}" if held else "the file has none"
+    return [f"head: new, for {classes} classes ({before_it})"]
 
 
 def _refuse_other_shapes(tensors: Mapping[str, Tensor], layout: _Layout, file: WeightFile) -> None:
