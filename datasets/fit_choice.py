@@ -12,7 +12,7 @@ from datasets.fitting import Fit, seen_share
 from datasets.images import image_size
 
 LOOKED_AT = 500
-"""Pictures, spread over a set, whose sizes are read from their headers: 0.1 s, however large the set is."""
+"""Pictures, spread over a set, whose sizes are read from their headers."""
 LOST = 0.4
 """Share of a picture that is much to lose: `crop` cuts it off beyond 5 : 3."""
 MANY = 0.25
@@ -20,8 +20,7 @@ MANY = 0.25
 ALIKE = 1.5
 """Factor within which nine tenths of the pictures' proportions must lie: squashing then distorts all of them alike."""
 MILD = 2.2
-"""Up to this ratio of the sides a squashed picture was worth as much as a padded one, or more; at 3 : 1 it was not
-(docs/evidence/benchmarks.md)."""
+"""Largest ratio of the sides at which pictures are squashed: docs/evidence/benchmarks.md, "Whole pictures"."""
 
 
 @dataclass(frozen=True)

@@ -160,8 +160,8 @@ def split_opened(samples: Samples, config: DataConfig) -> Samples:
 
 
 def class_weights(bundle: DataBundle) -> torch.Tensor:
-    """float32 (classes,): proportional to 1 / images of the class, their mean over the images 1. None is more than ten
-    times another: with 47 a model called everything the rare class."""
+    """float32 (classes,): proportional to 1 / images of the class, their mean over the images 1. None is more than
+    IMBALANCE times another: docs/evidence/benchmarks.md, "Unequal classes"."""
     counts = samples_of(bundle).counts("train")
     bounded = np.maximum(counts, counts.max() / IMBALANCE)
     return torch.from_numpy(counts.sum() / ((counts / bounded).sum() * bounded)).float()

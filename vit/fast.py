@@ -137,7 +137,7 @@ def attention_path(device_type: str, dtype: torch.dtype) -> Literal["sdpa", "exp
     A static table, measured by benchmarks/attention_paths.py; never timed at run time, so that a run is reproducible.
     """
     if device_type == "cpu" and dtype is torch.bfloat16:
-        return "explicit"  # at 17 to 785 tokens the fused kernel takes 1.1 to 1.5 times as long, in training 1.3 to 5
+        return "explicit"  # docs/evidence/benchmarks.md, "How fast"
     return "sdpa"
 
 

@@ -27,24 +27,19 @@ THUMBNAIL_SIZE = 32
 """Side of the grey thumbnails, in pixels."""
 
 RADII = (4_000, 17), (49_999, 14), (2**62, 11)
-"""Pictures, and the largest Hamming distance of two candidates among so many, of 63 bits. Of 40 photographs in 12 crops
-of up to 10 % a side, re-encoded, 17 bits find 40 groups, 14 bits 41, 11 bits 45; among 1,000 different photographs they
-leave 784, 51 and 5 pairs to the second look, which takes none of them for copies."""
+"""Pictures, and the largest Hamming distance of two candidates among so many, of 63 bits. What each
+finds and leaves to the second look: docs/evidence/benchmarks.md, "Thresholds"."""
 
 CROP_VIEW = 0.05
 """Every picture is also looked up as it would be with this share of each side cut off."""
 
 LEAST_CORRELATION, LEAST_DETAIL = 0.90, 0.70
 """Thresholds for one picture twice: correlation of the registered thumbnails, and of their fine detail alone.
-
-Measured on 1,446 photographs: copies re-encoded, resized, brightened or cropped by up to 8 % a side give 0.92 and 0.74
-or more in 99 of 100 cases; the best pair of different photographs within the hash radius gives 0.63.
-"""
+What copies and others have: docs/evidence/benchmarks.md, "Thresholds"."""
 
 LOOK_ALIKE = 0.05
-"""Pictures of one kind, such as digits or X-rays, resemble one another without being copies. There many pairs almost
-pass that no chain of copies connects: 20 % as many as pass among 600 digits, 2 to 3 times as many among 1,500 of MNIST
-and of Fashion-MNIST, none among 1,000 photographs or 600 crops. From this share on, copies have to be surer."""
+"""Ratio of the pairs that almost pass, and that no chain of copies connects, to those that pass. From it on copies have
+to be surer: pictures of one kind, such as digits or X-rays, resemble one another without being copies."""
 _ALMOST = 0.75, 0.40
 _SURE = 0.98, 0.90
 

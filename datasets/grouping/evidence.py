@@ -13,13 +13,13 @@ from datasets.checking.near_duplicates import THUMBNAIL_SIZE
 from datasets.grouping.candidates import CandidateGrouping
 
 GROUPS, OF_EACH = 14, 4
-"""Number of groups that are looked at, and of images of each: 56 photographs take less than a tenth of a second."""
+"""Number of groups that are looked at, and of images of each."""
 DRAWS = 199
 SURE = 0.01
 """The share of the draws that may come as near, for pictures of one group to be more alike than by chance."""
 CLEARLY = 0.7
-"""Share of the time that two pictures of one group must be more alike than two of different ones, if names say little:
-with 10 breeds of dogs as groups 0.56 (1,000 photographs), with four crops and mirrored crops of a photograph 0.78."""
+"""Share of the time that two pictures of one group must be more alike than two of different ones, if names say little.
+What breeds of dogs and crops of one photograph have: docs/evidence/benchmarks.md, "Thresholds"."""
 Thumbnails = Callable[[Sequence[int]], NDArray[np.uint8]]
 """Rows -> (n, 1024): their thumbnails, all zero where a file cannot be read."""
 

@@ -37,8 +37,8 @@ class Fact:
     columns: tuple[str, ...]
     """Name of each number; for a category its values."""
     beside: float = 0.0
-    """Nats that a MIXED fact has to tell beside light and colour: more than it does in any of 24 sets without shortcuts
-    (docs/evidence/benchmarks.md)."""
+    """Nats that a MIXED fact has to tell beside light and colour; 0 for others. How they were chosen:
+    docs/evidence/benchmarks.md, "Shortcuts"."""
 
 
 def facts_of(samples: Samples, rows: Sequence[int], seen: Sequence[Inspection]) -> list[Fact]:

@@ -28,7 +28,7 @@ LEVEL = 0.01
 """Share of sets without any shortcut in which a fact is named by chance (Bonferroni over the facts)."""
 LEAST_GAIN = 0.04
 """Nats that a fact has to tell of a class, to be worth a word: as much as a trait of 64 % of one class and of 36 % of
-another. Hymenoptera's ants and bees differ by 0.03 in their sizes and JPEG tables."""
+another."""
 BESIDE = 3.0
 """Standard errors by which a fact must help beside light and colour."""
 FEW = 0.02

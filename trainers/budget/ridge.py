@@ -4,7 +4,7 @@ For centred features X (N, D), centred targets Y and a penalty p, the fitted val
 H = X (X'X + p I)^-1 X' + 1/N, and the prediction for an image that the fit did not see is
 y - (y - fitted) / (1 - h) with h its entry on the diagonal of H: exact, from one fit (Allen 1974, PRESS). The same
 holds for a group of images, with h the block of H that belongs to it and a matrix in place of the quotient.
-scikit-learn's RidgeCV gives the same, and takes three times as long for a few hundred images.
+scikit-learn's RidgeCV gives the same, in more time for a few hundred images.
 """
 
 import numpy as np

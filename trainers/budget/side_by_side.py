@@ -38,7 +38,7 @@ LARGER_VIT = Network("vit_stem_16", 128)
 """The embedded ViT once more, on larger pictures: it sees other things in them."""
 ENDURED = 2.0
 """Factor by which the embedded ViT may look at the images longer than others: without it a plan of a minute on a busy
-machine had no better answer than that of a network for images of clothes."""
+machine may have nothing but a network for small pictures."""
 CONVOLUTIONAL = ("efficientnet", "resnet")
 """Beginnings of the names of networks whose stages give features, too, and what those of a ViT's blocks would bring:
 docs/evidence/minutes.md, "Features of the stages"."""

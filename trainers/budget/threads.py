@@ -1,8 +1,9 @@
 """Number of threads of a run: as many as help on a machine that others use too. Recorded in config.json.
 
 PyTorch's threads wait for each other by spinning, unless others compute when the command starts (`choose_waiting` in
-trainers/system/process.py). Where another process holds one of the processors, two threads that spin took 1,167 ms for
-a step that one takes in 63. Results depend on the number in their last bits, so a run keeps its own.
+trainers/system/process.py). Where another process holds one of the processors, two threads that spin may take many
+times as long for a step as one (docs/evidence/benchmarks.md, "Beside other processes"). Results depend on the number in
+their last bits, so a run keeps its own.
 """
 
 import math

@@ -83,7 +83,7 @@ def seen_in(samples: Samples) -> Seen:
 
 
 def sorted_once(keys: Keys) -> Keys:
-    """Each of the hashes once, in order; ten times as fast as numpy's `unique` (numpy 2.4, 700,000 hashes)."""
+    """Return each of the hashes once, in order; much faster than numpy's `unique` for many."""
     keys = np.sort(keys)
     first = np.ones(len(keys), bool)
     first[1:] = keys[1:] != keys[:-1]

@@ -72,8 +72,8 @@ def end_with_torchrun() -> None:
 
 def leave_out_zero_redundancy() -> None:
     """Let Ignite start without torch's ZeroRedundancyOptimizer, which it only compares types with: importing it takes
-    0.64 s (0.035 against 0.673 s, medians of 5), for sympy and distributed tensors. Whoever asks for anything else of
-    that module gets the real one; test_trainers_process.py fails where Ignite does without it.
+    half a second, for sympy and distributed tensors (docs/evidence/benchmarks.md, "Thresholds"). Whoever asks for
+    anything else of that module gets the real one; test_trainers_process.py fails where Ignite does without it.
     """
     name = "torch.distributed.optim"
     stand_in: Any = ModuleType(name)
