@@ -12,7 +12,7 @@ from scipy.stats import fisher_exact
 from datasets.checking.inspection import inspections
 from datasets.sources.image_folder import read_image_folder
 from inference.known_slices import weakness
-from inference.slices.weak import Slice, chance, slices_of, weakest
+from inference.slices.weak import Slice, chance, comparable, slices_of, weakest
 
 IMAGES = 500
 
@@ -75,6 +75,46 @@ def test_a_class_that_is_hard_makes_no_slice_weak():
     assert not weakest([Slice("camera", "old", members)], right, labels).weak
 
 
+def test_the_figures_beside_a_weak_slice_are_of_the_same_classes():
+    """A slice of an easy class: right more often than all other images, and weak."""
+    labels = np.repeat([0, 1], [120, 300])
+    right = np.concatenate([np.arange(60) % 5 < 3, np.arange(60) % 20 > 0, np.arange(300) % 10 == 0])
+    members = np.arange(420) < 60
+    assert right[members].mean() > right[~members].mean()
+    (one,) = weakest([Slice("camera", "old", members)], right, labels).weak
+    assert (one.accuracy, one.others) == pytest.approx((0.6, 0.95))
+
+
+def test_what_is_named_is_weaker_in_the_figures_shown():
+    """Also where the slice holds more of the easy classes."""
+    rng, named, misleading = np.random.default_rng(3), 0, 0
+    for _ in range(300):
+        labels = rng.integers(0, 4, 180)
+        easy = rng.uniform(0.05, 0.95, 4)[labels]
+        members = rng.random(180) < easy
+        right = rng.random(180) < easy - 0.3 * members
+        for one in weakest([Slice("brightness", "dark", members)], right, labels).weak:
+            named, misleading = named + 1, misleading + (one.accuracy >= right[~members].mean())
+            assert one.accuracy < one.others
+    assert named > 100
+    assert misleading > 5  # by the accuracy of all other images
+
+
+def test_others_count_each_class_as_often_as_the_slice_has_it():
+    """The oracle: one image after the other, and the mean of the others of its class, or its own class where there is
+    no other."""
+    rng = np.random.default_rng(4)
+    for _ in range(20):
+        labels, members, right = rng.integers(0, 3, 40), rng.random(40) < 0.4, rng.random(40) < 0.5
+        members |= labels == 2
+        shares = []
+        for image in np.flatnonzero(members):
+            others = [k for k in range(40) if labels[k] == labels[image] and not members[k]]
+            own = [k for k in range(40) if labels[k] == labels[image]]
+            shares.append(right[others or own].mean())
+        assert comparable(members, right, labels) == pytest.approx(np.mean(shares))
+
+
 def test_a_blurred_fifth_is_found_in_nine_of_ten_at_500_images(dataset, known):
     rng, soft, labels = np.random.default_rng(0), blurred(dataset), dataset.samples.labels.astype(int)
     found = 0
@@ -103,4 +143,4 @@ def test_the_files_are_looked_at_and_the_slice_is_named_in_words(dataset):
     assert found.weak[0].name in ("the least sharp fifth", "the fifth with the least detail")
     line = next(found.lines())
     assert line.strip().startswith("weak where")
-    assert "% of the others" in line
+    assert "% of others in the same mix of classes" in line

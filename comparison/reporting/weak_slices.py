@@ -28,7 +28,7 @@ class WeakSlices(NamedTuple):
 
 def weak_slices(result: ConditionResult) -> WeakSlices | None:
     """The weak slices of the first seed of each arm; None where no slices are known, or the feature was taken out."""
-    header, lines = ["arm", "where", "images", "accuracy %", "of the others %"], []
+    header, lines = ["arm", "where", "images", "accuracy %", "of others in the same mix of classes %"], []
     arms = result.condition.arms
     try:
         run = arms[0].runs[0]

@@ -43,14 +43,15 @@ class Slice(NamedTuple):
 
 
 class WeakSlice(NamedTuple):
-    """A slice with an accuracy that is surely lower than that of other images of the same classes."""
+    """A slice with an accuracy that is surely and visibly lower than that of other images of the same classes."""
 
     fact: str
     name: str
     images: int
     accuracy: float
     others: float
-    """Accuracy of all other images."""
+    """Accuracy of other images of the same classes, each class counted as often as it is in the slice: a slice of easy
+    classes may be right more often than all other images and yet be weak."""
     p: float
     """P-value after Holm's correction."""
 
@@ -66,7 +67,7 @@ class Weakness(NamedTuple):
         for one in self.weak:
             yield (
                 f"{'weak where':>17}  {one.fact}: {one.name}: {one.accuracy:.1%} of {one.images:,} images right, "
-                f"{one.others:.1%} of the others"
+                f"{one.others:.1%} of others in the same mix of classes"
             )
         if self.looked_at:
             found = "surely weaker than other images of the same classes"
@@ -158,9 +159,20 @@ def weakest(
         if largest > LEVEL:
             break
         one = slices[at]
-        inside, outside = float(right[one.members].mean()), float(right[~one.members].mean())
-        found.append(WeakSlice(one.fact, one.name, int(one.members.sum()), inside, outside, largest))
+        inside, outside = float(right[one.members].mean()), comparable(one.members, right, labels)
+        if inside < outside:
+            found.append(WeakSlice(one.fact, one.name, int(one.members.sum()), inside, outside, largest))
     return Weakness(len(slices), tuple(dict.fromkeys(one.fact for one in slices)), tuple(found))
+
+
+def comparable(members: NDArray[np.bool_], right: NDArray[np.bool_], labels: NDArray[np.int64]) -> float:
+    """Accuracy of the images that are no members, by class, weighted by the members of each class (direct
+    standardisation). A class that has members alone counts as they are: it tells of no difference."""
+    total = 0.0
+    for label in np.unique(labels[members]):
+        inside, others = members & (labels == label), ~members & (labels == label)
+        total += inside.sum() * right[others if others.any() else inside].mean()
+    return float(total / members.sum())
 
 
 def chance(members: NDArray[np.bool_], wrong: NDArray[np.bool_], labels: NDArray[np.int64]) -> float:
