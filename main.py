@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "train": "train one model, from scratch or from pretrained weights",
-    "compare": "train several models under one protocol: which is better, how surely",
+    "compare": "train several models under one protocol: which one is better?",
     "rank": "rank pretrained backbones with one forward pass per image",
     "resume": "continue a stopped run, as if it had never stopped",
     "evaluate": "score a run's best weights again, class by class",
     "predict": "classify image files, folders or globs: CSV out",
-    "explain": "show heat maps of the evidence for a class, and how faithful they are",
+    "explain": "show heat maps of the evidence for a class, tested for faithfulness",
     "average": "average the weights of several runs",
     "export": "write a model as safetensors, ONNX or pt2, and check the file",
     "share": "show finished runs in MLflow, Weights & Biases, trackio or ClearML",
@@ -33,7 +33,7 @@ COMMANDS = {
     "check": "find what is wrong with a set of images, before training",
     "pack": "write a set of images as tar shards: few large files",
     "clean": "find likely label errors, and make a table without them",
-    "next": "choose which of many pictures to label next, and label them on a page",
+    "next": "choose which pictures to label next, and label them on a page",
     "summary": "print a model's layers: output shapes, parameters, GFLOPs",
 }
 
@@ -49,8 +49,8 @@ commands:
 python main.py COMMAND -h         shows a command's options
 python main.py COMMAND --debug    shows the traceback of an error
 python main.py --version          names the program's version and its libraries
-python main.py --completion       prints the completion of commands and options
-                                  for bash and zsh: eval "$(vit-train --completion)\""""
+python main.py --completion       prints the completion for bash and zsh; to use
+                                  it: eval "$(vit-train --completion)\""""
 
 
 def main(argv: list[str]) -> int:

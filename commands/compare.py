@@ -59,7 +59,7 @@ class Options(JsonOption, SeveralRuns, RunConfig, FirstScreen):
     )  # fmt: skip
     EXAMPLES = (
         ("--data path/to/images", "A small ViT from scratch against the same one pretrained."),
-        ("--data path/to/images --arms resnet18 vit_b_16 --minutes 60", "Two models, in an hour."),
+        ("--data path/to/images --arms resnet18 vit_b_16", "Two models; with --minutes 60, in an hour."),
         ("runs/photos/resnet18_s0 runs/photos/vit_b_16_s0", "Runs that are finished."),
     )
     PAGE = "docs/compare.md"
