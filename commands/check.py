@@ -114,19 +114,17 @@ def _table(config: Options, report: CheckReport) -> list[str]:
     reading = report.reading
     sizes = ", ".join(f"{sum(reading.counts(split).values()):,} {split or 'images'}" for split in reading.splits)
     classes = len(set().union(*reading.classes.values()))
-    lines = [f"{printable(config.data)}: {reading.form}, {pluralise(classes, 'class')}, {sizes}"]
+    lines = [f"{printable(config.data)}: {reading.form}, {pluralise(classes, 'class')}, {sizes}", verdict(report)]
     if report.shortcuts is not None:
         lines += report.shortcuts.lines(printable(str(config.picture_path)))
     if groups := report.groups:
         lines.append(groups)
     lines += [f"note: {note}" for note in report.notes()]
     if not report.findings:
-        return [*lines, "no fault found", next_step(config, report)]
+        return [*lines, next_step(config, report)]
     rows = [(first.kind, first.severity, f"{count:,}", _example(first)) for count, first in report.kinds()]
     lines += ["", *format_table([("kind", "severity", "count", "for example"), *rows], left=(0, 1, 3))]
-    verdict = "Training would be wrong." if report.errors else "Nothing found makes training wrong."
-    counts = f"{pluralise(report.errors, 'error')}, {pluralise(len(report.findings) - report.errors, 'warning')}"
-    lines += ["", f"{verdict} {counts}; all of them are in {printable(str(config.csv_path))}"]
+    lines += ["", f"all of them: {printable(str(config.csv_path))}"]
     if not report.errors:
         lines.append(next_step(config, report))
     elif deeper := next((finding.other for finding in report.findings if finding.kind == "above_the_classes"), ""):
@@ -134,6 +132,19 @@ def _table(config: Options, report: CheckReport) -> list[str]:
     elif any(_is_of_an_image(finding) for finding in report.findings):
         lines.append(f"to train without the images of the errors: {train_command(config, config.csv_path)}")
     return lines
+
+
+def verdict(report: CheckReport) -> str:
+    """Say in one sentence whether to train on these images."""
+    if not report.findings:
+        return "No fault found."
+    numbers = {"error": report.errors, "warning": len(report.findings) - report.errors}
+    counts = ", ".join(pluralise(number, severity) for severity, number in numbers.items() if number)
+    if report.errors:
+        return f"Training would be wrong: {counts}."
+    if report.shortcuts is not None and report.shortcuts.found:
+        return f"A model may learn a shortcut in place of the content: {counts}."
+    return f"Nothing found makes training wrong: {counts}."
 
 
 def _groups(config: Options, report: CheckReport) -> Iterator[str]:

@@ -1,6 +1,7 @@
 import csv
 import io
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -201,15 +202,17 @@ def test_the_table_names_each_kind_once_with_an_example_and_a_verdict(faulty, tm
         (line,) = (line for line in lines if line.split()[:1] == [kind])
         assert KINDS[kind][0] in line
         assert any(path in line for k, path in planted if k == kind)
-    assert "Training would be wrong" in lines[-2]
+    assert re.fullmatch(r"Training would be wrong: \d+ errors, \d+ warnings\.", lines[1])
+    assert lines[-2] == f"all of them: {tmp_path}/list.csv"
     command = f"python main.py train --data {root} --exclude {tmp_path}/list.csv --minutes 5"
     assert lines[-1] == f"to train without the images of the errors: {command}"
 
 
 def test_a_clean_folder_says_so_and_exits_0(clean, tmp_path, capsys):
     assert main(Options(str(clean), output=tmp_path / "list.csv")) == 0
-    said = ["no fault found", f"next: python main.py train --data {clean} --minutes 5"]
-    assert capsys.readouterr().out.splitlines()[-2:] == said
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "No fault found."
+    assert lines[-1] == f"next: python main.py train --data {clean} --minutes 5"
     assert (tmp_path / "list.csv").read_text().strip() == ",".join(CSV_COLUMNS)
 
 

@@ -119,7 +119,8 @@ def test_the_command_names_the_shortcut_first_shows_it_and_hands_it_on_as_json(t
     write(photographs(25), tmp_path / "set", "grey", 1.0, 0)
     code, out, _ = call(capsys, "check", "set", "--workers", "0", "--no-near")
     assert code == 0
-    assert out.splitlines()[1].startswith("shortcut: whether a picture is grey alone tells the class of 100%")
+    assert out.splitlines()[1] == "A model may learn a shortcut in place of the content: 1 warning."
+    assert out.splitlines()[2].startswith("shortcut: whether a picture is grey alone tells the class of 100%")
     with Image.open("runs/set/check_shortcuts.png") as shown:
         assert shown.width > 1000
     last = out.splitlines()[-1]
