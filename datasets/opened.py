@@ -25,6 +25,8 @@ class OpenedImages:
         self._split: dict[tuple[Any, ...], Samples] = {}
         self.told: list[str] = []
         """The description of them that a person has been told, which the next run need not repeat."""
+        self.told_of_weights: set[str] = set()
+        """Lines about loaded weights that a person has been told likewise."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return OpenedImages, ()

@@ -105,7 +105,7 @@ def test_files_with_the_arguments_of_a_script_are_read(tmp_path: Path) -> None:
 def test_what_a_family_assumes_is_announced_and_can_be_overridden(tmp_path: Path) -> None:
     torch.save(torchvision_state(), tmp_path / "w.pth")
     report = load_weights(fresh(), tmp_path / "w.pth")
-    assert "torchvision weights; images as mean 0.485 0.456 0.406" in report
+    assert "torchvision weights; preprocessing: mean 0.485 0.456 0.406" in report
     assert "LayerNorm eps 1e-06" in report
     target = fresh()
     load_weights(target, tmp_path / "w.pth", layer_norm_eps=1e-3)

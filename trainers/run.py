@@ -41,7 +41,6 @@ Handler = Callable[[Engine], None]
 
 
 @signals.heeded()
-@console.model_log()
 def train(
     config: RunConfig,
     *,
@@ -70,7 +69,7 @@ def train(
         TrainingError: training cannot go on. A run that fails before its first checkpoint leaves no directory.
         Interrupted: a signal; the run can be resumed.
     """
-    with distributed.joined(config.train.device):
+    with console.model_log(images), distributed.joined(config.train.device):
         setup = prepare(config, given=UserObjects(model, dataloaders, spec), images=images)
         with new_run_directory(setup, requested=config) as run_dir:
             console.announce(setup, run_dir, defaults_source=defaults.lookup(setup.config).source, images=images)

@@ -56,9 +56,15 @@ def load_weights(
     eps = layer_norm_eps or (file.layer_norm_eps if layout.positions else None)  # timm's models bring their own
     set_layer_norm_eps(model, eps)
     whose = "this application's" if file.source == "ours" else file.source
-    spec, line = file.image_spec, f"{file.path}: {whose} weights; images as "
+    spec, line = file.image_spec, f"{_named(file.path)}: {whose} weights; preprocessing: "
     line += f"mean {_short(spec.mean)}, std {_short(spec.std)}, {spec.interpolation}, crop {spec.crop_fraction:.3g}"
     return "\n  ".join([line + (f"; LayerNorm eps {eps:g}" if eps else ""), *notes])
+
+
+def _named(path: Path) -> str:
+    """The path; the name alone of a file that came with a package, or with this program."""
+    ours = path.is_relative_to(Path(__file__).parent)
+    return path.name if ours or "site-packages" in path.parts else str(path)
 
 
 @dataclass(frozen=True)

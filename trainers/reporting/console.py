@@ -38,10 +38,10 @@ class Console(logging.Handler):
 
     silent = False
 
-    def __init__(self, label: str | None = None) -> None:
-        """`label`: that of records without one of their own."""
+    def __init__(self, label: str | None = None, said: set[str] | None = None) -> None:
+        """`label`: that of records without one of their own. `said`: lines that are not said again."""
         super().__init__()
-        self.label = label
+        self.label, self.said = label, said
 
     def filter(self, record: logging.LogRecord) -> bool:
         return distributed.is_main_process() and (getattr(record, "always", False) or not Console.silent)
@@ -53,11 +53,16 @@ class Console(logging.Handler):
         return wrapped(line, indent=0 if label is None else 11)
 
     def emit(self, record: logging.LogRecord) -> None:
-        tqdm.write(self.format(record))
+        line = self.format(record)
+        if self.said is not None and line in self.said:
+            return
+        if self.said is not None:
+            self.said.add(line)
+        tqdm.write(line)
         heartbeat.line_was_said()
 
 
-CONSOLE, CONSOLE_OF_MODELS = Console(), Console(label="weights")
+CONSOLE = Console()
 
 
 def left_to_console(log: logging.Logger) -> bool:
@@ -90,15 +95,16 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def model_log() -> Iterator[None]:
+def model_log(images: OpenedImages | None = None) -> Iterator[None]:
     """Let the console print what the model factory logs: which weights were loaded how, and what was interpolated or
-    replaced. A program that has said where that log goes keeps it so."""
+    replaced; once for all runs of a command, which share `images`. A program that has said where that log goes keeps it
+    so."""
     log = logging.getLogger(vit.__name__)
     if not left_to_console(log):
         yield
         return
-    propagate = log.propagate
-    log.addHandler(CONSOLE_OF_MODELS)
+    propagate, handler = log.propagate, Console("weights", None if images is None else images.told_of_weights)
+    log.addHandler(handler)
     log.setLevel(logging.INFO)
     log.propagate = False
     try:
@@ -106,7 +112,7 @@ def model_log() -> Iterator[None]:
     finally:
         log.propagate = propagate
         log.setLevel(logging.NOTSET)
-        log.removeHandler(CONSOLE_OF_MODELS)
+        log.removeHandler(handler)
 
 
 def announce(

@@ -27,4 +27,4 @@ def cannot_tell(labels: np.ndarray, class_names: Sequence[str]) -> str:
     if images >= needed:
         return ""
     what = "1 validation image cannot" if images == 1 else f"{images:,} validation images cannot"
-    return f"{what} tell whether the model learns: about {needed:,} can, and {FEW} know an accuracy to 10 points"
+    return f"{what} tell whether the model learns: about {needed:,} can, and {FEW} give an accuracy to within 10 points"
