@@ -9,7 +9,7 @@ import traceback
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NoReturn, cast
 
-from datasets.text import printable
+from datasets.text import broken, printable
 from trainers.errors import Interrupted, exit_code, first_line, out_of_memory
 from trainers.system import process
 from trainers.system.signals import signals
@@ -101,7 +101,7 @@ def answer(argv: list[str]) -> int:
         from commands.compare import STORY
 
         argv = ["compare", *STORY]
-        print(f"python main.py {' '.join(argv)}\n")
+        print(f"{broken('python main.py ' + ' '.join(argv))}\n")
     name = argv[0]
     if name not in COMMANDS:
         from datasets.text import did_you_mean

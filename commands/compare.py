@@ -185,8 +185,8 @@ def compared(options: Options) -> ComparisonReport:
         report = compare_arms(request_of(options), **options.placed)
     if not options.arms and options.data.source in SMALL_IMAGES:
         print(f"{'next':>9}  python main.py compare --data FOLDER")
-        print("           your own photographs, a folder for each class: a small ViT from scratch,")
-        print("           and one that is pretrained; nothing is downloaded")
+        print("           the same on your own photographs, a folder for each class; nothing")
+        print("           is downloaded")
     return report
 
 

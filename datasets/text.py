@@ -39,6 +39,14 @@ def shorten_list(names: Sequence[str], limit: int = 3) -> str:
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
 
 
+def ellipsis(name: str, width: int) -> str:
+    """Keep the two ends of a long name: what makes names differ often stands at the end."""
+    if len(name) <= width:
+        return name
+    half = (width - 1) // 2
+    return f"{name[: width - 1 - half]}…{name[-half:]}"
+
+
 def wrapped(text: str, *, indent: int = 0) -> str:
     """Break lines between words where the terminal is narrower, with `indent` blanks before what follows. Lines of a
     table, with two blanks between their columns, only lose a last remark in parentheses to a line of its own. What goes
@@ -64,6 +72,11 @@ def wrapped(text: str, *, indent: int = 0) -> str:
             first, *rest = textwrap.wrap(body, width - start, break_long_words=False, break_on_hyphens=False)
             lines += [line[:start] + first, *(space + part for part in rest)]
     return "\n".join(lines)
+
+
+def broken(command: str, width: int = 80) -> str:
+    """Break a command line between words, as a shell understands it."""
+    return " \\\n    ".join(textwrap.wrap(command, width - 6, break_long_words=False, break_on_hyphens=False))
 
 
 REMARK = " " * 11

@@ -9,6 +9,7 @@ import pytest
 from small_run import few_digits
 
 import vit
+from datasets.opened import OpenedImages
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.reporting import console
 from trainers.run import train
@@ -111,6 +112,21 @@ def test_the_models_log_is_printed_as_weights_unless_the_program_has_taken_it(ca
         log.removeHandler(kept)
     assert kept.records == [("WARNING", None, "replaced")]
     assert capsys.readouterr().out == ""
+
+
+def test_the_models_log_says_a_line_once_for_all_runs_that_share_their_images(capsys: pytest.CaptureFixture[str]):
+    log, images = logging.getLogger(vit.__name__).getChild("factory"), OpenedImages()
+    for line in ("loaded", "loaded", "loaded otherwise"):
+        with console.quiet(), console.model_log(images):
+            log.info(line)
+    assert capsys.readouterr().out == ""
+    for line in ("loaded", "loaded", "loaded otherwise"):
+        with console.model_log(images):
+            log.info(line)
+    assert capsys.readouterr().out == "  weights  loaded\n  weights  loaded otherwise\n"
+    with console.model_log():
+        log.info("loaded")
+    assert capsys.readouterr().out == "  weights  loaded\n"
 
 
 def test_a_run_prints_to_the_console_what_it_logs_to_a_program(

@@ -58,7 +58,7 @@ def test_every_kind_of_file_gives_the_same_model(tmp_path: Path) -> None:
     np.savez(tmp_path / "arrays.npz", **{name: tensor.numpy() for name, tensor in state.items()})
     for file in ("zip.pth", "legacy.pt", "flat.safetensors", "arrays.npz"):
         target = fresh()
-        assert ": this application's weights;" in load_weights(target, tmp_path / file)
+        assert ": in the format of this program;" in load_weights(target, tmp_path / file)
         torch.testing.assert_close(target(pictures()), source(pictures()), atol=0, rtol=0)
 
 
@@ -96,7 +96,7 @@ def test_a_checkpoint_of_ours_brings_its_preprocessing(tmp_path: Path) -> None:
 
 def test_files_with_the_arguments_of_a_script_are_read(tmp_path: Path) -> None:
     torch.save({"model": model().state_dict(), "args": argparse.Namespace(lr=0.1), "epoch": 3}, tmp_path / "w.pth")
-    assert ": this application's weights;" in load_weights(fresh(), tmp_path / "w.pth")
+    assert ": in the format of this program;" in load_weights(fresh(), tmp_path / "w.pth")
 
 
 # --- adapting
@@ -105,7 +105,7 @@ def test_files_with_the_arguments_of_a_script_are_read(tmp_path: Path) -> None:
 def test_what_a_family_assumes_is_announced_and_can_be_overridden(tmp_path: Path) -> None:
     torch.save(torchvision_state(), tmp_path / "w.pth")
     report = load_weights(fresh(), tmp_path / "w.pth")
-    assert "torchvision weights; preprocessing: mean 0.485 0.456 0.406" in report
+    assert "in the format of torchvision; preprocessing: mean 0.485 0.456 0.406" in report
     assert "LayerNorm eps 1e-06" in report
     target = fresh()
     load_weights(target, tmp_path / "w.pth", layer_norm_eps=1e-3)

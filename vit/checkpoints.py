@@ -55,8 +55,8 @@ def load_weights(
     ORIGINS[model] = Origin(file.path, file.extras)
     eps = layer_norm_eps or (file.layer_norm_eps if layout.positions else None)  # timm's models bring their own
     set_layer_norm_eps(model, eps)
-    whose = "this application's" if file.source == "ours" else file.source
-    spec, line = file.image_spec, f"{_named(file.path)}: {whose} weights; preprocessing: "
+    whose = "this program" if file.source == "ours" else file.source
+    spec, line = file.image_spec, f"{_named(file.path)}: in the format of {whose}; preprocessing: "
     line += f"mean {_short(spec.mean)}, std {_short(spec.std)}, {spec.interpolation}, crop {spec.crop_fraction:.3g}"
     return "\n  ".join([line + (f"; LayerNorm eps {eps:g}" if eps else ""), *notes])
 

@@ -119,7 +119,7 @@ def page(
         colours={name: colour(index) for index, name in enumerate(results[0].condition.names)},
         result_table=table_of(results, WITH_WORST_CLASS),
         pairs=[row.against_first for result in results for row in result.arms],
-        notes=notes(comparison, results, marks=""),
+        notes=notes(comparison, results, marks=False),
         cost_table=table_of(results, COSTS),
         confused=confused_classes(results),
         listed_pairs=LISTED_PAIRS,

@@ -14,7 +14,7 @@ from comparison.analysis.runs import Comparison, Condition
 from comparison.analysis.statistics import estimate, minus
 from comparison.analysis.worth import sentences
 from datasets.tables import csv_text, frame_of
-from datasets.text import format_table, printable
+from datasets.text import ellipsis, format_table, printable
 from trainers.reporting.console import duration
 from vit.config import WHAT_THEY_ARE
 
@@ -156,8 +156,8 @@ COSTS: Columns = {
 """Columns of what the arms cost. Seconds and memory are medians over seeds."""
 
 
-def notes(comparison: Comparison, results: Results, *, marks: str = f"; {MARKS_EXPLAINED}") -> list[str]:
-    """Explain what the columns mean, and what was scored."""
+def notes(comparison: Comparison, results: Results, *, marks: bool = True) -> list[str]:
+    """Explain what the columns mean, the `marks` of a table in letters too, and what was scored."""
     runs = comparison.conditions[0].arms[0].runs
     lines = [
         f"scored: {len(runs[0].labels):,} {comparison.scored_images} images, weights of the "
@@ -166,7 +166,8 @@ def notes(comparison: Comparison, results: Results, *, marks: str = f"; {MARKS_E
         "95 % interval: range in which one run's true accuracy lies (Wilson), the lowest and highest end of all runs",
         "95 % right on: share of the scored images, each run's surest ones, on which 95 % of its answers are right",
         *in_groups(comparison.conditions),
-        f"McNemar: number of seeds at which the exact test finds a difference of the two runs (p <= 0.05){marks}",
+        "McNemar: number of seeds at which the exact test finds a difference of the two runs (p <= 0.05)",
+        *([MARKS_EXPLAINED] if marks else []),
     ]
     if any(row.scores["improvement"] is not None for result in results for row in result.arms):
         lines.append(f"^ not converged: validation accuracy still rose {RULE}")
@@ -176,7 +177,7 @@ def notes(comparison: Comparison, results: Results, *, marks: str = f"; {MARKS_E
         spread = estimate(minus(second, first), result.condition.clusters).spread
         scored = comparison.scored_images
         seen = power_line(second.shape[1], len(second), spread, scored=scored, claims=claims)
-        lines.append(f"{f'{result.condition.title}: ' if len(results) > 1 else ''}measured power: {seen}")
+        lines.append(f"measured power{f', {result.condition.title}' if len(results) > 1 else ''}: {seen}")
     worth = sentences(comparison.conditions)
     lines += worth
     models = {run.config["model"]["name"] for arm in comparison.conditions[0].arms for run in arm.runs}
@@ -205,7 +206,7 @@ def judged_together(claims: int, *, interim: bool, worth: bool) -> list[str]:
     """Explain what it means that all verdicts of a report share one level, and which of its numbers do not."""
     how = "each has its part of the 5 %" if interim else "Holm's correction"
     alone = [*["the 95 % intervals"] * (not interim), "McNemar's counts", *["what labels are worth"] * worth]
-    contrary = "" if interim else ": an interval may leave out 0 where the verdict is that nothing can be told"
+    contrary = "" if interim else ": an interval may leave out 0 where the verdict names no winner"
     return [
         f"the {claims} comparisons of this report are judged together ({how}): where no arm is better than another, at "
         "most 5 % of such reports name a winner",
@@ -277,14 +278,6 @@ def room_for_arms(header: list[str], lines: list[list[str]], width: int) -> int:
     arm = header.index("arm")
     others = [[printable(cell) for cell in line[:arm] + line[arm + 1 :]] for line in (header, *lines)]
     return width - max(map(len, format_table(others, left=()))) - 2
-
-
-def ellipsis(name: str, width: int) -> str:
-    """The two ends of a long name: what tells arms apart stands at the end."""
-    if len(name) <= width:
-        return name
-    half = (width - 1) // 2
-    return f"{name[: width - 1 - half]}…{name[-half:]}"
 
 
 def table_md(comparison: Comparison, results: Results) -> str:

@@ -32,7 +32,7 @@ def announce_plan(plan: ComparisonPlan, *, watch: Path) -> None:
     for labels, images, epochs in zip(request.labels, plan.train_images, plan.epochs, strict=True):
         budget = f"{images:,} images x {epochs:g} epochs = {round(images * epochs):,} images per run"
         rows.append(("budget", f"{labels_text(labels)}: {budget}"))
-    tuned = "each arm tries every rate at its first seed" if plan.tuned else "rates are not tuned"
+    tuned = "each arm tries every rate at its first seed" if plan.tuned else "not tuned"
     most = "at most " if request.certainty else ""
     claims = len(couples(plan.arms, against_first=request.ladder)) * len(request.labels)
     clusters = units_of(split.samples, split.samples.indices("test"))

@@ -10,8 +10,6 @@ from statistics import mean
 from comparison.request.plan import ComparisonPlan
 from comparison.request.timing import seconds_of_run
 from trainers.reporting import console
-from trainers.run_status import RunResult
-from trainers.storage.run_folder import read_json
 
 Cell = tuple[int, int]
 """Places of a condition and of an arm in the plan."""
@@ -53,7 +51,7 @@ class Expected:
 
 
 class Progress:
-    """One line per run, and how long the rest takes where it is known how much there will be."""
+    """Count of the runs that have ended, and how long the rest takes."""
 
     def __init__(
         self, plan: ComparisonPlan, cells: Sequence[Cell], clock: Callable[[], float] = time.perf_counter
@@ -94,16 +92,10 @@ class Progress:
     def __str__(self) -> str:
         return f"{self.done} of {self.plan.number_of_runs} runs done, at work: {', '.join([*self.running])}"
 
-    def line(self, title: str, result: RunResult | None, *, trained: bool) -> None:
-        text = "diverged"
-        if result is not None:
-            seconds = read_json(result.run_dir / "summary.json")["seconds"]
-            text = f"val {result.val['accuracy']:.1%}, epoch {result.best_epoch}, {seconds:.0f} s"
-        if not trained:
-            text += " (was finished)"
-        elif self.expected.ratios and self.done < self.plan.number_of_runs and self.plan.request.certainty is None:
-            text += f", about {console.duration(self.left())} left"
-        console.say(f"{self.done:>3}/{self.plan.number_of_runs}  {title}: {text}")
+    def left_in_words(self) -> str:
+        """Say how long the rest takes; empty where that is not known, or nothing is left."""
+        known = self.expected.ratios and self.done < self.plan.number_of_runs and self.plan.request.certainty is None
+        return console.duration(self.left()) if known else ""
 
 
 def makespan(running: Iterable[float], waiting: Iterable[float], jobs: int) -> float:

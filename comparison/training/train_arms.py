@@ -13,6 +13,7 @@ from comparison.request.plan import ComparisonPlan, PlannedArm
 from comparison.request.protocol import rates_text
 from comparison.training.deadline import ComparisonDeadline
 from comparison.training.progress import Cell, Progress
+from comparison.training.run_lines import RunLines
 from comparison.training.slow_machine import RESTARTS, SlowMachine, Watch, start_over
 from datasets.opened import OpenedImages
 from trainers.budget.pace import Pace
@@ -108,7 +109,7 @@ class Training:
         self.rates = {cell: plan.rates(self.arm(cell))[0] for cell in self.cells if not plan.searches(self.arm(cell))}
         self.folders: dict[Cell, dict[int, Path]] = {cell: {} for cell in self.cells}
         self.tuning: list[dict[str, Any]] = []
-        self.progress = Progress(plan, self.cells)
+        self.progress, self.lines = Progress(plan, self.cells), RunLines(plan)
         self.deadline = None
         if plan.until is not None and plan.request.certainty is None:
             self.deadline = ComparisonDeadline(plan, self.progress, until=plan.until)
@@ -205,7 +206,8 @@ class Training:
         work = partial(one_run, images=self.plan.images)
         for task, (result, trained, seconds) in self.each(work, self.in_turn(tasks)):
             self.progress.end(task.key, seconds if trained and result is not None else None)
-            self.progress.line(task.title, result, trained=trained)
+            left = self.progress.left_in_words() if trained else "was finished"
+            self.lines.say(task.cell, task.seed, task.lr, result, number=self.progress.done, left=left)
             if self.deadline is not None:
                 self.deadline.keep()
             yield task, result

@@ -97,13 +97,13 @@ def quiet() -> Iterator[None]:
 @contextmanager
 def model_log(images: OpenedImages | None = None) -> Iterator[None]:
     """Let the console print what the model factory logs: which weights were loaded how, and what was interpolated or
-    replaced; once for all runs of a command, which share `images`. A program that has said where that log goes keeps it
-    so."""
+    replaced; each line once in the block, or for all runs that share `images`. A program that has said where that log
+    goes keeps it so."""
     log = logging.getLogger(vit.__name__)
     if not left_to_console(log):
         yield
         return
-    propagate, handler = log.propagate, Console("weights", None if images is None else images.told_of_weights)
+    propagate, handler = log.propagate, Console("weights", set() if images is None else images.told_of_weights)
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     log.propagate = False
