@@ -6,9 +6,12 @@ import shutil
 import pytest
 from every_state import every_state
 from killed_runs import Crash
+from small_run import few_digits
 
 import main
 from comparison import compare
+from comparison.request.plan import Request
+from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.storage.run_folder import read_json, write_json
 
 
@@ -53,6 +56,26 @@ def test_a_comparison_that_was_killed_in_its_start_goes_on_or_starts_over(runs, 
         assert before in ([], [folder])
         assert read_json(folder / "compare.json")["status"] == "running"
         assert (folder / "split.csv").read_text() == whole.read_text()
+
+
+@pytest.mark.parametrize(("jobs", "expected"), [(None, 4), (3, 3)])
+def test_a_queue_takes_all_runs_at_once_unless_a_person_says_how_many(tmp_path, monkeypatch, jobs, expected):
+    base = RunConfig(
+        data=few_digits(labels_per_class=3),
+        train=TrainConfig(epochs=1, device="cpu", threads=1),
+        output=OutputConfig(output_dir=tmp_path),
+    )
+    arms = tuple(base.changed(model={"name": name}) for name in ("vit_micro_2", "vit_micro_4"))
+    beside = []
+
+    def stop(plan, slurm):
+        beside.append(plan.sharing.jobs)
+        raise Crash
+
+    monkeypatch.setattr(compare, "train_arms", stop)
+    with pytest.raises(Crash):
+        compare.compare_arms(Request(base, arms, seeds=2, tune_lr="off"), jobs=jobs, slurm={})
+    assert beside == [expected]
 
 
 def test_the_second_of_two_equal_comparisons_is_told_who_runs_the_first(runs, monkeypatch, capsys):

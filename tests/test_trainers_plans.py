@@ -269,6 +269,17 @@ def test_after_a_probe_nothing_is_trained_in_no_time(monkeypatch, capsys, second
     assert len([*alone]) == 1  # without a probe there must be a model
 
 
+@pytest.mark.parametrize(("epochs", "runs"), [(0.99, 0), (1.0, 1)])
+def test_one_pass_over_the_images_is_just_enough(monkeypatch, epochs, runs):
+    config = RunConfig(data=DataConfig(labels_per_class=20), train=TrainConfig(threads=1, device="cpu"))
+    paced = Pace(step=0.25, steps_per_epoch=64, validation=0.0, decoding=0.0, conclusion=0.0)
+    monkeypatch.setattr(planning, "measure", lambda setup: paced)
+    monkeypatch.setattr(planning, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    until = paced.seconds(epochs)
+    found = [*planning.plan_fine_tuning(config, CANDIDATES[:1], until, OpenedImages(), least=planning.LEAST_STEPS)]
+    assert len(found) == runs
+
+
 @pytest.mark.parametrize(
     ("train", "kept"),
     [({}, "last"), ({"select": "loss"}, "loss"), ({"patience": 3}, "auto"), ({"schedule": "constant"}, "auto")],

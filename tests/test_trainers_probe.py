@@ -1,6 +1,7 @@
 """A linear probe on cached features: the same head, for a fraction of the time."""
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from datasets.sampling import BatchKey
 from inference.evaluate import evaluate_run
 from trainers import cached_features, checkpointing
 from trainers.config import OutputConfig, RunConfig, TrainConfig
+from trainers.engine import feature_sets
 from trainers.engine.feature_sets import features_of
 from trainers.errors import CheckpointError, ConfigError, Interrupted
 from trainers.resume import resume
@@ -61,6 +63,14 @@ def test_the_head_of_the_features_is_the_model(model):
     assert {id(p) for p in head_of(setup.model).parameters()} == {
         id(p) for part in parts(setup.model).head for p in part.parameters()
     }
+
+
+def test_features_that_need_more_than_four_fifths_of_the_free_memory_are_refused_in_gigabytes(monkeypatch):
+    batch = torch.zeros(2, 1).expand(2, 10**6)  # 4 MB an image, and none of it is there
+    monkeypatch.setattr(feature_sets, "available_memory", lambda: 5 * 10**9)
+    feature_sets._require_memory(batch, 1000)
+    with pytest.raises(ConfigError, match=re.escape("1,250 images need 5.0 GB, 5.0 GB are free: use --cache-features")):
+        feature_sets._require_memory(batch, 1250)
 
 
 @pytest.mark.usefixtures("two_layers")

@@ -134,6 +134,7 @@ def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(crashed, whole,
     out = capsys.readouterr().out
     assert f"{newest} is damaged" in out
     assert "trying the one before it" in out
+    assert f"resuming {crashed} after step 4 of 12" in out
 
 
 @pytest.mark.parametrize("change", [{"format_version": 1}, {"history": {"rows": "[]"}}, {"head_only": True}])

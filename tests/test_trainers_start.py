@@ -74,9 +74,10 @@ def started(finished):
     return finished
 
 
-def test_a_resumed_run_that_stops_before_its_first_checkpoint_is_not_removed(started, finished_once):
+def test_a_resumed_run_that_stops_before_its_first_checkpoint_is_not_removed(started, finished_once, capsys):
     with pytest.raises(Crash):
         resume(started, handlers=[crash_after(1)])
+    assert f"resuming {started}: it has no checkpoint yet, so it starts over" in capsys.readouterr().out
     assert (started / "note.txt").read_text() == "seen on Monday"
     assert read_json(started / "summary.json")["status"] == "failed"
     assert resume(started).epochs[-1]["val_loss"] == resume(finished_once).epochs[-1]["val_loss"]

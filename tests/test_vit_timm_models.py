@@ -150,6 +150,16 @@ def test_any_model_of_timm_gives_timms_logits_and_is_frozen_by_its_parts(name: s
     assert not any(parameter.requires_grad for parameter in own.blocks[0].parameters())
 
 
+def test_the_epsilon_of_a_model_of_timm_is_the_one_asked_for() -> None:
+    changed, plain = (
+        {part.eps for part in build_model("timm:test_vit", num_classes=3, weights="none", **options).modules()
+         if isinstance(part, torch.nn.LayerNorm)}
+        for options in ({"layer_norm_eps": 1e-3}, {})
+    )  # fmt: skip
+    assert changed == {1e-3}
+    assert plain == {1e-6}  # timm's own
+
+
 @pytest.mark.parametrize(
     ("options", "refusal"),
     [
