@@ -13,7 +13,7 @@ from commands.arguments import ModelOptions, UsageError
 from commands.json_output import JsonOption, json_document
 from commands.train import score_lines
 from datasets.config import DataConfig, Group, Name
-from datasets.text import pluralise
+from datasets.text import pluralise, wrapped
 
 if TYPE_CHECKING:
     from inference.evaluation_report import Evaluation
@@ -117,7 +117,17 @@ def show(options: Options, parts: Mapping[str, tuple[Evaluation, str]]) -> None:
         for name, (found, remark) in parts.items()
     ]
     first, _ = next(iter(parts.values()))
-    print("\n".join([*score_lines(rows), "", *lines(first)]))
+    print("\n".join(map(fitted_to_terminal, [*score_lines(rows), "", *lines(first)])))
+
+
+def fitted_to_terminal(line: str) -> str:
+    """The line, broken where the terminal is narrower: below its text, where a name stands before that."""
+    named = line[NAMES - 1 : NAMES].strip() and line[NAMES : NAMES + 2] == "  "
+    return wrapped(line, indent=NAMES + 2 if named else 0)
+
+
+NAMES = 17
+"""Columns of the names before the lines of `inference.evaluation_report`."""
 
 
 def as_json(

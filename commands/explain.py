@@ -10,7 +10,7 @@ import tyro
 
 from commands.arguments import UsageError, WeightsOptions
 from datasets.config import Name
-from datasets.text import pluralise, printable
+from datasets.text import pluralise, printable, wrapped
 from trainers.config import Device
 from vit.config import require_counts
 
@@ -111,7 +111,7 @@ def _draw_all(options: Options) -> int:
         if explanation.attention is not None:
             distances.append(explanation.attention.distance)
     if worth:
-        print(f"maps: {printable(worth)}")
+        print(wrapped(f"maps: {printable(worth)}"))
     if distances:
         figure = distance_figure(torch.stack(distances).mean(dim=0), title=pluralise(len(distances), "image"))
         print(f"how far heads look: {save(figure, folder / 'attention_distance.png')}")

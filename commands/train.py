@@ -235,7 +235,7 @@ def score_lines(rows: Sequence[tuple[str, Mapping[str, float], str, int | Design
             low, high = design.interval(metrics["accuracy"])
             of, interval = pluralise(design.images, "image"), f"{100 * low:.0f} to {high:.0%}"
             if design.alone:
-                remark += f"; 95 % interval of {of}: {interval}"
+                remark += f"; 95 % interval{'' if remark == of else f' of {of}'}: {interval}"
             else:
                 in_groups.append(f"{'groups':>9}  {split}: {of} {design}; 95 % interval of the accuracy {interval}")
         balanced = f"{metrics['balanced_accuracy']:{shares}}" if "balanced_accuracy" in metrics else "-"

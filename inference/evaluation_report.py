@@ -185,16 +185,24 @@ def read_temperature(folder: Path) -> float | None:
 
 
 def lines(evaluation: Evaluation) -> Iterator[str]:
-    """The metrics in full precision, then the classes, then the files."""
+    """Lines below the scores: notes, whether training logged the same, the classes, the files."""
     yield from (f"note: {note}" for note in evaluation.notes)
-    for name, value in evaluation.metrics.items():
-        logged = evaluation.logged.get(name)
-        remark = "" if logged is None else ("  as logged" if logged == value else f"  logged: {logged!r}")
-        yield f"{name:>17}  {value!r}{remark}"
+    if "accuracy_top5" in evaluation.metrics:
+        yield f"{'top-5 accuracy':>17}  {evaluation.metrics['accuracy_top5']:.2%}"
+    both = {
+        name: (value, evaluation.logged[name])
+        for name, value in evaluation.metrics.items()
+        if name in evaluation.logged
+    }
+    if same := [name.replace("_", " ") for name, (value, logged) in both.items() if value == logged]:
+        yield f"{'as logged':>17}  bit for bit, in training: {', '.join(same)}"
+    for name, (value, logged) in both.items():
+        if value != logged:
+            yield f"{name.replace('_', ' '):>17}  {value!r}, but training logged: {logged!r}"
     if evaluation.temperature is not None:
         yield (
             f"{'temperature':>17}  {evaluation.temperature:.4f} fitted on val: loss {evaluation.scaled['loss']:.4f}, "
-            f"ece {evaluation.scaled['ece']:.4f} when logits are divided by it"
+            f"ECE {evaluation.scaled['ece']:.4f} when logits are divided by it"
         )
     yield from evaluation.said
     yield ""

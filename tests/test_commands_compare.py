@@ -195,7 +195,7 @@ def test_a_stopped_comparison_goes_on_where_it_stopped(tmp_path):
     second = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert second.returncode == 0, second.stderr
     assert "(continued)" in second.stdout
-    assert "was finished" in second.stdout
+    assert [line.split()[-1] for line in second.stdout.splitlines() if line.startswith("  1/2")] == ["done"]
     assert len(list(tmp_path.glob("digits/compare*"))) == 1
     assert len(list(tmp_path.glob("digits/compare/*/all/s0"))) == 2
     folder = tmp_path / "digits" / "compare" / "verdict" / "pool_mean_n1"

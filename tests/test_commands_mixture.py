@@ -136,7 +136,7 @@ def planned_run(photos, folder, *words):
 def test_a_plan_ends_in_a_mixture_and_a_command_given_again_in_the_same(photos, tmp_path, capsys, monkeypatch):
     run = planned_run(photos, tmp_path)
     said = capsys.readouterr().out
-    assert "frozen, used together:" in said
+    assert "frozen; tried alone and together:" in said
     assert f"kept  {run.name}" in said
     folders = [run.with_name(f"plan_{kind}") for kind in ("frozen", "trained", "again", "mixed")]
     assert all((folder / "summary.json").is_file() for folder in folders)

@@ -15,6 +15,7 @@ def lines_of(tmp_path, capsys, monkeypatch, *, columns, names, labels, tuned):
         arms=[SimpleNamespace(name=name) for name in names],
         request=SimpleNamespace(labels=labels),
         tuned=tuned,
+        rates=lambda arm: [0.0003, 0.00075],
         number_of_runs=144,
     )
     result = SimpleNamespace(run_dir=tmp_path, val={"accuracy": 1.0})

@@ -314,8 +314,8 @@ def test_too_few_images_are_counted_and_nothing_is_promised():
     assert not answers.cuts
     assert set(answers.thresholds) == {0.1}
     lack = answers.without([0.9], 0.05)
-    assert "12 are missing" in lack  # of 29
-    assert "2 are missing" in lack  # of 19
+    assert "12 more" in lack  # of 29
+    assert "2 more" in lack  # of 19
     model = build_model("vit_micro_2", num_classes=5).eval()
     found = Judge(model, answers)(torch.rand(3, 3, 8, 8))
     assert found.sets is None
@@ -374,7 +374,7 @@ def test_evaluate_says_what_is_promised_and_writes_it_beside_the_predictions(eva
     assert found["fitted_on"] == found["units"] == 80
     assert {"answers.safetensors", "val_answers.csv", "val_answers.png"} <= {p.name for p in (run / "eval").iterdir()}
     code, out, _ = call(capsys, "evaluate", run, "--split", "test")
-    for words in ("95 % right".replace(" %", "%"), "95% sets", "too few", "219 are missing", "unknown", "promised"):
+    for words in ("95 % right".replace(" %", "%"), "95% sets", "too few", "219 more", "unknown", "promised"):
         assert words in out
 
 
@@ -409,7 +409,7 @@ def test_a_higher_level_gives_no_smaller_set_and_fewer_images_a_note(evaluated, 
     assert all(small <= large for pair in pairwise(sizes) for small, large in zip(*pair, strict=True))
     code, out, err = call(capsys, "predict", run, data / "test", "--cover", "0.99")
     assert code == 0
-    assert "219 are missing" in err
+    assert "219 more" in err
     assert {row["set"] for row in csv.DictReader(io.StringIO(out))} == {""}
 
 

@@ -68,17 +68,17 @@ class Answers:
     def without(self, levels: Iterable[float], rate: float) -> str | None:
         """Say what of this cannot be promised, and how many images it would take; None: nothing."""
         parts = [
-            f"for sets of {level:.0%} it takes {self._lack(conformal.fewest(level))}"
+            f"sets of {level:.0%} need {self._lack(conformal.fewest(level))}"
             for level in levels
             if level not in self.cuts
         ]
         if rate not in self.thresholds:
-            parts.append(f"for unknowns at {rate:.0%} false alarms it takes {self._lack(unknown.fewest(rate))}")
+            parts.append(f"unknowns at {rate:.0%} false alarms need {self._lack(unknown.fewest(rate))}")
         return "; ".join(parts) or None
 
     def _lack(self, needed: int) -> str:
         what = "validation images" if self.units == self.images else "groups of validation images"
-        return f"{needed} {what}: {needed - self.units} are missing"
+        return f"{needed} {what}, {needed - self.units} more than there are"
 
 
 def fit_answers(

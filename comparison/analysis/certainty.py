@@ -176,11 +176,14 @@ def smallest_difference(spread: Spread, seeds: int, images: int, *, claims: int 
 
 
 def power_line(images: int, seeds: int, spread: Spread = ASSUMED, *, scored: str = "test", claims: int = 1) -> str:
+    """Say what difference is detected with a power of 80 %, if there is one."""
     what = images_text(images, spread.groups * images, scored)
-    seen = f"{what} and {pluralise(seeds, 'seed')} detect a difference of"
+    what = f"{what} and {pluralise(seeds, 'seed')}"
     points = 100 * smallest_difference(spread, seeds, images, claims=claims)
     together = f", as one of {claims} comparisons" * (claims > 1)
-    return f"{seen} {points:.1f} points or more 80 % of the time{together}"
+    if points > 100:
+        return f"{what} are too few to detect any difference 80 % of the time{together}"
+    return f"{what} detect a difference of {points:.1f} points or more 80 % of the time{together}"
 
 
 def any_undecided(

@@ -22,7 +22,8 @@ class RunLines:
         self.plan, self.begun = plan, False
         self.names = [printable(arm.name) for arm in plan.arms]
         longest = max(map(len, [*self.names, "arm"]))
-        widths = {"run": 4 + len(str(plan.number_of_runs)), "labels": 6, "seed": 4, "lr": 7, "arm": longest}
+        rates = max(len(rate_text(rate)) for arm in plan.arms for rate in plan.rates(arm))
+        widths = {"run": 4 + len(str(plan.number_of_runs)), "labels": 6, "seed": 4, "lr": rates, "arm": longest}
         widths |= {"val": 8, "time": 6, "left": 6}
         unused = {"labels": len(plan.request.labels) == 1, "lr": not plan.tuned}
         self.widths = {name: width for name, width in widths.items() if not unused.get(name)}
@@ -51,7 +52,7 @@ class RunLines:
             "run": f"{number:>3}/{self.plan.number_of_runs}",
             "labels": "all" if labels is None else f"{labels:,}",
             "seed": str(seed),
-            "lr": "default" if lr is None else f"{lr:g}",
+            "lr": rate_text(lr),
             "arm": self.names[cell[1]],
             "val": "diverged" if result is None else f"{result.val['accuracy']:.1%}",
             "time": seconds,
@@ -64,3 +65,8 @@ class RunLines:
         arm = ellipsis(shown["arm"], self.widths["arm"])
         cells = (arm.ljust(width) if name == "arm" else shown[name].rjust(width) for name, width in self.widths.items())
         return "  ".join(cells).rstrip()
+
+
+def rate_text(rate: float | None) -> str:
+    """Write a learning rate in few letters; None is the default of the arm."""
+    return "-" if rate is None else f"{rate:g}"

@@ -206,7 +206,7 @@ class Training:
         work = partial(one_run, images=self.plan.images)
         for task, (result, trained, seconds) in self.each(work, self.in_turn(tasks)):
             self.progress.end(task.key, seconds if trained and result is not None else None)
-            left = self.progress.left_in_words() if trained else "was finished"
+            left = self.progress.left_in_words() if trained else "done"
             self.lines.say(task.cell, task.seed, task.lr, result, number=self.progress.done, left=left)
             if self.deadline is not None:
                 self.deadline.keep()

@@ -341,7 +341,7 @@ def plan_fine_tuning(
     with console.quiet():
         plan, pace = plan_for(config, candidates, until, images)
     if plan.epochs < min(1, least / pace.steps_per_epoch):
-        too_few = f"there would be {plan.epochs:g} epochs for {plan.candidate.name}"
+        too_few = f"{plan.candidate.name} would get {plan.epochs:g} epochs"
         console.say(f"no time is left to train more: {too_few}", label="plan")
         return
     console.say("; ".join(plan.reasons), label="plan")

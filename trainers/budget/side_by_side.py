@@ -133,7 +133,7 @@ def look(config: RunConfig, *, side: float, seconds: float | None, images: Opene
     rows = () if choice is None else tuple(ranked(choice, seen, networks, costs))
     found = Look(tuple(networks), canvas, choice, tuple(costs), rows, len(seen.labels))
     named = ", ".join(f"{number} {network}" for number, network in enumerate(networks, start=1))
-    console.say(f"frozen, used together: {named}", label="networks")
+    console.say(f"pretrained, frozen; tried alone and together: {named}", label="networks")
     for line in table(found):
         console.say(line)
     return found
@@ -227,20 +227,21 @@ def table(found: Look) -> list[str]:
     for each in sorted(found.choice.judged, key=lambda each: each.loss):
         best.setdefault(tuple(sorted(each.networks)), each)
     cells = [("", "networks", "head", "accuracy", "log loss", "ms/image", "MB")]
-    for networks, each in list(best.items())[:ROWS]:
+    chosen = tuple(sorted(found.choice.taken.networks))
+    for networks, each in [item for place, item in enumerate(best.items()) if place < ROWS or item[0] == chosen]:
         prices = [found.prices[place] for place in networks]
         seconds, size = sum(price.seconds for price in prices), sum(price.megabytes for price in prices)
         names = " + ".join(str(1 + place) for place in networks)
-        mark = "*" if set(networks) == set(found.choice.taken.networks) else ""
+        mark = "*" if networks == chosen else ""
         row = (f"{each.accuracy:.1%}", f"{each.loss:.3f}", f"{1000 * seconds:.1f}", f"{size:.0f}")
-        cells.append((mark, names, each.head, *row))
+        cells.append((mark, names, each.head.removesuffix(" analysis"), *row))
     lines = [f"           {line}" for line in format_table(cells, left=(0, 1, 2))]
     taken, single = found.choice.taken, found.choice.single
-    if len(taken.networks) > 1:
-        alone = f"one network alone, {found.networks[single.networks[0]]}, has {single.accuracy:.1%}"
-        lines.append(
-            f"           * chosen: right on {taken.accuracy:.1%} of the training images, by cross-validation; {alone}"
-        )
+    alone = f"; one network alone, {found.networks[single.networks[0]]}, has {single.accuracy:.1%}"
+    lines.append(
+        "           * chosen, the cheapest whose log loss is within one standard error of the least: right on "
+        f"{taken.accuracy:.1%} of the training images, by cross-validation{alone * (len(taken.networks) > 1)}"
+    )
     return lines
 
 
