@@ -113,7 +113,7 @@ def say_what_is_not_promised(classifier: Classifier, options: Options) -> None:
     if classifier.answers is not None:
         lack = classifier.answers.without([float(options.cover)], float(options.false_alarms))
         if lack is not None:
-            print(f"note: {lack}", file=sys.stderr)
+            print(wrapped(f"note: {lack}"), file=sys.stderr)
 
 
 def write(images: Iterable[ImagePrediction], options: Options, *, judged: bool) -> Sequence[ImagePrediction]:

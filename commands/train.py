@@ -112,7 +112,7 @@ def train_best(runs: Runs, images: OpenedImages) -> int:
             continue
         later = run.mixes or better(result, kept, favoured=run.favoured)
         kept, other = (result, kept) if later else (kept, result)
-        print(f"\n{'kept':>9}  {side_by_side(kept, other)}")
+        print(wrapped(f"\n{'kept':>9}  {side_by_side(kept, other)}", indent=11))
         record_outcome(kept.run_dir, [other.run_dir for other in trained])
     assert kept is not None
     report(kept)

@@ -85,5 +85,5 @@ def test_one_validation_image_gives_no_advice_and_says_what_it_cannot_tell(tmp_p
     assert "--folds 5 validates on every image" in out
     assert "not learning" not in out
     assert "may learn" not in out
-    assert "acc 0 of 1" in out or "acc 1 of 1" in out
+    assert "acc 0/1" in out or "acc 1/1" in out
     assert "95 % interval of 1 image: " in out

@@ -338,9 +338,12 @@ def test_a_run_that_turns_out_quicker_than_planned_takes_no_more_than_the_epochs
 
 
 def test_a_run_on_a_machine_that_becomes_slower_after_the_fit_stops_in_time_and_says_so(tmp_path, capsys):
-    _, clock = run_with_deadline(tmp_path, "cooldown", lambda step: 1.0 if step <= 17 else 2.0)
+    result, clock = run_with_deadline(tmp_path, "cooldown", lambda step: 1.0 if step <= 17 else 2.0)
     assert 24 <= clock[0] <= 24 * 1.1 + 2.0  # one step more, at most
-    assert "the machine has become slower: stopped after 5.5 epochs" in capsys.readouterr().out
+    why = "the machine has become slower: stopped after 5.5 epochs, to end in time"
+    out = capsys.readouterr().out
+    assert (out.count(why), "a handler of your own" in out) == (1, False)
+    assert read_json(result.run_dir / "summary.json")["stopped"] == why
 
 
 def test_a_planned_run_repeats_from_its_config_to_the_bit(tmp_path, capsys):

@@ -77,7 +77,8 @@ class Run:
 
     `network` is the whole model that is saved and chosen: the trained one, or the average of its weights; `evaluated`
     what of it is validated, which is its head where features are cached.
-    `expected_steps` are those of the plan, or those that fit the time of `--minutes` as it looks now.
+    `expected_steps` are those of the plan, or those that fit the time of `--minutes` as it looks now; `stopped` says
+    why the plan ended it before them.
     `states` is everything that has a state, by its name in a checkpoint; `loggers` are None but in the main process.
     """
 
@@ -95,7 +96,7 @@ class Run:
         self.evaluator = create_evaluator(self.evaluated, setup.device, amp_dtype=setup.amp_dtype)
         self.painter = painter_of(setup.config.output.tb)
         self.rate = schedule(setup)
-        self.expected_steps = setup.total_steps
+        self.expected_steps, self.stopped = setup.total_steps, ""
         self.left = TimeLeft(self.trainer, last_step=lambda: self.expected_steps, most=self.time_budget)
         self.best: BestCheckpoint
         self.saver: ResumeCheckpoint
@@ -155,7 +156,7 @@ def ended_early(run: Run) -> str:
     if state.iteration >= setup.total_steps:
         return ""
     done = f"{state.iteration / setup.steps_per_epoch:.3g} of {pluralise(setup.config.train.epochs or 0, 'epoch')}"
-    return run.over or f"a handler of your own ended the run after {done}"
+    return run.over or run.stopped or f"a handler of your own ended the run after {done}"
 
 
 def attach_handlers(run: Run) -> None:

@@ -93,5 +93,5 @@ class DeadlineHandler:
         over = now + self.slowness * self.pace.ending - self.deadline.until
         if over > LATE * (self.deadline.until - self.since[0]) and engine.state.iteration < self.run.setup.total_steps:
             done = engine.state.iteration / self.per_epoch
-            console.say(f"the machine has become slower: stopped after {done:.1f} epochs, to end in time", label="note")
+            self.run.stopped = f"the machine has become slower: stopped after {done:.1f} epochs, to end in time"
             engine.terminate()

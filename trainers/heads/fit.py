@@ -155,6 +155,6 @@ def mixture(images: Images, heads: Sequence[Linear], names: Sequence[str]) -> tu
     alone = [losses(each, images.labels).mean() for each in scaled]
     together = losses(head(images.features.astype(np.float64)), images.labels).mean()
     shares = ", ".join(f"{share:.0%} {name}" for share, name in zip(weights / weights.sum(), names, strict=True))
-    parts = " and ".join(f"{loss:.3f} {name}" for loss, name in zip(alone, names, strict=True))
-    fit = f"fitted to {len(images.labels)} validation images, with a loss of {together:.3f} on them"
-    return head, [f"{shares}, {fit}; alone {parts}"]
+    parts = ", ".join(f"{name} {loss:.3f}" for loss, name in zip(alone, names, strict=True))
+    fit = f"fitted to {len(images.labels)} validation images, whose loss it makes {together:.3f}"
+    return head, [f"mixture of {shares}, {fit}; alone: {parts}"]

@@ -133,7 +133,8 @@ def announce(
         rows = [("data", f"{described[0]}, as above")] if images.told == described else rows
         images.told = described
     size = f"{setup.spec.image_size} px, {total:,} parameters, {trainable:,} trainable"
-    rows.append(("model", f"{config.model.name} at {size}, weights {config.model.weights or 'of their own'}"))
+    weights = f", weights {config.model.weights}" if config.model.weights else ""
+    rows.append(("model", f"{config.model.name} at {size}{weights}"))
     rows.append(("", WHAT_THEY_ARE.get(config.model.name, "")))
     steps = f"{pluralise(setup.steps_per_epoch, 'step')} of {data.batch_size} images"
     length = f"{pluralise(train.epochs or 0, 'epoch')} x {steps}"
@@ -165,15 +166,17 @@ def too_few_to_validate(setup: RunSetup) -> str:
 
 def attach_epoch_lines(trainer: Engine, *, epochs: int, val_images: int, left: object = "", lines: int = 25) -> None:
     """A line for every epoch of a short run, for about `lines` of a long one, and always for the last; each ends in
-    what is `left`."""
+    what is `left`, or in the seconds that the epoch took."""
     every = -(-epochs // lines)
 
     @trainer.on(Events.EPOCH_COMPLETED)
     def line(engine: Engine) -> None:
         epoch = engine.state.epoch
         if epoch % every == 0 or epoch in (1, epochs):
-            words = epoch_line(engine.state.history[-1], engine.state.max_epochs or epochs, val_images=val_images)
-            say(f"{words}{left}")
+            row = engine.state.history[-1]
+            words = epoch_line(row, engine.state.max_epochs or epochs, val_images=val_images)
+            taken = f"{row['seconds']:.1f} s"
+            say(f"{words}  {str(left).removeprefix(', ') or taken}")
 
 
 def attach_learning_note(trainer: Engine, setup: RunSetup) -> None:
@@ -247,15 +250,21 @@ def without_effect(config: RunConfig, *, steps_per_epoch: int) -> list[str]:
 
 
 def epoch_line(row: dict[str, Any], epochs: int, *, val_images: int) -> str:
-    right = f"{row['val_accuracy']:6.1%}"
+    """The scores of an epoch in some 70 columns; metrics.csv has more digits, the learning rate and the seconds."""
+    right = percent(row["val_accuracy"])
     if val_images < FEW:
-        right = f"{round(row['val_accuracy'] * val_images):>{len(str(val_images))}} of {val_images}"
-    number = f"epoch {row['epoch']:>{len(str(epochs))}}/{epochs}  "
-    val, seconds = f"val loss {row['val_loss']:.4f} acc {right}  ", f"{row['seconds']:.1f} s"
+        right = f"{round(row['val_accuracy'] * val_images):>{len(str(val_images))}}/{val_images}"
+    number = f"epoch {row['epoch']:>{len(str(epochs))}}/{epochs}"
+    val = f"val loss {row['val_loss']:.3f} acc {right}"
     if row["train_loss"] is None:  # a head that was fitted
-        return f"{number}{val}{seconds}"
-    train = f"train loss {row['train_loss']:.4f} acc {row['train_accuracy']:6.1%}  "
-    return f"{number}{train}{val}lr {row['lr']:.2e}  {seconds}"
+        return f"{number}  {val}"
+    return f"{number}  train loss {row['train_loss']:.3f} acc {percent(row['train_accuracy'])}  {val}"
+
+
+def percent(share: float) -> str:
+    """A share in five columns: 9.6 %, 71.0 %, or 100 %, without the blank."""
+    text = f"{share:.1%}"
+    return " 100%" if text == "100.0%" else f"{text:>5}"
 
 
 def duration(seconds: float) -> str:
