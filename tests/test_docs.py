@@ -79,6 +79,56 @@ def test_every_link_and_figure_leads_to_a_file() -> None:
         assert (page.parent / target).is_file(), f"{page.name}: {target}"
 
 
+def headings(markdown: str) -> list[str]:
+    """The headings of a page, without those lines of code that look like one."""
+    return re.findall(r"^#+ (.*)", re.sub(r"^```.*?^```", "", markdown, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
+
+
+def anchor(heading: str) -> str:
+    """The name by which GitHub lets a link find a heading."""
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+    return re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
+
+
+def test_every_link_to_a_heading_finds_it() -> None:
+    pages = [*DOCS.rglob("*.md"), *DOCS.parent.glob("*.md")]
+    links = [
+        (page, (page.parent / name if name else page).resolve(), heading)
+        for page in pages
+        for name, heading in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", page.read_text(encoding="utf-8"))
+    ]
+    known = {target: {*map(anchor, headings(target.read_text(encoding="utf-8")))} for _, target, _ in links}
+    assert len(links) > 50
+    assert [(page.name, heading) for page, target, heading in links if heading not in known[target]] == []
+
+
+@pytest.mark.parametrize(
+    ("heading", "name"),
+    [("MNIST, 1 % of its labels", "mnist-1--of-its-labels"), ("What `rank` keeps", "what-rank-keeps"),
+     ("[Groups](a.md)", "groups")],
+)  # fmt: skip
+def test_a_heading_is_found_by_its_words(heading: str, name: str) -> None:
+    assert anchor(heading) == name
+    assert headings(f"```\n# no heading\n```\n## {heading}\n") == [heading]
+
+
+@pytest.mark.clone
+def test_the_evidence_that_a_docstring_names_stands_under_that_heading() -> None:
+    named = [
+        (str(path), page, heading)
+        for path in DOCS.parent.rglob("*.py")
+        if not {"tests", ".venv", "docs"} & {*path.relative_to(DOCS.parent).parts}
+        for page, heading in re.findall(r'docs/(evidence/[\w-]+\.md),\s+"([^"]+)"', path.read_text(encoding="utf-8"))
+    ]
+    assert len(named) > 8
+    wrong = [
+        (path, heading)
+        for path, page, heading in named
+        if heading not in headings((DOCS / page).read_text(encoding="utf-8"))
+    ]
+    assert wrong == []
+
+
 def test_every_option_that_is_named_exists() -> None:
     classes = [importlib.import_module(f"commands.{name}").Options for name in COMMANDS if name != "train"]
     known = {
