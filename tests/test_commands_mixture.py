@@ -12,7 +12,7 @@ from fake_sets import class_folders
 
 import main
 from inference.classifier import open_classifier
-from trainers.budget import members, plan, side_by_side
+from trainers.budget import at_hand, members, plan
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
 from trainers.storage.finished_run import find_run, read_result
 from vit.mixture import Network
@@ -125,7 +125,7 @@ def small_plan(monkeypatch):
     monkeypatch.setattr(plan, "without_packages", lambda: False)
     monkeypatch.setattr(plan, "with_threads", lambda config, measured: config)
     monkeypatch.setattr(plan, "plan_fine_tuning", trained)
-    monkeypatch.setattr(side_by_side, "candidates", lambda config, side: networks)
+    monkeypatch.setattr(at_hand, "candidates", lambda side: networks)
 
 
 def planned_run(photos, folder, *words):
@@ -152,6 +152,25 @@ def test_a_plan_ends_in_a_mixture_and_a_command_given_again_in_the_same(photos, 
     planned_run(photos, tmp_path)
     after = read_checkpoint(best_of(run))["model"]
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.usefixtures("small_plan")
+def test_slower_networks_join_once_there_is_a_first_answer(photos, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(at_hand, "QUICK", 1e8)
+    monkeypatch.setattr(plan, "members", lambda *options, **more: [])
+    run = planned_run(photos, tmp_path)
+    folders = (run.with_name("plan_frozen"), run)
+    frozen, mixed = (json.loads((folder / "config.json").read_text())["model"] for folder in folders)
+    assert frozen["name"] == "mix:vit_nano_8@32"
+    assert mixed["name"] == "mix:vit_nano_8@32+vit_stem_16@64"
+    assert (frozen["image_size"], mixed["image_size"]) == (34, 34)  # the largest shorter side
+    assert f"kept  {run.name}" in capsys.readouterr().out
+    shutil.rmtree(run)
+    monkeypatch.setattr(
+        at_hand.AtHand, "affordable", lambda hand, networks, limit: hand.quick if networks == hand.quick else []
+    )
+    planned_run(photos, tmp_path)  # on a slower machine, which would not look at the other
+    assert json.loads((run / "config.json").read_text())["model"]["name"] == mixed["name"]
 
 
 @pytest.mark.usefixtures("small_plan")

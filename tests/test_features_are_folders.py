@@ -58,7 +58,7 @@ FEATURES = {
     ),
     "uncertainty": Feature(("uncertainty",), asked=("predict", "RUN", "no.png"), answer="no.png"),
     "mixture": Feature(
-        ("vit/mixture.py", "trainers/heads", "trainers/budget/side_by_side.py"),
+        ("vit/mixture.py", "trainers/heads", "trainers/budget/side_by_side.py", "trainers/budget/at_hand.py"),
         asked=("train", "--model", "mix:vit_nano_8@32"),
         answer="no vit/mixture.py",
     ),

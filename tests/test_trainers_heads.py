@@ -204,6 +204,13 @@ def test_networks_that_see_different_things_stand_side_by_side_and_others_do_not
     assert choose(Images(np.eye(3), np.arange(3), np.arange(3), 3, [slice(0, 3)]), [1.0]) is None
 
 
+@pytest.mark.parametrize("n", [300, 30])  # 30: so few that as many networks as can be are taken
+def test_only_networks_that_are_in_time_together_are_taken(n):
+    images = two_networks(second=True, n=n)
+    assert sorted(choose(images, [1.0, 1.0]).taken.networks) == [0, 1]
+    assert choose(images, [1.0, 1.0], lambda networks: 0 not in networks).taken.networks == (1,)
+
+
 def test_of_what_cannot_be_told_apart_the_cheapest_is_taken():
     judged = choose(two_networks(second=True), [1.0, 1.0]).judged
     alone = [each for each in judged if each.networks == (0,)]

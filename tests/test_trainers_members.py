@@ -6,12 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainers.budget import plan, side_by_side
+from trainers.budget import at_hand, plan
+from trainers.budget.at_hand import ENDURED, SAMPLES, AtHand, Price
 from trainers.budget.candidates import Candidate
+from trainers.budget.decisions import FILE, recalled, remember
 from trainers.budget.local_weights import Ranked
-from trainers.budget.members import FILE, Cost, Member, in_turn, members, recorded, shares, why_idle
+from trainers.budget.members import Cost, Member, in_turn, members, shares, why_idle
 from trainers.budget.pace import Pace
-from trainers.budget.side_by_side import Look, Price, affordable
+from trainers.budget.side_by_side import Look
 from trainers.config import RunConfig, TrainConfig
 from trainers.options.recipes import filled_in
 from trainers.storage.run_folder import read_json
@@ -122,7 +124,7 @@ def test_a_command_that_was_killed_trains_what_it_had_chosen(tmp_path, monkeypat
     planned = read_json(tmp_path / FILE)["seconds"]
     assert [end for _, end in again] == [pytest.approx(planned[kind] - 2.0, abs=1) for kind in ("0", "1")]
     monkeypatch.setattr("sys.argv", ["main.py", "train", "--minutes", "60"])
-    assert recorded(tmp_path) is None  # another command
+    assert recalled(tmp_path, "seconds", dict) is None  # another command
     assert len(turns(found, tmp_path, seconds=3_000.0)) == 3
 
 
@@ -132,40 +134,88 @@ def test_what_is_left_over_is_explained():
     assert "98.0% of the training images right" in why_idle([row("efficientnet_lite0", 0.98)], [], 0.0)
 
 
+def test_what_a_command_decided_is_recalled_by_that_command_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["main.py", "train", "--minutes", "5"])
+    remember(tmp_path, networks=["a"])
+    remember(tmp_path, seconds={"trained": 1.0})
+    monkeypatch.setattr("sys.argv", ["main.py", "train", "--minutes", "5", "--auto-resume"])
+    assert recalled(tmp_path, "networks", list) == ["a"]
+    assert recalled(tmp_path, "seconds", dict) == {"trained": 1.0}
+    assert recalled(tmp_path, "other", dict) is None
+    monkeypatch.setattr("sys.argv", ["main.py", "train", "--minutes", "6"])
+    remember(tmp_path, seconds={})
+    assert recalled(tmp_path, "networks", list) is None
+    remember(None, networks=[])
+    assert recalled(None, "networks", list) is None
+
+
+NANO, SMALL_VIT, LARGE_VIT = Network("vit_nano_8", 32), Network("vit_stem_16", 64), Network("vit_stem_16", 128)
+SMALL_LITE0, LARGE_LITE0 = (Network("efficientnet_lite0", size, stages=True) for size in (128, 224))
+SECONDS_EACH = {NANO: 0.001, SMALL_VIT: 0.02, LARGE_VIT: 0.05, SMALL_LITE0: 0.04, LARGE_LITE0: 0.1}
+OPERATIONS = {NANO: 4e7, SMALL_VIT: 3e8, LARGE_VIT: 1.1e9, SMALL_LITE0: 3.1e8, LARGE_LITE0: 7.7e8}
+
+
+def networks_at_hand(*networks, train=800):
+    """Those networks for so many training images and 200 others, of 48 px."""
+    prices = {network: Price(SECONDS_EACH[network], OPERATIONS[network], 1.0) for network in networks}
+    return AtHand(prices, 48, {"train": train, "val": 50, "test": 150}, 10)
+
+
 @pytest.mark.parametrize(
     ("limit", "kept"),
     [
-        (10.0, ["vit_nano_8@32"]),
-        (16.0, ["vit_nano_8@32", "vit_stem_16@64"]),  # together 31 s: the ViT is endured up to twice the limit
-        (31.0, ["vit_nano_8@32", "vit_stem_16@64"]),
-        (71.0, ["vit_nano_8@32", "vit_stem_16@64", "efficientnet_lite0@128"]),
+        (0.5, []),
+        (1.0, [NANO]),
+        (14.0, [SMALL_VIT]),  # 20 s: endured, for lack of another
+        (39.0, [SMALL_LITE0]),  # 40 s, the most useful alone, and the first to have the time
+        (60.5, [SMALL_VIT, SMALL_LITE0]),
+        (61.0, [NANO, SMALL_VIT, SMALL_LITE0]),
     ],
 )
-def test_in_little_time_the_embedded_vit_is_looked_at_first(limit, kept):
-    seconds = {Network("vit_nano_8", 32): 0.001, Network("vit_stem_16", 64): 0.03, Network("vit_stem_16", 128): 0.05}
-    seconds |= {Network("efficientnet_lite0", 128): 0.04}
-    assert [str(network) for network in affordable(seconds, 1_000, limit)] == kept
+def test_in_little_time_the_most_useful_network_is_looked_at_first(limit, kept, capsys):
+    hand = networks_at_hand(*SECONDS_EACH)
+    assert hand.quick == [NANO, SMALL_VIT, SMALL_LITE0]
+    assert hand.affordable(hand.quick, limit) == kept
+    assert capsys.readouterr().out.count("left out, it would take about") == len(hand.quick) - len(kept)
+
+
+def test_of_a_large_set_a_sample_tells_which_of_the_networks_that_are_in_time_alone_is_worth_it():
+    hand = networks_at_hand(*SECONDS_EACH, train=9_800)  # 10,000 images: 10, 200, 500, 400 and 1,000 s
+    limit = 400.0
+    assert hand.affordable(hand.quick, limit) == [NANO, SMALL_VIT, SMALL_LITE0]  # 61 s for 1,000 images
+    assert not hand.in_time([SMALL_VIT, SMALL_LITE0], limit)
+    assert hand.in_time([SMALL_LITE0], limit)
+    assert hand.in_time([SMALL_LITE0], limit / ENDURED)
+    assert hand.affordable([SMALL_VIT, SMALL_LITE0], 59.0 / SAMPLES) == [SMALL_VIT]  # alone too slow: endured no more
+    assert hand.affordable([LARGE_LITE0], limit) == []
+
+
+def test_where_no_network_is_quick_the_first_answer_has_what_there_is():
+    assert networks_at_hand(LARGE_VIT).quick == [LARGE_VIT]
 
 
 def test_of_convolutional_networks_the_stages_are_looked_at_too(monkeypatch):
     there = [ModelConfig("vit_stem_16"), ModelConfig("efficientnet_lite0", image_size=128), ModelConfig("resnet18")]
-    monkeypatch.setattr(side_by_side, "local_pretrained_models", lambda: there)
-    found = [str(network) for network in side_by_side.candidates(RunConfig(), side=100)]
+    monkeypatch.setattr(at_hand, "local_pretrained_models", lambda: there)
+    found = [str(network) for network in at_hand.candidates(side=100)]
     assert found == ["vit_stem_16@64", "vit_stem_16@128", "efficientnet_lite0@128:stages", "resnet18@224:stages"]
+
+
+SIZES = {"train": 4_500, "val": 500, "test": 2_000}
 
 
 def looked(*networks, seconds, images=1_000, rows=(VIT, LITE0)):
     """A look at so many of 4,500 images that took these networks, each of which needs so long for one image."""
     taken = SimpleNamespace(networks=tuple(range(len(networks))))
-    prices = tuple(Price(seconds, 0.0, 0.0) for _ in networks)
-    return Look(networks, 128, SimpleNamespace(taken=taken), prices, rows, images)
+    hand = AtHand({network: Price(seconds, 0.0, 0.0) for network in networks}, 128, SIZES, 10)
+    return Look(hand, networks, SimpleNamespace(taken=taken), rows, images)
 
 
 def first_run(found, *, seconds, monkeypatch):
     """The options of the first run of a plan, None where there is none, and what the plan knows then."""
-    stub = SimpleNamespace(look=lambda *_, **__: found, first_answer=lambda config, _: config)
+    stub = SimpleNamespace(first_look=lambda *_, **__: found, first_answer=lambda config, _: config)
     monkeypatch.setattr(plan, "mixtures", lambda: stub)
-    setup = SimpleNamespace(data=SimpleNamespace(dataset_sizes={"train": 4_500, "val": 500, "test": 2_000}))
+    setup = SimpleNamespace(data=SimpleNamespace(dataset_sizes=SIZES))
     runs = plan.mixed(RunConfig(), 64.0, setup, time.monotonic() + seconds, None)
     try:
         return next(runs).config, None

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainers.budget.candidates import GOOD, Candidate, fine_tuned, may_do_better
+from trainers.budget.decisions import recalled, remember
 from trainers.budget.local_weights import Ranked
 from trainers.budget.pace import Pace
 from trainers.config import RunConfig
 from trainers.reporting import console
-from trainers.storage.run_folder import command_line, read_if_whole, write_json
 
 LITE0 = "efficientnet_lite0"
 LITE0_PASSES = (5.0, 10.0)
@@ -33,8 +33,6 @@ SHARED = 60.0
 """Seconds below which one network has all of the time."""
 IDLE = 20.0
 """Seconds that may be left at the end without a word."""
-FILE = "plan.json"
-"""File in the run of the first answer: the time that each network was given, for a command that was killed."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +125,7 @@ def in_turn(
     """Each member that is trained, and until when (of `time.monotonic`), asked for when its turn has come; by `until`
     all are mixed. A command that was killed and is given again, whose run of the first answer is `first`, trains those
     that it had chosen."""
-    left, kept = until - time.monotonic(), recorded(first)
+    left, kept = until - time.monotonic(), recalled(first, "seconds", dict)
     if kept is not None:
         given = [kept.get(member.kind, 0.0) for member in found]
     elif len(found) < 2 or left < SHARED:
@@ -136,9 +134,8 @@ def in_turn(
         with console.quiet():
             costs = [Cost(pace_of(member), mixing(member)) for member in found]
         given = shares(costs, found, until - time.monotonic())
-    if first is not None and kept is None:
-        each = {member.kind: share for member, share in zip(found, given, strict=True) if share}
-        write_json(first / FILE, {"argv": plain_command(), "seconds": each})
+    if kept is None:
+        remember(first, seconds={member.kind: share for member, share in zip(found, given, strict=True) if share})
     turns = [(member, share) for member, share in zip(found, given, strict=True) if share]
     if len(turns) > 1:
         parts = ", ".join(f"{member.name} {console.duration(share)}" for member, share in turns)
@@ -147,16 +144,6 @@ def in_turn(
     for place, (member, share) in enumerate(turns):
         later = sum(share - mixing(member) for member, share in turns[place + 1 :])
         yield member, until - later if kept is None else min(until, time.monotonic() + share - mixing(member))
-
-
-def recorded(first: Path | None) -> dict[str, float] | None:
-    """The seconds of each member, as the same command gave them before it was killed; None where it did not."""
-    plan = None if first is None else read_if_whole(first / FILE, argv=list, seconds=dict)
-    return plan["seconds"] if plan is not None and plan["argv"] == plain_command() else None
-
-
-def plain_command() -> list[str]:
-    return [word for word in command_line() if word != "--auto-resume"]
 
 
 def why_idle(rows: Sequence[Ranked], found: Sequence[Member], seconds: float) -> str:

@@ -221,7 +221,7 @@ def with_local_weights(config: RunConfig, images: OpenedImages, *, one_network: 
     config = config.changed(model={"weights": None})
     with console.quiet():
         setup = trial(config, AS_GIVEN, images)
-    found = side_by_side.look(config, side=shorter_side(setup), seconds=None, images=images)
+    found = side_by_side.look_with_all(config, setup, side=shorter_side(setup), images=images)
     return side_by_side.first_answer(config, found)
 
 
@@ -267,7 +267,7 @@ def mixed(
     if side_by_side is None:
         return False, []
     left = until - time.monotonic()
-    found = side_by_side.look(config, side=side, seconds=FIRST_ANSWER * left, images=images)
+    found = side_by_side.first_look(config, setup, side=side, seconds=FIRST_ANSWER * left, images=images)
     if found is None:
         return False, []
     sizes = setup.data.dataset_sizes
@@ -286,6 +286,12 @@ def mixed(
     started = time.monotonic()
     frozen = yield PlannedRun(named(side_by_side.first_answer(parts, found), "frozen"))
     fitting = max(0.0, time.monotonic() - started - features)
+    first = None if frozen is None else frozen.run_dir
+    seconds = FIRST_ANSWER * (until - time.monotonic() - fitting)
+    wider = side_by_side.wider_look(config, found, seconds=seconds, images=images, first=first)
+    if wider is not None:
+        until -= sum(map(found.hand.seconds, {*wider.taken} - {*found.taken}))  # less, where some are looked at already
+        found, to_train = wider, members(wider.rows, images=sizes["train"], side=side)
     until -= fitting + found.seconds_of_pictures()
 
     def pace_of(member: Member) -> Pace:
@@ -297,8 +303,7 @@ def mixed(
         unseen = sum(sizes.values()) - sizes["train"]
         return side_by_side.seconds_to_mix(found, model["name"], model.get("image_size")) * unseen
 
-    trained, first = [], None if frozen is None else frozen.run_dir
-    spent = 0.0
+    trained, spent = [], 0.0
     for member, end in in_turn(to_train, until=until, first=first, pace_of=pace_of, mixing=mixing):
         options = named(member.config(parts), member.kind)
         for run in plan_fine_tuning(options, member.candidates, end, images, least=LEAST_STEPS):
@@ -308,7 +313,7 @@ def mixed(
     idle = why_idle(found.rows, to_train, until - time.monotonic() - spent)
     if idle and (trained or not to_train):  # else the plan has said what there is no time for
         console.say(idle, label="plan")
-    if trained:
+    if trained or wider is not None:
         yield PlannedRun(named(side_by_side.with_trained(config, found, trained), "mixed"), mixes=True)
     return True, list(found.rows)
 

@@ -5,23 +5,20 @@ Each network sees each image once. What is judged, and how: `trainers.heads.choi
 """
 
 import os
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from datasets.bundle import image_set
 from datasets.opened import OpenedImages
 from datasets.text import format_table
 from datasets.units import units_of
+from trainers.budget.at_hand import LARGER_VIT, AtHand, Price, at_hand, run_of
+from trainers.budget.decisions import recalled, remember
 from trainers.budget.local_weights import MOST_IMAGES, SAMPLE, Ranked
 from trainers.cached_features import features_once
 from trainers.config import RunConfig
-from trainers.engine.engines import autocast
 from trainers.engine.intervals import design_of, wilson
 from trainers.heads.choice import Choice, Images, Judged, choose
 from trainers.options.recipes import filled_in
@@ -31,39 +28,30 @@ from trainers.storage.finished_run import read_run_config
 from trainers.system import heartbeat
 from vit.config import EMBEDDED_WEIGHTS, ModelConfig, default_weights
 from vit.factory import image_spec
-from vit.local_models import local_pretrained_models
 from vit.mixture import Network, name_of
-
-LARGER_VIT = Network("vit_stem_16", 128)
-"""The embedded ViT once more, on larger pictures: it sees other things in them."""
-ENDURED = 2.0
-"""Factor by which the embedded ViT may look at the images longer than others: without it a plan of a minute on a busy
-machine may have nothing but a network for small pictures."""
-CONVOLUTIONAL = ("efficientnet", "resnet")
-"""Beginnings of the names of networks whose stages give features, too, and what those of a ViT's blocks would bring:
-docs/evidence/minutes.md, "Features of the stages"."""
-SMALL = 40
-"""Pixels: only images with a shorter side of so many are shown to networks that learnt from as small ones."""
 
 
 @dataclass(frozen=True)
 class Look:
     """Result of trying the local networks on the training images."""
 
+    hand: AtHand
     networks: tuple[Network, ...]
-    side: int
-    """Side of the picture that all of them share, in pixels."""
+    """Networks that were looked at."""
     choice: Choice | None
     """None where there are too few images to choose by: all networks are then taken."""
-    prices: tuple["Price", ...]
     rows: tuple[Ranked, ...]
     """Each network alone."""
     images: int
     """Training images that were looked at."""
 
+    @property
+    def prices(self) -> list[Price]:
+        return [self.hand.prices[network] for network in self.networks]
+
     def options(self, networks: Sequence[Network]) -> dict[str, dict[str, Any]]:
         """Return the options that train these networks, side by side under a fitted head, as in a recipe."""
-        model = {"name": name_of(networks), "image_size": self.side, "trainable": "head"}
+        model = {"name": name_of(networks), "image_size": self.hand.side, "trainable": "head"}
         return {"model": model, "data": {"augment": "none"}, "train": {"start_head": "fit"}}
 
     @property
@@ -89,49 +77,37 @@ class Look:
         return sum(self.prices[place].seconds for place in self.places)
 
 
-def candidates(config: RunConfig, side: float) -> list[Network]:
-    """The networks at hand that these images are large enough for, the quickest first."""
-    small = ("vit_nano_8",)
-    found = []
-    for model in local_pretrained_models():
-        size = model.image_size or image_spec(model).image_size
-        if model.name not in small or side <= SMALL:
-            found.append(Network(model.name, size, stages=model.name.startswith(CONVOLUTIONAL)))
-    place = next((place for place, each in enumerate(found) if each.name == LARGER_VIT.name), None)
-    if place is not None and side > SMALL:
-        found.insert(place + 1, LARGER_VIT)
-    return found
+def look(
+    config: RunConfig,
+    hand: AtHand,
+    networks: Sequence[Network],
+    *,
+    seconds: float | None,
+    images: OpenedImages,
+    known: Collection[Network] = (),
+) -> Look:
+    """Look at the training images with these networks at hand; judge them and print the table. Of more than
+    `MOST_IMAGES` a sample is looked at, `SAMPLE` where time is short.
 
-
-def look(config: RunConfig, *, side: float, seconds: float | None, images: OpenedImages) -> Look | None:
-    """Look at the training images with all networks at hand; judge them and print the table. Of more than `MOST_IMAGES`
-    a sample is looked at, `SAMPLE` where time is short. `side`: of the images, the shorter, in pixels.
-
-    With `seconds`, networks are left out with which all images, those of the test too, would take longer than that.
-    None where that is all of them.
+    With `seconds`, only such networks are taken together with which all images, those of the test too, take no longer
+    than that; `known`: those that have seen them already.
     """
-    networks = candidates(config, side)
-    heartbeat.at_work_on("opening the pretrained networks")
-    with console.quiet():
-        setup = prepare(run_of(config, networks), images=images)
-    canvas, sizes = setup.spec.image_size, setup.data.dataset_sizes
-    prices = {network: price(setup, view) for network, view in zip(networks, views_of(setup), strict=True)}
-    if seconds is not None:
-        networks = affordable({network: prices[network].seconds for network in networks}, sum(sizes.values()), seconds)
-        if not networks:
-            return None
-    if sizes["train"] > MOST_IMAGES:
-        most = -(-(MOST_IMAGES if seconds is None else SAMPLE) // len(setup.data.class_names))
+    if hand.sizes["train"] > MOST_IMAGES:
+        most = -(-(MOST_IMAGES if seconds is None else SAMPLE) // hand.classes)
         config = config.changed(data={"labels_per_class": most, "fraction": None})
     with console.quiet():
-        setup = prepare(run_of(config, networks, canvas), images=images)
+        setup = prepare(run_of(config, networks, hand.side), images=images)
     heartbeat.at_work_on("computing features of the training images with the pretrained networks")
     seen = images_seen(setup)
     heartbeat.at_work_on("choosing the networks and their head")
-    costs = [prices[network] for network in networks]
-    choice = choose(seen, [each.operations for each in costs])
-    rows = () if choice is None else tuple(ranked(choice, seen, networks, costs))
-    found = Look(tuple(networks), canvas, choice, tuple(costs), rows, len(seen.labels))
+
+    def in_time(places: Sequence[int]) -> bool:
+        return seconds is None or hand.in_time({networks[place] for place in places} - {*known}, seconds)
+
+    prices = [hand.prices[network] for network in networks]
+    choice = choose(seen, [each.operations for each in prices], in_time)
+    rows = () if choice is None else tuple(ranked(choice, seen, networks, prices))
+    found = Look(hand, tuple(networks), choice, rows, len(seen.labels))
     named = ", ".join(f"{number} {network}" for number, network in enumerate(networks, start=1))
     console.say(f"pretrained, frozen; tried alone and together: {named}", label="networks")
     for line in table(found):
@@ -139,56 +115,39 @@ def look(config: RunConfig, *, side: float, seconds: float | None, images: Opene
     return found
 
 
-def run_of(config: RunConfig, networks: Sequence[Network], canvas: int | None = None) -> RunConfig:
-    """The run of these networks side by side, frozen, with a head that is fitted."""
-    model = {"name": name_of(networks), "image_size": canvas, "trainable": "head", "weights": None}
-    train = {"start_head": "fit", "cache_features": "on", "mixup": 0.0, "cutmix": 0.0, "epochs": None}
-    return config.changed(model=model, data={"augment": "none"}, train=train)
+def look_with_all(config: RunConfig, setup: RunSetup, *, side: float, images: OpenedImages) -> Look:
+    """Look at the training images of a setup with all networks at hand. `side`: of the images, the shorter, in
+    pixels."""
+    hand = at_hand(config, setup, side=side, images=images)
+    return look(config, hand, [*hand.prices], seconds=None, images=images)
 
 
-def views_of(setup: RunSetup) -> Sequence[Any]:
-    views: Sequence[Any] = setup.model.views  # type: ignore[assignment]
-    return views
+def first_look(config: RunConfig, setup: RunSetup, *, side: float, seconds: float, images: OpenedImages) -> Look | None:
+    """Look at the training images of a setup with the quick networks at hand; None where features of all images would
+    take each of them longer than so many seconds."""
+    hand = at_hand(config, setup, side=side, images=images)
+    networks = hand.affordable(hand.quick, seconds)
+    return look(config, hand, networks, seconds=seconds, images=images) if networks else None
 
 
-@dataclass(frozen=True)
-class Price:
-    """Cost of a network: seconds of one image as measured here, operations and megabytes, which are its own."""
-
-    seconds: float
-    operations: float
-    megabytes: float
-
-
-@torch.inference_mode()
-def price(setup: RunSetup, view: torch.nn.Module) -> Price:
-    side = setup.spec.image_size
-    batch = torch.zeros(8, setup.spec.in_channels, side, side, device=setup.device)
-    counter = FlopCounterMode(display=False)
-    with autocast(setup.device, setup.amp_dtype):
-        with counter:
-            view(batch[:1])  # the first pass is slower: it counts
-        started = time.perf_counter()
-        view(batch).cpu()
-    seconds = (time.perf_counter() - started) / len(batch)
-    size = sum(tensor.numel() * tensor.element_size() for tensor in view.state_dict().values())
-    return Price(seconds, float(counter.get_total_flops()), size / 1e6)
-
-
-def affordable(seconds: Mapping[Network, float], images: int, limit: float) -> list[Network]:
-    """Return the networks with which all images take no longer than `limit` seconds together, the quickest first; print
-    a line about each other one. The embedded ViT may take `ENDURED` times the limit. `seconds`: of each for one image.
-    """
-    kept, spent = set(), 0.0
-    for network in sorted(seconds, key=seconds.__getitem__):
-        wanted = seconds[network] * images
-        most = ENDURED * limit if network.name == LARGER_VIT.name and network != LARGER_VIT else limit
-        if spent + wanted > most:
-            console.say(f"{network}: left out, it would take about {console.duration(wanted)}", label="weights")
-        else:
-            kept.add(network)
-            spent += wanted
-    return [network for network in seconds if network in kept]
+def wider_look(
+    config: RunConfig, found: Look, *, seconds: float, images: OpenedImages, first: Path | None
+) -> Look | None:
+    """Look again, with slower networks beside those of the first answer, which lies in the run `first`; None where no
+    other networks are taken then. A command that was killed and is given again looks at the networks that it had
+    looked at."""
+    hand, known = found.hand, recalled(first, "networks", list)
+    slower = [network for network in hand.prices if network not in hand.quick]
+    if known is None:
+        more = hand.affordable(slower, seconds)
+        remember(first, networks=[str(network) for network in more])
+    else:
+        more = [network for network in slower if str(network) in known]
+    if not more:
+        return None
+    networks = [network for network in hand.prices if network in {*found.networks, *more}]
+    again = look(config, hand, networks, seconds=seconds, images=images, known=found.taken)
+    return None if {*again.taken} == {*found.taken} else again
 
 
 def images_seen(setup: RunSetup) -> Images:
@@ -259,7 +218,8 @@ def with_trained(config: RunConfig, found: Look, trained: Sequence[Path]) -> Run
     models = [read_run_config(run_dir).model for run_dir in trained]
     tuned = [Network(model.name, model.image_size or image_spec(model).image_size, tuned=True) for model in models]
     options = found.options([*found.taken, *tuned])
-    options["model"]["weights"] = os.pathsep.join(map(str, trained))
+    if trained:
+        options["model"]["weights"] = os.pathsep.join(map(str, trained))
     return filled_in(config.changed(model={"name": "auto", "weights": None}), options)
 
 

@@ -5,7 +5,7 @@ error of the least, the cheapest is taken (Breiman et al. 1984, section 3.4.3): 
 image by image.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -195,10 +195,12 @@ class Choice:
     judged: Sequence[Judged]
 
 
-def choose(images: Images, costs: Sequence[float]) -> Choice | None:
+def choose(
+    images: Images, costs: Sequence[float], in_time: Callable[[tuple[int, ...]], bool] = lambda networks: True
+) -> Choice | None:
     """Judge each network alone, then the best one with others beside it, one more at a time; `costs` of each network
-    say which candidate is the cheaper. Few images do not tell networks apart: then all are taken. None where there are
-    too few images to judge by."""
+    say which candidate is the cheaper. Taken are networks that are `in_time` together, and of few images, which do not
+    tell networks apart, as many as can be. None where there are too few images to judge by."""
     images = images.some()
     folds = folds_of(images.labels, images.units)
     if not folds:
@@ -211,23 +213,14 @@ def choose(images: Images, costs: Sequence[float]) -> Choice | None:
         found = [each for networks in more if grown for each in judge(images, networks, QUICK, folds)]
         judged += found
         grown = min(found or judged, key=lambda each: each.loss).networks
-    sets = {min(of_size, key=lambda each: each.loss).networks for of_size in by_size(judged)}
-    judged += [each for networks in sorted(sets) for each in judge(images, networks, SLOW, folds)]
     price = {each.networks: sum(costs[place] for place in each.networks) for each in judged}
+    possible = [each for each in judged if in_time(each.networks)] or judged
     if len(images.labels) > FEW * images.classes:
-        taken = cheapest_of_the_best(judged, price, images.units)
+        taken = cheapest_of_the_best(possible, price, images.units)
     else:
-        taken = min((each for each in judged if len(each.networks) == len(places)), key=lambda each: each.loss)
+        taken = min(possible, key=lambda each: (-len(each.networks), each.loss))
     single = cheapest_of_the_best([each for each in judged if len(each.networks) == 1], price, images.units)
     return Choice(taken, single, judged)
-
-
-def by_size(judged: Iterable[Judged]) -> Iterable[list[Judged]]:
-    """Candidates of one network, of two, and so on."""
-    sizes: dict[int, list[Judged]] = {}
-    for each in judged:
-        sizes.setdefault(len(each.networks), []).append(each)
-    return sizes.values()
 
 
 def cheapest_of_the_best(judged: Sequence[Judged], price: Mapping[tuple[int, ...], float], units: Ints) -> Judged:
