@@ -71,17 +71,19 @@ def measure(model: nn.Module, batches: Iterable[Tensor], *, method: str = "auto"
 
     The random fifths are drawn by place in the stream, so the result is the same each time. None without images.
     Raises NoMap: the method has no maps of this model."""
-    bright, chance = [], []
+    bright, chance, name = [], [], method
     for start, images in enumerate(batches):
         found = heat_maps(model, images, method=method)
-        method = found.method
+        name = found.method
+        if name != MIXTURE:  # which is what `auto` found: no method that could be asked for
+            method = name
         costs = costs_of(Subject(model, images, found.classes.to(images.device)), found.values, seed=start)
         bright.append(costs[0])
         chance.append(costs[1])
     if not bright:
         return None
     first, second = torch.cat(bright).double(), torch.cat(chance).double()
-    return Faithfulness(method, len(first), float(first.mean()), float(second.mean()), p=paired(first - second))
+    return Faithfulness(name, len(first), float(first.mean()), float(second.mean()), p=paired(first - second))
 
 
 def points(share: float) -> str:

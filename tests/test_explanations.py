@@ -299,11 +299,14 @@ def test_measuring_ends_where_it_would_take_long():
         next(batches)
 
 
-def mixture() -> tuple[nn.Module, list[nn.Module]]:
-    """Two networks, one of which sees the middle half of the picture, and one linear head."""
+def mixture(*, flat: bool = False) -> tuple[nn.Module, list[nn.Module]]:
+    """Two networks, one of which sees the middle half of the picture and may be `flat`, without feature maps, and one
+    linear head."""
     torch.manual_seed(5)
     first = nn.Sequential(nn.Conv2d(3, 4, 3, stride=4, padding=1), nn.ReLU(), nn.Flatten())
     second = nn.Sequential(nn.Conv2d(3, 2, 4, stride=4), nn.ReLU(), nn.Flatten())
+    if flat:
+        second = nn.Sequential(nn.Flatten(), nn.Linear(3 * (SIDE // 2) ** 2, 32), nn.Tanh())
 
     class View(nn.Module):
         def __init__(self, network: nn.Module, cut: int) -> None:
@@ -343,6 +346,16 @@ def test_a_mixture_is_explained_by_its_parts_which_add_up():
     weights /= weights.sum(dim=0)
     whole = sum(w[:, None, None] * part.values for w, part in zip(weights, found.parts, strict=True))
     torch.testing.assert_close(found.values, shares(whole), atol=1e-6, rtol=1e-3)
+
+
+def test_a_mixture_of_unlike_networks_is_measured_batch_after_batch_by_the_method_of_each():
+    model, _ = mixture(flat=True)
+    found = heat_maps(model, pictures(2))
+    assert found.method == "mixture"
+    assert len({part.method for part in found.parts}) == 2
+    measured = measure(model, pictures(5).split(2))
+    assert (measured.method, measured.images) == ("mixture", 5)
+    assert "each network by its own method" in str(measured)
 
 
 def test_a_mixture_without_a_word_of_one_part_is_the_other_part_alone():
