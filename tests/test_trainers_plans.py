@@ -297,12 +297,12 @@ def test_minutes_and_epochs_contradict_each_other(monkeypatch):
         next(planned(dataclasses.replace(config, train=TrainConfig()), minutes=5, until=0.0))
 
 
-def run_with_deadline(folder, schedule, seconds_of, most=math.inf):
+def run_with_deadline(folder, schedule, seconds_of, most=math.inf, epochs=6):
     """A run planned for 6 epochs of 4 steps and 24 seconds, on a clock by which step i takes `seconds_of(i)`."""
     config = RunConfig(
         model=ModelConfig(name="vit_micro_2"),
         data=DataConfig(labels_per_class=4, batch_size=10, workers=0),
-        train=TrainConfig(epochs=6, schedule=schedule, warmup_epochs=0.5, device="cpu"),
+        train=TrainConfig(epochs=epochs, schedule=schedule, warmup_epochs=0.5, device="cpu"),
         output=OutputConfig(output_dir=folder, run_name="planned", tb="scalars"),
     )
     clock = [0.0]
@@ -330,6 +330,14 @@ def test_a_planned_run_ends_in_time_whatever_the_pace_and_repeats_from_its_confi
     again = train(dataclasses.replace(written, output=output))
     assert read_metrics(again.run_dir) == read_metrics(result.run_dir)
     assert read_checkpoint(checkpoints(result.run_dir / "checkpoints", "step")[0])["config"] == to_dict(written)
+
+
+def test_a_short_run_that_turns_out_much_quicker_than_planned_does_not_end_where_it_was_planned_to(tmp_path, capsys):
+    """Its end was moved at the very step at which a fraction of an epoch ends, when Ignite had been told to stop."""
+    result, clock = run_with_deadline(tmp_path, "cooldown", lambda step: 0.6, epochs=5.75)
+    assert clock[0] == pytest.approx(24, abs=1.2)
+    assert result.epochs[-1]["step"] > 1.4 * 23
+    assert "a handler of your own" not in capsys.readouterr().out
 
 
 def test_a_run_that_turns_out_quicker_than_planned_takes_no_more_than_the_epochs_that_help(tmp_path):

@@ -60,7 +60,8 @@ class DeadlineHandler:
             self.stop_if_late(engine, now)
             return
         self.run.expected_steps = total = self.steps_in_time(step, now)
-        if self.cooldown and step >= (1 - COOLDOWN) * min(total, 1.4 * self.planned):
+        latest = min((1 - COOLDOWN) * min(total, 1.4 * self.planned), self.planned - 1)  # after its end it is too late
+        if self.cooldown and step >= latest:
             self.fix(max(total, math.ceil(step / (1 - COOLDOWN)), self.warmup_steps + 1))
         elif not self.cooldown and step == self.warmup_steps:
             self.fix(max(total, step + 1))
