@@ -4,6 +4,7 @@ They are read in the pass that decodes a file for `check`, at a size that may be
 """
 
 import math
+from array import array
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -69,8 +70,8 @@ def _text(value: Any) -> str:
 def _day(exif: dict[int, Any]) -> int:
     for tag in _TIMES:
         try:
-            return datetime.strptime(_text(exif.get(tag))[:10], "%Y:%m:%d").toordinal()
-        except ValueError:
+            return datetime.strptime(_text(exif[tag])[:10], "%Y:%m:%d").toordinal()
+        except (KeyError, ValueError):
             continue
     return 0
 
@@ -91,43 +92,40 @@ _STANDARD = 3688
 """Sum of the table of luminance in annex K of the JPEG standard, which libjpeg takes for quality 50."""
 
 
-def pixel_facts(image: Image.Image) -> bytes:
+def pixel_facts(image: Image.Image, grey: Image.Image | None = None) -> bytes:
     """float32 (len(PIXELS),) of a decoded image: levels from 0 to 255, logarithms of detail, and the spread of its
-    edges and corners."""
+    edges and corners. `grey`: its first channel, of a YCbCr one, where that is at hand."""
     if image.mode not in ("L", "RGB", "YCbCr"):
         image = to_mode(image, "L" if image.mode.startswith("I") or image.mode in _GREY else "RGB")
     image = image.convert("YCbCr") if image.mode == "RGB" else image
-    levels = np.asarray(image if image.mode == "L" else image.getchannel(0))
-    counts = np.array(image.histogram(), np.float64).reshape(-1, 256) / levels.size
-    (brightness, contrast), (dark, light) = _moments(_LEVELS, counts[0]), _shares(counts[0], (0.02, 0.98))
-    blue, red, colour = _chroma(counts[1:])
+    levels = np.asarray(image if image.mode == "L" else grey or image.getchannel(0))
+    counts = np.frombuffer(array("i", image.histogram()), np.int32).reshape(-1, 256) / levels.size
+    (brightness, *chroma), (square, *_) = (counts @ _POWERS).T.tolist()
+    contrast = math.sqrt(max(0.0, square - brightness * brightness))
+    blue, red = chroma or (128.0, 128.0)
+    blue, red = blue - 128, red - 128
     finest, coarser = _octaves(levels)
-    numbers = [brightness, contrast, dark, light, (abs(blue) + abs(red)) / 2, blue, red]
-    numbers += [math.log(coarser + 0.5), math.log((finest + 0.25) / (coarser + 0.25)), colour]
-    return np.array([*numbers, *_edges(levels), *_corners(levels), *_frame(levels)], np.float32).tobytes()
+    numbers = [brightness, contrast, *_shares(counts[0], (0.02, 0.98)), (abs(blue) + abs(red)) / 2, blue, red]
+    numbers += [math.log(coarser + 0.5), math.log((finest + 0.25) / (coarser + 0.25)), _most_colour(counts[1:])]
+    return np.array([*numbers, *_spreads(_edges_and_corners(levels)), *_frame(levels)], np.float32).tobytes()
 
 
-def _edges(levels: np.ndarray) -> list[float]:
-    """Mean and spread of the first and the last row, and of the first and the last column."""
-    return [*_spreads(levels[[0, -1]]), *_spreads(levels[:, [0, -1]].T)]
-
-
-def _corners(levels: np.ndarray) -> list[float]:
-    """Mean and spread of the four corners, of an eighth of each side."""
+def _edges_and_corners(levels: np.ndarray) -> list[np.ndarray]:
+    """The first and the last row, the first and the last column, and the four corners, of an eighth of each side."""
     height, width = levels.shape
     tall, wide = max(1, height // 8), max(1, width // 8)
-    parts = [levels[rows, columns] for rows in (slice(tall), slice(height - tall, None))
-             for columns in (slice(wide), slice(width - wide, None))]  # fmt: skip
-    return _spreads(np.concatenate(parts).reshape(4, -1))
+    corners = [levels[rows, columns].ravel() for rows in (slice(tall), slice(height - tall, None))
+               for columns in (slice(wide), slice(width - wide, None))]  # fmt: skip
+    return [levels[0], levels[-1], levels[:, 0], levels[:, -1], *corners]
 
 
-def _spreads(parts: np.ndarray) -> list[float]:
-    """Mean and standard deviation of each part (P, N), one part after the other."""
-    values, count = parts.astype(np.float32), parts.shape[1]
-    means = values.sum(axis=1) / count
-    squares = np.einsum("ij,ij->i", values, values) / count
-    spread = np.sqrt(np.maximum(squares - means * means, 0))
-    return [float(number) for pair in zip(means.tolist(), spread.tolist(), strict=True) for number in pair]
+def _spreads(parts: list[np.ndarray]) -> list[float]:
+    """Mean and standard deviation of each part, one part after the other."""
+    counts = np.array([len(part) for part in parts])
+    starts = counts.cumsum() - counts
+    values = np.concatenate(parts, dtype=np.int64)
+    means, squares = (np.add.reduceat(numbers, starts) / counts for numbers in (values, values * values))
+    return np.stack([means, np.sqrt(np.maximum(squares - means * means, 0))], axis=1).ravel().tolist()
 
 
 def _frame(levels: np.ndarray) -> tuple[float, float, float]:
@@ -156,30 +154,23 @@ def _even_lines(plane: np.ndarray) -> tuple[float, float]:
     return (depth / len(plane), ends) if ends > FRAMED else (0.0, ends)
 
 
-_LEVELS = np.arange(256.0)
-_DIFFERENCES = _LEVELS - 128
+_POWERS = np.stack([np.arange(256.0), np.arange(256.0) ** 2], axis=1)
 _GREY = ("1", "F", "LA", "La")
 
 
-def _moments(values: np.ndarray, weights: Any) -> tuple[float, float]:
-    """Mean and standard deviation."""
-    mean = float((values * weights).sum())
-    return mean, math.sqrt(max(0.0, float((values * values * weights).sum()) - mean * mean))
-
-
-def _shares(counts: np.ndarray, shares: tuple[float, ...]) -> tuple[float, ...]:
+def _shares(counts: np.ndarray, shares: tuple[float, ...]) -> list[int]:
     """The levels below which these shares of the pixels lie."""
-    return tuple(np.searchsorted(np.cumsum(counts), shares).clip(max=255).tolist())
+    found: list[int] = counts.cumsum().searchsorted(shares).tolist()
+    return [min(level, 255) for level in found]
 
 
-def _chroma(counts: np.ndarray) -> tuple[float, float, float]:
-    """The mean of both colour differences; and how far colours go, which 1 in 100 pixels exceeds."""
+def _most_colour(counts: np.ndarray) -> int:
+    """How far the colour differences go, which 1 in 100 pixels exceeds; 0 of a grey picture."""
     if not len(counts):
-        return 0.0, 0.0, 0.0
-    blue, red = (counts * _DIFFERENCES).sum(axis=1).tolist()
+        return 0
     folded = counts[:, 128:].sum(axis=0)
     folded[1:] += counts[:, 127:0:-1].sum(axis=0)
-    return blue, red, _shares(folded / folded.sum(), (0.99,))[0]
+    return _shares(folded / folded.sum(), (0.99,))[0]
 
 
 def _octaves(levels: np.ndarray) -> tuple[float, float]:
@@ -188,12 +179,15 @@ def _octaves(levels: np.ndarray) -> tuple[float, float]:
     if min(levels.shape) < 4:
         return 0.0, 0.0
     top, left = (max(0, (side - MIDDLE) // 2) for side in levels.shape)
-    plane = levels[top : top + MIDDLE, left : left + MIDDLE].astype(np.float32)
-    plane = plane[: len(plane) // 2 * 2, : plane.shape[1] // 2 * 2]
-    halved = (plane[::2, ::2] + plane[1::2, ::2] + plane[::2, 1::2] + plane[1::2, 1::2]) / 4
-    return _roughness(plane), _roughness(halved)
+    plane = levels[top : top + MIDDLE, left : left + MIDDLE]
+    plane = plane[: len(plane) // 2 * 2, : plane.shape[1] // 2 * 2].astype(np.int16)
+    pairs = plane[::2] + plane[1::2]
+    return _roughness(plane), _roughness(pairs[:, ::2] + pairs[:, 1::2]) / 4
 
 
 def _roughness(plane: np.ndarray) -> float:
-    down, across = np.abs(plane[1:] - plane[:-1]), np.abs(plane[:, 1:] - plane[:, :-1])
-    return (float(down.sum()) / down.size + float(across.sum()) / across.size) / 2
+    """Mean absolute difference of neighbours, down and across, of a plane (H, W) that is contiguous."""
+    (height, width), flat = plane.shape, plane.ravel()
+    down, along = np.abs(flat[width:] - flat[:-width]), np.abs(flat[1:] - flat[:-1])
+    across = int(along.sum()) - int(along[width - 1 :: width].sum())  # without those from one row to the next
+    return (int(down.sum()) / down.size + across / (height * (width - 1))) / 2

@@ -18,7 +18,7 @@ from datasets.checking.shortcut_search import available
 from datasets.config import Columns
 from datasets.facts import FRAME, PIXELS, pixel_facts
 from datasets.shortcuts.search import LEVEL
-from datasets.shortcuts.tree import Told, told
+from datasets.shortcuts.tree import LEAST, Told, stump, told
 
 pytestmark = pytest.mark.skipif(not available, reason="the folder datasets/shortcuts was taken out")
 
@@ -53,6 +53,28 @@ def test_a_fact_that_is_the_class_tells_all_and_noise_nothing():
     noise = told(rng.normal(size=(300, 4)), labels, fold, 3)
     assert noise.mean <= 0.01
     assert noise.chance > LEVEL
+
+
+def test_the_trait_is_the_question_with_the_most_mutual_information():
+    """The oracle: scikit-learn's, of every bound of every number that leaves enough images on both sides."""
+    from sklearn.metrics import mutual_info_score
+
+    rng = np.random.default_rng(2)
+    for classes, columns in ((2, 1), (5, 3), (40, 2)):
+        labels = rng.integers(0, classes, 200)
+        numbers = rng.integers(0, 12, (200, columns)) + (labels % 2)[:, None]
+        sides = {
+            (column, bound): numbers[:, column] <= bound
+            for column in range(columns)
+            for bound in np.unique(numbers[:, column]).tolist()
+        }
+        told_by = {
+            question: mutual_info_score(labels, side)
+            for question, side in sides.items()
+            if LEAST <= side.sum() <= 200 - LEAST
+        }
+        column, step = stump(numbers.astype(float), labels, classes)
+        assert (column, np.unique(numbers[:, column])[step]) == max(told_by, key=told_by.get)
 
 
 def test_labels_dealt_at_random_are_told_by_chance_as_seldom_as_the_level_says():
@@ -187,6 +209,35 @@ def test_a_frame_is_told_from_the_even_ground_of_a_drawing():
     )
     assert of_ground == of_framed == [0, 0, 0]
     assert of_black == pytest.approx([3 / 64, 3 / 64, 0])
+
+
+def test_facts_of_the_pixels_are_what_their_names_say():
+    """The oracle: each fact of a picture in float64, one after the other."""
+    image = photograph(7, (131, 97)).convert("YCbCr")
+    told = dict(zip(PIXELS, np.frombuffer(pixel_facts(image), np.float32).tolist(), strict=True))
+    grey, blue, red = np.moveaxis(np.asarray(image, np.float64), 2, 0)
+    tall, wide = 97 // 8, 131 // 8
+    parts = {
+        "top edge": grey[0],
+        "bottom edge": grey[-1],
+        "left edge": grey[:, 0],
+        "right edge": grey[:, -1],
+        "top left corner": grey[:tall, :wide],
+        "top right corner": grey[:tall, -wide:],
+        "bottom left corner": grey[-tall:, :wide],
+        "bottom right corner": grey[-tall:, -wide:],
+    }
+    for name, part in parts.items():
+        assert (told[name], told[f"{name}'s spread"]) == pytest.approx((part.mean(), part.std()), rel=1e-6)
+    assert (told["mean level"], told["contrast"]) == pytest.approx((grey.mean(), grey.std()), rel=1e-6)
+    assert (told["blue"], told["red"]) == pytest.approx((blue.mean() - 128, red.mean() - 128), abs=1e-5)
+    middle = grey[0:96, 17:113]
+    halved = middle.reshape(48, 2, 48, 2).mean(axis=(1, 3))
+    fine, coarse = (
+        np.mean([np.abs(np.diff(plane, axis=axis)).mean() for axis in (0, 1)]) for plane in (middle, halved)
+    )
+    assert told["coarse detail"] == pytest.approx(np.log(coarse + 0.5), rel=1e-6)
+    assert told["sharpness"] == pytest.approx(np.log((fine + 0.25) / (coarse + 0.25)), rel=1e-5)
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16", "I", "F"])

@@ -143,9 +143,10 @@ def _decode(data: bytes, digest: bytes, *, with_facts: bool, measured: bool) -> 
         image.load()
         largest = largest_of(image)
         ImageOps.exif_transpose(image, in_place=True)
-        small = _thumbnail(image.getchannel(0) if image.mode == "YCbCr" else image)
+        grey = image.getchannel(0) if image.mode == "YCbCr" else None
+        small = _thumbnail(grey or image)
         if facts and measured:
-            facts = facts._replace(pixels=pixel_facts(image))
+            facts = facts._replace(pixels=pixel_facts(image, grey))
     return Inspection(digest, None, "", file_format, width, height, largest, small, facts)
 
 
