@@ -312,6 +312,14 @@ def test_the_folder_above_the_classes_is_an_error_with_the_check_that_helps(tmp_
     assert not check_source(str(tmp_path / "cats and dogs")).errors
 
 
+def test_classes_two_levels_down_are_named_where_the_pictures_beside_them_are_many(tmp_path):
+    class_folders(tmp_path / "top" / "dataset" / "cats", dict.fromkeys(("persian", "siamese", "bengal"), 8))
+    class_folders(tmp_path / "top", {"plots": 12})
+    found = [one for one in check_source(str(tmp_path / "top")).findings if one.kind == "folder_of_folders"]
+    assert [one.label for one in found] == ["dataset"]
+    assert found[0].detail.endswith(f"if these are the classes: {tmp_path / 'top' / 'dataset' / 'cats'}")
+
+
 def test_a_class_of_one_image_each_cannot_be_validated(tmp_path):
     table = write_table(tmp_path / "t.csv", [(save(tmp_path / f"{i}.png", seed=i).name, f"kind {i}") for i in range(9)])
     report = check_source(str(table))

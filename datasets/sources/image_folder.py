@@ -129,10 +129,11 @@ class _Tree(Rows):
 
     def _say_if_above_the_classes(self, folder: str, split: str, label: str, within: list[str]) -> None:
         """`within`: the folders with images in or below a class folder."""
-        names = sorted({path.removeprefix(f"{folder}/").partition("/")[0] for path in within})
-        if len(names) > 1 and folder not in within:
+        above = os.path.commonpath(within) if within else folder
+        names = sorted({path.removeprefix(f"{above}/").partition("/")[0] for path in within})
+        if len(names) > 1 and above not in within:
             found = f"{len(names)} folders of images ({shorten_list(names)})"
-            detail = f"{found}; if these are the classes: {self.root / folder}"
+            detail = f"{found}; if these are the classes: {self.root / above}"
             self.problem("folder_of_folders", folder, split, label, detail)
 
     def _class_folder(self, folder: str, split: str, label: str) -> list[str]:
