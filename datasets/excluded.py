@@ -9,6 +9,7 @@ from datasets.errors import DataError
 from datasets.options import named_set
 from datasets.shell import command
 from datasets.tables import read_rows
+from datasets.text import pluralise
 
 
 def listed_images(config: DataConfig) -> frozenset[str]:
@@ -32,7 +33,8 @@ def without_listed(samples: Samples, listed: frozenset[str], config: DataConfig)
     there = _place(read_rows(config.exclude, ("path",)))
     if not rows and there not in ("", data_place(config.source)):
         raise _of_another_set(config, there)
-    return samples.with_splits({LEFT_OUT: rows}).note(f"{len(rows)} images left out, as {config.exclude} asks")
+    left_out = pluralise(len(rows), "image")
+    return samples.with_splits({LEFT_OUT: rows}).note(f"{left_out} left out, as {config.exclude} asks")
 
 
 def _place(rows: Sequence[Mapping[str, str]]) -> str:

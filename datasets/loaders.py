@@ -24,6 +24,7 @@ from datasets.processes import begin_loader
 from datasets.sampling import BatchSampler, EpochBatchSampler, OrderedBatchSampler, evenly
 from datasets.shell import command
 from datasets.splits import assign_splits, require_complete, subset_training
+from datasets.text import pluralise
 from datasets.transforms import Pipeline
 from datasets.units import with_copies
 
@@ -174,7 +175,7 @@ def _leave_out_unreadable(samples: Samples, config: DataConfig) -> Samples:
     if not bad:
         return samples
     rows, reasons = zip(*bad, strict=True)
-    note = f"{len(bad)} unreadable images left out, first: {reasons[0]}"
+    note = f"{pluralise(len(bad), 'unreadable image')} left out, first: {reasons[0]}"
     return samples.with_splits({LEFT_OUT: rows}).replace(skipped=reasons).note(note)
 
 

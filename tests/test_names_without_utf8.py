@@ -81,7 +81,7 @@ def test_check_finds_such_images_and_its_table_leaves_them_out(tmp_path, capsys)
     assert all(line.isprintable() for line in out.splitlines())
     words = ["train", "--data", root, "--exclude", tmp_path / "found.csv", *TINY, "--output-dir", tmp_path / "runs"]
     code, out, err = call(capsys, *words)
-    assert (code, "1 images left out" in out) == (0, True), err
+    assert (code, "1 image left out" in out) == (0, True), err
 
 
 def test_an_output_folder_that_is_no_utf8_is_one_line(tmp_path, capsys):

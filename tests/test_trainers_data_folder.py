@@ -92,7 +92,7 @@ def test_check_and_train_of_two_sets_of_one_name_do_not_mix(two, capsys):
     tables = sorted(Path("runs").glob("photos*/check.csv"))
     assert len(tables) == 2
     code, out, err = call(capsys, "train", "--data", two[0], "--exclude", "runs/photos/check.csv", *TINY)
-    assert (code, "1 images left out" in out) == (0, True), err
+    assert (code, "1 image left out" in out) == (0, True), err
     code, _, err = call(capsys, "train", "--data", two[1], "--exclude", "runs/photos/check.csv", *TINY)
     assert code == 3
     said = f"error: runs/photos/check.csv was written for {two[0]}, not for {two[1]}; this writes one: "
@@ -109,4 +109,4 @@ def test_the_table_of_a_set_that_was_moved_is_still_its_own(two, tmp_path, capsy
     moved = two[0].rename(tmp_path / "pictures")
     words = ["train", "--data", moved, "--exclude", "runs/photos/check.csv", *TINY]
     code, out, err = call(capsys, *words)
-    assert (code, "1 images left out" in out) == (0, True), err
+    assert (code, "1 image left out" in out) == (0, True), err

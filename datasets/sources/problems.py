@@ -64,7 +64,7 @@ def class_problems(counts: Counts, unread: Mapping[str, int]) -> Iterator[Proble
         elif not count:
             yield Problem("class_without_images", label, home, label)
         elif count < FEW_IMAGES:
-            detail = f"{count} images; {FEW_IMAGES} or more help, the more so from scratch"
+            detail = f"{pluralise(count, 'image')}; {FEW_IMAGES} or more help, the more so from scratch"
             yield Problem("few_images", label, home, label, detail=detail)
     for split in others:
         yield from _against_train(split, counts[split], counts[home])
