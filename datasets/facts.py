@@ -165,7 +165,7 @@ def _shares(counts: np.ndarray, shares: tuple[float, ...]) -> list[int]:
 
 
 def _most_colour(counts: np.ndarray) -> int:
-    """How far the colour differences go, which 1 in 100 pixels exceeds; 0 of a grey picture."""
+    """The distance of colour differences from grey that 1 in 100 pixels exceeds; 0 of a grey picture."""
     if not len(counts):
         return 0
     folded = counts[:, 128:].sum(axis=0)

@@ -154,6 +154,6 @@ def _best(facts: Places, labels: Places, classes: int) -> tuple[float, int, int]
 
 @cache
 def _times_logarithm(bits: int) -> NDArray[np.float64]:
-    """(2 ** bits,): n log n of each n, which takes ten times as long to compute as to look up."""
+    """(2 ** bits,): n log n of each n, to be looked up."""
     numbers = np.arange(2**bits)
     return numbers * np.log(np.maximum(numbers, 1))
