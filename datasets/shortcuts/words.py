@@ -38,7 +38,7 @@ FACTS: dict[str, tuple[str, str]] = {
     "sharpness": ("how sharp a picture is", "give all pictures one size and one sharpness, or blur at random"),
     "bytes per pixel": ("bytes per pixel, so compression,", _SAME_FILE),
     "brightness": ("brightness", _LIGHT),
-    "colour": ("colours", _LIGHT),
+    "colour": ("colour", _LIGHT),
     "detail": ("how much coarse detail there is", _LIGHT),
 }
 """Name of a fact -> how a sentence calls it, and what to do."""
