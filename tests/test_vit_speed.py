@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.module import register_module_forward_hook
 
 from vit.config import ViTConfig
 from vit.fast import PatchConvolution, VisionTransformer, attention_path, explicit_attention
@@ -59,6 +61,86 @@ def test_the_textbook_starts_and_drops_as_the_explicit_path_does() -> None:
         torch.nn.init.normal_(model.head.weight)
         logits.append(model.forward_with_attention(torch.randn(4, 3, 12, 12))[0])  # in training, every token asks
     torch.testing.assert_close(*logits, atol=1e-5, rtol=1e-5)
+
+
+class Adapter(nn.Linear):
+    """A Linear that also does what its weight does not say, as an adapter in its place."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + 1.0
+
+
+def opinionated() -> tuple[VisionTransformer, Tensor]:
+    torch.manual_seed(0)
+    model = VisionTransformer(SMALL).eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return model, torch.randn(3, 3, 12, 12)
+
+
+def tokens_of_the_last_block(model: VisionTransformer, images: Tensor) -> int:
+    """Number of tokens that come out of the last block, seen by a hook of all modules, which no module holds."""
+    seen = []
+
+    def note(module: nn.Module, _: Any, output: Any) -> None:
+        if module is model.blocks[-1]:
+            seen.append(output[0].size(1))
+
+    with register_module_forward_hook(note):
+        model(images)
+    return seen[0]
+
+
+@pytest.mark.parametrize("name", ["blocks.1", "blocks.1.attention.qkv", "blocks.1.mlp.fc2", "norm"])
+@pytest.mark.parametrize("kind", ["forward_hook", "forward_pre_hook", "full_backward_hook", "full_backward_pre_hook"])
+def test_a_hook_behind_the_last_block_sees_every_token(name: str, kind: str) -> None:
+    model, images = opinionated()
+    expected, module, seen = model(images), model.get_submodule(name), []
+
+    def look(_: nn.Module, *given: Any) -> None:
+        first = given[0][0] if isinstance(given[0], tuple) else given[0]
+        seen.append(first.size(1))
+
+    with getattr(module, f"register_{kind}")(look):
+        logits = model(images.requires_grad_())
+        logits.sum().backward()
+        torch.testing.assert_close(logits, expected, atol=1e-6, rtol=1e-5)
+    assert seen == [10]
+    assert tokens_of_the_last_block(model, images) == 1  # the hook is gone
+
+
+def test_an_adapter_in_the_last_block_is_called_and_a_parametrised_weight_is_read() -> None:
+    model, images = opinionated()
+    attention = model.blocks[-1].attention
+    assert tokens_of_the_last_block(model, images) == 1
+    adapter = Adapter(24, 72)
+    adapter.load_state_dict(attention.qkv.state_dict())
+    attention.qkv = adapter
+    plain = VisionTransformer(dataclasses.replace(SMALL, fast=False)).eval()
+    plain.load_state_dict(model.state_dict())
+    plain.blocks[-1].attention.qkv = adapter
+    assert tokens_of_the_last_block(model, images) == 10
+    torch.testing.assert_close(model(images), plain(images), atol=1e-6, rtol=1e-5)
+    model, images = opinionated()
+    nn.utils.parametrizations.spectral_norm(model.blocks[-1].attention.qkv)  # as LoRA: another weight
+    assert tokens_of_the_last_block(model, images) == 1
+    fast, (whole, _) = model(images), model.forward_with_attention(images)
+    torch.testing.assert_close(fast, whole, atol=1e-6, rtol=1e-5)
+
+
+def test_a_block_that_somebody_wrapped_is_called_as_the_textbook_calls_it() -> None:
+    class Wrapped(nn.Module):
+        def __init__(self, block: nn.Module) -> None:
+            super().__init__()
+            self.block = block
+
+        def forward(self, x: Tensor) -> Any:
+            return self.block(x)
+
+    model, images = opinionated()
+    expected = model(images)
+    model.blocks[-1] = Wrapped(model.blocks[-1])
+    torch.testing.assert_close(model(images), expected, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])

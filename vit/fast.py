@@ -5,7 +5,7 @@ queries.
 |---|---|---|
 | patch convolution | a Linear over cut patches, on a CPU in training | its gradients take up to a quarter of the time |
 | softmax attention | PyTorch's fused kernel, or `baddbmm` and softmax | a pass over (B, H, T, T) less, or none |
-| last block | only the class token asks, if the head reads no other | most of one block of work is left out |
+| last block | only the class token asks, if the head and no hook reads another | most of one block is left out |
 
 `VisionTransformer` is the model of `vit/model.py` with these steps in place of its own: the same weights and numbers.
 `ViTConfig(fast=False)` leaves all of this out, and tests hold both equal. Shapes are those of `vit/model.py`.
@@ -83,9 +83,25 @@ class VisionTransformer(model.VisionTransformer):
         x = self.embedding(images)
         for block in blocks:
             x, _ = block(x)
-        # Where the head reads the class token alone, no other token needs the last block; None: every token asks.
-        x, _ = last(x, num_queries=1 if self.config.pool == "cls" else None)
+        # Where the head reads the class token alone, no other token needs the last block.
+        class_token_alone = self.config.pool == "cls" and nobody_sees_the_rest(last, self.norm)
+        x, _ = last(x, num_queries=1) if class_token_alone else last(x)
         return self.forward_head(self._normalise_tokens(x))
+
+
+def nobody_sees_the_rest(block: nn.Module, norm: nn.Module) -> bool:
+    """True if the block is one of this file, with a plain Linear for queries, keys and values, and no hook waits in it
+    or in `norm` for what all tokens become."""
+    if not (isinstance(block, Block) and isinstance(block.attention, Attention)):
+        return False
+    # Its weight is read and it is not called, so it must do with it what nn.Linear does: an adapter may do more.
+    plain = getattr(block.attention.qkv.forward, "__func__", None) is nn.Linear.forward
+    return plain and not any(map(has_hooks, (*block.modules(), norm)))
+
+
+def has_hooks(module: nn.Module) -> bool:
+    given = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return any(map(len, given))
 
 
 FASTER: dict[type[nn.Module], type[nn.Module]] = {model.Attention: Attention, model.Block: Block}
