@@ -75,6 +75,17 @@ def test_dropout_depends_on_seed_and_iteration_alone():
     assert losses(0, disturb=False) != losses(1, disturb=False)
 
 
+def test_a_step_trains_a_model_that_was_left_in_evaluation_mode():
+    losses = []
+    for evaluated in (True, False):
+        model = small_model().train(not evaluated)
+        trainer, _ = trainer_for(model)
+        trainer.run(batches(1), max_epochs=1)
+        assert model.training
+        losses.append(trainer.state.output["loss"])
+    assert losses[0] == losses[1]  # with the same elements dropped
+
+
 @pytest.mark.parametrize("poison", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite_stops_before_the_step(poison):
     model = small_model()

@@ -8,13 +8,14 @@ import pytest
 import main
 from commands.arguments import parse_train_options
 from datasets.config import DataConfig
+from figures import results
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.errors import ConfigError
 from trainers.options import defaults
 from trainers.options.recipes import RECIPES, card, recipe_config
 from trainers.storage.run_folder import read_json
 from trainers.tools.dry_run import dry_run
-from trainers.tools.lr_finder import HIGHEST, LOWEST, smooth, suggest
+from trainers.tools.lr_finder import HIGHEST, LOWEST, draw, smooth, suggest
 from vit.config import ModelConfig
 
 pytestmark = pytest.mark.drawn
@@ -119,6 +120,15 @@ def test_the_finder_suggests_the_steepest_fall_and_draws_the_curve(tmp_path, cap
     suggestion = float(capsys.readouterr().out.split("--lr ")[1].split(",")[0])
     assert 1e-5 < suggestion < 0.1
     assert (tmp_path / "digits" / "lr_finder.png").stat().st_size > 5000
+
+
+def test_the_curve_is_drawn_from_below_its_lowest_loss_to_above_its_first(monkeypatch, tmp_path):
+    drawn = []
+    monkeypatch.setattr(results, "save", lambda figure, path: drawn.extend(figure.axes))
+    draw([1e-3, 1e-2, 1e-1, 1.0], [2.0, 1.0, 3.0, 9.0], 1e-2, tmp_path / "lr.png")
+    lowest, highest = drawn[0].get_ylim()
+    assert 0.8 < lowest < 1.0
+    assert 2.0 < highest < 3.0  # where it diverges is cut off
 
 
 def test_the_suggestion_on_a_curve_that_is_known():
