@@ -87,6 +87,11 @@ class Images:
         return replace(self, features=self.features[kept], labels=self.labels[kept], units=self.units[kept])
 
     @cached_property
+    def ready(self) -> dict[tuple[int, ...], "Prepared"]:
+        """Features of networks that `prepared` has made ready."""
+        return {}
+
+    @cached_property
     def products(self) -> dict[int, Floats]:
         """The Gram matrices (N, N) of networks on that scale, as far as they were asked for."""
         return {}
@@ -134,6 +139,14 @@ class Prepared:
 
 
 def prepared(images: Images, networks: Sequence[int]) -> Prepared:
+    """The features of some networks, ready for heads; they are made ready once."""
+    known = tuple(networks)
+    if known not in images.ready:
+        images.ready[known] = _prepared(images, networks)
+    return images.ready[known]
+
+
+def _prepared(images: Images, networks: Sequence[int]) -> Prepared:
     features, columns, levels = images.of(networks)
     scaling = scale(features, levels)
     values = scaling(features)
