@@ -54,7 +54,7 @@ VIEWS = {
     "tensorboard_text": View("#text", "find(node => node.tagName === 'TF-TEXT-LOADER')", 4, 760),
 }  # fmt: skip
 
-REPORT = {"report": View("", "document.querySelector('table')", 1, 1500, 1200)}
+REPORT = {"report": View("", "document.querySelector('table')", 1, 1500, 1320)}
 
 
 def start_tensorboard(logdir: Path, log: Path) -> tuple[subprocess.Popen, str]:

@@ -436,7 +436,7 @@ def test_a_browser_drives_every_control_without_a_word_in_the_console_or_a_reque
     hand.key("Escape")
     hand.sees(caption, "the class token looks most at")
     hand.tap("#positions .stage", 0.9, 0.1)
-    hand.sees("#positions .caption", "Content like that of the patch in row 1, column 4")
+    hand.sees("#positions .caption", "How similar the content is to that of the patch in row 1, column 4")
     hand.click("#attention .heads button[title='block 2, head 3']")
     hand.sees(caption, "In head 3 of block 2")
     hand.key("ArrowRight", on="#attention .heads button[title='block 2, head 3']")

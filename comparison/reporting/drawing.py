@@ -133,14 +133,17 @@ def draw_differences(results: Sequence[ConditionResult]) -> Figure:
     names = [_wrapped(f"{other}{title}", 62) for title in where for other in others]
     intervals = [row.against_first.interval for result in results for row in result.arms if row.against_first]
     lines = max(name.count("\n") for name in names) + 1
-    figure = Figure(figsize=(5.4, 0.9 + (0.5 + 0.16 * lines) * len(names)), layout="constrained")
+    figure = Figure(figsize=(5.4, 0.9 + (0.55 + 0.16 * lines) * len(names)), layout="constrained")
     axis = figure.subplots()
     for row, (low, middle, high) in enumerate(100 * np.array(intervals)):
         shade = colour(1 + row % len(others))
         axis.plot([low, high], [row, row], color=shade, linewidth=6, alpha=0.3, solid_capstyle="butt")
         axis.plot(middle, row, "o", color=shade, markersize=7)
         axis.annotate(f"{middle:+.1f}", (middle, row), (0, 7), textcoords="offset points", ha="center", fontsize=9)
-        axis.annotate(names[row], (0.01, row), (0, 18), ("axes fraction", "data"), "offset points", fontsize=9)
+        paper = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # no line runs through a name
+        axis.annotate(
+            names[row], (0.01, row), (0, 20), ("axes fraction", "data"), "offset points", fontsize=9, bbox=paper
+        )
     axis.axvline(0, color=GREY, linewidth=1)
     axis.set_yticks([])
     axis.set(ylim=(len(names) - 0.5, -0.9))

@@ -200,7 +200,7 @@ const VIEWS = {
           patch.width = patch.height = side;
           patch.getContext("2d").drawImage(stage.image, ...corner.map(place => place * side), side, side, 0, 0, side, side);
         });
-        caption.textContent = `The patch in ${spot(run, number)}: one word of the sentence.`;
+        caption.textContent = `The patch in ${spot(run, number)}: one token, as a word is of a sentence.`;
       };
     },
   },
@@ -210,13 +210,13 @@ const VIEWS = {
     shape: ({grid, width, tokens}) => `contents: (1, ${grid * grid}, ${width}); positions: (1, ${tokens}, ${width})`,
     build(parent, run) {
       const [left, right] = halves(parent), {grid} = run.shape, N = grid * grid;
-      const content = new Stage(left, run, "Likeness of content"), position = new Stage(right, run, "Likeness of position");
+      const content = new Stage(left, run, "Similarity of content"), position = new Stage(right, run, "Similarity of position");
       return () => {
         const snapshot = snapshotOf(run), patch = patchOf(run) ?? Math.floor(grid / 2) * (grid + 1);
         const row = values => Float32Array.from(values.subarray(patch * N, (patch + 1) * N), code => code / 127.5 - 1);
-        const of = patchOf(run) === null ? `the patch in ${spot(run, patch)}, as none is chosen` : asking(run);
-        content.show(`Content like that of ${of}.`, row(part(snapshot.content).values), -1, 1);
-        if (snapshot.positions) position.show(`Position like that of ${of}.`, row(snapshot.positions.values), -1, 1);
+        const of = patchOf(run) === null ? `the patch in ${spot(run, patch)} (select another one)` : asking(run);
+        content.show(`How similar the content is to that of ${of}.`, row(part(snapshot.content).values), -1, 1);
+        if (snapshot.positions) position.show(`How similar the position is to that of ${of}.`, row(snapshot.positions.values), -1, 1);
         else position.show("This model has no learned positions to show.", null);
       };
     },
