@@ -143,7 +143,7 @@ def left_out(folder: Path, options: tuple[str, ...]) -> dict[str, dict[str, floa
     return found
 
 
-def cost(run: Path, rounds: int = 5) -> dict[str, Any]:
+def cost(run: Path, rounds: int = 7) -> dict[str, Any]:
     """Seconds of processor time of an evaluation of the validation images without and with the answers, in turns, after
     one of each."""
     seconds: dict[bool, list[float]] = {False: [], True: []}

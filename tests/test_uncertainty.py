@@ -372,6 +372,7 @@ def test_evaluate_says_what_is_promised_and_writes_it_beside_the_predictions(eva
     found = json.loads(out)["scored"]["answers"]
     assert set(found["sets"]) == {"0.9", "0.95"}  # of 80 images no 99 %
     assert found["fitted_on"] == found["units"] == 80
+    assert np.mean([*found["unknown_by_class"].values()]) == pytest.approx(found["unknown"])  # two classes of 40 images
     assert {"answers.safetensors", "val_answers.csv", "val_answers.png"} <= {p.name for p in (run / "eval").iterdir()}
     code, out, _ = call(capsys, "evaluate", run, "--split", "test")
     for words in ("95 % right".replace(" %", "%"), "95% sets", "too few", "219 more", "unknown", "promised"):

@@ -1,49 +1,55 @@
 """Picture of what silence buys: accuracy on the images that a model is surest of, and how large its sets are."""
 
 import numpy as np
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from figures.results import BLUE, GREY, RIGHT, escape, tidy
+from figures.quick_axes import Axes, Canvas, count_steps, share_steps
+from figures.results import BLUE, GREY, RIGHT
 from uncertainty.risk import RIGHT as WANTED
 from uncertainty.risk import accuracy_by_coverage, answered
 
+PALE = "#5396e5"
+"""Colour of the bars."""
+MOST_POINTS = 1_000
+"""Points of the curve that are drawn, of more images."""
+MOST_CLASSES = 9
+"""Bars; the last one counts larger sets, too."""
 
-def coverage_figure(
+
+def coverage_picture(
     confidence: NDArray, correct: NDArray, *, title: str, sizes: NDArray | None = None, level: float = WANTED
-) -> Figure:
-    """Accuracy over the share of images that are answered, the surest first; `sizes` (N,): how many classes the set of
-    each image holds at this level, drawn below."""
-    rows = 1 if sizes is None else 2
-    figure = Figure(figsize=(5, 3.4 + 1.1 * rows))  # a layout that is solved for takes a third of the time
-    figure.subplots_adjust(left=0.16, right=0.97, top=0.9, bottom=0.09 if rows == 2 else 0.12, hspace=0.42)
-    axes = figure.subplots(rows, 1, height_ratios=(3, 1)[:rows], squeeze=False)[:, 0]
-    top, images = axes[0], len(correct)
-    shares = np.arange(1, images + 1) / images
-    top.plot(shares, accuracy_by_coverage(confidence, correct), color=BLUE, linewidth=1.6, label="this model")
-    top.axhline(correct.mean(), color=GREY, linewidth=1, linestyle=":", label="all images answered")
-    share = answered(confidence, correct)
-    top.axhline(WANTED, color=RIGHT, linewidth=1, linestyle="--", label=f"{WANTED:.0%} right")
-    if share:
-        top.plot([share], [WANTED], "o", color=RIGHT, markersize=6)
-    low = min(float(correct.mean()), WANTED)
-    top.set(xlabel="share of images answered, the surest first", ylabel="of these right", xlim=(0, 1))
-    top.set_ylim(max(0.0, low - 0.1), 1.01)
+) -> bytes:
+    """A PNG of accuracy over the share of images that are answered, the surest first; `sizes` (N,): how many classes
+    the set of each image holds at this level, drawn below."""
+    share, mean = answered(confidence, correct), float(correct.mean())
+    canvas, low = Canvas(600, 482 if sizes is None else 672), max(0.0, min(mean, WANTED) - 0.1)
     found = f"{WANTED:.0%} of answers are right on {share:.0%} of the images" if share else f"never {WANTED:.0%} right"
-    top.set_title(escape(f"{title}\n{found}"), fontsize=9)
-    top.legend(frameon=False, fontsize=8, loc="lower left")
+    canvas.text(337, 16, title, size=15)
+    canvas.text(337, 37, found, size=15)
+    top = Axes(canvas, (92, 56, 582, 424), (0, 1), (low, 1.01))
+    top.grid(share_steps(0), share_steps(low))
+    top.name("share of images answered, the surest first", "of these right")
+    images, accuracies = len(correct), accuracy_by_coverage(confidence, correct)
+    points = np.unique(np.linspace(0, images - 1, min(images, MOST_POINTS)).astype(int))
+    top.level(mean, GREY, dash=2)
+    top.level(WANTED, RIGHT, dash=8)
+    top.line((points + 1) / images, accuracies[points], BLUE)
+    if share:
+        top.dot(share, WANTED, RIGHT)
+    empty = {"left": 104, "top": 370} if mean > 0.5 else {"left": 410, "top": 110}  # where the curve is not
+    top.legend([("this model", BLUE, 0), ("all images answered", GREY, 2), (f"{WANTED:.0%} right", RIGHT, 8)], **empty)
     if sizes is not None:
-        draw_sizes(axes[1], sizes, level)
-    tidy(*axes)
-    return figure
+        draw_sizes(canvas, sizes, level)
+    return canvas.png()
 
 
-def draw_sizes(axis, sizes: NDArray, level: float) -> None:
+def draw_sizes(canvas: Canvas, sizes: NDArray, level: float) -> None:
     """Number of images with a set of one class, of two, and so on; of more than eight together."""
-    most = min(int(sizes.max()), 9)
+    most = min(int(sizes.max()), MOST_CLASSES)
     counts = np.bincount(sizes.clip(max=most), minlength=most + 1)[1:]
-    axis.bar(range(1, most + 1), counts, color=BLUE, alpha=0.7)
     names = [*map(str, range(1, most + 1))]
     names[-1] += "+" * (int(sizes.max()) > most)
-    axis.set_xticks(range(1, most + 1), names)
-    axis.set(xlabel=f"classes in the set that holds the right one in {level:.0%}", ylabel="images")
+    below = Axes(canvas, (92, 496, 582, 614), (0.4, most + 0.6), (0, 1.05 * counts.max()))
+    below.grid([*enumerate(names, 1)], count_steps(int(counts.max())))
+    below.bars(range(1, most + 1), counts, PALE, width=0.8)
+    below.name(f"classes in the set that holds the right one in {level:.0%}", "images")

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from datasets.files import text_file
+from datasets.files import text_file, write_bytes
 from datasets.tables import csv_lines
 from datasets.text import printable
 from datasets.units import units_of
@@ -69,6 +69,8 @@ def report(
         files.append(write_table(folder / f"{name}_answers.csv", rows))
     files.append(draw(folder / f"{name}_answers.png", shares.max(axis=1), outputs.correct.numpy(), sets, title=name))
     numbers = numbers_of(answers, outputs, unlike, units)
+    if unlike is not None:
+        numbers["unknown_by_class"] = unknown_by_class(unlike, outputs.labels.numpy(), class_names)
     said = [*lines(answers, numbers, fitted=fit_for is not None)]
     return AnswersReport(numbers, [*said, *worst_class(unlike, outputs.labels.numpy(), class_names)], files)
 
@@ -140,6 +142,11 @@ def lines(answers: Answers | None, numbers: dict[str, Any], *, fitted: bool) -> 
     )
 
 
+def unknown_by_class(unlike: NDArray, labels: NDArray, class_names: Sequence[str]) -> dict[str, float]:
+    """The share of the images of each class that are called unknown, of the classes that have images."""
+    return {class_names[label]: float(unlike[labels == label].mean()) for label in np.unique(labels)}
+
+
 def worst_class(unlike: NDArray | None, labels: NDArray, class_names: Sequence[str]) -> Iterator[str]:
     """The class whose own images are called unknown most often."""
     if unlike is None:
@@ -182,9 +189,8 @@ def write_table(path: Path, rows: Iterator[list[str]]) -> Path:
 
 def draw(path: Path, confidence: NDArray, correct: NDArray, sets: NDArray | None, *, title: str) -> Path:
     """Accuracy on the images that it is surest of, and the sizes of the sets."""
-    from figures.results import save
-    from uncertainty.figure import coverage_figure
+    from uncertainty.figure import coverage_picture  # matplotlib takes a second to import
 
-    sizes = None if sets is None else sets.sum(axis=1)
-    figure = coverage_figure(confidence, correct, title=f"{title}: {len(correct):,} images", sizes=sizes, level=LEVEL)
-    return save(figure, path)
+    sizes, title = None if sets is None else sets.sum(axis=1), f"{title}: {len(correct):,} images"
+    write_bytes(path, coverage_picture(confidence, correct, title=title, sizes=sizes, level=LEVEL))
+    return path

@@ -185,20 +185,20 @@ def draw_scores(setup: RunSetup, scores: Scores, loggers: RunLoggers, *, step: i
     bins = confidence_bins(scores.outputs.confidence, scores.outputs.correct)
     calibration = reliability_figure(bins, ece=scores.metrics["ece"], title=title)
     loggers.add_picture("calibration/reliability", png(calibration), step)
-    if (coverage_figure := figure_of_answers()) is not None:
+    if (coverage_picture := picture_of_answers()) is not None:
         confidence, correct = scores.outputs.confidence.numpy(), scores.outputs.correct.numpy()
-        loggers.add_picture("calibration/answers", png(coverage_figure(confidence, correct, title=title)), step)
+        loggers.add_picture("calibration/answers", coverage_picture(confidence, correct, title=title), step)
 
 
-def figure_of_answers() -> Callable[..., Any] | None:
+def picture_of_answers() -> Callable[..., bytes] | None:
     """Return the function that draws how sure answers are right; None without the folder `uncertainty`."""
     try:
-        from uncertainty.figure import coverage_figure
+        from uncertainty.figure import coverage_picture
     except ModuleNotFoundError as error:
         if "uncertainty" not in str(error.name).split("."):
             raise
         return None
-    return coverage_figure
+    return coverage_picture
 
 
 def worst(setup: RunSetup, scores: Scores) -> list[ImagePrediction]:
