@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import doctest
 import importlib
 import importlib.util
+import json
+import math
 import re
+import zlib
 from pathlib import Path
 
 import matplotlib
+import numpy as np
 import pytest
 import torch
 
@@ -127,6 +132,36 @@ def test_the_evidence_that_a_docstring_names_stands_under_that_heading() -> None
         if heading not in headings((DOCS / page).read_text(encoding="utf-8"))
     ]
     assert wrong == []
+
+
+def lens_of(page: str) -> tuple[list[int], list[np.ndarray]]:
+    """Read of the one run on a page the place of each label among the classes that are shown of its picture; and of each
+    snapshot the logit lens (pictures, blocks + 1, classes + 1), float32, the last of which normalises."""
+    data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
+    run = data["runs"][0]
+    places = [shown.index(label) for shown, label in zip(run["classes"], run["labels"], strict=True)]
+    found = []
+    for snapshot in run["snapshots"]:
+        packed, start = snapshot["arrays"], 0
+        apart = np.frombuffer(zlib.decompress(base64.b64decode(packed["content"])), np.uint8)
+        for array in packed["described"]:
+            size = np.dtype(array["type"]).itemsize * math.prod(array["shape"])
+            part = apart[start : start + size].reshape(np.dtype(array["type"]).itemsize, -1).T.tobytes()
+            start += size
+            if array["name"] == "lens":
+                found.append(np.frombuffer(part, array["type"]).reshape(array["shape"]))
+    return places, found
+
+
+@pytest.mark.clone
+def test_the_answers_about_the_small_vit_are_those_of_its_page() -> None:
+    places, lenses = lens_of((DOCS / "pages" / "small_vit.html").read_text(encoding="utf-8"))
+    leads = [[int(c) for c in (lens[..., :-1].argmax(-1) == np.array(places)[:, None]).sum(0)] for lens in lenses]
+    text = " ".join((DOCS / "page.md").read_text(encoding="utf-8").split())
+    first, *others = leads[-1]
+    said = f"in {first or 'none'} of the small ViT's eight pictures before the first block, then in "
+    assert said + f"{others[0]}, {others[1]}, {others[2]} and {others[3]}." in text
+    assert f"in {leads[1][-1]} of 8 after 29 epochs, in {leads[2][-1]} after 59." in text
 
 
 def test_every_option_that_is_named_exists() -> None:
