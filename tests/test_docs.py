@@ -135,7 +135,7 @@ def test_the_evidence_that_a_docstring_names_stands_under_that_heading() -> None
 
 
 def lens_of(page: str) -> tuple[list[int], list[np.ndarray]]:
-    """Read of the one run on a page the place of each label among the classes that are shown of its picture; and of each
+    """Read of the one run on a page the place of each label among the classes shown of its picture; and of each
     snapshot the logit lens (pictures, blocks + 1, classes + 1), float32, the last of which normalises."""
     data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
     run = data["runs"][0]
