@@ -184,6 +184,10 @@ def read_temperature(folder: Path) -> float | None:
     return float(read_json(path, temperature=(int, float))["temperature"]) if path.is_file() else None
 
 
+NAMES = {"accuracy_top5": "top-5 accuracy", "macro_f1": "macro F1", "ece": "ECE"}
+"""Names of some metrics in sentences."""
+
+
 def lines(evaluation: Evaluation) -> Iterator[str]:
     """Lines below the scores: notes, whether training logged the same, the classes, the files."""
     yield from (f"note: {note}" for note in evaluation.notes)
@@ -194,8 +198,8 @@ def lines(evaluation: Evaluation) -> Iterator[str]:
         for name, value in evaluation.metrics.items()
         if name in evaluation.logged
     }
-    if same := [name.replace("_", " ") for name, (value, logged) in both.items() if value == logged]:
-        yield f"{'as logged':>17}  bit for bit, in training: {', '.join(same)}"
+    if same := [NAMES.get(name, name.replace("_", " ")) for name, (value, logged) in both.items() if value == logged]:
+        yield f"{'as logged':>17}  bit for bit what training logged: {', '.join(same)}"
     for name, (value, logged) in both.items():
         if value != logged:
             yield f"{name.replace('_', ' '):>17}  {value!r}, but training logged: {logged!r}"
