@@ -64,7 +64,7 @@ class Axes(NamedTuple):
     y: tuple[float, float]
 
     def places(self, x: ArrayLike, y: ArrayLike) -> list[tuple[float, float]]:
-        """Where points lie on the canvas."""
+        """Places of points on the canvas."""
         left, top, right, bottom = (SCALE * side for side in self.box)
         across = left + (np.asarray(x) - self.x[0]) / (self.x[1] - self.x[0]) * (right - left)
         down = bottom - (np.asarray(y) - self.y[0]) / (self.y[1] - self.y[0]) * (bottom - top)
