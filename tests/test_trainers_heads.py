@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from trainers.engine.temperature import losses, sharpness
 from trainers.heads import inner_products
 from trainers.heads.choice import QUICK, Images, cheapest_of_the_best, choose, fit_and_ask, fitted, judge, prepared
-from trainers.heads.fit import mixture
+from trainers.heads.fit import FEW, best_head, mixture
 from trainers.heads.linear import Linear, basis_of, discriminant, logistic, ridge, scale
 from trainers.heads.pool import weights_of
 from trainers.heads.validation import folds_of, out_of_fold
@@ -202,6 +202,23 @@ def test_networks_that_see_different_things_stand_side_by_side_and_others_do_not
     assert sorted(choose(two_networks(second=True), [1.0, 1.0]).taken.networks) == [0, 1]
     assert choose(two_networks(second=False), [1.0, 1.0]).taken.networks == (0,)
     assert choose(Images(np.eye(3), np.arange(3), np.arange(3), 3, [slice(0, 3)]), [1.0]) is None
+
+
+@pytest.mark.parametrize(("each", "chosen"), [(1, False), (2, False), (3, True), (5, True)])
+def test_with_one_or_two_images_a_class_nothing_is_chosen_and_the_head_is_a_ridge_regression_that_is_not_unsure(
+    each, chosen
+):
+    features, labels = clouds(n=3 * each, width=400)
+    images = Images(features, labels, np.arange(len(labels)), 3, [slice(0, 200), slice(200, 400)])
+    assert (choose(images, [1.0, 1.0]) is not None) == chosen
+    head, alone, (line, *_) = best_head(images, [0, 1], ["a", "b"])
+    assert ("too few images to choose a head by" in line) == (not chosen)
+    if not chosen:
+        plain = fitted(images, [0, 1], "ridge 1")
+        assert head.weight == pytest.approx(FEW * plain.weight)
+        assert alone is None
+        fresh, truth = clouds(n=300, width=400)
+        assert losses(head(fresh), truth).mean() < 0.8 * losses(plain(fresh), truth).mean()
 
 
 @pytest.mark.parametrize("n", [300, 30])  # 30: so few that as many networks as can be are taken

@@ -131,6 +131,7 @@ def test_a_command_that_was_killed_trains_what_it_had_chosen(tmp_path, monkeypat
 def test_what_is_left_over_is_explained():
     assert "about 2 min are left" in why_idle([LITE0, VIT], ways((1,), (2,)), 120.0)
     assert why_idle([LITE0, VIT], ways((1,), (2,)), 5.0) == ""
+    assert "too few images to tell" in why_idle([], [], 100.0)
     assert "98.0% of the training images right" in why_idle([row("efficientnet_lite0", 0.98)], [], 0.0)
 
 

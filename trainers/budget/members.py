@@ -149,6 +149,8 @@ def in_turn(
 def why_idle(rows: Sequence[Ranked], found: Sequence[Member], seconds: float) -> str:
     """Reason why so many seconds are left over at the end of a plan; empty where that is but a moment."""
     best = max((row.accuracy for row in rows), default=0.0)
+    if not rows:
+        return "nothing is trained further: there are too few images to tell whether it would help"
     if not found and best >= GOOD:
         return f"nothing is trained further: the frozen networks have {best:.1%} of the training images right already"
     if not found:

@@ -23,8 +23,9 @@ from trainers.setup import RunSetup
 
 EVEN = 10.0
 """Strength of the pull of the weights of frozen heads to their mean: few images do not tell them apart."""
-FEW = 2.0
-"""One over the temperature of a head that no image is left to calibrate, and of which cross-validation says nothing."""
+FEW = 6.0
+"""One over the temperature of a ridge regression that no image is left to calibrate:
+docs/evidence/minutes.md, "Few labels"."""
 
 
 def images_of(setup: RunSetup, split: str) -> Images:
@@ -111,9 +112,7 @@ def best_head(images: Images, networks: Sequence[int], names: Sequence[str]) -> 
     folds = folds_of(some.labels, some.units)
     sets = [[place] for place in networks] + ([list(networks)] if len(networks) > 1 else [])
     if not folds:
-        heads = [fitted(images, each, QUICK[2]).times(FEW) for each in sets]
-        pool = combined(heads, np.full(len(sets), 1 / len(sets)))
-        return pool, None, [f"{QUICK[2]}: too few images to choose a head by"]
+        return fitted(images, networks, QUICK[2]).times(FEW), None, [f"{QUICK[2]}: too few images to choose a head by"]
     judged = [judge(some, each, QUICK, folds) for each in sets]
     judged[-1] += judge(some, sets[-1], SLOW, folds)
     members = [best for found in judged for best in best_of_each_kind(found, all_kinds=found is judged[-1])]

@@ -9,14 +9,16 @@ from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 from trainers.engine.temperature import Floats, Ints
 
 FOLDS = 5
+LEAST = 3
+"""Images a class, on average, with fewer of which cross-validation says little: heads would learn from one of each."""
 
 
 def folds_of(labels: Ints, units: Ints) -> list[Ints]:
     """The rows of each fold, at most `FOLDS` of them; images of a unit share one, and classes are spread evenly. Empty
-    where no class has images of two units: nothing can be learnt of one from another."""
+    where there are fewer than `LEAST` units a class, or none in some folds."""
     _, first = np.unique(units, return_index=True)
     folds = min(FOLDS, int(np.bincount(labels[first]).max()))
-    if folds < 2:
+    if folds < 2 or len(first) < LEAST * len(np.unique(labels)):
         return []
     alone = len(first) == len(units)
     splitter = (StratifiedKFold if alone else StratifiedGroupKFold)(folds, shuffle=True, random_state=0)
