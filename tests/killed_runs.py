@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 from ignite.engine import Engine, Events
+from safetensors.torch import save_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from datasets.config import DataConfig
@@ -30,6 +31,7 @@ from trainers.storage.checkpoint_file import checkpoints, read_checkpoint
 from trainers.storage.run_folder import read_json, write_json
 from vit import tensor_files
 from vit.config import ModelConfig
+from vit.factory import build_model
 
 TIMING_FIELDS = ("seconds", "images_per_s", "data_wait", "memory_mb")
 """The columns of metrics.csv that are not a function of config and data."""
@@ -84,13 +86,13 @@ def demanding_config(folder: Path, *, workers: int = 0, tb: str = "scalars") -> 
     """A short run with everything on that draws random numbers or carries state: 3 epochs of 4 steps, the last of which
     is shorter than the others.
 
-    It starts from pretrained weights: random ones that a resumed run forgot would come back with the seed.
+    It starts from weights in a file: random ones that a resumed run forgot would come back with the seed.
     """
     return RunConfig(
         model=ModelConfig(
-            name="vit_nano_8",
-            image_size=16,
-            weights="fashion_mnist",
+            name="vit_micro_2",
+            image_size=4,
+            weights=str(weights_of_another_seed(folder)),
             dropout=0.1,
             attention_dropout=0.1,
             stochastic_depth=0.1,
@@ -109,6 +111,16 @@ def demanding_config(folder: Path, *, workers: int = 0, tb: str = "scalars") -> 
         ),
         output=OutputConfig(output_dir=folder, run_name="r", tb=tb),
     )
+
+
+def weights_of_another_seed(folder: Path) -> Path:
+    path = folder / "weights.safetensors"
+    if not path.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(123)
+            save_file(build_model("vit_micro_2", num_classes=3, weights="none", image_size=4).state_dict(), path)
+    return path
 
 
 def run_content(run_dir: Path) -> dict[str, Any]:

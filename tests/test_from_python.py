@@ -65,7 +65,7 @@ def options(folder, *, model=None, epochs=4, tb="scalars", **train_options):
 
 
 def test_a_module_and_datasets_of_ones_own_train_like_any_run(tmp_path):
-    result = train(options(tmp_path, epochs=20, tb="standard"), model=net(), dataloaders=splits())
+    result = train(options(tmp_path, epochs=8, tb="standard"), model=net(), dataloaders=splits())
     assert result.run_dir == tmp_path / "noisy" / "r"
     assert result.val["accuracy"] > 0.8
     assert (result.run_dir / "eval" / "test_predictions.csv").read_text().count("\n") == 19
