@@ -95,7 +95,7 @@ def answer(argv: list[str]) -> int:
     if argv == ["--completion"]:
         from commands.completion import script
 
-        print(script({name: importlib.import_module(f"commands.{name}") for name in COMMANDS}))
+        print(script({name: module_of(name) for name in COMMANDS}))
         return 0
     if not argv:
         from commands.compare import STORY
@@ -109,8 +109,13 @@ def answer(argv: list[str]) -> int:
         return complain(f"unknown command {name!r}{did_you_mean(name, COMMANDS)}", 2)
     from commands.arguments import options_of
 
-    command = cast("Command", importlib.import_module(f"commands.{name}"))
+    command = module_of(name)
     return command.main(options_of(command, argv[1:], prog=f"python main.py {name}"))
+
+
+def module_of(name: str) -> "Command":
+    """The module of a row of `COMMANDS`."""
+    return cast("Command", importlib.import_module(f"commands.{name}"))
 
 
 def reason(error: Exception) -> str:

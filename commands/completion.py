@@ -1,19 +1,18 @@
 """Completion of commands and options for bash, and for zsh after `autoload -U bashcompinit && bashcompinit`."""
 
 from collections.abc import Iterator, Mapping
-from types import ModuleType
 
-from commands.arguments import TrainOptions, flags
+from commands.arguments import Command, TrainOptions, flags
 
 PROGRAM = "vit-train"
 
 
-def script(commands: Mapping[str, ModuleType]) -> str:
+def script(commands: Mapping[str, Command]) -> str:
     """The text that a shell evaluates: after the program's name come commands, after a command its options or files."""
     return "\n".join(lines(commands))
 
 
-def lines(commands: Mapping[str, ModuleType]) -> Iterator[str]:
+def lines(commands: Mapping[str, Command]) -> Iterator[str]:
     """The lines of the script."""
     yield "_vit_train() {"
     yield '    local word="${COMP_WORDS[COMP_CWORD]}" words=""'

@@ -4,8 +4,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from importlib import import_module
-from typing import Any
 
 from vit.config import HUB_OFFLINE
 
@@ -14,7 +12,8 @@ from vit.config import HUB_OFFLINE
 def hub_access(*, online: bool) -> Iterator[None]:
     """Keep the hub's library off the network where the hub does not answer or `online` is false; files then come from
     its cache."""
-    hub: Any = import_module("huggingface_hub.constants")
+    from huggingface_hub import constants as hub
+
     usual = hub.HF_HUB_OFFLINE
     minute = int(time.monotonic() / 60)
     hub.HF_HUB_OFFLINE = usual or HUB_OFFLINE.get() or not (online and hub_answers(hub.ENDPOINT, minute=minute))
@@ -28,7 +27,9 @@ def hub_access(*, online: bool) -> Iterator[None]:
 def hub_answers(url: str, *, minute: int) -> bool:
     """Return whether the hub answers in this minute of the process; it is not asked twice in one."""
     try:
-        import_module("huggingface_hub.utils").get_session().head(url, timeout=10)
+        from huggingface_hub.utils import get_session
+
+        get_session().head(url, timeout=10)
     except Exception:  # of its HTTP client, whichever that is
         return False
     return True
