@@ -9,7 +9,8 @@ import traceback
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NoReturn, cast
 
-from datasets.text import broken, printable
+from datasets.shell import broken
+from datasets.text import printable
 from trainers.errors import Interrupted, exit_code, first_line, out_of_memory
 from trainers.system import process
 from trainers.system.signals import signals

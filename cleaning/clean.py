@@ -1,6 +1,8 @@
 """Search for labels that a model doubts, and what it is worth to train without them."""
 
 import os
+import shutil
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -23,7 +25,7 @@ from datasets.files import write_bytes
 from datasets.images import picture_of, to_array
 from datasets.loaders import split_samples
 from datasets.shell import command, quoted
-from datasets.text import format_table, pluralise, printable
+from datasets.text import ellipsis, format_table, pluralise, printable
 from datasets.units import united, units_of
 from figures.image_prediction import ImagePrediction
 from figures.sheets import png, prediction_sheet
@@ -38,6 +40,8 @@ from trainers.storage.finished_run import untrusted_run
 
 SHOWN, LISTED = 24, 10
 """Suspects on the figure, and on the terminal."""
+SHORTEST = 20
+"""Letters of a path that are shown, however narrow the terminal is."""
 SURE = 0.9
 """Accuracy of the models below which half of the suspects are hard images and more (docs/clean.md)."""
 SECONDS_PER_IMAGE, LEAST_SECONDS = 0.03, 60.0
@@ -153,16 +157,17 @@ def report_suspects(judged: HeldOutPredictions, folder: Path) -> list[Suspect]:
         write_figure(folder / "suspects.png", judged.samples, suspects)
     if judged.features is not None:
         write_neighbours(folder / "neighbours.csv", neighbours_of(judged, suspects))
-    print(f"\n{judged.accuracy:.1%} of the labels are what models say that have not learnt from them")
+    say()
+    say(f"{judged.accuracy:.1%} of the labels are what models say that have not learnt from them")
     if judged.accuracy < SURE:
-        print("models that are right so seldom doubt the labels of many hard images: decide one by one")
+        say("models that are right so seldom doubt the labels of many hard images: decide one by one")
     if of_test:
         doubtful = pluralise(len(of_test), "test label")
-        print(f"doubtful, too, and left as they are: {doubtful}, {folder / 'test_suspects.csv'}")
+        say(f"doubtful, too, and left as they are: {doubtful}, {folder / 'test_suspects.csv'}")
     gained = worth(judged, suspects)
     if gained is not None:
         by = f"{100 * gained.mean:+.1f} points ({100 * gained.low:.1f} to {100 * gained.high:.1f})"
-        print(f"learning without what is to be dropped changes the accuracy on {gained.images:,} test images by {by}")
+        say(f"learning without what is to be dropped changes the accuracy on {gained.images:,} test images by {by}")
     return suspects
 
 
@@ -246,28 +251,38 @@ def save(folder: Path, samples: Samples, suspects: Sequence[Suspect]) -> None:
     write_cleaned(folder / "cleaned.csv", samples, suspects)
 
 
-def lines(
-    folder: Path, review: str, samples: Samples, suspects: Sequence[Suspect], *, may_mirror: bool
-) -> Iterator[str]:
-    """The first suspects, how many there are of each kind, and what to do next."""
-    header = ("label", "the model thinks", "", "kind", "decision", "image")
-    rows = [
-        (s.label, s.suggested, percent(float(s.confidence)), s.kind, s.decision, printable(s.path))
-        for s in suspects[:LISTED]
-    ]
-    if rows:
-        yield from ("", *format_table([header, *rows], left=(0, 1, 3, 4, 5)))
-    kinds = ", ".join(f"{count:,} {kind}" for kind, count in Counter(s.kind for s in suspects).items())
+def say_suspects(folder: Path, review: str, samples: Samples, suspects: Sequence[Suspect], *, may_mirror: bool) -> None:
+    """Print the first suspects, how many there are of each kind, and what to do next."""
+    if suspects:
+        say()
+        for line in table_of(suspects[:LISTED]):
+            say(line)
+    kinds = ", ".join(f"{kind} {count:,}" for kind, count in Counter(s.kind for s in suspects).items())
     decisions = Counter(s.decision.partition(":")[0] for s in suspects)
     share = len(suspects) / sum(len(samples.indices(split)) for split in ("train", "val"))
-    yield f"\n{len(suspects):,} suspects ({share:.1%} of train and val){': ' * bool(kinds)}{kinds}"
-    yield f"{'decide':>9}  in {folder}/suspects.csv, or: {review}"
-    made = ", ".join(f"{count:,} {decision}" for decision, count in decisions.items()) or "nothing to decide"
-    yield f"{'table':>9}  {folder}/cleaned.csv ({made})"
+    say()
+    say(f"{pluralise(len(suspects), 'suspect')} ({share:.1%} of train and val){': ' * bool(kinds)}{kinds}")
+    say(f"in {folder / 'suspects.csv'}, or on a page:", label="decide")
+    say(review, label="")
+    made = ", ".join(f"{decision} {count:,}" for decision, count in decisions.items()) or "nothing to decide"
+    say(f"{folder / 'cleaned.csv'} ({made})", label="table")
     recipe = ("--recipe", "finetune-small", "--seeds", 3, *(() if may_mirror else ("--mirror", "no")))
     if (samples.splits == TEST).any():
         tables = [folder / f"{name}.csv" for name in ("given", "cleaned")]
         for table in tables:
-            yield f"{'train':>9}  {command('train', '--data', table, *recipe)}"
+            say(command("train", "--data", table, *recipe), label="train")
         runs = " ".join(quoted(data_folder(OutputConfig(), str(table)) / "vit_stem_16_s") + "?" for table in tables)
-        yield f"{'compare':>9}  {command('compare')} {runs}"
+        say(f"{command('compare')} {runs}", label="compare")
+
+
+def table_of(suspects: Sequence[Suspect]) -> Iterator[str]:
+    """Lines about suspects that fit the terminal: of a long path its two ends. Into a pipe it goes whole."""
+    header = ("label", "the model thinks", "", "kind", "decision")
+    cells = [(s.label, s.suggested, percent(float(s.confidence)), s.kind, s.decision) for s in suspects]
+    columns = list(format_table([header, *cells], left=(0, 1, 3, 4)))
+    before = max(map(len, columns)) + 2
+    paths = [printable(s.path) for s in suspects]
+    if sys.stdout.isatty():
+        room = max(SHORTEST, shutil.get_terminal_size().columns - before)
+        paths = [ellipsis(path, room) for path in paths]
+    yield from (f"{line:<{before}}{path}" for line, path in zip(columns, ("image", *paths), strict=True))

@@ -79,10 +79,11 @@ def main(options: Options) -> int:
     from cleaning.review import SuspectsTable
     from cleaning.suspects import read_suspects, write_cleaned
     from review.server import Review
+    from trainers.reporting.console import say
 
     folder, config = options.folder, options.config()
     if (folder / "suspects.csv").is_file():
-        print(f"{folder / 'suspects.csv'} is there: its decisions count; remove it to look anew")
+        say(f"{folder / 'suspects.csv'} is there: its decisions count; remove it to look anew")
         samples = clean.read_samples(config.data)
         suspects = read_suspects(folder / "suspects.csv", samples)
     else:
@@ -97,7 +98,7 @@ def main(options: Options) -> int:
     save = partial(clean.save, folder, samples)
     save(suspects)
     write_cleaned(folder / "given.csv", samples, [])
-    print("\n".join(clean.lines(folder, review_command(options), samples, suspects, may_mirror=config.data.may_mirror)))
+    clean.say_suspects(folder, review_command(options), samples, suspects, may_mirror=config.data.may_mirror)
     if options.review:
         with Review(SuspectsTable(folder / "suspects.csv", samples, save), port=options.port) as server:
             server.serve_until_interrupted(f"{'review':>9}  on {server.url}  (Ctrl-C ends it)")

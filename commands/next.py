@@ -9,6 +9,7 @@ import tyro
 from commands.arguments import UsageError
 from datasets.config import Name
 from datasets.shell import command
+from datasets.text import wrapped
 from trainers.config import OutputConfig
 from trainers.storage.data_folder import claimed_folder, data_folder
 from vit.config import require, require_counts
@@ -104,7 +105,8 @@ def main(options: Options) -> int:
     else:
         assert extracted is not None
         made = rounds.choose_round(opened, extracted, folder, options.number)
-        print("\n".join(rounds.lines(folder, made, review=review_command(options))))
+        for line in rounds.lines(folder, made, review=review_command(options)):
+            print(wrapped(line, indent=11))
     if options.output is None:
         claimed_folder(OutputConfig(), options.pool)
     names = (*options.classes, *(extracted.class_names if extracted else ()))
@@ -112,10 +114,10 @@ def main(options: Options) -> int:
     table = PicksTable(folder, opened.pool.samples, opened.labels, class_names=names, features=features)
     table.save(table.read())
     for line in rounds.summary(folder, opened.labels):
-        print(line)
+        print(wrapped(line, indent=11))
     if options.review:
         with Review(table, port=options.port) as server:
             server.serve_until_interrupted(f"{'page':>9}  on {server.url}  (Ctrl-C ends it)")
         for line in rounds.summary(folder, table.labels(table.read())):
-            print(line)
+            print(wrapped(line, indent=11))
     return 0

@@ -9,6 +9,7 @@ import tyro
 
 from commands.arguments import ImagesOptions
 from commands.compare import parse_arm
+from datasets.text import wrapped
 from trainers.config import Device, OutputConfig, RunConfig, TrainConfig
 from vit.config import EMBEDDED_WEIGHTS, MIX_PREFIX, VIT_SHAPES, ModelConfig, require
 from vit.errors import WeightsError
@@ -68,7 +69,7 @@ def main(options: Options) -> int:
     folder = write(rows, base)
     print(f"\n{'ranking':>9}  {folder / 'ranking.csv'}, ranking.png")
     if len(rows) > 1:
-        print(f"{'next':>9}  {compare_command(data, [row.arm for row in rows[:2]])}")
+        print(wrapped(f"{'next':>9}  {compare_command(data, [row.arm for row in rows[:2]])}", indent=11))
     return 0 if len(rows) == len(arms) else 3
 
 

@@ -283,5 +283,5 @@ def report(result: RunResult) -> None:
     print(wrapped("\n".join(score_lines(rows))))
     say_what_was_seen([result])
     print(f"\n{'run':>9}  {printable(str(result.run_dir))}")
-    print(f"{'watch':>9}  {typed('tensorboard', '--logdir', result.run_dir.parent)}")
-    print(f"{'use':>9}  {command('predict', result.run_dir, 'path/to/images')}")
+    print(wrapped(f"{'watch':>9}  {typed('tensorboard', '--logdir', result.run_dir.parent)}", indent=11))
+    print(wrapped(f"{'use':>9}  {command('predict', result.run_dir, 'path/to/images')}", indent=11))

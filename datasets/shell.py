@@ -10,6 +10,8 @@ PROGRAM = "python main.py"
 
 _PLAIN = re.compile(r"[\w@%+=:,./\\-]+")
 """A word that the command prompt of Windows takes as it is."""
+_WORD = re.compile(r"""(?:\$'(?:\\.|[^'\\])*'|'[^']*'|"[^"]*"|\\.|[^\s'"\\])+""")
+"""A word of a command line, with the marks that quote it."""
 
 
 def command(*words: object) -> str:
@@ -19,6 +21,23 @@ def command(*words: object) -> str:
 
 def typed(*words: object) -> str:
     return " ".join(map(quoted, words))
+
+
+def is_command(text: str) -> bool:
+    """Return whether the whole text is a command that this application prints to be pasted."""
+    return text.startswith((f"{PROGRAM} ", "tensorboard --logdir "))
+
+
+def broken(command: str, width: int = 80, *, indent: int = 4) -> str:
+    """Break a command line between words into lines of at most `width` columns, as a POSIX shell joins them again; what
+    follows the first is indented."""
+    lines: list[str] = []
+    for word in _WORD.findall(command):
+        if lines and indent + len(f"{lines[-1]} {word} \\") <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return f" \\\n{' ' * indent}".join(lines)
 
 
 def quoted(word: object) -> str:

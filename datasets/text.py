@@ -1,10 +1,13 @@
 """Text for people and for files: a hint at the nearest name, one printable line, aligned columns. No torch here."""
 
 import difflib
+import os
 import shutil
 import sys
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from datasets.shell import broken, is_command
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -49,8 +52,8 @@ def ellipsis(name: str, width: int) -> str:
 
 def wrapped(text: str, *, indent: int = 0) -> str:
     """Break lines between words where the terminal is narrower, with `indent` blanks before what follows. Lines of a
-    table, with two blanks between their columns, only lose a last remark in parentheses to a line of its own. What goes
-    into a file or a pipe stays as it is."""
+    table, with two blanks between their columns, only lose a last remark in parentheses to a line of its own; a command
+    is broken so that it can be pasted. What goes into a file or a pipe stays as it is."""
     width = shutil.get_terminal_size().columns
     if not sys.stdout.isatty():
         return text
@@ -61,6 +64,8 @@ def wrapped(text: str, *, indent: int = 0) -> str:
         body, space = line[start:], " " * start
         if len(line) <= width:
             lines.append(line)
+        elif is_command(body):
+            lines.append(line[:start] + (body if os.name == "nt" else broken(body, width, indent=start)))
         elif gap and cells.strip():
             lines += [
                 cells.rstrip(),
@@ -72,11 +77,6 @@ def wrapped(text: str, *, indent: int = 0) -> str:
             first, *rest = textwrap.wrap(body, width - start, break_long_words=False, break_on_hyphens=False)
             lines += [line[:start] + first, *(space + part for part in rest)]
     return "\n".join(lines)
-
-
-def broken(command: str, width: int = 80) -> str:
-    """Break a command line between words, as a shell understands it."""
-    return " \\\n    ".join(textwrap.wrap(command, width - 6, break_long_words=False, break_on_hyphens=False))
 
 
 REMARK = " " * 11

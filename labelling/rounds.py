@@ -142,7 +142,8 @@ def lines(folder: Path, made: Round, *, review: str) -> Iterator[str]:
     if made.copies:
         yield f"{'copies':>9}  {pluralise(made.copies, 'picture')} not asked about: copies of others"
     yield f"{'table':>9}  {folder / 'picks.csv'}: paths and scores, for any labelling program"
-    yield f"{'label':>9}  {review}; or fill its column `label`, and give the same command again"
+    yield f"{'label':>9}  {review}"
+    yield f"{'':>9}  or fill the column `label` of the table, and give the same command again"
 
 
 def summary(folder: Path, labels: dict[str, Label]) -> Iterator[str]:

@@ -82,15 +82,15 @@ def test_wrong_labels_are_those_that_cleanlab_finds_in_its_order_in_a_second_rou
 def test_two_networks_judge_not_two_sizes_of_one(monkeypatch, capsys):
     def ranked(name, size):
         model = {"name": name, "image_size": size, "weights": None}
-        return Ranked(f"{name} at {size} px", {"model": model}, 0.9, 0.8, 1.0, 0.1, 1.0)
+        return Ranked(f"{name}@{size}", {"model": model}, 0.9, 0.8, 1.0, 0.1, 1.0)
 
     rows = [ranked("efficientnet_lite0", 224), ranked("efficientnet_lite0", 128), ranked("vit_stem_16", 64)]
     monkeypatch.setattr("trainers.multirun.out_of_fold.rank", lambda config, seconds, images: rows)
     monkeypatch.setattr("trainers.multirun.out_of_fold.prepare", Mock(side_effect=InterruptedError))
-    for images, taken in ((512, "at 224 px, for"), (513, "at 224 px and vit_stem_16 at 64 px, for")):
+    for images, taken in ((512, "@224, for"), (513, "@224 and vit_stem_16@64, for")):
         with pytest.raises(InterruptedError):
             features_of_set(RunConfig(), images=images, seconds=60.0)
-        assert f"taking efficientnet_lite0 {taken}" in capsys.readouterr().out
+        assert f"taking efficientnet_lite0{taken}" in capsys.readouterr().out
 
 
 def test_fewer_images_than_components_are_judged_too(tmp_path, monkeypatch):
@@ -207,6 +207,20 @@ def cats_and_dogs(tmp_path, monkeypatch):
                 Image.fromarray(RNG.integers(0, 100, (28, 28, 3), dtype=np.uint8) + np.uint8(grey)).save(path)
     shutil.copy(tmp_path / "pets" / "train" / "dog" / "0.png", tmp_path / "pets" / WRONG[2])
     return tmp_path / "pets"
+
+
+def test_on_a_terminal_no_line_is_wider_than_it(cats_and_dogs, capsys, monkeypatch):
+    """All pictures lie below a long folder, so that paths, sentences and commands are too long for a line."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    long = Path("a folder with a name that takes more than half of a line", "pets")
+    long.parent.mkdir()
+    cats_and_dogs.rename(long)
+    code, out, _ = call(capsys, "clean", long)
+    assert code == 0
+    assert [line for line in out.splitlines() if len(line) > 80] == []
+    assert "on a page:\n           python main.py clean " in out
+    assert re.search(r"\n *compare  python main.py compare .*\\\n", out)
 
 
 def test_planted_wrong_labels_are_found_and_the_images_stay_as_they_are(cats_and_dogs, capsys):

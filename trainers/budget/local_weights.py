@@ -104,10 +104,12 @@ def with_best_weights(config: RunConfig, images: OpenedImages | None = None) -> 
 
 
 def table(rows: list[Ranked]) -> list[str]:
-    cells = [("  weights", "frozen, with a linear head", "accuracy", "95 % interval", "squared error", "seconds")]
+    """The lines about weights, best first, in 80 columns for all that are local."""
+    cells = [("  weights", "frozen, with a linear head", "acc", "95 % interval", "MSE", "time")]
     for row in rows:
-        interval, error = f"{row.low:.1%} to {row.high:.1%}", f"{row.squared_error:.3f}"
-        cells.append(("", row.name, f"{row.accuracy:.1%}", interval, error, f"{row.seconds:.1f}"))
+        interval = f"{100 * row.low:.1f} to {row.high:.1%}".replace("100.0", "100")
+        right, error = console.percent(row.accuracy), f"{row.squared_error:.3f}"
+        cells.append(("", row.name, right, interval, error, console.duration(row.seconds)))
     return list(format_table(cells, left=(0, 1)))
 
 
@@ -155,8 +157,8 @@ def _probe(config: RunConfig, model: ModelConfig) -> RunConfig:
 
 
 def name_of(model: ModelConfig) -> str:
-    size = f" at {model.image_size} px" if model.image_size else ""
-    return f"{model.name} ({model.weights}){size}"
+    size = f"@{model.image_size}" if model.image_size else ""
+    return f"{model.name}{size} ({model.weights})"
 
 
 def _judge(setup: RunSetup, model: ModelConfig) -> Ranked:
