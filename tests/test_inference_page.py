@@ -318,6 +318,14 @@ def in_javascript(change: dict) -> str:
     )
 
 
+def test_one_line_says_how_long_the_changes_of_all_models_take(capsys):
+    classifiers = [classifier_of("torchvision"), replace(classifier_of("torchvision"), source="again")]
+    first, second = data_of(page.page_of(classifiers, pictures(), computes=False))["runs"]
+    assert first["effects"] == second["effects"]
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("trying ")]
+    assert [line.partition(", for the page")[0] for line in said] == ["trying 36 changes of 2 models on 2 pictures"]
+
+
 @pytest.mark.parametrize(
     "kind",
     ["torchvision", *(pytest.param(kind, marks=pytest.mark.slow) for kind in sorted(MODELS.keys() - {"torchvision"}))],
@@ -327,7 +335,7 @@ def test_what_was_tried_beforehand_is_what_the_changed_model_says(kind, capsys):
     before = {name: value.clone() for name, value in classifier.model.state_dict().items()}
     run = data_of(page.page_of([classifier], pictures(), computes=False))["runs"][0]
     assert all(torch.equal(value, before[name]) for name, value in classifier.model.state_dict().items())
-    assert capsys.readouterr().out.startswith("trying 18 changes of 2 pictures")
+    assert capsys.readouterr().out.startswith("trying 18 changes on 2 pictures")
     effects, changes = unpack(run["effects"]), run["changes"]
     assert [change["off"] for change in changes[7:]] == [[[block, head]] for block in range(3) for head in range(4)]
     assert [(effects["order"][0, number] < 0).sum() for number in range(7)] == [0, 2, 2, 2, 0, 0, 0]

@@ -21,6 +21,7 @@ from trainers.config import RunConfig, completed, to_dict
 from trainers.errors import ConfigError
 from trainers.options import defaults
 from trainers.reporting.console import say
+from trainers.resume import is_finished
 from trainers.seen.search import without_seen
 from trainers.seen.starts import Start
 from trainers.setup import prepare
@@ -158,6 +159,13 @@ class ComparisonPlan:
     @property
     def number_of_runs(self) -> int:
         return sum(self.runs_of(arm) for arm in self.arms) * len(self.request.labels)
+
+    def finished_runs(self, place: int, arm: PlannedArm) -> int:
+        """Count the runs of an arm under a condition that an earlier start of this comparison has finished."""
+        below = Path(self.folder.name, arm.slug, str(self.request.labels[place] or "all"))
+        outputs, source = (arm.config.output, tuning(arm.config.output)), arm.config.data.source
+        runs = [run for output in outputs for run in (data_folder(output, source) / below).glob("s*")]
+        return sum(map(is_finished, runs)) if self.continued else 0
 
     def work(self, arm: PlannedArm, condition: int) -> float:
         """Floating-point operations of one run: three forward passes a training image, one a validation image; of a

@@ -20,24 +20,44 @@ REPORT = 10.0
 
 
 def settle_time(plan: ComparisonPlan) -> None:
-    """Fit the epochs of all runs to `--minutes`, and say how long they take where that is not a moment."""
-    if plan.until is None and plan.all_work < WORTH_MEASURING:
+    """Fit the epochs of all runs to `--minutes`, and say how long those that are left take where that is not a
+    moment."""
+    left = sum(runs_left(plan, place, arm) for place in range(len(plan.request.labels)) for arm in plan.arms)
+    work = plan.all_work * left / plan.number_of_runs
+    if not left or (plan.until is None and work < WORTH_MEASURING):
         return
     if plan.sharing.threads is not None:
         torch.set_num_threads(plan.sharing.threads)
     paces = plan.paces = [pace_of(arm, plan.images) for arm in plan.arms]
     if plan.until is not None and not plan.continued:
-        left = plan.until - time.monotonic() - REPORT
-        plan.epochs = epochs_within(plan, paces, left * plan.sharing.jobs)
-    seconds = sum(fixed_and_passing(plan, paces)) / plan.sharing.jobs
+        seconds = plan.until - time.monotonic() - REPORT
+        plan.epochs = epochs_within(plan, paces, seconds * plan.sharing.jobs)
+    seconds = seconds_left(plan, paces) / plan.sharing.jobs
     if seconds >= 90:
-        console.say(f"about {console.duration(seconds)} for {plan.number_of_runs} runs", label="time")
+        which = f"the {left} of " * (left < plan.number_of_runs), " that are left" * (left < plan.number_of_runs)
+        runs = f"{plan.number_of_runs} runs".join(which)
+        console.say(f"about {console.duration(seconds)} for {runs}", label="time")
 
 
 def pace_of(arm: PlannedArm, images: OpenedImages) -> Pace:
     heartbeat.at_work_on(f"measuring the pace of {arm.name}")
     with console.quiet():
         return measure(prepare(arm.config.changed(data={"allow_seen": True}), images=images))
+
+
+def runs_left(plan: ComparisonPlan, place: int, arm: PlannedArm) -> int:
+    """Count the runs of an arm under a condition that are still to be trained."""
+    return max(0, plan.runs_of(arm) - plan.finished_runs(place, arm))
+
+
+def seconds_left(plan: ComparisonPlan, paces: Sequence[Pace]) -> float:
+    """Estimate the seconds of all runs that are still to be trained, one after the other."""
+    seconds = 0.0
+    for place in range(len(plan.request.labels)):
+        for number, arm in enumerate(plan.arms):
+            runs, some = runs_left(plan, place, arm), plan.finished_runs(place, arm) > 0
+            seconds += sum(seconds_of_run(plan, paces, (place, number), first=not some and n == 0) for n in range(runs))
+    return seconds
 
 
 def seconds_of_run(plan: ComparisonPlan, paces: Sequence[Pace], cell: tuple[int, int], *, first: bool) -> float:

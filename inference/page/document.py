@@ -29,7 +29,7 @@ from datasets.transforms import Pipeline
 from figures.thumbnails import thumbnail
 from inference.classifier import Classifier
 from inference.images import ImageFile
-from inference.page.perturbations import logits_under, perturbations_of
+from inference.page.perturbations import Perturbation, logits_under, perturbations_of
 from inference.page.residual_stream import entering, logit_lens, residual_stream
 from inference.page.snapshots import Snapshot, snapshots_of
 from trainers.reporting.console import say
@@ -102,9 +102,16 @@ def page_of(classifiers: Sequence[Classifier], pictures: Sequence[PagePicture], 
                 "name": name,
                 "shape": shape,
                 **numbers_of(classifier, of, shown, every_head=every_head),
-                **changes_numbers(classifier, shown, shape, computes=computes),
+                **change,
             }
-            for name, classifier, shape, of in zip(names_of(classifiers), classifiers, shapes, snapshots, strict=True)
+            for name, classifier, shape, of, change in zip(
+                names_of(classifiers),
+                classifiers,
+                shapes,
+                snapshots,
+                changes_numbers(classifiers, shown, shapes, computes=computes),
+                strict=True,
+            )
         ],
     }
     return document(data, title=" beside ".join(run["name"] for run in data["runs"]))
@@ -216,26 +223,48 @@ def cosines(vectors: Tensor) -> np.ndarray:
 
 
 def changes_numbers(
-    classifier: Classifier, pictures: Sequence[PagePicture], shape: dict[str, Any], *, computes: bool
+    classifiers: Sequence[Classifier],
+    pictures: Sequence[PagePicture],
+    shapes: Sequence[dict[str, Any]],
+    *,
+    computes: bool,
+) -> list[dict[str, Any]]:
+    """Return for each model what tries a change: the weights of a small ViT of this project; else what a few changes
+    do, as probabilities. One line says how long those take together."""
+    found: list[dict[str, Any]] = []
+    tried, seconds, number = {}, 0.0, 0
+    for place, (classifier, shape) in enumerate(zip(classifiers, shapes, strict=True)):
+        model, images = classifier.model, [normalised(classifier, picture.seen_by(classifier)) for picture in pictures]
+        behind = sum(value.numel() for name, value in model.named_parameters() if "embedding.patches" not in name)
+        if computes and isinstance(model, VisionTransformer) and behind <= COMPUTED:
+            found.append({"weights": weights_of(model, images), "changes": None, "effects": None})
+            continue
+        changes, start = perturbations_of(model, images, shape), perf_counter()
+        classifier.logits(images[0])
+        seconds += (perf_counter() - start) * len(images) * len(changes[0])
+        number += len(changes[0]) - 1
+        tried[place] = (images, changes)
+        found.append({"weights": None})
+    if tried:
+        models = f" of {len(tried)} models" if len(tried) > 1 else ""
+        count = pluralise(len(pictures), "picture")
+        say(f"trying {number} changes{models} on {count}, for the page to show: about {seconds:.0f} s")
+    for place, (images, changes) in tried.items():
+        found[place] |= effects_of(classifiers[place].model, images, changes, shapes[place]["heads"])
+    return found
+
+
+def effects_of(
+    model: nn.Module, images: Sequence[Tensor], changes: Sequence[Sequence[Perturbation]], heads: int
 ) -> dict[str, Any]:
-    """Return what tries a change: the weights of a small ViT of this project; else what a few changes do, as
-    probabilities."""
-    model, images = classifier.model, [normalised(classifier, picture.seen_by(classifier)) for picture in pictures]
-    behind = sum(value.numel() for name, value in model.named_parameters() if "embedding.patches" not in name)
-    if computes and isinstance(model, VisionTransformer) and behind <= COMPUTED:
-        return {"weights": weights_of(model, images), "changes": None, "effects": None}
-    changes, start = perturbations_of(model, images, shape), perf_counter()
-    classifier.logits(images[0])
-    seconds, count = (perf_counter() - start) * len(images) * len(changes[0]), pluralise(len(images), "picture")
-    say(f"trying {len(changes[0]) - 1} changes of {count}, for the page to show: about {seconds:.0f} s")
+    """Return what the same changes of each image (1, C, S, S) do: the probabilities, and which patches they leave."""
     said = [
-        [logits_under(model, image, change, shape["heads"]).softmax(dim=1)[0].numpy() for change in own]
+        [logits_under(model, image, change, heads).softmax(dim=1)[0].numpy() for change in own]
         for image, own in zip(images, changes, strict=True)
     ]
     order = [[change.patch_order.short().numpy() for change in own] for own in changes]
     described = [{"name": of.name, "positions": of.use_positions, "off": of.disabled_heads} for of in changes[0]]
     return {
-        "weights": None,
         "changes": described,
         "effects": encode_arrays({"order": np.array(order), "said": np.array(said)}),
     }
