@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -176,14 +177,25 @@ def is_image_name(name: str) -> bool:
 
 
 def image_size(file: str | os.PathLike[str] | BinaryIO) -> tuple[int, int]:
-    """(width, height) as shown, from the header alone."""
-    label = os.fspath(file) if isinstance(file, str | os.PathLike) else THE_IMAGE
+    """(width, height) as shown, from the header alone. Of a file that stays as it is the header is read once."""
+    label = THE_IMAGE
     try:
+        if isinstance(file, str | os.PathLike):
+            label = os.fspath(file)
+            status = os.stat(label)
+            return _size_of_file(label, status.st_mtime_ns, status.st_size, most_bytes())
         with open_image(file) as image:
             return upright_size(image)
     except Exception as error:
         which = label if label == THE_IMAGE else f"image {label}"
         raise DataError(f"cannot read {which}: {_reason(error, label)}") from error
+
+
+@lru_cache(maxsize=20_000)
+def _size_of_file(path: str, modified: int, length: int, most: int) -> tuple[int, int]:
+    """(width, height) of the file that was changed then, has so many bytes, and may take `most` when it is decoded."""
+    with open_image(path) as image:
+        return upright_size(image)
 
 
 def upright_size(image: Image.Image) -> tuple[int, int]:

@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-import subprocess
 
 PROGRAM = "python main.py"
 """Words that start this application; where it is installed, its command."""
@@ -46,6 +45,8 @@ def quoted(word: object) -> str:
     if isinstance(word, os.PathLike) and text.startswith("-"):
         text = os.path.join(os.curdir, text)
     if os.name == "nt":
+        import subprocess
+
         safe = subprocess.list2cmdline([text])
         return safe if _PLAIN.fullmatch(text) or safe.startswith('"') else f'"{safe}"'
     return shlex.quote(text) if text.isprintable() else f"$'{''.join(map(_escaped, text))}'"

@@ -2,9 +2,7 @@
 
 import difflib
 import os
-import shutil
 import sys
-import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from datasets.shell import broken, is_command
@@ -54,9 +52,12 @@ def wrapped(text: str, *, indent: int = 0) -> str:
     """Break lines between words where the terminal is narrower, with `indent` blanks before what follows. Lines of a
     table, with two blanks between their columns, only lose a last remark in parentheses to a line of its own; a command
     is broken so that it can be pasted. What goes into a file or a pipe stays as it is."""
-    width = shutil.get_terminal_size().columns
     if not sys.stdout.isatty():
         return text
+    import shutil
+    import textwrap
+
+    width = shutil.get_terminal_size().columns
     lines: list[str] = []
     for line in text.splitlines():
         start = max(indent, len(line) - len(line.lstrip()))

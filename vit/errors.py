@@ -1,6 +1,5 @@
 """The errors of this room. No torch here: the command line turns it into an exit code."""
 
-import logging
 import os
 from importlib import import_module
 from typing import Any
@@ -31,6 +30,8 @@ class MissingPackage(ValueError):
 def import_optional(name: str, hint: str) -> Any:
     """A module of an optional package. Raises MissingPackage with `hint`, the line that says how to get it; of one that
     is installed and does not load, with its own words in front."""
+    import logging
+
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # else onnxruntime tells its maker of the models it opens
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it tells of every try where there is no network
     try:

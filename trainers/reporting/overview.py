@@ -13,7 +13,6 @@ from trainers.config import RunConfig, to_dict
 from trainers.engine.evaluation import Scores
 from trainers.engine.metrics import per_class
 from trainers.options.defaults import default_epochs, lookup
-from trainers.reporting import heat_maps
 from trainers.setup import RunSetup
 from trainers.storage.run_folder import read_if_whole
 
@@ -27,6 +26,8 @@ def before(setup: RunSetup, run_dir: Path) -> str:
 
 def after(setup: RunSetup, run_dir: Path, *, epoch: int, scores: Mapping[str, Scores]) -> str:
     """Describe a finished run: the share of right images of the last split, then its weakest class."""
+    from trainers.reporting import heat_maps
+
     (split, last), name = list(scores.items())[-1], setup.config.model.name
     right = {split: int(of.outputs.correct.sum()) for split, of in scores.items()}
     counts = ", ".join(f"{right[split]:,} of {len(of.outputs.labels):,} {split} images" for split, of in scores.items())
