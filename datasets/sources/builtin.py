@@ -22,7 +22,8 @@ def read_digits(root: Path) -> Samples:
     file = distribution("scikit-learn").locate_file(
         "sklearn/datasets/data/digits.csv.gz"
     )  # importing it takes a second
-    table = np.loadtxt(str(file), delimiter=",")
+    rows = gzip.decompress(Path(str(file)).read_bytes()).decode().splitlines()
+    table = np.loadtxt(rows, np.uint8, delimiter=",")
     pixels = np.rint(table[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)  # levels 0 to 16 become 0 to 255
     return Samples(
         name="digits",
