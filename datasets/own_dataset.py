@@ -1,7 +1,8 @@
 """A program's own map-style Datasets of (image, label) as the loaders that a run takes.
 
-Whatever such a Dataset draws at random comes from Python's, numpy's and torch's global generators: they are seeded for
-each image by (seed, epoch, image), so a run on it repeats and resumes exactly, for any number of loader processes.
+Whatever such a Dataset draws at random comes from the global generators of Python, numpy and, on the CPU, torch: they
+are seeded for each image by (seed, epoch, image), so a run on it repeats and resumes exactly, for any number of loader
+processes.
 """
 
 import random
@@ -35,7 +36,7 @@ class OwnDataset(ImageSet):
         seed = mix(self.seed, AUGMENT, epoch, int(draw)) & 0xFFFF_FFFF
         random.seed(seed)
         np.random.seed(seed)
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         return torch.as_tensor(self.items[draw % len(self)][0], dtype=torch.float32)
 
     def stored(self, rows: Sequence[int]) -> list[np.ndarray]:
