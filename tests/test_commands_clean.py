@@ -264,7 +264,7 @@ def review(tmp_path):
     table = tmp_path / "suspects.csv"
     write_suspects(table, suspects)
     with Review(SuspectsTable(table, samples, partial(write_suspects, table)), port=0) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server
         server.shutdown()

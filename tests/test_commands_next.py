@@ -374,7 +374,7 @@ def table_of(tmp_path, count=6, guess="cat"):
 @pytest.fixture
 def page(tmp_path):
     with Review(table_of(tmp_path), port=0) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server
         server.shutdown()

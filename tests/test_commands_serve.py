@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def server(tmp_path_factory):
     run = make_run(tmp_path_factory.mktemp("serve") / "a <run>")
     with Server(open_classifier(str(run), device="cpu"), host="127.0.0.1", port=0, max_megabytes=0.05, top=5) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server
         server.shutdown()
