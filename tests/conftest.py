@@ -75,12 +75,15 @@ class BlankCanvas:
 @pytest.fixture(scope="module", autouse=True)
 def pictures_are_drawn_where_a_test_looks_at_them(request: pytest.FixtureRequest) -> Iterator[None]:
     """Leave pictures blank, but in files marked `drawn`: drawing takes nine tenths of a tiny run. Figures are made
-    everywhere, and so are their files."""
+    everywhere, and so are their files; heat maps of one image, and measured on four."""
     from figures import results
+    from trainers.reporting import heat_maps, pictures
 
     with pytest.MonkeyPatch.context() as patch:
         if request.node.get_closest_marker("drawn") is None:
             patch.setattr(results, "FigureCanvasAgg", BlankCanvas)
+            patch.setattr(pictures, "SHOWN", 1)
+            patch.setattr(heat_maps, "IMAGES", 4, raising=False)  # where explanations/ is
         yield
 
 
@@ -105,6 +108,14 @@ def quick_disk() -> Iterator[None]:
     """Nothing here survives a power cut, so nothing waits for the disk; programs that tests start still do."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_help_by_tyro() -> Iterator[None]:
+    """The help of a command is our own (commands/help.py); for its own, tyro reads the sources at each command."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tyro._docstrings.get_field_docstring", lambda *_: "")
         yield
 
 

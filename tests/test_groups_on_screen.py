@@ -78,8 +78,8 @@ def test_the_power_before_a_comparison_counts_groups(data, tmp_path, capsys):
         "--tune-lr",
         "off",
     )
-    rest = ("--image-size", "32", "--epochs", "1", "--batch-size", "8", "--jobs", "1", "--output-dir", tmp_path)
-    code, out, err = call(capsys, "compare", "--data", data, *arms, *rest)
+    rest = ("--image-size", "32", "--epochs", "1", "--batch-size", "8", "--jobs", "1", "--tb", "scalars")
+    code, out, err = call(capsys, "compare", "--data", data, *arms, *rest, "--output-dir", tmp_path)
     assert code == 0, err
     (line,) = [line for line in (out + err).splitlines() if line.lstrip().startswith("power")]
     assert f"{PICTURES * COPIES} test images in {PICTURES} groups and 1 seed detect" in line
