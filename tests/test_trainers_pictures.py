@@ -5,6 +5,7 @@ import html
 import io
 import json
 import struct
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,6 +67,14 @@ def digits_run(folder: Path, *, tb: str = "standard", **train_options) -> RunCon
 def averaged_run(folder: Path, *, tb: str = "standard") -> RunConfig:
     """What is validated, and shown, is then another model than the one that trains."""
     return digits_run(folder, tb=tb, ema_decay=0.9)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def maps_of_one_point():
+    """What a map along several points is worth, tests/test_explanations.py has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("explanations.along_a_path.POINTS", (1.0,))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -250,43 +259,45 @@ def test_looking_leaves_modes_gradients_and_random_state_alone(tmp_path):
     assert all(p.requires_grad for p in setup.model.parameters())
 
 
-def train_until(step, where, config):
-    """A run that crashes after a step or in its conclusion, or that a signal stops in its validation."""
-    with pytest.MonkeyPatch.context() as patch, pytest.raises((Crash, Interrupted)):
-        if where == "conclusion":
-            patch.setattr(pictures, "draw_scores", lambda *args, **kwargs: crash())
-            train(config)
-        elif where == "validation":
-            with stopped_in_validation(step, signal_myself):
-                train(config)
-        else:
-            train(config, handlers=[crash_after(step)])
+def stopped_in_its_validation(config, step):
+    with pytest.raises(Interrupted), stopped_in_validation(step, signal_myself):
+        train(config)
 
 
-@pytest.mark.parametrize(
-    ("step", "where"),
-    [
-        pytest.param(5, "step", marks=pytest.mark.slow),
-        (8, "validation"),
-        pytest.param(12, "step", marks=pytest.mark.slow),
-        (12, "conclusion"),
-    ],
-)
-def test_a_resumed_run_shows_what_an_uninterrupted_one_does(tmp_path, full, step, where):
-    tb = "full" if where == "conclusion" else "standard"
-    train_until(step, where, averaged_run(tmp_path, tb=tb))
-    run_dir = resume(tmp_path / "digits" / "r").run_dir
-    wanted = {tag: steps for tag, steps in shown(full).items() if tb == "full" or tag not in FULL}
-    assert shown(run_dir) == wanted
+@contextmanager
+def crashing(name):
+    """What is run inside crashes where it first calls this function of `pictures`."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
+        patch.setattr(pictures, name, lambda *args, **kwargs: crash())
+        yield
+
+
+def assert_shows_the_same(run_dir, full):
+    assert shown(run_dir) == shown(full)
     one, other = val_events(run_dir), val_events(full)
-    for tag in wanted:
+    for tag in shown(full):
         pngs = [[event.encoded_image_string for event in events.Images(tag)] for events in (one, other)]
         assert pngs[0] == pngs[1], tag
     assert [event.step for event in one.Scalars("hparam/test_accuracy")] == [12]
-    if tb == "full":
-        assert one.Tags() == other.Tags()
-        configs = [folder / "tb" / "val" / "projector_config.pbtxt" for folder in (run_dir, full)]
-        assert configs[0].read_bytes() == configs[1].read_bytes()
+    assert one.Tags() == other.Tags()
+    configs = [folder / "tb" / "val" / "projector_config.pbtxt" for folder in (run_dir, full)]
+    assert configs[0].read_bytes() == configs[1].read_bytes()
+
+
+def test_a_run_stopped_in_a_validation_and_again_in_its_conclusion_shows_what_an_uninterrupted_one_does(tmp_path, full):
+    stopped_in_its_validation(averaged_run(tmp_path, tb="full"), 8)
+    run_dir = tmp_path / "digits" / "r"
+    with crashing("draw_scores"):
+        resume(run_dir)
+    assert_shows_the_same(resume(run_dir).run_dir, full)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [5, 12])
+def test_a_run_that_crashed_after_any_step_shows_what_an_uninterrupted_one_does(tmp_path, full, step):
+    with pytest.raises(Crash):
+        train(averaged_run(tmp_path, tb="full"), handlers=[crash_after(step)])
+    assert_shows_the_same(resume(tmp_path / "digits" / "r").run_dir, full)
 
 
 def test_the_data_report_stands_at_the_start(full):
