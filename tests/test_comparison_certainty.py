@@ -171,3 +171,7 @@ def test_seeds_are_added_only_where_the_verdict_is_not_certain_and_as_long_as_th
     late = Pretended(clear, close, seconds=61.0)
     late.add_until_sure(Certainty(max_seeds=6, minutes=1))
     assert late.added == [([0, 1], [0, 1, 2])]
+    for minutes in (2, None):
+        in_time = Pretended(clear, close, seconds=100.0)
+        in_time.add_until_sure(Certainty(max_seeds=6, minutes=minutes))
+        assert in_time.added == training.added

@@ -305,6 +305,10 @@ def test_a_time_budget_ends_within_an_epoch_validates_and_concludes(tmp_path, ca
         ({"save_every": 7}, "--save-every has no effect: an epoch has 7 steps"),
         ({"log_every": 15}, "--log-every has no effect: the run has 14 steps"),
         ({"mixup": 0.2, "data": {"batch_size": 1}}, "--mixup has no effect: a batch of one image"),
+        ({"cutmix": 1.0, "data": {"batch_size": 1}}, "--cutmix has no effect: a batch of one image"),
+        ({"model": {"weights": "none", "weights_source": "timm"}}, "--weights-source has no effect: no weights are"),
+        ({"model": {"trainable": "head"}, "optimizer": "muon"}, "--optimizer muon has no effect: only the head trains"),
+        ({"model": {"trainable": "head", "stochastic_depth": 0.1}}, "--stochastic-depth has no effect: the frozen"),
     ],
 )
 def test_an_option_without_effect_is_named(tmp_path, changes, message):

@@ -245,6 +245,19 @@ def test_auto_resume_takes_an_option_that_an_older_run_does_not_know_for_its_def
     assert [was_asked_for(other, tmp_path) for other in (without, with_patience)] == [True, False]
 
 
+def test_auto_resume_says_of_a_damaged_run_alone_that_it_is_damaged(tmp_path, capsys):
+    config = demanding_config(tmp_path)
+    whole, damaged, none = (tmp_path / name for name in ("whole", "damaged", "none"))
+    for folder in (whole, damaged, none):
+        folder.mkdir()
+    write_json(whole / "meta.json", {"requested": to_dict(config)})
+    (damaged / "meta.json").write_text("{")
+    assert [was_asked_for(config, folder) for folder in (whole, none, damaged)] == [True, False, False]
+    said = capsys.readouterr().out
+    assert said.count("is damaged") == 1
+    assert str(damaged) in said
+
+
 def test_a_full_disk_keeps_the_old_checkpoint_and_is_named(monkeypatch, tmp_path, whole):
     original = checkpointing.ResumeCheckpoint.save
     saves = []

@@ -1,9 +1,11 @@
 """What is not as it was when a run started is refused, or said in one line."""
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from killed_runs import ROOT, Crash, crash_after
@@ -14,6 +16,7 @@ from datasets import DataError
 from trainers.errors import ConfigError
 from trainers.resume import open_run, resume
 from trainers.run import train
+from trainers.run_start import processor_name
 from trainers.setup import UserObjects
 from trainers.storage.finished_run import read_run_config
 from trainers.storage.run_folder import read_json, write_json
@@ -102,3 +105,10 @@ def test_a_run_that_is_scored_on_another_machine_says_what_changed(tmp_path, cap
     assert f"changed since the run started: instruction set from SSE to {meta['instruction_set']}; the last bits" in out
     write_json(run_dir / "meta.json", meta)
     assert "changed since the run started" not in call(capsys, "evaluate", run_dir)[1]
+
+
+@pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="Linux tells the name of the processor there")
+def test_a_processor_has_the_name_that_the_system_gives_it():
+    rows = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
+    names = {value.strip() for name, _, value in rows if name.strip() == "model name"}
+    assert processor_name() in (names or {platform.processor() or platform.machine()})

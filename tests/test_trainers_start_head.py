@@ -9,7 +9,7 @@ from small_run import few_digits
 from torch import nn
 
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.head_init import best_probe, fit_head, logistic_regression
+from trainers.head_init import best_probe, fit_head, logistic_regression, not_augmented
 from trainers.resume import resume
 from trainers.run import train
 from trainers.setup import prepare
@@ -67,6 +67,28 @@ def test_the_first_look_of_a_run_is_the_probes_and_a_stopped_run_goes_on_exactly
     assert_same_content(
         {**run_content(whole.run_dir), "tensorboard": None}, {**run_content(resumed.run_dir), "tensorboard": None}
     )
+
+
+def test_the_head_gives_the_logits_of_the_probe_on_standardised_features(tmp_path):
+    setup = prepare(run_config(tmp_path))
+
+    def features_and_labels(loader):
+        seen, labels = [], []
+        hook = setup.network.head.register_forward_hook(lambda _, given, __: seen.append(given[0].double()))
+        with torch.no_grad():
+            for images, of_images in loader:
+                setup.network.eval()(images)
+                labels.append(of_images)
+        hook.remove()
+        return torch.cat(seen), torch.cat(labels)
+
+    (x, y), (x_val, y_val) = map(features_and_labels, (not_augmented(setup), setup.data.dataloaders["val"]))
+    mean, deviation = x.mean(dim=0), x.std(dim=0)
+    weight, bias = best_probe(((x - mean) / deviation, y), ((x_val - mean) / deviation, y_val), 10)
+    said = fit_head(setup)
+    logits = setup.network.head(x_val.float()).double()
+    torch.testing.assert_close(logits, (x_val - mean) / deviation @ weight.T + bias, atol=5e-2, rtol=0)
+    assert f"{(logits.argmax(dim=1) == y_val).double().mean().item():.1%}" in said
 
 
 def test_only_the_head_of_the_model_changes(tmp_path):
