@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from small_images import image_folder
+from test_architecture import FLOORS
 
 import main
 
@@ -24,6 +25,13 @@ def test_every_linked_file_exists():
 def test_the_command_table_is_complete():
     table = re.findall(r"^\| `(\w+)", README, flags=re.MULTILINE)
     assert set(main.COMMANDS) <= set(table)
+
+
+def test_where_to_look_has_every_package_from_top_to_bottom():
+    shown = re.findall(r"^\| (?:`main.py`, )?`(\w+)/` \|", README, flags=re.M)
+    assert sorted(shown) == sorted(FLOORS)
+    floors = [FLOORS[package] for package in shown]
+    assert floors == sorted(floors, reverse=True)
 
 
 def test_every_dependency_has_its_line():
