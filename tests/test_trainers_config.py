@@ -165,9 +165,8 @@ def test_a_wrong_command_line_gets_one_line(argv, message):
     [
         ("vit_tiny_16", "all", "cpu", "bf16"),
         ("vit_micro_2", "all", "cpu", "off"),
-        ("efficientnet_lite0", "all", "cpu", "off"),
-        ("efficientnet_lite0", "head", "cpu", "bf16"),
-        ("efficientnet_lite0", "all", "cuda", "bf16"),
+        ("efficientnet_lite0", "all", "cpu", "bf16"),
+        ("own:net", "all", "cpu", "off"),
     ],
 )
 def test_auto_precision_is_bf16_where_that_is_faster(monkeypatch, model, trainable, device, amp):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import re
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from vit import Blueprint, ModelConfig, build_model, image_spec, timm_models
+from vit.convolutions import quick_on_processors
 from vit.errors import MissingPackage, WeightsError
 from vit.parts import parts
 
@@ -201,3 +203,47 @@ def test_logits_and_features_are_those_of_the_published_network(
         with torch.no_grad():
             torch.testing.assert_close(model(images), logits, atol=1e-4, rtol=0)
             torch.testing.assert_close(model.forward_features(images).mean((2, 3)), features, atol=1e-4, rtol=0)
+
+
+def gradients(model: torch.nn.Module, images: Tensor, *, bf16: bool) -> dict[str, Tensor]:
+    model.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        loss = model(images).float().square().mean()
+    loss.backward()
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+def test_a_depthwise_convolution_trains_in_float32_and_answers_in_bf16() -> None:
+    torch.manual_seed(0)
+    plain = torch.nn.Conv2d(8, 8, 3, padding=1, groups=8)
+    ours = copy.deepcopy(plain)
+    quick_on_processors(torch.nn.Sequential(ours, torch.nn.Conv2d(8, 4, 1)))
+    images = torch.randn(2, 8, 6, 6, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        made = ours(images)
+        assert made.dtype is torch.bfloat16
+        torch.testing.assert_close(made, plain.float().forward(images).to(torch.bfloat16), atol=0.02, rtol=0.02)
+    exact, found = gradients(plain, images, bf16=False), gradients(ours, images, bf16=True)
+    rough = gradients(plain, images, bf16=True)
+    for name in exact:  # what is left is the rounding of its answer alone
+        assert (found[name] - exact[name]).norm() < 0.5 * (rough[name] - exact[name]).norm()
+
+
+def test_a_network_with_quick_convolutions_is_the_same_network() -> None:
+    torch.manual_seed(0)
+    plain = timm.create_model("tf_efficientnet_lite0", num_classes=3).double()
+    ours = quick_on_processors(copy.deepcopy(plain))
+    images = torch.randn(4, 3, 64, 64, dtype=torch.double)
+    assert {*ours.state_dict()} == {*plain.state_dict()}
+    exact, found = gradients(plain, images, bf16=False), gradients(ours, images, bf16=False)
+    for name, gradient in exact.items():
+        assert (found[name] - gradient).norm() <= 1e-6 * gradient.norm() + 1e-9, name
+    plain.eval(), ours.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(ours(images), plain(images))
+    copied = copy.deepcopy(ours)  # computes with its own weights
+    with torch.no_grad():
+        for parameter in copied.parameters():
+            parameter.zero_()
+        torch.testing.assert_close(ours(images), plain(images))
+        assert not copied(images).any()

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from vit.config import HALF, HF_PREFIX, ImageSpec, ModelConfig, refuse_options
+from vit.convolutions import quick_on_processors
 from vit.errors import NoAttention, OptionError, WeightsError, import_optional
 from vit.hub import hub_access
 from vit.parts import Parts
@@ -129,7 +130,7 @@ def _classifier(model: Any, example: Tensor, num_classes: int) -> nn.Module:
         if model.timm_model.num_classes != num_classes:
             model.timm_model.reset_classifier(num_classes)
             _zero(model.timm_model.get_classifier())
-        return model.timm_model.to(memory_format=torch.channels_last)
+        return quick_on_processors(model.timm_model)
     options = _options(model, example.size(-1))
     if not _classifies(model.config):
         model = HuggingFaceBackbone(model.eval(), example=example, options=options, num_classes=num_classes)

@@ -8,10 +8,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from torch import nn
 
 from vit.config import TIMM_PREFIX, ImageSpec, ModelConfig, refuse_options
+from vit.convolutions import quick_on_processors
 from vit.errors import MissingPackage, OptionError, WeightsError, import_optional
 from vit.hub import hub_access
 from vit.parts import set_layer_norm_eps
@@ -59,8 +59,7 @@ def build(config: ModelConfig, *, num_classes: int) -> nn.Module:
         nn.init.zeros_(head.weight)
         nn.init.zeros_(head.bias)
     set_layer_norm_eps(model, config.layer_norm_eps)
-    # A processor computes convolutions of few channels in half the time where an image's channels lie side by side.
-    return model.to(memory_format=torch.channels_last)
+    return quick_on_processors(model)
 
 
 def native_size(config: ModelConfig) -> int:

@@ -17,7 +17,7 @@ from datasets.config import IMBALANCE
 from trainers.config import RunConfig
 from trainers.errors import ConfigError
 from trainers.system.distributed import world_size
-from vit.config import DEFAULT_WEIGHTS, HF_PREFIX, MIX_PREFIX, OWN_PREFIX, PACKAGED_MODELS, TIMM_PREFIX
+from vit.config import DEFAULT_WEIGHTS, HF_PREFIX, MIX_PREFIX, OWN_PREFIX, TIMM_PREFIX
 
 SMALL_IMAGES = dict.fromkeys(("mnist", "fashion_mnist", "cifar10", "cifar100"), "vit_micro_4")
 SMALL_IMAGES["digits"] = "vit_micro_2"
@@ -161,15 +161,12 @@ def resolve_device(name: str) -> str:
 
 
 def resolve_amp(config: RunConfig, device: str) -> str:
-    """`auto` is bf16 where the device multiplies in it natively. The narrowest model would lose more in casts; on a
-    processor EfficientNet, many of whose convolutions see one channel each, trains in up to three times the time; and
-    of a program's own module nobody knows whether it gains."""
+    """`auto` is bf16 where the device multiplies in it natively. The narrowest model would lose more in casts, and of a
+    program's own module nobody knows whether it gains."""
     amp, model = config.train.amp, config.model
     if amp == "fp16" and device == "cpu":
         raise ConfigError("--amp fp16 needs a GPU; on this device use bf16 or off")
-    slower = device == "cpu" and model.name in PACKAGED_MODELS and model.trainable != "head"
-    own = model.name.startswith(OWN_PREFIX)
-    gains = model.name != "vit_micro_2" and not slower and not own
+    gains = model.name != "vit_micro_2" and not model.name.startswith(OWN_PREFIX)
     gains = gains and config.train.loop != "plain"  # which shows float32 alone
     return amp if amp != "auto" else "bf16" if gains and computes_in_bf16(device) else "off"
 
