@@ -8,9 +8,11 @@ import pytest
 from scipy.special import log_softmax
 from sklearn.covariance import ledoit_wolf
 from sklearn.linear_model import LogisticRegression, Ridge
+from threadpoolctl import threadpool_info
 
+from trainers import cached_features
 from trainers.engine.temperature import losses, sharpness
-from trainers.heads import inner_products
+from trainers.heads import choice, inner_products, kept
 from trainers.heads.choice import QUICK, Images, cheapest_of_the_best, choose, fit_and_ask, fitted, judge, prepared
 from trainers.heads.fit import FEW, best_head, mixture
 from trainers.heads.linear import Linear, basis_of, discriminant, logistic, ridge, scale
@@ -270,3 +272,71 @@ def gained_on_fresh_images(second):
 def test_a_mixture_gains_where_a_head_knows_more_and_does_not_lose_by_its_fit_where_it_knows_nothing():
     assert min(gained_on_fresh_images("more")) > 0.1
     assert np.mean([*gained_on_fresh_images("noise")]) > -0.01
+
+
+@pytest.fixture
+def keep(tmp_path, monkeypatch):
+    """Keeps tensors in a folder of features."""
+    monkeypatch.setattr(cached_features, "folder_of", lambda setup: tmp_path / "features")
+    (tmp_path / "features").mkdir()
+    return partial(cached_features.kept, None)
+
+
+def beside_a_trained_network(images, width=7):
+    """The same images as a mixture sees them, in which a trained network stands before the two, and says nothing."""
+    features = np.concatenate([np.zeros((len(images.labels), width)), images.features], axis=1)
+    columns = [slice(0, width), *(slice(each.start + width, each.stop + width) for each in images.columns)]
+    return replace(images, features=features, columns=columns)
+
+
+def test_a_mixture_takes_the_head_that_its_frozen_networks_have_already(keep):
+    images = two_networks(second=True)
+    first = kept.fitted_once(best_head, images, [0, 1], ["a", "b"], keep=keep)
+    assert first.alone is not None
+
+    def not_again(*_):
+        raise AssertionError("fitted twice")
+
+    later = kept.fitted_once(not_again, beside_a_trained_network(images), [1, 2], ["a", "b"], keep=keep)
+    assert later.lines == first.lines
+    for before, now in ((first.head, later.head), (first.alone, later.alone)):
+        assert not now.weight[:, :7].any()
+        assert np.array_equal(now.weight[:, 7:], before.weight)
+        assert np.array_equal(now.bias, before.bias)
+
+
+@pytest.mark.parametrize("changed", ["features", "labels", "names", "damaged", "no folder"])
+def test_another_head_is_fitted_where_anything_it_depends_on_has_changed(keep, tmp_path, changed):
+    images, names, calls = two_networks(second=True), ["a", "b"], []
+    if changed == "no folder":
+        (tmp_path / "features").rmdir()
+
+    def counted(*words):
+        calls.append(words)
+        return best_head(*words)
+
+    first = kept.fitted_once(counted, images, [0, 1], names, keep=keep)
+    if changed == "features":
+        images = replace(images, features=images.features + np.eye(*images.features.shape))
+    elif changed == "labels":
+        images = replace(images, labels=np.roll(images.labels, 1))
+    elif changed == "names":
+        names = ["a", "c"]
+    elif changed == "damaged":
+        [file] = (tmp_path / "features").iterdir()
+        file.write_bytes(file.read_bytes()[:-40])
+    again = kept.fitted_once(counted, images, [0, 1], names, keep=keep)
+    assert len(calls) == 2
+    assert (changed in ("features", "labels")) != np.array_equal(first.head.weight, again.head.weight)
+
+
+def test_heads_are_chosen_and_fitted_on_one_thread_and_give_the_others_back(monkeypatch):
+    def threads():
+        return {each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"}
+
+    seen, before = [], threads()
+    monkeypatch.setattr(choice, "judge", lambda *words: seen.append(threads()) or judge(*words))
+    choose(two_networks(second=True), [1.0, 2.0])
+    assert seen
+    assert all(each == {1} for each in seen)
+    assert threads() == before

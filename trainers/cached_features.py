@@ -117,6 +117,13 @@ def kept_at(path: Path, compute: Callable[[], dict[str, Tensor]], *names: str) -
     return tensors
 
 
+def kept(setup: RunSetup, name: str, compute: Callable[[], dict[str, Tensor]], *names: str) -> dict[str, Tensor]:
+    """The tensors that are kept beside the features under a name, which says all that they depend on; computed where
+    there are none, and where features are not kept."""
+    folder = folder_of(setup)
+    return kept_at(folder / f"{name}.safetensors", compute, *names) if folder.is_dir() else compute()
+
+
 def features_file(setup: RunSetup, split: str, backbone: Backbone) -> Path:
     """A name for what determines the features: the images, the numbers of the backbone, and how it computes."""
     how = [backbone.options, to_dict(setup.spec), str(setup.amp_dtype), str(setup.device)]

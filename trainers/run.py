@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,8 @@ def execute(
 def fitted_head(setup: RunSetup, run_dir: Path) -> None:
     """Fit the head of a setup on features, say what it is made of, and leave what each part alone has in heads.json.
     Raises ConfigError: there is no folder trainers/heads."""
+    from trainers.cached_features import kept
+
     try:
         from trainers.heads.fit import fit_head
     except ModuleNotFoundError as error:
@@ -148,7 +151,7 @@ def fitted_head(setup: RunSetup, run_dir: Path) -> None:
         raise ConfigError("--start-head fit: this copy of the application has no trainers/heads") from None
 
     heartbeat.at_work_on("fitting the head")
-    found = fit_head(setup)
+    found = fit_head(setup, keep=partial(kept, setup))
     for line in found.lines:
         console.say(line, label="head")
     if distributed.is_main_process():

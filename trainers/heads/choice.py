@@ -6,11 +6,14 @@ image by image.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from trainers.engine.temperature import Floats, Ints, losses, sharpness
 from trainers.heads import inner_products
@@ -199,6 +202,12 @@ def fitted(images: Images, networks: Sequence[int], name: str) -> Linear:
     return Linear(weight, head.bias)
 
 
+def one_thread() -> AbstractContextManager[Any]:
+    """Linear algebra on one thread while entered: the products of heads are so small that threads wait for each other
+    longer than they compute, and many times as long where others use the machine."""
+    return threadpool_limits(limits=1, user_api="blas")
+
+
 @dataclass(frozen=True)
 class Choice:
     """Choice among all heads that were tried; `single` is the best of one network."""
@@ -219,13 +228,14 @@ def choose(
     if not folds:
         return None
     places = range(len(images.columns))
-    judged = [each for place in places for each in judge(images, [place], QUICK, folds)]
-    grown: tuple[int, ...] = ()
-    while len(grown) < len(places):
-        more = [(*grown, place) for place in places if place not in grown]
-        found = [each for networks in more if grown for each in judge(images, networks, QUICK, folds)]
-        judged += found
-        grown = min(found or judged, key=lambda each: each.loss).networks
+    with one_thread():
+        judged = [each for place in places for each in judge(images, [place], QUICK, folds)]
+        grown: tuple[int, ...] = ()
+        while len(grown) < len(places):
+            more = [(*grown, place) for place in places if place not in grown]
+            found = [each for networks in more if grown for each in judge(images, networks, QUICK, folds)]
+            judged += found
+            grown = min(found or judged, key=lambda each: each.loss).networks
     price = {each.networks: sum(costs[place] for place in each.networks) for each in judged}
     possible = [each for each in judged if in_time(each.networks)] or judged
     if len(images.labels) > FEW * images.classes:

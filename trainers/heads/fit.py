@@ -15,7 +15,8 @@ from datasets.bundle import image_set
 from datasets.units import units_of
 from trainers.engine.temperature import Floats, losses, sharpness
 from trainers.errors import ConfigError
-from trainers.heads.choice import QUICK, SLOW, Images, Judged, fitted, judge
+from trainers.heads.choice import QUICK, SLOW, Images, Judged, fitted, judge, one_thread
+from trainers.heads.kept import BestHead, Keep, fitted_once
 from trainers.heads.linear import Linear
 from trainers.heads.pool import weights_of
 from trainers.heads.validation import folds_of
@@ -47,8 +48,9 @@ class Fitted(NamedTuple):
 
 
 @torch.no_grad()
-def fit_head(setup: RunSetup) -> Fitted:
-    """Give the setup's model its head; what it is made of. Raises ConfigError: its head is more than one layer."""
+def fit_head(setup: RunSetup, *, keep: Keep) -> Fitted:
+    """Give the setup's model its head; what it is made of. `keep`: where that of the frozen networks is left. Raises
+    ConfigError: its head is more than one layer."""
     linears = [layer for layer in setup.model.modules() if isinstance(layer, nn.Linear)]
     if len(linears) != 1:
         raise ConfigError("--start-head fit: this model has more than one layer in its head; leave it out")
@@ -57,7 +59,8 @@ def fit_head(setup: RunSetup) -> Fitted:
     tuned = [place for place, network in enumerate(getattr(setup.network, "names", ())) if network.tuned]
     frozen = [place for place in range(len(names)) if place not in tuned]
     train = images_of(setup, "train")
-    found, alone, lines = best_head(train, frozen, [names[place] for place in frozen])
+    with one_thread():
+        found, alone, lines = fitted_once(best_head, train, frozen, [names[place] for place in frozen], keep=keep)
     heads = {FROZEN: found} | ({} if alone is None else {"one network alone, frozen": alone})
     if tuned:
         trained = [whole_head(head, train.columns) for head in setup.network.trained]  # type: ignore[union-attr]
@@ -104,15 +107,15 @@ def scores_of(setup: RunSetup, heads: Mapping[str, Linear]) -> dict[str, dict[st
     return found
 
 
-def best_head(images: Images, networks: Sequence[int], names: Sequence[str]) -> tuple[Linear, Linear | None, list[str]]:
+def best_head(images: Images, networks: Sequence[int], names: Sequence[str]) -> BestHead:
     """The calibrated head on these networks: a pool of the best heads of each network alone and of all side by side,
-    chosen and weighed by cross-validation and fitted to all images; that of the best network alone, of several; what it
-    is made of."""
+    chosen and weighed by cross-validation and fitted to all images."""
     some = images.some()
     folds = folds_of(some.labels, some.units)
     sets = [[place] for place in networks] + ([list(networks)] if len(networks) > 1 else [])
     if not folds:
-        return fitted(images, networks, QUICK[2]).times(FEW), None, [f"{QUICK[2]}: too few images to choose a head by"]
+        line = f"{QUICK[2]}: too few images to choose a head by"
+        return BestHead(fitted(images, networks, QUICK[2]).times(FEW), None, [line])
     judged = [judge(some, each, QUICK, folds) for each in sets]
     judged[-1] += judge(some, sets[-1], SLOW, folds)
     members = [best for found in judged for best in best_of_each_kind(found, all_kinds=found is judged[-1])]
@@ -125,8 +128,8 @@ def best_head(images: Images, networks: Sequence[int], names: Sequence[str]) -> 
     alone = f"one network alone, {names[networks.index(single.networks[0])]}: {single.accuracy:.1%}, {single.loss:.3f}"
     said = [f"right on {right:.1%} of the training images, by cross-validation; log loss {loss:.3f}"]
     if len(networks) == 1:
-        return head, None, said
-    return head, fitted(images, single.networks, single.head).times(single.sharpness), [*said, alone]
+        return BestHead(head, None, said)
+    return BestHead(head, fitted(images, single.networks, single.head).times(single.sharpness), [*said, alone])
 
 
 def best_of_each_kind(judged: Sequence[Judged], *, all_kinds: bool) -> list[Judged]:
