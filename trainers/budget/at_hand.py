@@ -3,7 +3,6 @@
 None of them has seen the images yet: `trainers.budget.side_by_side` shows them.
 """
 
-import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from datasets.description import native_sizes
 from datasets.opened import OpenedImages
 from trainers.budget.local_weights import MOST_IMAGES, SAMPLE
+from trainers.budget.pace import seconds_of
 from trainers.config import RunConfig
 from trainers.engine.engines import autocast
 from trainers.reporting import console
@@ -141,9 +141,7 @@ def price(setup: RunSetup, view: torch.nn.Module) -> Price:
     counter = FlopCounterMode(display=False)
     with autocast(setup.device, setup.amp_dtype):
         with counter:
-            view(batch[:1])  # the first pass is slower: it counts
-        started = time.perf_counter()
-        view(batch).cpu()
-    seconds = (time.perf_counter() - started) / len(batch)
+            view(batch[:1])
+        seconds = min(seconds_of(lambda: view(batch).cpu()) for _ in range(2)) / len(batch)  # the first pass is slower
     size = sum(tensor.numel() * tensor.element_size() for tensor in view.state_dict().values())
     return Price(seconds, float(counter.get_total_flops()), size / 1e6)
