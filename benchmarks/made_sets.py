@@ -1,12 +1,14 @@
-"""Sets of images that chose nothing here, drawn with the fonts of this machine: nine kinds of emoji, and 26 letters.
+"""Sets of images that chose nothing here, made of what packages bring: emoji, letters, icons and stamps.
 
-    python -m benchmarks.made_sets --sets FOLDER [--only emoji letters]
+    python -m benchmarks.made_sets --sets FOLDER [--only emoji letters icons stamps]
 
 Each is a folder with train/ and test/, for `benchmarks.five_minutes` and `benchmarks.side_by_side` by `--only`. `emoji`
 needs Noto Color Emoji and Unicode's list of emoji (on Debian: apt-get install fonts-noto-color-emoji unicode-data); an
 emoji, whatever its gender and colour of skin, is in one part only. `letters` takes every typeface that `fc-list` names
 and that has the letters; all styles of a typeface are in one part. Other fonts make another set: `typefaces.txt` beside
-the letters says which were there.
+the letters says which were there. `icons` are those of desktops, by what they stand for (oxygen-icon-theme,
+gnome-icon-theme, faenza-icon-theme, elementary-xfce-icon-theme, adwaita-icon-theme); icons of one name are in one part.
+`stamps` are photographs and drawings of Tux Paint by their folder (tuxpaint-stamps-default).
 """
 
 from __future__ import annotations
@@ -86,7 +88,38 @@ def letters() -> Iterator[tuple[str, Image.Image]]:
                 yield f"{part_of(family)}/{letter}/{file.stem}.png", picture
 
 
-MAKERS = {"emoji": emoji, "letters": letters}
+def on_white(file: Path, side: int) -> Image.Image:
+    """The picture of a file, no larger than `side` pixels, on white."""
+    with Image.open(file) as opened:
+        picture = opened.convert("RGBA")
+    picture.thumbnail((side, side), Image.Resampling.LANCZOS)
+    return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")
+
+
+def icons() -> Iterator[tuple[str, Image.Image]]:
+    for theme in THEMES:
+        for file in sorted((ICONS / theme).rglob("*.png")):
+            words = {*file.relative_to(ICONS).parts}
+            if words & {"48", "48x48"} and not file.is_symlink():
+                for kind in sorted(words & KINDS):
+                    name = re.sub(r"-symbolic$", "", file.stem)
+                    yield f"{part_of(name)}/{kind}/{theme}_{file.name}", on_white(file, SIDE)
+
+
+def stamps() -> Iterator[tuple[str, Image.Image]]:
+    for file in sorted(STAMPS.rglob("*.png")):
+        kind, *folders = file.relative_to(STAMPS).parts
+        if kind in STAMPED:
+            yield f"{part_of(file.stem)}/{kind}/{'_'.join(folders)}", on_white(file, 2 * SIDE)
+
+
+ICONS = Path("/usr/share/icons")
+THEMES = ("oxygen", "gnome", "Faenza", "elementary-xfce", "Adwaita")
+KINDS = {"actions", "apps", "devices", "mimetypes", "places", "status"}
+STAMPS = Path("/usr/share/tuxpaint/stamps")
+STAMPED = {"animals", "food", "plants", "seasonal", "symbols", "town", "vehicles"}
+"""Folders with enough pictures."""
+MAKERS = {"emoji": emoji, "letters": letters, "icons": icons, "stamps": stamps}
 
 
 def main() -> None:
