@@ -21,6 +21,7 @@ from commands.train import nothing_chosen, rehearse
 from comparison.request.timing import epochs_within, fixed_and_passing
 from datasets.config import DataConfig
 from datasets.opened import OpenedImages
+from datasets.sampling import batch_sampler
 from datasets.transforms import Pipeline
 from trainers.budget import pace, threads
 from trainers.budget import plan as planning
@@ -77,8 +78,10 @@ def test_a_plan_keeps_to_the_time_and_more_time_never_chooses_a_smaller_model(st
     assert (chosen[0], chosen[-1]) == (0, len(CANDIDATES) - 1)
 
 
-def test_a_step_on_cached_features_takes_what_the_head_takes_on_this_machine(tmp_path):
-    """It was three thousandths of a second, wherever it ran."""
+def test_a_step_on_cached_features_takes_what_the_head_takes_on_this_machine(tmp_path, monkeypatch):
+    """It was three thousandths of a second, wherever it ran. The clock here is one that only the head moves."""
+    now = [0.0]
+    monkeypatch.setattr(pace, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     config = RunConfig(
         model=ModelConfig(name="vit_micro_4", weights="none", trainable="head"),
         data=few_digits(),
@@ -86,11 +89,12 @@ def test_a_step_on_cached_features_takes_what_the_head_takes_on_this_machine(tmp
         output=OutputConfig(output_dir=tmp_path),
     )
     setup = prepare(config)
-    quick = measure(setup, seconds=0.2)
-    head_of(setup.model).register_forward_hook(lambda *_: time.sleep(0.05))
+    hook = head_of(setup.model).register_forward_hook(lambda *_: now.__setitem__(0, now[0] + 0.25))
     slow = measure(setup, seconds=0.2)
-    assert slow.step - quick.step == pytest.approx(0.05, abs=0.02)
-    assert slow.validation > 0.05
+    hook.remove()
+    assert slow.step == 0.25
+    batches = setup.data.dataset_sizes["val"] / batch_sampler(setup.data.dataloaders["val"]).batch_size
+    assert slow.validation == 0.25 * batches
 
 
 def test_a_plan_says_what_the_next_larger_would_cost():
