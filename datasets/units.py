@@ -182,7 +182,9 @@ def _near_links(samples: Samples, rows: np.ndarray, data_root: Path | None) -> n
     if pairs is None:
 
         def look(row: int) -> Inspection:
-            return inspect_file(samples.file(row)) if samples.pixels is None else inspect_pixels(samples.pixels[row])
+            if samples.pixels is not None:
+                return inspect_pixels(samples.pixels[row], hashed=False)
+            return inspect_file(samples.file(row), hashed=False)  # they have their hashes already
 
         # Threads, for Pillow decodes without the interpreter's lock; processes would import the caller's program anew.
         with ThreadPoolExecutor(cpu_count()) as pool:

@@ -100,10 +100,10 @@ def test_a_command_opens_its_images_once(folder, tmp_path, monkeypatch, words):
 
 
 COUNTER = """
-import json, os, sys
+import glob, hashlib, json, os, sys
 from collections import Counter
 folder, out = os.path.realpath(sys.argv[1]), sys.argv[2]
-seen = {"listed": Counter(), "hashed": Counter(), "opened": Counter()}
+seen = {"listed": Counter(), "hashed": Counter(), "opened": Counter(), "digests": Counter()}
 
 def functions(frame):
     while frame:
@@ -121,6 +121,14 @@ def count(event, args):
             seen["opened"][path] += 1
             seen["hashed"][path] += "content_digest" in functions(sys._getframe(1))
 
+hash_bytes, contents = hashlib.blake2b, {open(path, "rb").read(): path for path in glob.glob(folder + "/*/*")}
+
+def counted(data=b"", **options):
+    if isinstance(data, bytes) and data in contents:
+        seen["digests"][contents[data]] += 1
+    return hash_bytes(data, **options)
+
+hashlib.blake2b = counted
 sys.addaudithook(count)
 import main
 code = main.main(sys.argv[3:])
@@ -142,4 +150,5 @@ def test_a_planned_run_lists_each_class_folder_once_and_reads_each_image_once_to
     assert {path: times for path, times in seen["listed"].items() if path in classes} == dict.fromkeys(classes, 1)
     images = {str(path) for path in folder.glob("*/*")}
     assert {path: times for path, times in seen["hashed"].items() if path in images} == dict.fromkeys(images, 1)
+    assert {path: seen["digests"][path] for path in images} == dict.fromkeys(images, 1), "hashed by whoever reads them"
     assert min(seen["opened"][path] for path in images) > 1  # decoded, too: the counter sees every opening

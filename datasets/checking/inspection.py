@@ -44,7 +44,7 @@ class Inspection:
     """Result of reading one file. `fault` is a kind of finding that makes it unusable, or None."""
 
     digest: bytes = b""
-    """BLAKE2b-128 of the bytes; empty where they could not be read."""
+    """BLAKE2b-128 of the bytes; empty where they could not be read, or are not to be hashed."""
     fault: str | None = None
     detail: str = ""
     format: str = ""
@@ -98,16 +98,16 @@ def _inspect(file: Any, measured: bool, *, with_facts: bool) -> Inspection:
     return inspect_file(file, with_facts=with_facts, measured=measured)
 
 
-def inspect_file(file: Any, *, with_facts: bool = False, measured: bool = True) -> Inspection:
+def inspect_file(file: Any, *, with_facts: bool = False, measured: bool = True, hashed: bool = True) -> Inspection:
     """Read and decode one file completely. Never raises for anything a file can hold. `measured`: facts are those of
-    the pixels, too."""
+    the pixels, too. `hashed`: with the hash of its bytes."""
     try:
         data = file.read_bytes()
     except OSError as error:
         if os.path.islink(file) and not os.path.exists(file):
             return Inspection(fault="broken_link", detail=f"-> {os.readlink(file)}")
         return Inspection(fault="unreadable", detail=error.strerror or str(error))
-    digest = blake2b(data, digest_size=16).digest()
+    digest = blake2b(data, digest_size=16).digest() if hashed else b""
     if not data:
         return Inspection(digest, "zero_bytes", "0 bytes")
     try:
@@ -122,10 +122,10 @@ def inspect_file(file: Any, *, with_facts: bool = False, measured: bool = True) 
         return Inspection(digest, "truncated" if "truncated" in detail.lower() else "unreadable", detail)
 
 
-def inspect_pixels(pixels: np.ndarray, *, with_facts: bool = False) -> Inspection:
-    """Inspect a picture that is held in memory, uint8 (H, W, C)."""
+def inspect_pixels(pixels: np.ndarray, *, with_facts: bool = False, hashed: bool = True) -> Inspection:
+    """Inspect a picture that is held in memory, uint8 (H, W, C). `hashed`: with the hash of its bytes."""
     height, width, channels = pixels.shape
-    digest = blake2b(pixels.tobytes(), digest_size=16).digest()
+    digest = blake2b(pixels.tobytes(), digest_size=16).digest() if hashed else b""
     image = from_array(pixels, channels)
     facts = ImageFacts(mode=image.mode, pixels=pixel_facts(image)) if with_facts else None
     return Inspection(digest, None, "", "", width, height, 0, _thumbnail(image), facts)
