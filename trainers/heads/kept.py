@@ -29,8 +29,8 @@ Keep = Callable[..., dict[str, Tensor]]
 
 
 def fitted_once(find: Find, images: Images, networks: Sequence[int], names: Sequence[str], *, keep: Keep) -> BestHead:
-    """What `find` finds for these networks, on the features of all networks: 0 for the others. It is kept under a name
-    that says all that it depends on, so a mixture finds there what the run of its frozen networks has left."""
+    """The head that `find` finds for these networks, on the features of all networks: 0 for the others. It is kept
+    under a name that says all that it depends on, so a mixture finds there what the run of its frozen networks left."""
     own = only(images, networks)
     tensors = keep(f"head_{digest(own, names)}", lambda: written(find(own, range(len(networks)), names)), *PARTS)
     found = read(tensors)
