@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -178,11 +179,10 @@ def is_image_name(name: str) -> bool:
 
 def image_size(file: str | os.PathLike[str] | BinaryIO) -> tuple[int, int]:
     """(width, height) as shown, from the header alone. Of a file that stays as it is the header is read once."""
-    label = THE_IMAGE
+    label = os.fspath(file) if isinstance(file, str | os.PathLike) else THE_IMAGE
     try:
-        if isinstance(file, str | os.PathLike):
-            label = os.fspath(file)
-            status = os.stat(label)
+        if isinstance(file, str | Path):  # no member of a shard
+            status = os.stat(file)
             return _size_of_file(label, status.st_mtime_ns, status.st_size, most_bytes())
         with open_image(file) as image:
             return upright_size(image)
