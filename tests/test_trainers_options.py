@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import math
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from trainers.errors import ConfigError
 from trainers.reporting.console import without_effect
 from trainers.resume import resume
 from trainers.run import train
-from trainers.setup import prepare, training_loss
+from trainers.setup import prepare, schedule, training_loss
 from trainers.storage.checkpoint_file import best_of, checkpoints, read_checkpoint
 from trainers.storage.run_folder import read_json
 from vit.config import ModelConfig, ViTConfig
@@ -293,6 +294,17 @@ def test_a_time_budget_ends_within_an_epoch_validates_and_concludes(tmp_path, ca
     assert summary["status"] == "finished"
     assert summary["images_seen"] == last["step"] // 7 * 200 + last["step"] % 7 * 32
     assert resume(result.run_dir).best_epoch == result.best_epoch  # finished: nothing to do
+
+
+@pytest.mark.parametrize(
+    ("shape", "last"),
+    [("cosine", 0.5 * (1 + math.cos(math.pi * 69 / 70))), ("step", 0.01), ("constant", 1.0), ("cooldown", 1 / 21)],
+)
+def test_a_run_has_the_schedule_that_its_options_name(tmp_path, shape, last):
+    setup = prepare(run_config(tmp_path, schedule=shape, epochs=10, lr=0.1, warmup_epochs=0))
+    assert setup.total_steps == 70
+    assert schedule(setup)(69) == pytest.approx(0.1 * last)
+    assert schedule(setup, shape="constant")(69) == 0.1
 
 
 @pytest.mark.parametrize(
