@@ -37,7 +37,7 @@ def both_kinds(samples: Samples, rows: Sequence[int], found: Sequence[Shortcut])
     for number, (title, chosen) in enumerate(parts):
         _row(sheet, GAP + number * height, title, samples, chosen)
     content = io.BytesIO()
-    sheet.save(content, "PNG", optimize=True)
+    sheet.save(content, "PNG")
     return content.getvalue()
 
 
