@@ -8,14 +8,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from one_layer import one_layer
 from PIL import Image, JpegImagePlugin, PngImagePlugin
 from small_run import CLASSES, call, make_run, photo, stir
+from torch import nn
 
 from figures.attention import heads_figure
 from inference.classifier import open_classifier
 from inference.explain import Explanation, explain
 from inference.images import ImageFile
 from inference.predict import predict
+from vit.export import describe
 
 pytestmark = pytest.mark.drawn
 
@@ -141,15 +144,32 @@ def test_a_convolutional_network_gets_a_heat_map_and_no_attention(capsys, tmp_pa
     assert (code, "no attention weights" in err) == (2, True)
 
 
-def test_an_export_is_explained_by_taking_parts_of_the_picture_away(capsys, run, tmp_path):
-    pytest.importorskip("onnx")
-    assert call(capsys, "export", run, "--format", "onnx", "--output", tmp_path / "m.onnx")[0] == 0
+class MeansOfChannels(nn.Module):
+    """What the file of tests/one_layer.py computes."""
+
+    def __init__(self, weights: torch.Tensor) -> None:
+        super().__init__()
+        self.weights = weights
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.mean(dim=(2, 3)) @ self.weights
+
+
+@pytest.mark.parametrize("kind", ["one layer", pytest.param("exported", marks=pytest.mark.slow)])
+def test_an_export_is_explained_by_taking_parts_of_the_picture_away(capsys, run, tmp_path, kind):
+    pytest.importorskip("onnxruntime", reason="requirements-extras.txt is not installed")
+    file, ours = tmp_path / "m.onnx", open_classifier(str(run), device="cpu")
+    if kind == "exported":
+        assert call(capsys, "export", run, "--format", "onnx", "--output", file)[0] == 0
+    else:
+        weights = one_layer(file, describe(ours.spec, ours.class_names, {}), side=ours.spec.image_size)
+        ours = replace(ours, model=MeansOfChannels(weights))
     picture = ImageFile(str(photo(tmp_path / "a.png")))
-    found = explain(open_classifier(str(tmp_path / "m.onnx")), picture)
-    same = explain(open_classifier(str(run), device="cpu"), picture, method="occlusion")
+    found, same = explain(open_classifier(str(file)), picture), explain(ours, picture, method="occlusion")
     assert found.method == "occlusion"
+    assert found.heat.max() > 2 * found.heat.mean()
     torch.testing.assert_close(found.heat, same.heat, atol=1e-4, rtol=1e-3)
-    code, _out, err = call(capsys, "explain", tmp_path / "m.onnx", "--page")
+    code, _out, err = call(capsys, "explain", file, "--page")
     assert (code, "holds no attention weights for a page" in err) == (2, True)
 
 
@@ -157,7 +177,7 @@ def test_the_same_command_gives_the_same_bytes(capsys, run, tmp_path):
     """By any method the maps have the same bits: tests/test_explanations.py."""
     picture, names = photo(tmp_path / "a.png"), ("one", "two")
     for name in names:
-        words = ("--method", "integrated-gradients", "--output", tmp_path / name)
+        words = ("--method", "chefer", "--output", tmp_path / name)
         assert call(capsys, "explain", run, picture, *words)[0] == 0
     one, two = ((tmp_path / name / "000_a.png").read_bytes() for name in names)
     assert one == two

@@ -8,6 +8,7 @@ import shutil
 import pytest
 import torch
 from mutated_files import outcomes
+from one_layer import one_layer
 from small_run import CLASSES, labelled_photos, make_run
 
 import main
@@ -19,7 +20,6 @@ from inference.export import export
 from trainers.storage.checkpoint_file import CheckpointWriter, checkpoints, read_checkpoint
 from trainers.storage.run_folder import write_json
 from vit.export import describe
-from vit.tensor_files import BLANK, SEAL, seal
 
 DEEP = "[" * 100_000
 BAD_JSON = [
@@ -131,34 +131,13 @@ def test_a_checkpoint_that_says_what_cannot_be_is_one_line(run, photos, capsys, 
     refused(capsys, "predict", run, photos)
 
 
-def one_layer(path, metadata) -> bytes:
-    """A sealed .onnx file with what `export` writes beside the graph; its weights. The exporter imports for seconds."""
-    onnx = pytest.importorskip("onnx", reason="requirements-extras.txt is not installed")
-    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
-    weights = torch.randn(3, 3).numpy().tobytes()
-    nodes = [
-        helper.make_node("GlobalAveragePool", ["images"], ["pooled"]),
-        helper.make_node("Flatten", ["pooled"], ["features"]),
-        helper.make_node("MatMul", ["features", "weights"], ["logits"]),
-    ]
-    images = helper.make_tensor_value_info("images", kind, ["n", 3, 8, 8])
-    logits = helper.make_tensor_value_info("logits", kind, ["n", 3])
-    layer = helper.make_tensor("weights", kind, [3, 3], weights, raw=True)
-    graph = helper.make_graph(nodes, "one_layer", [images], [logits], [layer])
-    model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 17)])
-    helper.set_model_props(model, {**metadata, SEAL: BLANK})
-    onnx.save(model, path)
-    seal(path)
-    return weights
-
-
 @pytest.mark.parametrize("kind", ["one_layer", pytest.param("onnx", marks=pytest.mark.slow), "pt2"])
 def test_an_export_whose_bytes_changed_is_one_line(run, photos, tmp_path, capsys, kind):
     pytest.importorskip("torch" if kind == "pt2" else "onnxruntime")
     path = tmp_path / ("model.pt2" if kind == "pt2" else "model.onnx")
     classifier = open_classifier(str(run), device="cpu")
     if kind == "one_layer":
-        weights = one_layer(path, describe(classifier.spec, classifier.class_names, {}))
+        weights = one_layer(path, describe(classifier.spec, classifier.class_names, {})).numpy().tobytes()
     else:
         export(classifier, kind, path)
         weights = next(iter(classifier.model.state_dict().values())).numpy().tobytes()
