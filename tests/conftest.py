@@ -112,6 +112,16 @@ def quick_disk() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def short_measurements() -> Iterator[None]:
+    """The pace of a run is measured for a tenth of a second, not for one: no test needs it exactly."""
+    from trainers.budget.pace import measure
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(measure.__kwdefaults__, "seconds", 0.1)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def no_help_by_tyro() -> Iterator[None]:
     """The help of a command is our own (commands/help.py); for its own, tyro reads the sources at each command."""
     with pytest.MonkeyPatch.context() as patch:

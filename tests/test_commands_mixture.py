@@ -23,7 +23,7 @@ MIX = "mix:vit_stem_16@64+vit_nano_8@32"
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
     folder = tmp_path_factory.mktemp("photos") / "photos"
-    class_folders(folder, {"cats": 24, "dogs": 24})
+    class_folders(folder, {"cats": 20, "dogs": 20})
     return folder
 
 
@@ -125,6 +125,7 @@ def small_plan(monkeypatch):
     monkeypatch.setattr(plan, "without_packages", lambda: False)
     monkeypatch.setattr(plan, "with_threads", lambda config, measured: config)
     monkeypatch.setattr(plan, "plan_fine_tuning", trained)
+    monkeypatch.setattr(plan, "measure", lambda setup: plan.Pace(0.01, 2, validation=0, decoding=0, conclusion=0))
     monkeypatch.setattr(at_hand, "candidates", lambda side: networks)
 
 

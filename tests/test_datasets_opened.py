@@ -85,10 +85,10 @@ def test_another_process_opens_the_images_itself(folder, tmp_path):
     "words",
     [
         ["train", "--minutes", "0.05"],
-        ["train", "--model", "vit_micro_4", "--epochs", "1"],
-        ["train", "--model", "vit_micro_4", "--epochs", "1", "--seeds", "2", "--jobs", "1"],
-        ["compare", "--arms", "vit_micro_4", "vit_micro_4,pool=mean", "--images-seen", "64", "--seeds", "1",
-         "--tune-lr", "off"],
+        ["train", "--model", "vit_micro_4", "--image-size", "32", "--epochs", "1"],
+        ["train", "--seeds", "2", "--model", "vit_micro_4", "--image-size", "32", "--epochs", "1", "--jobs", "1"],
+        ["compare", "--arms", "vit_micro_4", "vit_micro_4,pool=mean", "--image-size", "32", "--images-seen", "64",
+         "--seeds", "1", "--tune-lr", "off"],
     ],
     ids=lambda words: " ".join(words[:3]),
 )  # fmt: skip

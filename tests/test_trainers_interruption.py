@@ -165,7 +165,7 @@ def test_any_signal_saves_and_says_how_to_go_on(tmp_path, monkeypatch, signum):
 def test_a_dry_run_leaves_no_loader_process(tmp_path):
     config = RunConfig(
         model=ModelConfig(name="vit_micro_4", image_size=16),
-        data=DataConfig(source=str(image_folder(tmp_path / "pets")), batch_size=4, workers=2),
+        data=DataConfig(source=str(image_folder(tmp_path / "pets")), batch_size=4, workers=1),
         train=TrainConfig(epochs=2, device="cpu"),
         output=OutputConfig(output_dir=tmp_path, tb="scalars"),
     )

@@ -11,9 +11,9 @@ import pytest
 import torch
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import LeaveOneGroupOut, LeaveOneOut, cross_val_predict
+from small_run import few_digits
 
 from commands.train import with_weights
-from datasets.config import DataConfig
 from datasets.opened import OpenedImages
 from trainers import cached_features
 from trainers.budget import local_weights, ridge
@@ -30,7 +30,7 @@ from vit.errors import MissingPackage
 def config_of(folder: Path, **model) -> RunConfig:
     return RunConfig(
         model=ModelConfig(**{"weights": "auto"} | model),
-        data=DataConfig(source="digits", labels_per_class=20, workers=0),
+        data=few_digits(labels_per_class=20),
         train=TrainConfig(epochs=10, device="cpu"),
         output=OutputConfig(output_dir=folder, run_name="r", tb="scalars"),
     )
