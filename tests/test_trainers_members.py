@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -75,9 +76,9 @@ SECONDS = [1, 10, 60, 120, 240, 600, 3600]
 def test_each_member_has_time_for_the_passes_from_which_it_pays_and_all_of_the_time_is_used(seconds, steps):
     found, prices = ways((10, 5, 40), (100, 10, 100)), costs(*steps)
     given = shares(prices, found, seconds)
-    assert given[0] > 0
-    for share, cost, member in zip(given[1:], prices[1:], found[1:], strict=True):
-        assert share == 0 or share >= cost.seconds(member.pays) - 1e-9
+    assert any(given)
+    for share, cost, member in zip(given, prices, found, strict=True):
+        assert share == 0 or share >= cost.seconds(member.pays) - 1e-9 or share == given[0] == seconds
     full = [
         share == 0 or share == pytest.approx(cost.seconds(m.most))
         for share, cost, m in zip(given, prices, found, strict=True)
@@ -86,6 +87,22 @@ def test_each_member_has_time_for_the_passes_from_which_it_pays_and_all_of_the_t
     out = [cost.seconds(m.pays) for share, cost, m in zip(given, prices, found, strict=True) if share == 0]
     least = [cost.seconds(m.pays) for share, cost, m in zip(given, prices, found, strict=True) if share]
     assert not out or sum(least) + max(out) > seconds or given[0] < least[0]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "given"),
+    [
+        (30, [30, 0]),  # the passes of neither fit
+        (120, [120, 0]),  # those of the first alone do: 100 s, and 8 for its files and the mixture
+        (160, [0, 160]),  # one or the other
+        (270, [108, 162]),  # both; the rest is for the better one
+        (500, [192, 308]),  # which then gains no more
+    ],
+)
+def test_the_network_that_is_better_frozen_is_trained_where_one_fits_as_well_as_the_other(seconds, given):
+    vit, lite0 = ways((10, 15), (100, 30))
+    found = [replace(vit, frozen=0.7), replace(lite0, frozen=0.8)]
+    assert shares(costs(1.0, 1.0), found, seconds) == pytest.approx(given)
 
 
 def turns(found, first, seconds=300.0, steps=(0.1, 1.0, 0.1), until=None):

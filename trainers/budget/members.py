@@ -1,8 +1,9 @@
 """The networks that a plan trains after its first answer, to be mixed into it, and how much of the time each has.
 
-In the order in which they are expected to gain: the embedded ViT, EfficientNet-Lite0, then the first of them once more
-from another seed. Each is trained where the passes from which it pays fit into the time beside those before it; what is
-left over goes to them in the same order, up to the passes after which each gains no more.
+The embedded ViT, EfficientNet-Lite0, and the first of them once more from another seed. Where the passes from which
+they pay do not all fit into the time, the one comes first that is right most often frozen, of those that fit by
+themselves; then the others in this order. What is left over goes to them likewise, up to the passes after which each
+gains no more.
 """
 
 import time
@@ -46,6 +47,8 @@ class Member:
     """Passes over the images."""
     seed: int = 0
     """Added to that of the other runs."""
+    frozen: float = 0.0
+    """Accuracy of the network as it is, under a head on its features."""
 
     @property
     def model(self) -> str:
@@ -72,6 +75,8 @@ def members(rows: Sequence[Ranked], *, images: int, side: float) -> list[Member]
         found.append(Member("trained", small, PAYS))
     if images >= LITE0_IMAGES:
         found += [Member("lite0", [each], LITE0_PASSES[0]) for each in lite0(rows, side=side)]
+    frozen = {row.options["model"]["name"]: row.accuracy for row in rows}
+    found = [replace(member, frozen=frozen[member.model]) for member in found]
     if found:
         again = LITE0_PASSES[0] if found[0].kind == "lite0" else AGAIN_PAYS
         found.append(replace(found[0], kind="again", pays=again, seed=OTHER_SEED))
@@ -101,16 +106,20 @@ class Cost:
 
 
 def shares(costs: Sequence[Cost], ways: Sequence[Member], seconds: float) -> list[float]:
-    """The seconds of each member, its mixing included; 0 for those that are left out; the first always has some. They
-    add up to `seconds` unless all members gain no more in less."""
+    """The seconds of each member, its mixing included; 0 for those that are left out; one always has some. They add up
+    to `seconds` unless all members gain no more in less."""
     least = [cost.seconds(member.pays) for cost, member in zip(costs, ways, strict=True)]
-    given = [min(least[0], seconds), *(0.0 for _ in least[1:])]
-    for place in range(1, len(least)):
-        if sum(given) + least[place] <= seconds:
-            given[place] = least[place]
-    for place, (cost, member) in enumerate(zip(costs, ways, strict=True)):
+    fitting = [place for place, share in enumerate(least) if share <= seconds]
+    first = max(fitting, key=lambda place: ways[place].frozen, default=0)
+    order = sorted(range(len(ways)), key=lambda place: place != first)
+    given = [0.0 for _ in ways]
+    for place in order:
+        if place == first or sum(given) + least[place] <= seconds:
+            given[place] = min(least[place], seconds)
+    for place in order:
         if given[place]:
-            given[place] += min(seconds - sum(given), max(0.0, cost.seconds(member.most) - given[place]))
+            most = costs[place].seconds(ways[place].most)
+            given[place] += min(seconds - sum(given), max(0.0, most - given[place]))
     return given
 
 
