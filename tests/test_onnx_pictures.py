@@ -14,11 +14,12 @@ from PIL import Image
 from small_run import call, labelled_photos, make_run
 
 from datasets.transforms import preprocess
-from inference.classifier import open_classifier
+from inference.classifier import Classifier, open_classifier
+from inference.export import compare_pictures
 from inference.images import ImageFile
 from inference.predict import predict
 from vit import ImageSpec
-from vit.errors import OptionError
+from vit.errors import OptionError, WeightsError
 
 onnx = pytest.importorskip("onnx", reason="requirements-extras.txt is not installed")
 onnxruntime = pytest.importorskip("onnxruntime", reason="requirements-extras.txt is not installed")
@@ -65,6 +66,30 @@ def test_the_pixels_are_those_of_predict(fit, interpolation, channels, crop_frac
         else:
             assert levels.max() < (1.01 if interpolation == "bilinear" else 32), (width, height)
             assert levels.mean() < 0.4, (width, height)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_file_passes_where_it_says_what_predict_does_and_only_there(channels, tmp_path):
+    from vit.onnx_pictures import PictureForm, of_pictures
+
+    spec = ImageSpec(4, (0.5,) * channels, (0.25,) * channels, in_channels=channels)
+    names = [str(number) for number in range(16 * channels)]
+    file = tmp_path / "m.onnx"
+    onnx.save(of_pictures(identity(channels, 4), spec, PictureForm(names, temperature=0.1)), file)
+    rng = np.random.default_rng(0)
+    pictures = [Image.fromarray(rng.integers(0, 256, (9, 12, 3), dtype=np.uint8)) for _ in range(3)]
+    same = Classifier("m", torch.nn.Flatten(), spec, names)
+    assert "of 3 whole pictures differ by at most" in compare_pictures(same, file, pictures, 0.1)
+    with pytest.raises(WeightsError, match="export refused: probabilities differ"):
+        compare_pictures(same, file, pictures, 1.0)
+    other = Classifier("m", torch.nn.Sequential(torch.nn.Flatten(), Negative()), spec, names)
+    with pytest.raises(WeightsError, match="for a picture that the model calls"):
+        compare_pictures(other, file, pictures, 0.1)
+
+
+class Negative(torch.nn.Module):
+    def forward(self, x):
+        return -x
 
 
 def test_probabilities_are_divided_by_the_temperature_and_the_label_is_the_name():

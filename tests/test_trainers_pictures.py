@@ -25,7 +25,7 @@ from datasets.config import DataConfig
 from datasets.fitting import view_of
 from datasets.text import printable
 from figures.heat_maps import brightness, overlay, upsampled
-from figures.results import confusion_figure, escape, readable
+from figures.results import confusion_figure, escape, readable, reliability_figure
 from figures.sheets import (
     Tile,
     batch_sheet,
@@ -605,3 +605,12 @@ def test_what_stands_beside_an_augmented_picture_is_its_own_original(tmp_path, m
     for original, image in zip(originals, images, strict=True):
         assert np.array_equal(original, (127.5 * (image + 1)).round().byte().numpy())
     assert (run_dir / "figures" / "data_augmented_batch_step_0.png").exists()
+
+
+def test_the_bars_of_a_reliability_figure_stand_side_by_side_and_its_curve_on_their_means():
+    images, confidence, right = torch.tensor([4.0, 0.0, 10.0, 6.0]), torch.tensor([0.4, 0.0, 6.0, 5.4]), [1.0, 0, 7, 6]
+    figure = reliability_figure(torch.stack([images, confidence, torch.tensor(right)]), ece=0.1, title="a run")
+    top, bottom = figure.axes
+    bars = [(bar.get_x(), bar.get_width(), bar.get_height()) for bar in bottom.patches]
+    assert bars == [(0.0, 0.25, 4.0), (0.25, 0.25, 0.0), (0.5, 0.25, 10.0), (0.75, 0.25, 6.0)]
+    np.testing.assert_allclose(top.lines[1].get_xydata(), [(0.1, 0.25), (0.6, 0.7), (0.9, 1.0)], rtol=1e-6)
