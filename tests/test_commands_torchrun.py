@@ -10,7 +10,7 @@ from small_run import call
 from trainers.storage.finished_run import read_result
 
 SHORT = ["--data", "digits", "--labels-per-class", "4", "--epochs", "1", "--device", "cpu", "--workers", "0"]
-SHORT += ["--tb", "scalars", "--model", "vit_micro_2"]
+SHORT += ["--tb", "scalars", "--model", "vit_micro_2", "--test-fraction", "0.03"]
 
 
 @pytest.fixture(params=[0, 1], ids=["first", "second"])

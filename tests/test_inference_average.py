@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from fake_sets import class_folders
 from small_run import call, few_digits, make_run
 
 import inference.average
@@ -34,6 +35,7 @@ def results(tmp_path_factory):
 
 
 def test_a_soup_is_the_mean_of_the_weights_and_opens_as_an_ordinary_model(results, tmp_path, capsys):
+    photos = class_folders(tmp_path / "photos", dict.fromkeys("0123456789", 2))
     runs, path = [result.run_dir for result in results], tmp_path / "soup.safetensors"
     rows = average(runs, path, greedy=False)
     code, out, err = call(capsys, "average", *runs, "--output", path)
@@ -47,8 +49,8 @@ def test_a_soup_is_the_mean_of_the_weights_and_opens_as_an_ordinary_model(result
     opened = open_classifier(str(path), device="cpu")
     for name, tensor in opened.model.state_dict().items():
         torch.testing.assert_close(tensor, expected[name], atol=0, rtol=0)
-    code, out, _ = call(capsys, "evaluate", path, "--data", "digits", "--output", tmp_path, "--device", "cpu")
-    assert (code, "labelled images of digits" in out) == (0, True)
+    code, out, _ = call(capsys, "evaluate", path, "--data", photos, "--output", tmp_path, "--device", "cpu")
+    assert (code, f"20 labelled images of {photos}" in out.replace("\n", " ")) == (0, True)
 
 
 def test_a_soup_of_runs_whose_heads_began_at_zero_says_what_helps(results, tmp_path, capsys, monkeypatch):

@@ -18,10 +18,10 @@ from headless_browser import Browser, find_browser
 from killed_runs import Crash, crash_after, demanding_config
 from PIL import Image
 from small_comparison import arm_of
+from small_run import few_digits
 
 from comparison.analysis.runs import Condition
 from comparison.reporting.events import write_events
-from datasets.config import DataConfig
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.resume import resume
 from trainers.run import train
@@ -37,7 +37,7 @@ def logdir(tmp_path_factory):
 def finished(logdir):
     return train(
         RunConfig(
-            data=DataConfig(source="digits", labels_per_class=50, batch_size=32, workers=0),
+            data=few_digits(labels_per_class=50, batch_size=32),
             train=TrainConfig(epochs=2, device="cpu", log_every=5),
             output=OutputConfig(output_dir=logdir, run_name="r", tb="full"),
         )
@@ -140,10 +140,10 @@ def test_the_projector_gets_its_points_their_labels_and_thumbnails(server, finis
     name = entry["tensorName"]
     points = np.frombuffer(get(server, "plugin/projector/tensor", run=run, name=name), np.float32)
     metadata = get(server, "plugin/projector/metadata", run=run, name=name).decode().splitlines()
-    assert len(points) % 179 == 0
-    assert len(metadata) == 1 + 179
+    assert len(points) % 53 == 0
+    assert len(metadata) == 1 + 53
     with Image.open(io.BytesIO(get(server, "plugin/projector/sprite_image", run=run, name=name))) as sprite:
-        assert sprite.size == (14 * entry["sprite"]["singleImageDim"][0],) * 2
+        assert sprite.size == (8 * entry["sprite"]["singleImageDim"][0],) * 2
 
 
 def test_pr_curves_are_served_for_every_class(server):

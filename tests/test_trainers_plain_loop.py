@@ -2,9 +2,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from small_run import few_digits
 
 import main
-from datasets.config import DataConfig
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.errors import ConfigError
 from trainers.run import train
@@ -14,7 +14,7 @@ from vit.config import ModelConfig
 
 CONFIG = RunConfig(
     model=ModelConfig(name="vit_micro_2", dropout=0.1),
-    data=DataConfig(source="digits", labels_per_class=30, workers=0),
+    data=few_digits(labels_per_class=30),
     train=TrainConfig(epochs=2.5, device="cpu", seed=3),
 )
 

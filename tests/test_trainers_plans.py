@@ -360,7 +360,7 @@ def test_a_run_on_a_machine_that_becomes_slower_after_the_fit_stops_in_time_and_
 
 def test_a_planned_run_repeats_from_its_config_to_the_bit(tmp_path, capsys):
     words = ["train", "--labels-per-class", "10", "--device", "cpu", "--tb", "scalars", "--workers", "0"]
-    words += ["--output-dir", str(tmp_path)]
+    words += ["--output-dir", str(tmp_path), "--val-fraction", "0.03", "--test-fraction", "0.03"]
     assert main.main([*words, "--minutes", "0.001", "--run-name", "planned"]) == 0
     assert "plan  0.001 minutes for 100 training images" in capsys.readouterr().out
     config = tmp_path / "digits" / "planned" / "config.json"

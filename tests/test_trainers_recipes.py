@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 import pytest
+from small_run import few_digits
 
 import main
 from commands.arguments import parse_train_options
-from datasets.config import DataConfig
 from figures import results
 from trainers.config import OutputConfig, RunConfig, TrainConfig
 from trainers.errors import ConfigError
@@ -19,6 +19,8 @@ from trainers.tools.lr_finder import HIGHEST, LOWEST, draw, smooth, suggest
 from vit.config import ModelConfig
 
 pytestmark = pytest.mark.drawn
+
+FEW_IMAGES = ("--val-fraction", "0.03", "--test-fraction", "0.03")
 
 
 def parse(*argv):
@@ -85,7 +87,7 @@ def test_the_probe_recipe_trains_on_cached_features():
 def small_run(folder, *, model=None, **train_options) -> RunConfig:
     return RunConfig(
         model=ModelConfig(**{"name": "vit_micro_2"} | (model or {})),
-        data=DataConfig(source="digits", labels_per_class=20, batch_size=32, workers=0),
+        data=few_digits(labels_per_class=20, batch_size=32),
         train=TrainConfig(**{"epochs": 50, "device": "cpu"} | train_options),
         output=OutputConfig(output_dir=folder, tb="scalars"),
     )
@@ -107,8 +109,7 @@ def test_a_dry_run_trains_saves_loads_resumes_and_leaves_nothing(tmp_path, capsy
 
 def test_a_dry_run_from_the_command_line(tmp_path, capsys):
     arguments = ["train", "--dry-run", "--labels-per-class", "20", "--device", "cpu", "--output-dir", str(tmp_path)]
-    arguments += ["--val-fraction", "0.03", "--test-fraction", "0.03"]
-    assert main.main(arguments) == 0
+    assert main.main([*arguments, *FEW_IMAGES]) == 0
     assert "dry run passed" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())
 
@@ -116,7 +117,7 @@ def test_a_dry_run_from_the_command_line(tmp_path, capsys):
 def test_the_finder_suggests_the_steepest_fall_and_draws_the_curve(tmp_path, capsys):
     arguments = ["train", "--find-lr", "--labels-per-class", "40", "--batch-size", "16", "--device", "cpu"]
     arguments += ["--output-dir", str(tmp_path)]
-    assert main.main(arguments) == 0
+    assert main.main([*arguments, *FEW_IMAGES]) == 0
     suggestion = float(capsys.readouterr().out.split("--lr ")[1].split(",")[0])
     assert 1e-5 < suggestion < 0.1
     assert (tmp_path / "digits" / "lr_finder.png").stat().st_size > 5000
