@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,23 +32,22 @@ def sources() -> list[Path]:
     return [path for path in paths if path.is_file() and path.relative_to(ROOT).parts[0] not in SKIPPED]
 
 
-def test_docstrings_begin_with_a_noun_or_a_verb():
-    assert [
-        f"{path.relative_to(ROOT)}:{line}: {text.splitlines()[0]}"
+@cache
+def everywhere() -> list[tuple[str, str]]:
+    """The docstrings of the application and its benchmarks: where each stands, with its first line, and its text."""
+    return [
+        (f"{path.relative_to(ROOT).as_posix()}:{line}: {text.splitlines()[0]}", text)
         for path in sources()
         for line, text in docstrings(path.read_text(encoding="utf-8"))
-        if BANNED.match(text)
-    ] == []
+    ]
+
+
+def test_docstrings_begin_with_a_noun_or_a_verb():
+    assert [place for place, text in everywhere() if BANNED.match(text)] == []
 
 
 def test_docstrings_begin_with_no_question():
-    found = [
-        (path.relative_to(ROOT).as_posix(), f"{line}: {text.splitlines()[0]}")
-        for path in sources()
-        for line, text in docstrings(path.read_text(encoding="utf-8"))
-        if QUESTIONS.match(text)
-    ]
-    assert found == []
+    assert [place for place, text in everywhere() if QUESTIONS.match(text)] == []
 
 
 def test_a_docstring_below_a_constant_a_field_and_a_method_is_seen():

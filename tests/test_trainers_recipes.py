@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from small_run import few_digits
 
 import main
@@ -17,8 +18,6 @@ from trainers.storage.run_folder import read_json
 from trainers.tools.dry_run import dry_run
 from trainers.tools.lr_finder import HIGHEST, LOWEST, draw, smooth, suggest
 from vit.config import ModelConfig
-
-pytestmark = pytest.mark.drawn
 
 FEW_IMAGES = ("--val-fraction", "0.03", "--test-fraction", "0.03")
 
@@ -114,7 +113,8 @@ def test_a_dry_run_from_the_command_line(tmp_path, capsys):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_finder_suggests_the_steepest_fall_and_draws_the_curve(tmp_path, capsys):
+def test_the_finder_suggests_the_steepest_fall_and_draws_the_curve(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(results, "FigureCanvasAgg", FigureCanvasAgg)  # the only picture of this file that is looked at
     arguments = ["train", "--find-lr", "--labels-per-class", "40", "--batch-size", "16", "--device", "cpu"]
     arguments += ["--output-dir", str(tmp_path)]
     assert main.main([*arguments, *FEW_IMAGES]) == 0
