@@ -10,12 +10,14 @@ from trainers.budget.pace import Pace
 from trainers.storage.run_folder import read_json, write_json
 
 WORDS = "compare --data digits --labels-per-class 3 --arms vit_micro_2 vit_micro_2,pool=mean --seeds 2 --epochs 1"
-WORDS += " --device cpu --workers 0 --threads 1 --jobs 1 --tb scalars --tune-lr on --lr-grid 0.001 0.003 --output-dir"
+WORDS += " --val-fraction 0.03 --test-fraction 0.03 --device cpu --workers 0 --threads 1 --jobs 1 --tb scalars"
+WORDS += " --tune-lr on --lr-grid 0.001 0.003 --output-dir"
 
 
 @pytest.fixture
-def finished(tmp_path, capsys):
+def finished(tmp_path, capsys, monkeypatch):
     """The folder of a comparison of six runs, all of which are there; only its report may be missing."""
+    monkeypatch.setattr("comparison.reporting.report.draw", lambda *_: [])  # tests/test_comparison_report.py draws
     code, _, err = call(capsys, *WORDS.split(), tmp_path)
     assert code == 0, err
     return tmp_path / "digits" / "compare"
