@@ -144,14 +144,13 @@ def utf8(text: str) -> str:
 
 def keep_in_order(folder: Path) -> None:
     """TensorBoard reads event files in the order of the second in their names, and the points of a resumed run must
-    come last. So it waits for a new second; after a clock was set back, the older files move back with it."""
+    come last. Where the newest one is of this very second, or of a later one as after a clock was set back, all of
+    them move back."""
     files, now = sorted(folder.rglob("events.out.tfevents.*")), int(time.time())
     seconds = [int(path.name.split(".")[3]) for path in files]
-    ahead = max(seconds, default=0) - now
+    ahead = max(seconds, default=0) + 1 - now
     for path, second in zip(files, seconds, strict=True) if ahead > 0 else ():
         path.rename(path.with_name(path.name.replace(str(second), f"{second - ahead:010d}", 1)))
-    while files and ahead >= 0 and int(time.time()) == now:
-        time.sleep(0.05)
 
 
 def attach_train_scalars(trainer: Engine, loggers: RunLoggers, optimizer: Any, clock: StepClock, *, every: int) -> None:
