@@ -5,6 +5,7 @@ import gc
 import os
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -122,10 +123,12 @@ def short_measurements() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_help_by_tyro() -> Iterator[None]:
-    """The help of a command is our own (commands/help.py); for its own, tyro reads the sources at each command."""
+def sources_are_read_once_for_their_docstrings() -> Iterator[None]:
+    """tyro parses the sources of a command's options for each command line, to say what a missing word is."""
+    from tyro._docstrings import _ClassTokenization
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tyro._docstrings.get_field_docstring", lambda *_: "")
+        patch.setattr(_ClassTokenization, "make", staticmethod(cache(_ClassTokenization.make)))
         yield
 
 
