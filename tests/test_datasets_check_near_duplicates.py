@@ -9,6 +9,7 @@ from PIL import Image
 from planted_faults import EDITS, as_jpeg, photograph
 from sklearn.datasets import load_digits
 
+from datasets.checking import near_duplicates as near_duplicates_module
 from datasets.checking.check import check_source
 from datasets.checking.inspection import inspect_pixels
 from datasets.checking.near_duplicates import (
@@ -71,6 +72,27 @@ def test_pictures_that_merely_look_alike_are_not_taken_for_copies():
     pairs, _, _ = near_duplicates(np.concatenate([thumbnails, thumbnails[:20]]))
     assert {(i, i + 300) for i in range(20)} <= set(map(tuple, pairs.T.tolist()))
     assert pairs.shape[1] < 30  # 130 without the rule for pictures of one kind
+
+
+def test_pictures_that_look_alike_are_given_up_early_without_losing_a_copy(monkeypatch):
+    """As if each pair were registered to its end."""
+    digits = [Image.fromarray((16 * image).astype(np.uint8)).resize((64, 64)) for image in load_digits().images[:300]]
+    cut = [image.crop((2, 2, 62, 62)).resize((64, 64)) for image in digits[:40]]
+    thumbnails = np.stack([thumbnail(image) for image in digits + cut])
+    kept = []
+    registered = near_duplicates_module._register
+    monkeypatch.setattr(
+        near_duplicates_module,
+        "_register",
+        lambda left, right, **words: kept.append(bool(words["never"])) or registered(left, right, **words),
+    )
+    quick = near_duplicates(thumbnails)
+    assert any(kept)
+    monkeypatch.setattr(near_duplicates_module, "_NEVER_SURE", {})
+    whole = near_duplicates(thumbnails)
+    assert len(whole[0].T) >= 20
+    for mine, theirs in zip(quick, whole, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
 
 
 def test_the_hash_of_a_mirrored_picture_follows_from_its_hash():

@@ -9,7 +9,7 @@
    of different pictures collide; pictures that still agree after that are the same picture.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import product
 
 import numpy as np
@@ -40,8 +40,13 @@ What copies and others have: docs/evidence/benchmarks.md, "Thresholds"."""
 LOOK_ALIKE = 0.05
 """Ratio of the pairs that almost pass, and that no chain of copies connects, to those that pass. From it on copies have
 to be surer: pictures of one kind, such as digits or X-rays, resemble one another without being copies."""
+_PASSED = LEAST_CORRELATION, LEAST_DETAIL
 _ALMOST = 0.75, 0.40
 _SURE = 0.98, 0.90
+_FIRST = 4
+"""Candidates of each picture, the nearest, that tell whether pictures look alike; others are farther from passing."""
+_NEVER_SURE = {0: 0.5, 3: 0.95}
+"""Step of the registration, and correlation of the smooth thumbnails below which no pair ended above `_SURE`."""
 
 _NEAREST = 32  # candidates looked at per picture: frames of a film have thousands
 _ROWS, _COLUMNS = 64, 2048  # of the distances computed at a time: what fits into a processor's cache
@@ -61,16 +66,21 @@ def near_duplicates(thumbnails: NDArray[np.uint8]) -> tuple[Places, Floats, Mask
     textured = np.flatnonzero(np.concatenate([part.std(axis=1) for part in parts]) >= 2)
     kept = thumbnails[textured]
     i, j, mirrored = candidates(kept)
-    scores = np.empty((2, len(i)), np.float32)
-    for start in tqdm(range(0, len(i), _VERIFY_BLOCK), desc="near duplicates, second look", **_BAR):
-        block = slice(start, start + _VERIFY_BLOCK)
-        right = kept[j[block]]
-        right = np.where(mirrored[block, None, None], right[:, :, ::-1], right)
-        scores[:, block] = registered_similarity(kept[i[block]], right)
-    passed = _above(scores, (LEAST_CORRELATION, LEAST_DETAIL))
-    if _look_alike(len(kept), np.stack([i, j]), passed, _above(scores, _ALMOST)):
-        passed = _above(scores, _SURE)
-    same = np.flatnonzero(passed)
+    scores = np.full((2, len(i)), -1, np.float32)
+
+    def look(places: Places, *, sure: bool = False) -> bool:
+        """Look at these candidates a second time; whether different pictures look alike, by all that were looked at."""
+        for start in tqdm(range(0, len(places), _VERIFY_BLOCK), desc="near duplicates, second look", **_BAR):
+            block = places[start : start + _VERIFY_BLOCK]
+            right = kept[j[block]]
+            right = np.where(mirrored[block, None, None], right[:, :, ::-1], right)
+            scores[:, block] = registered_similarity(kept[i[block]], right, sure=sure)
+        return _look_alike(len(kept), np.stack([i, j]), _above(scores, _PASSED), _above(scores, _ALMOST))
+
+    rank = np.arange(len(j)) - np.searchsorted(j, j)
+    alike = look(np.flatnonzero(rank < _FIRST))
+    alike |= look(np.flatnonzero(rank >= _FIRST), sure=alike)
+    same = np.flatnonzero(_above(scores, _SURE if alike else _PASSED))
     same = same[np.lexsort((-scores[0, same], j[same], i[same]))]
     new = np.ones(len(same), bool)  # symmetric pictures match themselves mirrored too: keep the better
     new[1:] = (np.diff(i[same]) != 0) | (np.diff(j[same]) != 0)
@@ -163,17 +173,18 @@ def mirrored_hashes(hashes: Words) -> Words:
     return hashes ^ np.uint64(0x5555555555555555)  # the coefficients of odd horizontal frequency
 
 
-def registered_similarity(left: NDArray[np.uint8], right: NDArray[np.uint8]) -> Floats:
+def registered_similarity(left: NDArray[np.uint8], right: NDArray[np.uint8], *, sure: bool = False) -> Floats:
     """(2, m): correlation in [-1, 1] of (m, 32, 32) thumbnails, `left` laid over `right`; and of their fine detail.
 
     Gauss-Newton over a scale and a shift per axis (Lucas and Kanade, 1981; four unknowns), with brightness and contrast
-    removed in every step. A scale beyond ±20 % or a shift beyond 4 pixels counts as no match.
+    removed in every step. A scale beyond ±20 % or a shift beyond 4 pixels counts as no match. With `sure`, -1 for pairs
+    of which a few steps show that they will not agree almost wholly, which saves most of the time.
     """
     a, b = left.astype(np.float32), right.astype(np.float32)
     scores = _scores(a, b, np.ones((1, THUMBNAIL_SIZE, THUMBNAIL_SIZE), np.float32))
     apart = (scores[0] < 0.98) | (scores[1] < 0.9)  # the others lie well enough as they are
     if apart.any():
-        scores[:, apart] = _register(a[apart], b[apart])
+        scores[:, apart] = _register(a[apart], b[apart], never=_NEVER_SURE if sure else {})
     return scores
 
 
@@ -183,14 +194,23 @@ def _scores(left: Floats, right: Floats, inside: Floats) -> Floats:
     return np.stack([_correlation(left, right, inside), _correlation(*detail, inside)])
 
 
-def _register(left: Floats, right: Floats, steps: int = 15) -> Floats:
-    """(2, m) scores after registration, -1 where it ended somewhere implausible."""
-    m = len(left)
+def _register(left: Floats, right: Floats, steps: int = 15, *, never: Mapping[int, float]) -> Floats:
+    """(2, m) scores after registration, -1 where it ended somewhere implausible, or was given up: `never` says below
+    which correlation at a step."""
+    found = np.full((2, len(left)), -1, np.float32)
+    places = np.arange(len(left))
     smooth_left, smooth_right = _blur(left), _blur(right)
     axis = np.arange(THUMBNAIL_SIZE, dtype=np.float32) - (THUMBNAIL_SIZE - 1) / 2
-    params = np.tile(np.array([1, 0, 1, 0], np.float32), (m, 1))  # scale_x, shift_x, scale_y, shift_y
-    for _ in range(steps):
+    params = np.tile(np.array([1, 0, 1, 0], np.float32), (len(left), 1))  # scale_x, shift_x, scale_y, shift_y
+    for step in range(steps):
         sampled, inside = _sample(smooth_left, params)
+        if step in never:
+            kept = _correlation(sampled, smooth_right, inside) >= never[step]
+            places, params, sampled, inside = places[kept], params[kept], sampled[kept], inside[kept]
+            smooth_left, smooth_right = smooth_left[kept], smooth_right[kept]
+            if not len(places):
+                return found
+        m = len(places)
         grad_y, grad_x = np.gradient(sampled, axis=(1, 2))
         moved, spread = _standardise(sampled, inside)
         target, _ = _standardise(smooth_right, inside)
@@ -202,10 +222,11 @@ def _register(left: Floats, right: Floats, steps: int = 15) -> Floats:
         params += np.linalg.solve(normal, jacobian @ residual)[..., 0].clip(-1, 1)
         params[:, 0::2] = params[:, 0::2].clip(0.75, 1.3)
         params[:, 1::2] = params[:, 1::2].clip(-5, 5)
-    sampled, inside = _sample(left, params)
-    scores = _scores(sampled, right, inside)
+    sampled, inside = _sample(left[places], params)
+    scores = _scores(sampled, right[places], inside)
     plausible = (np.abs(np.log(params[:, 0::2])) < np.log(1.2)).all(1) & (np.abs(params[:, 1::2]) < 4).all(1)
-    return np.where(plausible, scores, -1).astype(np.float32)
+    found[:, places] = np.where(plausible, scores, -1)
+    return found
 
 
 def _sample(images: Floats, params: Floats) -> tuple[Floats, Floats]:
