@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from trainers.budget import at_hand, plan
+from trainers.budget import at_hand, plan, side_by_side
 from trainers.budget.at_hand import ENDURED, SAMPLES, AtHand, Price
 from trainers.budget.candidates import Candidate
 from trainers.budget.decisions import FILE, recalled, remember
@@ -234,7 +234,7 @@ def first_run(found, *, seconds, monkeypatch):
     stub = SimpleNamespace(first_look=lambda *_, **__: found, first_answer=lambda config, _: config)
     monkeypatch.setattr(plan, "mixtures", lambda: stub)
     setup = SimpleNamespace(data=SimpleNamespace(dataset_sizes=SIZES))
-    runs = plan.mixed(RunConfig(), 64.0, setup, time.monotonic() + seconds, None)
+    runs = plan.mixed(RunConfig(), 64.0, setup, time.monotonic() + seconds, None, at_most=60.0)
     try:
         return next(runs).config, None
     except StopIteration as end:
@@ -255,6 +255,28 @@ def test_no_time_goes_into_a_frozen_network_that_is_to_be_trained_and_is_best_al
     assert config is not None
     config, _ = first_run(looked(vit, seconds=0.0001), seconds=45, monkeypatch=monkeypatch)
     assert config.output.tb == "standard"  # there may be no time for more
+    config, _ = first_run(looked(vit, seconds=0.003), seconds=30, monkeypatch=monkeypatch)
+    assert config is not None  # features take 21 s: in what is left the network would not see all images once
+
+
+@pytest.mark.parametrize(
+    ("seconds", "at_most", "looked_at"),
+    [(60.0, 60.0, ["vit_stem_16@64", "vit_nano_8@32"]), (-10.0, 60.0, ["vit_nano_8@32"]), (-10.0, 6.0, None)],
+)
+def test_an_answer_of_the_quickest_network_comes_even_where_the_time_is_over(
+    monkeypatch, capsys, seconds, at_most, looked_at
+):
+    prices = {Network("vit_stem_16", 64): Price(0.003, 1e8, 12.0), Network("vit_nano_8", 32): Price(0.001, 1e7, 3.0)}
+    hand = AtHand(prices, 64, SIZES, 10)  # 21 s and 7 s
+    monkeypatch.setattr(side_by_side, "at_hand", lambda *_, **__: hand)
+    monkeypatch.setattr(
+        side_by_side, "look", lambda config, hand, networks, **_: [str(network) for network in networks]
+    )
+    found = side_by_side.first_look(None, None, side=64.0, seconds=seconds, at_most=at_most, images=None)
+    assert found == looked_at
+    assert ("a little late is better than none" in " ".join(capsys.readouterr().out.split())) == (
+        looked_at == ["vit_nano_8@32"]
+    )
 
 
 def test_features_that_a_look_has_left_are_not_waited_for_again():

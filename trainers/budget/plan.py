@@ -70,8 +70,9 @@ LOOKING = 0.3
 """Share of the time that may be spent on looking at the images with weights at hand."""
 PROBING = 0.12
 """Share of what is left then that a linear probe on all images may take, where a model is to be trained after it."""
-FIRST_ANSWER = 0.4
-"""Share of the time that all images may take with frozen networks side by side."""
+FIRST_ANSWER, OF_A_MINUTE = 0.4, 0.7
+"""Share of the time that all images may take with frozen networks side by side; the second where there is less than
+`SHARED`, too little to train much."""
 PROBE_STEPS = 1500
 LEAST_STEPS = 100
 """Minimum steps for fine-tuning after a probe (or one epoch, if that is fewer): in fewer it would not come near it."""
@@ -136,7 +137,7 @@ def planned(
     rows: list[Ranked] = []
     probe: Ranked | None = None
     if candidates != [AS_GIVEN] and config.model.weights is None and not one_network:
-        answered, rows = yield from mixed(config, side, setup, until, images)
+        answered, rows = yield from mixed(config, side, setup, until, images, at_most=60 * minutes)
         if answered:
             return
     if candidates != [AS_GIVEN] and config.model.weights is None and not rows:
@@ -258,16 +259,18 @@ def shorter_side(setup: RunSetup) -> float:
 
 
 def mixed(
-    config: RunConfig, side: float, setup: RunSetup, until: float, images: OpenedImages
+    config: RunConfig, side: float, setup: RunSetup, until: float, images: OpenedImages, *, at_most: float
 ) -> Generator[PlannedRun, RunResult | None, tuple[bool, list[Ranked]]]:
     """The runs of the networks at hand side by side, of networks that are trained where they may do better, and of a
     mixture of all; whether that is the answer, and what each network is worth frozen, if that is known. It is none
-    where there is no time for the first run, or where it would cost much and know no more than what is trained."""
+    where the first run would cost much and know no more than what is trained, or where even the quickest network would
+    see all images in no less than `at_most` seconds: it comes first even where the time is over."""
     side_by_side = mixtures()
     if side_by_side is None:
         return False, []
     left = until - time.monotonic()
-    found = side_by_side.first_look(config, setup, side=side, seconds=FIRST_ANSWER * left, images=images)
+    limit = left * (FIRST_ANSWER if left >= SHARED else OF_A_MINUTE)
+    found = side_by_side.first_look(config, setup, side=side, seconds=limit, at_most=at_most, images=images)
     if found is None:
         return False, []
     sizes = setup.data.dataset_sizes
@@ -277,7 +280,7 @@ def mixed(
     alone = (
         bool(to_train) and to_train[0].kind == "trained" and {each.name for each in found.taken} == {to_train[0].model}
     )
-    if alone and features > PROBING * left:
+    if alone and PROBING * left < features < left / 2:
         why = f"no other network helps {to_train[0].model} here, and its frozen features would take"
         console.say(f"all of the time is for training: {why} {console.duration(features)}", label="plan")
         return False, list(found.rows)

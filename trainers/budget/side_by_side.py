@@ -122,12 +122,20 @@ def look_with_all(config: RunConfig, setup: RunSetup, *, side: float, images: Op
     return look(config, hand, [*hand.prices], seconds=None, images=images)
 
 
-def first_look(config: RunConfig, setup: RunSetup, *, side: float, seconds: float, images: OpenedImages) -> Look | None:
-    """Look at the training images of a setup with the quick networks at hand; None where features of all images would
-    take each of them longer than so many seconds."""
+def first_look(
+    config: RunConfig, setup: RunSetup, *, side: float, seconds: float, at_most: float, images: OpenedImages
+) -> Look | None:
+    """Look at the training images of a setup with the quick networks at hand, as far as features of all images take
+    them no longer than so many seconds; else with the quickest one. None where it would take more than `at_most`."""
     hand = at_hand(config, setup, side=side, images=images)
     networks = hand.affordable(hand.quick, seconds)
-    return look(config, hand, networks, seconds=seconds, images=images) if networks else None
+    if not networks:
+        quickest = min(hand.quick, key=hand.seconds)
+        if hand.seconds(quickest) > at_most:
+            return None
+        console.say(f"{quickest} all the same: an answer that comes a little late is better than none", label="plan")
+        networks = [quickest]
+    return look(config, hand, networks, seconds=seconds, images=images)
 
 
 def wider_look(
