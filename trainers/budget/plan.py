@@ -292,10 +292,10 @@ def mixed(
     first = None if frozen is None else frozen.run_dir
     seconds = FIRST_ANSWER * (until - time.monotonic() - fitting)
     wider = side_by_side.wider_look(config, found, seconds=seconds, images=images, first=first)
-    if wider is not None:
-        until -= sum(map(found.hand.seconds, {*wider.taken} - {*found.taken}))  # less, where some are looked at already
+    if wider is not None:  # else the mixture finds the head of its frozen networks beside their features
+        until -= fitting + sum(map(found.hand.seconds, {*wider.taken} - {*found.taken}))  # less, where some are known
         found, to_train = wider, members(wider.rows, images=sizes["train"], side=side)
-    until -= fitting + found.seconds_of_pictures()
+    until -= found.seconds_of_pictures()
 
     def pace_of(member: Member) -> Pace:
         heartbeat.at_work_on(f"measuring the pace of {member.name}")
