@@ -101,7 +101,7 @@ def test_runs_side_by_side_have_the_bits_of_those_one_after_the_other_and_of_kil
         command = compare(tmp_path / str(jobs), jobs)
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, env=environment())
         assert done.returncode == 0, done.stderr
-        assert re.findall(r"^ +\d/8  vit_micro_2", done.stdout, re.MULTILINE)
+        assert re.findall(r"^ +\d/8 +\w+ +\d  vit_micro_2", done.stdout, re.MULTILINE)
     runs = sorted(path.parent.relative_to(tmp_path / "1") for path in (tmp_path / "1").rglob("summary.json"))
     assert len(runs) == 8
     for run in runs:
