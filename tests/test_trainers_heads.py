@@ -305,8 +305,8 @@ def test_a_mixture_takes_the_head_that_its_frozen_networks_have_already(keep):
         assert np.array_equal(now.bias, before.bias)
 
 
-@pytest.mark.parametrize("changed", ["features", "labels", "names", "damaged", "no folder"])
-def test_another_head_is_fitted_where_anything_it_depends_on_has_changed(keep, tmp_path, changed):
+@pytest.mark.parametrize("changed", ["features", "labels", "names", "folds", "damaged", "no folder"])
+def test_another_head_is_fitted_where_anything_it_depends_on_has_changed(keep, tmp_path, monkeypatch, changed):
     images, names, calls = two_networks(second=True), ["a", "b"], []
     if changed == "no folder":
         (tmp_path / "features").rmdir()
@@ -322,6 +322,8 @@ def test_another_head_is_fitted_where_anything_it_depends_on_has_changed(keep, t
         images = replace(images, labels=np.roll(images.labels, 1))
     elif changed == "names":
         names = ["a", "c"]
+    elif changed == "folds":
+        monkeypatch.setattr(kept, "FOLDS", 7)  # another version of the application
     elif changed == "damaged":
         [file] = (tmp_path / "features").iterdir()
         file.write_bytes(file.read_bytes()[:-40])

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainers.heads.choice import Images
+from trainers.heads.choice import MOST_IMAGES, PENALTIES, Images
 from trainers.heads.linear import Linear
+from trainers.heads.validation import FOLDS, LEAST
 
 
 class BestHead(NamedTuple):
@@ -51,9 +52,10 @@ def only(images: Images, networks: Sequence[int]) -> Images:
 
 
 def digest(images: Images, names: Sequence[str]) -> str:
-    """Return a name for what a head depends on."""
+    """Return a name for what a head depends on: the images, the networks, and how heads are chosen."""
     shape = [[(each.start, each.stop) for each in slices] for slices in (images.columns, images.levels)]
-    found = hashlib.sha256(json.dumps([*names, images.classes, shape]).encode())
+    how = [PENALTIES, MOST_IMAGES, FOLDS, LEAST]
+    found = hashlib.sha256(json.dumps([*names, images.classes, shape, how]).encode())
     for values in (images.features, images.labels, images.units):
         found.update(np.ascontiguousarray(values).data)
     return found.hexdigest()[:16]
