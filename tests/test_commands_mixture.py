@@ -120,7 +120,7 @@ def small_plan(monkeypatch):
     model = {"name": "vit_nano_8", "weights": "fashion_mnist"}
 
     def trained(config, candidates, until, images, least):
-        yield plan.PlannedRun(config.changed(model=model, train={"epochs": 1}))
+        return plan.PlannedRun(config.changed(model=model, train={"epochs": 1}))
 
     monkeypatch.setattr(plan, "without_packages", lambda: False)
     monkeypatch.setattr(plan, "with_threads", lambda config, measured: config)
@@ -211,11 +211,14 @@ def test_an_ordinary_run_says_which_weights_are_at_hand_and_leaves_them(photos, 
     assert json.loads((run / "config.json").read_text())["model"]["weights"] == "none"
 
 
-def test_without_time_for_a_pass_a_named_model_stays_frozen(photos, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("share", [0.4, 0.0])
+def test_without_time_for_a_pass_a_named_model_stays_frozen(photos, tmp_path, capsys, monkeypatch, share):
+    """Even where it would not have been judged frozen before its training."""
     pace = plan.Pace(step=1e3, steps_per_epoch=2, validation=0, decoding=0, conclusion=0)
     monkeypatch.setattr(plan, "without_packages", lambda: False)
     monkeypatch.setattr(plan, "with_threads", lambda config, measured: config)
     monkeypatch.setattr(plan, "measure", lambda setup: pace)
+    monkeypatch.setattr(plan, "FIRST_ANSWER", share)
     words = ["--model", "vit_nano_8", "--weights", "fashion_mnist", "--minutes", "5"]
     run = train(photos, tmp_path, "named", *words)
     assert not run.exists()

@@ -3,7 +3,7 @@
 import math
 import os
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import ModuleType
@@ -149,8 +149,13 @@ def planned(
         probe = probe_first(rows, candidates, setup.data.dataset_sizes, until - time.monotonic())
     if probe:
         yield PlannedRun(named(probe_of(config, probe.options, per_epoch), "probe"))
-    for run in plan_fine_tuning(config, candidates, until, images, least=LEAST_STEPS if probe else 0):
+    quickest = min(rows, key=lambda row: row.seconds / row.images, default=None)
+    in_time = quickest is not None and quickest.seconds / quickest.images * count < 60 * minutes
+    run = plan_fine_tuning(config, candidates, until, images, least=LEAST_STEPS if in_time else 0)
+    if run is not None:
         yield replace(run, favoured=probe is not None and candidates[0].weights == probe.name)
+    elif quickest is not None and probe is None:  # part of a pass would teach less than its features know
+        yield PlannedRun(probe_of(config, quickest.options, per_epoch))
 
 
 def with_embedded_weights(config: RunConfig) -> RunConfig:
@@ -239,18 +244,21 @@ def probed_first(config: RunConfig, setup: RunSetup, until: float, images: Opene
     """The runs of a model that was named: frozen under a fitted head, if that takes a moment; then as it was asked for,
     where there is time for a pass over the images."""
     config = with_threads(config, lambda: setup)
-    left, frozen = until - time.monotonic(), seconds_of_forward(setup, sum(setup.data.dataset_sizes.values()))
-    least = 0.0
-    if frozen < FIRST_ANSWER * left:
-        train = {"start_head": "fit", "mixup": 0.0, "cutmix": 0.0}
-        yield PlannedRun(
-            named(config.changed(model={"trainable": "head"}, data={"augment": "none"}, train=train), "frozen")
-        )
-        least = math.inf
+    left, seconds = until - time.monotonic(), seconds_of_forward(setup, sum(setup.data.dataset_sizes.values()))
+    train = {"start_head": "fit", "mixup": 0.0, "cutmix": 0.0}
+    frozen = PlannedRun(
+        named(config.changed(model={"trainable": "head"}, data={"augment": "none"}, train=train), "frozen")
+    )
+    judged = seconds < FIRST_ANSWER * left
+    if judged:
+        yield frozen
     else:
-        console.say(f"not judged frozen first: that would take about {console.duration(frozen)}", label="plan")
-    for run in plan_fine_tuning(config, [AS_GIVEN], until, images, least=least):
+        console.say(f"not judged frozen first: that would take about {console.duration(seconds)}", label="plan")
+    run = plan_fine_tuning(config, [AS_GIVEN], until, images, least=math.inf if seconds < left else 0)
+    if run is not None:
         yield replace(run, favoured=True)
+    elif not judged:
+        yield frozen
 
 
 def shorter_side(setup: RunSetup) -> float:
@@ -309,10 +317,12 @@ def mixed(
     trained, spent = [], 0.0
     for member, end in in_turn(to_train, until=until, first=first, pace_of=pace_of, mixing=mixing):
         options = named(member.config(parts), member.kind)
-        for run in plan_fine_tuning(options, member.candidates, end, images, least=LEAST_STEPS):
-            result = yield run
-            trained += [] if result is None else [result.run_dir]
-            spent += mixing(member)
+        run = plan_fine_tuning(options, member.candidates, end, images, least=LEAST_STEPS)
+        if run is None:
+            continue
+        result = yield run
+        trained += [] if result is None else [result.run_dir]
+        spent += mixing(member)
     idle = why_idle(found.rows, to_train, until - time.monotonic() - spent)
     if idle and (trained or not to_train):  # else the plan has said what there is no time for
         console.say(idle, label="plan")
@@ -335,26 +345,25 @@ def probe_of(config: RunConfig, options: dict[str, dict[str, Any]], per_epoch: i
 
 def plan_fine_tuning(
     config: RunConfig, candidates: Sequence[Candidate], until: float, images: OpenedImages, *, least: float = 0
-) -> Iterator[PlannedRun]:
+) -> PlannedRun | None:
     """The run of the best of the candidates, and what fits its end to the time; one that was stopped has its plan.
     None where there is time for neither one pass over the images nor so many steps."""
     for candidate in candidates:
         stopped = find_same_options(filled_in(config, candidate.options), planned=True)
         if stopped is not None:
             requested = from_dict(RunConfig, read_json(stopped / "meta.json")["requested"])
-            yield PlannedRun(replace(requested, output=config.output))
-            return
+            return PlannedRun(replace(requested, output=config.output))
     if not candidates:
-        return
+        return None
     with console.quiet():
         plan, pace = plan_for(config, candidates, until, images)
     if plan.epochs < min(1, least / pace.steps_per_epoch):
         too_few = f"{plan.candidate.name} would get {plan.epochs:g} epochs"
         console.say(f"no time is left to train more: {too_few}", label="plan")
-        return
+        return None
     console.say("; ".join(plan.reasons), label="plan")
     chosen = filled_in(config, plan.candidate.options).changed(train={"epochs": plan.epochs})
-    yield PlannedRun(chosen, partial(DeadlineHandler, deadline=Deadline(until, pace, most=plan.candidate.most)))
+    return PlannedRun(chosen, partial(DeadlineHandler, deadline=Deadline(until, pace, most=plan.candidate.most)))
 
 
 def plan_for(
