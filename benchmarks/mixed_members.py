@@ -50,9 +50,9 @@ def trained_lite0(folder: Path, out: Path, *, side: int) -> Runs:
 
 
 def mixed(logits: list[np.ndarray], labels: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Logits of all images: the weights and the temperatures are fitted to those of `rows`."""
+    """Logits of all images, the frozen ones' first: weights and temperatures are fitted to those of `rows`."""
     scaled = [sharpness(each[rows], labels[rows]) * each for each in logits]
-    weights = weights_of([each[rows] for each in scaled], labels[rows])
+    weights = weights_of([each[rows] for each in scaled], labels[rows], start=np.eye(len(scaled))[0])
     found: np.ndarray = np.tensordot(weights, np.stack(scaled), axes=1)
     return found
 

@@ -22,8 +22,6 @@ from trainers.heads.pool import weights_of
 from trainers.heads.validation import folds_of
 from trainers.setup import RunSetup
 
-EVEN = 10.0
-"""Strength of the pull of the weights of frozen heads to their mean: few images do not tell them apart."""
 FEW = 6.0
 """One over the temperature of a ridge regression that no image is left to calibrate:
 docs/evidence/minutes.md, "Few labels"."""
@@ -120,7 +118,7 @@ def best_head(images: Images, networks: Sequence[int], names: Sequence[str]) -> 
     judged[-1] += judge(some, sets[-1], SLOW, folds)
     members = [best for found in judged for best in best_of_each_kind(found, all_kinds=found is judged[-1])]
     logits = [each.logits for each in members]
-    weights = weights_of(logits, some.labels, start=np.full(len(members), 1 / len(members)), pull=EVEN)
+    weights = weights_of(logits, some.labels, start=np.full(len(members), 1 / len(members)))
     head = combined([fitted(images, each.networks, each.head).times(each.sharpness) for each in members], weights)
     pooled = np.tensordot(weights, np.stack(logits), axes=1)
     right, loss = (pooled.argmax(axis=1) == some.labels).mean(), losses(pooled, some.labels).mean()
@@ -147,12 +145,13 @@ def combined(heads: Sequence[Linear], weights: Sequence[float] | Floats) -> Line
 
 
 def mixture(images: Images, heads: Sequence[Linear], names: Sequence[str]) -> tuple[Linear, list[str]]:
-    """One head that is a weighted sum of several, on the same features, by their logits on validation images; all but
-    the first were trained, so their temperatures are fitted here, too."""
+    """One head that is a weighted sum of several, on the same features, by their logits on validation images. The first
+    is that of the frozen networks, which all training images have calibrated: the weights are pulled to it alone. The
+    others were trained, so their temperatures are fitted here, too."""
     logits = [head(images.features.astype(np.float64)) for head in heads]
     factors = [1.0, *(sharpness(each, images.labels) for each in logits[1:])]
     scaled = [factor * each for factor, each in zip(factors, logits, strict=True)]
-    weights = weights_of(scaled, images.labels)
+    weights = weights_of(scaled, images.labels, start=np.eye(len(heads))[0])
     head = combined(heads, weights * np.array(factors))
     alone = [losses(each, images.labels).mean() for each in scaled]
     together = losses(head(images.features.astype(np.float64)), images.labels).mean()

@@ -2,8 +2,7 @@
 
 That is the logarithmic opinion pool (Genest and Zidek 1986): its probabilities are a product of powers of theirs. A
 weight is a share of the mixture divided by a temperature, so it is zero or larger; the sum of the heads of several
-networks is one head again. The fit is pulled to where it starts, to the best single classifier or to the mean of all,
-so few images cannot lead far from it.
+networks is one head again. The fit is pulled to where it starts, so few images cannot lead far from it.
 """
 
 from collections.abc import Sequence
@@ -14,23 +13,15 @@ from scipy.special import softmax
 
 from trainers.engine.temperature import Floats, Ints, losses
 
-PULL = 2.0
-"""Loss, summed over images, that a weight pays for standing 1 away from where it starts."""
+PULL = 10.0
+"""Loss, summed over images, that a weight pays for standing 1 away from where it starts: docs/evidence/minutes.md."""
 NEGLIGIBLE = 0.02
 """Weights, as shares of their sum, that are left out."""
 
 
-def best_alone(logits: Sequence[Floats], labels: Ints) -> Floats:
-    """The weights (M,) that leave the classifier with the least loss as it is, and nothing else."""
-    least = int(np.argmin([losses(each, labels).mean() for each in logits]))
-    weights: Floats = np.eye(len(logits))[least]
-    return weights
-
-
-def weights_of(logits: Sequence[Floats], labels: Ints, *, start: Floats | None = None, pull: float = PULL) -> Floats:
+def weights_of(logits: Sequence[Floats], labels: Ints, *, start: Floats, pull: float = PULL) -> Floats:
     """The weight of each classifier (M,) whose logits (n, K), calibrated, are given for n images. The problem is
-    convex: it has one answer. `start`: where the fit is pulled to; by default `best_alone`."""
-    start = best_alone(logits, labels) if start is None else start
+    convex: it has one answer. `start`: the weights (M,) that the fit is pulled to."""
     stacked, truth = np.stack(logits), np.eye(logits[0].shape[1])[labels]
 
     def objective(weights: Floats) -> tuple[float, Floats]:
