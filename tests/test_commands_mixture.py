@@ -12,7 +12,7 @@ from fake_sets import class_folders
 
 import main
 from inference.classifier import open_classifier
-from trainers.budget import at_hand, members, plan
+from trainers.budget import at_hand, fine_tuning, members, plan
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
 from trainers.storage.finished_run import find_run, read_result
 from vit.mixture import Network
@@ -119,7 +119,7 @@ def small_plan(monkeypatch):
     networks = [Network("vit_nano_8", 32), Network("vit_stem_16", 64)]
     model = {"name": "vit_nano_8", "weights": "fashion_mnist"}
 
-    def trained(config, candidates, until, images, least):
+    def trained(config, candidates, until, images, least=0):
         return plan.PlannedRun(config.changed(model=model, train={"epochs": 1}))
 
     monkeypatch.setattr(plan, "without_packages", lambda: False)
@@ -217,7 +217,7 @@ def test_without_time_for_a_pass_a_named_model_stays_frozen(photos, tmp_path, ca
     pace = plan.Pace(step=1e3, steps_per_epoch=2, validation=0, decoding=0, conclusion=0)
     monkeypatch.setattr(plan, "without_packages", lambda: False)
     monkeypatch.setattr(plan, "with_threads", lambda config, measured: config)
-    monkeypatch.setattr(plan, "measure", lambda setup: pace)
+    monkeypatch.setattr(fine_tuning, "measure", lambda setup: pace)
     monkeypatch.setattr(plan, "FIRST_ANSWER", share)
     words = ["--model", "vit_nano_8", "--weights", "fashion_mnist", "--minutes", "5"]
     run = train(photos, tmp_path, "named", *words)

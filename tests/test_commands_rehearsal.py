@@ -7,7 +7,7 @@ from fake_sets import class_folders
 from small_run import call
 
 from trainers.budget import plan
-from trainers.budget.plan import PlannedRun
+from trainers.budget.fine_tuning import PlannedRun
 from trainers.tools import dry_run
 
 

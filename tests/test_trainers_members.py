@@ -233,8 +233,9 @@ def first_run(found, *, seconds, monkeypatch):
     """The options of the first run of a plan, None where there is none, and what the plan knows then."""
     stub = SimpleNamespace(first_look=lambda *_, **__: found, first_answer=lambda config, _: config)
     monkeypatch.setattr(plan, "mixtures", lambda: stub)
+    monkeypatch.setattr(plan, "shorter_side", lambda setup: 64.0)
     setup = SimpleNamespace(data=SimpleNamespace(dataset_sizes=SIZES))
-    runs = plan.mixed(RunConfig(), 64.0, setup, time.monotonic() + seconds, None, at_most=60.0)
+    runs = plan.mixed(RunConfig(), setup, time.monotonic() + seconds, None, at_most=60.0)
     try:
         return next(runs).config, None
     except StopIteration as end:

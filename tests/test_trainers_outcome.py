@@ -12,7 +12,7 @@ from fake_sets import class_folders
 from small_run import call
 
 from trainers.budget import plan
-from trainers.budget.plan import PlannedRun
+from trainers.budget.fine_tuning import PlannedRun
 from trainers.storage.finished_run import find_run, read_result
 from trainers.storage.outcome import best_of_several, record_outcome
 from trainers.storage.run_folder import read_json, write_json

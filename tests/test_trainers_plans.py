@@ -23,13 +23,14 @@ from datasets.config import DataConfig
 from datasets.opened import OpenedImages
 from datasets.sampling import batch_sampler
 from datasets.transforms import Pipeline
-from trainers.budget import pace, threads
+from trainers.budget import fine_tuning, pace, threads
 from trainers.budget import plan as planning
 from trainers.budget.candidates import Candidate, fine_tuned, from_scratch
 from trainers.budget.deadline import Deadline, DeadlineHandler
+from trainers.budget.fine_tuning import choose
 from trainers.budget.local_weights import Ranked
 from trainers.budget.pace import Pace, forecast, measure
-from trainers.budget.plan import choose, planned, without_luck
+from trainers.budget.plan import planned, without_luck
 from trainers.budget.threads import chosen, with_threads
 from trainers.config import OutputConfig, RunConfig, TrainConfig, from_dict, load_config, to_dict
 from trainers.errors import ConfigError
@@ -143,7 +144,7 @@ def test_where_there_is_time_for_neither_a_probe_nor_a_pass_the_probe_is_kept(mo
     monkeypatch.setattr(planning, "rank", lambda *options, **more: [ranked("vit_nano_8", "fashion_mnist", 0.6, 30.0)])
     monkeypatch.setattr(planning, "probe_first", lambda *options: None)
     paced = Pace(step=10.0, steps_per_epoch=100, validation=0.0, decoding=0.0, conclusion=0.0)
-    monkeypatch.setattr(planning, "measure", lambda setup: paced)
+    monkeypatch.setattr(fine_tuning, "measure", lambda setup: paced)
     config = RunConfig(data=DataConfig(source="digits"), train=TrainConfig(threads=1, device="cpu"))
     [run] = planned(config, minutes=minutes, until=time.monotonic() + 60 * minutes, one_network=True)
     assert run.config.model.trainable == ("head" if kept == "frozen" else "all")
@@ -277,12 +278,12 @@ def test_fine_tuning_mixes_many_images_that_it_sees_often(passes, mixed):
 def test_after_a_probe_nothing_is_trained_in_no_time(monkeypatch, capsys, seconds, runs):
     config = RunConfig(data=DataConfig(labels_per_class=20), train=TrainConfig(threads=1, device="cpu"))
     paced = Pace(step=0.1, steps_per_epoch=100, validation=0.0, decoding=0.0, conclusion=0.0)
-    monkeypatch.setattr(planning, "measure", lambda setup: paced)
+    monkeypatch.setattr(fine_tuning, "measure", lambda setup: paced)
     until = time.monotonic() + seconds
-    found = planning.plan_fine_tuning(config, CANDIDATES[:1], until, OpenedImages(), least=planning.LEAST_STEPS)
+    found = fine_tuning.plan_fine_tuning(config, CANDIDATES[:1], until, OpenedImages(), least=fine_tuning.LEAST_STEPS)
     assert (found is not None) == bool(runs)
     assert ("no time is left to train more" in capsys.readouterr().out) == (not runs)
-    alone = planning.plan_fine_tuning(config, CANDIDATES[:1], until, OpenedImages())
+    alone = fine_tuning.plan_fine_tuning(config, CANDIDATES[:1], until, OpenedImages())
     assert alone is not None  # without a probe there must be a model
 
 
@@ -290,10 +291,10 @@ def test_after_a_probe_nothing_is_trained_in_no_time(monkeypatch, capsys, second
 def test_one_pass_over_the_images_is_just_enough(monkeypatch, epochs, runs):
     config = RunConfig(data=DataConfig(labels_per_class=20), train=TrainConfig(threads=1, device="cpu"))
     paced = Pace(step=0.25, steps_per_epoch=64, validation=0.0, decoding=0.0, conclusion=0.0)
-    monkeypatch.setattr(planning, "measure", lambda setup: paced)
-    monkeypatch.setattr(planning, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(fine_tuning, "measure", lambda setup: paced)
+    monkeypatch.setattr(fine_tuning, "time", SimpleNamespace(monotonic=lambda: 0.0))
     until = paced.seconds(epochs)
-    found = planning.plan_fine_tuning(config, CANDIDATES[:1], until, OpenedImages(), least=planning.LEAST_STEPS)
+    found = fine_tuning.plan_fine_tuning(config, CANDIDATES[:1], until, OpenedImages(), least=fine_tuning.LEAST_STEPS)
     assert (found is not None) == bool(runs)
 
 
@@ -388,7 +389,7 @@ def test_auto_resume_takes_up_a_planned_run_with_its_plan_but_not_that_of_anothe
     words = ["train", "--model", "vit_micro_2", "--labels-per-class", "10", "--device", "cpu", "--threads", "1"]
     words += ["--tb", "scalars", "--workers", "0", "--output-dir", str(tmp_path), "--minutes"]
     paces = iter([10.0, 5.0, 20.0])
-    monkeypatch.setattr(planning, "measure", lambda setup: Pace(next(paces), setup.steps_per_epoch, 0.0, 0.0, 0.0))
+    monkeypatch.setattr(fine_tuning, "measure", lambda setup: Pace(next(paces), setup.steps_per_epoch, 0.0, 0.0, 0.0))
     monkeypatch.setattr(planning, "DeadlineHandler", lambda run, deadline: None)
 
     def start(*more):

@@ -1,10 +1,10 @@
-"""`--minutes M`: the plan of a run or two out of the candidates, by the pace on this machine."""
+"""`--minutes M`: the runs that make the most of the time, one after the other."""
 
 import math
 import os
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -15,56 +15,22 @@ from torch import nn
 from datasets.description import native_sizes
 from datasets.opened import OpenedImages
 from datasets.text import pluralise
-from trainers.auto_resume import find_same_options
 from trainers.budget.candidates import AS_GIVEN, Candidate, fine_tuned, from_scratch
-from trainers.budget.deadline import Deadline, DeadlineHandler
+from trainers.budget.fine_tuning import LEAST_STEPS, PlannedRun, plan_fine_tuning, trial
 from trainers.budget.local_weights import HINT, SAMPLE, Ranked, rank, with_best_weights
 from trainers.budget.members import SHARED, Member, in_turn, members, why_idle
 from trainers.budget.pace import Pace, measure, seconds_of_forward
 from trainers.budget.threads import with_threads
-from trainers.config import RunConfig, from_dict
+from trainers.config import RunConfig
 from trainers.errors import ConfigError
 from trainers.options.recipes import filled_in
 from trainers.reporting import console
-from trainers.run_engines import Run
-from trainers.setup import RunSetup, prepare
-from trainers.storage.run_folder import read_json
+from trainers.setup import RunSetup
 from trainers.storage.run_result import RunResult
 from trainers.system import heartbeat
 from vit.config import PACKAGED_MODELS, embedded_weights
 from vit.local_models import local_pretrained_models
 from vit.parts import parts
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Plan for the time there is, and its reasons."""
-
-    candidate: Candidate
-    epochs: int | float
-    reasons: tuple[str, ...]
-
-
-def choose(candidates: Sequence[Candidate], epochs: Sequence[float]) -> Plan:
-    """The richest candidate that sees the images often enough in the time; `epochs` says how often each would."""
-    chosen = max((n for n, candidate in enumerate(candidates) if epochs[n] >= candidate.wants), default=0)
-    best, enough = candidates[chosen], epochs[chosen] > candidates[chosen].most
-    planned = rounded(min(epochs[chosen], best.most))
-    reasons = [
-        f"train {best.name} for {planned:g} epochs, {'all that it gains by' if enough else 'all there is time for'}"
-    ]
-    if chosen + 1 < len(candidates) and not enough:
-        larger = candidates[chosen + 1]
-        reasons.append(
-            f"{larger.name} needs {larger.wants:g} epochs, and there is time for {rounded(epochs[chosen + 1]):g}"
-        )
-    return Plan(best, planned, tuple(reasons))
-
-
-def rounded(epochs: float) -> int | float:
-    """Whole epochs where that changes the length by little, else hundredths of one."""
-    return int(epochs) if epochs >= 20 else max(0.01, int(100 * epochs) / 100)
-
 
 LOOKING = 0.3
 """Share of the time that may be spent on looking at the images with weights at hand."""
@@ -74,21 +40,6 @@ FIRST_ANSWER, OF_A_MINUTE = 0.4, 0.7
 """Share of the time that all images may take with frozen networks side by side; the second where there is less than
 `SHARED`, too little to train much."""
 PROBE_STEPS = 1500
-LEAST_STEPS = 100
-"""Minimum steps for fine-tuning after a probe (or one epoch, if that is fewer): in fewer it would not come near it."""
-
-
-@dataclass(frozen=True)
-class PlannedRun:
-    """The options of a run, and what is to be called with it before its steps (see `trainers.run.train`)."""
-
-    config: RunConfig
-    before_steps: Callable[[Run], object] | None = None
-    favoured: bool = False
-    """True if it is kept where the validation images cannot tell it from the run before it."""
-    mixes: bool = False
-    """True if it is a mixture of those before it, which is then kept."""
-
 
 Runs = Generator[PlannedRun, RunResult | None, None]
 """Runs to train, one after the other; who trains them sends back what each found, or None for a rehearsal."""
@@ -110,51 +61,65 @@ def planned(
     `one_network` the best linear probe comes first, and one of the two runs is kept. Raises ConfigError: epochs are
     given too, or there are several runs or processes; and whatever `trainers.setup.prepare` raises.
     """
+    require_one_run(config)
+    heartbeat.at_work_on("opening the images")
+    images, config = images or OpenedImages(), without_luck(with_embedded_weights(config))
+    with console.quiet():
+        setup = trial(config, AS_GIVEN, images)
+    count = setup.data.dataset_sizes["train"]
+    console.say(f"{pluralise(minutes, 'minute')} for {pluralise(count, 'training image')}", label="plan")
+    if config.train.start_head == "fit":
+        yield PlannedRun(config)
+        return
+    is_open = config.model.name == "auto" and config.model.weights in (None, "none")
+    if not is_open and has_a_probe(setup):
+        yield from probed_first(config, setup, until, images)
+        return
+    candidates = list(from_scratch(shorter_side(setup))) if is_open else [AS_GIVEN]
+    heartbeat.at_work_on("measuring with how many threads the model is quickest")
+    config = with_threads(config, partial(trial, config, candidates[0], images))
+    rows: list[Ranked] = []
+    if is_open and config.model.weights is None:
+        if not one_network:
+            answered, rows = yield from mixed(config, setup, until, images, at_most=60 * minutes)
+            if answered:
+                return
+        if not rows:
+            rows = rank(config, seconds=LOOKING * (until - time.monotonic()), sample=SAMPLE, images=images)
+            if without_packages():
+                console.say(HINT, label="note")
+    if rows:
+        yield from better_of_two(config, setup, rows, until, images, at_most=60 * minutes)
+    elif run := plan_fine_tuning(config, candidates, until, images):
+        yield run
+
+
+def require_one_run(config: RunConfig) -> None:
+    """Raises ConfigError: the epochs are given, or there are several runs or processes."""
     if config.train.epochs is not None:
         raise ConfigError(f"--minutes plans the epochs: leave out --epochs {config.train.epochs:g}, or --minutes")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError("--minutes measures the pace of one process; with torchrun give --epochs")
     if config.data.folds is not None and config.data.fold is None:
         raise ConfigError("--minutes plans one run; with --folds give --epochs, or one --fold")
-    heartbeat.at_work_on("opening the images")
-    images, config = images or OpenedImages(), without_luck(with_embedded_weights(config))
-    with console.quiet():
-        setup = trial(config, AS_GIVEN, images)
-    count, per_epoch = setup.data.dataset_sizes["train"], setup.steps_per_epoch
-    console.say(f"{pluralise(minutes, 'minute')} for {pluralise(count, 'training image')}", label="plan")
-    if config.train.start_head == "fit":
-        yield PlannedRun(config)
-        return
-    candidates = [AS_GIVEN]
-    if config.model.name == "auto" and config.model.weights in (None, "none"):
-        side = shorter_side(setup)
-        candidates = list(from_scratch(side))
-    if candidates == [AS_GIVEN] and has_a_probe(setup):
-        yield from probed_first(config, setup, until, images)
-        return
-    heartbeat.at_work_on("measuring with how many threads the model is quickest")
-    config = with_threads(config, partial(trial, config, candidates[0], images))
-    rows: list[Ranked] = []
-    probe: Ranked | None = None
-    if candidates != [AS_GIVEN] and config.model.weights is None and not one_network:
-        answered, rows = yield from mixed(config, side, setup, until, images, at_most=60 * minutes)
-        if answered:
-            return
-    if candidates != [AS_GIVEN] and config.model.weights is None and not rows:
-        rows = rank(config, seconds=LOOKING * (until - time.monotonic()), sample=SAMPLE, images=images)
-        if without_packages():
-            console.say(HINT, label="note")
-    if rows:
-        candidates = fine_tuned(rows, images=count, side=side)
-        probe = probe_first(rows, candidates, setup.data.dataset_sizes, until - time.monotonic())
-    if probe:
+
+
+def better_of_two(
+    config: RunConfig, setup: RunSetup, rows: Sequence[Ranked], until: float, images: OpenedImages, *, at_most: float
+) -> Runs:
+    """A linear probe, and the network trained that may do better, as far as there is time for them; one of them comes,
+    if it is the probe of which all training images take less than `at_most` seconds."""
+    sizes, per_epoch = setup.data.dataset_sizes, setup.steps_per_epoch
+    candidates = fine_tuned(rows, images=sizes["train"], side=shorter_side(setup))
+    probe = probe_first(rows, candidates, sizes, until - time.monotonic())
+    if probe is not None:
         yield PlannedRun(named(probe_of(config, probe.options, per_epoch), "probe"))
-    quickest = min(rows, key=lambda row: row.seconds / row.images, default=None)
-    in_time = quickest is not None and quickest.seconds / quickest.images * count < 60 * minutes
+    quickest = min(rows, key=lambda row: row.seconds / row.images)
+    in_time = quickest.seconds / quickest.images * sizes["train"] < at_most
     run = plan_fine_tuning(config, candidates, until, images, least=LEAST_STEPS if in_time else 0)
     if run is not None:
         yield replace(run, favoured=probe is not None and candidates[0].weights == probe.name)
-    elif quickest is not None and probe is None:  # part of a pass would teach less than its features know
+    elif probe is None:  # part of a pass would teach less than its features know
         yield PlannedRun(probe_of(config, quickest.options, per_epoch))
 
 
@@ -267,7 +232,7 @@ def shorter_side(setup: RunSetup) -> float:
 
 
 def mixed(
-    config: RunConfig, side: float, setup: RunSetup, until: float, images: OpenedImages, *, at_most: float
+    config: RunConfig, setup: RunSetup, until: float, images: OpenedImages, *, at_most: float
 ) -> Generator[PlannedRun, RunResult | None, tuple[bool, list[Ranked]]]:
     """The runs of the networks at hand side by side, of networks that are trained where they may do better, and of a
     mixture of all; whether that is the answer, and what each network is worth frozen, if that is known. It is none
@@ -276,7 +241,7 @@ def mixed(
     side_by_side = mixtures()
     if side_by_side is None:
         return False, []
-    left = until - time.monotonic()
+    left, side = until - time.monotonic(), shorter_side(setup)
     limit = left * (FIRST_ANSWER if left >= SHARED else OF_A_MINUTE)
     found = side_by_side.first_look(config, setup, side=side, seconds=limit, at_most=at_most, images=images)
     if found is None:
@@ -341,45 +306,3 @@ def probe_of(config: RunConfig, options: dict[str, dict[str, Any]], per_epoch: i
     """A linear probe with enough steps, each of which takes milliseconds."""
     probe = filled_in(config, options)
     return probe.changed(train={"epochs": min(100, max(20, -(-PROBE_STEPS // per_epoch)))})
-
-
-def plan_fine_tuning(
-    config: RunConfig, candidates: Sequence[Candidate], until: float, images: OpenedImages, *, least: float = 0
-) -> PlannedRun | None:
-    """The run of the best of the candidates, and what fits its end to the time; one that was stopped has its plan.
-    None where there is time for neither one pass over the images nor so many steps."""
-    for candidate in candidates:
-        stopped = find_same_options(filled_in(config, candidate.options), planned=True)
-        if stopped is not None:
-            requested = from_dict(RunConfig, read_json(stopped / "meta.json")["requested"])
-            return PlannedRun(replace(requested, output=config.output))
-    if not candidates:
-        return None
-    with console.quiet():
-        plan, pace = plan_for(config, candidates, until, images)
-    if plan.epochs < min(1, least / pace.steps_per_epoch):
-        too_few = f"{plan.candidate.name} would get {plan.epochs:g} epochs"
-        console.say(f"no time is left to train more: {too_few}", label="plan")
-        return None
-    console.say("; ".join(plan.reasons), label="plan")
-    chosen = filled_in(config, plan.candidate.options).changed(train={"epochs": plan.epochs})
-    return PlannedRun(chosen, partial(DeadlineHandler, deadline=Deadline(until, pace, most=plan.candidate.most)))
-
-
-def plan_for(
-    config: RunConfig, candidates: Sequence[Candidate], until: float, images: OpenedImages
-) -> tuple[Plan, Pace]:
-    """Measure one candidate after the other, until one would see the images too seldom."""
-    paces, epochs = [], []
-    for candidate in candidates:
-        heartbeat.at_work_on(f"measuring the pace of {candidate.name}")
-        paces.append(measure(trial(config, candidate, images)))
-        epochs.append(paces[-1].epochs(until - time.monotonic()))
-        if epochs[-1] < candidate.wants:
-            break
-    plan = choose(candidates[: len(epochs)], epochs)
-    return plan, paces[candidates.index(plan.candidate)]
-
-
-def trial(config: RunConfig, candidate: Candidate, images: OpenedImages) -> RunSetup:
-    return prepare(filled_in(config, candidate.options).changed(train={"epochs": 1}), images=images)
