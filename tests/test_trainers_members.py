@@ -226,7 +226,7 @@ def looked(*networks, seconds, images=1_000, rows=(VIT, LITE0)):
     """A look at so many of 4,500 images that took these networks, each of which needs so long for one image."""
     taken = SimpleNamespace(networks=tuple(range(len(networks))))
     hand = AtHand({network: Price(seconds, 0.0, 0.0) for network in networks}, 128, SIZES, 10)
-    return Look(hand, networks, SimpleNamespace(taken=taken), rows, images)
+    return Look(hand, networks, SimpleNamespace(taken=taken), rows, images, (128,) * len(networks))
 
 
 def first_run(found, *, seconds, monkeypatch):
@@ -258,6 +258,29 @@ def test_no_time_goes_into_a_frozen_network_that_is_to_be_trained_and_is_best_al
     assert config.output.tb == "standard"  # there may be no time for more
     config, _ = first_run(looked(vit, seconds=0.003), seconds=30, monkeypatch=monkeypatch)
     assert config is not None  # features take 21 s: in what is left the network would not see all images once
+
+
+def test_a_head_on_more_features_is_given_more_time(monkeypatch):
+    """The first took 10 s beside its features. Letters ended 15 s late where the second was given no more."""
+    vit, slower = Network("vit_stem_16", 64), Network("efficientnet_lite0", 224)
+    wider = looked(vit, slower, seconds=0.001)
+    found, clock, ends = replace(looked(vit, seconds=0.001), hand=wider.hand), [0.0], []
+    stub = SimpleNamespace(
+        first_look=lambda *_, **__: found,
+        wider_look=lambda *_, **__: wider,
+        first_answer=lambda config, _: config,
+        with_trained=lambda config, *_: config,
+    )
+    monkeypatch.setattr(plan, "mixtures", lambda: stub)
+    monkeypatch.setattr(plan, "shorter_side", lambda setup: 64.0)
+    monkeypatch.setattr(plan, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(plan, "in_turn", lambda *_, until, **__: ends.append(until) or [])
+    setup = SimpleNamespace(data=SimpleNamespace(dataset_sizes=SIZES))
+    runs = plan.mixed(RunConfig(), setup, 600.0, None, at_most=60.0)
+    next(runs)
+    clock[0] = found.seconds_of_features(SIZES) + 10
+    runs.send(None)
+    assert ends == [pytest.approx(600 - 20 - wider.hand.seconds(slower) - wider.seconds_of_pictures())]
 
 
 @pytest.mark.parametrize(

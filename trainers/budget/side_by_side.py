@@ -44,6 +44,13 @@ class Look:
     """Each network alone."""
     images: int
     """Training images that were looked at."""
+    widths: tuple[int, ...]
+    """Features of an image that each network has."""
+
+    @property
+    def width(self) -> int:
+        """Features of an image that the networks taken have together."""
+        return sum(self.widths[place] for place in self.places)
 
     @property
     def prices(self) -> list[Price]:
@@ -107,7 +114,8 @@ def look(
     prices = [hand.prices[network] for network in networks]
     choice = choose(seen, [each.operations for each in prices], in_time)
     rows = () if choice is None else tuple(ranked(choice, seen, networks, prices))
-    found = Look(hand, tuple(networks), choice, rows, len(seen.labels))
+    widths = tuple(column.stop - column.start for column in seen.columns)
+    found = Look(hand, tuple(networks), choice, rows, len(seen.labels), widths)
     named = ", ".join(f"{number} {network}" for number, network in enumerate(networks, start=1))
     console.say(f"pretrained, frozen; tried alone and together: {named}", label="networks")
     for line in table(found):
