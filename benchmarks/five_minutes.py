@@ -166,13 +166,14 @@ def outcome(arm: str, out: Path) -> dict[str, Any]:
     run = Path(re.findall(r"^ +run  (.+)$", log, re.MULTILINE)[-1])  # the better of two
     summary, config = (json.loads((run / f"{name}.json").read_text()) for name in ("summary", "config"))
     model = config["model"]
+    weights = ", ".join(Path(each).name for each in str(model["weights"]).split(os.pathsep))  # of runs their names
     return {
         "test_accuracy": summary["test"]["accuracy"],
         "test_loss": summary["test"]["loss"],
         "test_ece": summary["test"].get("ece"),
         "epochs": config["train"]["epochs"],
         **parts_of(run),
-        "model": f"{model['name']} {model['weights']} {model['trainable']} {model['image_size']} px"
+        "model": f"{model['name']} {weights} {model['trainable']} {model['image_size']} px"
         f" {config['data']['augment']}",
     }
 
