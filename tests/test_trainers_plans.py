@@ -390,7 +390,7 @@ def test_auto_resume_takes_up_a_planned_run_with_its_plan_but_not_that_of_anothe
     words += ["--tb", "scalars", "--workers", "0", "--output-dir", str(tmp_path), "--minutes"]
     paces = iter([10.0, 5.0, 20.0])
     monkeypatch.setattr(fine_tuning, "measure", lambda setup: Pace(next(paces), setup.steps_per_epoch, 0.0, 0.0, 0.0))
-    monkeypatch.setattr(planning, "DeadlineHandler", lambda run, deadline: None)
+    monkeypatch.setattr(fine_tuning, "DeadlineHandler", lambda run, deadline: None)
 
     def start(*more):
         monkeypatch.setattr(sys, "argv", ["main.py", *words, *more])
