@@ -173,8 +173,7 @@ def outcome(arm: str, out: Path) -> dict[str, Any]:
         "test_ece": summary["test"].get("ece"),
         "epochs": config["train"]["epochs"],
         **parts_of(run),
-        "model": f"{model['name']} {weights} {model['trainable']} {model['image_size']} px"
-        f" {config['data']['augment']}",
+        "model": f"{model['name']} {weights} {model['trainable']} {model['image_size']} px {config['data']['augment']}",
     }
 
 
