@@ -280,7 +280,7 @@ def test_a_head_on_more_features_is_given_more_time(monkeypatch):
     next(runs)
     clock[0] = found.seconds_of_features(SIZES) + 10
     runs.send(None)
-    assert ends == [pytest.approx(600 - 20 - wider.hand.seconds(slower) - wider.seconds_of_pictures())]
+    assert ends == [pytest.approx(600 - 10 * 2**1.5 - wider.hand.seconds(slower) - wider.seconds_of_pictures())]
 
 
 @pytest.mark.parametrize(
