@@ -278,7 +278,7 @@ def test_a_head_on_more_features_is_given_more_time(monkeypatch):
     setup = SimpleNamespace(data=SimpleNamespace(dataset_sizes=SIZES))
     runs = plan.mixed(RunConfig(), setup, 600.0, None, at_most=60.0)
     next(runs)
-    clock[0] = found.seconds_of_features(SIZES) + 10
+    clock[0] = plan.QUICKER * found.seconds_of_features(SIZES) + 10
     runs.send(None)
     assert ends == [pytest.approx(600 - 10 * 2**1.5 - wider.hand.seconds(slower) - wider.seconds_of_pictures())]
 

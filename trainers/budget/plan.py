@@ -39,6 +39,8 @@ PROBING = 0.12
 FIRST_ANSWER, OF_A_MINUTE = 0.4, 0.7
 """Share of the time that all images may take with frozen networks side by side; the second where there is less than
 `SHARED`, too little to train much."""
+QUICKER = 0.8
+"""Share of the price of a network that all images take it: a price is that of a few of them."""
 PROBE_STEPS = 1500
 
 Runs = Generator[PlannedRun, RunResult | None, None]
@@ -261,7 +263,7 @@ def mixed(
     parts = config if drawn else config.changed(output={"tb": "scalars"})  # the mixture has the pictures
     started = time.monotonic()
     frozen = yield PlannedRun(named(side_by_side.first_answer(parts, found), "frozen"))
-    fitting = max(0.0, time.monotonic() - started - features)
+    fitting = max(0.0, time.monotonic() - started - QUICKER * features)
     first = None if frozen is None else frozen.run_dir
     seconds = FIRST_ANSWER * (until - time.monotonic() - fitting)
     wider = side_by_side.wider_look(config, found, seconds=seconds, images=images, first=first)
