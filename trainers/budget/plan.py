@@ -40,7 +40,7 @@ FIRST_ANSWER, OF_A_MINUTE = 0.4, 0.7
 """Share of the time that all images may take with frozen networks side by side; the second where there is less than
 `SHARED`, too little to train much."""
 QUICKER = 0.8
-"""Share of the price of a network that all images take it: a price is that of a few of them."""
+"""Features of all images take about this share of their price, which is measured on a few of them."""
 PROBE_STEPS = 1500
 
 Runs = Generator[PlannedRun, RunResult | None, None]
@@ -109,8 +109,9 @@ def require_one_run(config: RunConfig) -> None:
 def better_of_two(
     config: RunConfig, setup: RunSetup, rows: Sequence[Ranked], until: float, images: OpenedImages, *, at_most: float
 ) -> Runs:
-    """A linear probe, and the network trained that may do better, as far as there is time for them; one of them comes,
-    if it is the probe of which all training images take less than `at_most` seconds."""
+    """A linear probe, and the network trained that may do better, as far as there is time for them. Where there is time
+    for neither, the quickest probe, if features of all training images take it less than `at_most` seconds; else part
+    of a pass."""
     sizes, per_epoch = setup.data.dataset_sizes, setup.steps_per_epoch
     candidates = fine_tuned(rows, images=sizes["train"], side=shorter_side(setup))
     probe = probe_first(rows, candidates, sizes, until - time.monotonic())
@@ -209,7 +210,8 @@ def has_a_probe(setup: RunSetup) -> bool:
 
 def probed_first(config: RunConfig, setup: RunSetup, until: float, images: OpenedImages) -> Runs:
     """The runs of a model that was named: frozen under a fitted head, if that takes a moment; then as it was asked for,
-    where there is time for a pass over the images."""
+    where there is time for a pass over the images. Where there is time for neither, frozen all the same, if that
+    ends in time; else part of a pass."""
     config = with_threads(config, lambda: setup)
     left, seconds = until - time.monotonic(), seconds_of_forward(setup, sum(setup.data.dataset_sizes.values()))
     train = {"start_head": "fit", "mixup": 0.0, "cutmix": 0.0}
