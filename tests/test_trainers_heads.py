@@ -344,3 +344,12 @@ def test_heads_are_chosen_and_fitted_on_one_thread_and_give_the_others_back(monk
     assert seen
     assert all(each == {1} for each in seen)
     assert threads() == before
+
+
+def test_six_images_on_which_a_trained_network_is_lucky_leave_the_frozen_ones_most_of_the_mixture():
+    labels = np.arange(6) % 3
+    right = np.eye(3)[labels]
+    images = Images(np.hstack([right, 2 * right]), labels, np.arange(6), 3, [slice(0, 3), slice(3, 6)])
+    frozen, lucky = (Linear(np.eye(3, 6, first), np.zeros(3)) for first in (0, 3))
+    _, (line,) = mixture(images, [frozen, lucky], ["frozen", "lucky"])
+    assert int(line.split("mixture of ")[1].split("%")[0]) > 50
