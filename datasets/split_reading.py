@@ -1,7 +1,6 @@
 """Reading of a split.csv: compared with the images of now, and applied to a set that may have grown since."""
 
 import hashlib
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +12,7 @@ from datasets.errors import DataError
 from datasets.identity import CONTENT_HASH, PATH_HASH, identified
 from datasets.split_file import KINDS, SplitRow, split_lines, split_table
 from datasets.tables import read_rows
-from datasets.text import pluralise
+from datasets.text import plain_path, pluralise
 from datasets.units import joined
 
 
@@ -133,7 +132,7 @@ def _find(table: Sequence[SplitRow], samples: Samples) -> np.ndarray:
     found = np.array([position.get(row.path, -1) for row in table], np.int64)
     if (found >= 0).all():
         return found
-    plain = {_plain(name): place for name, place in position.items()}
+    plain = {plain_path(name): place for name, place in position.items()}
     taken = set(found[found >= 0].tolist())
     by_content: dict[str, list[int]] = {}
     if samples.hash_kind == CONTENT_HASH and samples.digests is not None:
@@ -142,7 +141,7 @@ def _find(table: Sequence[SplitRow], samples: Samples) -> np.ndarray:
                 by_content.setdefault(samples.digests[place].tobytes().hex(), []).append(place)
     for number in np.flatnonzero(found < 0).tolist():
         row = table[number]
-        place = plain.get(_plain(row.path), -1)
+        place = plain.get(plain_path(row.path), -1)
         if place in taken:
             place = -1
         if place < 0 and row.hash and row.kind != PATH_HASH:
@@ -154,16 +153,11 @@ def _find(table: Sequence[SplitRow], samples: Samples) -> np.ndarray:
     return found
 
 
-def _plain(path: str) -> str:
-    """A path as NFC with forward slashes, whatever system wrote it."""
-    return unicodedata.normalize("NFC", path).replace("\\", "/")
-
-
 def _require_same(table: Sequence[SplitRow], samples: Samples, rows: np.ndarray, path: Path) -> None:
     """Raise DataError where an image has another label than in the table, or other contents than when it was made."""
-    then = [_plain(row.label) for row in table]
-    now = [_plain(samples.class_names[label]) for label in samples.labels[rows]]
-    pairs, gone = set(zip(then, now, strict=True)), set(then) - set(map(_plain, samples.class_names))
+    then = [plain_path(row.label) for row in table]
+    now = [plain_path(samples.class_names[label]) for label in samples.labels[rows]]
+    pairs, gone = set(zip(then, now, strict=True)), set(then) - set(map(plain_path, samples.class_names))
     # A class all of whose images have another name now was renamed.
     renamed = len(pairs) == len(set(then)) == len(set(now)) and all(old in gone for old, new in pairs if old != new)
     if not renamed:

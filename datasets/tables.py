@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any
 
 from datasets.errors import DataError
+from datasets.text import WIDE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n](?!\d*\.?\d*(e[+-]?\d+)?$)")
 """Beginning of a cell that a spreadsheet takes for a formula, and that is no number."""
 _SIGNS = frozenset("'=+-@\t\r\n")
+_ABOVE_HEADER = re.compile(r'(#(?![,;|\t]).*|"?sep=.?"?)?', re.IGNORECASE)
 
 
 def csv_lines(header: Iterable[object], rows: Iterable[Iterable[object]]) -> Iterator[str]:
@@ -58,16 +60,32 @@ def unguarded(cell: str) -> str:
 
 
 def cells_of(file: IO[str] | Path, **how: Any) -> pd.DataFrame:
-    """The cells of a table as text, kept as they are, empty where a row is short. Raises DataError: it is no table;
-    the message says why, without its name."""
+    """The cells of a table as text, kept as they are, empty where a row is short. Raises DataError: it is no table; the
+    message says why, without its name."""
     import pandas as pd
 
+    kept: dict[str, Any] = {"dtype": object, "keep_default_na": False, "na_filter": False, "index_col": False}
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)  # of rows that all have one cell too many
         try:
-            return pd.read_csv(file, dtype=object, keep_default_na=False, na_filter=False, index_col=False, **how)
-        except (pd.errors.ParserError, pd.errors.ParserWarning, pd.errors.EmptyDataError) as error:
+            return pd.read_csv(file, **kept, **how)
+        except (pd.errors.ParserError, pd.errors.ParserWarning, pd.errors.EmptyDataError, UnicodeError) as error:
             raise DataError(str(error).removeprefix("Error tokenizing data. C error: ").strip()) from None
+
+
+def layout_of(beginning: str) -> dict[str, Any]:
+    """Return where a table's header is, below blank lines, comments and `sep=;`, and the sign between its cells."""
+    lines = beginning.split("\n")
+    above = next((place for place, line in enumerate(lines) if not _ABOVE_HEADER.fullmatch(line.strip())), 0)
+    return {"skiprows": above, "sep": max(",;\t|", key=lines[above].count)}
+
+
+def opened_as(path: Path) -> dict[str, Any]:
+    """Return how pandas reads a table of ours, in whose paths bytes that are no UTF-8 are kept."""
+    with open(path, "rb") as file:
+        beginning = file.read(2**16)
+    encoding = {"encoding": "utf-16" if beginning.startswith(WIDE) else "utf-8-sig"}
+    return layout_of(beginning.decode(**encoding, errors="replace")) | encoding | {"encoding_errors": "surrogateescape"}
 
 
 def read_table(path: Path, needed: Sequence[str], *, what: str = "table") -> pd.DataFrame:
@@ -77,12 +95,8 @@ def read_table(path: Path, needed: Sequence[str], *, what: str = "table") -> pd.
 
     if not path.is_file():
         raise FileNotFoundError(f"no {what} {path}; expected a CSV with {' and '.join(needed)} among its columns")
-    with open(path, "rb") as file:
-        first = file.readline()
-    semicolons = first.count(b";") > first.count(b",")  # as spreadsheets save a table in much of Europe
-    read_as = {"encoding": "utf-8-sig", "encoding_errors": "surrogateescape", "sep": ";" if semicolons else ","}
     try:
-        table = cells_of(path, **read_as)
+        table = cells_of(path, **opened_as(path))
     except DataError as error:
         raise DataError(f"{path} is no table that can be read: {error}") from None
     missing = [name for name in needed if name not in table]

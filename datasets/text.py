@@ -1,11 +1,50 @@
 """Text for people and for files: a hint at the nearest name, one printable line, aligned columns. No torch here."""
 
+import codecs
 import difflib
 import os
+import re
 import sys
+import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 
+from datasets.errors import DataError
 from datasets.shell import broken, is_command
+
+WIDE = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_NOT_SURELY_WESTERN = re.compile(rb"[\x80-\xbf\xd7\xf7]|[\x80-\xff]{3}")
+"""Bytes that are no letter of Western Europe in Windows-1252, or letters that no word there has side by side: text of
+another code page."""
+_STRAY_BYTES = re.compile("[\udc80-\udcff]+")
+
+
+def decode_text(content: bytes, path: Path) -> tuple[str, str]:
+    """Return the text of a file that a person saved, and its encoding where that is not UTF-8.
+
+    Raises DataError: neither UTF-8 nor UTF-16 with its mark, nor surely Windows-1252.
+    """
+    western = [] if _NOT_SURELY_WESTERN.search(content) else [("cp1252", "Windows-1252")]
+    for encoding, name in [("utf-16", "UTF-16")] if content.startswith(WIDE) else [("utf-8-sig", ""), *western]:
+        with suppress(UnicodeDecodeError):
+            text = content.decode(encoding)
+            if "\0" not in text:
+                return text, name
+    raise DataError(f"{path} is no text in UTF-8 or UTF-16, nor surely in Windows-1252; save it as UTF-8")
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file that a person saved. Raises as `decode_text` does."""
+    return decode_text(path.read_bytes(), path)[0]
+
+
+def plain_path(path: str) -> str:
+    """Return a path with its letters as NFC, forward slashes, and bytes that are no UTF-8 as Windows-1252."""
+    path = _STRAY_BYTES.sub(
+        lambda bytes_: bytes_[0].encode("utf-8", "surrogateescape").decode("cp1252", "replace"), path
+    )
+    return unicodedata.normalize("NFC", path).replace("\\", "/")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

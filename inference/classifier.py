@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from datasets.shell import command
-from datasets.text import pluralise
+from datasets.text import pluralise, read_text
 from trainers import answers as sure
 from trainers.config import from_dict
 from trainers.errors import ConfigError, report_damage
@@ -112,7 +112,7 @@ def is_run_name(source: str) -> bool:
 
 
 def read_class_names(path: Path, *, expected: int) -> tuple[str, ...]:
-    names = tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
+    names = tuple(line.strip() for line in read_text(path).splitlines() if line.strip())
     if len(names) != expected:
         raise ConfigError(f"{path} names {pluralise(len(names), 'class')}; the model has {expected}")
     return names

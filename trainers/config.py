@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import tomllib
 import types
 import typing
@@ -15,10 +16,13 @@ import tyro
 
 from datasets.config import DataConfig, Name
 from datasets.options import flag
-from datasets.text import did_you_mean, printable
+from datasets.text import did_you_mean, printable, read_text
 from trainers.errors import OPTION_ERRORS, ConfigError
 from vit.config import ModelConfig, known_keywords, require, require_finite
 
+_ESCAPE = r'\\(?:["\\]|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})'
+_BACKSLASH = re.compile(rf"""^[^'"#\n]*"(?:[^"\\\n]|{_ESCAPE})*(?!{_ESCAPE})\\""", re.MULTILINE)
+"""A string of TOML with a backslash that begins no escape, or that of a tab, as in a path of Windows: C:\\temp."""
 Device = Annotated[str, tyro.conf.arg(metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps.")]
 
 
@@ -270,7 +274,10 @@ def load_config(path: Path, *, base: RunConfig | None = None) -> RunConfig:
     if path.suffix in (".yaml", ".yml"):
         raise ConfigError(f"config {path}: YAML is not read; the same as TOML: [train], then a line lr = 0.001")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
+        if path.suffix == ".toml" and (found := _BACKSLASH.search(text)):
+            where = f"line {text.count(chr(10), 0, found.end()) + 1}: \\ between double quotes is no plain sign"
+            raise ConfigError(rf"{where}; write single quotes, such as 'C:\photos' or '(p\d+)_'")
         values = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"config {path}: {error}") from error
