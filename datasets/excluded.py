@@ -2,39 +2,68 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from datasets.bundle import LEFT_OUT, Samples
 from datasets.config import DataConfig, data_place
 from datasets.errors import DataError
 from datasets.options import named_set
 from datasets.shell import command
+from datasets.sources.reading import Reading
 from datasets.tables import read_rows
-from datasets.text import pluralise
+from datasets.text import plain_path, pluralise
 
 
-def listed_images(config: DataConfig) -> frozenset[str]:
-    """The paths in the table that `config.exclude` names; of one with a severity, such as that of `check`, those of its
-    errors. Raises DataError: the table says that it is about another set, which is still there."""
-    if config.exclude is None:
-        return frozenset()
-    rows = read_rows(config.exclude, ("path",), what="list of images to exclude")
+def without_listed(reading: Reading, config: DataConfig, exclude: Path, *, check: str) -> Samples:
+    """Return the images that can be used, without those in the table `exclude`; of one with a severity, such as that of
+    `check`, its errors. `check`: the command that lists what is wrong with the images.
+
+    Raises DataError: as `Reading.usable`; or the table was written for another set, or names no image of this one.
+    """
+    rows = read_rows(exclude, ("path",), what="list of images to exclude")
     there, here = _place(rows), data_place(config.source)
     if there and os.path.lexists(there) and not _overlap(there, here):
         raise _of_another_set(config, there)
-    return frozenset(row["path"] for row in rows if row.get("severity", "error") == "error")
+    wanted = [row["path"] for row in rows if row.get("severity", "error").strip().lower() == "error"]
+    found = _find(wanted, reading, here)
+    missing = [path for path in wanted if path not in found]
+    if wanted and not found:
+        if there not in ("", here):
+            raise _of_another_set(config, there)
+        such = next(iter(reading.samples.paths), "none")
+        raise DataError(
+            f"{exclude} names no image of {here}: its first row is {wanted[0]!r}, an image here is {such!r}"
+        )
+    listed = frozenset(found.values())
+    samples = reading.usable(listed, check=check)
+    left_out = [row for row, path in enumerate(samples.paths) if path in listed]
+    said = f"{pluralise(len(left_out), 'image')} left out, as {exclude} asks"
+    if missing:
+        said += f"; {pluralise(len(missing), 'row')} of it name no image here, first {missing[0]!r}"
+    if rows and not wanted:
+        said += ": no row says error in its column severity"
+    return samples.with_splits({LEFT_OUT: left_out}).note(said)
 
 
-def without_listed(samples: Samples, listed: frozenset[str], config: DataConfig) -> Samples:
-    """The samples without the images of the table. Raises DataError: it was written for a set that is elsewhere, or is
-    gone, and none of its images is here."""
-    if config.exclude is None or not listed:
-        return samples
-    rows = [row for row, path in enumerate(samples.paths) if path in listed]
-    there = _place(read_rows(config.exclude, ("path",)))
-    if not rows and there not in ("", data_place(config.source)):
-        raise _of_another_set(config, there)
-    left_out = pluralise(len(rows), "image")
-    return samples.with_splits({LEFT_OUT: rows}).note(f"{left_out} left out, as {config.exclude} asks")
+def _find(wanted: Sequence[str], reading: Reading, source: str) -> dict[str, str]:
+    """The image, or the file with a fault, that each path means: as it is written, from here, or from the source."""
+    known = {*reading.samples.paths, *(fault.path for fault in reading.problems)}
+    found = {path: path for path in wanted if path in known}
+    if len(found) < len(wanted):
+        root = reading.samples.root
+        roots = [] if root is None else [plain_path(f"{place(root)}/") for place in (os.path.abspath, os.path.realpath)]
+        by_plain = {_plain(path, roots): path for path in known}
+        for path in {*wanted} - found.keys():
+            ways = (path, os.path.abspath(path.replace("\\", "/")), os.path.join(source, path))
+            meant = [by_plain[plain] for plain in (_plain(way, roots) for way in ways) if plain in by_plain]
+            if meant:
+                found[path] = meant[0]
+    return found
+
+
+def _plain(path: str, roots: Sequence[str]) -> str:
+    path = os.path.normpath(plain_path(path))
+    return next((path.removeprefix(root) for root in roots if path.startswith(root)), path)
 
 
 def _place(rows: Sequence[Mapping[str, str]]) -> str:

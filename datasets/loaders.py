@@ -128,16 +128,14 @@ def read_samples(config: DataConfig) -> Samples:
     """The sample table of a built-in set or of a person's own data, not yet split."""
     from datasets.sources.open_data import read  # a run on a program's own images does without
 
-    listed: frozenset[str] = frozenset()
-    if config.exclude is not None:
-        from datasets.excluded import listed_images, without_listed
-
-        listed = listed_images(config)
     columns = Columns(config.path_column, config.label_column, config.group)
-    reading = read(config.source, config.root, columns=columns)
-    samples = reading.usable(listed, check=command("check", *named_set(config)))
-    if config.exclude is not None:
-        samples = without_listed(samples, listed, config)
+    reading, check = read(config.source, config.root, columns=columns), command("check", *named_set(config))
+    if config.exclude is None:
+        samples = reading.usable(check=check)
+    else:
+        from datasets.excluded import without_listed
+
+        samples = without_listed(reading, config, config.exclude, check=check)
     if config.group is not None:
         from datasets.grouping.option import with_groups
 
