@@ -1,6 +1,7 @@
 """The faults that a set of images can have, their kinds a table in problems.toml; and those of its classes: what cannot
 be trained, and what kind of problem it really is."""
 
+import re
 import tomllib
 import unicodedata
 from collections import Counter, defaultdict
@@ -28,6 +29,8 @@ LEAST_LETTERS, MISSPELT = 5, 4
 
 MOST_GRADES = 20
 """Number of different decimal numbers above which they are no classes, such as half stars, but measurements."""
+
+_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
 
 Counts = Mapping[str, Mapping[str, int]]
 """Split, train or all there is first -> its classes -> their images, 0 for an empty folder."""
@@ -124,10 +127,13 @@ def _no_classes(labels: list[str], home: str) -> Iterator[Problem]:
 
 
 def _similar_names(names: list[str]) -> Iterator[Problem]:
-    """Class names that a reader cannot tell apart, or that differ in case alone."""
+    """Class names that a reader cannot tell apart, that are one number, or that differ in case alone."""
     groups: dict[str, list[str]] = defaultdict(list)
+    numbers: dict[float, str] = {}
     for label in names:
         groups[_plain(label).casefold()].append(label)
+        if _NUMBER.fullmatch(label) and (first := numbers.setdefault(float(label), label)) != label:
+            yield Problem("class_names_same_number", label, label=label, other=first, detail=f"{label!r} and {first!r}")
     for labels in groups.values():
         for label in labels[1:]:
             same_case = any(_plain(label) == _plain(other) for other in labels if other != label)
