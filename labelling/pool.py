@@ -9,14 +9,13 @@ from typing import NamedTuple
 import numpy as np
 
 from datasets.bundle import SPLITS, TRAIN, PathTable, Samples, split_name
-from datasets.config import DATASETS, DataConfig
+from datasets.config import DATASETS, Columns, DataConfig
 from datasets.errors import DataError
 from datasets.images import picture_of
 from datasets.loaders import read_samples
 from datasets.sources.archives import is_archive, mark_of, unpack
-from datasets.sources.csv_table import TABLE_SUFFIXES, USUAL
+from datasets.sources.csv_table import TABLE_SUFFIXES, USUAL, columns_of, read_columns
 from datasets.sources.own_data import read_source
-from datasets.tables import read_table
 from datasets.text import printable
 from inference.images import find_images
 
@@ -98,27 +97,17 @@ def _files_of(
 
 def _of_table(table: Path, column: str | None, labels: dict[str, Label]) -> Iterator[str]:
     """Raises DataError: no column of paths, or a path that leads to no file."""
-    frame = read_table(table, ())
-    names = {str(name).strip().lower(): str(name) for name in frame}
-    path_name = _column(names, "path", column, table)
-    label_name = next((names[name] for name in USUAL["label"] if name in names), None)
-    given = frame[label_name].tolist() if label_name is not None else [""] * len(frame)
-    for line, (cell, label) in enumerate(zip(frame[path_name].tolist(), given, strict=True), start=2):
+    cells, lines, _ = read_columns(table)
+    path_name = columns_of(cells, "path", Columns(column), table)[0]
+    label_name = next((name for name in USUAL["label"] if name in cells), None)
+    given = cells[label_name] if label_name is not None else [""] * len(lines)
+    for line, cell, label in zip(lines, cells[path_name], given, strict=True):
         path = os.path.abspath(table.parent / cell)
         if not os.path.isfile(path):
             raise DataError(f"{table}, line {line}: no picture {printable(cell)!r}")
-        if label.strip():
+        if label:
             labels[path] = Label(label)
         yield path
-
-
-def _column(names: Mapping[str, str], role: str, asked: str | None, table: Path) -> str:
-    known = USUAL[role] if asked is None else (asked.strip().lower(),)
-    for name in known:
-        if name in names:
-            return names[name]
-    listed = ", ".join(names.values()) or "nothing"
-    raise DataError(f"{table} has no column of paths: found {listed}; name it with --{role}-column")
 
 
 def _of_set(samples: Samples, written: Path) -> Iterator[str]:

@@ -172,7 +172,7 @@ def test_a_pool_is_a_folder_a_table_or_an_archive_whatever_its_folders_are_calle
         ("nowhere/at/all", 3, "no data at nowhere"),
         ("phots", 2, "unknown data set 'phots'"),
         ("empty", 3, "empty has no picture"),
-        ("odd.csv", 3, "has no column of paths: found a, b; name it with --path-column"),
+        ("odd.csv", 3, "has no path column: found a, b; name it with --path-column"),
         ("gone.csv", 3, r"gone.csv, line 2: no picture 'gone.png'"),
         ("notes.txt", 3, "notes.txt is no data set"),
     ],

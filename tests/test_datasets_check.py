@@ -328,7 +328,7 @@ def test_a_source_that_is_not_there_is_one_line_with_what_would_work():
         ("a,b\n1,2\n", "has no path column: found a, b"),
         ("path\nx.jpg\n", "has no label column: found path"),
         ("path,label\nx.jpg,a\n", "names no image that can be used: 'x.jpg': the table names a file that is not there"),
-        ("", "has no path column: found nothing"),
+        ("", "cannot read table"),
     ],
 )
 def test_a_table_that_cannot_be_used_is_one_line(tmp_path, text, message):

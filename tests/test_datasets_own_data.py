@@ -245,12 +245,6 @@ def with_a_missing_file(root):
     return table
 
 
-def with_a_comma_too_many(root):
-    table = names_without_extension(root)
-    table.write_text(table.read_text() + "pics/3.png,a,b\n")
-    return table
-
-
 def an_empty_val_folder(root):
     class_folders(root / "train", {"a": 9, "b": 8})
     (root / "val").mkdir()
@@ -270,7 +264,6 @@ def a_link_in_a_circle(root):
         (files_below_train, 2, 16),
         (an_empty_val_folder, 2, 17),
         (with_a_missing_file, None, "'pics/gone': the table names a file that is not there"),
-        (with_a_comma_too_many, None, "'pics/3.png': a row with more cells than the header"),
         (a_link_in_a_circle, None, "'a/loop': a link that leads nowhere, or in a circle"),
     ],
 )

@@ -24,7 +24,7 @@ def group_column(header: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[
         words = [word for word in re.split(r"[\W_\d]+", name.lower()) if word]
         if not words or not set(words) <= THINGS | BESIDE or not THINGS & set(words):
             continue
-        cells = [row[place].strip() for row in rows if len(row) > place and row[place].strip()]
+        cells = [row[place].strip() for row in rows if row[place].strip()]
         sizes = Counter(cells)
         several = [size for size in sizes.values() if size > 1]
         if len(several) >= LEAST_GROUPS and sum(several) >= 0.5 * len(rows):
@@ -34,11 +34,13 @@ def group_column(header: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[
     return None
 
 
-def torn_apart(header: Sequence[str], rows: Sequence[Sequence[str]], name: str) -> int | None:
+def torn_apart(header: Sequence[str], rows: Sequence[Sequence[str]], name: str, split: str) -> int | None:
     """Number of a column's groups with images in several splits of the table; None where it has no splits."""
-    place, split = header.index(name), header.index("split") if "split" in header else len(header)
+    if not split:
+        return None
+    place, of_split = header.index(name), header.index(split)
     parts: dict[str, set[str]] = defaultdict(set)
     for row in rows:
-        if len(row) > max(place, split) and row[split].strip() and row[place].strip():
-            parts[row[place].strip()].add(row[split].strip())
+        if row[of_split].strip() and row[place].strip():
+            parts[row[place].strip()].add(row[of_split].strip())
     return sum(len(splits) > 1 for splits in parts.values()) if parts else None
