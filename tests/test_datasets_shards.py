@@ -10,12 +10,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from fake_sets import save
 from killed_runs import Crash, assert_same_content, crash_after, demanding_config, run_content
 from small_images import image_folder
 from small_run import call
 
 from datasets import build_dataloaders
 from datasets.bundle import samples_of
+from datasets.checking.check import check_source
 from datasets.config import Columns, DataConfig
 from datasets.errors import DataError, MissingPackage
 from datasets.identity import identified
@@ -247,7 +249,7 @@ def test_keys_are_single_and_have_no_dot(tmp_path, folder, capsys):
     samples = read_source(str(out), tmp_path).usable()
     assert samples.class_names == ("x.y", "z")
     assert list(samples.paths)[:5] == [
-        f"all-000000.tar/x_y/{name}" for name in ("a_1.jpg", "a_2.jpg", "a.jpg", "a-3.png", "b_gif.jpg")
+        f"all-000000.tar/x_y/{name}" for name in ("a_1.jpg", "a_2.jpg", "a.jpg", "00000003-a.png", "b_gif.jpg")
     ]
 
 
@@ -311,6 +313,36 @@ def test_parquet_and_arrow_are_the_set_that_was_put_into_them(tmp_path, folder, 
         assert [samples.file(i).read_bytes() for i in range(len(files))] == [
             files.file(i).read_bytes() for i in range(len(files))
         ]
+
+
+def test_parquet_that_names_files_in_place_of_their_bytes_is_refused_in_one_line(tmp_path):
+    parquet(tmp_path / "train.parquet", [(None, f"{i}.jpg", "ab"[i % 2]) for i in range(8)])
+    with pytest.raises(DataError, match=r"names of files, such as '.\.jpg'") as caught:
+        read_source(str(tmp_path / "train.parquet"), tmp_path)
+    assert "\n" not in str(caught.value)
+    assert not list((tmp_path / "unpacked").iterdir())
+
+
+def test_pictures_of_one_name_in_parquet_suggest_no_groups(tmp_path):
+    files = [save(tmp_path / f"{row}.png", seed=row) for row in range(60)]
+    rows = [(file.read_bytes(), f"{row % 20:03}.png", "abc"[row // 20]) for row, file in enumerate(files)]
+    parquet(tmp_path / "train.parquet", rows)
+    report = check_source(str(tmp_path / "train.parquet"), near=False)
+    assert len({*report.reading.samples.paths}) == 60
+    assert not report.findings
+
+
+@pytest.mark.parametrize(("words", "refused"), [(("train", "test"), True), (("train",), False), ((0, 1), False)])
+def test_a_column_of_parquet_that_says_the_split_is_refused(tmp_path, words, refused):
+    arrow, writer = pytest.importorskip("pyarrow", reason="pyarrow is an extra"), pytest.importorskip("pyarrow.parquet")
+    pictures = [{"bytes": b"1", "path": f"{i}.jpg"} for i in range(8)]
+    columns = [pictures, [i % 2 for i in range(8)], [words[i % len(words)] for i in range(8)]]
+    writer.write_table(arrow.table(columns, names=["image", "label", "part"]), tmp_path / "all.parquet")
+    if refused:
+        with pytest.raises(DataError, match="'part'"):
+            read_source(str(tmp_path / "all.parquet"), tmp_path)
+    else:
+        assert len(read_source(str(tmp_path / "all.parquet"), tmp_path).samples) == 8
 
 
 def test_what_is_no_parquet_of_pictures_is_refused_in_one_line(tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ from datasets.files import folder_aside, require_writable_data_root
 from datasets.grouping.option import column_of, normal
 from datasets.sources.csv_table import column_names
 from datasets.sources.large.shards import CLASS_NAMES, add
+from datasets.sources.split_column import MOST_VALUES, split_column
 
 
 def unpack_parquet(files: Sequence[Path], folder: Path, columns: Columns) -> None:
@@ -33,12 +34,28 @@ def unpack_parquet(files: Sequence[Path], folder: Path, columns: Columns) -> Non
                     tarfile.open(aside / f"{file.stem}-{file.parent.name}.tar", "x") as tar,
                 ):
                     used: set[str] = set()
+                    held, values = False, {name: set[str]() for name in roles.others}
                     for number, row in enumerate(row for batch in batches for row in batch.to_pylist()):
                         label, picture, group = row[roles.label], row[roles.picture], row.get(roles.group)
                         if label not in (None, -1):
                             content = picture["bytes"] or b""
+                            held = held or bool(content)
                             path = picture["path"] or f"{number:08}{'.png' if content[1:4] == b'PNG' else '.jpg'}"
                             add(tar, number, path, content, label, used, "" if group is None else normal(str(group)))
+                            for name, found in values.items():
+                                found |= {str(row[name] or "")} if len(found) <= MOST_VALUES else set()
+                    if used and not held:
+                        raise DataError(
+                            f"{file} holds names of files, such as {path!r}, and not their bytes; in Hugging Face's"
+                            " library save_to_disk and push_to_hub put them in"
+                        )
+                    if split := split_column(
+                        {name: found for name, found in values.items() if len(found) > 1}, (), file
+                    ):
+                        raise DataError(
+                            f"{file}: the column {split!r} says the split of each row, and only names of files and"
+                            " folders are read as that: write a file for each, such as train.parquet, or take it out"
+                        )
             if roles.names:
                 (aside / CLASS_NAMES).write_text("\n".join(roles.names), encoding="utf-8")
             aside.rename(folder)
@@ -54,10 +71,12 @@ class _Roles(NamedTuple):
     group: str | None
     names: list[str]
     """Names of the classes, where the labels are numbers."""
+    others: list[str]
+    """Columns that may say the split."""
 
     @property
     def columns(self) -> list[str]:
-        return [self.picture, self.label, *([] if self.group is None else [self.group])]
+        return [*dict.fromkeys([self.picture, self.label, *([] if self.group is None else [self.group]), *self.others])]
 
 
 @contextmanager
@@ -88,4 +107,6 @@ def _columns(file: Path, schema, columns: Columns) -> _Roles:  # a pyarrow.Schem
     group = column_of(columns.group)
     if group is not None and group not in schema.names:
         raise DataError(f"{file} has no column {group!r}: found {', '.join(schema.names)}")
-    return _Roles(pictures[0], labels[0], group, features.get(labels[0], {}).get("names", []))
+    others = [field.name for field in schema if str(field.type).startswith(("string", "large_string", "bool", "int"))]
+    others = [name for name in others if name not in (labels[0], group)]
+    return _Roles(pictures[0], labels[0], group, features.get(labels[0], {}).get("names", []), others)

@@ -31,7 +31,7 @@ from datasets.images import IMAGE_EXTENSIONS, is_image_name
 from datasets.sources.csv_table import column_names
 from datasets.sources.image_folder import list_folder
 from datasets.sources.reading import SPLIT_FOLDERS, Reading, Rows
-from datasets.text import pluralise
+from datasets.text import decode_text, pluralise, read_text
 
 CLASS_NAMES = "classnames.txt"
 GROUP = "group"
@@ -175,7 +175,7 @@ class _Pictures(Rows):
         self.group_key, self.grouped_by = column_of(columns.group), "of the shards"
         self.shards, self.offsets, self.sizes = array("i"), array("q"), array("q")
         names = root / CLASS_NAMES
-        lines = names.read_text("utf-8").split("\n") if names.is_file() else []
+        lines = read_text(names).split("\n") if names.is_file() else []
         times = Counter(lines)  # ImageNet has two classes called crane
         self.names = [name if times[name] == 1 else f"{name} ({place})" for place, name in enumerate(lines)]
 
@@ -206,7 +206,7 @@ class _Pictures(Rows):
         if member is None:
             return key.rpartition("/")[0].rpartition("/")[2]
         try:
-            value = member.read_bytes().decode()
+            value = decode_text(member.read_bytes(), Path(member))[0]
             if "cls" not in parts:
                 fields = json.loads(value)
                 value = next((str(fields[name]) for name in self.label_keys if name in fields), "")
@@ -239,10 +239,10 @@ def add(
     tar: tarfile.TarFile, row: int, path: str, content: bytes, label: object, used: set[str], group: str = ""
 ) -> None:
     """Write picture, label and, where there is one, group. Their key is the picture's path without dots, which end a
-    key, and twice in none."""
+    key; where that is taken already its row stands in front, for numbers at the end would look like groups."""
     stem, suffix = os.path.splitext(path)
     key = stem.replace(".", "_").lstrip("/")
-    key = f"{key}-{row}" if key in used else key
+    key = str(PurePosixPath(key).with_name(f"{row:08}-{PurePosixPath(key).name}")) if key in used else key
     used.add(key)
     suffix = suffix.lower() if suffix.lower() in (*IMAGE_EXTENSIONS, ".gif") else ".jpg"  # the decoder looks inside
     members = {f"{key}{suffix}": content, f"{key}.cls": str(label).encode()}
