@@ -16,6 +16,8 @@ from datasets.loaders import read_samples
 from datasets.sources.archives import is_archive, mark_of, unpack
 from datasets.sources.csv_table import TABLE_SUFFIXES, USUAL, columns_of, read_columns
 from datasets.sources.own_data import read_source
+from datasets.sources.reading import SPLIT_FOLDERS
+from datasets.sources.split_column import split_column
 from datasets.text import printable
 from inference.images import find_images
 
@@ -99,14 +101,15 @@ def _of_table(table: Path, column: str | None, labels: dict[str, Label]) -> Iter
     """Raises DataError: no column of paths, or a path that leads to no file."""
     cells, lines, _ = read_columns(table)
     path_name = columns_of(cells, "path", Columns(column), table)[0]
-    label_name = next((name for name in USUAL["label"] if name in cells), None)
-    given = cells[label_name] if label_name is not None else [""] * len(lines)
-    for line, cell, label in zip(lines, cells[path_name], given, strict=True):
+    label_name = next((name for name in USUAL["label"] if name in cells), "")
+    split_name = split_column(cells, {path_name, label_name}, table)
+    given, splits = (cells.get(name, [""] * len(lines)) for name in (label_name, split_name))
+    for line, cell, label, split in zip(lines, cells[path_name], given, splits, strict=True):
         path = os.path.abspath(table.parent / cell)
         if not os.path.isfile(path):
             raise DataError(f"{table}, line {line}: no picture {printable(cell)!r}")
         if label:
-            labels[path] = Label(label)
+            labels[path] = Label(label, SPLIT_FOLDERS.get(split.strip().lower(), ""))
         yield path
 
 

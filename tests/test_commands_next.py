@@ -158,6 +158,8 @@ def test_a_pool_is_a_folder_a_table_or_an_archive_whatever_its_folders_are_calle
     assert (pool.own, dict(pool.labels)) == (5, {})
     write_table(tmp_path / "some.csv", [(*rows[0], "dark"), (*rows[1], ""), (*rows[2], " ")])
     assert dict(read_pool("some.csv", tmp_path, {}, written=written).labels) == {0: Label("dark")}
+    write_table(tmp_path / "held.csv", [(*rows[0], "dark", "Test"), (*rows[1], "", "")], ("path", "label", "part"))
+    assert dict(read_pool("held.csv", tmp_path, {}, written=written).labels) == {0: Label("dark", "test")}
     zipped = read_pool(str(zip_folder(photos, tmp_path / "p.zip")), tmp_path / "data", {}, written=written)
     assert zipped.own == 60
     elsewhere = str(save(tmp_path / "else" / "x.png", seed=99))

@@ -238,6 +238,8 @@ def test_a_file_that_is_there_twice_is_an_error_that_names_both(tmp_path, cell):
         (("1", "01"), True),
         (("+2", "2"), True),
         (("3.50", "3.5"), True),
+        (("1,0", "1"), True),
+        (("1,000", "1"), False),
         (("1_0", "10"), False),
         (("1e1", "10"), False),
         (("0", "1", "10"), False),

@@ -97,7 +97,7 @@ def read_columns(table: Path) -> tuple[Cells, list[int], str]:
         raise FileNotFoundError(f"no table {table}")
     try:
         text, encoding = decode_text(table.read_bytes(), table)
-        layout = layout_of(text)
+        layout = layout_of(text[: 2**16])
         frame = cells_of(io.StringIO(text, newline=""), skip_blank_lines=False, skipinitialspace=True, **layout)
     except (OSError, DataError) as error:
         raise DataError(f"cannot read table {table}: {error}") from error

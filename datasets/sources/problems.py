@@ -30,7 +30,7 @@ LEAST_LETTERS, MISSPELT = 5, 4
 MOST_GRADES = 20
 """Number of different decimal numbers above which they are no classes, such as half stars, but measurements."""
 
-_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
+_NUMBER = re.compile(r"[+-]?\d+(\.\d*|,00?)?")
 
 Counts = Mapping[str, Mapping[str, int]]
 """Split, train or all there is first -> its classes -> their images, 0 for an empty folder."""
@@ -132,7 +132,7 @@ def _similar_names(names: list[str]) -> Iterator[Problem]:
     numbers: dict[float, str] = {}
     for label in names:
         groups[_plain(label).casefold()].append(label)
-        if _NUMBER.fullmatch(label) and (first := numbers.setdefault(float(label), label)) != label:
+        if _NUMBER.fullmatch(label) and (first := numbers.setdefault(float(label.replace(",", ".")), label)) != label:
             yield Problem("class_names_same_number", label, label=label, other=first, detail=f"{label!r} and {first!r}")
     for labels in groups.values():
         for label in labels[1:]:

@@ -1,7 +1,6 @@
 """The files that the cells of a table mean."""
 
 import os
-from collections import defaultdict
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -22,7 +21,7 @@ class TableFiles:
         self._root = str(root)
         beside = list_folder(root)[0]
         self._folders = [f"{name}/" for name in beside if SPLIT_FOLDERS.get(name.lower(), "train") == "train"]
-        self._listings: dict[str, dict[str, list[str]]] = {}
+        self._listings: dict[str, dict[str, str]] = {}
         self._by_stem: dict[str, str] | None = None
 
     def find(self, cell: str) -> list[str]:
@@ -35,31 +34,33 @@ class TableFiles:
             if os.path.isfile(os.path.join(self._root, path)):
                 return [path]
             found = [file for folder in ("", *self._folders) for file in self._alike(folder + path)]
-            if found := [file for file in found if os.path.isfile(os.path.join(self._root, file))]:
-                return found
+            places = {os.path.realpath(os.path.join(self._root, file)): file for file in reversed(found)}
+            if files := [file for place, file in places.items() if os.path.isfile(place)]:
+                return files[::-1]
         return []
 
     def _alike(self, path: str) -> list[str]:
-        """The files or folders of a relative path, but for the spelling of Unicode and a missing extension."""
+        """What a relative path may be on the disk, but for the spelling of Unicode and a missing extension."""
         if os.path.isabs(path):
             return []
         if os.path.exists(os.path.join(self._root, path)):
             return [path]
         folder, _, name = plain_path(path).rpartition("/")
-        keys = (name,) if is_image_name(name) else (name, f"{name}.*")
-        listings = [self._listing(place) for place in (self._alike(folder) if folder else ("",))]
-        return [file for listing in listings for key in keys for file in listing.get(key, ())]
+        keys, found = [name, *[f"{name}.*"] * (not is_image_name(name))], []
+        for place in self._alike(folder) if folder else [""]:
+            listed = [self._listing(place).get(key, "") for key in keys]
+            found += [f"{place}/{entry}".lstrip("/") for entry in "/".join([name, *filter(None, listed)]).split("/")]
+        return found
 
-    def _listing(self, folder: str) -> dict[str, list[str]]:
-        """The entries of a folder by their plain names, images also by `NAME.*`."""
+    def _listing(self, folder: str) -> dict[str, str]:
+        """The entries of a folder, with / between several: images by `NAME.*`, other spellings by the plain one."""
         if folder not in self._listings:
-            listing = self._listings[folder] = defaultdict(list)
+            listing = self._listings[folder] = {}
             with suppress(OSError):
                 for entry in sorted(os.listdir(os.path.join(self._root, folder))):
-                    name, path = plain_path(entry), f"{folder}/{entry}" if folder else entry
-                    listing[name].append(path)
-                    if is_image_name(name):
-                        listing[f"{os.path.splitext(name)[0]}.*"].append(path)
+                    name = plain_path(entry)
+                    for key in [name] * (name != entry) + [f"{os.path.splitext(name)[0]}.*"] * is_image_name(name):
+                        listing[key] = f"{listing[key]}/{entry}" if key in listing else entry
         return self._listings[folder]
 
     def nearest(self, cell: str) -> str:
