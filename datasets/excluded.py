@@ -52,12 +52,14 @@ def _find(wanted: Sequence[str], reading: Reading, source: str) -> dict[str, str
     if len(found) < len(wanted):
         root = reading.samples.root
         roots = [] if root is None else [plain_path(f"{place(root)}/") for place in (os.path.abspath, os.path.realpath)]
-        by_plain = {_plain(path, roots): path for path in known}
+        by_plain: dict[str, str] = {}
+        for path in known:
+            plain = _plain(path, roots)
+            by_plain[plain] = "" if plain in by_plain else path  # which of two spellings is meant is not sure
         for path in {*wanted} - found.keys():
             ways = (path, os.path.abspath(path.replace("\\", "/")), os.path.join(source, path))
-            meant = [by_plain[plain] for plain in (_plain(way, roots) for way in ways) if plain in by_plain]
-            if meant:
-                found[path] = meant[0]
+            if meant := next(filter(None, (by_plain.get(_plain(way, roots)) for way in ways)), ""):
+                found[path] = meant
     return found
 
 

@@ -20,7 +20,7 @@ another code page."""
 _STRAY_BYTES = re.compile("[\udc80-\udcff]+")
 
 
-def decode_text(content: bytes, path: Path) -> tuple[str, str]:
+def decode_text(content: bytes) -> tuple[str, str]:
     """Return the text of a file that a person saved, and its encoding where that is not UTF-8.
 
     Raises DataError: neither UTF-8 nor UTF-16 with its mark, nor surely Windows-1252.
@@ -31,19 +31,20 @@ def decode_text(content: bytes, path: Path) -> tuple[str, str]:
             text = content.decode(encoding)
             if "\0" not in text:
                 return text, name
-    raise DataError(f"{path} is no text in UTF-8 or UTF-16, nor surely in Windows-1252; save it as UTF-8")
+    raise DataError("no text in UTF-8 or UTF-16, nor surely in Windows-1252; save it as UTF-8")
 
 
 def read_text(path: Path) -> str:
     """Return the text of a file that a person saved. Raises as `decode_text` does."""
-    return decode_text(path.read_bytes(), path)[0]
+    try:
+        return decode_text(path.read_bytes())[0]
+    except DataError as error:
+        raise DataError(f"{path} is {error}") from None
 
 
 def plain_path(path: str) -> str:
-    """Return a path with its letters as NFC, forward slashes, and bytes that are no UTF-8 as Windows-1252."""
-    path = _STRAY_BYTES.sub(
-        lambda bytes_: bytes_[0].encode("utf-8", "surrogateescape").decode("cp1252", "replace"), path
-    )
+    """Return a path with its letters as NFC, forward slashes, and bytes that are no UTF-8 as Latin-1."""
+    path = _STRAY_BYTES.sub(lambda stray: stray[0].encode("utf-8", "surrogateescape").decode("latin-1"), path)
     return unicodedata.normalize("NFC", path).replace("\\", "/")
 
 

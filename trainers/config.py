@@ -16,7 +16,7 @@ import tyro
 
 from datasets.config import DataConfig, Name
 from datasets.options import flag
-from datasets.text import did_you_mean, printable, read_text
+from datasets.text import decode_text, did_you_mean, printable
 from trainers.errors import OPTION_ERRORS, ConfigError
 from vit.config import ModelConfig, known_keywords, require, require_finite
 
@@ -274,7 +274,7 @@ def load_config(path: Path, *, base: RunConfig | None = None) -> RunConfig:
     if path.suffix in (".yaml", ".yml"):
         raise ConfigError(f"config {path}: YAML is not read; the same as TOML: [train], then a line lr = 0.001")
     try:
-        text = read_text(path)
+        text = decode_text(path.read_bytes())[0]
         if path.suffix == ".toml" and (found := _BACKSLASH.search(text)):
             where = f"line {text.count(chr(10), 0, found.end()) + 1}: \\ between double quotes is no plain sign"
             raise ConfigError(rf"{where}; write single quotes, such as 'C:\photos' or '(p\d+)_'")

@@ -96,7 +96,7 @@ def read_columns(table: Path) -> tuple[Cells, list[int], str]:
     if not table.is_file():
         raise FileNotFoundError(f"no table {table}")
     try:
-        text, encoding = decode_text(table.read_bytes(), table)
+        text, encoding = decode_text(table.read_bytes())
         layout = layout_of(text[: 2**16])
         frame = cells_of(io.StringIO(text, newline=""), skip_blank_lines=False, skipinitialspace=True, **layout)
     except (OSError, DataError) as error:

@@ -40,7 +40,7 @@ class TableFiles:
         return []
 
     def _alike(self, path: str) -> list[str]:
-        """What a relative path may be on the disk, but for the spelling of Unicode and a missing extension."""
+        """The places that a relative path may mean, but for the spelling of Unicode and a missing extension."""
         if os.path.isabs(path):
             return []
         if os.path.exists(os.path.join(self._root, path)):

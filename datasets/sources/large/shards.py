@@ -206,7 +206,7 @@ class _Pictures(Rows):
         if member is None:
             return key.rpartition("/")[0].rpartition("/")[2]
         try:
-            value = decode_text(member.read_bytes(), Path(member))[0]
+            value = decode_text(member.read_bytes())[0]
             if "cls" not in parts:
                 fields = json.loads(value)
                 value = next((str(fields[name]) for name in self.label_keys if name in fields), "")
