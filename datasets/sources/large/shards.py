@@ -239,10 +239,10 @@ def add(
     tar: tarfile.TarFile, row: int, path: str, content: bytes, label: object, used: set[str], group: str = ""
 ) -> None:
     """Write picture, label and, where there is one, group. Their key is the picture's path without dots, which end a
-    key; where that is taken already its row stands in front, for numbers at the end would look like groups."""
+    key; where that is taken its row is a folder in front, for a number in the name would suggest groups."""
     stem, suffix = os.path.splitext(path)
     key = stem.replace(".", "_").lstrip("/")
-    key = str(PurePosixPath(key).with_name(f"{row:08}-{PurePosixPath(key).name}")) if key in used else key
+    key = f"{row:08}/{key}" if key in used else key
     used.add(key)
     suffix = suffix.lower() if suffix.lower() in (*IMAGE_EXTENSIONS, ".gif") else ".jpg"  # the decoder looks inside
     members = {f"{key}{suffix}": content, f"{key}.cls": str(label).encode()}
