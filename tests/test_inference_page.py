@@ -159,7 +159,7 @@ def test_its_numbers_are_those_of_the_pass_that_predicts(kind, every_head, monke
         if kind == "class token":
             tokens = classifier.model.embedding(image)
             torch.testing.assert_close(torch.from_numpy(norms[0]), tokens.norm(dim=-1)[0].detach())
-            first = classifier.model.blocks[0](tokens)[0]
+            first = classifier.model.blocks[0](tokens)
             early = classifier.model.forward_head(classifier.model.norm(first))[0, classes]
             torch.testing.assert_close(lens[1, :-1], early.detach(), rtol=1e-4, atol=1e-5)
 
@@ -305,7 +305,7 @@ def changed_logits(model: VisionTransformer, image: torch.Tensor, change: dict) 
     tokens = torch.cat([model.embedding.class_token, patches], dim=1) + model.embedding.positions
     tokens = tokens[:, [0, *(1 + place for place in range(16) if place not in change.get("dropped", ()))]]
     for block in model.blocks:
-        tokens, _ = block(tokens)
+        tokens = block(tokens)
     return model.forward_head(model._normalise_tokens(tokens))[0]
 
 

@@ -197,7 +197,7 @@ def test_attention_equals_multihead_attention_after_a_weight_copy(attention: typ
     expected, expected_weights = theirs(x, x, x, average_attn_weights=False)
     torch.testing.assert_close(out, expected, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(weights, expected_weights, atol=1e-6, rtol=1e-5)
-    torch.testing.assert_close(ours(x)[0], expected, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(ours(x), expected, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
@@ -211,7 +211,7 @@ def test_both_attention_paths_agree_in_output_and_gradient(
         attention = fast.Attention(tiny(attention=path, attention_dropout=dropout)).to(dtype).train()
         x = torch.randn(2, 10, 24, dtype=dtype, requires_grad=True)
         torch.manual_seed(1)  # the same elements are dropped
-        out, _ = attention(x)
+        out = attention(x)
         (gradient,) = torch.autograd.grad(out.float().square().mean(), x)
         results.append((out, gradient))
     for explicit, fused in zip(*results, strict=True):
@@ -222,15 +222,15 @@ def test_attention_dropout_acts_on_the_weights_in_training_only() -> None:
     torch.manual_seed(0)
     for path in ("explicit", "sdpa"):
         attention, x = fast.Attention(tiny(attention=path, attention_dropout=0.5)), torch.randn(2, 10, 24)
-        assert (attention(x)[0] - attention(x)[0]).abs().max() > 1e-3
+        assert (attention(x) - attention(x)).abs().max() > 1e-3
         attention.eval()
-        torch.testing.assert_close(attention(x)[0], attention(x)[0], atol=0, rtol=0)
+        torch.testing.assert_close(attention(x), attention(x), atol=0, rtol=0)
 
 
 @pytest.mark.parametrize("qkv_bias", [True, False])
 def test_asking_for_a_few_queries_gives_the_same_rows(qkv_bias: bool) -> None:
     block, x = fast.VisionTransformer(tiny(qkv_bias=qkv_bias)).blocks[0].eval(), torch.randn(2, 10, 24)
-    torch.testing.assert_close(block(x, num_queries=1)[0], block(x)[0][:, :1], atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(block(x, num_queries=1), block(x)[:, :1], atol=1e-6, rtol=1e-5)
 
 
 def test_scores_are_divided_by_the_root_of_the_head_width() -> None:
@@ -278,13 +278,13 @@ def test_zero_output_projections_make_a_block_the_identity() -> None:
     for layer in (block.attention.projection, block.mlp.fc2):
         nn.init.zeros_(layer.weight)
         nn.init.zeros_(layer.bias)
-    torch.testing.assert_close(block(x)[0], x, atol=0, rtol=0)
+    torch.testing.assert_close(block(x), x, atol=0, rtol=0)
 
 
 def test_norms_come_before_attention_and_mlp() -> None:
     block, x = Block(TINY).eval(), torch.randn(2, 10, 24)
-    middle = x + block.attention(block.norm1(x))[0]
-    torch.testing.assert_close(block(x)[0], middle + block.mlp(block.norm2(middle)))
+    middle = x + block.attention(block.norm1(x))
+    torch.testing.assert_close(block(x), middle + block.mlp(block.norm2(middle)))
 
 
 def test_stochastic_depth_drops_whole_samples_and_keeps_the_mean() -> None:
@@ -300,16 +300,16 @@ def test_stochastic_depth_drops_whole_samples_and_keeps_the_mean() -> None:
 def test_each_residual_branch_has_dropout_and_stochastic_depth() -> None:
     torch.manual_seed(0)
     block, x = Block(tiny(dropout=0.5)).train(), torch.randn(2, 50, 24)
-    block.attention.forward = lambda x, **options: (torch.ones_like(x), None)
+    block.attention.forward = lambda x, **options: torch.ones_like(x)
     nn.init.zeros_(block.mlp.fc2.weight)
     nn.init.zeros_(block.mlp.fc2.bias)
-    assert (block(x)[0] - x).round().unique().tolist() == [0, 2]  # dropped, or divided by what is kept
+    assert (block(x) - x).round().unique().tolist() == [0, 2]  # dropped, or divided by what is kept
     block, x = Block(tiny(), stochastic_depth=0.5).train(), torch.randn(400, 2, 24)
     nn.init.ones_(block.attention.projection.bias)
     nn.init.ones_(block.mlp.fc2.bias)
     for layer in (block.attention.projection, block.mlp.fc2):
         nn.init.zeros_(layer.weight)
-    added = (block(x)[0] - x).mean(dim=(1, 2)).round()
+    added = (block(x) - x).mean(dim=(1, 2)).round()
     shares = [(added == total).float().mean().item() for total in (0, 2, 4)]  # neither branch, one, both
     assert shares == pytest.approx([0.25, 0.5, 0.25], abs=0.08)
 
@@ -341,7 +341,7 @@ def test_attention_weights_come_from_the_pass_that_predicts() -> None:
         qkv = block.attention.qkv(block.norm1(x)).reshape(4, 10, 3, 3, 8)
         scores = torch.einsum("bthk,bshk->bhts", qkv[:, :, 0], qkv[:, :, 1]) / math.sqrt(8)
         torch.testing.assert_close(weights, scores.softmax(-1), atol=1e-5, rtol=1e-4)
-        x, _ = block(x)
+        x = block(x)
 
 
 def test_features_are_all_tokens_normalised() -> None:

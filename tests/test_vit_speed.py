@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.modules.module import register_module_forward_hook
+from torch.nn.modules import module as module_hooks
+from torch.utils.flop_counter import FlopCounterMode
 
 from vit.config import ViTConfig
 from vit.fast import PatchConvolution, VisionTransformer, attention_path, explicit_attention
@@ -79,16 +80,26 @@ def opinionated() -> tuple[VisionTransformer, Tensor]:
 
 
 def tokens_of_the_last_block(model: VisionTransformer, images: Tensor) -> int:
-    """Number of tokens that come out of the last block, seen by a hook of all modules, which no module holds."""
+    """Number of tokens that come out of the last block, told by the norm behind it, which no hook watches."""
     seen = []
 
-    def note(module: nn.Module, _: Any, output: Any) -> None:
-        if module is model.blocks[-1]:
-            seen.append(output[0].size(1))
+    def normalise(x: Tensor) -> Tensor:
+        seen.append(x.size(1))
+        return nn.LayerNorm.forward(model.norm, x)
 
-    with register_module_forward_hook(note):
-        model(images)
+    model.norm.forward = normalise  # type: ignore[method-assign]
+    model(images)
+    del model.norm.forward
     return seen[0]
+
+
+@pytest.mark.parametrize("kind", ["forward_hook", "forward_pre_hook", "full_backward_hook"])
+def test_a_hook_of_all_modules_sees_every_token_and_a_counter_of_flops_asks_for_none(kind: str) -> None:
+    model, images = opinionated()
+    with getattr(module_hooks, f"register_module_{kind}")(lambda *_: None):
+        assert tokens_of_the_last_block(model, images) == 10
+    with FlopCounterMode(display=False):
+        assert tokens_of_the_last_block(model, images) == 1
 
 
 @pytest.mark.parametrize("name", ["blocks.1", "blocks.1.attention.qkv", "blocks.1.mlp.fc2", "norm"])
@@ -166,7 +177,7 @@ def test_a_whole_layer_equals_the_plain_softmax_with_its_gradient(path: str, aut
     attention = Attention(ViTConfig(embed_dim=24, num_heads=3, attention=path))  # type: ignore[arg-type]
     x = torch.randn(2, 10, 24, requires_grad=True)
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-        out = attention(x)[0].float()
+        out = attention(x).float()
     qkv = attention.qkv(x).reshape(2, 10, 3, 3, 8).permute(2, 0, 3, 1, 4)
     expected = attention.projection(attend(*qkv)[0].transpose(1, 2).flatten(2))
     torch.testing.assert_close(out, expected, atol=tolerance, rtol=tolerance)

@@ -1,7 +1,7 @@
 """Convolutional networks of other libraries as a processor computes them fastest: docs/evidence/benchmarks.md,
 "Convolutional networks"."""
 
-from types import MethodType
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +12,10 @@ def quick_on_processors(model: nn.Module) -> nn.Module:
     convolutions that train in float32, whatever autocast says. Their gradients in bf16 take several times as long, for
     oneDNN has no fast code for them, and they do little of a network's arithmetic."""
     convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
-    depthwise: list[nn.Module] = [layer for layer in convolutions if layer.groups == layer.in_channels > 1]
+    depthwise = [layer for layer in convolutions if layer.groups == layer.in_channels > 1]
     for layer in depthwise:
-        # A method of the instance: the class stays as it is, and copies (deepcopy, EMA) keep the behaviour.
-        layer.forward = MethodType(_in_float32_where_it_trains, layer)
+        # Of the instance: the class stays as it is, and copies (deepcopy, EMA, pickle) keep the behaviour.
+        layer.forward = partial(_in_float32_where_it_trains, layer)  # type: ignore[method-assign]
     return model.to(memory_format=torch.channels_last)
 
 

@@ -8,14 +8,19 @@ queries.
 | last block | only the class token asks, if the head and no hook reads another | most of one block is left out |
 
 `VisionTransformer` is the model of `vit/model.py` with these steps in place of its own: the same weights and numbers.
-`ViTConfig(fast=False)` leaves all of this out, and tests hold both equal. Shapes are those of `vit/model.py`.
+`ViTConfig(fast=False)` leaves all of this out, and tests hold both equal. Shapes are those of `vit/model.py`. What is
+marked `wrap` is one step of a symbolic trace (torch.fx).
 """
 
+from itertools import chain
 from typing import Literal, Unpack
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy, wrap
 from torch.nn import functional as F
+from torch.nn.modules import module as hooks_of_all
+from torch.utils.module_tracker import ModuleTracker
 
 from vit import model
 from vit.config import Shape, ViTConfig
@@ -25,13 +30,15 @@ class PatchConvolution(nn.Conv2d):
     """A convolution whose stride equals its kernel, (B, C, S, S) -> (B, D, G, G): no pixel is seen twice."""
 
     def forward(self, images: Tensor) -> Tensor:
-        if images.device.type != "cpu" or not torch.is_grad_enabled():
+        # A trace is to be the same graph with gradients and without; a symbolic one has no device.
+        traced = isinstance(images, Proxy) or torch.jit.is_tracing()
+        if traced or images.device.type != "cpu" or not torch.is_grad_enabled():
             return super().forward(images)
         # As the Linear it is, the same in all but rounding: a CPU finds its gradients up to four times faster.
         side = self.kernel_size[0]
         rows, columns = images.size(2) // side, images.size(3) // side
         patches = images.unflatten(3, (columns, side)).unflatten(2, (rows, side))  # (B, C, G, P, G, P)
-        patches = patches.permute(0, 2, 4, 1, 3, 5).reshape(images.size(0), rows * columns, -1)  # (B, N, C*P*P)
+        patches = patches.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)  # (B, N, C*P*P)
         patches = F.linear(patches, self.weight.flatten(1), self.bias)  # (B, N, D)
         return patches.transpose(1, 2).unflatten(2, (rows, columns))
 
@@ -45,13 +52,13 @@ class Attention(model.Attention):
 
     def forward(
         self, x: Tensor, *, num_queries: int | None = None, need_weights: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
-        """(B, T, D) -> (B, T, D), weights (B, H, T, T): rows of the first `num_queries` tokens, which see all."""
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """(B, T, D) -> (B, T, D), with the weights (B, H, T, T) if asked for; of the first `num_queries` tokens."""
         dropout = self.dropout if self.training else 0.0
         q, k, v = queries_keys_values(x, self.qkv, self.num_heads, num_queries)
         out, weights = attend(q, k, v, path=self.path, dropout=dropout, need_weights=need_weights)
-        out = out.transpose(1, 2).flatten(2)  # (B, H, T, K) -> (B, T, D)
-        return self.projection(out), weights if need_weights else None
+        out = self.projection(out.transpose(1, 2).flatten(2))  # (B, H, T, K) -> (B, T, D)
+        return (out, weights) if need_weights else out  # type: ignore[return-value]
 
 
 class Block(model.Block):
@@ -59,12 +66,15 @@ class Block(model.Block):
 
     def forward(
         self, x: Tensor, *, num_queries: int | None = None, need_weights: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
-        """(B, T, D) -> (B, T, D) and the attention weights if asked for; of the first `num_queries` tokens if given."""
-        attended, weights = self.attention(self.norm1(x), num_queries=num_queries, need_weights=need_weights)
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """(B, T, D) -> (B, T, D), with the attention weights if asked for; of the first `num_queries` tokens if
+        given."""
+        attended = self.attention(self.norm1(x), num_queries=num_queries, need_weights=need_weights)
+        if need_weights:
+            attended, weights = attended
         x = x[:, :num_queries] + self.stochastic_depth(self.dropout(attended))
         x = x + self.stochastic_depth(self.mlp(self.norm2(x)))
-        return x, weights
+        return (x, weights) if need_weights else x
 
 
 class VisionTransformer(model.VisionTransformer):
@@ -82,26 +92,34 @@ class VisionTransformer(model.VisionTransformer):
         *blocks, last = self.blocks
         x = self.embedding(images)
         for block in blocks:
-            x, _ = block(x)
-        # Where the head reads the class token alone, no other token needs the last block.
-        class_token_alone = self.config.pool == "cls" and nobody_sees_the_rest(last, self.norm)
-        x, _ = last(x, num_queries=1) if class_token_alone else last(x)
+            x = block(x)
+        # Where the head reads the class token alone, no other token needs the last block; a symbolic trace may.
+        class_token_alone = self.config.pool == "cls" and not isinstance(images, Proxy)
+        x = last(x, num_queries=1) if class_token_alone and nobody_sees_the_rest(last, self.norm) else last(x)
         return self.forward_head(self._normalise_tokens(x))
 
 
 def nobody_sees_the_rest(block: nn.Module, norm: nn.Module) -> bool:
-    """True if the block is one of this file, with a plain Linear for queries, keys and values, and no hook waits in it
-    or in `norm` for what all tokens become."""
+    """True if the block is one of this file, with a plain Linear for queries, keys and values, and no hook waits in it,
+    in `norm` or in all modules for what all tokens become."""
     if not (isinstance(block, Block) and isinstance(block.attention, Attention)):
         return False
     # Its weight is read and it is not called, so it must do with it what nn.Linear does: an adapter may do more.
     plain = getattr(block.attention.qkv.forward, "__func__", None) is nn.Linear.forward
-    return plain and not any(map(has_hooks, (*block.modules(), norm)))
+    return plain and not any(map(has_hooks, (*block.modules(), norm))) and not global_hooks_wait()
 
 
 def has_hooks(module: nn.Module) -> bool:
     given = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     return any(map(len, given))
+
+
+def global_hooks_wait() -> bool:
+    """True if hooks of all modules wait, but for those of counters such as FlopCounterMode, which read no tensor."""
+    given = (hooks_of_all._global_forward_hooks, hooks_of_all._global_forward_pre_hooks)
+    backward = (hooks_of_all._global_backward_hooks, hooks_of_all._global_backward_pre_hooks)
+    hooks = chain.from_iterable(each.values() for each in (*given, *backward))
+    return any(not isinstance(getattr(hook, "__self__", None), ModuleTracker) for hook in hooks)
 
 
 FASTER: dict[type[nn.Module], type[nn.Module]] = {model.Attention: Attention, model.Block: Block}
@@ -130,12 +148,14 @@ def queries_keys_values(x: Tensor, qkv: nn.Linear, num_heads: int, num_queries: 
     return *_split_heads(q, 1, num_heads), *_split_heads(kv, 2, num_heads)
 
 
+@wrap
 def _split_heads(x: Tensor, parts: int, num_heads: int) -> tuple[Tensor, ...]:
     """(B, T, parts * D) -> so many views (B, H, T, K)."""
     # Taken apart before the transpose: their gradients are then put together where they belong, in one copy.
     return tuple(part.transpose(1, 2) for part in x.unflatten(2, (parts, num_heads, -1)).unbind(2))
 
 
+@wrap
 def attend(
     q: Tensor, k: Tensor, v: Tensor, *, path: str, dropout: float, need_weights: bool
 ) -> tuple[Tensor, Tensor | None]:

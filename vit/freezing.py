@@ -1,6 +1,6 @@
 """Freezing: the parts of a model that train, and those that stay as they are."""
 
-from types import MethodType
+from functools import partial
 
 from torch import nn
 
@@ -12,8 +12,9 @@ def freeze(model: nn.Module, trainable: str) -> None:
     """Let `all` parameters train, only the `head`, `last:K` (the head, the final norm and the last K blocks), `norms`
     (the head and every LayerNorm) or `lora:R` (the head, and what vit/low_rank.py adds to the attention of each block).
 
-    A frozen part stays in evaluation mode even after `model.train()`: no dropout, no stochastic depth and no moving
-    batch statistics, so that its output is a fixed function of the image.
+    A block, norm or head of which nothing trains stays in evaluation mode even after `model.train()`: no dropout, no
+    stochastic depth and no moving batch statistics, so that its output is a fixed function of the image. With `norms`
+    and `lora:R` something trains in every block, so all of it is in training mode.
     """
     if trainable == "all":
         return
@@ -37,8 +38,8 @@ def freeze(model: nn.Module, trainable: str) -> None:
     model.requires_grad_(False)
     for part in (*own.head, *chosen):
         part.requires_grad_(True)
-    # A method of the instance: the model keeps its class, and copies (deepcopy, EMA) keep the behaviour.
-    model.train = MethodType(_train_unfrozen_parts, model)  # type: ignore[method-assign]
+    # Of the instance: the model keeps its class, and copies (deepcopy, EMA, pickle) keep the behaviour.
+    model.train = partial(_train_unfrozen_parts, model)  # type: ignore[method-assign]
     model.train(model.training)
 
 

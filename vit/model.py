@@ -15,6 +15,7 @@ from typing import Unpack
 
 import torch
 from torch import Tensor, nn
+from torch.fx import wrap
 from torch.nn import functional as F
 
 from vit.config import Shape, ViTConfig, nearest_sizes, shaped
@@ -55,6 +56,7 @@ class Embedding(nn.Module):
         return self.dropout(tokens)
 
 
+@wrap  # one step of a symbolic trace (torch.fx), as the check of the images is
 def attend(q: Tensor, k: Tensor, v: Tensor, *, dropout: float = 0.0) -> tuple[Tensor, Tensor]:
     """`A = softmax(q k^T / sqrt(K))` (eq. 6), then `A v` (eq. 7): three (B, H, T, K) -> (B, H, T, K), A (B, H, T, T).
 
@@ -73,16 +75,16 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(config.embed_dim, 3 * config.embed_dim, bias=config.qkv_bias)  # eq. 5, all heads at once
         self.projection = nn.Linear(config.embed_dim, config.embed_dim)  # U_msa of eq. 8
 
-    def forward(self, x: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Tensor | None]:
-        """(B, T, D) -> (B, T, D), and the attention weights (B, H, T, T) if they are asked for.
+    def forward(self, x: Tensor, *, need_weights: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        """(B, T, D) -> (B, T, D), or with `need_weights` that and the attention weights (B, H, T, T).
 
         The weights are those of this very pass: softmaxed, before dropout and before the output projection.
         """
         heads = self.qkv(x).unflatten(2, (3, self.num_heads, -1))  # (B, T, 3D) -> (B, T, 3, H, K)
         q, k, v = heads.permute(2, 0, 3, 1, 4)  # each (B, H, T, K)
         out, weights = attend(q, k, v, dropout=self.dropout if self.training else 0.0)
-        out = out.transpose(1, 2).flatten(2)  # heads side by side: (B, H, T, K) -> (B, T, H, K) -> (B, T, D)
-        return self.projection(out), weights if need_weights else None
+        out = self.projection(out.transpose(1, 2).flatten(2))  # heads side by side: (B, H, T, K) -> (B, T, D)
+        return (out, weights) if need_weights else out
 
 
 class MLP(nn.Module):
@@ -133,12 +135,14 @@ class Block(nn.Module):
         self.mlp = MLP(config)
         self.stochastic_depth = StochasticDepth(stochastic_depth)
 
-    def forward(self, x: Tensor, *, need_weights: bool = False) -> tuple[Tensor, Tensor | None]:
-        """(B, T, D) -> (B, T, D), and the attention weights if they are asked for."""
-        attended, weights = self.attention(self.norm1(x), need_weights=need_weights)
+    def forward(self, x: Tensor, *, need_weights: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        """(B, T, D) -> (B, T, D), or with `need_weights` that and the attention weights."""
+        attended = self.attention(self.norm1(x), need_weights=need_weights)
+        if need_weights:
+            attended, weights = attended
         x = x + self.stochastic_depth(self.dropout(attended))
         x = x + self.stochastic_depth(self.mlp(self.norm2(x)))
-        return x, weights
+        return (x, weights) if need_weights else x
 
 
 class VisionTransformer(nn.Module):
@@ -171,7 +175,7 @@ class VisionTransformer(nn.Module):
         """
         x = self.embedding(images)
         for block in self.blocks:
-            x, _ = block(x)
+            x = block(x)
         return self._normalise_tokens(x)
 
     def forward_with_attention(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -291,6 +295,7 @@ def _initialise_projection(layer: nn.Conv2d | nn.Linear) -> None:
     nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
 
 
+@wrap
 def check_images(images: Tensor, config: ViTConfig) -> None:
     """Say in one line what is wrong with the input and what would work."""
     if images.dim() != 4:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import MethodType
+from functools import partial
 from typing import Any
 
 import torch
@@ -93,15 +93,14 @@ def recompute_activations(blocks: list[nn.Module]) -> None:
     if any(isinstance(module, _BatchNorm) for block in blocks for module in block.modules()):
         raise OptionError("checkpoint_activations: a model with batch norm would count every batch's statistics twice")
     for block in blocks:
-        # A method of the instance: the class stays as it is, and copies (deepcopy, EMA) keep the behaviour.
-        block.forward = MethodType(_forward_again, block)
+        # Of the instance: the class stays as it is, and copies (deepcopy, EMA, pickle) keep the behaviour.
+        block.forward = partial(_forward_again, block)
 
 
 def _forward_again(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    forward = MethodType(type(block).forward, block)
     if not (block.training and torch.is_grad_enabled()):
-        return forward(*args, **kwargs)
-    return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+        return type(block).forward(block, *args, **kwargs)
+    return checkpoint(type(block).forward, block, *args, use_reentrant=False, **kwargs)
 
 
 def position_embeddings(model: nn.Module) -> Tensor | None:

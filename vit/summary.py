@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import groupby
+from types import MethodType
 from typing import Any
 
 import torch
@@ -51,7 +52,7 @@ def summarise(model: nn.Module, *, in_channels: int, image_size: int) -> Summary
     names = {module: name for name, module in model.named_modules()}
     shapes: dict[str, tuple[int, ...]] = {}
 
-    def note(module: nn.Module, args: Any, output: Any) -> None:
+    def note(_: Any, module: nn.Module, args: Any, output: Any) -> None:
         if isinstance(output, Mapping):  # of transformers
             output = output.get("logits")
         first = output[0] if isinstance(output, tuple) else output
@@ -61,8 +62,8 @@ def summarise(model: nn.Module, *, in_channels: int, image_size: int) -> Summary
     counter = FlopCounterMode(display=False)
     with ExitStack() as hooks:
         hooks.callback(model.train, model.training)
-        # One hook for all modules, and none in any: `vit.fast` computes more where it finds one.
-        hooks.enter_context(register_module_forward_hook(note))
+        # As a hook of the counter, which reads no tensor: `vit.fast` computes more where it finds any other.
+        hooks.enter_context(register_module_forward_hook(MethodType(note, counter.mod_tracker)))
         # Gradients stay on: without them torchvision's encoder takes a fused kernel that no hook and no counter sees.
         # The counter does not know the fused attention of the CPU either; the plain products do the same work.
         with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), counter:
