@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -30,6 +31,8 @@ RESERVE = 2
 """Pixels that a scaled-down JPEG has along each side for each one that is needed; Pillow's own `thumbnail` keeps as
 many, so that what is left to the resampling filter is most of its work."""
 THE_IMAGE = "the image"
+POINTER, A_POINTER = b"version https://git-lfs", "a Git LFS pointer: the image itself was not fetched (`git lfs pull`)"
+"""The start of what Git leaves in the place of a large file, and what to say of it."""
 """Name in messages of a picture without a name."""
 
 
@@ -211,11 +214,17 @@ def _to_8_bits(image: Image.Image, most: float) -> Image.Image:
     return Image.fromarray(np.clip(np.rint(values * (255.0 / full)), 0, 255).astype(np.uint8))
 
 
+def _begins_with_pointer(name: str) -> bool:
+    with suppress(OSError), open(name, "rb") as file:
+        return file.read(len(POINTER)) == POINTER
+    return False  # a member of a shard, or gone
+
+
 def _reason(error: Exception, name: str) -> str:
     if isinstance(error, FileNotFoundError):
         return "no such file"
     if isinstance(error, Image.UnidentifiedImageError) and name.lower().endswith((".heic", ".heif", ".avif")):
         return "HEIC and AVIF pictures are not read; convert it to JPEG or PNG"
     if isinstance(error, Image.UnidentifiedImageError):
-        return "not an image, or an empty file"
+        return A_POINTER if _begins_with_pointer(name) else "not an image, or an empty file"
     return " ".join(str(error).split()) or type(error).__name__

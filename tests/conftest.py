@@ -48,15 +48,6 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-@pytest.fixture(autouse=True)
-def torch_files_are_read_in_this_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process would import torch anew for each file; tests marked `slow` wait for it."""
-    if "slow" not in request.keywords:
-        from vit.torch_files import convert
-
-        monkeypatch.setattr("vit.torch_files.convert_elsewhere", convert)
-
-
 class BlankCanvas:
     """Stand-in for matplotlib's canvas: a white picture of the right size."""
 

@@ -43,7 +43,7 @@ from trainers.storage.checkpoint_file import CheckpointWriter, checkpoints, read
 from trainers.storage.finished_run import load, read_result, read_run_config
 from trainers.storage.run_folder import META, read_json, write_json, write_run_config
 from vit.factory import Blueprint, build_model
-from vit.torch_files import convert
+from vit.torch_files import read_torch_file
 from vit.weight_files import read_weights
 
 Reader = Callable[[Path], Any]
@@ -219,7 +219,7 @@ def targets_in(folder: Path) -> dict[str, tuple[Path, Reader]]:
         opened = place(f"export_{kind}.{kind}")
         files[kind] = (opened, lambda path: open_classifier(str(path), device="cpu").logits(torch.zeros(1, 3, 8, 8)))
     torch.save(model.state_dict(), place("old.pth"))
-    files["torch"] = (place("old.pth"), torch_content)
+    files["torch"] = (place("old.pth"), read_torch_file)
     np.savez(place("arrays.npz"), **{name: value.numpy() for name, value in model.state_dict().items()})
     files["npz"] = (place("arrays.npz"), lambda path: read_weights(path).tensors)
     place("config.json").write_bytes((run / "config.json").read_bytes())
@@ -304,15 +304,6 @@ def unpacked(path: Path) -> Any:
         target = unpack(path, Path(folder) / "in" / "here")
         assert {other.name for other in Path(folder).iterdir()} == {"in"}
         return sorted((other.name, other.read_bytes()) for other in target.rglob("*") if other.is_file())
-
-
-def torch_content(path: Path) -> Any:
-    """As `read_torch_file`, without a process for each."""
-    target = path.with_name("converted.safetensors")
-    reason = convert(path, target)
-    if reason:
-        raise OSError(reason)
-    return read_weights(target).tensors if target.is_file() else None
 
 
 def is_object(path: Path) -> bool:

@@ -111,6 +111,7 @@ def test_exif_orientation_is_applied(tmp_path, orientation):
     [
         ("empty.jpg", b"", "not an image, or an empty file"),
         ("text.png", b"<html>404</html>", "not an image"),
+        ("lfs.jpg", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1234\n", "Git LFS pointer"),
         ("cut.jpg", None, "truncated"),
     ],
 )

@@ -42,6 +42,9 @@ def session_of(spec: ImageSpec, names=None, **options):
     names = names or [str(number) for number in range(spec.in_channels * spec.image_size**2)]
     model = of_pictures(identity(spec.in_channels, spec.image_size), spec, PictureForm(names, **options))
     onnx.checker.check_model(model)
+    assert len({each.domain for each in model.opset_import}) == len(
+        model.opset_import
+    )  # a quantiser reads the only one
     return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from vit import Blueprint, ModelConfig, build_model, image_spec, timm_models
 from vit.convolutions import quick_on_processors
 from vit.errors import MissingPackage, WeightsError
+from vit.param_groups import param_groups
 from vit.parts import parts
 
 timm = pytest.importorskip("timm", reason="requirements-extras.txt is not installed")
@@ -150,6 +151,51 @@ def test_any_model_of_timm_gives_timms_logits_and_is_frozen_by_its_parts(name: s
     own = parts(ours)
     assert {id(p) for p in own.blocks[-1].parameters()} <= {id(p) for p in ours.parameters() if p.requires_grad}
     assert not any(parameter.requires_grad for parameter in own.blocks[0].parameters())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vit_tiny_patch16_224",
+        "vit_small_patch14_reg4_dinov2",
+        "deit3_small_patch16_224",
+        "swinv2_tiny_window8_256",
+        "resnet18",
+    ],
+)
+def test_what_timm_lets_decay_decays_and_nothing_else(name: str) -> None:
+    model = build_model(f"timm:{name}", num_classes=3, weights="none")
+    excepted = getattr(model, "no_weight_decay", tuple)()
+    oracle = pytest.importorskip("timm.optim").param_groups_weight_decay(model, 0.05, no_weight_decay_list=excepted)
+    expected = {id(parameter): group["weight_decay"] for group in oracle for parameter in group["params"]}
+    found = {
+        id(parameter): group["weight_decay"]
+        for group in param_groups(model, weight_decay=0.05)
+        for parameter in group["params"]
+    }
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["deit_tiny_patch16_224", "convnext_atto", "repvgg_a0", "volo_d1_224"],
+)
+@pytest.mark.parametrize("prefix", ["", "model.", "net."])
+def test_a_file_of_weights_keeps_the_preprocessing_of_its_model(
+    name: str, prefix: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As without a network, where the file that the hub has is fetched by hand."""
+    torch.manual_seed(1)
+    theirs = timm.create_model(name, num_classes=3)
+    torch.save({prefix + key: tensor for key, tensor in theirs.state_dict().items()}, tmp_path / "w.pth")
+    blueprint = Blueprint(ModelConfig(name=f"timm:{name}", weights=str(tmp_path / "w.pth")))
+    assert blueprint.image_spec == image_spec(ModelConfig(name=f"timm:{name}"))
+    assert blueprint.image_spec.mean == theirs.pretrained_cfg["mean"]
+    with caplog.at_level("INFO"):
+        ours = blueprint.build(num_classes=3)
+    assert "mean 0.5" not in caplog.text
+    images = torch.randn(1, 3, *[blueprint.image_spec.image_size] * 2)
+    torch.testing.assert_close(ours.eval()(images), theirs.eval()(images))
 
 
 def test_the_epsilon_of_a_model_of_timm_is_the_one_asked_for() -> None:

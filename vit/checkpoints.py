@@ -45,9 +45,10 @@ def load_weights(
     """
     file = path if isinstance(path, WeightFile) else read_weights(path, source=source)
     layout = _layout(model)
-    tensors = _to_our_names(file, layout)
+    theirs = _network_in(file, layout)
+    tensors = _to_our_names(theirs, file, layout)
     _refuse_other_pooling(file, model)
-    notes = _fit(tensors, layout, file, class_names)
+    notes = [*file.notes, *_left_out(theirs, file), *_fit(tensors, layout, file, class_names)]
     _refuse_other_shapes(tensors, layout, file)
     with torch.no_grad():
         for name, tensor in tensors.items():
@@ -56,8 +57,12 @@ def load_weights(
     eps = layer_norm_eps or (file.layer_norm_eps if layout.positions else None)  # timm's models bring their own
     set_layer_norm_eps(model, eps)
     whose = "this program" if file.source == "ours" else file.source
-    spec, line = file.image_spec, f"{_named(file.path)}: in the format of {whose}; preprocessing: "
-    line += f"mean {_short(spec.mean)}, std {_short(spec.std)}, {spec.interpolation}, crop {spec.crop_fraction:.3g}"
+    line = f"{_named(file.path)}: in the format of {whose}; preprocessing: "
+    if layout.positions is None and file.recorded_spec is None and hasattr(model, "pretrained_cfg"):
+        line += "what timm says of the model"  # vit/factory.py
+    else:
+        spec = file.image_spec
+        line += f"mean {_short(spec.mean)}, std {_short(spec.std)}, {spec.interpolation}, crop {spec.crop_fraction:.3g}"
     return "\n  ".join([line + (f"; LayerNorm eps {eps:g}" if eps else ""), *notes])
 
 
@@ -87,23 +92,43 @@ def _layout(model: nn.Module) -> _Layout:
         return _Layout(tensors, "embedding.positions", stem, "head.")
     described: Any = getattr(model, "pretrained_cfg", None)  # timm's
     if described is not None:
-        return _Layout(tensors, None, f"{described['first_conv']}.weight", f"{described['classifier']}.")
+        # Some have several: a RepVGG two convolutions side by side, a VOLO two heads; one has none that is named.
+        several = (described["first_conv"], described["classifier"])
+        first, classifier = (names if isinstance(names, str) else next(iter(names), "") for names in several)
+        stem = f"{first}.weight" if first else next(name for name, tensor in tensors.items() if tensor.dim() == 4)
+        return _Layout(tensors, None, stem, f"{classifier}.")
     if "layer4.0.conv1.weight" in tensors:  # torchvision's ResNet
         return _Layout(tensors, None, "conv1.weight", "fc.")
     raise OptionError(f"{type(model).__name__} is not a model that weights load into")
 
 
-def _to_our_names(file: WeightFile, layout: _Layout) -> dict[str, Tensor]:
-    source, family = file.source, file.family
-    tensors = file.tensors if layout.positions is None else family.to_ours(file.tensors)
+def _network_in(file: WeightFile, layout: _Layout) -> dict[str, Tensor]:
+    """The network of the file under its own names, without what its family keeps for other tasks."""
+    tensors = file.tensors if layout.positions else file.below(re.escape(layout.stem))
+    ignored = file.family.ignored
+    return {name: each for name, each in tensors.items() if name in layout.tensors or not ignored.fullmatch(name)}
+
+
+def _left_out(network: Mapping[str, Tensor], file: WeightFile) -> list[str]:
+    """Name, in a line, the tensors of the file that are no part of the network."""
+    taken = {id(tensor) for tensor in network.values()}
+    names = [name for name, tensor in file.held.items() if id(tensor) not in taken]
+    return [f"left out: {_shorten_list(names)}"] if names else []
+
+
+def _to_our_names(theirs: dict[str, Tensor], file: WeightFile, layout: _Layout) -> dict[str, Tensor]:
+    family = file.family
+    tensors = theirs if layout.positions is None else family.to_ours(theirs)
     if family.same_order and layout.positions is None:
         tensors = _renamed_in_order(tensors, layout.tensors)
     if layout.stem not in tensors:
         if layout.positions in tensors:
             _check_shapes(tensors, layout.tensors, file.path)  # says which other patch embedding it is
-        names = ", ".join(list(file.tensors)[:3])
+        names = ", ".join(list(file.held)[:3])
         wanted = family.signature.pattern.replace("\\", "") if layout.positions else layout.stem
-        raise WeightsError(f"{file.path}: not {source} weights for this model: expected {wanted}, found {names}, ...")
+        raise WeightsError(
+            f"{file.path}: not {file.source} weights for this model: expected {wanted}, found {names}, ..."
+        )
     return dict(tensors)
 
 
@@ -125,7 +150,7 @@ def _refuse_other_pooling(file: WeightFile, model: nn.Module) -> None:
 def _fit(tensors: dict[str, Tensor], layout: _Layout, file: WeightFile, class_names: Sequence[str] | None) -> list[str]:
     """Adapt `tensors` in place to another resolution, channel count, patch embedding and head; say what changed."""
     own = layout.tensors
-    notes = [file.family.note] if file.family.note else []
+    notes = [file.family.note] if file.family.note and layout.positions else []
     notes += _fit_stem(tensors, own[layout.stem], layout.stem)
     if layout.positions is not None and layout.positions in tensors:
         notes += _fit_positions(tensors, own[layout.positions].size(1), layout.positions, file)

@@ -86,8 +86,9 @@ class Blueprint:
         if config.name == "auto":
             raise OptionError("model `auto` depends on the data; resolve it to a name first")
         self.config, self.library = config, library(config.name)
+        self._from_timm = config.name.startswith((TIMM_PREFIX, *PACKAGED_MODELS))
         if file is not None:
-            self.files = (file,)
+            self.files = (self._understood(file),)
 
     @property
     def weights(self) -> "WeightFile | None":
@@ -103,16 +104,22 @@ class Blueprint:
             return ()
         from vit.weight_files import read_weights
 
-        return tuple(read_weights(path, source=self.config.weights_source) for path in paths)
+        return tuple(self._understood(read_weights(path, source=self.config.weights_source)) for path in paths)
+
+    def _understood(self, file: "WeightFile") -> "WeightFile":
+        return dataclasses.replace(file, usual_source="timm") if self._from_timm else file
 
     @cached_property
     def image_spec(self) -> ImageSpec:
         """The preprocessing that belongs to the model and its weights, at the requested size.
 
-        torchvision weights bring `weights.transforms()`, foreign files the values of their family, our own runs what
-        they were trained with; a model from scratch gets mean = std = .5. `config.mean` and `config.std` override.
+        torchvision weights bring `weights.transforms()`, foreign files the values of their family or what timm notes of
+        its model, our own runs what they were trained with; a model from scratch gets mean = std = .5. `config.mean`
+        and `config.std` override.
         """
         config, spec = self.config, self.library.image_spec(self.config)
+        if spec is None and self._from_timm and self.weights and not self.weights.recorded_spec:
+            spec = self.library.image_spec(dataclasses.replace(config, weights=None))  # timm has it with the model
         if spec is None:
             # The share of the picture that is kept travels with the weights; the size is the model's own.
             spec = self.weights.image_spec if self.weights else ImageSpec()

@@ -32,6 +32,8 @@ class Family:
     position_rule: PositionRule = "bicubic"
     note: str = ""
     same_order: bool = False
+    ignored: re.Pattern[str] = re.compile("(?!)")
+    """Names of what serves another task than classification."""
     convert: Callable[[Mapping[str, Tensor], Mapping[str, str]], Tensors] | None = None
 
     def to_ours(self, tensors: Mapping[str, Tensor]) -> Tensors:
@@ -82,10 +84,8 @@ def fold_layer_scale(tensors: Tensors) -> Tensors:
 def from_huggingface(tensors: Mapping[str, Tensor], layers: Mapping[str, str]) -> Tensors:
     blocks = {}
     for name, tensor in tensors.items():
-        # The pooler and the mask token serve other tasks; the logits of ViTForImageClassification never see them.
-        if not re.search(r"(^|\.)(pooler\.|embeddings\.mask_token)", name):
-            bare = re.sub(r"^(encoder\.layer|layers)\.", "blocks.", name.removeprefix("vit."))
-            blocks[bare.replace(".attention.attention.", ".attention.")] = tensor
+        bare = re.sub(r"^(encoder\.layer|layers)\.", "blocks.", name.removeprefix("vit."))
+        blocks[bare.replace(".attention.attention.", ".attention.")] = tensor
     return fuse_qkv(rename(blocks, layers))
 
 
@@ -126,7 +126,7 @@ def _family(name: str, row: dict[str, Any]) -> Family:
     spec: dict[str, Any] = row.pop("image_spec", {})
     spec |= {key: tuple(spec[key]) for key in ("mean", "std") if key in spec}
     converts = {"timm": from_timm, "huggingface": from_huggingface, "google": from_google}
-    row["signature"] = re.compile(row["signature"])
+    row |= {key: re.compile(row[key]) for key in ("signature", "ignored") if key in row}
     return Family(**row, image_spec=ImageSpec(**spec), convert=converts.get(name))
 
 

@@ -86,6 +86,9 @@ def of_pictures(model: ModelProto, spec: ImageSpec, form: PictureForm) -> ModelP
     merged.graph.value_info.append(tensor)  # `tensor_part` takes it for an input
     for ending in form.endings:
         merged = ending(merged)
+    imports = {each.domain: each for each in merged.opset_import}  # merging repeats those of each part, all alike
+    del merged.opset_import[:]
+    merged.opset_import.extend(imports.values())
     return merged
 
 

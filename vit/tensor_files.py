@@ -18,8 +18,9 @@ from vit.errors import WeightsError
 
 SEAL, BLANK = "sha256", "0" * 64
 """The name under which a file's metadata hold its SHA-256, and what stands there while that is computed."""
-_SEALED = re.compile(SEAL.encode() + rb'(?:":"|\x12\x40)([0-9a-f]{64})')  # JSON of a header; ONNX's protocol buffer
+_SEALED = re.compile(rb'(?:"sha256":\s*"|\n\x06sha256\x12\x40)([0-9a-f]{64})')  # JSON; an entry of ONNX
 _ENDS = 2**24  # bytes at the start of a file and at its end, which hold the metadata
+_POINTER = b"version https://git-lfs"
 _DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
     torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
@@ -120,6 +121,13 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise WeightsError(f"{path}: not a readable safetensors file ({error})") from None
 
 
+def refuse_pointer(path: Path) -> None:
+    """Refuse what Git keeps in the place of a large file that it did not fetch. Raises WeightsError."""
+    with open(path, "rb") as file:
+        if file.read(len(_POINTER)) == _POINTER:
+            raise WeightsError(f"{path} is a Git LFS pointer, not the file itself: fetch that with `git lfs pull`")
+
+
 def seal(path: Path) -> None:
     """Put the SHA-256 of a file in the place of BLANK, which its metadata hold under SEAL."""
     place, _, digest = _seal_of(path)
@@ -130,9 +138,13 @@ def seal(path: Path) -> None:
 
 def require_seal(path: Path) -> str | None:
     """The seal of a file; None where it carries none. Raises WeightsError: it is not that of its bytes."""
+    refuse_pointer(path)
     _, says, digest = _seal_of(path)
     if says not in (None, digest):
-        raise WeightsError(f"{path} is damaged: its SHA-256 was {says[:8]}... and is {digest[:8]}...")
+        raise WeightsError(
+            f"{path} was changed since it was written, or is damaged: its SHA-256 was {says[:8]} and is {digest[:8]};"
+            " take it anew, or remove `sha256` from its metadata if you trust what changed it"
+        )
     return says
 
 
@@ -144,9 +156,10 @@ def _seal_of(path: Path) -> tuple[int, str | None, str]:
         match = _SEALED.search(content, 0, _ENDS) or _SEALED.search(content, max(0, len(content) - _ENDS))
         if match is None:
             return 0, None, ""
-        digest = hashlib.sha256(content[: match.start(1)] + BLANK.encode())
-        with memoryview(content) as view, view[match.end(1) :] as rest:
-            digest.update(rest)
+        digest = hashlib.sha256()
+        with memoryview(content) as view, view[: match.start(1)] as before, view[match.end(1) :] as rest:
+            for part in (before, BLANK.encode(), rest):
+                digest.update(part)
         return match.start(1), match[1].decode(), digest.hexdigest()
 
 

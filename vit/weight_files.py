@@ -1,10 +1,11 @@
 """Files of weights, whoever wrote them: found, read without ever running what they contain, and recognised.
 
-.safetensors and .npz hold arrays only. What torch pickled, a .pth or .pt file, is read by vit/torch_files.py.
+.safetensors and .npz hold arrays only. What torch pickled, such as a .pth file, is read by vit/torch_files.py.
 """
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -19,11 +20,18 @@ from torch import Tensor
 from vit.config import WEIGHT_SOURCES, ImageSpec
 from vit.errors import WeightsError
 from vit.key_maps import FAMILIES, Family
-from vit.tensor_files import read_tensors, tree_of
+from vit.tensor_files import read_tensors, refuse_pointer, tree_of
 from vit.torch_files import read_torch_file
 
-WRAPPERS = ("model", "state_dict", "model_state_dict", "model_ema", "module")
-PREFIXES = ("module.", "_orig_mod.", "model.")
+WRAPPERS = (
+    "model", "state_dict", "model_state_dict", "net", "network", "weights", "module", "teacher", "student",
+    "target_encoder", "encoder", "model_ema", "state_dict_ema", "ema_state_dict", "ema",
+)  # fmt: skip
+"""Keys under which trainers keep a network; of several the first is taken, which is said."""
+PREFIXES = ("module.", "model.")
+_OF_RESNET = "layer4.0.conv1.weight"
+_WITHIN = re.compile(r"(?<![^.])(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
+"""Parts of a name that torch's wrappers add."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +39,37 @@ class WeightFile:
     """Content of a file of weights, and its demands on the model and its images."""
 
     path: Path
-    tensors: dict[str, Tensor]
+    held: dict[str, Tensor]
+    """Every tensor of the network, and of what its trainer kept beside it."""
     extras: dict[str, Any] = field(default_factory=dict)
     """The plain data that stood beside the tensors: class names, image_spec, ... of our own runs."""
     told_source: str | None = None
     """Library whose parameter names it has, if a person said it."""
+    usual_source: str | None = None
+    """Library of the model, whose names it has where no family's signature is among them."""
+    notes: tuple[str, ...] = ()
+    """Lines about choices that reading it took."""
+
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        """The network: what stands below the prefix of the name that tells its family."""
+        signatures = (family.signature.pattern for family in FAMILIES.values())
+        return self.below("|".join((*signatures, re.escape(_OF_RESNET))))
+
+    def below(self, pattern: str) -> dict[str, Tensor]:
+        """Return the tensors below what stands before a name of this pattern, or all. Raises WeightsError: it stands
+        below several names."""
+        if "image_spec" in self.extras:  # of this program, which keeps nothing beside the network
+            return self.held
+        found = [re.fullmatch(rf"(|.*?\.)(?:{pattern})", name) for name in self.held]
+        prefixes = sorted({match[1] for match in found if match}, key=len) or [""]
+        if not all(prefix.startswith(prefixes[0]) for prefix in prefixes):
+            raise WeightsError(
+                f"{self.path}: holds several networks ({', '.join(prefixes[:4])}); save the one you mean"
+            )
+        return {
+            name.removeprefix(prefixes[0]): tensor for name, tensor in self.held.items() if name.startswith(prefixes[0])
+        }
 
     @cached_property
     def source(self) -> str:
@@ -52,6 +86,8 @@ class WeightFile:
             return sources[0]
         if not sources and "config" in self.extras:
             return "ours"  # a run of a model of another library
+        if not sources and self.usual_source:
+            return self.usual_source
         told = f"could be {' or '.join(sources)}" if sources else "no family has them"
         raise WeightsError(
             f"{self.path}: cannot tell whose parameter names these are ({', '.join(list(self.tensors)[:3])}, ...): "
@@ -64,14 +100,19 @@ class WeightFile:
 
     @property
     def is_resnet(self) -> bool:
-        return "layer4.0.conv1.weight" in self.tensors
+        return _OF_RESNET in self.tensors
 
     @property
     def image_spec(self) -> ImageSpec:
         """The preprocessing that the weights expect: recorded by our own runs, else their family's."""
+        return self.recorded_spec or self.family.image_spec
+
+    @property
+    def recorded_spec(self) -> ImageSpec | None:
+        """The preprocessing that our own runs record."""
         recorded = self.extras.get("image_spec")
         if not isinstance(recorded, Mapping):
-            return self.family.image_spec
+            return None
         values: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in recorded.items()}
         try:
             return ImageSpec(**values)
@@ -93,26 +134,40 @@ def read_weights(path: str | Path, *, source: str | None = None) -> WeightFile:
     path = find_weights(Path(path).expanduser())
     if path.suffix not in READERS:
         raise WeightsError(f"{path}: unknown kind of weights file {path.suffix!r}; known: {', '.join(READERS)}")
+    refuse_pointer(path)
     content = READERS[path.suffix](path)
     extras: dict[str, Any] = {}
-    while (wrapper := next((w for w in WRAPPERS if isinstance(content.get(w), Mapping)), None)) is not None:
-        extras |= {key: value for key, value in content.items() if key != wrapper}
-        content = content[wrapper]
-    tensors = {str(key): value for key, value in content.items() if isinstance(value, Tensor)}
+    notes: list[str] = []
+    for _ in WRAPPERS:  # not for ever: a file may hold itself
+        wrappers = [name for name in WRAPPERS if _may_hold_network(content.get(name))]
+        if not wrappers:
+            break
+        if len(wrappers) > 1 and "image_spec" not in content:
+            notes.append(f"taken: {wrappers[0]} of the file, and not {', '.join(wrappers[1:])}")
+        extras |= {key: value for key, value in content.items() if key != wrappers[0]}
+        content = content[wrappers[0]]
+    tensors = {_WITHIN.sub("", str(key)): value for key, value in content.items() if isinstance(value, Tensor)}
+    if READERS[path.suffix] is _read_torch:
+        tensors = {name: _in_memory(tensor, name, path) for name, tensor in tensors.items()}
     if not tensors:
         raise WeightsError(
             f"{path}: no tensors found; expected a state dict, found keys {', '.join(map(str, content))[:80]}"
         )
-    return WeightFile(path, strip_prefixes(tensors), extras, source)
+    return WeightFile(path, strip_prefixes(tensors), extras, source, notes=tuple(notes))
+
+
+def _may_hold_network(value: Any) -> bool:
+    return isinstance(value, Mapping) and any(isinstance(part, Tensor | Mapping) for part in value.values())
 
 
 def find_weights(path: Path) -> Path:
-    """The weights file a path means: itself, the best checkpoint of a run, or `model.safetensors` of a folder."""
+    """The weights file a path means: itself, the best checkpoint of a run, or the file of a Hugging Face folder."""
     if path.is_dir():
-        candidates = [*sorted((path / "checkpoints").glob("best_*")), path / "model.safetensors"]
+        names = ("model.safetensors", "pytorch_model.bin")
+        candidates = [*sorted((path / "checkpoints").glob("best_*")), *(path / name for name in names)]
         weights = next((file for file in candidates if file.is_file() and file.suffix in READERS), None)
         if weights is None:
-            raise FileNotFoundError(f"{path}: a folder without checkpoints/best_* (a run) or model.safetensors")
+            raise FileNotFoundError(f"{path}: a folder without checkpoints/best_* (a run), {' or '.join(names)}")
         return weights
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such weights file")
@@ -120,7 +175,7 @@ def find_weights(path: Path) -> Path:
 
 
 def strip_prefixes(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Drop `module.` (DDP), `_orig_mod.` (torch.compile) and `model.` (Lightning) where every name carries it."""
+    """Drop `module.` (DDP) and `model.` (Lightning) where every name carries it."""
     stripped = dict(tensors)
     while prefix := next((p for p in PREFIXES if all(name.startswith(p) for name in stripped)), None):
         stripped = {name.removeprefix(prefix): tensor for name, tensor in stripped.items()}
@@ -132,6 +187,13 @@ def _read_torch(path: Path) -> dict[str, Any]:
     if not isinstance(content, Mapping):
         raise WeightsError(f"{path}: holds a {type(content).__name__}; expected a state dict")
     return dict(content)
+
+
+def _in_memory(tensor: Tensor, name: str, path: Path) -> Tensor:
+    """Copy a tensor that lies in a mapped file, which another program may write anew."""
+    if tensor.numel() * tensor.element_size() > path.stat().st_size:  # a view that repeats a few numbers
+        raise WeightsError(f"{path}: {name} takes more memory than such a file should")
+    return tensor.detach().clone()
 
 
 def _read_safetensors(path: Path) -> dict[str, Any]:
@@ -161,7 +223,7 @@ def _read_npz(path: Path) -> dict[str, Any]:
 READERS = {
     ".safetensors": _read_safetensors,
     ".npz": _read_npz,
-    **dict.fromkeys((".pth", ".pt", ".bin", ".ckpt"), _read_torch),
+    **dict.fromkeys((".pth", ".pt", ".bin", ".ckpt", ".tar"), _read_torch),
 }
 
 

@@ -22,7 +22,7 @@ from datasets.bit_depth import largest_of
 from datasets.bundle import Samples
 from datasets.checking.near_duplicates import THUMBNAIL_SIZE
 from datasets.facts import ImageFacts, file_facts, pixel_facts
-from datasets.images import from_array, open_image, to_mode, upright_size
+from datasets.images import A_POINTER, POINTER, from_array, open_image, to_mode, upright_size
 from datasets.processes import begin_loader
 
 _ALIASES = {"MPO": "JPEG", "DIB": "BMP", "APNG": "PNG"}  # what Pillow calls variants of the same file format
@@ -33,7 +33,7 @@ _MAGIC = {
 _OTHERS = {
     b"<!doctype html": "a web page (HTML)", b"<html": "a web page (HTML)", b"<svg": "XML or SVG text",
     b"<?xml": "XML or SVG text",
-    b"version https://git-lfs": "a Git LFS pointer: the image itself was not fetched",
+    POINTER: A_POINTER,
 }  # fmt: skip
 _POOL_THRESHOLD = 256  # fewer files are read sooner than the processes have started
 _CHUNK = 32
