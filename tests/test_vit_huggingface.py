@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
 from hub_backbones import BACKBONES, saved_backbone
+from PIL import Image
 from torch import nn
 from transformers import ResNetConfig, ResNetForImageClassification, ViTConfig, ViTForImageClassification
 from transformers.utils import logging as transformers_logging
 
+from datasets.transforms import Pipeline
 from vit.attention_maps import attention_weights, maps_of
 from vit.config import HALF, IMAGENET_MEAN, IMAGENET_STD, ImageSpec, ModelConfig
 from vit.errors import OptionError, WeightsError
@@ -109,6 +113,46 @@ def test_a_model_of_timm_on_the_hub_is_timms_own(tmp_path: Path) -> None:
     assert spec == ImageSpec(16, (0.4,) * 3, (0.2,) * 3, "bicubic", crop_fraction=0.9)
     with pytest.raises(ValueError, match="does not take image_size=24: "):
         build_model(f"hf:{tmp_path}", num_classes=2, image_size=24)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "fit"),
+    [
+        ("ViTImageProcessor", {"size": {"height": 16, "width": 16}}, "squash"),
+        ("SiglipImageProcessor", {"size": {"height": 16, "width": 16}, "resample": 3}, "squash"),
+        ("BitImageProcessor", {"size": {"shortest_edge": 20}, "crop_size": 16}, "crop"),
+        ("CLIPImageProcessor", {"size": {"shortest_edge": 16}, "crop_size": 16}, "crop"),
+        ("ConvNextImageProcessor", {"size": {"shortest_edge": 16}, "crop_pct": 0.8}, "crop"),
+    ],
+)
+def test_pictures_are_prepared_as_the_processor_of_the_model_does(
+    kind: str, options: dict[str, Any], fit: str, folder: Path
+) -> None:
+    processor = getattr(transformers, kind)(**options)
+    processor.save_pretrained(folder)
+    spec = image_spec(ModelConfig(name=f"hf:{folder}"))
+    assert spec.fit == fit
+    waves = np.sin(np.linspace(0, 6, 90))[:, None, None] + np.cos(np.linspace(0, 4, 60))[None, :, None] * [1, 0.5, -1]
+    picture = Image.fromarray((127 + 60 * waves).clip(0, 255).astype(np.uint8))
+    pipeline = Pipeline(spec)
+    ours = pipeline([pipeline.store(picture)], seed=0, epoch=0, draws=np.zeros(1, np.int64))
+    theirs = processor(picture, return_tensors="pt")["pixel_values"]
+    assert (ours - theirs).abs().mean() < 2.5 / 255 / min(spec.std)
+
+
+@pytest.mark.parametrize(("size", "fit"), [(16, "squash"), ({"shortest_edge": 16}, "crop"), (None, "crop")])
+def test_an_older_processor_with_one_number_for_a_size_squashes(size: Any, fit: str, folder: Path) -> None:
+    (folder / "preprocessor_config.json").write_text(json.dumps({"size": size, "do_resize": True}))
+    assert image_spec(ModelConfig(name=f"hf:{folder}")).fit == fit
+
+
+@pytest.mark.parametrize("kind", BACKBONES)
+def test_class_tokens_and_positions_of_a_backbone_do_not_decay(kind: str, tmp_path: Path) -> None:
+    saved_backbone(kind, tmp_path)
+    model = build_model(f"hf:{tmp_path}", num_classes=3, weights="none")
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    [decaying] = [group["params"] for group in param_groups(model, weight_decay=0.1) if group["weight_decay"]]
+    assert not [name for each in decaying if re.search("token|position|pos_embed", name := names[id(each)])]
 
 
 def test_a_model_that_fails_at_its_own_size_is_not_blamed_on_the_size(folder: Path, monkeypatch: Any) -> None:

@@ -174,7 +174,7 @@ def native_size(config: ModelConfig) -> int:
 def image_spec(config: ModelConfig) -> ImageSpec:
     """The values of the model's `preprocessor_config.json`; .5 where it has none.
 
-    One thing differs: many Hugging Face processors squeeze the picture into a square, here it keeps its proportions.
+    One thing differs: processors that squash a picture and then crop it (DeiT) keep its proportions here.
     """
     settings, cached_file = _settings(config), _transformers().utils.cached_file
     native, of_timm = native_size(config), getattr(settings, "pretrained_cfg", None)
@@ -185,12 +185,17 @@ def image_spec(config: ModelConfig) -> ImageSpec:
         path = cached_file(_source(config), "preprocessor_config.json", _raise_exceptions_for_missing_entries=False)
     values = json.loads(Path(path).read_text()) if path else {}
     resized, cropped = _side(values.get("size")), _side(values.get("crop_size"))
+    kept = cropped / resized if values.get("do_center_crop") and resized and cropped else None
+    square = isinstance(values.get("size"), int) or "height" in (values.get("size") or ())
+    if "crop_pct" in values:  # of a ConvNeXt, which squashes large pictures only
+        square = resized is not None and resized >= 384
     return ImageSpec(
         image_size=native,
         mean=tuple(values.get("image_mean", HALF)),
         std=tuple(values.get("image_std", HALF)),
         interpolation=_RESAMPLE.get(values.get("resample", 2), "bicubic"),
-        crop_fraction=min(1.0, cropped / resized) if values.get("do_center_crop") and resized and cropped else 1.0,
+        crop_fraction=values.get("crop_pct") or min(1.0, kept or 1.0),
+        fit="squash" if square and not kept else "crop",
     )
 
 

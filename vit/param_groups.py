@@ -7,7 +7,10 @@ from torch import nn
 from vit.errors import OptionError
 from vit.parts import parts
 
-_EMBEDDINGS = ("class_token", "cls_token", "positions", "pos_embedding", "position_embeddings", "mask_token")
+_EMBEDDINGS = (
+    "class_token", "cls_token", "positions", "pos_embedding", "pos_embed", "position_embeddings", "reg_token",
+    "position_embedding.weight", "register_tokens", "dist_token", "distillation_token", "mask_token",
+)  # fmt: skip
 
 
 def param_groups(
@@ -15,7 +18,8 @@ def param_groups(
 ) -> list[dict[str, Any]]:
     """Trainable parameters in groups of equal weight decay and equal learning-rate scale.
 
-    Biases, norms, class token and positions do not decay: pulling them to zero regularises nothing.
+    Biases, norms, class token, positions and what a model of timm excepts itself do not decay: pulling them to zero
+    regularises nothing.
     With `layer_decay` < 1 every layer below the head learns slower by that factor (BEiT, arXiv:2106.08254): `lr_scale`
     is `layer_decay ** (layers above)`, with the head at 1. The caller sets `lr = base_lr * group["lr_scale"]`.
     With `matrices` what decays below the head, matrices and filters, has groups of its own, which say so.
@@ -28,11 +32,16 @@ def param_groups(
     depths = _depths(model) if layer_decay != 1 else {}
     top = max(depths.values(), default=0)
     head = {id(parameter) for part in parts(model).head for parameter in part.parameters()} if matrices else set()
+    excepted = {
+        f"{prefix}.{name}".removeprefix(".")
+        for prefix, module in model.named_modules()
+        for name in getattr(module, "no_weight_decay", set)()  # timm's own
+    }
     groups: dict[str, dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        decays = parameter.dim() > 1 and not name.endswith(_EMBEDDINGS)
+        decays = parameter.dim() > 1 and not name.endswith(_EMBEDDINGS) and name not in excepted
         is_matrix = matrices and decays and id(parameter) not in head
         depth = depths.get(id(parameter), 0)
         group_name = "matrices" if is_matrix else "decay" if decays else "no_decay"
