@@ -62,7 +62,7 @@ def test_a_flipped_bit_is_noticed(saved):
     data = bytearray(saved.read_bytes())
     data[len(data) // 2] ^= 1
     saved.write_bytes(data)
-    with pytest.raises(CheckpointError, match="is damaged: its SHA-256 was"):
+    with pytest.raises(CheckpointError, match="damaged: its SHA-256 was"):
         read_checkpoint(saved)
 
 

@@ -61,10 +61,12 @@ def export_onnx(
     change: Callable[[Any], Any] | None = None,
     outputs: Sequence[str] = ("logits",),
 ) -> None:
-    """Write one file with input `images` (B, C, S, S) and output `logits` (B, classes), and further `outputs` where the
-    model gives several; or, in the form of pictures,
-    what `vit.onnx_pictures` says. `model`: any module from normalised images to logits. `change`: applied to the model
-    from `images` to `logits`, an onnx.ModelProto, such as by quantisation."""
+    """Write one file with input `images` (B, C, S, S) and output `logits` (B, classes).
+
+    `model`: any module from normalised images to logits; `outputs`: where it gives several. `form`: the file takes
+    pictures, as `vit.onnx_pictures` says. `change`: applied to the model from `images` to `logits`, an
+    onnx.ModelProto, such as by quantisation.
+    """
     for package in ("onnx", "onnxruntime", "onnxscript"):
         import_optional(package, f"--format onnx needs the package {package}: pip install -r requirements-extras.txt")
     with _exportable(model):
