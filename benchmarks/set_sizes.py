@@ -19,7 +19,7 @@ from scipy.special import softmax
 
 from benchmarks.environment import describe
 from benchmarks.unknown_classes import TEST, VAL, Known, kept_features, parts_of
-from inference.evaluation_report import LIMITS
+from trainers.engine.temperature import sharpness
 
 LEVELS = (0.9, 0.95)
 CALIBRATION = 360
@@ -51,12 +51,8 @@ def sizes(scores: np.ndarray, labels: np.ndarray, order: np.ndarray, level: floa
 
 
 def calibrated(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Probabilities at the temperature with the least log loss."""
-
-    def loss(temperature: float) -> float:
-        return float(-np.log(softmax(logits / temperature, axis=1)[np.arange(len(labels)), labels] + 1e-30).mean())
-
-    return softmax(logits / min(np.geomspace(*LIMITS, 61), key=loss), axis=1)
+    """Probabilities at the fitted temperature."""
+    return softmax(sharpness(logits, labels) * logits, axis=1)
 
 
 def measured(shares: np.ndarray, labels: np.ndarray, splits: int) -> list[dict[str, float | str]]:

@@ -1,6 +1,5 @@
 """Report of an evaluation, class by class, as files next to its predictions; and how far its confidence is right."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,10 +21,10 @@ from trainers.engine.evaluation import Scores, write_predictions
 from trainers.engine.intervals import Design, design_of
 from trainers.engine.many_classes import SHOWN_CLASSES, most_confused
 from trainers.engine.metrics import ClassRow, confidence_bins, expected_calibration_error, per_class
+from trainers.engine.temperature import sharpness
 from trainers.storage.run_folder import read_json, write_json
 
 LIKELIEST = ("paths", "class_names", "labels", "classes", "probabilities")
-LIMITS = (0.05, 20.0)  # a model that is right on every val image would want a temperature of zero
 
 
 @dataclass(frozen=True)
@@ -144,21 +143,6 @@ def _calibration(scores: Scores, temperature: float) -> dict[str, float]:
     }
 
 
-def fit_temperature(logits: Tensor, labels: Tensor) -> float:
-    """The T in LIMITS with the least negative log-likelihood of `softmax(logits / T)` (Guo et al. 2017, section 4.2).
-
-    One number for all classes, so no prediction changes. The loss is convex in 1 / T: one minimum.
-    """
-    from scipy.optimize import minimize_scalar  # takes half a second to import; training needs only the bins
-
-    low, high = (math.log(limit) for limit in LIMITS)
-    minimum = minimize_scalar(
-        lambda log_temperature: negative_log_likelihood(logits, labels, temperature=math.exp(log_temperature)),
-        bounds=(low, high), method="bounded", options={"xatol": 1e-6},
-    )  # fmt: skip
-    return math.exp(minimum.x)
-
-
 def negative_log_likelihood(logits: Tensor, labels: Tensor, *, temperature: float) -> float:
     return F.cross_entropy(logits.double() / temperature, labels).item()
 
@@ -171,7 +155,7 @@ def reliability(logits: Tensor, labels: Tensor, *, temperature: float = 1.0) -> 
 
 def save_temperature(folder: Path, scores: Scores) -> None:
     labels = scores.outputs.labels
-    temperature = fit_temperature(scores.outputs.logits, labels)
+    temperature = 1 / sharpness(scores.outputs.logits.double().numpy(), labels.numpy())
     values = {"temperature": temperature, "fitted_on": "val", "images": len(labels)}
     for name, divisor in (("before", 1.0), ("after", temperature)):
         values |= {f"{metric}_{name}": value for metric, value in _calibration(scores, divisor).items()}

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from small_run import CLASSES, call, labelled_photos, make_run, photo
 from torch.nn import functional as F
 
 import main
-from inference.evaluation_report import LIMITS, fit_temperature
+from inference.evaluation_report import read_temperature, save_temperature
+from trainers.engine.evaluation import Scores
 from trainers.engine.metrics import balanced_accuracy, per_class
 
 pytestmark = pytest.mark.drawn
@@ -58,21 +60,27 @@ def test_a_class_name_with_a_line_break_stays_on_one_line_of_the_table(tmp_path,
     assert [line.split()[0] for line in out.splitlines() if line.endswith(" 2")] == ["ant", r"new\nline"]
 
 
+def fitted(folder: Path, logits: torch.Tensor, labels: torch.Tensor) -> float:
+    """The temperature that `evaluate` leaves for predictions, `predict --calibrated` and exports."""
+    save_temperature(folder, Scores({}, torch.empty(0), SimpleNamespace(logits=logits, labels=labels)))
+    return read_temperature(folder)
+
+
 @pytest.mark.parametrize("planted", [0.4, 1.0, 3.0])
-def test_a_planted_temperature_is_found_again(planted):
+def test_a_planted_temperature_is_found_again(tmp_path, planted):
     generator = torch.Generator().manual_seed(0)
     true = torch.randn(20_000, 5, generator=generator) * 1.5
     labels = torch.multinomial(true.softmax(1), 1, generator=generator)[:, 0]
-    fitted = fit_temperature(true * planted, labels)
-    assert fitted == pytest.approx(planted, rel=0.05)
-    near = (fitted, fitted * 1.05, fitted / 1.05)
-    losses = {t: F.cross_entropy((true * planted).double() / t, labels).item() for t in near}
-    assert min(losses, key=lambda t: losses[t]) == fitted
+    assert fitted(tmp_path, true * planted, labels) == pytest.approx(planted, rel=0.05)
 
 
-def test_a_model_that_is_always_right_gets_the_lowest_temperature_and_not_zero():
-    logits = F.one_hot(torch.arange(30) % 3).float()
-    assert fit_temperature(logits, torch.arange(30) % 3) == pytest.approx(LIMITS[0], rel=1e-3)
+@pytest.mark.parametrize("confidence", [1.0, 50.0])
+@pytest.mark.parametrize("n", [3, 30, 300])
+def test_images_that_are_all_right_prove_no_certainty(tmp_path, n, confidence):
+    labels = torch.arange(n) % 3
+    logits = confidence * F.one_hot(labels, 3).float()
+    right = (logits / fitted(tmp_path, logits, labels)).softmax(1).max(1).values.mean()
+    assert 1 - right == pytest.approx(2 / 3 / (n + 1), rel=0.02)
 
 
 def test_other_data_is_scored_by_class_name_and_written_class_by_class(capsys, run, tmp_path):
