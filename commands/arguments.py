@@ -17,7 +17,7 @@ from datasets.config import DataConfig, Group, Name
 from datasets.files import text_file
 from datasets.options import flag
 from datasets.text import did_you_mean
-from trainers.config import Device, RunConfig, load_config
+from trainers.config import Device, RunConfig, load_config, set_in
 from trainers.errors import OPTION_ERRORS
 from vit.config import require_counts
 
@@ -263,6 +263,8 @@ class TrainOptions(SeveralRuns, RunConfig, FirstScreen):
     """Run two batches through every stage, print the time per step, and delete everything."""
     find_lr: bool = False
     """Learning-rate finder: raise the rate step by step until the loss diverges; draw the curve and suggest a rate."""
+    given: Annotated[tuple[str, ...], tyro.conf.Fixed] = ()
+    """Options that are set, on the command line or in a file, such as `--lr`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -283,25 +285,22 @@ def parse_train_options(argv: Sequence[str], *, prog: str) -> TrainOptions:
         raise UsageError(f"--minutes {options.minutes:g} must be greater than 0")
     if options.minutes is not None and options.seeds > 1:
         raise UsageError("--minutes plans one run; with --seeds give --epochs")
-    if options.config is None and options.recipe is None:
-        return of_images(options)
-    base = RunConfig()
-    if options.recipe is not None:
-        from trainers.options.recipes import recipe_config
+    given = [word.split("=")[0] for word in argv if word.startswith("--")]
+    if options.config is not None or options.recipe is not None:
+        base = RunConfig()
+        if options.recipe is not None:
+            from trainers.options.recipes import recipe_config
 
-        base = recipe_config(options.recipe)
-    if options.config is not None:
-        base = load_config(options.config, base=base)
-    if options.minutes is not None:
-        base = base.changed(train={"epochs": None, "warmup_epochs": None})
-    return of_images(parse(TrainOptions, argv, prog=prog, default=TrainOptions(**sections(base))))
-
-
-def of_images(options: TrainOptions) -> TrainOptions:
-    """The options with the images that were named without `--data`."""
-    if options.images is None:
-        return options
-    return dataclasses.replace(options, data=dataclasses.replace(options.data, source=options.images), images=None)
+            base = recipe_config(options.recipe)
+        if options.config is not None:
+            base = load_config(options.config, base=base)
+            given += set_in(options.config)
+        if options.minutes is not None:
+            base = base.changed(train={"epochs": None, "warmup_epochs": None})
+        options = parse(TrainOptions, argv, prog=prog, default=TrainOptions(**sections(base)))
+    if options.images is not None:
+        options = dataclasses.replace(options, data=dataclasses.replace(options.data, source=options.images))
+    return dataclasses.replace(options, images=None, given=tuple(dict.fromkeys(given)))
 
 
 def sections(config: RunConfig) -> dict[str, Any]:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, get_type_hints
 
 from commands.arguments import TrainOptions, UsageError, parse_train_options
 from datasets.config import DATASETS
+from datasets.options import flag
 from datasets.shell import command, typed
 from datasets.text import pluralise, printable, wrapped
 from trainers.config import RunConfig, load_config
-from vit.config import embedded_weights
+from vit.config import InPlans, embedded_weights
 
 if TYPE_CHECKING:
     from datasets.opened import OpenedImages
@@ -26,22 +29,33 @@ if TYPE_CHECKING:
 parse = parse_train_options
 
 DEFAULT_MINUTES = 15.0
-"""Time budget of `train --data FOLDER` without another option: long enough for a useful model, short enough to wait
-for."""
+"""Time budget of `train FOLDER`: long enough for a useful model, short enough to wait for."""
+SHOWN = 3
+"""Options that are named where more say how to train."""
 
 
 def main(options: TrainOptions) -> int:
-    minutes = options.minutes
-    if minutes is None and nothing_chosen(options):
-        minutes = DEFAULT_MINUTES
+    own = options.minutes is None and options.data.source not in DATASETS
+    how = how_to_train(options) if own else []
+    minutes = DEFAULT_MINUTES if own and not how else options.minutes
+    refuse_without_effect(options, planned=minutes is not None)
+    if own and not how:
         print(
-            f"No model or epochs given: looking for the best model in {minutes:g} minutes (--minutes M changes it).\n"
+            f"Nothing says how to train: looking for the best model in {minutes:g} minutes (--minutes M changes it).\n"
         )
+    if not options.dry_run:
+        return begin(options, options.run, minutes, how)
+    with TemporaryDirectory() as folder:  # a plan leaves features
+        return begin(options, options.run.changed(output={"output_dir": Path(folder)}), minutes, how)
+
+
+def begin(options: TrainOptions, config: RunConfig, minutes: float | None, how: Sequence[str]) -> int:
+    """Train, or rehearse, what is planned for so many minutes; what the options say where there is no plan."""
     until = time.monotonic() + 60 * (minutes or 0)
     from datasets.opened import OpenedImages  # torch takes seconds to import; --help should not
 
     images = OpenedImages()
-    config = with_weights(options.run, images, one_network=options.one_network)
+    config = with_weights(config, images, one_network=options.one_network)
     if options.recipe is not None:
         from trainers.options.recipes import card
         from trainers.reporting import console
@@ -61,15 +75,61 @@ def main(options: TrainOptions) -> int:
                 return train_best(runs, images)
             config = next(runs).config
     else:
+        say_what_trains(config, how)
         say_which_weights_are_local(config)
-    folds = config.data.folds is not None and config.data.fold is None and config.train.loop == "ignite"
-    several = options.seeds > 1 or folds
-    if (options.jobs, options.on) != ("auto", "local") and not several:
-        given = f"--jobs {options.jobs}" if options.on == "local" else "--on slurm"
-        raise UsageError(f"{given}: one run is one process; of --seeds and --folds several train at a time")
-    if several and not rehearsal:
+    if several_runs(options) and not rehearsal:
         return train_several(config, options.seeds, **options.placed)
     return rehearse([config], find_lr=options.find_lr) if rehearsal else train(config, images)
+
+
+def several_runs(options: TrainOptions) -> bool:
+    """Return whether the command trains a run for each seed or fold."""
+    data = options.data
+    return options.seeds > 1 or (data.folds is not None and data.fold is None and options.train.loop == "ignite")
+
+
+def how_to_train(options: TrainOptions) -> list[str]:
+    """List what is given that says how to train, which else a plan decides."""
+    several = {
+        "torchrun": "WORLD_SIZE" in os.environ,
+        "--recipe": options.recipe is not None,
+        "--seeds": options.seeds > 1,
+        "--folds": options.data.folds is not None,
+    }
+    found = [name for name, holds in several.items() if holds]
+    for section in (options.model, options.train):
+        hints = get_type_hints(type(section), include_extras=True)
+        for field in fields(section):
+            value, name = getattr(section, field.name), f"--{flag(type(section), field.name)}"
+            is_open = value == field.default and value in (None, "auto")
+            if name in options.given and not is_open and InPlans not in getattr(hints[field.name], "__metadata__", ()):
+                found.append(name)
+    return found
+
+
+def say_what_trains(config: RunConfig, how: Sequence[str]) -> None:
+    """Say which options, if any, keep `train PATH` from planning, and what trains instead."""
+    from trainers.options.defaults import resolve_model
+    from trainers.reporting import console
+    from trainers.system.distributed import is_main_process
+
+    if how and is_main_process():
+        model = resolve_model(config).model
+        start = {"none": "random weights", None: "its own weights"}.get(model.weights, f"the weights {model.weights}")
+        named = ", ".join(how[:SHOWN]) + (f" and {len(how) - SHOWN} more" if len(how) > SHOWN else "")
+        without = f"without {'it' if len(how) == 1 else 'them'}, the best model for {DEFAULT_MINUTES:g} minutes"
+        console.say(f"none, because of {named}: {model.name} trains, from {start}; {without}", label="plan")
+
+
+def refuse_without_effect(options: TrainOptions, *, planned: bool) -> None:
+    """Raises UsageError: an option that has no effect on what is trained."""
+    model = options.model
+    if (options.jobs, options.on) != ("auto", "local") and not several_runs(options):
+        given = f"--jobs {options.jobs}" if options.on == "local" else "--on slurm"
+        raise UsageError(f"{given}: one run is one process; of --seeds and --folds several train at a time")
+    tried = model.weights == "auto" or (planned and model.name == "auto" and model.weights is None)
+    if options.one_network and not tried:
+        raise UsageError("--one-network is for a plan or --weights auto, which try several networks: leave it out")
 
 
 def say_which_weights_are_local(config: RunConfig) -> None:
@@ -80,15 +140,6 @@ def say_which_weights_are_local(config: RunConfig) -> None:
     if (weights := embedded_weights(config.model)) and is_main_process():
         left = f"--weights {weights} starts from those that come with it, --weights none leaves this line out"
         console.say(f"{config.model.name} starts from random weights; {left}", label="note")
-
-
-def nothing_chosen(options: TrainOptions) -> bool:
-    """Return whether a person gave images of his own and nothing that says how to train on them."""
-    config, default = options.run, TrainOptions()
-    own = config.data.source not in DATASETS and config.data.folds is None and "WORLD_SIZE" not in os.environ
-    train = replace(config.train, seed=0, device="auto", threads=None)
-    model = replace(config.model, weights=None) if config.model.weights == "none" else config.model
-    return own and options.seeds == 1 and (model, train) == (default.model, default.train)
 
 
 def train_best(runs: Runs, images: OpenedImages) -> int:

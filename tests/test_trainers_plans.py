@@ -16,8 +16,7 @@ from small_run import few_digits
 
 import main
 import trainers.run
-from commands.arguments import parse_train_options
-from commands.train import nothing_chosen, rehearse
+from commands.train import rehearse
 from comparison.request.timing import epochs_within, fixed_and_passing
 from datasets.config import DataConfig
 from datasets.opened import OpenedImages
@@ -457,22 +456,6 @@ def test_a_command_that_has_ended_does_not_make_a_machine_shared(monkeypatch, id
     if sys.platform == "linux":
         assert 0 <= threads.ticks()[0] <= threads.ticks()[1]
         assert 0 <= threads.processors_at_work(seconds=0.05) < math.inf
-
-
-@pytest.mark.parametrize(
-    ("words", "is_open"),
-    [
-        ("--data photos", True), ("--data photos --seed 3 --augment none --threads 1 --batch-size 8", True),
-        ("--data digits", False), ("--data photos --epochs 3", False), ("--data photos --model vit_tiny_16", False),
-        ("--data photos --weights none", True), ("--data photos --folds 5", False), ("--data photos --lr 0.1", False),
-        ("--data photos --weights tiny_imagenet", False),
-        ("--data photos --recipe scratch-small", False), ("--data photos --max-minutes 3", False),
-    ],
-)  # fmt: skip
-def test_own_images_get_a_plan_where_nothing_says_how_to_train_on_them(words, is_open, monkeypatch):
-    assert nothing_chosen(parse_train_options(words.split(), prog="train")) == is_open
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert not nothing_chosen(parse_train_options(words.split(), prog="train"))
 
 
 @pytest.mark.parametrize("seconds", [100, 600, 7200])

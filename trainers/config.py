@@ -18,7 +18,7 @@ from datasets.config import DataConfig, Name
 from datasets.options import flag
 from datasets.text import decode_text, did_you_mean, printable
 from trainers.errors import OPTION_ERRORS, ConfigError
-from vit.config import ModelConfig, known_keywords, require, require_finite
+from vit.config import InPlans, ModelConfig, known_keywords, require, require_finite
 
 _ESCAPE = r'\\(?:["\\]|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})'
 _BACKSLASH = re.compile(rf"""^[^'"#\n]*"(?:[^"\\\n]|{_ESCAPE})*(?!{_ESCAPE})\\""", re.MULTILINE)
@@ -76,13 +76,13 @@ class TrainConfig:
     layer_decay: float = 1.0
     """Layer-wise learning-rate decay for fine-tuning: each layer below the head learns slower by this factor. 1 turns
     it off."""
-    accumulate: int = 1
+    accumulate: Annotated[int, InPlans] = 1
     """Gradient accumulation: micro-batches per optimizer step. Less memory, the same update."""
     checkpoint_activations: bool = False
     """Activation (gradient) checkpointing: less memory, slower."""
     compile: bool = False
     """Compile the model with torch.compile. It takes a minute to start and pays in long runs on a GPU."""
-    amp: Literal["auto", "off", "bf16", "fp16"] = "auto"
+    amp: Annotated[Literal["auto", "off", "bf16", "fp16"], InPlans] = "auto"
     """Mixed precision. auto: bf16 where the device computes in it natively and the model is wide enough to gain."""
     cache_features: Literal["auto", "on", "off"] = "auto"
     """With --trainable head: pass each image through the frozen backbone once and train the head on the cached
@@ -90,13 +90,13 @@ class TrainConfig:
     max_minutes: float | None = None
     """Time limit: stop training after this many minutes, then validate and conclude as usual. The learning rate still
     follows --epochs; --minutes plans a whole run instead."""
-    patience: int = 0
+    patience: Annotated[int, InPlans] = 0
     """Early stopping: end after this many epochs without a better validation score. 0 never stops early."""
     start_head: Literal["plain", "probe", "fit"] = "plain"
     """Head initialisation: plain, zero or as the weights bring it; probe, a fitted linear probe, so that fine-tuning
     does not begin by distorting the features (LP-FT); or fit, with --trainable head: chosen by cross-validation, fitted
     to the training images at once, and not trained after it."""
-    select: Literal["auto", "accuracy", "balanced_accuracy", "loss", "macro_f1", "last"] = "auto"
+    select: Annotated[Literal["auto", "accuracy", "balanced_accuracy", "loss", "macro_f1", "last"], InPlans] = "auto"
     """Validation metric that picks the best epoch; ties go to the lower loss, then to the earlier epoch. last keeps the
     last epoch, whatever it scores, so that no luck chooses. auto: accuracy, or balanced_accuracy (mean recall) where a
     class has over ten times the images of another."""
@@ -112,15 +112,15 @@ class TrainConfig:
     """Weight of the distillation loss; the labels have the rest."""
     teacher_size: int | None = None
     """Side of the images that the teacher sees, in pixels. Default: its own training size; 224 if it does not say."""
-    seed: int = 0
+    seed: Annotated[int, InPlans] = 0
     """Seed of initial weights, order, augmentation and dropout; never of the split."""
-    save_every: int | None = None
+    save_every: Annotated[int | None, InPlans] = None
     """Also save every so many optimizer steps. Default: at the end of each epoch only."""
-    device: Device = "auto"
-    threads: int | None = None
+    device: Annotated[Device, InPlans] = "auto"
+    threads: Annotated[int | None, InPlans] = None
     """Threads that PyTorch computes with. Default: one per processor core, or OMP_NUM_THREADS; fewer if the machine is
     busy and a measurement shows that fewer are faster."""
-    log_every: int | None = None
+    log_every: Annotated[int | None, InPlans] = None
     """Optimizer steps between two TensorBoard points. Default: about 200 points in a run."""
 
     def __post_init__(self) -> None:
@@ -246,19 +246,21 @@ def _coerce(value: Any, hint: Any, label: str) -> Any:
     raise ConfigError(f"{label}={value!r:.100} in the config must be {choices}")
 
 
+SECTIONS = {"data": DataConfig, "model": ModelConfig, "train": TrainConfig, "output": OutputConfig}
+
+
 def by_section(values: dict[str, Any]) -> dict[str, Any]:
     """Put options that are written as on the command line, such as `data = "photos"` and `labels-per-class = 10`, into
     their sections `data`, `model`, `train` and `output`; what stands in a section stays there."""
-    parts = {"data": DataConfig, "model": ModelConfig, "train": TrainConfig, "output": OutputConfig}
     homes = {
         flag(part, option.name): (name, option.name)
-        for name, part in parts.items()
+        for name, part in SECTIONS.items()
         for option in dataclasses.fields(part)
     }
     placed: dict[str, Any] = {}
     for key, value in values.items():
         section, name = homes.get(key.replace("_", "-"), ("", ""))
-        if section and (key not in parts or isinstance(value, str)):
+        if section and (key not in SECTIONS or isinstance(value, str)):
             placed.setdefault(section, {})[name] = value
         elif isinstance(value, dict):
             given = {"source" if (key, name) == ("data", "data") else name: value[name] for name in value}
@@ -268,9 +270,8 @@ def by_section(values: dict[str, Any]) -> dict[str, Any]:
     return placed
 
 
-def load_config(path: Path, *, base: RunConfig | None = None) -> RunConfig:
-    """Read a JSON or TOML file of options over `base`. Raises ConfigError: not a readable JSON or TOML file, an unknown
-    key, or a wrong value."""
+def read_options(path: Path) -> dict[str, Any]:
+    """Read a JSON or TOML file of options, by section. Raises ConfigError: it is neither, or cannot be read."""
     if path.suffix in (".yaml", ".yml"):
         raise ConfigError(f"config {path}: YAML is not read; the same as TOML: [train], then a line lr = 0.001")
     try:
@@ -283,7 +284,18 @@ def load_config(path: Path, *, base: RunConfig | None = None) -> RunConfig:
         raise ConfigError(f"config {path}: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"config {path} must hold a table of options, not {type(values).__name__}")
-    values = by_section(values)
+    return by_section(values)
+
+
+def set_in(path: Path) -> list[str]:
+    """List the options that a file sets, as on the command line."""
+    sections = ((SECTIONS[name], values) for name, values in read_options(path).items())
+    return [f"--{flag(part, name)}" for part, values in sections for name in values if values[name] is not None]
+
+
+def load_config(path: Path, *, base: RunConfig | None = None) -> RunConfig:
+    """Read a file of options over `base`. Raises ConfigError: not a readable file, an unknown key, or a wrong value."""
+    values = read_options(path)
     model = values.get("model")
     if isinstance(model, dict) and model.get("mean") is not None:
         # A run wrote it, for only a run resolves these; one that says nothing of them was made before there were any.

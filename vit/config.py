@@ -29,6 +29,8 @@ OTHER_NAMES = {
 """Names that timm, vit-pytorch, torchvision and transformers have for these options."""
 InFiles = tyro.conf.Fixed
 """Marks an option that builders of models set, from Python or in a file for `--config`, and no command line does."""
+InPlans = "in plans"
+"""Marks an option of a model or of its training that a plan obeys; by the others a person says how to train."""
 MAX_SIDE = 4096
 """Pixels: a batch of 32 such pictures takes 6 GB."""
 
@@ -259,10 +261,10 @@ class ModelConfig:
     """Standard deviation each channel is divided by. Default: the pretrained weights' own; 0.5 from scratch."""
     layer_norm_eps: Annotated[float | None, InFiles] = None
     """Epsilon of every LayerNorm. Default: the pretrained weights' own; 1e-6 from scratch."""
-    fit: Literal["auto", "crop", "pad", "squash"] = "auto"
+    fit: Annotated[Literal["auto", "crop", "pad", "squash"], InPlans] = "auto"
     """Way to make a picture square: crop keeps its middle, pad adds a border, squash gives up its proportions. auto:
     crop, unless it would cut much off many of the images."""
-    decoding: Literal["auto", "full", "scaled"] = "auto"
+    decoding: Annotated[Literal["auto", "full", "scaled"], InPlans] = "auto"
     """JPEG decoding: scaled reads one of over twice the size needed at 1/2, 1/4 or 1/8 of it, several times as fast.
     auto: scaled in training; with weights as they are, the weights' own."""
 

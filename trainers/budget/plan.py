@@ -90,6 +90,8 @@ def planned(
             rows = rank(config, seconds=LOOKING * (until - time.monotonic()), sample=SAMPLE, images=images)
             if without_packages():
                 console.say(HINT, label="note")
+            if not rows:
+                console.say("no pretrained network is here, or in time: a ViT trains from random weights", label="plan")
     if rows:
         yield from better_of_two(config, setup, rows, until, images, at_most=60 * minutes)
     elif run := plan_fine_tuning(config, candidates, until, images):
@@ -214,10 +216,8 @@ def probed_first(config: RunConfig, setup: RunSetup, until: float, images: Opene
     ends in time; else part of a pass."""
     config = with_threads(config, lambda: setup)
     left, seconds = until - time.monotonic(), seconds_of_forward(setup, sum(setup.data.dataset_sizes.values()))
-    train = {"start_head": "fit", "mixup": 0.0, "cutmix": 0.0}
-    frozen = PlannedRun(
-        named(config.changed(model={"trainable": "head"}, data={"augment": "none"}, train=train), "frozen")
-    )
+    probe = of_frozen(config).changed(model={"trainable": "head"}, train={"start_head": "fit"})
+    frozen = PlannedRun(named(probe, "frozen"))
     judged = seconds < FIRST_ANSWER * left
     if judged:
         yield frozen
@@ -264,7 +264,7 @@ def mixed(
     drawn = config.output.tb != "standard" or not to_train or left < SHARED
     parts = config if drawn else config.changed(output={"tb": "scalars"})  # the mixture has the pictures
     started = time.monotonic()
-    frozen = yield PlannedRun(named(side_by_side.first_answer(parts, found), "frozen"))
+    frozen = yield PlannedRun(named(side_by_side.first_answer(of_frozen(parts), found), "frozen"))
     fitting = max(0.0, time.monotonic() - started - QUICKER * features)
     first = None if frozen is None else frozen.run_dir
     seconds = FIRST_ANSWER * (until - time.monotonic() - fitting)
@@ -297,8 +297,13 @@ def mixed(
     if idle and (trained or not to_train):  # else the plan has said what there is no time for
         console.say(idle, label="plan")
     if trained or wider is not None:
-        yield PlannedRun(named(side_by_side.with_trained(config, found, trained), "mixed"), mixes=True)
+        yield PlannedRun(named(side_by_side.with_trained(of_frozen(config), found, trained), "mixed"), mixes=True)
     return True, list(found.rows)
+
+
+def of_frozen(config: RunConfig) -> RunConfig:
+    """Return the options for frozen networks: they take pictures as they are, whatever trained ones make of them."""
+    return config.changed(data={"augment": "none"}, train={"mixup": 0.0, "cutmix": 0.0})
 
 
 def named(config: RunConfig, kind: str) -> RunConfig:
@@ -309,5 +314,5 @@ def named(config: RunConfig, kind: str) -> RunConfig:
 
 def probe_of(config: RunConfig, options: dict[str, dict[str, Any]], per_epoch: int) -> RunConfig:
     """A linear probe with enough steps, each of which takes milliseconds."""
-    probe = filled_in(config, options)
+    probe = filled_in(of_frozen(config), options)
     return probe.changed(train={"epochs": min(100, max(20, -(-PROBE_STEPS // per_epoch)))})

@@ -3,9 +3,16 @@
 import dataclasses
 import tempfile
 from pathlib import Path
+from typing import cast
 
+import numpy as np
+
+from datasets.bundle import LEFT_OUT, DataBundle, samples_of
+from datasets.image_dataset import ImageDataset
+from datasets.loaders import Loader
+from datasets.sampling import OrderedBatchSampler, batch_sampler, evenly
 from datasets.text import pluralise
-from trainers.budget.pace import few_batches, measure
+from trainers.budget.pace import BATCHES, measure
 from trainers.config import RunConfig, to_dict
 from trainers.errors import ConfigError
 from trainers.options import defaults
@@ -50,6 +57,19 @@ def dry_run(config: RunConfig) -> RunResult:
 
 
 def on_few_batches(setup: RunSetup, *, epochs: int) -> RunSetup:
-    """Restrict a setup to a few batches of each split. A probe then sees images: features would take all of them."""
-    train = {"epochs": epochs, "warmup_epochs": 0.0, "log_every": 1, "cache_features": "off"}
-    return dataclasses.replace(setup, config=setup.config.changed(train=train), data=few_batches(setup.data))
+    """Restrict a setup to a few batches of the images of each split."""
+    train = {"epochs": epochs, "warmup_epochs": 0.0, "log_every": 1}
+    samples, loaders = samples_of(setup.data), dict(setup.data.dataloaders)
+    for split, loader in loaders.items():
+        rows = samples.indices(split)
+        some = evenly(len(rows), BATCHES * batch_sampler(loader).batch_size)
+        samples = samples.with_splits({LEFT_OUT: np.delete(rows, some)})
+    for split, loader in setup.data.dataloaders.items():
+        whole, size = cast("ImageDataset", loader.dataset), batch_sampler(loader).batch_size
+        few = ImageDataset(samples, split, whole.pipeline, seed=whole.seed)
+        if whole.distill_targets is not None:
+            few.distill_targets = whole.distill_targets[np.isin(whole.indices, few.indices)]
+        loaders[split] = Loader(few, OrderedBatchSampler(len(few), size), workers=loader.num_workers)
+    sizes = {split: len(samples.indices(split)) for split in loaders}
+    data = DataBundle(loaders, setup.data.class_names, sizes)
+    return dataclasses.replace(setup, config=setup.config.changed(train=train), data=data)
