@@ -20,7 +20,6 @@ from comparison.analysis.runs import (
     require_same_data,
 )
 from comparison.analysis.unseen import on_unseen
-from comparison.reporting.window import finish_window, open_window, planned_links
 from comparison.request.plan import ComparisonPlan, Request, find_folder
 from comparison.request.protocol import announce_plan, certainty_text, known_problems, protocol
 from comparison.request.timing import settle_time
@@ -77,11 +76,11 @@ def compare_arms(request: Request, *, jobs: int | None = None, slurm: dict[str, 
         plan = ComparisonPlan(request, jobs=jobs if slurm is None else jobs or sys.maxsize)
         settle_time(plan)
         take_folder(plan, holding)
-        announce_plan(plan, watch=open_window(plan.folder, request.base.output, planned_links(plan)))
+        announce_plan(plan)
         comparison = run_plan(plan, slurm)
         metric = metric_of(plan.select)
         kept = keep_the_best(comparison.conditions, select=metric)
-        report = show(comparison, plan.folder, request.base.output)
+        report = show(comparison, plan.folder)
         score = f"validation {metric.replace('_', ' ')}"
         console.say(f"{kept}: the best seed of the arm with the best {score}", label="latest")
         # The report is there: from now on the same command starts another comparison.
@@ -98,7 +97,7 @@ def plan_arms(request: Request) -> tuple[Path, list[str]]:
         plan = ComparisonPlan(request, jobs=sys.maxsize)
         settle_time(plan)
         take_folder(plan, holding)
-        announce_plan(plan, watch=open_window(plan.folder, request.base.output, planned_links(plan)))
+        announce_plan(plan)
         return write_commands(plan)
 
 
@@ -176,7 +175,7 @@ def compare_runs(names: Sequence[str], output: OutputConfig, *, certainty: Certa
         certainty=certainty,
     )
     folder = free_folder(output, data["source"], "compare")
-    return show(comparison, folder, output)
+    return show(comparison, folder)
 
 
 def command() -> str:
@@ -184,8 +183,8 @@ def command() -> str:
     return typed("python", *command_line())
 
 
-def show(comparison: Comparison, folder: Path, output: OutputConfig) -> ComparisonReport:
-    """Judge a comparison, write its report and the window on it, and print its tables."""
+def show(comparison: Comparison, folder: Path) -> ComparisonReport:
+    """Judge a comparison, write its report, and print its tables."""
     # Only now: what matplotlib, scipy and scikit-learn take would count as memory of the runs before.
     from comparison.analysis.results import analyse
     from comparison.reporting.report import write_report
@@ -193,7 +192,8 @@ def show(comparison: Comparison, folder: Path, output: OutputConfig) -> Comparis
 
     results = analyse(comparison)
     write_report(comparison, results, folder)
-    watch = finish_window(folder, output, comparison.conditions)
+    within = comparison.conditions[0].arms[0].runs[0].run_dir.is_relative_to(folder)
+    watch = folder if within else folder.parent  # finished runs lie beside it
     console.say(f"\n{terminal_table(comparison, results)}\n")
     console.say(f"{folder / 'report.html'}", label="report")
     console.say(typed("tensorboard", "--logdir", watch), label="watch")

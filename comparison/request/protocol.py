@@ -1,7 +1,6 @@
 """Description of a plan in words: one screen before the first run, and the protocol and the warnings of the report."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -16,8 +15,8 @@ from trainers.engine.handlers import metric_of
 from trainers.reporting import console
 
 
-def announce_plan(plan: ComparisonPlan, *, watch: Path) -> None:
-    """Print one screen before the first run; TensorBoard is to `watch` a folder."""
+def announce_plan(plan: ComparisonPlan) -> None:
+    """Print one screen before the first run."""
     from comparison.analysis.certainty import (  # scipy takes a second, which no import of this file shall
         assumed,
         power_line,
@@ -46,7 +45,7 @@ def announce_plan(plan: ComparisonPlan, *, watch: Path) -> None:
         ("runs", f"{most}{plan.number_of_runs} (seeds {', '.join(map(str, plan.seeds))}), {shared}"),
         ("power", f"{seen}; assumed: runs disagree on a tenth of the images{agree} and seeds spread by a point"),
         ("folder", f"{plan.folder}{' (continued)' if plan.continued else ''}"),
-        ("watch", typed("tensorboard", "--logdir", watch)),
+        ("watch", typed("tensorboard", "--logdir", plan.folder)),
     ]
     for label, text in rows:
         console.say(text, label=label)
