@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import io
 import re
+import sys
 import typing
 from collections.abc import Iterator, Sequence
 from itertools import dropwhile, takewhile
@@ -40,7 +41,8 @@ ELSEWHERE = {
     "--num-epochs": "--epochs", "--num-workers": "--workers", "--opt": "--optimizer", "--optim": "--optimizer",
     "--data-dir": "--data", "--data-path": "--data", "--dataset": "--data", "--arch": "--model",
     "--output": "--output-dir", "--project": "--output-dir", "--name": "--run-name", "--model-ema": "--ema-decay",
-    "--labels": "--labels-per-class",
+    "--labels": "--labels-per-class", "--freeze": "--trainable", "--gpu": "--device",
+    "--gpus": "torchrun, a process for each GPU (docs/cluster.md); --device takes one",
     "--resume": "the command `resume RUN`", "--pretrained": "--weights", "--clip-grad": "--clip-norm",
 }  # fmt: skip
 """Names that other training programs have for our options."""
@@ -85,13 +87,15 @@ def parse(options_class: type, argv: Sequence[str], *, prog: str, default: Any =
 
         show_help(options_class, prog=prog, everything="--help-all" in asked)
         raise SystemExit(0)
-    by_place = {*flags(options_class, by_place=True)}
-    known = [name for name in flags(options_class) if name not in by_place or name == "--data"]
-    if "--data" in by_place:
+    known, given = named(options_class), [word.split("=")[0] for word in argv if word.startswith("--")]
+    for name in dict.fromkeys(name for name in given if given.count(name) > 1):
+        if name == "--data":
+            raise UsageError("--data is given twice: name one set of images")
+        print(f"note: {name} is given twice: the last one counts", file=sys.stderr)
+    if "--data" in flags(options_class, by_place=True):
         argv = images_first(argv)
-    for word in argv:
-        name = word.split("=")[0]
-        if name.startswith("--") and name not in known:
+    for name in given:
+        if name not in known:
             ours = ELSEWHERE.get(name, name.replace("_", "-"))
             hint = f"; here it is {ours}." if ours in known or " " in ours else did_you_mean(name, known)
             if ours in {*flags(options_class, fixed=True)} and ours in {*flags(RunConfig, fixed=True)}:
@@ -113,6 +117,12 @@ def parse(options_class: type, argv: Sequence[str], *, prog: str, default: Any =
         raise UsageError(one_line(complaint.getvalue())) from None
     except OPTION_ERRORS as error:  # a value that an options class refuses
         raise UsageError(str(error)) from error
+
+
+def named(options_class: type) -> list[str]:
+    """List the options that a command line may name; of those that are given by their place `--data` alone."""
+    by_place = {*flags(options_class, by_place=True)} - {"--data"}
+    return [name for name in flags(options_class) if name not in by_place]
 
 
 def images_first(argv: Sequence[str]) -> Sequence[str]:

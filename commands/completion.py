@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
-from commands.arguments import Command, TrainOptions, flags
+from commands.arguments import Command, TrainOptions, named
+from commands.first_screen import ASKED
 
 PROGRAM = "vit-train"
 
@@ -18,7 +19,7 @@ def lines(commands: Mapping[str, Command]) -> Iterator[str]:
     yield '    local word="${COMP_WORDS[COMP_CWORD]}" words=""'
     yield '    case "${COMP_WORDS[1]}" in'
     for name, module in commands.items():
-        options = sorted({*flags(getattr(module, "Options", TrainOptions)), "--help", "--debug"})
+        options = sorted({*named(getattr(module, "Options", TrainOptions)), *ASKED, "--debug"})
         yield f'        {name}) words="{" ".join(options)}" ;;'
     yield "    esac"
     yield f'    [ "$COMP_CWORD" -eq 1 ] && words="{" ".join(commands)}"'

@@ -49,10 +49,11 @@ def plain_path(path: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of a sentence about an unknown name: `; did you mean X?` with the nearest known one, or a full
-    stop."""
-    near = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.5)
-    return f"; did you mean {near[0]}?" if near else "."
+    """Return the end of a sentence about an unknown name: `; did you mean X?` with a known one that begins with it,
+    else the nearest, whatever their hyphens; or a full stop."""
+    word, words = name.lower().lstrip("-"), {other.lstrip("-"): other for other in known}
+    near = [other for other in words if other.startswith(word)] or difflib.get_close_matches(word, words, n=1)
+    return f"; did you mean {words[near[0]]}?" if near else "."
 
 
 def printable(text: str) -> str:

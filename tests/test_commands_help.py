@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 import main
-from commands.arguments import TrainOptions, flags
+from commands.arguments import TrainOptions, UsageError, flags, named, parse
 from commands.help import lines, metavar_of, options_of, shown_default
 
 MODULES = {name: importlib.import_module(f"commands.{name}") for name in main.COMMANDS}
@@ -110,3 +110,29 @@ def test_a_shell_completes_commands_and_options(typed, completed, capsys):
     ask = f"COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _vit_train; echo ${{COMPREPLY[@]}}"
     shell = ["bash", "-c", f"{capsys.readouterr().out}\n{ask}"]
     assert subprocess.run(shell, capture_output=True, text=True, check=True).stdout.strip() == completed
+
+
+@pytest.mark.parametrize("name", main.COMMANDS)
+def test_a_shell_is_offered_what_the_command_understands_and_nothing_else(name, capsys):
+    assert main.main(["--completion"]) == 0
+    offered = re.search(rf'^ +{name}\) words="(.*)" ;;$', capsys.readouterr().out, re.MULTILINE)[1].split()
+    assert set(offered) == {*named(CLASSES[name]), "-h", "--help", "--help-all", "--debug"}
+    assert not [option for option in named(CLASSES[name]) if "unknown option" in complaint(CLASSES[name], option)]
+
+
+def complaint(options_class: type, *words: str) -> str:
+    try:
+        parse(options_class, words, prog="x")
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+def test_explain_lists_the_methods_that_there_are():
+    from commands.explain import Options
+    from explanations.methods import BEST_FIRST, METHODS
+
+    text = next(option.text for option in options_of(Options) if option.name == "--method")
+    listed = text.partition(": ")[2].partition(" [")[0].replace(" or ", " ")
+    assert re.findall(r"[a-z]+(?:-[a-z]+)*", listed) == ["auto", *METHODS]
+    assert set(re.findall(r"[a-z-]+", Options.__doc__)) >= set(BEST_FIRST)

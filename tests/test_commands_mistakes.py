@@ -24,9 +24,8 @@ from trainers.setup import UserObjects, read_data
 from trainers.system import distributed
 from vit.config import MAX_SIDE, ImageSpec, ModelConfig
 
-TRAIN = (
-    "train --data digits --labels-per-class 3 --epochs 1 --device cpu --model vit_micro_2 --output-dir {folder}/out "
-)
+OPEN = "train --data digits --labels-per-class 3 --epochs 1 --output-dir {folder}/out "
+TRAIN = f"{OPEN}--device cpu --model vit_micro_2 "
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +53,10 @@ MISTAKES = [
     (TRAIN + "--layer-norm-eps 1e-5", "unknown option --layer-norm-eps"),
     (TRAIN + "--weights fashion_mnist",
      "weights 'fashion_mnist' belong to vit_nano_8, not to vit_micro_2; use --model vit_nano_8"),
-    (TRAIN + "--model timm:nonsense", "timm"),
-    (TRAIN + "--model resnet18 --weights none --dropout 0.1",
+    (OPEN + "--model timm:nonsense", "timm"),
+    (OPEN + "--model resnet18 --weights none --dropout 0.1",
      "resnet18 has no option dropout (got 0.1); the scratch ViTs do"),
-    (TRAIN + "--model vit_b_16 --image-size 30 --weights none",
+    (OPEN + "--model vit_b_16 --image-size 30 --weights none",
      "image_size=30 is not divisible by patch_size=16; nearest: 16, 32"),
     (TRAIN + "--warmup-epochs 5", "warmup_epochs=5 leaves nothing of a run of epochs=1"),
     (TRAIN + "--accumulate 1000",
@@ -67,7 +66,7 @@ MISTAKES = [
     (TRAIN + "--val-fraction 0.5 --test-fraction 0.5",
      "val_fraction=0.5 + test_fraction=0.5 leave nothing to train on"),
     (TRAIN + "--val-fraction 1e-9", "digits has no val images"),
-    (TRAIN + "--device cpu:3", "device 'cpu:3' is not there: torch sees"),
+    (OPEN + "--device cpu:3", "device 'cpu:3' is not there: torch sees"),
     (TRAIN + "--run-name ..", "run_name='..' must be a plain folder name, or a few of them joined by '/'"),
     (TRAIN + "--config {folder}/folds.toml", "folds=1 must be at least 2"),
     (TRAIN + "--teacher vit_micro_2", "--teacher vit_micro_2: a model without weights knows nothing"),
@@ -191,3 +190,32 @@ def test_a_bug_is_shown_as_one_and_not_as_a_wrong_option(capsys, monkeypatch, fo
     assert code == 1
     assert "Traceback (most recent call last)" in error
     assert error.endswith("error: operands could not be broadcast together\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("train digits --val 0.2", "--val-fraction"), ("train digits --freeze", "--trainable"),
+        ("train digits --gpu 0", "--device"), ("train digits --gpus 2", "torchrun"),
+        ("train digits --epoch 3", "--epochs"), ("train digits --qwert 2", None), ("predict r --lr 2", None),
+    ],
+)  # fmt: skip
+def test_a_misspelt_option_is_answered_with_the_one_that_was_meant_or_none(capsys, words, meant):
+    code, _, error = call(capsys, *words.split())
+    assert code == 2
+    assert re.findall(r"(?:did you mean|here it is) (\S+?)[?.,]", error) == ([meant] if meant else [])
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        ("train --data a --data b", "--data"), ("check --data a --data b", "--data"),
+        ("train a --lr -1 --lr=-2", "--lr"), ("compare --arms a --arms b c", "--arms"),
+        ("predict r a.png --top 1 --top 2", "--top"),
+    ],
+)  # fmt: skip
+def test_an_option_that_is_given_twice_is_named(capsys, words, option):
+    code, _, error = call(capsys, *words.split())
+    assert code in (2, 3)
+    assert option in error.splitlines()[0]
+    assert "twice" in error.splitlines()[0]
