@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -19,12 +19,16 @@ if TYPE_CHECKING:
     from inference.evaluation_report import Evaluation
 
 
+OF_OTHERS = ("model", "class_names", "device", "trust", "path_column", "label_column", "group", "output")
+"""Options that have an effect with --data alone."""
+
+
 @dataclass(frozen=True)
 class Options(JsonOption, ModelOptions):
     """Score a run's best weights on one of its splits, and compare the scores with what training logged; or with
     --data a run, an export or a weights file on any labelled images. Tables and figures are written to the run's eval/.
 
-    --device is for --data; a run's own splits are scored where it trained.
+    A run's own splits are scored as it trained: on its device, with its classes.
     """
 
     split: Literal["train", "val", "test"] | None = None
@@ -50,6 +54,10 @@ class Options(JsonOption, ModelOptions):
     def __post_init__(self) -> None:
         if self.data is None and self.split == "train":
             raise UsageError("split=train of a run's own data is augmented; name its images with --data to score them")
+        idle = [f.name for f in fields(self) if f.name in OF_OTHERS and getattr(self, f.name) != f.default]
+        if self.data is None and idle:
+            given = ", ".join(f"--{name.replace('_', '-')}" for name in idle)
+            raise UsageError(f"{given}: for other images, which --data names; a run's own are scored as it trained")
 
 
 def main(options: Options) -> int:

@@ -8,21 +8,20 @@ from typing import Annotated
 
 import tyro
 
-from commands.arguments import UsageError, WeightsOptions
+from commands.arguments import ModelOptions, UsageError
 from datasets.config import Name
 from datasets.text import pluralise, printable, wrapped
-from trainers.config import Device
 from vit.config import require_counts
 
 
 @dataclass(frozen=True)
-class Options(WeightsOptions):
+class Options(ModelOptions):
     """Show the evidence for a class in a picture, as a heat map over it, and how far such maps can be trusted on this
     model: what it costs to remove what they call bright. Of a Vision Transformer also the attention of every layer and
     head, and how far each head looks.
 
-    --method auto takes the method that was the most faithful for this kind of model: attnlrp for Vision Transformers,
-    layercam for convolutional networks, integrated-gradients or occlusion for what neither can read.
+    --method auto takes the method that was the most faithful for this kind of model: integrated-attnlrp or chefer for
+    Vision Transformers, integrated-layercam for convolutional networks, else integrated-gradients or occlusion.
 
     With --page: one HTML file of a Vision Transformer as it learned, to point at and to change, which needs no network.
     Two runs stand side by side; without images it shows a few of the run's own validation images.
@@ -33,7 +32,8 @@ class Options(WeightsOptions):
     page: bool = False
     """Write one interactive HTML page, page.html, instead of pictures."""
     method: Annotated[str, tyro.conf.arg(metavar="NAME")] = "auto"
-    """Method of the maps: auto, attnlrp, chefer, rollout, attention, layercam, integrated-gradients or occlusion."""
+    """Method of the maps: auto, integrated-attnlrp, attnlrp, chefer, rollout, attention, integrated-layercam, layercam,
+    integrated-gradients or occlusion."""
     target: Name = None
     """Class that the heat map is about. Default: the predicted one."""
     layer: int | None = None
@@ -44,7 +44,6 @@ class Options(WeightsOptions):
     """Largest number of images to explain. Default: 20; 8 on a page."""
     output: Path | None = None
     """Folder for the pictures. Default: explain/ in the run directory."""
-    device: Device = "auto"
 
     def __post_init__(self) -> None:
         if self.page and (self.target, self.layer, self.method) != (None, None, "auto"):
@@ -58,7 +57,9 @@ class Options(WeightsOptions):
 
 def main(options: Options) -> int:
     """0, or 3 when a file could not be read."""
-    if options.page and options.run.endswith((".onnx", ".pt2")):
+    from inference.classifier import EXPORTS, is_run_name
+
+    if options.page and options.run.endswith(EXPORTS) and not is_run_name(options.run):
         raise UsageError(
             f"{options.run} holds no attention weights for a page; name the run, or its safetensors export"
         )
@@ -74,7 +75,7 @@ def _write_page(options: Options) -> int:
     second, images = options.images[:1], options.images[1:]
     if not (second and Path(second[0], "config.json").is_file()):
         second, images = (), options.images
-    classifiers = [options.open(name, device=options.device) for name in (options.run, *second)]
+    classifiers = [options.open(name) for name in (options.run, *second)]
     if images:
         pictures = [*islice(insides.named_pictures(find_images(images)), options.limit or insides.SHOWN)]
     elif classifiers[0].run_dir is None:
@@ -97,7 +98,7 @@ def _draw_all(options: Options) -> int:
     from inference.explain import explain, faithfulness_of, write_pictures
     from inference.images import Unreadable, find_images
 
-    classifier = options.open(device=options.device)
+    classifier = options.open()
     folder, distances, code, worth = options.output or classifier.folder / "explain", [], 0, ""
     for number, file in enumerate(islice(find_images(options.images), options.limit or 20)):
         explanation = explain(classifier, file, target=options.target, method=options.method)

@@ -87,7 +87,11 @@ def open_classifier(
     """
     place = torch.device(resolve_device(device))
     path = Path(source).expanduser()
+    if model is not None and (is_run_name(source) or source.startswith(HF_PREFIX) or path.suffix in EXPORTS):
+        raise ConfigError(says_itself(source, "--model"))
     if is_run_name(source):
+        if class_names is not None:
+            raise ConfigError(says_itself(source, "--class-names"))
         run_dir = find_run(source, output_dir)
         opened = open_best(best_of(run_dir))
         of_model = (opened.model, opened.spec, opened.class_names, opened.config)
@@ -106,9 +110,15 @@ def open_classifier(
     return dataclasses.replace(classifier, model=classifier.model.to(place), device=place)
 
 
+def says_itself(source: str | Path, option: str) -> str:
+    """Return the line about an option for weights from elsewhere, given for others."""
+    return f"{option} is for weights that do not say it, and {source} does: leave it out"
+
+
 def is_run_name(source: str) -> bool:
-    """Return whether `source` can only mean a run directory."""
-    return not source.startswith(HF_PREFIX) and Path(source).suffix not in (*EXPORTS, *READERS)
+    """Return whether `source` means a run directory: it is a folder, or no name of a file or a hub."""
+    path = Path(source).expanduser()
+    return path.is_dir() or not (source.startswith(HF_PREFIX) or path.suffix in (*EXPORTS, *READERS))
 
 
 def read_class_names(path: Path, *, expected: int) -> tuple[str, ...]:
@@ -130,6 +140,8 @@ def _open_weights(path: Path, model: str | None) -> Classifier:
     file = read_weights(path)
     names, options = (file.extras.get(key) for key in ("class_names", "config"))
     if names and isinstance(options, Mapping):
+        if model is not None:
+            raise ConfigError(says_itself(path, "--model"))
         with report_damage(path):
             return _open_own_weights(path, file, tuple(names), from_dict(ModelConfig, dict(options["model"])))
     if model is None:

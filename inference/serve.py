@@ -9,7 +9,7 @@ from typing import Any
 
 from jinja2 import Template
 
-from datasets.errors import DataError, MissingPackage
+from datasets.errors import DataError
 from datasets.images import THE_IMAGE
 from figures.thumbnails import data_uri
 from inference.classifier import Classifier
@@ -17,6 +17,7 @@ from inference.explain import explain, faithfulness_of
 from inference.images import ImageFile, Unreadable
 from inference.local_server import LocalHandler, LocalServer
 from inference.predict import COVER, predict
+from trainers.errors import MISSING_PACKAGE
 from trainers.system.process import give_back_freed_memory
 from vit.errors import NoAttention, OptionError
 
@@ -92,7 +93,7 @@ def classify(classifier: Classifier, content: bytes, *, top: int = 5) -> dict[st
     result |= verdict if classifier.answers is not None else {}
     try:
         explanation = explain(classifier, file)
-    except (OptionError, MissingPackage) as error:
+    except (OptionError, *MISSING_PACKAGE) as error:
         return {**result, "note": str(error)}
     from figures.sheets import heat_sheet, png  # matplotlib takes a second to import
 
@@ -113,7 +114,7 @@ def look_inside(classifier: Classifier, content: bytes, **_: Any) -> dict[str, A
     try:
         insides.require()
         return insides.page_of([classifier], [*insides.named_pictures([ImageFile(THE_IMAGE, content)])])
-    except (DataError, MissingPackage, NoAttention) as error:
+    except (DataError, *MISSING_PACKAGE, NoAttention) as error:
         return {"error": str(error)}
 
 

@@ -183,12 +183,14 @@ def test_nan_is_never_parity(tmp_path):
     assert not compare(classifier, lambda batch: classifier.logits(batch) * torch.nan, images, "").good
 
 
-def test_a_pt2_file_is_opened_only_when_it_is_trusted(capsys, tmp_path):
+@pytest.mark.parametrize("command", ["predict", "explain"])
+def test_a_pt2_file_is_opened_only_when_it_is_trusted(capsys, tmp_path, command):
     file = tmp_path / "model.pt2"
     file.write_bytes(b"anything")
-    code, _out, err = call(capsys, "predict", file, photo(tmp_path / "a.png"))
+    code, _out, err = call(capsys, command, file, photo(tmp_path / "a.png"))
     assert code == 2
-    assert "opening a .pt2 file can run code that is in it; --trust opens it all the same" in err
+    assert "--trust" in err
+    assert call(capsys, command, file, tmp_path / "a.png", "--trust")[0] == 3  # what the line says is understood
 
 
 @pytest.mark.parametrize("suffix", [".pt2", ".onnx"])

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from datasets.errors import MissingPackage as DataMissingPackage
 from datasets.errors import OptionError as DataOptionError
-from vit.errors import OptionError
+from vit.errors import MissingPackage, OptionError
 
 
 class ConfigError(ValueError):
@@ -19,6 +20,8 @@ class ConfigError(ValueError):
 
 OPTION_ERRORS = (ConfigError, DataOptionError, OptionError)
 """Classes of errors for an option that cannot work."""
+MISSING_PACKAGE = (DataMissingPackage, MissingPackage)
+"""Classes of errors for a package that is not installed."""
 
 
 class CheckpointError(ValueError):
