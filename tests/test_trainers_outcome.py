@@ -60,6 +60,17 @@ def test_latest_is_the_run_that_its_command_kept_though_another_was_started_late
     assert read_json(second / "summary.json") == {"beside": ["../probe"]}
 
 
+@pytest.mark.parametrize("name", ["a", "exp/first", "a/b/c", "compare/x/all/s0", "a/b/c/d/e/f"])
+def test_latest_finds_a_run_of_any_name(tmp_path, name):
+    run, older = empty_run(tmp_path / "pets" / name, started=2), tmp_path / "pets" / "older"
+    empty_run(older, started=1)
+    empty_run(tmp_path / "pets" / ".aside", started=3)
+    empty_run(tmp_path / "tuning" / "pets" / "compare" / "x" / "all" / "s0_lr1", started=4)  # it only tried a rate
+    assert find_run("latest", tmp_path) == run
+    called_tuning = empty_run(tmp_path / "tuning" / "r", started=5)
+    assert find_run("latest", tmp_path) == called_tuning
+
+
 def test_latest_is_a_run_that_is_there_though_the_one_kept_was_removed(tmp_path):
     kept, other = (empty_run(tmp_path / "pets" / name, started=at) for name, at in (("kept", 1), ("other", 2)))
     record_outcome(kept, [other])

@@ -33,10 +33,11 @@ def find_run(name: str, output_dir: Path | str = "runs") -> Path:
     CheckpointError: a link in it leads elsewhere."""
     output_dir = Path(output_dir)
     if name == "latest":
-        configs = [*output_dir.glob("*/[!.]*/config.json"), *output_dir.glob("*/[!.]*/*/*/[!.]*/config.json")]
-        if not configs:
+        tried = output_dir / "tuning"  # runs that only tried a rate lie deeper in it than those of a set of its name
+        runs = [run for run in runs_below(output_dir) if run.parent == tried or tried not in run.parents]
+        if not runs:
             raise FileNotFoundError(f"no run in {output_dir}/: `python main.py train` makes one")
-        return kept_instead(max(configs, key=lambda path: path.stat().st_mtime_ns).parent)
+        return kept_instead(max(runs, key=lambda run: (run / "config.json").stat().st_mtime_ns))
     folder = Path(name)
     if not (folder / "config.json").is_file():
         what = "has no config.json" if folder.is_dir() else "is a file" if folder.exists() else "does not exist"
@@ -45,6 +46,17 @@ def find_run(name: str, output_dir: Path | str = "runs") -> Path:
         )
     refuse_links_out(folder)
     return folder
+
+
+def runs_below(folder: Path) -> Iterator[Path]:
+    """Yield the run directories in a folder, at whatever depth their names put them; hidden ones are unfinished."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.name.startswith(".") or not path.is_dir():
+            continue
+        if (path / "config.json").is_file():
+            yield path
+        else:
+            yield from runs_below(path)
 
 
 def kept_instead(run_dir: Path) -> Path:
