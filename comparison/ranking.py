@@ -44,6 +44,8 @@ from trainers.storage.data_folder import claimed_folder
 DRAWS = 20
 """Random draws of N labels of each class."""
 SHOTS = (1, 5, 10, 25)
+AT_ONCE = 256
+"""Images of which the nearest ones are looked for at once."""
 RIDGE, NEAREST, ALL = "ridge", "nearest", "all"
 SCORED_ON = ("train", "val")
 
@@ -121,20 +123,31 @@ def score_backbone(setup: RunSetup, shots: Sequence[int]) -> dict[tuple[str, str
     units = units_of_scored(setup)
     images = setup.data.dataset_sizes["train"]
     numbers, targets = features.double().numpy(), np.eye(len(setup.data.class_names))[labels]
-    unit = normalize(features)
-    alike = (unit @ unit[:images].T).numpy()  # (n, images): the cosines of the angles
-    alike[units[:, None] == units[:images]] = -np.inf  # between an image and itself, or one of its unit
-    right = {}
+    unit, right = normalize(features), {}
     for name, drawn in [(str(shot), [*draws(labels[:images], shot)]) for shot in shots] + [(ALL, [np.arange(images)])]:
         said = {
             RIDGE: [predictions(numbers, targets, rows, units).argmax(axis=1) for rows in drawn],
-            NEAREST: [labels[rows[alike[:, rows].argmax(axis=1)]] for rows in drawn],
+            NEAREST: [labels[rows] for rows in nearest(unit, units, drawn)],
         }
         for classifier, classes in said.items():
             right[classifier, name] = (np.array(classes) == labels).astype(float)
             for row, rows in zip(right[classifier, name], drawn if name != ALL else (), strict=False):
                 row[np.isin(units, units[rows])] = np.nan
     return right
+
+
+def nearest(features: Tensor, units: np.ndarray, drawn: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return for each draw of rows the one at the least angle to each image, which is none of its own unit. `features`
+    (n, D) of length 1; some images at a time, for of many classes the angles would fill the memory."""
+    found = [np.empty(len(features), np.int64) for _ in drawn]
+    trained = 1 + max(int(rows.max()) for rows in drawn)
+    for start in range(0, len(features), AT_ONCE):
+        part = slice(start, start + AT_ONCE)
+        alike = (features[part] @ features[:trained].T).numpy()  # the cosines of the angles
+        alike[units[part, None] == units[:trained]] = -np.inf
+        for rows, place in zip(drawn, found, strict=True):
+            place[part] = rows[alike[:, rows].argmax(axis=1)]
+    return found
 
 
 def on_one_scale(setup: RunSetup, features: Tensor) -> Tensor:

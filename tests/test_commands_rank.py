@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from commands.arguments import parse
 from commands.compare import Options, parse_arm
 from commands.rank import arm_of
 from comparison import ranking
-from comparison.ranking import ALL, NEAREST, RIDGE, RankedBackbone, draws, score_backbone
+from comparison.ranking import ALL, NEAREST, RIDGE, RankedBackbone, draws, nearest, score_backbone
 from datasets.bundle import image_set
 from datasets.config import DataConfig
 from datasets.shell import PROGRAM
@@ -168,3 +169,20 @@ def test_the_features_are_those_of_the_library(door, tmp_path) -> None:
     (row,) = ranking.rank(arms, [1])
     assert row.parameters == sum(parameter.numel() for parameter in model.parameters())
     assert 0 <= row.accuracy(RIDGE, ALL)[1] <= 1
+
+
+def test_nearest_images_are_those_of_brute_force_and_need_no_table_of_all_pairs() -> None:
+    generator = np.random.default_rng(0)
+    features = torch.from_numpy(generator.normal(size=(5000, 8)).astype(np.float32))
+    features /= features.norm(dim=1, keepdim=True)
+    units, drawn = np.arange(5000) // 2, [np.arange(4500), generator.choice(4500, 50, replace=False)]
+    tracemalloc.start()
+    found = nearest(features, units, drawn)
+    assert tracemalloc.get_traced_memory()[1] < 5000 * 4500  # an eighth of the angles and what compares the units
+    tracemalloc.stop()
+    for rows, chosen in zip(drawn, found, strict=True):
+        for image in range(0, 5000, 97):
+            others = rows[units[rows] != units[image]]
+            angles = features[others] @ features[image]
+            assert features[chosen[image]] @ features[image] == pytest.approx(angles.max().item(), abs=1e-6)
+            assert chosen[image] in others
