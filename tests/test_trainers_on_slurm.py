@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,6 +19,8 @@ from killed_runs import ROOT, TIMING_FIELDS
 from slurm_node import slurm_node, why_not
 from small_run import call
 
+from trainers.errors import TrainingError
+from trainers.multirun import slurm
 from trainers.storage.checkpoint_file import best_of, read_checkpoint
 
 needs_slurm = pytest.mark.skipif(bool(why_not()), reason=why_not())
@@ -188,3 +191,20 @@ def test_options_for_jobs_are_looked_at(capsys, words):
     code, _, error = call(capsys, "compare", *words)
     assert code == 2
     assert "add --on slurm" in error or "slurm='gres' is not KEY=VALUE" in error
+
+
+@pytest.mark.parametrize("answers", [[None, {"7"}], [None] * 99])
+def test_where_squeue_does_not_answer_no_job_is_submitted_again(tmp_path, monkeypatch, answers):
+    """An outage of a moment had the jobs of an earlier command run twice, side by side in the same folders."""
+    executor = SimpleNamespace(folder=tmp_path, map_array=lambda *_: pytest.fail("submitted twice"))
+    (tmp_path / "jobs.json").write_text('{"a": "7"}')
+    asked = iter(answers)
+    monkeypatch.setattr(slurm, "in_queue", lambda: next(asked, None))
+    monkeypatch.setattr(slurm, "SECONDS_BETWEEN_LOOKS", 0)
+    monkeypatch.setattr(slurm, "as_they_end", lambda _, waiting: iter(waiting.values()))
+    item = SimpleNamespace(key="a", run_dir=tmp_path / "run", result=lambda: "done")
+    if {"7"} in answers:
+        assert [*slurm.as_jobs(executor, None, [item])] == [(item, "done")]
+    else:
+        with pytest.raises(TrainingError, match="squeue"):
+            [*slurm.as_jobs(executor, None, [item])]

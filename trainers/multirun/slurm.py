@@ -28,7 +28,8 @@ from vit.errors import import_optional
 
 SECONDS_BETWEEN_LOOKS = 2.0
 LOOKS_UNTIL_LOST = 15
-"""Seconds in which a job is neither in the queue nor has left a result: a network's disk may show a file late."""
+"""Looks at which a job is neither in the queue nor has left a result, for a network's disk may show a file late; or at
+which Slurm does not answer."""
 WARNED = ("SIGUSR1", "SIGUSR2")
 """Signals that a job's time is almost over; SIGTERM comes where Slurm itself puts it back, or someone cancels it."""
 
@@ -65,7 +66,8 @@ def as_jobs(executor: Any, function: Callable[[Any], Any], items: Iterable[Any])
     """Each item with its result, in the order in which they end. Jobs of an earlier command are taken up."""
     items = [*items]
     register = executor.folder / "jobs.json"
-    known, queue = read_if_whole(register) or {}, in_queue() or set()
+    known = read_if_whole(register) or {}
+    queue = queue_that_answers() if known else set()
     for item in items:
         if is_finished(item.run_dir):
             yield item, function(item)
@@ -111,6 +113,15 @@ def in_queue() -> set[str] | None:
     """The numbers of this user's jobs that wait or run; None where Slurm does not answer now."""
     asked = subprocess.run(["squeue", "--me", "--noheader", "--array", "--format=%i"], capture_output=True, text=True)
     return set(asked.stdout.split()) if asked.returncode == 0 else None
+
+
+def queue_that_answers() -> set[str]:
+    """Return what `in_queue` does once Slurm answers. Raises TrainingError: it does not, and jobs would run twice."""
+    for _ in range(LOOKS_UNTIL_LOST):
+        if (queue := in_queue()) is not None:
+            return queue
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+    raise TrainingError("squeue does not answer, so which earlier jobs still run is not known; give the command again")
 
 
 def run_as_job(function: Callable[[Any], Any], folder: Path, item: Any) -> None:
