@@ -1,6 +1,6 @@
 # docker build -t vit-train .                                              for processors
 # docker build -t vit-train --build-arg TORCH=cu130 .                      for NVIDIA GPUs; then: docker run --gpus all ...
-# docker run --rm -v "$PWD:/work" vit-train                                the main job; results in ./runs
+# docker run --rm --user "$(id -u):$(id -g)" -v "$PWD:/work" vit-train      the main job; results in ./runs
 # docker run --rm -v "$PWD:/work" -p 6006:6006 --entrypoint tensorboard vit-train --logdir runs --bind_all
 ARG PYTHON=3.11
 FROM python:${PYTHON}-slim
@@ -21,5 +21,7 @@ RUN pip install --constraint /src/requirements.txt --constraint /src/requirement
 
 RUN useradd --create-home user && mkdir /work && chown user /work
 USER user
+# Whoever `--user` names, who has no home here.
+ENV HOME=/tmp
 WORKDIR /work
 ENTRYPOINT ["vit-train"]

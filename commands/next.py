@@ -46,7 +46,7 @@ class Options:
     output: Path | None = None
     """Folder for the tables. Default: next/ in the folder of the runs on these pictures, runs/<pool>."""
     output_dir: Path = Path("runs")
-    """Folder in which `latest` is looked for."""
+    """Parent folder of all runs, in which `latest` is looked for."""
     port: int = 7862
     """TCP port of --review; 0 takes a free one."""
 
@@ -58,12 +58,12 @@ class Options:
 
     @property
     def folder(self) -> Path:
-        return self.output or data_folder(OutputConfig(), self.pool) / "next"
+        return self.output or data_folder(OutputConfig(self.output_dir), self.pool) / "next"
 
     @property
     def features(self) -> Path:
         """Folder in which features of these pictures are kept."""
-        return (self.output or data_folder(OutputConfig(), self.pool)) / "features"
+        return (self.output or data_folder(OutputConfig(self.output_dir), self.pool)) / "features"
 
 
 def review_command(options: Options) -> str:
@@ -108,7 +108,7 @@ def main(options: Options) -> int:
         for line in rounds.lines(folder, made, review=review_command(options)):
             print(wrapped(line, indent=11))
     if options.output is None:
-        claimed_folder(OutputConfig(), options.pool)
+        claimed_folder(OutputConfig(options.output_dir), options.pool)
     names = (*options.classes, *(extracted.class_names if extracted else ()))
     features = extracted.features if extracted else None
     table = PicksTable(folder, opened.pool.samples, opened.labels, class_names=names, features=features)
