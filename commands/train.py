@@ -117,7 +117,7 @@ def say_what_trains(config: RunConfig, how: Sequence[str]) -> None:
         model = resolve_model(config).model
         start = {"none": "random weights", None: "its own weights"}.get(model.weights, f"the weights {model.weights}")
         named = ", ".join(how[:SHOWN]) + (f" and {len(how) - SHOWN} more" if len(how) > SHOWN else "")
-        without = f"without {'it' if len(how) == 1 else 'them'}, the best model for {DEFAULT_MINUTES:g} minutes"
+        without = f"without {'it' if len(how) == 1 else 'them'}, {DEFAULT_MINUTES:g} minutes go to the best model"
         console.say(f"none, because of {named}: {model.name} trains, from {start}; {without}", label="plan")
 
 

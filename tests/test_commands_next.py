@@ -484,3 +484,12 @@ def test_from_no_label_to_a_classifier_by_keys_with_two_kills_in_between(tmp_pat
         [*main, "predict", "latest", folder], cwd=tmp_path, check=True, capture_output=True, text=True
     )
     assert len(done.stdout.splitlines()) == 41
+
+
+def test_tables_go_below_the_folder_of_all_runs(capsys, tmp_path):
+    pool = tmp_path / "pool"
+    for number in range(3):
+        save(pool / f"{number}.png", number)
+    code, _out, err = call(capsys, "next", pool, "-n", 1, "--output-dir", tmp_path / "elsewhere")
+    assert code == 0, err
+    assert (tmp_path / "elsewhere" / "pool" / "next" / "picks.csv").is_file()

@@ -137,6 +137,16 @@ def test_a_second_run_is_favoured_with_the_weights_of_the_first(monkeypatch, bes
     assert (probe.favoured, trained.favoured) == (False, favoured)
 
 
+def test_where_no_pretrained_network_is_there_the_plan_says_that_it_does_without(monkeypatch, capsys):
+    monkeypatch.setattr(planning, "local_pretrained_models", lambda: iter(()))
+    monkeypatch.setattr("trainers.budget.local_weights.local_pretrained_models", lambda: iter(()))
+    monkeypatch.setattr(planning, "plan_fine_tuning", lambda *options: planning.PlannedRun(options[0]))
+    config = RunConfig(data=DataConfig(source="digits"), train=TrainConfig(threads=1, device="cpu"))
+    [run] = planned(config, minutes=5, until=time.monotonic() + 300)
+    assert run.config.model.weights is None
+    assert "random weights" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("minutes", "kept"), [(1, "frozen"), (0.1, "trained")])
 def test_where_there_is_time_for_neither_a_probe_nor_a_pass_the_probe_is_kept(monkeypatch, minutes, kept):
     """The probe would take 38 s, a pass 1,000."""
