@@ -198,7 +198,6 @@ def with_weights(config: RunConfig, images: OpenedImages, *, one_network: bool) 
 def train(config: RunConfig, images: OpenedImages) -> int:
     from trainers.auto_resume import train_or_resume
     from trainers.budget.pace import say_forecast
-    from trainers.budget.threads import with_threads
     from trainers.reporting import console
     from trainers.setup import prepare
     from trainers.system import heartbeat
@@ -214,7 +213,6 @@ def train(config: RunConfig, images: OpenedImages) -> int:
         train_plainly(setup)
         return 0
     with heartbeat.heard(partial(console.say, label="", always=True), every=heartbeat.EVERY_OF_A_RUN):
-        config = with_threads(config, partial(prepare, config, images=images))
         result = train_or_resume(config, before_steps=lambda run: say_forecast(run.setup), images=images)
     if is_main_process():
         report(result)
@@ -223,9 +221,7 @@ def train(config: RunConfig, images: OpenedImages) -> int:
 
 def rehearse(configs: Sequence[RunConfig], *, find_lr: bool) -> int:
     """Do what `--find-lr` and `--dry-run` do instead of a run, for each run that would be started."""
-    from trainers.budget.threads import with_threads
     from trainers.reporting import console
-    from trainers.setup import prepare
     from trainers.system import distributed
     from trainers.tools import dry_run, lr_finder
 
@@ -235,7 +231,6 @@ def rehearse(configs: Sequence[RunConfig], *, find_lr: bool) -> int:
         if len(configs) > 1:
             what = f"{config.model.name}, {config.model.trainable} trained"
             console.say(f"\nrun {number} of the {len(configs)} that the plan starts: {what}")
-        config = with_threads(config, partial(prepare, config))
         if find_lr:
             lr_finder.find_lr(config, number=number)
         else:

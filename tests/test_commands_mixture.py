@@ -123,7 +123,6 @@ def small_plan(monkeypatch):
         return plan.PlannedRun(config.changed(model=model, train={"epochs": 1}))
 
     monkeypatch.setattr(plan, "without_packages", lambda: False)
-    monkeypatch.setattr(plan, "with_threads", lambda config, measured: config)
     monkeypatch.setattr(plan, "plan_fine_tuning", trained)
     monkeypatch.setattr(plan, "measure", lambda setup: plan.Pace(0.01, 2, validation=0, decoding=0, conclusion=0))
     monkeypatch.setattr(at_hand, "candidates", lambda side: networks)
@@ -216,7 +215,6 @@ def test_without_time_for_a_pass_a_named_model_stays_frozen(photos, tmp_path, ca
     """Even where it would not have been judged frozen before its training."""
     pace = plan.Pace(step=1e3, steps_per_epoch=2, validation=0, decoding=0, conclusion=0)
     monkeypatch.setattr(plan, "without_packages", lambda: False)
-    monkeypatch.setattr(plan, "with_threads", lambda config, measured: config)
     monkeypatch.setattr(fine_tuning, "measure", lambda setup: pace)
     monkeypatch.setattr(plan, "FIRST_ANSWER", share)
     words = ["--model", "vit_nano_8", "--weights", "fashion_mnist", "--minutes", "5"]

@@ -16,13 +16,12 @@ from small_run import few_digits
 
 import main
 import trainers.run
-from commands.train import rehearse
 from comparison.request.timing import epochs_within, fixed_and_passing
 from datasets.config import DataConfig
 from datasets.opened import OpenedImages
 from datasets.sampling import batch_sampler
 from datasets.transforms import Pipeline
-from trainers.budget import fine_tuning, pace, threads
+from trainers.budget import fine_tuning, pace
 from trainers.budget import plan as planning
 from trainers.budget.candidates import Candidate, fine_tuned, from_scratch
 from trainers.budget.deadline import Deadline, DeadlineHandler
@@ -30,7 +29,6 @@ from trainers.budget.fine_tuning import choose
 from trainers.budget.local_weights import Ranked
 from trainers.budget.pace import Pace, forecast, measure
 from trainers.budget.plan import planned, without_luck
-from trainers.budget.threads import chosen, with_threads
 from trainers.config import OutputConfig, RunConfig, TrainConfig, from_dict, load_config, to_dict
 from trainers.errors import ConfigError
 from trainers.options.recipes import filled_in
@@ -422,50 +420,6 @@ def read_metrics(run_dir):
         return [{name: row[name] for name in row if name not in TIMING_FIELDS} for row in csv.DictReader(file)]
 
 
-def test_fewer_threads_are_taken_only_where_they_are_much_faster(capsys):
-    assert chosen({1: 0.063, 2: 0.060}) == 2
-    assert chosen({1: 0.029, 2: 0.036}) == 2
-    assert capsys.readouterr().out == ""
-    assert chosen({1: 0.063, 2: 1.167}) == 1
-    assert "1 (machine busy: 63 ms per forward pass, 1167 ms with 2)" in capsys.readouterr().out
-    assert chosen({1: 4.0, 2: 2.1, 4: 1.2, 8: 3.0}) == 4
-
-
-def test_a_rehearsal_computes_with_the_threads_of_the_run(monkeypatch):
-    rehearsed = []
-    monkeypatch.setattr(threads, "with_threads", lambda config, setup: config.changed(train={"threads": 1}))
-    monkeypatch.setattr("trainers.tools.dry_run.dry_run", rehearsed.append)
-    rehearse([RunConfig()], find_lr=False)
-    assert [config.train.threads for config in rehearsed] == [1]
-
-
-def test_threads_that_somebody_chose_are_kept_and_nothing_is_measured(monkeypatch):
-    def measured():
-        raise AssertionError
-
-    monkeypatch.setattr(threads.os, "getloadavg", lambda: (9.0, 9.0, 9.0))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert with_threads(RunConfig(train=TrainConfig(threads=1)), measured).train.threads == 1
-    assert with_threads(RunConfig(), measured).train.threads == 1  # as the tests set it
-    monkeypatch.delenv("OMP_NUM_THREADS")
-    monkeypatch.setattr(threads, "cpu_count", lambda: 2)
-    assert not threads.shared_machine()  # one of two: somebody chose it
-    monkeypatch.setattr(threads, "cpu_count", lambda: 1)
-    monkeypatch.setattr(threads, "processors_at_work", lambda: 1.0)
-    assert threads.shared_machine()
-
-
-@pytest.mark.parametrize(("idle", "working"), [(40, 0.0), (20, 1.0), (0, 2.0)])
-def test_a_command_that_has_ended_does_not_make_a_machine_shared(monkeypatch, idle, working):
-    """The load of the minute before had the threads measured, four seconds of each of two commands in a row."""
-    counts = iter([(100, 1000), (100 + idle, 1040)])
-    monkeypatch.setattr(threads, "ticks", lambda: next(counts))
-    monkeypatch.setattr(threads.os, "cpu_count", lambda: 2)
-    assert threads.processors_at_work(seconds=0) == working
-    monkeypatch.undo()
-    if sys.platform == "linux":
-        assert 0 <= threads.ticks()[0] <= threads.ticks()[1]
-        assert 0 <= threads.processors_at_work(seconds=0.05) < math.inf
 
 
 @pytest.mark.parametrize("seconds", [100, 600, 7200])

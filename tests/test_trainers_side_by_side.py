@@ -12,13 +12,18 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import torch
 from killed_runs import ROOT, TIMING_FIELDS, assert_same_content, run_content
 from other_process import do
+from small_run import few_digits
 from test_trainers_interruption import environment, lives, processes_of, wait_until
 
 from trainers.budget import sharing
+from trainers.config import RunConfig, TrainConfig
 from trainers.errors import ConfigError, Interrupted, TrainingError
 from trainers.multirun.worker_pool import side_by_side
+from trainers.setup import prepare
+from vit.config import ModelConfig
 
 
 def test_items_are_done_one_after_the_other_here_or_side_by_side_elsewhere():
@@ -81,6 +86,41 @@ def test_the_threads_of_a_run_do_not_depend_on_how_many_run_beside_it(
     shared = sharing.sharing("cpu", 2**30, runs, 1e15, **given)
     assert (shared.jobs, shared.threads) == (jobs, of_each)
     assert sharing.sharing("cpu", 2**30, runs, 1e9, **given).threads == of_each
+
+
+@pytest.mark.parametrize(("given", "threads"), [(None, 1), (3, 3)])
+def test_a_busy_machine_does_not_change_the_threads_of_a_run(monkeypatch, given, threads):
+    """They are those that the options or the machine say; a measurement gave other bits from one start to the next."""
+    monkeypatch.setattr(os, "getloadavg", lambda: (9.0, 9.0, 9.0), raising=False)
+    before = torch.get_num_threads()
+    config = RunConfig(ModelConfig("vit_micro_2"), few_digits(), TrainConfig(epochs=1, device="cpu", threads=given))
+    try:
+        assert prepare(config).config.train.threads == threads  # tests compute with one
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [[], ["--seeds", "2"]])
+def test_the_same_command_has_the_same_bits_beside_busy_processes(tmp_path, words):
+    given = {name: value for name, value in environment().items() if name != "OMP_NUM_THREADS"}
+
+    def content(name: str) -> list[dict]:
+        command = [sys.executable, "main.py", "train", "--data", "digits", "--epochs", "1", "--device", "cpu", *words]
+        command += ["--output-dir", str(tmp_path / name), "--tb", "scalars"]
+        subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=600, env=given)
+        return [run_content(path.parent) for path in sorted((tmp_path / name).rglob("summary.json"))]
+
+    quiet = content("quiet")
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        for expected, found in zip(quiet, content("busy"), strict=True):
+            assert_same_content(expected, found)
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
 
 
 def compare(folder, jobs, *more):

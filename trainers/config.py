@@ -118,8 +118,7 @@ class TrainConfig:
     """Also save every so many optimizer steps. Default: at the end of each epoch only."""
     device: Annotated[Device, InPlans] = "auto"
     threads: Annotated[int | None, InPlans] = None
-    """Threads that PyTorch computes with. Default: one per processor core, or OMP_NUM_THREADS; fewer if the machine is
-    busy and a measurement shows that fewer are faster."""
+    """Threads that PyTorch computes with. Default: one per processor core, or OMP_NUM_THREADS."""
     log_every: Annotated[int | None, InPlans] = None
     """Optimizer steps between two TensorBoard points. Default: about 200 points in a run."""
 

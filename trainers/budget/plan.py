@@ -5,7 +5,6 @@ import os
 import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -20,7 +19,6 @@ from trainers.budget.fine_tuning import LEAST_STEPS, PlannedRun, plan_fine_tunin
 from trainers.budget.local_weights import HINT, SAMPLE, Ranked, rank, with_best_weights
 from trainers.budget.members import SHARED, Member, in_turn, members, why_idle
 from trainers.budget.pace import Pace, measure, seconds_of_forward
-from trainers.budget.threads import with_threads
 from trainers.config import RunConfig
 from trainers.errors import ConfigError
 from trainers.options.recipes import filled_in
@@ -78,8 +76,6 @@ def planned(
         yield from probed_first(config, setup, until, images)
         return
     candidates = list(from_scratch(shorter_side(setup))) if is_open else [AS_GIVEN]
-    heartbeat.at_work_on("measuring with how many threads the model is quickest")
-    config = with_threads(config, partial(trial, config, candidates[0], images))
     rows: list[Ranked] = []
     if is_open and config.model.weights is None:
         if not one_network:
@@ -214,7 +210,6 @@ def probed_first(config: RunConfig, setup: RunSetup, until: float, images: Opene
     """The runs of a model that was named: frozen under a fitted head, if that takes a moment; then as it was asked for,
     where there is time for a pass over the images. Where there is time for neither, frozen all the same, if that
     ends in time; else part of a pass."""
-    config = with_threads(config, lambda: setup)
     left, seconds = until - time.monotonic(), seconds_of_forward(setup, sum(setup.data.dataset_sizes.values()))
     probe = of_frozen(config).changed(model={"trainable": "head"}, train={"start_head": "fit"})
     frozen = PlannedRun(named(probe, "frozen"))
