@@ -246,6 +246,24 @@ def test_a_schedule_of_ones_own_is_said_once_with_what_becomes_of_it(tmp_path, c
         assert line.endswith("attach yours to Events.ITERATION_STARTED")
 
 
+@pytest.mark.parametrize("event", [Events.ITERATION_STARTED, Events.ITERATION_COMPLETED, Events.EPOCH_COMPLETED])
+def test_the_history_names_the_rate_that_the_last_step_of_an_epoch_used(tmp_path, event):
+    used = []
+
+    def attach(trainer):
+        optimizer = trainer.state.run.optimizer
+
+        def scale():
+            for group in optimizer.param_groups:
+                group["lr"] *= 0.9
+
+        trainer.add_event_handler(event, scale)
+        trainer.add_event_handler(Events.ITERATION_STARTED, lambda: used.append(optimizer.param_groups[0]["lr"]))
+
+    result = train(options(tmp_path, epochs=2), model=net(), dataloaders=splits(), handlers=[attach])
+    assert [row["lr"] for row in result.epochs[1:]] == [used[row["step"] - 1] for row in result.epochs[1:]]
+
+
 def test_a_run_without_ones_own_schedule_says_nothing_of_it(tmp_path, capsys):
     train(options(tmp_path, schedule="step", ema_decay=0.9), model=net(), dataloaders=splits())
     assert "learning rate:" not in capsys.readouterr().out

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+from ignite.engine import Engine, Events
 from small_run import few_digits
 
 import vit
@@ -156,3 +157,18 @@ def test_a_run_prints_to_the_console_what_it_logs_to_a_program(
     ]
     assert timeless[0] == timeless[1]
     assert len(timeless[0]) > 5
+
+
+def test_the_last_epoch_of_a_run_that_became_longer_has_its_line(capsys: pytest.CaptureFixture[str]):
+    trainer = Engine(lambda engine, batch: None)
+    row = {"train_loss": None, "val_loss": 1.0, "val_accuracy": 0.5, "seconds": 1.0}
+
+    @trainer.on(Events.EPOCH_COMPLETED)
+    def go_on(engine: Engine) -> None:
+        engine.state.history = [row | {"epoch": engine.state.epoch}]
+        engine.state.max_epochs = 41
+
+    console.attach_epoch_lines(trainer, val_images=100)
+    trainer.run([0], max_epochs=30)
+    lines = capsys.readouterr().out.splitlines()
+    assert (lines[0].split()[:2], lines[-1].split()[:2], len(lines)) == (["epoch", "1/41"], ["epoch", "41/41"], 22)

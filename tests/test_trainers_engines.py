@@ -1,9 +1,11 @@
 import copy
 import math
+from operator import itemgetter
 
 import pytest
 import torch
 from ignite.engine import Events
+from ignite.handlers import FastaiLRFinder
 from torch import nn
 
 from trainers.engine.engines import StepOptions, create_evaluator, create_trainer
@@ -107,6 +109,20 @@ def test_a_loss_that_is_not_finite_stops_before_the_step(poison):
     for name, value in model.state_dict().items():
         assert torch.equal(value, weights["w"][name])
         assert torch.isfinite(value).all()
+
+
+def test_a_range_test_of_ignite_gives_the_weights_back_where_the_end_of_it_is_caught_inside():
+    """As docs/from_python.md says; Ignite gives nothing back where an error leaves its block."""
+    model = small_model()
+    before = copy.deepcopy(model.state_dict())
+    trainer, optimizer = trainer_for(model)
+    finder = FastaiLRFinder()
+    steep = {"num_iter": 20, "end_lr": 1e30, "diverge_th": math.inf, "output_transform": itemgetter("loss")}
+    kept = {"model": model, "optimizer": optimizer}
+    with finder.attach(trainer, kept, **steep) as tested, pytest.raises(TrainingError):
+        tested.run(batches(20), max_epochs=1)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert len(finder.get_results()["loss"]) > 1
 
 
 def test_a_gradient_that_is_not_finite_stops_before_the_step():

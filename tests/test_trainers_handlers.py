@@ -61,8 +61,8 @@ def outputs_engine(outputs):
 def test_epoch_means_weigh_a_short_last_batch_by_its_size():
     trainer, outputs = outputs_engine(
         [
-            {"loss": 1.0, "correct": 4, "grad_norm": 2.0, "n": 8},
-            {"loss": 4.0, "correct": 1, "grad_norm": 4.0, "n": 2},
+            {"loss": 1.0, "correct": 4, "grad_norm": 2.0, "n": 8, "lr": 0.1},
+            {"loss": 4.0, "correct": 1, "grad_norm": 4.0, "n": 2, "lr": 0.1},
         ]
     )
     trainer.run(outputs, max_epochs=1)
@@ -70,7 +70,7 @@ def test_epoch_means_weigh_a_short_last_batch_by_its_size():
 
 
 def test_sums_start_anew_each_epoch_and_survive_a_stop_in_mid_epoch():
-    outputs = [{"loss": float(i), "correct": 0, "grad_norm": 0.0, "n": 1} for i in range(4)]
+    outputs = [{"loss": float(i), "correct": 0, "grad_norm": 0.0, "n": 1, "lr": 0.1} for i in range(4)]
     trainer, _ = outputs_engine(outputs)
     trainer.run(outputs, max_epochs=2)
     assert trainer.state.epoch_sums["loss"] == 6.0
@@ -122,6 +122,11 @@ def test_early_stopping_counts_epochs_without_a_better_score():
     assert validated_run([0.1, 0.5, 0.4, 0.3, 0.9], patience=2) == 3
     assert validated_run([0.1, 0.5, 0.4, 0.6, 0.5], patience=2) == 4
     assert validated_run([2.0, 1.0, 1.1, 1.2, 0.1], patience=2, select="loss") == 3
+
+
+@pytest.mark.parametrize(("scores", "select"), [([9, 1, 2, 3, 4], "accuracy"), ([0, 4, 3, 2, 1], "loss")])
+def test_a_start_that_is_better_than_the_first_epochs_does_not_count_for_early_stopping(scores, select):
+    assert validated_run(scores, patience=2, select=select) == 4
 
 
 def test_early_stopping_is_not_fooled_by_a_nan():

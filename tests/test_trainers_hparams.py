@@ -16,7 +16,7 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 import main
 from trainers import run_start
 from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.reporting.tensorboard import row_name
+from trainers.reporting.tensorboard import RunLoggers, row_name, start_hparams
 from trainers.run import train
 
 
@@ -36,6 +36,18 @@ def test_a_row_is_called_by_the_path_below_the_log_folder_arm_first():
     assert row_name(folder / "vit_micro_2_s0", folder) == "vit_micro_2_s0 · runs/digits"
     assert row_name(folder / "compare/from_scratch/10/s0", folder) == "from_scratch/10/s0 · runs/digits/compare"
     assert row_name(Path("/moved/away/r"), folder) == "r · /moved/away"
+
+
+def test_numbers_are_numbers_in_a_row_whole_ones_too(tmp_path):
+    """Ten epochs came before two."""
+    with RunLoggers(tmp_path) as loggers:
+        start_hparams(loggers, {"epochs": 2, "lr": 0.5, "compile": True, "model": "m", "none": None}, name="r")
+    (file,) = tmp_path.glob("val/events.out.tfevents.*")
+    content = EventAccumulator(str(file)).Reload().PluginTagToContent("hparams")["_hparams_/session_start_info"]
+    shown = HParamsPluginData.FromString(content).session_start_info.hparams
+    values = {name: getattr(value, str(value.WhichOneof("kind"))) for name, value in shown.items()}
+    assert values == {"epochs": 2.0, "lr": 0.5, "compile": "True", "model": "m", "none": "None"}
+    assert {type(values[name]) for name in ("epochs", "lr")} == {float}
 
 
 def test_runs_of_one_second_have_rows_of_their_own_with_their_own_accuracy(tmp_path, monkeypatch):

@@ -351,6 +351,7 @@ def test_a_planned_run_ends_in_time_whatever_the_pace_and_repeats_from_its_confi
     assert clock[0] == pytest.approx(24, abs=2 * seconds)
     written = load_config(result.run_dir / "config.json")
     assert written.train.epochs == result.epochs[-1]["step"] / 4
+    assert read_json(result.run_dir / "summary.json")["planned_epochs"] == written.train.epochs
     output = OutputConfig(output_dir=tmp_path, run_name="again", tb="scalars")
     again = train(dataclasses.replace(written, output=output))
     assert read_metrics(again.run_dir) == read_metrics(result.run_dir)

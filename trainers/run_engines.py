@@ -125,6 +125,7 @@ class Run:
         self.setup = dataclasses.replace(self.setup, config=config)
         self.rate, self.expected_steps = schedule(self.setup), self.setup.total_steps
         self.trainer.state.max_epochs = self.setup.last_epoch
+        self.record.setup = dataclasses.replace(self.record.setup, config=config)
         for saved in (self.saver, self.best):
             saved.config.value = to_dict(config)
 
@@ -175,14 +176,14 @@ def attach_handlers(run: Run) -> None:
     clock.attach(trainer)
     if writes:
         if options.start_head != "fit":
-            tensorboard.attach_train_scalars(trainer, run.loggers, setup.optimizer, clock, every=options.log_every)
+            tensorboard.attach_train_scalars(trainer, run.loggers, clock, every=options.log_every)
         handlers.attach_progress(trainer)
     many = setup.data.dataset_sizes["val"] > OF_MORE_THAN
     untrained = sample_of(run.val_loader, UNTRAINED_SEES) if many else run.val_loader
     evaluator.add_event_handler(Events.STARTED, distributed.share_buffers, run.evaluated)
     handlers.attach_validation(trainer, evaluator, run.val_loader, untrained=untrained)
     learns = options.start_head != "fit"
-    handlers.attach_history(trainer, evaluator, setup.optimizer, clock, setup.device, learns=learns)
+    handlers.attach_history(trainer, evaluator, clock, setup.device, learns=learns)
     attach_best_outputs(trainer, evaluator, select=options.select)
     if writes:
         tensorboard.attach_epoch_scalars(trainer, run.loggers, class_names=setup.data.class_names)
@@ -192,7 +193,7 @@ def attach_handlers(run: Run) -> None:
         metrics = run.run_dir / "metrics.csv"
         trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda: write_metrics_csv(metrics, trainer.state.history))
         images = setup.data.dataset_sizes["val"]
-        console.attach_epoch_lines(trainer, epochs=setup.last_epoch, val_images=images, left=run.left)
+        console.attach_epoch_lines(trainer, val_images=images, left=run.left)
         console.attach_learning_note(trainer, setup)
     if options.patience:
         run.states["early_stopping"] = handlers.attach_early_stopping(

@@ -111,7 +111,12 @@ class TrainStep:
             self.scaler.update()
         else:
             self.optimizer.step()
-        return {"loss": loss, "correct": correct, "n": n, "grad_norm": norm}
+        return {"loss": loss, "correct": correct, "n": n, "grad_norm": norm, "lr": self.rate}
+
+    @property
+    def rate(self) -> float:
+        """Largest learning rate of the groups."""
+        return max(group["lr"] for group in self.optimizer.param_groups)
 
     def add_gradients(self, iteration: int, batch: Batch) -> tuple[float, int, int]:
         """Forward and backward, slice by slice; mean loss, hits and number of images over all slices and processes."""
@@ -162,9 +167,8 @@ class TrainStep:
         return logits, torch.lerp(self.loss_fn(logits.float(), targets), of_teacher, self.options.teacher_weight)
 
     def not_finite(self, quantity: str, value: float, engine: Engine) -> str:
-        lr = max(group["lr"] for group in self.optimizer.param_groups)
         return (
-            f"{quantity} is {value} at step {engine.state.iteration} (lr {lr:.3g}, last finite loss"
+            f"{quantity} is {value} at step {engine.state.iteration} (lr {self.rate:.3g}, last finite loss"
             f" {self.last_loss:.4g}); this step was not taken, the weights are as before it. Try a lower --lr, a longer"
             " --warmup-epochs or --amp off"
         )
@@ -182,10 +186,10 @@ def create_trainer(
     """An engine whose iteration is one optimizer step on a batch (images (B, C, S, S), labels (B,)).
 
     `engine.state.output` is a dict of plain numbers: `loss` (mean over the batch), `correct`, `n`, `grad_norm` (before
-    clipping). Ignite's own create_supervised_trainer is not used: it cannot clip, autocasts on CUDA only and drops the
-    last window of an accumulation. `loss_fn` is a mean over images. `forward` computes the logits where that is not the
-    model itself: the model compiled, or wrapped for several processes. A step raises Diverged where a loss or a
-    gradient is not finite; it is not taken, so the weights stay finite.
+    clipping), `lr`. Ignite's own create_supervised_trainer is not used: it cannot clip, autocasts on CUDA only and
+    drops the last window of an accumulation. `loss_fn` is a mean over images. `forward` computes the logits where that
+    is not the model itself: the model compiled, or wrapped for several processes. A step raises Diverged where a loss
+    or a gradient is not finite; it is not taken, so the weights stay finite.
     """
     step = TrainStep(model, optimizer, loss_fn, device, options)
     if forward is not None:

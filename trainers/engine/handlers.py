@@ -52,7 +52,8 @@ class Sums:
     would be reset when a resumed run starts.
     """
 
-    KEYS = ("loss", "correct", "grad_norm", "n", "steps")
+    KEYS = ("loss", "correct", "grad_norm", "n", "steps", "lr")
+    """`lr` is no sum: the rate that the last step used."""
 
     def attach(self, trainer: Engine) -> None:
         trainer.state_dict_user_keys.extend(["epoch_sums", "window_sums"])
@@ -74,6 +75,7 @@ class Sums:
             sums["loss"] += output["loss"] * n
             sums["correct"] += output["correct"]
             sums["n"] += n
+            sums["lr"] = output["lr"]
             if math.isfinite(norm):  # else a step that the scaler of fp16 skipped
                 sums["grad_norm"] += norm
                 sums["steps"] += 1
@@ -160,9 +162,7 @@ def attach_validation(
     trainer.add_event_handler(Events.EPOCH_COMPLETED, lambda: evaluator.run(loader))
 
 
-def attach_history(
-    trainer: Engine, evaluator: Engine, optimizer: Optimizer, clock: StepClock, device: torch.device, *, learns: bool
-) -> None:
+def attach_history(trainer: Engine, evaluator: Engine, clock: StepClock, device: torch.device, *, learns: bool) -> None:
     """Append one row per epoch to `trainer.state.history`; row 0 is the untrained model. `trainer.state.recall` is
     that of each class in the last row's validation, NaN without images. Unless its steps let the model learn, a row
     says nothing of the training images."""
@@ -175,7 +175,7 @@ def attach_history(
         row: dict[str, float | int | None] = {"epoch": state.epoch, "step": state.iteration}
         nothing: dict[str, float | None] = dict.fromkeys(("loss", "accuracy", "grad_norm"))
         train = Sums.means(state.epoch_sums) if state.iteration and learns else nothing
-        row["lr"] = max(group["lr"] for group in optimizer.param_groups) if state.iteration else None
+        row["lr"] = state.epoch_sums.get("lr") if state.iteration else None  # else of an earlier version
         row |= {"train_loss": train["loss"], "train_accuracy": train["accuracy"], "grad_norm": train["grad_norm"]}
         row |= {f"val_{name}": float(evaluator.state.metrics[name]) for name in SCALARS}
         row |= StepClock.rates(clock.epoch) | {"memory_mb": peak_memory_mb(device)}
@@ -218,7 +218,10 @@ def attach_time_budget(trainer: Engine, seconds: float) -> None:
 
 
 def attach_early_stopping(trainer: Engine, evaluator: Engine, *, patience: int, select: str) -> EarlyStopping:
-    """Stop after `patience` epochs without a better validation score. The handler's state belongs in the checkpoint."""
+    """Stop after `patience` epochs without a better validation score; that of the untrained model does not count.
+
+    The handler's state belongs in the checkpoint.
+    """
 
     def score(engine: Engine) -> float:
         value = float(engine.state.metrics[select])
@@ -229,7 +232,8 @@ def attach_early_stopping(trainer: Engine, evaluator: Engine, *, patience: int, 
     handler = EarlyStopping(patience=patience, score_function=score, trainer=trainer)
     handler.logger = logging.Logger("early_stopping", logging.WARNING)  # the run says it in its own words
     # Not handler.attach(): that one also resets the count whenever the evaluator starts, so it would never stop.
-    evaluator.add_event_handler(Events.COMPLETED, handler)
+    trained = Events.COMPLETED(event_filter=lambda *_: trainer.state.iteration > 0)
+    evaluator.add_event_handler(trained, handler)
     return handler
 
 

@@ -164,17 +164,16 @@ def too_few_to_validate(setup: RunSetup) -> str:
     return said
 
 
-def attach_epoch_lines(trainer: Engine, *, epochs: int, val_images: int, left: object = "", lines: int = 25) -> None:
+def attach_epoch_lines(trainer: Engine, *, val_images: int, left: object = "", lines: int = 25) -> None:
     """A line for every epoch of a short run, for about `lines` of a long one, and always for the last; each ends in
-    what is `left`, or in the seconds that the epoch took."""
-    every = -(-epochs // lines)
+    what is `left`, or in the seconds that the epoch took. Their number may change while the run trains."""
 
     @trainer.on(Events.EPOCH_COMPLETED)
     def line(engine: Engine) -> None:
-        epoch = engine.state.epoch
-        if epoch % every == 0 or epoch in (1, epochs):
+        epoch, epochs = engine.state.epoch, engine.state.max_epochs or 1
+        if epoch % -(-epochs // lines) == 0 or epoch in (1, epochs):
             row = engine.state.history[-1]
-            words = epoch_line(row, engine.state.max_epochs or epochs, val_images=val_images)
+            words = epoch_line(row, epochs, val_images=val_images)
             taken = f"{row['seconds']:.1f} s"
             say(f"{words}  {str(left).removeprefix(', ') or taken}")
 

@@ -7,9 +7,9 @@ TensorBoard (2.21.0, pinned) does not do by itself.
 - Its sidebar holds about 30 letters a row: run folders have no date in their names, and it is started on their parent.
 - It shows what a resumed run logged twice: a purge step in every event file hides what the first life wrote too much.
 - It reads event files in the order of the seconds in their names: see `keep_in_order`.
-- Its HPARAMS tab takes its columns from the first run, writes the number 64 as 64.000, and shows the mean of all runs
-  whose rows have one name: see `start_hparams` and `row_name`.
-- Its PROJECTOR always starts without colours: the thumbnails have a frame in their class's, see `full_pictures.py`.
+- Its HPARAMS tab takes its columns from the first run, and shows the mean of all runs whose rows have one name: see
+  `start_hparams` and `row_name`.
+- Its PROJECTOR always starts without colours: the thumbnails have a frame in their class's, see `pictures_full.py`.
 
 The step is the optimizer step everywhere. What is drawn is in `trainers/reporting/pictures.py`.
 """
@@ -153,15 +153,14 @@ def keep_in_order(folder: Path) -> None:
         path.rename(path.with_name(path.name.replace(str(second), f"{second - ahead:010d}", 1)))
 
 
-def attach_train_scalars(trainer: Engine, loggers: RunLoggers, optimizer: Any, clock: StepClock, *, every: int) -> None:
+def attach_train_scalars(trainer: Engine, loggers: RunLoggers, clock: StepClock, *, every: int) -> None:
     """Means over the last `every` steps: one write per window keeps logging far below the cost of a step."""
 
     def write(engine: Engine, logger: SplitLogger, _: Any) -> None:
         step, sums = engine.state.iteration, engine.state.window_sums
         means, rates = Sums.means(sums), clock.take_window()
-        rate = max(group["lr"] for group in optimizer.param_groups)
         values = {
-            "learning/lr": rate,
+            "learning/lr": sums["lr"],
             "learning/speed_images_per_s": rates["images_per_s"],
             "steps/loss": means["loss"],
             "steps/accuracy": means["accuracy"],
@@ -230,7 +229,11 @@ def start_hparams(loggers: RunLoggers, values: dict[str, Any], *, name: str) -> 
     Only the session's start is written, not the experiment summary: TensorBoard takes its columns from the first
     summary it meets, and those of other runs would vanish. torch's add_hparams writes both, into a nested run.
     """
-    plain = {key: value if isinstance(value, float) else utf8(str(value)) for key, value in values.items()}
+    number = (int, float)  # but no bool: text sorts 10 before 9
+    plain = {
+        key: value if isinstance(value, number) and not isinstance(value, bool) else utf8(str(value))
+        for key, value in values.items()
+    }
     _experiment, start, _end = hparams(plain, {})
     plugin = start.value[0].metadata.plugin_data
     session = HParamsPluginData.FromString(plugin.content)
