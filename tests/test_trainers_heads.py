@@ -1,7 +1,9 @@
 """Heads that are fitted at once: against scikit-learn and brute force, and the laws of choosing and mixing them."""
 
+import shutil
 from dataclasses import replace
-from functools import partial
+from functools import partial, partialmethod
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -250,6 +252,30 @@ def test_a_choice_is_the_same_every_time_and_so_is_its_sample():
     assert len(some.labels) == 100
 
 
+@pytest.mark.parametrize(("n", "most"), [(101, 100), (150, 100), (199, 100), (200, 100), (250, 100), (40, 100)])
+def test_a_sample_has_as_many_images_as_it_may_have(n, most):
+    images = two_networks(second=True, n=n)
+    for units in (np.arange(n), np.arange(n) // 2):
+        some = replace(images, units=units).some(most)
+        assert min(n, most) - 3 <= len(some.labels) <= most
+        assert {*units[np.isin(units, some.units)]} == {*some.units}
+        assert np.isin(units, some.units).sum() == len(some.labels)  # whole units
+        assert np.ptp(np.bincount(some.labels)) <= 4
+
+
+@pytest.mark.parametrize("networks", [[0], [0, 1]])
+def test_the_head_that_is_fitted_to_all_images_is_of_the_kind_that_was_judged(monkeypatch, networks):
+    """Where logistic regression could be judged on a sample and not fitted to all images, another took its weight."""
+    images = two_networks(second=True)
+    monkeypatch.setattr(Images, "some", partialmethod(Images.some, most=100))
+    monkeypatch.setattr(choice, "MOST_WORK", 100 * 20 * 3)  # of the sample
+    between = best_head(images, networks, ["a", "b"])
+    monkeypatch.setattr(choice, "MOST_WORK", 0)
+    none = best_head(images, networks, ["a", "b"])
+    assert np.array_equal(between.head.weight, none.head.weight)
+    assert between.lines == none.lines
+
+
 def two_heads(second, *, seed, n=40):
     """Validation images whose label the first head sees in one half of the features; `second`: what the other half
     holds, "more" of the label, or "noise"."""
@@ -307,7 +333,7 @@ def test_a_mixture_takes_the_head_that_its_frozen_networks_have_already(keep):
         assert np.array_equal(now.bias, before.bias)
 
 
-@pytest.mark.parametrize("changed", ["features", "labels", "names", "folds", "damaged", "no folder"])
+@pytest.mark.parametrize("changed", ["features", "labels", "names", "version", "damaged", "no folder"])
 def test_another_head_is_fitted_where_anything_it_depends_on_has_changed(keep, tmp_path, monkeypatch, changed):
     images, names, calls = two_networks(second=True), ["a", "b"], []
     if changed == "no folder":
@@ -324,14 +350,25 @@ def test_another_head_is_fitted_where_anything_it_depends_on_has_changed(keep, t
         images = replace(images, labels=np.roll(images.labels, 1))
     elif changed == "names":
         names = ["a", "c"]
-    elif changed == "folds":
-        monkeypatch.setattr(kept, "FOLDS", 7)  # another version of the application
+    elif changed == "version":
+        monkeypatch.setattr(kept, "RULES", "of another version")
     elif changed == "damaged":
         [file] = (tmp_path / "features").iterdir()
         file.write_bytes(file.read_bytes()[:-40])
     again = kept.fitted_once(counted, images, [0, 1], names, keep=keep)
     assert len(calls) == 2
     assert (changed in ("features", "labels")) != np.array_equal(first.head.weight, again.head.weight)
+
+
+@pytest.mark.parametrize("name", ["choice", "fit", "inner_products", "linear", "pool", "validation"])
+def test_any_change_to_how_heads_are_fitted_makes_kept_ones_those_of_another_version(tmp_path, name):
+    """Constants of some files were forgotten, and heads of older rules were taken."""
+    folder = Path(kept.__file__).parent
+    shutil.copytree(folder, tmp_path / "heads")
+    assert kept.rules_in(tmp_path / "heads") == kept.rules_in(folder) == kept.RULES
+    with (tmp_path / "heads" / f"{name}.py").open("a") as file:
+        file.write("# changed")
+    assert kept.rules_in(tmp_path / "heads") != kept.RULES
 
 
 def test_heads_are_chosen_and_fitted_on_one_thread_and_give_the_others_back(monkeypatch):

@@ -80,13 +80,13 @@ class Images:
     """Columns of features that share a scale, within those of the networks; by default those of each network."""
 
     def some(self, most: int = MOST_IMAGES) -> "Images":
-        """About so many of them at most, of each class the same share, with whole units."""
-        parts = -(-len(self.labels) // most)
-        if parts == 1:
+        """About so many of them, of each class the same share, with whole units."""
+        if len(self.labels) <= most:
             return self
         _, first, unit = np.unique(self.units, return_index=True, return_inverse=True)
         by_class = np.argsort(self.labels[first], kind="stable")  # of the units, each of which is that of its first
-        kept = np.isin(unit, by_class[::parts])
+        count = max(1, len(by_class) * most // len(self.labels))
+        kept = np.isin(unit, by_class[np.arange(count) * len(by_class) // count])
         return replace(self, features=self.features[kept], labels=self.labels[kept], units=self.units[kept])
 
     @cached_property
@@ -134,7 +134,7 @@ class Prepared:
     basis: Floats | None
     columns: Sequence[slice]
     heads: Mapping[str, Fit]
-    """Heads that are tried on them, the quick ones first."""
+    """Heads that may be fitted to them, the quick ones first."""
 
     def back(self, head: Linear) -> Linear:
         """A head on the features as they come."""
@@ -154,16 +154,13 @@ def _prepared(images: Images, networks: Sequence[int]) -> Prepared:
     scaling = scale(features, levels)
     values = scaling(features)
     basis = basis_of(values)
-    heads: dict[str, Fit] = {DISCRIMINANT: partial(discriminant, dimensions=values.shape[1]), **RIDGE}
-    values = values if basis is None else values @ basis
-    if values.size * images.classes <= MOST_WORK:
-        heads |= LOGISTIC
-    return Prepared(values, scaling, basis, columns, heads)
+    heads: dict[str, Fit] = {DISCRIMINANT: partial(discriminant, dimensions=values.shape[1]), **RIDGE, **LOGISTIC}
+    return Prepared(values if basis is None else values @ basis, scaling, basis, columns, heads)
 
 
 def answering(images: Images, networks: Sequence[int], names: Sequence[str]) -> Iterator[tuple[str, Answers]]:
-    """The heads of these names, as far as they are tried at all, on some networks. Where there are more features than
-    half as many as images, those that can be are fitted by inner products, which is quicker."""
+    """The heads of these names on some networks. Where there are more features than half as many as images, those that
+    can be are fitted by inner products, which is quicker."""
     dimensions = sum(images.columns[place].stop - images.columns[place].start for place in networks)
     if 2 * dimensions > len(images.labels) and set(names) <= set(QUICK):
         gram = images.gram(networks)
@@ -172,7 +169,7 @@ def answering(images: Images, networks: Sequence[int], names: Sequence[str]) -> 
             yield name, partial(of_products[name], gram, images.labels, images.classes)
         return
     ready = prepared(images, networks)
-    for name in (name for name in names if name in ready.heads):
+    for name in names:
         yield name, partial(fit_and_ask, ready.heads[name], images, ready.values)
 
 
@@ -181,7 +178,7 @@ def fit_and_ask(fit: Fit, images: Images, values: Floats, learn: Ints, ask: Ints
 
 
 def judge(images: Images, networks: Sequence[int], names: Sequence[str], folds: Sequence[Ints]) -> list[Judged]:
-    """Cross-validate the heads of these names, as far as they are tried at all, on some networks."""
+    """Cross-validate the heads of these names on some networks."""
     found = []
     for name, answers in answering(images, networks, names):
         logits = out_of_fold(answers, folds)
@@ -195,7 +192,7 @@ def judge(images: Images, networks: Sequence[int], names: Sequence[str], folds: 
 def fitted(images: Images, networks: Sequence[int], name: str) -> Linear:
     """A head of this name, fitted to all the images, on the features of all networks: 0 for those it does not use."""
     ready = prepared(images, networks)
-    head = ready.back(ready.heads.get(name, ready.heads[DISCRIMINANT])(ready.values, images.labels, images.classes))
+    head = ready.back(ready.heads[name](ready.values, images.labels, images.classes))
     weight = np.zeros((images.classes, images.features.shape[1]))
     for place, column in zip(networks, ready.columns, strict=True):
         weight[:, images.columns[place]] = head.weight[:, column]

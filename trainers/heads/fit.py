@@ -15,6 +15,7 @@ from datasets.bundle import image_set
 from datasets.units import units_of
 from trainers.engine.temperature import Floats, losses, sharpness
 from trainers.errors import ConfigError
+from trainers.heads import choice
 from trainers.heads.choice import QUICK, SLOW, Images, Judged, fitted, judge, one_thread
 from trainers.heads.kept import BestHead, Keep, fitted_once
 from trainers.heads.linear import Linear
@@ -115,7 +116,9 @@ def best_head(images: Images, networks: Sequence[int], names: Sequence[str]) -> 
         line = f"{QUICK[2]}: too few images to choose a head by"
         return BestHead(fitted(images, networks, QUICK[2]).times(FEW), None, [line])
     judged = [judge(some, each, QUICK, folds) for each in sets]
-    judged[-1] += judge(some, sets[-1], SLOW, folds)
+    count, width = images.features.shape  # of all images: the head that is judged is the one that is fitted to them
+    if count * min(count, width) * images.classes <= choice.MOST_WORK:
+        judged[-1] += judge(some, sets[-1], SLOW, folds)
     members = [best for found in judged for best in best_of_each_kind(found, all_kinds=found is judged[-1])]
     logits = [each.logits for each in members]
     weights = weights_of(logits, some.labels, start=np.full(len(members), 1 / len(members)))

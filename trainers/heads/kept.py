@@ -4,15 +4,28 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import sklearn
 import torch
 from torch import Tensor
 
-from trainers.heads.choice import MOST_IMAGES, PENALTIES, Images
+from trainers.engine import temperature
+from trainers.heads.choice import Images
 from trainers.heads.linear import Linear
-from trainers.heads.validation import FOLDS, LEAST
+
+
+def rules_in(folder: Path) -> str:
+    """Digest the code by which heads are chosen, fitted and calibrated: another version of it may find others."""
+    found = hashlib.sha256(Path(temperature.__file__).read_bytes())
+    for path in sorted(folder.glob("*.py")):
+        found.update(path.read_bytes())
+    return f"{found.hexdigest()} {sklearn.__version__}"
+
+
+RULES = rules_in(Path(__file__).parent)
 
 
 class BestHead(NamedTuple):
@@ -54,8 +67,7 @@ def only(images: Images, networks: Sequence[int]) -> Images:
 def digest(images: Images, names: Sequence[str]) -> str:
     """Return a name for what a head depends on: the images, the networks, and how heads are chosen."""
     shape = [[(each.start, each.stop) for each in slices] for slices in (images.columns, images.levels)]
-    how = [PENALTIES, MOST_IMAGES, FOLDS, LEAST]
-    found = hashlib.sha256(json.dumps([*names, images.classes, shape, how]).encode())
+    found = hashlib.sha256(json.dumps([*names, images.classes, shape, RULES]).encode())
     for values in (images.features, images.labels, images.units):
         found.update(np.ascontiguousarray(values).data)
     return found.hexdigest()[:16]
