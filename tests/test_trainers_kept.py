@@ -70,6 +70,14 @@ def lines(run):
     return (run.run_dir / "eval" / "val_predictions.csv").read_text().splitlines()[1:]
 
 
+def test_large_files_of_predictions_are_compared_image_by_image_too(tmp_path):
+    paths, losses = np.array(["b.png", "c.png", "a.png"]), np.array([2.0, 3.0, 1.0])
+    (tmp_path / "eval").mkdir()
+    np.savez(tmp_path / "eval" / "val_predictions.npz", paths=paths, losses=losses)
+    found = on_validation(tmp_path)
+    assert (found.paths, found.losses.tolist()) == (["a.png", "b.png", "c.png"], [1.0, 2.0, 3.0])
+
+
 def test_images_of_one_group_count_as_one(tmp_path):
     later, earlier = two_runs(tmp_path, images=300, strengths=(2.5, 1.5), group="one")
     assert not better(later, earlier, favoured=False)  # one that is right alone explains nothing

@@ -1,6 +1,7 @@
 """A run finds its images from any directory, and again where they moved; other images, or another split, stop it."""
 
 import csv
+import json
 import os
 import shutil
 from pathlib import Path
@@ -12,11 +13,12 @@ from small_run import call
 
 from comparison.analysis.runs import read_run
 from trainers.auto_resume import find_same_options
-from trainers.config import OutputConfig, RunConfig, TrainConfig
-from trainers.resume import resume
+from trainers.config import OutputConfig, RunConfig, TrainConfig, to_dict
+from trainers.errors import ConfigError
+from trainers.resume import refuse_an_edited_config, resume
 from trainers.run import train
 from trainers.storage.finished_run import read_run_config
-from trainers.storage.places import is_a_name, is_there, places_of
+from trainers.storage.places import is_a_name, is_there, places_of, with_present_places
 from trainers.storage.run_folder import read_json
 from vit.config import ModelConfig
 
@@ -237,6 +239,18 @@ def test_each_run_of_which_a_mixture_has_weights_is_found_where_it_started(tmp_p
     assert found == os.pathsep.join([str(tmp_path / "runs/a"), str(tmp_path / "runs/b"), "runs/gone"])
     (tmp_path / f"odd{os.pathsep}name.pth").touch()
     assert places_of(f"odd{os.pathsep}name.pth", tmp_path) == str(tmp_path / f"odd{os.pathsep}name.pth")
+
+
+def test_a_mixture_that_goes_on_in_another_directory_is_not_taken_for_edited(tmp_path):
+    for name in ("runs/a", "runs/b"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "meta.json").write_text(json.dumps({"directory": str(tmp_path)}))
+    then = RunConfig(model=ModelConfig(weights=os.pathsep.join(["runs/a", "runs/b"])))
+    now = with_present_places(then, tmp_path)
+    assert now != then
+    refuse_an_edited_config(tmp_path, now, {"config": to_dict(then)})
+    with pytest.raises(ConfigError, match="seed"):
+        refuse_an_edited_config(tmp_path, now.changed(train={"seed": 7}), {"config": to_dict(then)})
 
 
 def test_names_are_no_paths_and_a_pattern_means_files(tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from every_state import every_state
 from ignite.engine import Events
-from killed_runs import Crash, assert_same_content, crash_after, run_content
+from killed_runs import Crash, assert_same_content, crash, crash_after, run_content
 from small_run import few_digits
 
 from trainers import checkpointing
@@ -94,6 +94,13 @@ def test_a_new_run_that_stops_before_its_first_checkpoint_leaves_nothing(tmp_pat
     with pytest.raises(Crash):
         train(tiny_run(tmp_path), handlers=[crash_after(1)])
     assert not (tmp_path / "digits").exists()
+
+
+def test_a_run_whose_head_is_fitted_leaves_nothing_either(tmp_path):
+    fitted = {"data": {"augment": "none"}, "model": {"trainable": "head"}, "train": {"start_head": "fit"}}
+    with pytest.raises(Crash):
+        train(tiny_run(tmp_path).changed(**fitted), handlers=[lambda trainer: crash()])
+    assert not (tmp_path / "digits" / "r").exists()
 
 
 def test_a_new_run_into_which_somebody_put_a_file_is_not_removed(tmp_path):

@@ -23,7 +23,7 @@ from vit.parts import count_parameters
 
 WRITTEN_AT_START = {
     "config.json", "meta.json", "split.csv", "summary.json", "metrics.csv", "data_report.txt", "checkpoints", "tb",
-    "figures", "seen.csv",
+    "figures", "seen.csv", "heads.json",
 }  # fmt: skip
 """Files that a run may have written when its first checkpoint fails."""
 _PEER_GONE = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "gloo", "NCCL")

@@ -31,7 +31,9 @@ def on_validation(run_dir: Path) -> OnValidation:
     path = run_dir / "eval" / "val_predictions.npz"
     if path.is_file():
         with np.load(path, allow_pickle=False) as file:
-            return OnValidation(file["paths"].tolist(), file["losses"].astype(np.float64))
+            paths = file["paths"].tolist()
+            order = sorted(range(len(paths)), key=paths.__getitem__)  # as read_predictions has them
+            return OnValidation([paths[row] for row in order], file["losses"].astype(np.float64)[order])
     names = read_json(run_dir / "meta.json", class_names=list)["class_names"]
     paths, labels, _, probabilities = read_predictions(path.with_suffix(".csv"), names)
     logits = np.log(np.maximum(probabilities, LEAST))
