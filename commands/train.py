@@ -227,6 +227,8 @@ def rehearse(configs: Sequence[RunConfig], *, find_lr: bool) -> int:
 
     if not distributed.is_main_process():  # one process is enough
         return 0
+    if find_lr:  # where some take steps, those that only fit a head have no rate
+        configs = [config for config in configs if config.train.start_head != "fit"] or configs
     for number, config in enumerate(configs, 1):
         if len(configs) > 1:
             what = f"{config.model.name}, {config.model.trainable} trained"

@@ -182,7 +182,9 @@ def test_auto_weights_stand_side_by_side_unless_one_network_is_asked_for(photos,
 
 
 @pytest.mark.usefixtures("small_plan")
-def test_a_named_model_is_judged_frozen_before_it_is_trained(photos, tmp_path, capsys):
+@pytest.mark.parametrize("packages", [True, False])  # of other networks, which have no part in it
+def test_a_named_model_is_judged_frozen_before_it_is_trained(photos, tmp_path, capsys, monkeypatch, packages):
+    monkeypatch.setattr(plan, "without_packages", lambda: not packages)
     words = ["--model", "vit_nano_8", "--weights", "fashion_mnist", "--minutes", "5"]
     run = train(photos, tmp_path, "named", *words)
     frozen = json.loads((run.with_name("named_frozen") / "config.json").read_text())

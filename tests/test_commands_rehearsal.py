@@ -62,6 +62,27 @@ def test_a_dry_run_tries_every_run_of_a_plan(tmp_path, capsys, monkeypatch):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "code"), [("--minutes 1", 0), ("--start-head fit --trainable head --augment none", 2)]
+)
+def test_the_rate_finder_tests_no_head_that_is_fitted_at_once(tmp_path, capsys, monkeypatch, words, code):
+    tested = []
+
+    def fitted_and_trained(config, **_):
+        yield PlannedRun(config.changed(model={"trainable": "head"}, train={"start_head": "fit"}))
+        yield PlannedRun(config.changed(train={"epochs": 1}))
+
+    def range_test(config):
+        tested.append(config.train.start_head)
+        return [1e-4, 1e-3, 1e-2], [2.0, 1.0, 0.5]
+
+    monkeypatch.setattr(plan, "planned", fitted_and_trained)
+    monkeypatch.setattr("trainers.tools.lr_finder.range_test", range_test)
+    given = [word for word in words_of(tmp_path) if word not in ("--minutes", "1")]
+    assert call(capsys, *given, *words.split(), "--find-lr")[0] == code
+    assert tested == ["plain"] * (code == 0)
+
+
 def test_the_rate_finder_draws_a_curve_for_every_run_of_a_plan(tmp_path, capsys, two_runs, monkeypatch):
     monkeypatch.setattr("trainers.tools.lr_finder.range_test", lambda config: ([1e-4, 1e-3, 1e-2], [2.0, 1.0, 0.5]))
     code, _out, err = call(capsys, *words_of(tmp_path), "--find-lr")

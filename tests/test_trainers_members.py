@@ -1,5 +1,6 @@
 """The networks that a plan trains after its first answer: who they are, and how they share the time."""
 
+import contextlib
 import itertools
 import time
 from dataclasses import replace
@@ -219,6 +220,7 @@ def test_of_convolutional_networks_the_stages_are_looked_at_too(monkeypatch):
     assert found == ["vit_stem_16@64", "vit_stem_16@128", "efficientnet_lite0@128:stages", "resnet18@224:stages"]
 
 
+VIT_64 = Network("vit_stem_16", 64)
 SIZES = {"train": 4_500, "val": 500, "test": 2_000}
 
 
@@ -258,6 +260,27 @@ def test_no_time_goes_into_a_frozen_network_that_is_to_be_trained_and_is_best_al
     assert config.output.tb == "standard"  # there may be no time for more
     config, _ = first_run(looked(vit, seconds=0.003), seconds=30, monkeypatch=monkeypatch)
     assert config is not None  # features take 21 s: in what is left the network would not see all images once
+
+
+def test_a_plan_that_finds_no_time_to_train_after_its_first_answer_ends_in_a_run_with_pictures(monkeypatch, tmp_path):
+    """The first answer left them to a mixture that never came."""
+    stub = SimpleNamespace(
+        first_look=lambda *_, **__: looked(VIT_64, seconds=0.001),
+        wider_look=lambda *_, **__: None,
+        first_answer=lambda config, _: config,
+        with_trained=lambda config, *_: config,
+    )
+    monkeypatch.setattr(plan, "mixtures", lambda: stub)
+    monkeypatch.setattr(plan, "shorter_side", lambda setup: 64.0)
+    monkeypatch.setattr(plan, "in_turn", lambda *_, **__: [])
+    setup = SimpleNamespace(data=SimpleNamespace(dataset_sizes=SIZES))
+    runs = plan.mixed(RunConfig(), setup, time.monotonic() + 600, None, at_most=60.0)
+    planned, result = [next(runs)], SimpleNamespace(run_dir=tmp_path)
+    with contextlib.suppress(StopIteration):
+        while True:
+            planned.append(runs.send(result))
+    assert [run.config.output.tb for run in planned] == ["scalars", "standard"]
+    assert planned[-1].mixes
 
 
 def test_a_head_on_more_features_is_given_more_time(monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import json
 import math
 import sys
 import time
@@ -414,6 +415,14 @@ def test_auto_resume_takes_up_a_planned_run_with_its_plan_but_not_that_of_anothe
     assert [config["train"]["epochs"] for config in configs.values()] == [pytest.approx(3, abs=1)]
     code, configs = start("2", "--auto-resume")
     assert (code, len(configs)) == (0, 2)
+
+
+@pytest.mark.xfail(strict=True, reason="a run that is taken up has no deadline: Minutes")
+def test_a_planned_run_that_is_taken_up_keeps_its_deadline(tmp_path, monkeypatch):
+    (tmp_path / "meta.json").write_text(json.dumps({"requested": to_dict(RunConfig())}))
+    monkeypatch.setattr(fine_tuning, "find_same_options", lambda config, planned: tmp_path)
+    run = fine_tuning.plan_fine_tuning(RunConfig(), CANDIDATES, time.monotonic() + 300, OpenedImages())
+    assert run.before_steps is not None
 
 
 def read_metrics(run_dir):

@@ -169,10 +169,12 @@ def without_packages() -> bool:
 
 
 def mixtures() -> ModuleType | None:
-    """Return the module that ranks the local networks side by side; None where there is but one kind of them, or this
-    copy of the application has no mixtures."""
-    if without_packages():
-        return None
+    """Return the module that ranks the local networks side by side; None where there is but one kind of them."""
+    return None if without_packages() else of_mixtures()
+
+
+def of_mixtures() -> ModuleType | None:
+    """Return that module; None where this copy of the application has no mixtures."""
     try:
         from trainers.budget import side_by_side
     except ModuleNotFoundError as error:
@@ -200,7 +202,7 @@ def with_local_weights(config: RunConfig, images: OpenedImages, *, one_network: 
 def has_a_probe(setup: RunSetup) -> bool:
     """Return whether a model that was named starts from weights, is to be trained, and may be judged frozen before."""
     train, model = setup.config.train, setup.config.model
-    if mixtures() is None or model.weights == "none" or model.trainable == "head" or train.loop != "ignite":
+    if of_mixtures() is None or model.weights == "none" or model.trainable == "head" or train.loop != "ignite":
         return False
     linears = [layer for part in parts(setup.model).head for layer in part.modules() if isinstance(layer, nn.Linear)]
     return train.start_head == "plain" and train.teacher is None and len(linears) == 1
@@ -291,7 +293,7 @@ def mixed(
     idle = why_idle(found.rows, to_train, until - time.monotonic() - spent)
     if idle and (trained or not to_train):  # else the plan has said what there is no time for
         console.say(idle, label="plan")
-    if trained or wider is not None:
+    if trained or wider is not None or (frozen is not None and not drawn):  # one of the runs has pictures
         yield PlannedRun(named(side_by_side.with_trained(of_frozen(config), found, trained), "mixed"), mixes=True)
     return True, list(found.rows)
 

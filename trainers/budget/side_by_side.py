@@ -194,7 +194,7 @@ def ranked(choice: Choice, images: Images, networks: Sequence[Network], prices: 
 
 
 def table(found: Look) -> list[str]:
-    """Yield the table of what was tried: the best head of each set of networks, the best first, and which was taken,
+    """Return the table of what was tried: the best head of each set of networks, the best first, and which was taken,
     and why."""
     if found.choice is None:
         return ["  too few images to choose among the pretrained networks: all are used together"]

@@ -23,7 +23,10 @@ DIVERGED = 3.0  # times the best smoothed loss
 
 def find_lr(config: RunConfig, *, number: int = 1) -> Path:
     """Raise the rate from step to step on a fresh model until the loss diverges; the figure that shows it. Of several
-    runs of one command each has a `number`, and from the second on it is in the figure's name."""
+    runs of one command each has a `number`, and from the second on it is in the figure's name. Raises ConfigError: the
+    run takes no steps."""
+    if config.train.start_head == "fit":
+        raise ConfigError("--find-lr: the head is fitted at once, and no step follows for which a rate could be found")
     rates, losses = range_test(config)
     suggestion = suggest(rates, losses)
     name = "lr_finder.png" if number == 1 else f"lr_finder_{number}.png"
