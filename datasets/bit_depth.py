@@ -1,25 +1,69 @@
-"""Pictures of 16 bits that use little of their range, such as 12-bit medical ones: of 4,095 in 65,535 ten grey levels
-would remain. They are refused, with the factor that helps, because one factor has to serve the whole set."""
+"""Pictures of more than 8 bits. One whose range or meaning the file does not say is refused: another picture of its set
+would be read in another way."""
 
+import re
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from datasets.bundle import LEFT_OUT, Samples
 from datasets.errors import DataError
-from datasets.images import open_image
-from datasets.text import printable
 
-LOOKED_AT = 16
-"""Pictures, spread over a set, whose values are looked at before a run; `check` looks at all."""
 LEAST_MAXIMUM = 16_384
-"""Largest value of a set of 16-bit pictures that is taken as using its range: a quarter of it."""
+"""Largest value of 16-bit pictures that are taken as using their range: a quarter of it."""
+COLOURS = {2: 3, 5: 4, 6: 3, 8: 3}
+"""Number of bands of a TIFF's colours, by PhotometricInterpretation; one of all others."""
+REMEDY = "save it in 8 bits, or in 16 bits from 0 to 65,535"
+
+
+class UnsureValues(DataError):
+    """The file does not say what its values mean."""
+
+
+def unsure_tiff(image: Any) -> str:
+    """Say why the header of a TIFF leaves open what to read, or Pillow misreads it; empty where all is clear."""
+    tag = image.tag_v2.get
+    bits, meaning, bands, kinds = max(tag(258, (1,))), tag(262, 0), tag(277, 1), tag(339, (1,))
+    more = bands - COLOURS.get(meaning, 1)
+    faults = {
+        "signed integers": 2 in kinds,
+        f"integers of {bits} bits": bits in (12, 32) and 3 not in kinds,
+        "more than 8 bits in which 0 is white": bits > 8 and meaning == 0,
+        "more than 8 bits, each band by itself": bits > 8 and tag(284) == 2,
+        f"{bands} bands, of which {bands - more} are known": more > 0 and tag(338) not in ((1,), (2,)),
+        "several pages": _has_another_page(image),
+    }
+    fault = next((fault for fault, found in faults.items() if found), "")
+    return fault and f"a TIFF of {fault}; {REMEDY}, one page of grey, RGB or RGB with transparency"
+
+
+def _has_another_page(image: Any) -> bool:
+    """Return whether a second page is more than a smaller copy of the first."""
+    try:
+        image.seek(1)
+    except EOFError:
+        return False
+    except Exception:  # Pillow raises OSError, SyntaxError, ...: a page of a kind that it does not know
+        return True
+    is_copy = image.tag_v2.get(254, 0) & 1
+    image.seek(0)
+    return not is_copy
+
+
+def is_deep(image: Any) -> bool:
+    """Return whether a picture that is not decoded yet, as reading EXIF may do, has 16 bits in each band."""
+    return image.mode.startswith("I") or bool(re.search(";16[BLN]", str(image.tile)))
+
+
+def largest_of(image: Any) -> int:
+    """Return the largest value of a picture of 16 bits; of several bands about, as Pillow keeps 8 bits of each."""
+    if image.mode.startswith("I"):
+        return int(image.getextrema()[1])
+    return 256 * max(most for _, most in image.convert("RGB").getextrema()) + 255
 
 
 def narrow_range(largest: int) -> str:
-    """Say what is wrong with 16-bit pictures of no larger value than this, and what helps; empty where nothing is
-    wrong."""
+    """Say what is wrong with 16-bit pictures of no larger value, and what helps; empty where nothing is wrong."""
     if not 0 < largest < LEAST_MAXIMUM:
         return ""
     factor = 65_536 >> largest.bit_length()
@@ -29,31 +73,11 @@ def narrow_range(largest: int) -> str:
     )
 
 
-def require_used_range(samples: Samples) -> Samples:
-    """The samples. Raises DataError: some of the pictures looked at have 16 bits, and all these use little of them."""
-    rows = np.flatnonzero(samples.splits != LEFT_OUT)
-    if samples.pixels is not None or samples.root is None or not len(rows):
-        return samples
-    places = np.unique(np.linspace(0, len(rows) - 1, LOOKED_AT).astype(int))
-    found = [(largest_value(samples.file(row)), row) for row in rows[places].tolist()]
-    largest, row = max(found)
-    if fault := narrow_range(largest):
-        raise DataError(f"{samples.name}: {printable(samples.paths[row])!r} and others hold {fault}")
-    return samples
-
-
-def largest_value(file: object) -> int:
-    """`largest_of` the picture in a file; 0 of one that cannot be read, which whoever reads it later names."""
-    try:
-        with open_image(file) as image:  # type: ignore[arg-type]
-            return largest_of(image)
-    except Exception:  # Pillow raises OSError, SyntaxError, ValueError, struct.error, ... for damaged files
-        return 0
-
-
-def largest_of(image: Image.Image) -> int:
-    """The largest value of a picture of more than 8 bits; 0 of any other, and of mode I with the values of 8 bits."""
-    if not image.mode.startswith("I"):
-        return 0
-    largest: Any = image.getextrema()[1]
-    return 0 if image.mode == "I" and largest <= 255 else int(largest)
+def to_8_bits(image: Image.Image) -> Image.Image:
+    """Scale 16-bit integers, or floats from 0 to 1. Raises UnsureValues: other floats."""
+    values = np.asarray(image).astype(np.float32)
+    if image.mode == "F" and not (values.min() >= 0 and values.max() <= 1):
+        found = f"{values.min():g} to {values.max():g}"
+        raise UnsureValues(f"floats from {found}, of which only those from 0 to 1 have a range; {REMEDY}")
+    full = 1 if image.mode == "F" else 65_535
+    return Image.fromarray(np.clip(np.rint(values * (255.0 / full)), 0, 255).astype(np.uint8))

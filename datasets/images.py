@@ -6,13 +6,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
-from PIL import Image, ImageFile, ImageOps
+from PIL import Image, ImageFile, ImageOps, PngImagePlugin
 
-from datasets.bundle import Samples
+from datasets.bit_depth import UnsureValues, is_deep, largest_of, narrow_range, to_8_bits, unsure_tiff
+from datasets.bundle import LEFT_OUT, Samples
 from datasets.errors import DataError
+from datasets.text import printable
 
 # As torchvision's ImageFolder. A .gif in a class folder is mostly a web page's leftover: it is reported, and its first
 # frame is read only where somebody names the file, on the command line or in a table.
@@ -30,15 +32,18 @@ STRIP = 2**20  # pixels that are converted at once
 RESERVE = 2
 """Pixels that a scaled-down JPEG has along each side for each one that is needed; Pillow's own `thumbnail` keeps as
 many, so that what is left to the resampling filter is most of its work."""
+LOOKED_AT = 16
+"""Pictures, spread over a set, whose values are looked at before it is used; `check` looks at all."""
 THE_IMAGE = "the image"
+"""Name in messages of a picture without a name."""
 POINTER, A_POINTER = b"version https://git-lfs", "a Git LFS pointer: the image itself was not fetched (`git lfs pull`)"
 """The start of what Git leaves in the place of a large file, and what to say of it."""
-"""Name in messages of a picture without a name."""
 
 
 def open_image(file: str | os.PathLike[str] | BinaryIO) -> Image.Image:
     """Pillow's image of a file, nothing decoded yet: only of FORMATS, and only what takes up to MOST_GB. Raises
-    PIL.UnidentifiedImageError: none of these formats. PIL.Image.DecompressionBombError: too many pixels, or a line."""
+    PIL.UnidentifiedImageError: none of these formats. PIL.Image.DecompressionBombError: too many pixels, or a line.
+    UnsureValues: a TIFF whose values may mean several things."""
     bytes_in_all = most_bytes()
     image = Image.open(getattr(file, "opened", file), formats=FORMATS)  # the first of a member of a shard
     most = bytes_in_all // max(BYTES_PER_PIXEL.get(kind or "", 10) for kind in (image.format, image.mode))
@@ -51,6 +56,9 @@ def open_image(file: str | os.PathLike[str] | BinaryIO) -> Image.Image:
     if limit:
         image.close()
         raise Image.DecompressionBombError("{:,} x {:,} pixels; ".format(*image.size) + limit)
+    if image.format == "TIFF" and (fault := unsure_tiff(image)):
+        image.close()
+        raise UnsureValues(fault)
     return image
 
 
@@ -63,6 +71,8 @@ def most_bytes() -> int:
         raise DataError(f"{MOST_GB}={said} is no number of gigabytes, such as 1 or 2.5") from None
 
 
+# One long text, such as a prompt, is no bomb: what all texts of a picture may take stays bounded.
+PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY
 Size = tuple[int, int]
 """(width, height) in pixels."""
 
@@ -73,19 +83,24 @@ def read_image(
     channels: int = 3,
     name: str | None = None,
     least: Callable[[int, int], Size] | None = None,
+    alone: bool = False,
 ) -> Image.Image:
     """Decode one image completely: upright, 8 bits, RGB (`channels=3`) or grey (`channels=1`).
 
     Transparent pixels are laid over white; 16-bit values are scaled, not clipped; CMYK and palettes are converted; the
     EXIF orientation is applied. `least`: from the size of the upright picture to the least that is needed of it; a JPEG
-    of over twice that is decoded at 1/2, 1/4 or 1/8 of its size. Raises DataError: the file is missing, not an image,
-    damaged or truncated; the message names it (as `name` if given)."""
+    of over twice that is decoded at 1/2, 1/4 or 1/8 of its size. `alone`: it is of no set that `require_used_range`
+    has looked at. Raises DataError: the file is missing, not an image, damaged, truncated, or its values may mean
+    several things; the message names it (as `name` if given)."""
     label = name or (os.fspath(file) if isinstance(file, str | os.PathLike) else THE_IMAGE)
     try:
         with open_image(file) as image:
             if least is not None:
                 scale_down(image, least)
+            deep = alone and is_deep(image)
             image.load()
+            if deep and (fault := narrow_range(largest_of(image))):
+                raise UnsureValues(fault)
             ImageOps.exif_transpose(image, in_place=True)
             return to_mode(image, "L" if channels == 1 else "RGB")
     except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError, struct.error, ... for damaged files
@@ -109,21 +124,19 @@ def to_mode(image: Image.Image, mode: str) -> Image.Image:
     """Convert any Pillow mode to L or RGB without clipping 16-bit values or inventing colours behind transparency."""
     if image.mode == mode:
         return image
-    most: Any = image.getextrema()[1] if image.mode in ("I", "F") else 65_535
     rows = STRIP // image.width + 1
     if rows >= image.height:
-        return _strip_to_mode(image, mode, most)
+        return _strip_to_mode(image, mode)
     result = Image.new(mode, image.size)
     for top in range(0, image.height, rows):
         strip = image.crop((0, top, image.width, min(top + rows, image.height)))
-        result.paste(_strip_to_mode(strip, mode, most), (0, top))
+        result.paste(_strip_to_mode(strip, mode), (0, top))
     return result
 
 
-def _strip_to_mode(image: Image.Image, mode: str, most: float) -> Image.Image:
-    """`most`: the largest value of the whole picture, where it has a mode of more than 8 bits."""
+def _strip_to_mode(image: Image.Image, mode: str) -> Image.Image:
     if image.mode.startswith("I") or image.mode == "F":
-        image = _to_8_bits(image, most)
+        image = to_8_bits(image)
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
@@ -176,6 +189,29 @@ def picture_of(
     return read_image(samples.file(index), channels=channels or 3, least=least)
 
 
+def require_used_range(samples: Samples) -> Samples:
+    """Return the samples. Raises DataError: of LOOKED_AT pictures all that have 16 bits use little of their range, or
+    the values of one may mean several things."""
+    rows = np.flatnonzero(samples.splits != LEFT_OUT)
+    if samples.pixels is not None or samples.root is None or not len(rows):
+        return samples
+    largest, most_of = 0, 0
+    for row in rows[np.unique(np.linspace(0, len(rows) - 1, LOOKED_AT).astype(int))].tolist():
+        named = f"{samples.name}: {printable(samples.paths[row])!r}"
+        try:
+            with open_image(samples.file(row)) as image:
+                deep = is_deep(image)
+                to_mode(image, "L")
+                largest, most_of = max((largest, most_of), (largest_of(image) if deep else 0, row))
+        except UnsureValues as error:
+            raise DataError(f"{named}: {error}") from error
+        except Exception:  # Pillow raises OSError, SyntaxError, ...: whoever reads the file later names it
+            continue
+    if fault := narrow_range(largest):
+        raise DataError(f"{samples.name}: {printable(samples.paths[most_of])!r} and others hold {fault}")
+    return samples
+
+
 def is_image_name(name: str) -> bool:
     return name.lower().endswith(IMAGE_EXTENSIONS)
 
@@ -207,13 +243,6 @@ def upright_size(image: Image.Image) -> tuple[int, int]:
     return (image.height, image.width) if turned else (image.width, image.height)
 
 
-def _to_8_bits(image: Image.Image, most: float) -> Image.Image:
-    values = np.asarray(image).astype(np.float32)
-    # A float has no fixed range: [0, 1] by convention, else 8-bit values. Mode I holds 16 bits, or small 32-bit values.
-    full = (1 if most <= 1 else 255) if image.mode == "F" else (65_535 if most > 255 else 255)
-    return Image.fromarray(np.clip(np.rint(values * (255.0 / full)), 0, 255).astype(np.uint8))
-
-
 def _begins_with_pointer(name: str) -> bool:
     with suppress(OSError), open(name, "rb") as file:
         return file.read(len(POINTER)) == POINTER
@@ -226,5 +255,8 @@ def _reason(error: Exception, name: str) -> str:
     if isinstance(error, Image.UnidentifiedImageError) and name.lower().endswith((".heic", ".heif", ".avif")):
         return "HEIC and AVIF pictures are not read; convert it to JPEG or PNG"
     if isinstance(error, Image.UnidentifiedImageError):
-        return A_POINTER if _begins_with_pointer(name) else "not an image, or an empty file"
+        if _begins_with_pointer(name):
+            return A_POINTER
+        of_tiff = ", or a TIFF of a kind that is not read, such as floats of 64 bits or five bands"
+        return "not an image, or an empty file" + of_tiff * name.lower().endswith((".tif", ".tiff"))
     return " ".join(str(error).split()) or type(error).__name__

@@ -9,6 +9,7 @@ from datasets.bundle import LEFT_OUT, SPLITS, Samples
 from datasets.classes_in_use import classes_in_use
 from datasets.config import DataConfig
 from datasets.errors import DataError
+from datasets.images import require_used_range
 from datasets.loaders import read_samples
 from datasets.text import shorten_list
 
@@ -19,7 +20,7 @@ def labelled_samples(config: DataConfig, *, class_names: Sequence[str], split: s
     Classes are matched by name, so their order and which of them occur do not matter. Raises FileNotFoundError: no such
     data. DataError: a class that `class_names` does not have (both lists are named), or no such split.
     """
-    samples = read_samples(config)
+    samples = require_used_range(read_samples(config))
     known = {name: number for number, name in enumerate(class_names)}
     used = compress(samples.class_names, classes_in_use(samples))
     unknown = [name for name in used if name not in known]

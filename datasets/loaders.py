@@ -11,7 +11,6 @@ import torch
 from torch.utils.data import DataLoader
 
 from datasets.augmentation import train_pipeline
-from datasets.bit_depth import require_used_range
 from datasets.bundle import LEFT_OUT, SPLITS, DataBundle, ImageSpecLike, Samples, image_set, samples_of
 from datasets.cache import SHARE_OF_FREE_MEMORY, ImageCache, available_memory
 from datasets.classes_in_use import without_empty_classes
@@ -19,6 +18,7 @@ from datasets.config import IMBALANCE, Columns, DataConfig
 from datasets.grouping.parts import split_by_groups
 from datasets.identity import identified
 from datasets.image_dataset import ImageDataset, cpu_count, unreadable
+from datasets.images import require_used_range
 from datasets.options import named_set
 from datasets.processes import begin_loader
 from datasets.sampling import BatchSampler, EpochBatchSampler, OrderedBatchSampler, evenly

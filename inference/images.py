@@ -95,7 +95,7 @@ def read_both(file: ImageFile, pipeline: Pipeline) -> Both | Unreadable:
         kind = "a folder without images" if os.path.isdir(file.path) else "not a regular file"  # a pipe would block
         return Unreadable(file.path, f"cannot read image {file.path}: {kind}")
     try:
-        image = read_image(file.source, channels=pipeline.channels, name=file.path, least=pipeline.least)
+        image = read_image(file.source, channels=pipeline.channels, name=file.path, least=pipeline.least, alone=True)
         return Both(image, pipeline.store(image))
     except DataError as error:
         return Unreadable(file.path, str(error))

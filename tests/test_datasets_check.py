@@ -377,3 +377,15 @@ def test_every_kind_is_explained_and_reported_by_some_code():
         assert severity in ("error", "warning")
         assert meaning
         assert f'"{kind.removeprefix("near_")}"' in source, kind
+
+
+@pytest.mark.parametrize("background", [(0, 0, 0, 0), (9, 200, 3, 255)])
+def test_a_set_of_blank_pictures_alone_is_an_error(tmp_path, background):
+    for label in "ab":
+        for number in range(3):
+            save(Image.new("RGBA", (40, 30 + number), background), tmp_path / "set" / label / f"{number}.png")
+    report = check_source(str(tmp_path / "set"))
+    assert "all_blank" in {finding.kind for finding in report.findings if finding.severity == "error"}
+    assert report.exit_code == 3
+    save(photograph(0), tmp_path / "set" / "a" / "9.png")
+    assert "all_blank" not in {kind for kind, _ in found_in(tmp_path / "set")}

@@ -203,6 +203,9 @@ def _own_findings(pictures: Sequence[Problem], inspected: Sequence[Inspection]) 
             findings.append(picture._replace(kind="wrong_extension", detail=f"holds {seen.format}"))
         if seen.thumbnail.count(seen.thumbnail[0]) == len(seen.thumbnail):
             findings.append(picture._replace(kind="blank_image", detail=f"grey value {seen.thumbnail[0]}"))
+    blank = sum(finding.kind == "blank_image" for finding in findings)
+    if blank > 1 and blank == sum(not seen.fault for seen in inspected):
+        findings.append(pictures[0]._replace(kind="all_blank", detail=f"{blank:,} pictures"))
     largest, place = max(((seen.largest, -place) for place, seen in enumerate(inspected)), default=(0, 0))
     if fault := narrow_range(largest):
         findings.append(pictures[-place]._replace(kind="narrow_range", detail=fault))

@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 from tqdm import tqdm
 
-from datasets.bit_depth import largest_of
+from datasets.bit_depth import UnsureValues, is_deep, largest_of
 from datasets.bundle import Samples
 from datasets.checking.near_duplicates import THUMBNAIL_SIZE
 from datasets.facts import ImageFacts, file_facts, pixel_facts
@@ -53,7 +53,7 @@ class Inspection:
     height: int = 0
     """Height in pixels, as seen upright."""
     largest: int = 0
-    """`datasets.bit_depth.largest_of` it."""
+    """`datasets.bit_depth.largest_of` it; 0 of 8 bits."""
     thumbnail: bytes = b""
     """32 x 32 grey values of the upright picture, row by row."""
     facts: ImageFacts | None = None
@@ -115,6 +115,8 @@ def inspect_file(file: Any, *, with_facts: bool = False, measured: bool = True, 
     except UnidentifiedImageError:
         kind, detail = _unidentified(data)
         return Inspection(digest, kind, detail)
+    except UnsureValues as error:
+        return Inspection(digest, "unsure_values", str(error))
     except Image.DecompressionBombError as error:
         return Inspection(digest, "decompression_bomb", str(error))
     except Exception as error:  # Pillow raises OSError, SyntaxError, ValueError, struct.error, ... for damaged files
@@ -133,7 +135,7 @@ def inspect_pixels(pixels: np.ndarray, *, with_facts: bool = False, hashed: bool
 
 def _decode(data: bytes, digest: bytes, *, with_facts: bool, measured: bool) -> Inspection:
     with open_image(BytesIO(data)) as image:
-        file_format, (width, height) = image.format or "", upright_size(image)
+        deep, file_format, (width, height) = is_deep(image), image.format or "", upright_size(image)
         facts = file_facts(image, len(data)) if with_facts else None
         if isinstance(image, ImageFile.ImageFile) and file_format in ("JPEG", "MPO"):
             # Decodes at 1/2, 1/4 or 1/8 size, grey only: the inverse DCT is saved, yet every coefficient is still read
@@ -141,7 +143,7 @@ def _decode(data: bytes, digest: bytes, *, with_facts: bool, measured: bool) -> 
             # The first plane of YCbCr is the same grey; its other planes are wanted for facts alone.
             image.draft("YCbCr" if measured else "L", (2 * THUMBNAIL_SIZE, 2 * THUMBNAIL_SIZE))
         image.load()
-        largest = largest_of(image)
+        largest = largest_of(image) if deep else 0
         ImageOps.exif_transpose(image, in_place=True)
         grey = image.getchannel(0) if image.mode == "YCbCr" else None
         small = _thumbnail(grey or image)
@@ -163,7 +165,8 @@ def _thumbnail(image: Image.Image) -> bytes:
 def _unidentified(data: bytes) -> tuple[str, str]:
     for magic, name in _MAGIC.items():
         if data.startswith(magic):
-            return "unreadable", f"starts like {name}, but the header is damaged"
+            kind = ", or of a kind that is not read, such as floats of 64 bits or five bands" * (name == "TIFF")
+            return "unreadable", f"starts like {name}, but the header is damaged{kind}"
     if data.count(0) == len(data):
         return "unreadable", f"{len(data):,} zero bytes"
     if data[4:8] == b"ftyp":

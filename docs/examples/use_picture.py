@@ -9,12 +9,10 @@ from PIL import Image, ImageOps
 
 
 def decoded(path):
-    """uint8 (H, W, 3): upright, transparent pixels over white, more than 8 bits scaled down."""
+    """uint8 (H, W, 3): upright, transparent pixels over white, 16 bits, and floats from 0 to 1, scaled down."""
     image = ImageOps.exif_transpose(Image.open(path))
     if image.mode[0] in "IF":
-        values = np.asarray(image).astype(np.float32)
-        full = 65_535 if ";" in image.mode or values.max() > 255 else 255
-        full = 1 if image.mode == "F" and values.max() <= 1 else 255 if image.mode == "F" else full
+        values, full = np.asarray(image).astype(np.float32), 1 if image.mode == "F" else 65_535
         image = Image.fromarray(np.rint(values * (255 / full)).clip(0, 255).astype(np.uint8))
     if image.has_transparency_data:
         image = image.convert("RGBA")

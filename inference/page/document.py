@@ -79,7 +79,7 @@ def named_pictures(files: Iterable[ImageFile]) -> Iterator[PagePicture]:
     """Raises DataError: a file is no image."""
     for file in files:
         source = Path(file.path) if file.content is None else io.BytesIO(file.content)
-        yield PagePicture(file.path, None, to_array(read_image(source, name=file.path)))
+        yield PagePicture(file.path, None, to_array(read_image(source, name=file.path, alone=True)))
 
 
 def page_of(classifiers: Sequence[Classifier], pictures: Sequence[PagePicture], *, computes: bool = True) -> str:
