@@ -13,7 +13,7 @@ from datasets.files import write_text
 from datasets.images import picture_of
 from datasets.tables import csv_text, read_rows
 from datasets.text import did_you_mean
-from datasets.units import COPIES
+from datasets.units import are_copies
 from review.table import percent
 
 KEEP, DROP, RELABEL = "keep", "drop", "relabel:"
@@ -94,7 +94,7 @@ def cleaned(samples: Samples, suspects: Sequence[Suspect]) -> Iterator[tuple[str
         file = os.path.abspath(samples.file(row)) if has_files(samples) else f"images/{path}.png"
         group = samples.group_of(row)
         cells = (file, label, split, change)
-        yield (*cells, "" if group.startswith(COPIES) else group) if samples.grouped_by else cells
+        yield (*cells, "" if are_copies(group) else group) if samples.grouped_by else cells
 
 
 def has_files(samples: Samples) -> bool:

@@ -20,7 +20,7 @@ from datasets.errors import DataError, OptionError
 from datasets.identity import identified, keys_of
 from datasets.seeding import SPLIT, SUBSET, hashes, mix
 from datasets.text import pluralise, shorten_list
-from datasets.units import COPIES
+from datasets.units import COPIES, are_copies
 
 if TYPE_CHECKING:
     from datasets.split_reading import Reused
@@ -285,7 +285,7 @@ def _keys(samples: Samples, rows: np.ndarray) -> np.ndarray:
 
 def _group_key(name: str) -> int:
     """A number for a group's name; for copies the hash of the first of them, so that a new copy moves nothing."""
-    return int(name.removeprefix(COPIES), 16) if name.startswith(COPIES) else _name_key(name)
+    return int(name.removeprefix(COPIES), 16) if are_copies(name) else _name_key(name)
 
 
 def _own_keys(samples: Samples, rows: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ heart (Yagis et al. 2021, Scientific Reports 11: up to 96 % on random labels).
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,6 +32,11 @@ KEPT_FROM = 256
 """Images. The near copies among so many are kept below --data-root: a later start does not look for them again."""
 COPIES = "copies-"
 """Beginning of the name of a group of copies that nobody has named; the hash of the first of them follows."""
+
+
+def are_copies(group: str) -> bool:
+    """Return whether a group is one of copies that nobody has named."""
+    return re.fullmatch(COPIES + "[0-9a-f]{16}", group) is not None
 
 
 def units_of(samples: Samples, rows: np.ndarray) -> np.ndarray:
@@ -144,7 +150,7 @@ def _grouped(samples: Samples, links: np.ndarray, named: Sequence[Sequence[str]]
     names_of: list[str] = [""] * (len(first) - offset)
     for row in np.flatnonzero(groups >= 0).tolist():
         candidates = [names[row] for names in named] + [samples.group_of(row)]
-        own = [name for name in candidates if name and not name.startswith(COPIES)]
+        own = [name for name in candidates if name and not are_copies(name)]
         place = int(groups[row])
         if own and (not names_of[place] or min(own) < names_of[place]):
             names_of[place] = min(own)

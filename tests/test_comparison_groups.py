@@ -166,7 +166,7 @@ def test_the_sentence_says_in_how_many_groups_the_images_come():
 
 
 def test_a_run_reads_its_groups_from_split_csv(tmp_path):
-    groups = ["walk", "", "walk", "", "copies-1", "copies-1"]
+    groups = ["walk", "", "walk", "", f"copies-{1:016x}", f"copies-{1:016x}"]
     made = {"labels": [0, 1] * 3, "correct": [True] * 6}
     with_groups, without = (
         read_run(finished_run(tmp_path / name, **made, groups=column))

@@ -5,12 +5,12 @@ import numpy as np
 from datasets.bundle import SPLITS, Samples
 from datasets.sources.problems import Problem
 from datasets.text import pluralise
-from datasets.units import COPIES
+from datasets.units import are_copies
 
 
 def named_groups(samples: Samples) -> np.ndarray:
     """bool (groups,): which groups are a person's, and no mere copies of one picture (`datasets.units`)."""
-    return np.array([not name.startswith(COPIES) for name in samples.group_names], bool)
+    return np.array([not are_copies(name) for name in samples.group_names], bool)
 
 
 def torn(samples: Samples) -> list[Problem]:

@@ -14,7 +14,7 @@ from datasets.checking.inspection import Inspection, inspections
 from datasets.errors import DataError
 from datasets.facts import GREY, PIXELS, ImageFacts
 from datasets.grouping.option import folders
-from datasets.units import COPIES, units_of
+from datasets.units import are_copies, units_of
 from trainers.engine.intervals import design_of
 
 LEVEL = 0.05
@@ -101,7 +101,7 @@ def slices_of(samples: Samples, rows: NDArray[np.int64], seen: Sequence[Inspecti
     """The slices by group, camera, folder of origin, type of file, size, colour, brightness, sharpness and detail."""
     facts = [picture.facts or ImageFacts() for picture in seen]
     groups = [samples.group_of(row) for row in rows.tolist()]
-    yield from _categories("group", ["" if name.startswith(COPIES) else name for name in groups])
+    yield from _categories("group", ["" if are_copies(name) else name for name in groups])
     yield from _categories("camera", [fact.camera for fact in facts])
     yield from _categories("folder", _folders(samples, rows))
     yield from _categories("file type", [picture.format for picture in seen])
